@@ -1,0 +1,25 @@
+"""Errors that say what happened, with which value, what is allowed, and what to do next."""
+
+from __future__ import annotations
+
+
+class ProblemError(Exception):
+    """The tool could not do its job, and the caller can do something about it.
+
+    A workload that fails is not a problem: that is a result. `next_call` names a tool or a command.
+    """
+
+    def __init__(self, what: str, *, value: object = None, allowed: str = "", next_call: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.value = value
+        self.allowed = allowed
+        self.next_call = next_call
+
+    def __str__(self) -> str:
+        parts = [self.what if self.value is None else f"{self.what}: {self.value!r}"]
+        if self.allowed:
+            parts.append(f"allowed: {self.allowed}")
+        if self.next_call:
+            parts.append(f"next: {self.next_call}")
+        return "; ".join(parts)

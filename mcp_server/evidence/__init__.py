@@ -1,0 +1,1 @@
+"""Pure parsers: text or a file in, typed facts out. Nothing here starts a process."""

@@ -1,0 +1,1 @@
+"""Rebuilds a package with launch probes or sanitizers, from the package alone."""

@@ -1,0 +1,1 @@
+"""Child processes: supervisor, environment, captured output, limits, artifacts."""

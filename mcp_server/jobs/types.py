@@ -1,0 +1,53 @@
+"""What a child process is asked to do, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+Ending = Literal["exit", "signal", "timeout", "cancelled", "out_of_memory", "not_started"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """One child process.
+
+    `env` holds the variables asked for on top of the allowlist. `timeout_s` is wall-clock seconds.
+    `gpus` names the devices that the child may use: the jobs layer leases them, so that two jobs do not
+    fight for one GPU; None means that no GPU is used.
+    """
+
+    argv: tuple[str, ...]
+    cwd: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float = 300.0
+    memory_bytes: int | None = None
+    gpus: tuple[int, ...] | None = None
+    unset: tuple[str, ...] = ()
+    terminal: bool = False
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a child ended. `output` is stdout and stderr in the order in which they arrived.
+
+    `returncode` is None when a signal or a limit ended the child; `signal` is a name such as `SIGSEGV`.
+    `root` of a shell-style status (128 + n) is decoded into `signal` too. `output` may leave out a
+    counted middle part when the child printed more than the cap.
+    """
+
+    ending: Ending
+    returncode: int | None
+    signal: str | None
+    wall_s: float
+    output: Path
+    stdout: Path
+    stderr: Path
+    dropped_bytes: int = 0
+    note: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.ending == "exit" and self.returncode == 0

@@ -1,0 +1,220 @@
+"""The shared vocabulary: workloads, findings, verdicts.
+
+Field names of `Verdict` are part of the public JSON. History of `FORMAT_VERSION`:
+  1  first release
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+FORMAT_VERSION = 1
+
+Category = Literal[
+    "device_mismatch",
+    "input_mismatch",
+    "shape_out_of_range",
+    "index_out_of_bounds",
+    "illegal_memory_access",
+    "nan_or_inf",
+    "wrong_output",
+    "custom_op",
+    "constants",
+    "invalid_package",
+    "arch_mismatch",
+    "toolchain",
+    "compile_failure",
+    "out_of_memory",
+    "hang",
+    "concurrency",
+    "environment",
+    "script_error",
+]
+
+CATEGORIES: dict[Category, str] = {
+    "device_mismatch": "package, load or inputs on different device types, or a bad device index",
+    "input_mismatch": "dtype, rank, static size, stride, count, order or structure of inputs",
+    "shape_out_of_range": "a dynamic dimension outside the compiled range, or violating a guard",
+    "index_out_of_bounds": "an indirect index outside its bound, asserted or silent",
+    "illegal_memory_access": "an out-of-bounds or misaligned access in a kernel",
+    "nan_or_inf": "non-finite values first produced by some kernel",
+    "wrong_output": "numbers that differ from eager, with no fault reported",
+    "custom_op": "a fake function that disagrees with the real op, or an op that is not registered",
+    "constants": "weights missing, of wrong shape or dtype, stale, or updated wrongly",
+    "invalid_package": "a missing, truncated, outdated or wrong file",
+    "arch_mismatch": "the package's GPU architecture or CPU ISA does not fit this machine",
+    "toolchain": "compiler, linker, dlopen, libstdc++, undefined symbol, ABI",
+    "compile_failure": "export, lowering, Triton or C++ code generation fails",
+    "out_of_memory": "device or host memory, also where it shows as something else",
+    "hang": "no end within the time limit",
+    "concurrency": "threads, streams, CUDA graphs, runner sharing, aliased or freed inputs",
+    "environment": "driver, visible devices, missing tools, permissions, temp space",
+    "script_error": "the user's own code fails outside AOTInductor",
+}
+
+Outcome = Literal["fault", "no_fault", "inconclusive"]
+Confidence = Literal["proven", "likely", "possible"]
+PartyKind = Literal[
+    "input", "kernel", "op", "constant", "package", "toolchain", "environment", "script", "call"
+]
+
+
+class Record(BaseModel):
+    """An immutable value that refuses unknown fields."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TensorSpec(Record):
+    """One input tensor to be made up: shape in elements, values uniform in [low, high]."""
+
+    shape: list[Annotated[int, Field(ge=0)]]
+    dtype: str = "float32"
+    device: str = "cpu"
+    stride: list[int] | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+class WorkloadBase(Record):
+    """What every workload can carry. `timeout_s` is wall-clock seconds for one run."""
+
+    cwd: Path | None = None
+    env: dict[str, str] = Field(default_factory=dict)
+    python: Path | None = None
+    timeout_s: float = Field(default=300, gt=0, le=86_400)
+
+
+class ScriptWorkload(WorkloadBase):
+    """A Python file that builds, compiles, loads or runs something."""
+
+    kind: Literal["script"] = "script"
+    script: Path
+    args: list[str] = Field(default_factory=list)
+
+
+class PackageWorkload(WorkloadBase):
+    """A .pt2 AOTInductor package and its inputs: a `torch.save`d file or a list of specs."""
+
+    kind: Literal["package"] = "package"
+    package: Path
+    inputs: Path | list[TensorSpec] | None = None
+    model_name: str = "model"
+    device_index: int = -1
+    extra_imports: list[str] = Field(default_factory=list)
+
+
+class ExportedWorkload(WorkloadBase):
+    """A `torch.export.save`d program, compiled and run by us."""
+
+    kind: Literal["exported"] = "exported"
+    exported: Path
+    inputs: Path | list[TensorSpec] | None = None
+    extra_imports: list[str] = Field(default_factory=list)
+
+
+class CommandWorkload(WorkloadBase):
+    """Any program, as an argument list: a C++ host, say."""
+
+    kind: Literal["command"] = "command"
+    argv: list[str] = Field(min_length=1)
+
+
+Workload = Annotated[
+    ScriptWorkload | PackageWorkload | ExportedWorkload | CommandWorkload, Field(discriminator="kind")
+]
+
+
+class ModelLocation(Record):
+    """A line of the user's model."""
+
+    file: str
+    line: int
+    code: str = ""
+
+
+class Party(Record):
+    """Who is guilty, or where it crashed."""
+
+    kind: PartyKind
+    name: str
+    input_index: int | None = None
+    dim: int | None = None
+    launch_index: int | None = None
+    generated_location: str | None = None
+    model_locations: list[ModelLocation] = Field(default_factory=list)
+    value: str | None = None
+
+
+class Evidence(Record):
+    """One observed fact, where it was read, and a shell line that shows it again."""
+
+    step: str
+    fact: str
+    source: str = ""
+    command: str = ""
+
+
+class RuledOut(Record):
+    """A hypothesis that the evidence excludes."""
+
+    hypothesis: str
+    by: str
+
+
+class Fix(Record):
+    """What to change; `before` and `after` are code where that helps."""
+
+    action: str
+    before: str | None = None
+    after: str | None = None
+
+
+class NextStep(Record):
+    """A call that would settle what is open. `arguments` validate against the tool's schema."""
+
+    why: str
+    tool: str
+    arguments: dict[str, object] = Field(default_factory=dict)
+
+
+class Artifact(Record):
+    """A file that a step left behind."""
+
+    uri: str
+    path: Path
+    bytes: int
+    what: str
+
+
+class Cost(Record):
+    """What the answer cost: workload runs, compiles, wall-clock seconds."""
+
+    runs: int = 0
+    compiles: int = 0
+    wall_s: float = 0.0
+
+
+class Verdict(Record):
+    """The answer of `diagnose`.
+
+    `proven` means reproduced, and confirmed by a second independent observation or by a counter-test
+    that removes the cause and passes.
+    """
+
+    format_version: int = FORMAT_VERSION
+    outcome: Outcome
+    category: Category | None = None
+    confidence: Confidence = "possible"
+    summary: str
+    guilty: Party | None = None
+    crashing: Party | None = None
+    evidence: list[Evidence] = Field(default_factory=list)
+    ruled_out: list[RuledOut] = Field(default_factory=list)
+    fix: Fix | None = None
+    next_steps: list[NextStep] = Field(default_factory=list)
+    cost: Cost = Field(default_factory=Cost)
+    artifacts: list[Artifact] = Field(default_factory=list)

@@ -1,0 +1,1 @@
+"""Reads an AOTInductor package without loading it, running it or trusting it."""

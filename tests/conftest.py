@@ -1,0 +1,47 @@
+"""Fixtures shared by all tests: the zoo's packages, compiled once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / ".cache" / "zoo"
+
+ZooPackage = Callable[[str], Path]
+
+
+def torch_environment() -> dict[str, str]:
+    """Compile as quickly as this machine can: trust its ISA, keep the Inductor cache between sessions."""
+    return {
+        **os.environ,
+        "TORCHINDUCTOR_VEC_ISA_OK": "1",
+        "INDUCTOR_PROVENANCE": "1",
+        "TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor"),
+        "PYTHONPATH": str(ROOT),
+    }
+
+
+def build(name: str) -> Path:
+    """Compile the zoo's model `name` into the cache unless this source built it already."""
+    package = CACHE / f"{name}.pt2"
+    sources = [ROOT / "tests" / "zoo" / "models.py", ROOT / "tests" / "zoo" / "build.py"]
+    newest = max(path.stat().st_mtime for path in sources)
+    if package.exists() and package.stat().st_mtime > newest:
+        return package
+    CACHE.mkdir(parents=True, exist_ok=True)
+    argv = [sys.executable, "-W", "ignore", "-m", "tests.zoo.build", name, str(CACHE)]
+    done = subprocess.run(argv, env=torch_environment(), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return package
+
+
+@pytest.fixture(scope="session")
+def zoo() -> ZooPackage:
+    """Path of the compiled package of a zoo model; `NAME.inputs.pt` and `NAME.exported.pt2` lie beside it."""
+    return build
