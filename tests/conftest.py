@@ -36,7 +36,8 @@ def build(name: str) -> Path:
         return package
     CACHE.mkdir(parents=True, exist_ok=True)
     argv = [sys.executable, "-W", "ignore", "-m", "tests.zoo.build", name, str(CACHE)]
-    done = subprocess.run(argv, env=torch_environment(), cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = torch_environment()
+    done = subprocess.run(argv, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return package
 

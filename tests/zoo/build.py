@@ -15,6 +15,8 @@ from tests.zoo.models import ENTRIES, export
 
 
 def main(name: str, directory: str, device: str = "cpu") -> None:
+    if device == "cuda":
+        import tests.zoo.triton_models  # noqa: F401 - adds the entries that need triton
     where = Path(directory)
     entry = ENTRIES[name]
     exported = export(name, device)

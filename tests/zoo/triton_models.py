@@ -1,0 +1,133 @@
+"""The CUDA part of the zoo: user Triton kernels, with inputs that make them fault.
+
+Needs triton; imported only where a CUDA device is present.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import nn
+from torch.export import Dim
+from torch.library import triton_op, wrap_triton
+
+from tests.zoo.models import ENTRIES, Entry
+
+
+@triton.jit
+def lookup_kernel(table, ids, out, width: tl.constexpr):  # type: ignore[no-untyped-def]
+    row = tl.program_id(0)
+    col = tl.arange(0, width)
+    index = tl.load(ids + row)
+    tl.store(out + row * width + col, tl.load(table + index * width + col))
+
+
+@triton.jit
+def spread_kernel(x, slots, out, width: tl.constexpr):  # type: ignore[no-untyped-def]
+    row = tl.program_id(0)
+    col = tl.arange(0, width)
+    slot = tl.load(slots + row)
+    tl.store(out + slot * width + col, tl.load(x + row * width + col))
+
+
+@triton.jit
+def shift_kernel(x, out, count, shift, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0) * block + tl.arange(0, block)
+    keep = at < count
+    tl.store(out + at, tl.load(x + at + shift, mask=keep), mask=keep)
+
+
+@triton_op("aotizoo::lookup", mutates_args={})
+def lookup(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    out = torch.empty(ids.shape[0], table.shape[1], device=table.device, dtype=table.dtype)
+    wrap_triton(lookup_kernel)[(ids.shape[0],)](table, ids, out, width=table.shape[1])
+    return out
+
+
+@triton_op("aotizoo::spread", mutates_args={})
+def spread(x: torch.Tensor, slots: torch.Tensor, rows: int) -> torch.Tensor:
+    out = torch.zeros(rows, x.shape[1], device=x.device, dtype=x.dtype)
+    wrap_triton(spread_kernel)[(x.shape[0],)](x, slots, out, width=x.shape[1])
+    return out
+
+
+@triton_op("aotizoo::shift", mutates_args={})
+def shift(x: torch.Tensor, by: int) -> torch.Tensor:
+    out = torch.empty_like(x)
+    count = x.numel()
+    wrap_triton(shift_kernel)[(triton.cdiv(count, 128),)](x, out, count, by, block=128)
+    return out
+
+
+class UserLookup(nn.Module):
+    """A user kernel that reads a table without a check of the index."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inp = nn.Linear(16, 16)
+        self.register_buffer("table", torch.randn(64, 16))
+        self.out = nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        h = self.inp(x).relu()
+        return self.out(h + lookup(self.table, ids))
+
+
+class UserSpread(nn.Module):
+    """A user kernel that writes to slots computed by another launch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        placed = spread(x.sigmoid(), slots * 2, 32)
+        return self.out(placed).tanh()
+
+
+class UserShift(nn.Module):
+    """One user kernel launched three times; only the last launch depends on the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a = shift(x, 0)
+        b = shift(self.mix(a), 0)
+        return shift(b.sin(), (x.shape[0] - 8) * 1_000_000) + a
+
+
+def _slots(*values: int) -> torch.Tensor:
+    return torch.tensor(values)
+
+
+def _add(name: str, build: Any, sample: Any, dynamic: Any, bad: Any) -> None:
+    ENTRIES[name] = Entry(name, build, sample, dynamic, bad, cuda_only=True)
+
+
+_B = Dim("b", min=2, max=64)
+_add(
+    "user_lookup",
+    UserLookup,
+    lambda n: (torch.ones(n, 16), torch.arange(n)),
+    ({0: _B}, {0: _B}),
+    {"read": lambda: (torch.ones(8, 16), _slots(0, 1, 2, 3, 4, 500_000_000, 6, 7))},
+)
+_add(
+    "user_spread",
+    UserSpread,
+    lambda n: (torch.ones(n, 16), torch.arange(n)),
+    ({0: _B}, {0: _B}),
+    {"write": lambda: (torch.ones(4, 16), _slots(0, 1, 2, 400_000_000))},
+)
+_add(
+    "user_shift",
+    UserShift,
+    lambda n: (torch.ones(8, 16),) if n == 8 else (torch.ones(n, 16),),
+    ({0: _B},),
+    {"read": lambda: (torch.ones(64, 16),)},
+)
