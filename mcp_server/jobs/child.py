@@ -1,0 +1,141 @@
+"""The server's end of one supervised child: start it, hear of its end, stop it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+
+from mcp_server.errors import ProblemError
+from mcp_server.jobs.endings import Report
+
+SUPERVISOR = Path(__file__).with_name("supervisor.py")
+
+TERM_GRACE_S = 1.0  # from SIGTERM to SIGKILL
+KILL_LIMIT_S = 6.0  # the supervisor gives up a sweep after 5 s
+REAP_STEP_S = 0.001
+
+
+class Child:
+    """A running supervisor and the program below it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], lifeline: socket.socket) -> None:
+        self._process = process
+        self._lifeline = lifeline
+        self._heard = b""
+        self.has_ended = False
+
+    @classmethod
+    def start(
+        cls,
+        argv: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        stdout: int,
+        stderr: int,
+        memory_bytes: int | None = None,
+        keep_fds: Sequence[int] = (),
+    ) -> Child:
+        """Start the supervisor; `keep_fds` stay open in it (leases), and not in the program."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(SUPERVISOR), str(theirs.fileno()), "--", *checked(argv)],
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
+                pass_fds=(theirs.fileno(), *keep_fds),
+                start_new_session=True,
+            )
+        child = cls(process, ours)
+        with suppress(OSError):  # a supervisor that is gone is noticed by `ended`
+            ours.sendall(request(cwd, env, memory_bytes))
+        ours.setblocking(False)
+        return child
+
+    async def ended(self) -> None:
+        """Return once the supervisor is gone, and with it everything below it."""
+        while not self.has_ended:
+            await anyio.wait_readable(self._lifeline)
+            self._listen()
+
+    def _listen(self) -> None:
+        try:
+            part = self._lifeline.recv(4096)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            part = b""
+        self._heard += part
+        self.has_ended = not part
+
+    async def stop(self) -> None:
+        """SIGTERM to the program's group; after TERM_GRACE_S, SIGKILL to the whole tree."""
+        self._process.terminate()
+        with anyio.move_on_after(TERM_GRACE_S):
+            await self.ended()
+        if self.has_ended:
+            return
+        self._hang_up()
+        with anyio.move_on_after(KILL_LIMIT_S):
+            await self.ended()
+        if not self.has_ended:
+            self._process.kill()
+
+    async def close(self) -> None:
+        """Reap the supervisor and give the socket back."""
+        self._hang_up()
+        while self._process.poll() is None:
+            await anyio.sleep(REAP_STEP_S)
+        self._lifeline.close()
+
+    def _hang_up(self) -> None:
+        with suppress(OSError):
+            self._lifeline.shutdown(socket.SHUT_WR)
+
+    def report(self) -> Report:
+        """What the supervisor has said."""
+        report = Report()
+        for line in self._heard.decode().splitlines():
+            report = heard(report, line.split())
+        return report
+
+
+def checked(argv: Sequence[str]) -> list[str]:
+    """ProblemError for what execve(2) cannot take."""
+    if not argv or not argv[0]:
+        raise ProblemError("no program to run", value=list(argv), allowed="a list that begins with a program")
+    bad = next((argument for argument in argv if "\0" in argument), None)
+    if bad is not None:
+        raise ProblemError("an argument holds a NUL character", value=bad)
+    return list(argv)
+
+
+def request(cwd: Path, env: Mapping[str, str], memory_bytes: int | None) -> bytes:
+    """The message of `supervisor.read_request`."""
+    pairs = [os.fsencode(f"{name}={value}") for name, value in env.items()]
+    body = b"\0".join([os.fsencode(cwd), str(memory_bytes or 0).encode(), *pairs])
+    return len(body).to_bytes(8, "big") + body
+
+
+def heard(report: Report, words: list[str]) -> Report:
+    """`report` with one more line of the supervisor."""
+    match words:
+        case ["started", pid]:
+            return replace(report, pid=int(pid))
+        case ["failed", stage, number]:
+            return replace(report, failed_stage=stage, failed_errno=int(number))
+        case ["memory", used]:
+            return replace(report, memory_used=int(used))
+        case ["ended", status, left]:
+            return replace(report, status=int(status), left=int(left))
+    return report

@@ -1,0 +1,106 @@
+"""Which variables of the server's environment a child gets to see.
+
+An allowlist: a workload needs to find its compiler, its GPU and its caches, and must behave as it does in the
+user's shell; nothing else of the parent has any business in a job or in a log.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from mcp_server.errors import ProblemError
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Names (shell patterns, case-sensitive) that are passed on, and why."""
+
+    names: tuple[str, ...]
+    why: str
+
+
+ALLOWED: tuple[Rule, ...] = (
+    Rule(
+        ("HOME", "USER", "LOGNAME", "SHELL", "PWD"), "caches and configuration live under the home directory"
+    ),
+    Rule(("PATH",), "finds g++, ninja, ptxas, nvcc"),
+    Rule(("LANG", "LANGUAGE", "LC_*", "TZ", "TERM"), "encoding and form of messages"),
+    Rule(("TMPDIR", "TEMP", "TMP"), "where packages are unpacked"),
+    Rule(("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), "caches, ccache settings"),
+    Rule(("LD_LIBRARY_PATH", "LD_PRELOAD"), "which libstdc++ and CUDA libraries are loaded"),
+    Rule(("LIBRARY_PATH", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH"), "the compiler's search paths"),
+    Rule(
+        ("CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS", "CCACHE_*"),
+        "which compiler builds the wrapper, and how",
+    ),
+    Rule(
+        ("CONDA_*", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONHASHSEED"), "which packages the interpreter imports"
+    ),
+    Rule(("PIXI_*", "UV_PYTHON*", "MODULEPATH", "LOADEDMODULES"), "other environment managers"),
+    Rule(("CUDA_*", "CUDNN_*", "CUBLAS_*", "NVIDIA_*", "NVCC_*"), "devices, driver and libraries"),
+    Rule(("NCCL_*", "TORCH_NCCL_*", "GLOO_*", "UCX_*"), "communication between ranks"),
+    Rule(("HIP_*", "ROCR_*", "HSA_*", "ROCM_*"), "devices of ROCm builds"),
+    Rule(
+        ("TORCH*", "PYTORCH_*", "AOT_*", "AOTI_*", "INDUCTOR_*"),
+        "flags of torch; TORCH* holds TORCHINDUCTOR_*",
+    ),
+    Rule(("TRITON_*", "MLIR_*", "LLVM_*"), "flags and caches of Triton"),
+    Rule(("OMP_*", "MKL_*", "KMP_*", "GOMP_*", "OPENBLAS_*", "NUMEXPR_*"), "threads of CPU kernels"),
+    Rule(("MALLOC_*", "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"), "allocators and sanitizers"),
+    Rule(("HF_HOME", "HF_HUB_*", "HF_DATASETS_*", "TRANSFORMERS_*"), "where models lie, and offline mode"),
+    Rule(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"), "place in a distributed run"),
+    Rule(("GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"), "the same, torchrun"),
+    Rule(("SLURM_*", "SLURMD_*", "OMPI_*", "PMI_*", "PMIX_*"), "the same, schedulers"),
+    Rule(("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"), "downloads"),
+    Rule(("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"), "downloads"),
+)
+
+# Makes C stdio unbuffered too, so that the value printer's printf lines survive a crash (torch 2.13).
+ALWAYS: Mapping[str, str] = {"PYTHONUNBUFFERED": "1"}
+
+_SECRET_NAME = re.compile(r"TOKEN|SECRET|KEY|PASSWORD|PASSWD|CREDENTIAL|AUTH|JWT|COOKIE", re.IGNORECASE)
+_SECRET_VALUE = re.compile(r"://[^/@\s]*:[^/@\s]*@")
+_NAME = re.compile(r"[^=\0]+")
+
+
+def looks_secret(name: str, value: str) -> bool:
+    """A name that speaks of a secret, or a URL that carries a password."""
+    return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(value))
+
+
+def is_allowed(name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for rule in ALLOWED for pattern in rule.names)
+
+
+def check_variable(name: str, value: str) -> None:
+    """ProblemError for what execve(2) cannot take."""
+    if not _NAME.fullmatch(name):
+        raise ProblemError(
+            "not a name of an environment variable", value=name, allowed="no '=', no NUL, not empty"
+        )
+    if "\0" in value:
+        raise ProblemError(f"the value of {name} holds a NUL character", allowed="text without NUL")
+
+
+def child_environment(
+    asked: Mapping[str, str], unset: Iterable[str] = (), *, parent: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The whole environment of a child: allowed variables of the parent, then `asked`, less `unset`.
+
+    A variable that is asked for by name is passed even if it looks like a secret: that was a decision.
+    `parent` defaults to this process's environment. Raises ProblemError for an impossible name or value.
+    """
+    for name, value in asked.items():
+        check_variable(name, value)
+    inherited = {
+        name: value
+        for name, value in (os.environ if parent is None else parent).items()
+        if is_allowed(name) and not looks_secret(name, value)
+    }
+    dropped = set(unset) - set(asked)
+    merged = {**inherited, **ALWAYS, **asked}
+    return {name: value for name, value in merged.items() if name not in dropped}

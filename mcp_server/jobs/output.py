@@ -1,0 +1,237 @@
+"""Keeps what a child prints: `stdout.log`, `stderr.log` and, in order of arrival, `output.log`.
+
+Bounded in memory and on disk: of each file the beginning and the end are kept, with a line at the gap that
+says how much is missing. The files hold the raw bytes; who shows them cleans them.
+"""
+
+from __future__ import annotations
+
+import os
+import tty
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import anyio
+
+from mcp_server.errors import ProblemError
+from mcp_server.jobs.lines import LineReader
+
+MIB = 1 << 20
+READ_BYTES = 1 << 18
+OPEN_LINE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Caps:
+    """Bytes kept of the beginning and of the end of each file."""
+
+    head: int = 16 * MIB
+    tail: int = 48 * MIB
+
+
+class BoundedFile:
+    """A file that keeps its first `head` and its last `tail` bytes.
+
+    While it is written the tail is a ring behind the head, so that the disk never holds more than both;
+    `close` puts it in order and writes the line at the gap. OSError of a full disk is raised by `close`:
+    the child runs on meanwhile.
+    """
+
+    def __init__(self, path: Path, caps: Caps) -> None:
+        self.path = path
+        self._caps = caps
+        self._file = path.open("w+b", buffering=0)
+        self._total = 0
+        self._error: OSError | None = None
+
+    @property
+    def dropped(self) -> int:
+        """Bytes that fell into the gap, so far."""
+        return max(0, self._total - self._caps.head - self._caps.tail)
+
+    def write(self, data: bytes) -> None:
+        if self._error is None:
+            try:
+                self._write(data)
+            except OSError as error:
+                self._error = error
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            place, room = self._place()
+            part = view[:room]
+            written = os.pwrite(self._file.fileno(), part, place)
+            self._total += written
+            view = view[written:]
+
+    def _place(self) -> tuple[int, int]:
+        """Offset of the next byte in the file, and how many bytes fit there in a row."""
+        head, tail = self._caps.head, self._caps.tail
+        if self._total < head:
+            return self._total, head - self._total
+        inside = (self._total - head) % tail
+        return head + inside, tail - inside
+
+    def close(self) -> int:
+        """Put the tail in order; the number of bytes left out."""
+        try:
+            if self._error is not None:
+                raise self._error
+            return self._join() if self.dropped else 0
+        finally:
+            self._file.close()
+
+    def _join(self) -> int:
+        head, tail = self._caps.head, self._caps.tail
+        fd = self._file.fileno()
+        ring = os.pread(fd, tail, head)
+        start = (self._total - head) % tail
+        ordered = ring[start:] + ring[:start]
+        first_line = ordered.find(b"\n") + 1
+        left_out = self.dropped + first_line
+        gap = f"\n[{left_out} bytes left out here]\n".encode()
+        os.pwrite(fd, gap, head)
+        os.pwrite(fd, ordered[first_line:], head + len(gap))
+        self._file.truncate(head + len(gap) + tail - first_line)
+        return left_out
+
+
+class InOrder:
+    """Joins two streams by whole lines, so that a line of one is not cut by a line of the other."""
+
+    def __init__(self, target: BoundedFile) -> None:
+        self._target = target
+        self._open: dict[str, bytes] = {}
+        self._at_line_start = True
+
+    def feed(self, stream: str, data: bytes) -> None:
+        data = self._open.pop(stream, b"") + data
+        end = data.rfind(b"\n") + 1 or (len(data) if len(data) > OPEN_LINE_BYTES else 0)
+        self._put(data[:end])
+        if end < len(data):
+            self._open[stream] = data[end:]
+
+    def finish(self) -> None:
+        for data in self._open.values():
+            self._put(data)
+        self._open.clear()
+
+    def _put(self, data: bytes) -> None:
+        if not data:
+            return
+        if not self._at_line_start:
+            self._target.write(b"\n")
+        self._target.write(data)
+        self._at_line_start = data.endswith(b"\n")
+
+
+class Capture:
+    """The reading ends of a child's output and the files behind them.
+
+    `stdout` and `stderr` are the descriptors for the child; the caller closes them by `started` once
+    the child has them.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        terminal: bool = False,
+        on_line: Callable[[str], None] | None = None,
+        caps: Caps | None = None,
+    ) -> None:
+        caps = caps or Caps()
+        self.paths = {name: directory / f"{name}.log" for name in ("stdout", "stderr", "output")}
+        try:
+            self._files = {name: BoundedFile(path, caps) for name, path in self.paths.items()}
+        except OSError as error:
+            raise ProblemError(
+                f"cannot write a job's output: {error.strerror}", value=str(directory)
+            ) from error
+        self._joined = InOrder(self._files["output"])
+        self._lines = {name: LineReader(on_line) for name in ("stdout", "stderr")} if on_line else {}
+        out, self.stdout = raw_terminal() if terminal else os.pipe()
+        err, self.stderr = os.pipe()
+        self._sources = {"stdout": out, "stderr": err}
+        for fd in self._sources.values():
+            os.set_blocking(fd, False)
+        self.dropped = 0
+        self._scope = anyio.CancelScope(shield=True)
+
+    def __enter__(self) -> Capture:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+        self.started()
+        for fd in self._sources.values():
+            os.close(fd)
+        self._finish()
+
+    def started(self) -> None:
+        """Close this process's copies of the child's ends; end of file depends on it."""
+        for fd in {self.stdout, self.stderr} - {-1}:
+            os.close(fd)
+        self.stdout = self.stderr = -1
+
+    def end_within(self, seconds: float) -> None:
+        """Stop reading after `seconds` even if some process still holds the other end."""
+        self._scope.deadline = min(self._scope.deadline, anyio.current_time() + seconds)
+
+    async def pump(self) -> None:
+        """Read until both streams end; a cancellation from outside does not cut the output short."""
+        with self._scope:
+            async with anyio.create_task_group() as tasks:
+                for name, fd in self._sources.items():
+                    tasks.start_soon(self._read, name, fd)
+
+    async def _read(self, name: str, fd: int) -> None:
+        while True:
+            await anyio.wait_readable(fd)
+            data = read_some(fd)
+            if data == b"":
+                return
+            if data:
+                self._keep(name, data)
+
+    def _keep(self, name: str, data: bytes) -> None:
+        self._files[name].write(data)
+        self._joined.feed(name, data)
+        if name in self._lines:
+            self._lines[name].feed(data)
+
+    def _finish(self) -> None:
+        self._joined.finish()
+        for reader in self._lines.values():
+            reader.finish()
+        errors = []
+        for name, file in self._files.items():
+            try:
+                left_out = file.close()
+            except OSError as error:
+                errors.append(error)
+            else:
+                self.dropped = left_out if name == "output" else self.dropped
+        if errors:
+            raise ProblemError(
+                f"cannot keep a job's output: {errors[0].strerror}", value=str(self.paths["output"])
+            )
+
+
+def read_some(fd: int) -> bytes | None:
+    """What is there now; b'' at the end, None when it was a false alarm."""
+    try:
+        return os.read(fd, READ_BYTES)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""  # a terminal answers EIO when its last writer is gone
+
+
+def raw_terminal() -> tuple[int, int]:
+    """A pseudo-terminal that changes no byte: C programs then flush each line, as on a screen."""
+    ours, theirs = os.openpty()
+    tty.setraw(theirs)
+    return ours, theirs

@@ -1,0 +1,81 @@
+"""Runs one command to its end, whatever that end is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import anyio
+
+from mcp_server.errors import ProblemError
+from mcp_server.jobs.child import Child
+from mcp_server.jobs.endings import Stop, decode, oom_kill_count
+from mcp_server.jobs.environment import child_environment
+from mcp_server.jobs.output import Capture
+from mcp_server.jobs.types import Command, Finished
+
+DRAIN_S = 2.0  # for output that is still in the pipes when every process is gone
+
+# Programs colour their output on a terminal; ours is one for its line buffering only.
+PLAIN_TERMINAL: Mapping[str, str] = {"TERM": "dumb", "NO_COLOR": "1"}
+
+
+async def run(command: Command, directory: Path, *, on_line: Callable[[str], None] | None = None) -> Finished:
+    """Run `command`, keep its output in `directory`, and say how it ended.
+
+    Writes `output.log`, `stdout.log` and `stderr.log`. `on_line` gets cleaned, bounded lines of both streams
+    as they arrive. When this returns or is cancelled, no process of the command is left. A command that fails or
+    cannot be started is a result; raises ProblemError for impossible arguments and for a directory that
+    cannot be written.
+    """
+    if command.timeout_s <= 0:
+        raise ProblemError("no time to run in", value=command.timeout_s, allowed="seconds above 0")
+    env = child_environment({**(PLAIN_TERMINAL if command.terminal else {}), **command.env}, command.unset)
+    with Capture(directory, terminal=command.terminal, on_line=on_line) as capture:
+        started, kills = time.monotonic(), oom_kill_count()
+        child = Child.start(
+            command.argv,
+            cwd=command.cwd,
+            env=env,
+            stdout=capture.stdout,
+            stderr=capture.stderr,
+            memory_bytes=command.memory_bytes,
+        )
+        capture.started()
+        stop = await _see_through(child, capture, command.timeout_s)
+        wall_s = time.monotonic() - started
+    report = child.report()
+    limit = f"did not end within {command.timeout_s:g} s" if stop == "timeout" else ""
+    decoded = decode(report, stop, limit=limit, oom_kills=oom_kill_count() - kills)
+    return Finished(
+        ending=decoded.ending,
+        returncode=decoded.returncode,
+        signal=decoded.signal,
+        wall_s=wall_s,
+        output=capture.paths["output"],
+        stdout=capture.paths["stdout"],
+        stderr=capture.paths["stderr"],
+        dropped_bytes=capture.dropped,
+        note=decoded.note,
+    )
+
+
+async def _see_through(child: Child, capture: Capture, timeout_s: float) -> Stop | None:
+    """Wait for the end or bring it about; the reason if the end was ours."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(capture.pump)
+        try:
+            with anyio.move_on_after(timeout_s) as limit:
+                await child.ended()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _end(child, capture)
+    return "timeout" if limit.cancelled_caught else None
+
+
+async def _end(child: Child, capture: Capture) -> None:
+    if not child.has_ended:
+        await child.stop()
+    await child.close()
+    capture.end_within(DRAIN_S)

@@ -1,0 +1,272 @@
+"""Runs one child, and sees to it that nothing of the child is left when it ends or when the server dies.
+
+Started by the server as `python -I -S supervisor.py FD -- ARGV...`, in a session of its own. Standard library
+only, and few modules of that: each import costs every child a millisecond. FD is one end of a socket pair:
+
+  server -> supervisor   8 bytes of length, then `cwd NUL memory_limit NUL NAME=VALUE NUL NAME=VALUE ...`;
+                         afterwards nothing. End of file means that the server is gone or wants the end.
+  supervisor -> server   lines of words:
+                         `failed STAGE ERRNO`      the program could not be started
+                         `started PID`             exec succeeded
+                         `memory BYTES`            the tree was killed because it used this much
+                         `ended STATUS LEFT`       raw wait status; processes that could not be killed
+
+The child's environment comes over the socket because the supervisor must not run under it: an LD_PRELOAD or
+LD_LIBRARY_PATH that the workload needs could break this interpreter.
+
+Linux only. Out of reach: processes that the job hands to a daemon (docker, systemd-run, slurmd).
+"""
+
+# pathlib and contextlib would cost 5 ms a start:
+# ruff: noqa: PTH, SIM105
+
+import ctypes
+import os
+import resource
+import select
+import signal
+import sys
+import time
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_CHILD_SUBREAPER = 36
+
+TERM_GRACE_S = 1.0
+SWEEP_LIMIT_S = 5.0
+SWEEP_STEP_S = 0.002
+MEMORY_POLL_S = 0.1
+FAILED_START_STATUS = 127 << 8
+
+
+def prctl(option: int, value: int) -> None:
+    """Call prctl(2); a failure is ignored, since it leaves a weaker guarantee and not a wrong one."""
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def read_exactly(fd: int, count: int) -> bytes:
+    """Read `count` bytes; EOFError when the server is gone before that."""
+    parts = []
+    while count:
+        part = os.read(fd, count)
+        if not part:
+            raise EOFError
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def read_request(fd: int) -> tuple[bytes, int, dict[bytes, bytes]]:
+    """Working directory, memory limit in bytes (0: none) and environment."""
+    size = int.from_bytes(read_exactly(fd, 8), "big")
+    cwd, memory, *pairs = read_exactly(fd, size).split(b"\0")
+    env = dict(pair.split(b"=", 1) for pair in pairs if pair)
+    return cwd, int(memory), env
+
+
+def report(fd: int, *words: object) -> None:
+    """Send one line; a server that is gone needs none."""
+    try:
+        os.write(fd, (" ".join(map(str, words)) + "\n").encode())
+    except OSError:
+        pass
+
+
+def children_of(pid: int) -> list[int]:
+    """Direct children, of all threads of the process."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as listing:
+                found.extend(map(int, listing.read().split()))
+    except OSError:
+        pass  # the process ended while it was read
+    return found
+
+
+def descendants() -> list[int]:
+    """Every process below this one, in whatever session or process group."""
+    found: list[int] = []
+    waiting = [os.getpid()]
+    while waiting:
+        new = children_of(waiting.pop())
+        found.extend(new)
+        waiting.extend(new)
+    return found
+
+
+def private_memory(pid: int) -> int:
+    """Anonymous and shared-memory bytes in RAM; file pages are left out, the kernel can drop those."""
+    total = 0
+    try:
+        with open(f"/proc/{pid}/status", "rb") as status:
+            for line in status:
+                if line.startswith((b"RssAnon:", b"RssShmem:")):
+                    total += int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return total
+
+
+def send_signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except OSError:
+        pass
+
+
+class Supervisor:
+    """One child and all that comes of it."""
+
+    def __init__(self, fd: int, memory_limit: int) -> None:
+        self.fd = fd
+        self.memory_limit = memory_limit
+        self.child = 0
+        self.status: int | None = None
+        self.deadline: float | None = None
+        self.wake, wake_in = os.pipe()
+        os.set_blocking(wake_in, False)
+        signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self.on_stop)
+
+    def on_stop(self, *_: object) -> None:
+        """Ask the child's process group to end; the whole tree is killed if that takes too long."""
+        if self.child and self.status is None:
+            try:
+                os.killpg(self.child, signal.SIGTERM)
+            except OSError:
+                pass
+        if self.deadline is None:
+            self.deadline = time.monotonic() + TERM_GRACE_S
+
+    def start(self, argv: list[str], cwd: bytes, env: dict[bytes, bytes]) -> bool:
+        """Fork and exec; True when exec succeeded."""
+        error_out, error_in = os.pipe()
+        parent = os.getpid()
+        self.child = os.fork()
+        if self.child == 0:
+            become(argv, cwd, env, error_in, parent)
+        os.close(error_in)
+        silence()
+        message = os.read(error_out, 100).decode()
+        os.close(error_out)
+        report(self.fd, "failed" if message else "started", message or self.child)
+        return not message
+
+    def reap(self) -> bool:
+        """Collect what has ended; False when no child is left at all."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self.child:
+                self.status = status
+
+    def over_memory(self) -> bool:
+        if not self.memory_limit:
+            return False
+        used = sum(map(private_memory, descendants()))
+        if used > self.memory_limit:
+            report(self.fd, "memory", used)
+        return used > self.memory_limit
+
+    def timeout(self) -> float | None:
+        """Seconds until something has to be looked at without being woken."""
+        limits = []
+        if self.deadline is not None:
+            limits.append(max(0.0, self.deadline - time.monotonic()))
+        if self.memory_limit:
+            limits.append(MEMORY_POLL_S)
+        return min(limits, default=None)
+
+    def watch(self) -> None:
+        """Return when the child has ended or has to be killed."""
+        while self.reap() and self.status is None:
+            ready, _, _ = select.select([self.fd, self.wake], [], [], self.timeout())
+            if self.wake in ready:
+                os.read(self.wake, 4096)
+            expired = self.deadline is not None and time.monotonic() >= self.deadline
+            if self.fd in ready or expired or self.over_memory():
+                return
+
+    def sweep(self) -> int:
+        """Kill every descendant; the number that could not be killed (blocked in the kernel)."""
+        limit = time.monotonic() + SWEEP_LIMIT_S
+        while self.reap():
+            for pid in descendants():
+                send_signal(pid, signal.SIGKILL)
+            if time.monotonic() > limit:
+                return len(descendants())
+            time.sleep(SWEEP_STEP_S)
+        return 0
+
+
+def become(argv: list[str], cwd: bytes, env: dict[bytes, bytes], error_fd: int, parent: int) -> None:
+    """In the forked child: turn into the program, or say at which stage that failed. Never returns."""
+    stage = "session"
+    try:
+        os.setsid()
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        # 1 and not 0: the kernel writes no core file for either, but only 1 also stops a core_pattern that
+        # pipes the core to a program (fs/coredump.c).
+        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+        restore_signals()
+        keep_only_standard_streams()
+        stage = "directory"
+        os.chdir(cwd)
+        stage = "program"
+        os.execvpe(argv[0], argv, env)
+    except OSError as error:
+        os.write(error_fd, f"{stage} {error.errno}".encode())
+    except BaseException:
+        os.write(error_fd, f"{stage} 0".encode())
+    os._exit(127)
+
+
+def restore_signals() -> None:
+    """Undo what this interpreter changed: ignored signals and the mask survive exec."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def keep_only_standard_streams() -> None:
+    """Close lifeline, leases and the rest at exec."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            try:
+                os.set_inheritable(int(name), False)
+            except OSError:
+                pass  # the descriptor of the listing itself
+
+
+def silence() -> None:
+    """Let go of the child's output, so that its end is seen."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.close(null)
+
+
+def main() -> None:
+    fd, argv = int(sys.argv[1]), sys.argv[3:]
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    cwd, memory_limit, env = read_request(fd)
+    supervisor = Supervisor(fd, memory_limit)
+    if supervisor.start(argv, cwd, env):
+        supervisor.watch()
+    left = supervisor.sweep()
+    status = FAILED_START_STATUS if supervisor.status is None else supervisor.status
+    report(fd, "ended", status, left)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
