@@ -1,0 +1,99 @@
+"""What a row of the flag table holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+Moment = Literal["compile", "load", "run"]
+Device = Literal["cpu", "cuda"]
+Version = tuple[int, int]
+ConfigValue = bool | int | float | str
+
+OLDEST: Version = (2, 8)
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values that a flag accepts: texts that `pattern` matches in full.
+
+    `config` makes the Python value that `torch._inductor.config` wants out of the text.
+    """
+
+    pattern: str
+    words: str
+    config: Callable[[str], ConfigValue] = str
+
+    def accepts(self, text: str) -> bool:
+        return re.fullmatch(self.pattern, text, re.DOTALL) is not None
+
+
+@dataclass(frozen=True)
+class Need:
+    """Another flag that must be set too, from a release on."""
+
+    name: str
+    value: str
+    why: str
+    since: Version = OLDEST
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One switch of torch: an environment variable, a `torch._inductor.config` entry, or both.
+
+    `since` is the first release in which it acts on AOTInductor code, which can be later than the first one
+    that knows the name; `before` says what an older one does with it. `cpu_since` is `since` for a CPU
+    model where that differs. `inert` says why a flag that people know never acts.
+    """
+
+    values: Values
+    shows: str
+    misses: str = ""
+    acts: tuple[Moment, ...] = ("compile",)
+    env: str = ""
+    config: str = ""
+    alias: str = ""
+    cost: str = ""
+    since: Version = OLDEST
+    before: str = ""
+    cpu_since: Version | None = None
+    device: Device | None = None
+    needs: tuple[Need, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    inert: str = ""
+    in_guide: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.env or self.config
+
+    def names(self) -> tuple[str, ...]:
+        """Every spelling under which this flag can be asked for."""
+        spelled = (self.env, self.config, self.alias)
+        return tuple(name for name in spelled if name)
+
+    def first_release(self, device: Device | None) -> Version:
+        """The first release in which it acts on a model for `device`."""
+        if device == "cpu" and self.cpu_since is not None:
+            return self.cpu_since
+        return self.since
+
+
+def _on(text: str) -> bool:
+    return text == "1"
+
+
+SWITCH = Values("[01]", "exactly 0 or 1", _on)
+LEVEL = Values("[0-3]", "the string 0, 1, 2 or 3")
+PROVENANCE = Values("[0-2]", "0, 1 or 2", int)
+REPRO = Values("[1-4]", "1, 2, 3 or 4", int)
+COUNT = Values("[0-9]{1,12}", "a whole number from 0", int)
+FRACTION = Values(r"0(\.[0-9]+)?|1(\.0+)?", "a number from 0 to 1", float)
+TEXT = Values(".+", "text, not empty")
+KERNELS = Values(r"[^,]+(,[^,]+)*", "kernel names, comma between; each must be the whole name")
+FIRST_NOT_ZERO = Values(".*", "0... is off, all else on, the empty string too")
+OPTIMISATION = Values("O[0-3]", "O0, O1, O2 or O3")
+DISK_FORMAT = Values("pickle_weights|binary_blob", "pickle_weights or binary_blob")
