@@ -1,0 +1,240 @@
+"""What every step is given: a directory, an interpreter, a way to run children, and the running cost."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mcp_server import worker
+from mcp_server.errors import ProblemError
+from mcp_server.jobs.run import run
+from mcp_server.jobs.types import Command, Finished
+from mcp_server.model import Artifact, Cost, WorkloadBase
+
+Event = dict[str, Any]
+
+WORKER_MAIN = Path(worker.__file__).with_name("main.py")
+INTERPRETER_HELP = "pass `python`, or set AOTI_DEBUG_PYTHON, to a Python >= 3.9 that has torch"
+
+# Asked for every worker: output survives an abort, and loading does not compile a probe for every CPU ISA.
+WORKER_ENV = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
+
+# Operations that run the workload, and those that compile it; the others only look.
+RUNNING = frozenset({"run", "eager", "replay"})
+COMPILING = frozenset({"compile"})
+
+
+@dataclass
+class Meter:
+    """What has been spent so far."""
+
+    runs: int = 0
+    compiles: int = 0
+    wall_s: float = 0.0
+
+    def cost(self) -> Cost:
+        return Cost(runs=self.runs, compiles=self.compiles, wall_s=round(self.wall_s, 3))
+
+
+@dataclass(frozen=True)
+class WorkerRun:
+    """A worker that ended: how, and what it had reported by then."""
+
+    finished: Finished
+    events: tuple[Event, ...]
+    directory: Path
+    python: Path
+
+    def last(self, event: str) -> Event | None:
+        """The latest report of that name."""
+        return next((found for found in reversed(self.events) if found["event"] == event), None)
+
+    def all(self, event: str) -> list[Event]:
+        return [found for found in self.events if found["event"] == event]
+
+    @property
+    def phase(self) -> str:
+        """The last thing that the worker began: where it died, if it died."""
+        return str(self.events[-1]["event"]) if self.events else "starting"
+
+
+def _quiet(message: str) -> None:
+    """Progress that nobody asked for."""
+
+
+@dataclass
+class Context:
+    """The surroundings of a step. `progress` is told one short line before each thing that takes time."""
+
+    directory: Path
+    python: Path
+    progress: Callable[[str], None] = _quiet
+    cost: Meter = field(default_factory=Meter)
+    children: int = 0
+
+    async def run(self, command: Command, name: str) -> Finished:
+        """Run a child whose output goes into a new directory, named after `name`, below this one."""
+        return await self._run_in(self.fresh(name), command)
+
+    async def _run_in(self, directory: Path, command: Command) -> Finished:
+        self.progress(directory.name.split("-", 1)[1])
+        finished = await run(command, directory)
+        self.cost.wall_s += finished.wall_s
+        return finished
+
+    def fresh(self, name: str) -> Path:
+        """A new directory `NN-name`."""
+        self.children += 1
+        directory = self.directory / f"{self.children:02d}-{name}"
+        directory.mkdir(parents=True)
+        return directory
+
+    async def worker(
+        self,
+        operation: str,
+        request: Mapping[str, object],
+        *,
+        name: str | None = None,
+        env: Mapping[str, str] | None = None,
+        unset: Sequence[str] = (),
+        timeout_s: float = 300,
+        python: Path | None = None,
+        cwd: Path | None = None,
+        gpus: tuple[int, ...] | None = None,
+        prefix: Sequence[str] = (),
+    ) -> WorkerRun:
+        """Run one operation of the worker; a crash of the workload is a result.
+
+        `prefix` is put before the interpreter (a sanitizer, a debugger). Raises `ProblemError` when the
+        worker refuses the request, or when the interpreter cannot run it at all.
+        """
+        directory = self.fresh(name or operation)
+        interpreter = python or self.python
+        check_interpreter(interpreter)
+        argv = (*prefix, str(interpreter), "-u", str(WORKER_MAIN), *_files(directory, operation, request))
+        command = Command(
+            argv=argv,
+            cwd=cwd or Path.cwd(),
+            env={**WORKER_ENV, **(env or {})},
+            timeout_s=timeout_s,
+            gpus=gpus,
+            unset=tuple(unset),
+        )
+        self._count(operation)
+        finished = await self._run_in(directory, command)
+        done = WorkerRun(finished, read_events(directory / "report.jsonl"), directory, interpreter)
+        _raise_refusal(done)
+        return done
+
+    def _count(self, operation: str) -> None:
+        self.cost.runs += operation in RUNNING
+        self.cost.compiles += operation in COMPILING
+
+    def artifact(self, path: Path, what: str) -> Artifact:
+        """`path` as an artifact of this job; raises `ProblemError` when it is not there."""
+        if not path.exists():
+            raise ProblemError("the step left no such file", value=str(path))
+        return Artifact(
+            uri=f"aoti-debug://{self.directory.name}/{os.path.relpath(path, self.directory)}",
+            path=path,
+            bytes=path.stat().st_size,
+            what=what,
+        )
+
+    def python_for(self, workload: WorkloadBase) -> Path:
+        """The workload's interpreter, or this context's."""
+        return workload.python or self.python
+
+
+def _files(directory: Path, operation: str, request: Mapping[str, object]) -> tuple[str, str]:
+    """Write the request; the arguments of the worker."""
+    asked = directory / "request.json"
+    asked.write_text(json.dumps({**request, "operation": operation}, default=_as_json, indent=1))
+    return str(asked), str(directory / "report.jsonl")
+
+
+def _as_json(value: object) -> object:
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    raise TypeError(f"not JSON: {type(value).__name__}")
+
+
+def read_events(path: Path) -> tuple[Event, ...]:
+    """Events of a report or journal; a last line cut by a crash is left out. No file is no events."""
+    if not path.exists():
+        return ()
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return tuple(_decoded(file))
+
+
+def _decoded(lines: Iterable[str]) -> Iterable[Event]:
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and "event" in event:
+            yield event
+
+
+def _raise_refusal(done: WorkerRun) -> None:
+    refused = done.last("refused")
+    if refused:
+        raise ProblemError(
+            str(refused["what"]), value=refused.get("value"), allowed=str(refused.get("allowed") or "")
+        )
+    if done.finished.ending == "not_started":
+        raise ProblemError(
+            "cannot start the interpreter: " + done.finished.note,
+            value=str(done.python),
+            next_call=INTERPRETER_HELP,
+        )
+    if not done.events and done.finished.ending == "exit":
+        raise ProblemError(
+            "this is no Python that can run the worker: " + _first_words(done.finished.stderr),
+            value=str(done.python),
+            next_call=INTERPRETER_HELP,
+        )
+    failed = done.last("failed")
+    if failed and failed["during"] == "importing_torch":
+        raise ProblemError(
+            f"torch cannot be imported ({failed['text'][:300]})",
+            value=str(done.python),
+            next_call=INTERPRETER_HELP,
+        )
+
+
+def _first_words(stderr: Path) -> str:
+    """The last line of what it said, bounded, without control characters."""
+    lines = (
+        stderr.read_bytes()[-4000:].decode("utf-8", "replace").strip().splitlines() if stderr.exists() else []
+    )
+    return "".join(char for char in (lines[-1] if lines else "it said nothing") if char.isprintable())[:300]
+
+
+def check_interpreter(python: Path) -> None:
+    """Raise `ProblemError` unless `python` is a file that may be executed."""
+    if not python.exists():
+        raise ProblemError("no such interpreter", value=str(python), next_call=INTERPRETER_HELP)
+    if not python.is_file() or not os.access(python, os.X_OK):
+        raise ProblemError(
+            "the interpreter is not an executable file", value=str(python), next_call=INTERPRETER_HELP
+        )
+
+
+def default_python(environ: Mapping[str, str] | None = None) -> Path:
+    """AOTI_DEBUG_PYTHON, else the active virtual environment's interpreter, else our own."""
+    env = os.environ if environ is None else environ
+    if env.get("AOTI_DEBUG_PYTHON"):
+        return Path(env["AOTI_DEBUG_PYTHON"]).expanduser()
+    active = env.get("VIRTUAL_ENV") or env.get("CONDA_PREFIX")
+    if active and (Path(active) / "bin" / "python").exists():
+        return Path(active) / "bin" / "python"
+    return Path(sys.executable)

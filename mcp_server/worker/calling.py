@@ -1,0 +1,49 @@
+"""One call, told before and after."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable
+
+import torch
+
+from .report import Report
+from .tensors import layout, leaves, outputs
+
+
+def synchronize() -> None:
+    """Wait for the device, so that a fault belongs to this call and not to the next one."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def call(function: Callable[[], Any], index: int, report: Report) -> Any:
+    """Events `calling` and `called` (seconds up to the device's end of work, facts of each output)."""
+    report.event("calling", call=index)
+    start = time.monotonic()
+    with torch.no_grad():
+        result = function()
+    synchronize()
+    seconds = time.monotonic() - start
+    report.event("called", call=index, seconds=seconds, outputs=outputs(result))
+    return result
+
+
+def tell_inputs(tree: Any, report: Report) -> None:
+    """Event `given`: the layout of every leaf of a call."""
+    report.event(
+        "given",
+        leaves=[
+            {
+                "path": path,
+                **(layout(leaf) if isinstance(leaf, torch.Tensor) else {"value": repr(leaf)[:200]}),
+            }
+            for path, leaf in leaves(tree)
+        ],
+    )
+
+
+def save(result: Any, path: str, report: Report) -> None:
+    """`torch.save` the tensors of `result` as a flat list."""
+    report.event("saving", path=path)
+    torch.save([leaf.detach() for _, leaf in leaves(result) if isinstance(leaf, torch.Tensor)], path)

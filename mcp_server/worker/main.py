@@ -1,0 +1,75 @@
+"""Entry of the worker: `PYTHON -u main.py REQUEST.json REPORT.jsonl`.
+
+The request is an object with `operation` and its arguments. The report gets one JSON object per line, each
+written before the phase that it names begins, so that a crash still tells how far the work came. Exit status:
+0 done, 1 the workload raised (its traceback is on stderr), 2 the request cannot be served (event `refused`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from typing import Any
+
+PACKAGE = "_aoti_debug_worker"
+
+# operation -> the file here that has its `operate(request, report)`
+OPERATIONS = {
+    "probe": "probe",
+    "describe_inputs": "describe_inputs",
+    "run": "run",
+    "compile": "compile",
+    "eager": "eager",
+    "compare": "compare",
+    "replay": "replay",
+}
+
+
+def adopt() -> None:
+    """Make this directory a package under a private name, and take it off `sys.path`."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+    # Last, so that a file of the working directory shadows no installed module.
+    sys.path.append(os.getcwd())
+    spec = importlib.util.spec_from_file_location(
+        PACKAGE, os.path.join(here, "__init__.py"), submodule_search_locations=[here]
+    )
+    assert spec is not None and spec.loader is not None
+    package = importlib.util.module_from_spec(spec)
+    sys.modules[PACKAGE] = package
+    spec.loader.exec_module(package)
+
+
+def perform(request: dict[str, Any], report: Any) -> int:
+    """Do the asked operation; the exit status."""
+    failures = importlib.import_module(PACKAGE + ".failures")
+    try:
+        report.event("importing_torch", operation=request["operation"])
+        import torch
+
+        report.event("torch", version=torch.__version__, cuda=torch.version.cuda)
+        module = importlib.import_module("{}.{}".format(PACKAGE, OPERATIONS[request["operation"]]))
+        module.operate(request, report)
+    except failures.Refused as refused:
+        report.event("refused", what=refused.what, value=refused.value, allowed=refused.allowed)
+        return 2
+    except BaseException as error:
+        failures.tell(error, report)
+        return 1
+    report.event("finished")
+    return 0
+
+
+def main(argv: list[str]) -> int:
+    adopt()
+    with open(argv[1], encoding="utf-8") as file:
+        request = json.load(file)
+    report = importlib.import_module(PACKAGE + ".report").Report(argv[2])
+    return perform(request, report)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

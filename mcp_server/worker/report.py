@@ -1,0 +1,38 @@
+"""The report: JSON lines that survive the death of the process that writes them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from typing import Any
+
+
+def plain(value: Any) -> Any:
+    """`value` as strict JSON: non-finite numbers become the strings `nan`, `inf` and `-inf`."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    return repr(value)
+
+
+class Report:
+    """An append-only file. Every event is one `write` call of its own: no buffer is lost in an abort."""
+
+    def __init__(self, path: str) -> None:
+        self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self.start = time.monotonic()
+        self.last = ""
+
+    def event(self, event: str, **facts: Any) -> None:
+        """Append one event; `t` is seconds since the worker began."""
+        self.last = event
+        record = {"event": event, "t": round(time.monotonic() - self.start, 4)}
+        record.update(plain(facts))
+        os.write(self.file, (json.dumps(record, allow_nan=False) + "\n").encode("utf-8", "replace"))

@@ -1,0 +1,32 @@
+"""`run`: load a package, make or load its inputs, call it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .calling import call, save, tell_inputs
+from .imports import import_all
+from .inputs import flatten, read
+from .loading import load
+from .report import Report
+
+
+def operate(request: dict[str, Any], report: Report) -> None:
+    """Call `request["package"]` `request["calls"]` times (default 1), with fresh inputs each time.
+
+    Fresh, because a package may change its inputs in place. With no inputs the package is only loaded.
+    """
+    import_all(list(request.get("extra_imports", ())), report)
+    loader = load(request, report)
+    if request.get("inputs") is None:
+        return
+    in_spec = loader.get_call_spec()[0]
+    result: Any = None
+    for index in range(int(request.get("calls", 1))):
+        report.event("reading_inputs")
+        flat = flatten(read(request), in_spec)
+        if index == 0:
+            tell_inputs(flat, report)
+        result = call(lambda flat=flat: loader.run(flat), index, report)  # type: ignore[misc]
+    if request.get("save_outputs"):
+        save(result, str(request["save_outputs"]), report)

@@ -1,0 +1,117 @@
+"""Facts about tensors: layout, and statistics of their values."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from typing import Any
+
+import torch
+
+STATISTICS_LIMIT = 1 << 30  # elements; beyond it the temporaries would need gigabytes
+CHUNK = 1 << 24  # elements looked at together
+
+
+def layout(tensor: torch.Tensor) -> dict[str, Any]:
+    """dtype, shape and stride (elements), device, storage offset (elements), contiguity."""
+    known = {"dtype": str(tensor.dtype).replace("torch.", ""), "device": str(tensor.device)}
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return {
+            **known,
+            "shape": None if tensor.is_nested else list(tensor.shape),
+            "layout": str(tensor.layout),
+        }
+    return {
+        **known,
+        "shape": list(tensor.shape),
+        "stride": list(tensor.stride()),
+        "storage_offset": tensor.storage_offset(),
+        "contiguous": tensor.is_contiguous(),
+        "alignment": alignment(tensor),
+        "bytes": tensor.numel() * tensor.element_size(),
+    }
+
+
+def alignment(tensor: torch.Tensor) -> int:
+    """Largest power of two up to 64 that divides the address: bytes; 0 for a tensor with no memory."""
+    try:
+        address = int(tensor.data_ptr())
+    except RuntimeError:  # fake and meta-like tensors have no address
+        return 0
+    return min(address & -address, 64) if address else 0
+
+
+def statistics(tensor: torch.Tensor) -> dict[str, Any]:
+    """nan, inf (counts), min, max, mean of the finite values, and a checksum of the bytes.
+
+    Min, max and mean are left out where the dtype has no order or nothing is finite.
+    """
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_meta:
+        return {}
+    tensor = tensor.detach()
+    if tensor.numel() > STATISTICS_LIMIT:
+        return {"skipped": "more than {} elements".format(STATISTICS_LIMIT)}
+    found = {"checksum": checksum(tensor)}
+    if tensor.numel():
+        found.update(_numbers(_comparable(tensor.reshape(-1))))
+    return found
+
+
+def _comparable(flat: torch.Tensor) -> torch.Tensor:
+    """A dtype on which isnan, min and sum exist: eight-bit floats and bools have few operators."""
+    if flat.is_floating_point() and flat.element_size() == 1:
+        return flat.to(torch.float32)
+    return flat.to(torch.uint8) if flat.dtype is torch.bool else flat
+
+
+def _numbers(flat: torch.Tensor) -> dict[str, Any]:
+    nan = inf = count = 0
+    low: list[Any] = []
+    high: list[Any] = []
+    total = 0.0
+    for part in flat.split(CHUNK):
+        nan += int(torch.isnan(part).sum())
+        inf += int(torch.isinf(part).sum())
+        if part.is_complex():
+            continue
+        finite = part[torch.isfinite(part)]
+        if finite.numel():
+            low.append(finite.min().item())
+            high.append(finite.max().item())
+            total += float(finite.double().sum())
+            count += finite.numel()
+    found: dict[str, Any] = {"nan": nan, "inf": inf}
+    if count:
+        found.update(min=min(low), max=max(high), mean=total / count)
+    return found
+
+
+def checksum(tensor: torch.Tensor) -> str:
+    """A digest of the values in logical order, with their dtype and shape."""
+    digest = hashlib.blake2b(digest_size=12)
+    digest.update("{} {}".format(tensor.dtype, list(tensor.shape)).encode())
+    for part in tensor.reshape(-1).split(CHUNK) if tensor.numel() else ():
+        host = part.resolve_conj().resolve_neg().cpu().contiguous()
+        digest.update(ctypes.string_at(host.data_ptr(), host.numel() * host.element_size()))
+    return digest.hexdigest()
+
+
+def describe(tensor: torch.Tensor) -> dict[str, Any]:
+    """`layout` and `statistics` in one record."""
+    return {**layout(tensor), **statistics(tensor)}
+
+
+def leaves(tree: Any) -> list[tuple[str, Any]]:
+    """Every leaf with its path in the tree, in the order in which AOTInductor flattens it."""
+    from torch.utils import _pytree
+
+    found, _ = _pytree.tree_flatten_with_path(tree)
+    return [(_pytree.keystr(path), leaf) for path, leaf in found]
+
+
+def outputs(tree: Any) -> list[dict[str, Any]]:
+    """Facts of each output leaf; what is no tensor is told by its repr."""
+    return [
+        {"path": path, **(describe(leaf) if isinstance(leaf, torch.Tensor) else {"value": repr(leaf)[:200]})}
+        for path, leaf in leaves(tree)
+    ]
