@@ -21,7 +21,7 @@ PRINTING: tuple[Flag, ...] = (
         config="aot_inductor.debug_intermediate_value_printer",
         values=LEVEL,
         shows="1 saves, 2 prints tensors before and after each launch; 3 prints kernel names",
-        misses="proxy-executor ops, scatter, index_put; on C++ and extern kernels weights, views, fresh outputs",
+        misses="proxy-executor ops, scatter, index_put; on C++ and extern kernels weights and views",
         cost="1 and 2 synchronise around each launch; 3 is unflushed printf: run with PYTHONUNBUFFERED=1",
         in_guide=True,
     ),
