@@ -9,12 +9,14 @@ from .imports import import_all
 from .inputs import flatten, read
 from .loading import load
 from .report import Report
+from .transforms import apply
 
 
 def operate(request: dict[str, Any], report: Report) -> None:
     """Call `request["package"]` `request["calls"]` times (default 1), with fresh inputs each time.
 
     Fresh, because a package may change its inputs in place. With no inputs the package is only loaded.
+    `changes` alter the inputs before each call (see `transforms`).
     """
     import_all(list(request.get("extra_imports", ())), report)
     loader = load(request, report)
@@ -24,7 +26,7 @@ def operate(request: dict[str, Any], report: Report) -> None:
     result: Any = None
     for index in range(int(request.get("calls", 1))):
         report.event("reading_inputs")
-        flat = flatten(read(request), in_spec)
+        flat = apply(flatten(read(request), in_spec), list(request.get("changes", ())))
         if index == 0:
             tell_inputs(flat, report)
         result = call(lambda flat=flat: loader.run(flat), index, report)  # type: ignore[misc]
