@@ -1,0 +1,206 @@
+"""Opens an AOTInductor package for reading: nothing is loaded, executed, unpickled or extracted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from mcp_server.package.constants import CompiledConstant, read_constants
+from mcp_server.package.defects import find_defects
+from mcp_server.package.elf import Library, LibraryError, read_library
+from mcp_server.package.foreign import check_is_zip, no_model
+from mcp_server.package.inputs import CompiledInput, Signature, read_signature
+from mcp_server.package.layout import ModelFiles, find_models, flat_model
+from mcp_server.package.members import Container, DirectoryContainer, Member, ZipContainer, read_text
+from mcp_server.package.metadata import Metadata, read_metadata
+from mcp_server.package.problems import Defect, PackageError
+from mcp_server.package.proxy import ProxyNode, read_proxy_nodes
+from mcp_server.package.weights import Weights, included_in_library, locate_weights, weight_files
+
+DEFAULT_MODEL = "model"
+
+
+@dataclass(frozen=True)
+class Package:
+    """One model of a package. Everything is read when first asked for, and kept."""
+
+    path: Path
+    container: Container
+    models: tuple[str, ...]
+    files: ModelFiles
+
+    @property
+    def model_name(self) -> str:
+        return self.files.name
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Every file of the archive, other models' too."""
+        return self.container.members
+
+    @cached_property
+    def wrapper_text(self) -> str:
+        """wrapper.cpp, empty when the package has none."""
+        return self._text(self.files.wrapper_source)
+
+    @cached_property
+    def kernel_text(self) -> str:
+        """kernel.cpp: the C++ kernels of a CPU package; on CUDA little more than a comment."""
+        return self._text(self.files.kernel_source)
+
+    @cached_property
+    def metadata(self) -> Metadata:
+        """Empty when the package has no readable metadata; `defects` says so."""
+        try:
+            return read_metadata(self._text(self.files.metadata) or "{}")
+        except ValueError:
+            return Metadata()
+
+    @property
+    def device_type(self) -> str | None:
+        """cpu, cuda, xpu or mps: from the metadata, else from the inputs' checks."""
+        return self.metadata.device or next((i.device_type for i in self.inputs if i.device_type), None)
+
+    @cached_property
+    def signature(self) -> Signature:
+        return read_signature(self.wrapper_text)
+
+    @property
+    def inputs(self) -> tuple[CompiledInput, ...]:
+        return self.signature.inputs
+
+    @cached_property
+    def constants(self) -> tuple[CompiledConstant, ...]:
+        return read_constants(self.wrapper_text)
+
+    @cached_property
+    def kernel_information(self) -> dict[str, object]:
+        """Raw provenance by `kernel:handle`; empty without `INDUCTOR_PROVENANCE=1` at compile time."""
+        try:
+            raw = json.loads(self._text(self.files.kernel_information) or "{}")
+        except ValueError:
+            return {}
+        return raw if isinstance(raw, dict) else {}
+
+    @cached_property
+    def proxy_nodes(self) -> tuple[ProxyNode, ...]:
+        try:
+            return read_proxy_nodes(self._text(self.files.proxy_nodes) or '{"nodes": []}')
+        except ValueError:
+            return ()
+
+    @cached_property
+    def library(self) -> Library | None:
+        """None when there is no library or it is not a readable ELF file."""
+        if self.files.library is None:
+            return None
+        try:
+            with self.container.open(self.files.library.name) as stream:
+                return read_library(stream)
+        except LibraryError:
+            return None
+
+    @cached_property
+    def weights(self) -> Weights:
+        return locate_weights(
+            self.constants,
+            self.files,
+            self.library,
+            included_in_library(self.wrapper_text),
+            self.listed_weights,
+        )
+
+    @cached_property
+    def listed_weight_names(self) -> tuple[str, ...] | None:
+        """File names in weights_config.json; None without a readable one."""
+        if self.files.weights_config is None:
+            return None
+        try:
+            return weight_files(self._text(self.files.weights_config))
+        except ValueError:
+            return None
+
+    @cached_property
+    def listed_weights(self) -> tuple[Member, ...] | None:
+        """Those of the listed weight files that the package holds."""
+        if self.listed_weight_names is None:
+            return None
+        wanted = {f"data/weights/{name}" for name in self.listed_weight_names}
+        return tuple(m for m in self.members if _in_weights(m.name) in wanted)
+
+    @cached_property
+    def defects(self) -> tuple[Defect, ...]:
+        """What is missing or odd; loading or running fails where one is fatal."""
+        return tuple(find_defects(self))
+
+    def text(self, name: str) -> str:
+        """The text of a member by its full name. Raises `PackageError`."""
+        return read_text(self.container, name)
+
+    def _text(self, member: Member | None) -> str:
+        return read_text(self.container, member.name) if member is not None else ""
+
+
+def _in_weights(name: str) -> str:
+    """The part of a member's name from `data/weights/` on."""
+    start = name.find("data/weights/")
+    return name[start:] if start >= 0 else ""
+
+
+def open_package(path: Path | str, model_name: str | None = None) -> Package:
+    """Open a .pt2, an unpacked directory, or a .so with its wrapper.cpp beside it.
+
+    `model_name` picks one of several models; without it, `model`, or the only one. Raises `PackageError`
+    (its `slug` names the reason); a package that is merely incomplete opens, see `Package.defects`.
+    """
+    path = Path(path).expanduser()
+    container, models = _contents(path)
+    if not models:
+        raise no_model(path, (member.name for member in container.members))
+    return Package(path, container, tuple(models), _choose(models, model_name, path))
+
+
+def _contents(path: Path) -> tuple[Container, dict[str, ModelFiles]]:
+    if path.is_dir():
+        return _directory(path)
+    if path.suffix == ".so" and path.is_file():
+        container: Container = DirectoryContainer(path.parent, recursive=False)
+        models = flat_model(container, path.stem)
+        if models:
+            return container, models
+    check_is_zip(path)
+    container = ZipContainer(path)
+    return container, find_models(container)
+
+
+def _directory(path: Path) -> tuple[Container, dict[str, ModelFiles]]:
+    """An unpacked package, with or without its top folder, or the flat output of a compile."""
+    for root in (path, *sorted(child for child in path.iterdir() if child.is_dir())):
+        if (root / "data" / "aotinductor").is_dir():
+            container = DirectoryContainer(root)
+            return container, find_models(container)
+    container = DirectoryContainer(path, recursive=False)
+    models = flat_model(container)
+    if not models:
+        raise PackageError(
+            "not_a_package_directory",
+            f"{path} is a directory without data/aotinductor/<model>/ and without a wrapper.cpp",
+            next_call="give the .pt2 file",
+        )
+    return container, models
+
+
+def _choose(models: dict[str, ModelFiles], name: str | None, path: Path) -> ModelFiles:
+    if name is None:
+        name = DEFAULT_MODEL if DEFAULT_MODEL in models else next(iter(models))
+    if name not in models:
+        raise PackageError(
+            "unknown_model",
+            f"{path} has no model of this name",
+            value=name,
+            allowed=", ".join(models),
+            next_call=f"give model_name={next(iter(models))!r}",
+        )
+    return models[name]

@@ -1,0 +1,105 @@
+"""What is missing or odd in a package that can be read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from mcp_server.package.problems import Defect
+
+if TYPE_CHECKING:
+    from mcp_server.package.archive import Package
+
+_LOAD_KERNEL = re.compile(r'\bloadKernel\(\s*"([^"]+)"')
+_PROXY_CALL = "aoti_torch_proxy_executor_call_function("
+_RECOMPILE = "compile the package again"
+
+
+def find_defects(package: Package) -> Iterator[Defect]:
+    """All defects, those that stop a load first. Reads the wrapper and the library's headers."""
+    yield from _library(package)
+    yield from _metadata(package)
+    yield from _kernel_binaries(package)
+    yield from _proxy(package)
+    yield from _weights(package)
+    yield from _wrapper(package)
+
+
+def kernel_binaries_used(wrapper: str) -> tuple[str, ...]:
+    """Base names of the kernel binaries that a wrapper loads, in order, each once."""
+    found = (PurePosixPath(m[1].replace("\\", "/")).name for m in _LOAD_KERNEL.finditer(wrapper))
+    return tuple(dict.fromkeys(found))
+
+
+def _library(package: Package) -> Iterator[Defect]:
+    files = package.files
+    if files.built_at_load:
+        what = "sources only (package_cpp_only): the loader compiles them with g++ at every load"
+        yield Defect("built_at_load", what, fatal=False, fix="compile without aot_inductor.package_cpp_only")
+    elif files.library is None:
+        yield Defect("missing_library", "no wrapper.so in the package", fatal=True, fix=_RECOMPILE)
+    elif package.library is None:
+        yield Defect(
+            "damaged_library", f"{files.library.name} is no readable ELF file", fatal=True, fix=_RECOMPILE
+        )
+    if len(files.libraries) > 1:
+        what = f"{len(files.libraries)} wrapper libraries for one model; torch >= 2.13 refuses that"
+        yield Defect("several_libraries", what, fatal=True, fix=_RECOMPILE)
+
+
+def _metadata(package: Package) -> Iterator[Defect]:
+    if package.files.metadata is None:
+        yield Defect(
+            "missing_metadata",
+            "no metadata file: the loader cannot tell the device",
+            fatal=True,
+            fix=_RECOMPILE,
+        )
+    elif package.metadata.device is None:
+        yield Defect("damaged_metadata", "the metadata names no AOTI_DEVICE_KEY", fatal=True, fix=_RECOMPILE)
+    kernel = package.files.kernel_source
+    if kernel is not None and package.files.ending(".kernel_metadata.json") is None:
+        yield Defect(
+            "missing_kernel_metadata", "no kernel_metadata.json beside kernel.cpp", fatal=True, fix=_RECOMPILE
+        )
+
+
+def _kernel_binaries(package: Package) -> Iterator[Defect]:
+    present = {PurePosixPath(m.name).name for m in package.files.kernel_binaries}
+    missing = [name for name in kernel_binaries_used(package.wrapper_text) if name not in present]
+    if missing:
+        what = f"{len(missing)} kernel binaries that the wrapper loads are missing: {', '.join(missing[:3])}"
+        yield Defect("missing_kernel_binary", what, fatal=True, fix=_RECOMPILE)
+
+
+def _proxy(package: Package) -> Iterator[Defect]:
+    if package.files.proxy_nodes is None and _PROXY_CALL in _run_impl(package.wrapper_text):
+        what = "the wrapper calls the proxy executor, and its node list (wrapper.json) is missing"
+        yield Defect("missing_proxy_nodes", what, fatal=True, fix=_RECOMPILE)
+
+
+def _run_impl(wrapper: str) -> str:
+    return wrapper[max(wrapper.find("::run_impl("), 0) :]
+
+
+def _weights(package: Package) -> Iterator[Defect]:
+    listed, present = package.listed_weight_names, package.listed_weights
+    if listed is not None and present is not None and len(present) < len(listed):
+        what = f"{len(listed) - len(present)} of {len(listed)} weight files are missing"
+        yield Defect("missing_weights", what, fatal=True, fix=_RECOMPILE)
+    elif package.weights.place == "absent":
+        what = "the package holds no weights: a run before load_constants() segfaults"
+        fix = "call load_constants(state, check_full_update=True) first, or compile with the constants"
+        yield Defect("weights_not_included", what, fatal=False, fix=fix)
+
+
+def _wrapper(package: Package) -> Iterator[Defect]:
+    if package.files.wrapper_source is None:
+        yield Defect(
+            "missing_wrapper_source", "no wrapper.cpp: inputs and launches cannot be read", fatal=False
+        )
+    else:
+        for problem in package.signature.problems:
+            yield Defect("unread_signature", problem, fatal=False)

@@ -1,0 +1,96 @@
+"""Names a file that is not an AOTInductor package: what it is, and what to do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from mcp_server.package.problems import PackageError
+
+_ZIP_MAGIC = b"PK"
+_PICKLE_PROTOCOLS = tuple(b"\x80" + bytes([n]) for n in range(2, 6))
+_LEGACY_TORCH_MAGIC = bytes.fromhex("6cfc9c46f9206aa850")
+_ELF_MAGIC = b"\x7fELF"
+_COMPILE = "aoti-debug compile, or torch._inductor.aoti_compile_and_package(exported_program)"
+
+
+def check_is_zip(path: Path) -> None:
+    """Return for a zip archive; else raise the `PackageError` that names what `path` is."""
+    head = _head(path)
+    if not head:
+        raise PackageError("empty_file", f"{path} is empty", next_call="write or copy the package again")
+    if head.startswith(_ZIP_MAGIC):
+        return
+    if head.startswith(_PICKLE_PROTOCOLS):
+        _refuse_pickle(path, head)
+    if head.startswith(_ELF_MAGIC):
+        raise PackageError(
+            "shared_library_without_wrapper",
+            f"{path} is a shared library with no wrapper.cpp beside it",
+            next_call=f"give the .pt2 of {_COMPILE}",
+        )
+    raise PackageError(
+        "not_a_zip", f"{path} is not a .pt2: it does not start like a zip archive", value=head[:8]
+    )
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(64)
+    except FileNotFoundError as error:
+        raise PackageError("missing_file", f"{path} does not exist") from error
+    except OSError as error:
+        raise PackageError("unreadable_file", f"{path} cannot be read: {error.strerror}") from error
+
+
+def _refuse_pickle(path: Path, head: bytes) -> None:
+    legacy = _LEGACY_TORCH_MAGIC in head
+    slug, what = ("torch_save_file", "an old torch.save file") if legacy else ("pickle_file", "a pickle")
+    raise PackageError(
+        slug,  # type: ignore[arg-type]
+        f"{path} is {what}, not an AOTInductor package; it was not unpickled",
+        next_call=f"export and compile the model: {_COMPILE}",
+    )
+
+
+def no_model(path: Path, names: Iterable[str]) -> PackageError:
+    """The error for an archive or a directory in which no AOTInductor model was found."""
+    names = list(names)
+    relative = {_below_top(name) for name in names}
+    if any(name.startswith("models/") or name == "serialized_exported_program.json" for name in relative):
+        return PackageError(
+            "torch_export_archive",
+            f"{path} holds an exported program (torch.export.save), which is not compiled yet",
+            next_call=f"give it as workload kind 'exported', or compile it: {_COMPILE}",
+        )
+    if "constants.pkl" in relative and any(name.startswith("code/") for name in relative):
+        return PackageError(
+            "torchscript_file",
+            f"{path} is a TorchScript archive (torch.jit.save)",
+            next_call=f"export the model with torch.export, then {_COMPILE}",
+        )
+    if "data.pkl" in relative:
+        return PackageError(
+            "torch_save_file",
+            f"{path} is a torch.save file (tensors or a state dict); it was not unpickled",
+            next_call="give it as inputs, or give the compiled .pt2 as the package",
+        )
+    if any(name.endswith(".so") for name in names):
+        return PackageError(
+            "outdated_layout",
+            f"{path} holds a shared library outside data/aotinductor/: a layout from before torch 2.6",
+            next_call=f"compile it again with the torch that loads it: {_COMPILE}",
+        )
+    return PackageError(
+        "no_model",
+        f"{path} holds no AOTInductor model (no data/aotinductor/<model>/ in it)",
+        value=[*sorted(relative)[:5]],
+        next_call=f"give the .pt2 of {_COMPILE}",
+    )
+
+
+def _below_top(name: str) -> str:
+    """The name without the top folder (the file stem) that torch puts in front."""
+    parts = PurePosixPath(name).parts
+    return "/".join(parts[1:]) if len(parts) > 1 else name

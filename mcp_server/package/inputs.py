@@ -1,0 +1,315 @@
+"""What a package was compiled to accept, read from the text of its wrapper.
+
+Sources in the wrapper (torch 2.8-2.15, `_inductor/codegen/cpp_wrapper_cpu.py`): `inputs_info_[i].name`, one
+function `check_input_i` with dtype, static sizes, compiled ranges, static strides and device type, the
+symbol definitions at the top of `run_impl`, and, from 2.13, `assert_size_stride(arg, {...}, {...}, "input")`
+with the whole shape as expressions. The example inputs, exported guards and Python scalars are in none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from mcp_server.package.treespec import TreeNode, TreeSpecError, leaf_paths, output_paths, read_treespec
+
+_BASE = re.compile(r":\s*AOTInductorModelBase\(\s*(\d+),\s*(\d+)(?:,\s*(\d+))?")
+_NAME = re.compile(r'inputs_info_\[(\d+)\]\.name = "((?:[^"\\]|\\.)*)"')
+_OUTPUT = re.compile(r"outputs_info_\[(\d+)\]\.name =")
+_SPEC = re.compile(r'\b(in|out)_spec_ =\s*((?:R"\(.*?\)"\s*)+);', re.S)
+_RAW_STRING = re.compile(r'R"\((.*?)\)"', re.S)
+_CHECK = re.compile(r"static void check_input_(\d+)\(")
+_DTYPE = re.compile(r"_expected_dtype = aoti_torch_dtype_(\w+)\(\)")
+_STATIC_SIZE = re.compile(r"if \((\d+)L? != \w+_size\[(\d+)\]\)")
+_LOWER = re.compile(r"if \(\w+_size\[(\d+)\] < (-?\d+)L*\)")
+_UPPER = re.compile(r"if \(\w+_size\[(\d+)\] > (-?\d+)L*\)")
+_STATIC_STRIDE = re.compile(r"if \((-?\d+)L? != \w+_stride\[(\d+)\]\)")
+_DEVICE = re.compile(r'_expected_device_type << "\d*\((\w+)\)')
+_SYMBOL = re.compile(r"\bint64_t (\w+) = (\w+)_(size|stride)\[(\d+)\];")
+_SOLVED = re.compile(r"\bint64_t (\w+) = (.*\b(\w+)_(size|stride)_(\d+)\b.*);")
+_SIZE_ASSERT = re.compile(r'assert_size_stride\((\w+), \{([^}]*)\}, \{([^}]*)\}[^;]*"input"')
+_LONG_SUFFIX = re.compile(r"(?<=\d)L+\b")
+_INTEGER = re.compile(r"-?\d+")
+
+UNBOUNDED = 2**63 - 1
+"""The generator clips an upper bound to this (cpp_wrapper_cpu.py, torch 2.13); it means none."""
+
+
+@dataclass(frozen=True)
+class CompiledDim:
+    """One dimension: a static `size` in elements, or an `expression` with the compiled range.
+
+    `expression` is None when the wrapper does not say which symbol a dynamic dimension is (torch <= 2.12
+    names a symbol only where it is first seen). `lower` and `upper` are inclusive, None when unchecked. They
+    are what code generation knew, which may be tighter than the range that the user gave.
+    """
+
+    index: int
+    size: int | None = None
+    expression: str | None = None
+    lower: int | None = None
+    upper: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.size) if self.size is not None else self.expression or "?"
+
+
+@dataclass(frozen=True)
+class CompiledInput:
+    """One flat input tensor. `name` is the wrapper's, `path` the caller's (None when it cannot be told).
+
+    `strides` in elements; an expression as text, or None, where the stride is symbolic.
+    """
+
+    index: int
+    name: str
+    path: str | None = None
+    dtype: str | None = None
+    dims: tuple[CompiledDim, ...] = ()
+    strides: tuple[int | str | None, ...] = ()
+    device_type: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The name for a person: the caller's where known."""
+        return f"input {self.index} ({self.path or self.name})"
+
+    @property
+    def shape(self) -> str:
+        return f"[{', '.join(str(dim) for dim in self.dims)}]"
+
+
+@dataclass(frozen=True)
+class SymbolDefinition:
+    """`symbol` is read from the size (or stride) of input `name` at `dim`.
+
+    `solution` is the C++ expression over `<name>_size_<dim>` where the dimension is no bare symbol.
+    """
+
+    symbol: str
+    name: str
+    what: str
+    dim: int
+    solution: str | None = None
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Inputs, outputs and symbols of a model; `problems` says what could not be read, with a line."""
+
+    inputs: tuple[CompiledInput, ...] = ()
+    output_count: int | None = None
+    output_paths: tuple[str, ...] = ()
+    in_spec: TreeNode | None = None
+    out_spec: TreeNode | None = None
+    symbols: tuple[SymbolDefinition, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@dataclass
+class _Facts:
+    """What one `check_input_N` and the later assert say about an input."""
+
+    dtype: str | None = None
+    device_type: str | None = None
+    sizes: dict[int, int] = field(default_factory=dict)
+    lower: dict[int, int] = field(default_factory=dict)
+    upper: dict[int, int] = field(default_factory=dict)
+    strides: dict[int, int] = field(default_factory=dict)
+
+
+def read_signature(wrapper: str) -> Signature:
+    """The compiled inputs of a wrapper's text; never raises on text that is cut or unknown."""
+    problems: list[str] = []
+    head, prologue = _constructor(wrapper), _prologue(wrapper)
+    names = _names(head, problems)
+    checks = dict(_checks(wrapper))
+    symbols = tuple(_symbols(prologue))
+    inputs = [_with_symbols(_input(i, names[i], checks.get(i), problems), symbols) for i in sorted(names)]
+    asserts = _size_asserts(wrapper, {item.name for item in inputs})
+    inputs = [_with_assert(item, asserts.get(item.name)) for item in inputs]
+    specs = _specs(head, problems)
+    inputs = _with_paths(inputs, specs.get("in"), problems)
+    out_spec = specs.get("out")
+    return Signature(
+        inputs=tuple(inputs),
+        output_count=_output_count(head),
+        output_paths=output_paths(out_spec) if out_spec else (),
+        in_spec=specs.get("in"),
+        out_spec=out_spec,
+        symbols=symbols,
+        problems=tuple(problems),
+    )
+
+
+def plain_expression(text: str) -> str:
+    """`2L*s44` as `2*s44`: C++ integer suffixes dropped."""
+    return _LONG_SUFFIX.sub("", text.strip())
+
+
+def _constructor(text: str) -> str:
+    start = max(text.find("AOTInductorModelBase("), 0)
+    start = max(text.rfind("\n", 0, start), 0)
+    end = text.find("const_run_impl(", start)
+    return text[start : end if end > 0 else None]
+
+
+def _prologue(text: str) -> str:
+    """The top of `run_impl`, where inputs are named and symbols defined."""
+    start = text.find("::run_impl(")
+    if start < 0:
+        return ""
+    end = text.find("inputs.clear();", start)
+    return text[start : end if end > 0 else start + 1_000_000]
+
+
+def _names(head: str, problems: list[str]) -> dict[int, str]:
+    names = {int(m[1]): m[2] for m in _NAME.finditer(head)}
+    base = _BASE.search(head)
+    if base is None:
+        problems.append("no AOTInductorModel constructor: the wrapper is cut or not one of AOTInductor")
+    elif int(base[1]) != len(names):
+        problems.append(f"the constructor declares {base[1]} inputs, and names {len(names)}")
+    return names
+
+
+def _output_count(head: str) -> int | None:
+    base = _BASE.search(head)
+    return int(base[2]) if base else len(set(_OUTPUT.findall(head))) or None
+
+
+def _checks(text: str) -> Iterator[tuple[int, str]]:
+    """The body of each `check_input_N`."""
+    start = text.find("static void check_input_")
+    if start < 0:
+        return
+    end = text.find("__check_inputs_outputs(", start)
+    region = text[start : end if end > 0 else None]
+    found = list(_CHECK.finditer(region))
+    ends = [m.start() for m in found[1:]] + [len(region)]
+    for match, stop in zip(found, ends, strict=True):
+        yield int(match[1]), region[match.end() : stop]
+
+
+def _input(index: int, name: str, body: str | None, problems: list[str]) -> CompiledInput:
+    if body is None:
+        problems.append(
+            f"input {index} ({name}) has no check_input_{index}: its shape and dtype are not known"
+        )
+        return CompiledInput(index, name)
+    facts = _facts(body)
+    if facts.dtype is None:
+        problems.append(f"check_input_{index} names no dtype")
+    rank = 1 + max((*facts.sizes, *facts.lower, *facts.upper, *facts.strides), default=-1)
+    return CompiledInput(
+        index,
+        name,
+        dtype=facts.dtype,
+        dims=tuple(_dim(i, facts) for i in range(rank)),
+        strides=tuple(facts.strides.get(i) for i in range(rank)),
+        device_type=facts.device_type,
+    )
+
+
+def _facts(body: str) -> _Facts:
+    dtype, device = _DTYPE.search(body), _DEVICE.search(body)
+    return _Facts(
+        dtype=dtype[1] if dtype else None,
+        device_type=device[1] if device else None,
+        sizes={int(dim): int(size) for size, dim in _STATIC_SIZE.findall(body)},
+        lower={int(dim): int(bound) for dim, bound in _LOWER.findall(body)},
+        upper={int(dim): int(bound) for dim, bound in _UPPER.findall(body) if int(bound) < UNBOUNDED},
+        strides={int(dim): int(stride) for stride, dim in _STATIC_STRIDE.findall(body)},
+    )
+
+
+def _dim(index: int, facts: _Facts) -> CompiledDim:
+    return CompiledDim(index, facts.sizes.get(index), None, facts.lower.get(index), facts.upper.get(index))
+
+
+def _symbols(prologue: str) -> Iterator[SymbolDefinition]:
+    for line in prologue.splitlines():
+        if match := _SYMBOL.search(line):
+            if not match[1].endswith(f"_{match[3]}_{match[4]}"):
+                yield SymbolDefinition(match[1], match[2], match[3], int(match[4]))
+        elif match := _SOLVED.search(line):
+            yield SymbolDefinition(match[1], match[3], match[4], int(match[5]), match[2])
+
+
+def _with_symbols(item: CompiledInput, symbols: tuple[SymbolDefinition, ...]) -> CompiledInput:
+    """Name the dimensions that define a symbol; a dimension seen only here raises the rank."""
+    own = {s.dim: s.symbol for s in symbols if s.name == item.name and s.what == "size" and not s.solution}
+    rank = max((len(item.dims), *(dim + 1 for dim in own)))
+    dims = (*item.dims, *(CompiledDim(i) for i in range(len(item.dims), rank)))
+    return replace(
+        item,
+        dims=tuple(replace(dim, expression=own.get(dim.index)) for dim in dims),
+        strides=(*item.strides, *(None,) * (rank - len(item.strides))),
+    )
+
+
+def _size_asserts(text: str, names: set[str]) -> dict[str, tuple[list[str], list[str]]]:
+    """Sizes and strides of the first `assert_size_stride` of each input (torch >= 2.13)."""
+    found: dict[str, tuple[list[str], list[str]]] = {}
+    for match in _SIZE_ASSERT.finditer(text, max(text.find("::run_impl("), 0)):
+        if match[1] in names and match[1] not in found:
+            found[match[1]] = _split(match[2]), _split(match[3])
+    return found
+
+
+def _split(items: str) -> list[str]:
+    """The elements of a C++ brace list; commas inside parentheses don't separate."""
+    parts, depth, current = [], 0, ""
+    for char in items:
+        depth += (char == "(") - (char == ")")
+        if char == "," and depth == 0:
+            parts.append(current)
+            current = ""
+        else:
+            current += char
+    return [plain_expression(part) for part in (*parts, current) if part.strip()]
+
+
+def _with_assert(item: CompiledInput, found: tuple[list[str], list[str]] | None) -> CompiledInput:
+    if found is None:
+        return item
+    sizes, strides = found
+    known = {dim.index: dim for dim in item.dims}
+    dims = tuple(_dim_of(known.get(i, CompiledDim(i)), text) for i, text in enumerate(sizes))
+    return replace(item, dims=dims, strides=tuple(_number(text) for text in strides))
+
+
+def _dim_of(dim: CompiledDim, text: str) -> CompiledDim:
+    value = _number(text)
+    return replace(dim, size=value) if isinstance(value, int) else replace(dim, expression=value)
+
+
+def _number(text: str) -> int | str:
+    return int(text) if _INTEGER.fullmatch(text) else text
+
+
+def _specs(head: str, problems: list[str]) -> dict[str, TreeNode]:
+    specs = {}
+    for match in _SPEC.finditer(head):
+        try:
+            specs[match[1]] = read_treespec("".join(_RAW_STRING.findall(match[2])))
+        except TreeSpecError as error:
+            problems.append(f"{match[1]}_spec_ cannot be read: {error}")
+    return specs
+
+
+def _with_paths(
+    inputs: list[CompiledInput], spec: TreeNode | None, problems: list[str]
+) -> list[CompiledInput]:
+    """Give each input the caller's path. Leaves that are no tensors (baked scalars) make it unknowable."""
+    if spec is None:
+        return inputs
+    paths = leaf_paths(spec)
+    if len(paths) != len(inputs):
+        problems.append(
+            f"the caller passed {len(paths)} leaves and {len(inputs)} are tensors: the others were fixed "
+            "when the model was exported, and inputs cannot be given the caller's names"
+        )
+        return inputs
+    return [replace(item, path=path) for item, path in zip(inputs, paths, strict=True)]

@@ -1,0 +1,254 @@
+"""Members of a package, out of a zip archive or a directory, without trusting either.
+
+Nothing is extracted. A stored member of a zip is read in place, so that a library with gigabytes of
+weights costs no more than the bytes asked for.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import stat
+import struct
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Protocol
+
+from mcp_server.package.problems import PackageError
+
+MAX_MEMBERS = 50_000
+MAX_TEXT_BYTES = 512 << 20
+"""A wrapper of 10,000 launches has 30 MB; this is what one text member may have."""
+MAX_RATIO = 200
+"""Deflate reaches 1032:1 only on bombs. AOTInductor stores; a repacked wrapper.cpp stays under 20:1."""
+RATIO_FREE_BYTES = 16 << 20
+
+_LOCAL_HEADER = struct.Struct("<4s22xHH")
+_DRIVE = re.compile(r"^[A-Za-z]:")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file of the package: `name` with forward slashes, `size` in bytes when unpacked."""
+
+    name: str
+    size: int
+
+
+class Container(Protocol):
+    """Where the members lie."""
+
+    path: Path
+
+    @property
+    def members(self) -> tuple[Member, ...]: ...
+
+    def open(self, name: str) -> BinaryIO:
+        """A seekable binary stream of one member. Raises `PackageError` when it cannot be read."""
+        ...
+
+
+class ByteRange(io.RawIOBase):
+    """A read-only window of `size` bytes at `start` of an open file. Owns the file."""
+
+    def __init__(self, file: BinaryIO, start: int, size: int) -> None:
+        super().__init__()
+        self._file, self._start, self._size, self._at = file, start, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        self._file.seek(self._start + self._at)
+        data = self._file.read(min(len(buffer), max(0, self._size - self._at)))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def read_text(container: Container, name: str) -> str:
+    """The whole text of a member; bytes that are not UTF-8 are replaced."""
+    return read_bytes(container, name).decode("utf-8", "replace")
+
+
+def read_bytes(container: Container, name: str, limit: int = MAX_TEXT_BYTES) -> bytes:
+    """The whole member, or `PackageError("too_large")` beyond `limit` bytes."""
+    with container.open(name) as stream:
+        data = _read_member(stream, name, limit + 1)
+    if len(data) > limit:
+        raise PackageError("too_large", f"{name} is larger than what is read of one text", value=len(data))
+    return data
+
+
+def _read_member(stream: BinaryIO, name: str, count: int) -> bytes:
+    try:
+        return stream.read(count)
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        raise PackageError("damaged_member", f"{name} cannot be read: {error}") from error
+
+
+class ZipContainer:
+    """A zip archive whose directory was checked: no unsafe name, duplicate, link, encryption or bomb."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with _open_zip(path) as archive:
+            infos = archive.infolist()
+        _check_archive(infos, path.stat().st_size)
+        self._infos = {info.filename: info for info in infos if not info.is_dir()}
+        self._members = tuple(Member(info.filename, info.file_size) for info in self._infos.values())
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        return self._members
+
+    def open(self, name: str) -> BinaryIO:
+        info = self._infos[name]
+        if info.compress_type == zipfile.ZIP_STORED:
+            return self._stored(info)
+        return io.BytesIO(self._inflate(info))
+
+    def checksum_holds(self, name: str) -> bool:
+        """Whether the member's CRC-32 is the recorded one. Reads the whole member."""
+        crc = 0
+        with self.open(name) as stream:
+            while chunk := stream.read(1 << 20):
+                crc = zlib.crc32(chunk, crc)
+        return crc == self._infos[name].CRC
+
+    def _stored(self, info: zipfile.ZipInfo) -> BinaryIO:
+        file = self.path.open("rb")
+        try:
+            file.seek(info.header_offset)
+            signature, name_length, extra_length = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
+            if signature != b"PK\3\4":
+                raise PackageError("damaged_member", f"{info.filename} has no local header")
+        except struct.error as error:
+            file.close()
+            raise PackageError("truncated_zip", f"the archive ends inside {info.filename}") from error
+        except PackageError:
+            file.close()
+            raise
+        start = info.header_offset + _LOCAL_HEADER.size + name_length + extra_length
+        return io.BufferedReader(ByteRange(file, start, info.file_size))
+
+    def _inflate(self, info: zipfile.ZipInfo) -> bytes:
+        if info.file_size > MAX_TEXT_BYTES:
+            raise PackageError("too_large", f"{info.filename} is compressed and too large to unpack")
+        with _open_zip(self.path) as archive:
+            try:
+                return archive.read(info)
+            except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+                raise PackageError(
+                    "damaged_member", f"{info.filename} cannot be unpacked: {error}"
+                ) from error
+
+
+def _open_zip(path: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, struct.error, ValueError, NotImplementedError) as error:
+        raise PackageError(
+            "truncated_zip",
+            f"{path} starts as a zip archive but has no readable directory at its end ({error}); "
+            "it was cut, is still being written, or is damaged",
+            next_call="copy or write the package again and compare sizes",
+        ) from error
+
+
+def _check_archive(infos: list[zipfile.ZipInfo], archive_size: int) -> None:
+    if len(infos) > MAX_MEMBERS:
+        raise _unsafe(f"{len(infos)} members")
+    for info in infos:
+        _check_member(info)
+    names = Counter(info.filename for info in infos)
+    name, count = max(names.items(), key=lambda item: item[1], default=("", 0))
+    if count > 1:
+        raise _unsafe(f"{name!r} is there {count} times")
+    if sum(info.compress_size for info in infos) > archive_size:
+        raise _unsafe("members overlap: together they are larger than the file")
+
+
+def _check_member(info: zipfile.ZipInfo) -> None:
+    check_name(info.orig_filename)
+    if info.flag_bits & 0x1:
+        raise _unsafe(f"{info.filename!r} is encrypted")
+    if stat.S_ISLNK(info.external_attr >> 16):
+        raise _unsafe(f"{info.filename!r} is a symbolic link")
+    if info.file_size > max(RATIO_FREE_BYTES, MAX_RATIO * info.compress_size):
+        raise _unsafe(f"{info.filename!r} unpacks {info.compress_size} to {info.file_size} bytes")
+    if info.compress_type == zipfile.ZIP_STORED and info.file_size != info.compress_size:
+        raise _unsafe(f"{info.filename!r} is stored but its two sizes differ")
+
+
+def check_name(name: str) -> None:
+    """Refuse names that would leave the directory into which a loader extracts them."""
+    if "\0" in name or "\\" in name:
+        raise _unsafe(f"{name!r} holds a NUL or a backslash")
+    if name.startswith("/") or _DRIVE.match(name):
+        raise _unsafe(f"{name!r} is an absolute name")
+    if ".." in PurePosixPath(name).parts:
+        raise _unsafe(f"{name!r} climbs out of the archive")
+
+
+def _unsafe(what: str) -> PackageError:
+    return PackageError(
+        "unsafe_archive",
+        f"refused: {what}",
+        allowed="an archive as torch writes it",
+        next_call="compile the package again, and don't load this one",
+    )
+
+
+class DirectoryContainer:
+    """An unpacked package: files under `root`, named relative to it; only direct ones unless `recursive`."""
+
+    def __init__(self, root: Path, *, recursive: bool = True) -> None:
+        self.path = root
+        self._members = tuple(_walk(root, recursive))
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        return self._members
+
+    def open(self, name: str) -> BinaryIO:
+        try:
+            return (self.path / name).open("rb")
+        except OSError as error:
+            raise PackageError("unreadable_file", f"{name} cannot be opened: {error.strerror}") from error
+
+
+def _walk(root: Path, recursive: bool) -> Iterator[Member]:
+    """Regular files only; a link is followed only where it stays inside `root`."""
+    top = root.resolve()
+    paths = top.rglob("*") if recursive else top.iterdir()
+    for count, path in enumerate(sorted(islice(paths, MAX_MEMBERS + 1))):
+        if count == MAX_MEMBERS:
+            raise _unsafe(f"more than {MAX_MEMBERS} files")
+        if path.is_symlink() and not path.resolve().is_relative_to(top):
+            if recursive:
+                raise _unsafe(f"{path} is a link that leaves the directory")
+            continue
+        if path.is_file():
+            yield Member(path.relative_to(top).as_posix(), path.stat().st_size)
