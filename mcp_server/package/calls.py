@@ -1,0 +1,319 @@
+"""Calls in a function body: allocations, aliases, checks, and launches."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from mcp_server.package import shims
+from mcp_server.package.expressions import Call, braced, read_reference
+from mcp_server.package.kernels import Kernel
+from mcp_server.package.launches import Argument, Launch, LaunchKind, Notes, Transfer
+from mcp_server.package.scope import Scope
+from mcp_server.package.statements import Statement
+from mcp_server.package.symbols import Symbol
+
+_QUIET = re.compile(
+    r"(?:printf|AOTI_TORCH_CHECK|AOTI_TORCH_WARN|CUDA_DRIVER_CHECK|AOTI_RUNTIME_CUDA_CHECK|assert_alignment|assert_numel"
+    r"|__check_inputs_outputs|inputs\.clear|wrap_with_raii_handle_if_needed|init\dDTMADescriptor"
+    r"|aoti_torch_item_\w+|std::call_once|assert_dtype)"
+)
+_ITEM = re.compile(r"aoti_torch_item_(\w+)")
+_VIEW_DTYPE = re.compile(r"aoti_torch_(?:(?:cpu|cuda|xpu|mps)_)?view_dtype")
+_ALIASES = frozenset(
+    "aoti_torch_" + name for name in ("assign_tensors_out", "new_tensor_handle", "clone_preserve_strides")
+)
+
+
+def variable(text: str, place: tuple[int, int]) -> str:
+    """The variable behind an argument such as `&buf0_handle`: `buf0`."""
+    return (read_reference(text, *place).name or text[place[0] : place[1]]).removesuffix("_handle")
+
+
+def handle_call(scope: Scope, statement: Statement, call: Call) -> bool:
+    """Record what a call does; False when it is not known."""
+    name = call.callee
+    if handler := _MEMORY.get(name):
+        handler(scope, statement, call)
+    elif name in _ALIASES or _VIEW_DTYPE.fullmatch(name):
+        _alias(scope, statement, call)
+    elif name in shims.TRANSFERS:
+        _transfer(scope, statement, call)
+    elif item := _ITEM.fullmatch(name):
+        _item(scope, statement, call, item[1])
+    elif name in shims.QUIET or _QUIET.fullmatch(name):
+        return True
+    else:
+        return _launch(scope, statement, call)
+    return True
+
+
+def _allocation(scope: Scope, statement: Statement, call: Call) -> None:
+    """aoti_torch_empty_strided(ndim, sizes, strides, dtype, device type, device index, &handle)."""
+    if len(call.arguments) != 7:
+        scope.problem("an allocation with an unexpected number of arguments", statement.line, statement.text)
+        return
+    parts = [scope.text[a:b] for a, b in call.arguments]
+    name = variable(scope.text, call.arguments[6])
+    device = parts[4].removeprefix("cached_torch_device_type_")
+    dtype = parts[3].removeprefix("cached_torch_dtype_")
+    scope.buffers.allocate(name, statement.line, scope.array(parts[1]), scope.array(parts[2]), dtype, device)
+
+
+def _pool(scope: Scope, statement: Statement, call: Call) -> None:
+    """aoti_torch__alloc_from_pool(pool, offset in bytes, dtype, ndim, sizes, strides, &handle)."""
+    if len(call.arguments) != 7:
+        scope.problem(
+            "a pool allocation with an unexpected number of arguments", statement.line, statement.text
+        )
+        return
+    parts = [scope.text[a:b] for a, b in call.arguments]
+    name = variable(scope.text, call.arguments[6])
+    dtype = parts[2].removeprefix("cached_torch_dtype_")
+    pool = scope.buffers.get(parts[0])
+    buffer = scope.buffers.allocate(
+        name,
+        statement.line,
+        scope.array(parts[4]),
+        scope.array(parts[5]),
+        dtype,
+        (pool and pool.device) or "",
+    )
+    scope.buffers.by_name[name] = replace(buffer, kind="pool", base=parts[0], offset=parts[1])
+
+
+def _as_strided(scope: Scope, statement: Statement, call: Call) -> None:
+    """aoti_torch_as_strided(tensor, sizes, strides, &handle)."""
+    parts = [scope.text[a:b] for a, b in call.arguments]
+    if len(parts) != 4:
+        scope.problem("a view with an unexpected number of arguments", statement.line, statement.text)
+        return
+    base, name = variable(scope.text, call.arguments[0]), read_reference(scope.text, *call.arguments[3]).name
+    made = name and scope.buffers.view(
+        name, base, statement.line, scope.array(parts[1]), scope.array(parts[2]), "0"
+    )
+    if not made:
+        scope.problem(f"a view of {base}, which is not known", statement.line, statement.text)
+
+
+def _shape(scope: Scope, _: Statement, call: Call) -> None:
+    """assert_size_stride(tensor, {sizes}, {strides}, "op"): tells the shape that the compiler counted on."""
+    parts = [scope.text[a:b] for a, b in call.arguments]
+    if len(parts) >= 3 and parts[0] in scope.buffers:
+        scope.buffers.shape(parts[0], braced(parts[1]), braced(parts[2]))
+
+
+def _undefined(scope: Scope, statement: Statement, call: Call) -> None:
+    """An undefined tensor that a proxy call fills in."""
+    if call.arguments:
+        scope.buffers.add(variable(scope.text, call.arguments[0]), "declared", statement.line)
+
+
+_MEMORY = {
+    "aoti_torch_empty_strided": _allocation,
+    "aoti_torch_empty_strided_pinned": _allocation,
+    "aoti_torch__alloc_from_pool": _pool,
+    "aoti_torch_as_strided": _as_strided,
+    "aoti_torch_new_uninitialized_tensor": _undefined,
+    "assert_size_stride": _shape,
+}
+
+
+def _alias(scope: Scope, statement: Statement, call: Call) -> None:
+    """A second handle of the same memory: (tensor, [dtype,] &handle)."""
+    if len(call.arguments) < 2:
+        scope.problem("an alias with an unexpected number of arguments", statement.line, statement.text)
+        return
+    base = scope.argument(0, call.arguments[0], "", "read")[0].target
+    name = variable(scope.text, call.arguments[-1])
+    if base in scope.buffers and base is not None:
+        scope.buffers.derive(name, base, "alias", statement.line)
+        if "view_dtype" in call.callee:
+            start, end = call.arguments[1]
+            dtype = scope.text[start:end].removeprefix("cached_torch_dtype_")
+            scope.buffers.by_name[name] = replace(scope.buffers.by_name[name], dtype=dtype)
+    else:
+        scope.problem(f"an alias of {base}, which is not known", statement.line, statement.text)
+
+
+def _transfer(scope: Scope, statement: Statement, call: Call) -> None:
+    written, read = shims.TRANSFERS[call.callee]
+    if len(call.arguments) <= max(written + read):
+        scope.problem("a copy with an unexpected number of arguments", statement.line, statement.text)
+        return
+    source = scope.argument(0, call.arguments[read[0]], "", "read")[0].target if read else None
+    place = call.arguments[written[0]]
+    expression = scope.text[place[0] : place[1]]
+    if output := re.fullmatch(r"&output_handles\[(\d+)\]", expression):
+        scope.outputs[int(output[1])] = source or expression
+        return
+    target = variable(scope.text, place)
+    if target not in scope.buffers:
+        scope.buffers.add(target, "returned", statement.line)
+    add_transfer(scope, statement, call.callee, target, source)
+
+
+def add_transfer(scope: Scope, statement: Statement, callee: str, target: str, source: str | None) -> None:
+    """Record that all of `source` goes to `target`."""
+    scope.notes = Notes()
+    scope.transfers.append(
+        Transfer(
+            callee,
+            target,
+            source,
+            statement.line,
+            statement.start,
+            statement.end,
+            len(scope.launches),
+            statement.block.path[1:],
+        )
+    )
+
+
+def _item(scope: Scope, statement: Statement, call: Call, dtype: str) -> None:
+    """aoti_torch_item_int64(tensor, &scalar): a value leaves the device."""
+    if len(call.arguments) != 2:
+        return
+    tensor = scope.argument(0, call.arguments[0], "", "read")[0].target
+    name = read_reference(scope.text, *call.arguments[1]).name
+    if name:
+        scope.scalars.discard(name)
+        scope.symbols[name] = Symbol(name, "value", f"{tensor}.item<{dtype}>()", statement.line, tensor)
+
+
+def _launch(scope: Scope, statement: Statement, call: Call) -> bool:
+    """A call that computes; False when the callee is neither a shim nor a kernel."""
+    name = call.callee
+    if name == shims.PROXY:
+        return _proxy_launch(scope, statement, call)
+    if name.startswith(shims.PREFIX):
+        kind: LaunchKind = "extern" if name.endswith("_out") else "fallback_shim"
+        _add(scope, statement, call, name, kind, _shim_arguments(scope, statement, call))
+        return True
+    bare = name.removeprefix("kernels.")
+    kernel = scope.kernels.get(bare.removeprefix("call_") if bare.startswith("call_") else bare)
+    if kernel is None and not bare.startswith(("cpp_fused", "call_", "cuda_", "cutlass_", "triton_")):
+        return False
+    if kernel is None:
+        kernel = Kernel(
+            bare.removeprefix("call_"), "triton" if bare.startswith("call_") else "cpp", bare, (), 0
+        )
+        scope.problem(f"the kernel {kernel.name} is launched but not declared", statement.line)
+    _add(scope, statement, call, kernel.name, kernel.kind, _kernel_arguments(scope, call, kernel))
+    return True
+
+
+def _kernel_arguments(scope: Scope, call: Call, kernel: Kernel) -> list[Argument]:
+    arguments = []
+    for position, place in enumerate(call.arguments):
+        known = kernel.parameters[position] if position < len(kernel.parameters) else None
+        role = known.role if known else "unknown"
+        arguments += scope.argument(
+            position, place, known.name if known else "", role, known.type if known else ""
+        )
+    return arguments
+
+
+def _shim_arguments(scope: Scope, statement: Statement, call: Call) -> list[Argument]:
+    names = shims.parameter_names(call.callee)
+    arguments: list[Argument] = []
+    for position, place in enumerate(call.arguments):
+        name = names[position] if position < len(names) else ""
+        role = shims.tensor_role(call.callee, position)
+        arguments += [
+            _returned(scope, statement, argument) for argument in scope.argument(position, place, name, role)
+        ]
+    return arguments
+
+
+def _returned(scope: Scope, statement: Statement, argument: Argument) -> Argument:
+    """`&buf3_handle` is a tensor that the call makes."""
+    name = argument.target
+    if argument.kind != "buffer" or not argument.expression.startswith("&") or name is None:
+        return argument
+    if name in scope.buffers and not argument.expression.endswith("_handle"):
+        return argument
+    scope.buffers.add(name, "returned", statement.line)
+    return replace(argument, role="written", fresh=True)
+
+
+def _proxy_launch(scope: Scope, statement: Statement, call: Call) -> bool:
+    """aoti_torch_proxy_executor_call_function(executor, node, n_ints, ints, n_tensors, tensors)."""
+    if len(call.arguments) != 6:
+        return False
+    start, end = call.arguments[1]
+    node = scope.text[start:end]
+    arguments = scope.argument(3, call.arguments[3], "int", "read") + _proxy_tensors(scope, call.arguments[5])
+    name = scope.notes.kernel or f"{shims.PROXY}[{node}]"
+    _add(scope, statement, call, name, "proxy_executor", arguments, int(node) if node.isdigit() else None)
+    return True
+
+
+def _proxy_tensors(scope: Scope, place: tuple[int, int]) -> list[Argument]:
+    """Inputs of the operator, then its outputs: undefined tensors, or inputs that it mutates, named again.
+
+    Whether an operator mutates an input without naming it again is not in the wrapper: with no output at
+    all its tensors are `unknown`.
+    """
+    arguments = scope.argument(5, place, "tensor", "read")
+    fresh = [_is_undefined(scope, a) for a in arguments]
+    seen: set[str | None] = set()
+    result = []
+    for argument, new in zip(arguments, fresh, strict=True):
+        if new:
+            argument = replace(argument, role="written", fresh=True)
+        elif argument.target in seen:
+            argument = replace(argument, role="read_write")
+        elif not any(fresh):
+            argument = replace(argument, role="unknown")
+        seen.add(argument.target)
+        result.append(argument)
+    return result
+
+
+def _is_undefined(scope: Scope, argument: Argument) -> bool:
+    buffer = scope.buffers.get(argument.target)
+    return buffer is not None and buffer.kind == "declared"
+
+
+def _add(
+    scope: Scope,
+    statement: Statement,
+    call: Call,
+    kernel: str,
+    kind: LaunchKind,
+    arguments: list[Argument],
+    proxy_index: int | None = None,
+) -> None:
+    notes, scope.notes = scope.notes, Notes()
+    if notes.kernel and notes.kernel != kernel:
+        scope.problem(f"the note above names {notes.kernel}, the call {kernel}", statement.line)
+        notes = Notes()
+    known = scope.kernels.get(kernel)
+    for argument in arguments:
+        if argument.kind == "unknown":
+            scope.problem(f"the argument {argument.expression} of {kernel}", statement.line, statement.text)
+        if argument.fresh and argument.target in scope.buffers and argument.target:
+            buffer = scope.buffers.by_name[argument.target]
+            scope.buffers.by_name[argument.target] = replace(buffer, kind="returned")
+    scope.launches.append(
+        Launch(
+            index=len(scope.launches),
+            kernel=kernel,
+            symbol=known.symbol if known else kernel,
+            kind=kind,
+            callee=call.callee,
+            arguments=tuple(arguments),
+            line=statement.line,
+            start=statement.start,
+            end=statement.end,
+            sources=notes.sources,
+            atens=notes.atens,
+            handle=notes.handle,
+            stack=notes.stack,
+            checked=call.checked or not call.callee.startswith(shims.PREFIX),
+            context=statement.block.path[1:],
+            proxy_index=proxy_index,
+            function=scope.function,
+        )
+    )

@@ -1,0 +1,211 @@
+"""Kernels of a package: parameters, what is written, grid, GPU symbol, sources with line numbers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from mcp_server.package.expressions import read_call
+from mcp_server.package.shims import Role
+from mcp_server.package.statements import split_arguments
+
+KernelKind = Literal["triton", "user_triton", "cpp"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a kernel, in the order of the call in the wrapper."""
+
+    name: str
+    type: str
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One compiled kernel.
+
+    `source` is the embedded Triton text (its line 1 is the text right after the opening quotes, as in device
+    assertions) or the C++ function; `first_line` is the line in the file where line 1 of `source` stands:
+    wrapper.cpp for Triton, kernel.cpp for C++. `symbol` is the name on the device or in the .so.
+    `grid` holds C++ expressions over the parameters. `cubin` is a file name in the package.
+    """
+
+    name: str
+    kind: KernelKind
+    symbol: str
+    parameters: tuple[Parameter, ...]
+    line: int
+    source: str = ""
+    first_line: int = 0
+    grid: tuple[str, ...] = ()
+    cubin: str = ""
+    num_warps: int | None = None
+    shared_bytes: int | None = None
+
+
+_PROTOTYPE = re.compile(
+    r'^extern\s+"C"\s+void\s+(?P<name>\w+)\s*\((?P<parameters>[^(){};]*)\)\s*(?P<end>[;{])', re.M
+)
+_WRAPPER = re.compile(r"^static\s+[^;{}()]*(?:\(\([\w, ]*\)\)\s*)?void\s+call_(?P<name>\w+)\s*\(", re.M)
+_QUOTED = re.compile(r"async_compile\.triton\(\s*'(?P<symbol>[^']*)',\s*(?P<quote>'''|\"\"\")")
+_GRID = re.compile(r"uint32_t grid_(\d)\s*=\s*([^;]*);")
+_LOAD = re.compile(r"loadKernel\(")
+_LAUNCH = re.compile(r"launchKernel\(")
+_MUTATED = re.compile(r"'mutated_arg_names':\s*\[([^\]]*)\]")
+_STORED = re.compile(r"tl\.(?P<call>store|atomic_\w+)\(\s*(?P<pointer>\w+)")
+_CONTEXT = frozenset({"device_idx_", "stream_", "kernels_", "cubin_dir_"})
+
+
+def read_cpp_kernels(text: str, count_line: LineCounter) -> dict[str, Kernel]:
+    """C++ kernels declared or defined in `text`: parameters, and the body where it is there."""
+    kernels = {}
+    for match in _PROTOTYPE.finditer(text):
+        parameters = _cpp_parameters(text, match.start("parameters"), match.end("parameters"))
+        source = text[match.start() : _body_end(text, match.end())] if match["end"] == "{" else ""
+        line = count_line(match.start())
+        roles = tuple(_refined(parameter, source) for parameter in parameters)
+        kernels[match["name"]] = Kernel(
+            match["name"], "cpp", match["name"], roles, line, source, line if source else 0
+        )
+    return kernels
+
+
+class LineCounter:
+    """The 1-based line of offsets asked for in rising order, in one pass over the text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.line = 1
+
+    def __call__(self, offset: int) -> int:
+        if offset < self.at:
+            self.at, self.line = 0, 1
+        self.line += self.text.count("\n", self.at, offset)
+        self.at = offset
+        return self.line
+
+
+def _body_end(text: str, start: int) -> int:
+    """The end of a function written at the left margin, from inside its braces."""
+    end = text.find("\n}", start)
+    return len(text) if end < 0 else end + 2
+
+
+def _cpp_parameters(text: str, start: int, end: int) -> tuple[Parameter, ...]:
+    parameters = []
+    for begin, stop in split_arguments(text, start, end):
+        type_, _, name = " ".join(text[begin:stop].split()).rpartition(" ")
+        parameters.append(Parameter(name, type_, _constness(type_)))
+    return tuple(parameters)
+
+
+def _constness(type_: str) -> Role:
+    """Inductor declares read-only pointers `const T*`; `in_out_ptr` and `out_ptr` are not const."""
+    if "*" not in type_:
+        return "read"
+    return "read" if type_.startswith("const ") else "written"
+
+
+def _refined(parameter: Parameter, source: str) -> Parameter:
+    """`in_out_ptr` is read too, and so is a pointer that is only added to atomically."""
+    if parameter.role != "written":
+        return parameter
+    name = parameter.name
+    both = name.startswith("in_out_ptr")
+    if not both and f"atomic_add(&{name}[" in source:
+        both = not re.search(rf"\b{name}\[[^\n;]*\] = |store\({name} \+", source)
+    return Parameter(name, parameter.type, "read_write") if both else parameter
+
+
+def read_triton_kernels(text: str, count_line: LineCounter) -> dict[str, Kernel]:
+    """Triton kernels of a wrapper, one per `call_<kernel>` function, keyed by the kernel's name."""
+    kernels = {}
+    for match in _WRAPPER.finditer(text):
+        end = _body_end(text, match.end())
+        kernels[match["name"]] = _triton_kernel(
+            match["name"], text, match.start(), match.end(), end, count_line
+        )
+    return kernels
+
+
+def _triton_kernel(name: str, text: str, begin: int, start: int, end: int, count_line: LineCounter) -> Kernel:
+    close = text.find("){", start, end)
+    line = count_line(begin)
+    source, at, after = _embedded(text, start, end)
+    first_line = count_line(at) if at else 0
+    symbol, cubin = _loaded(text, after, end)
+    warps, shared = _launched(text, after, end)
+    names = _triton_parameters(text, start, close if close > 0 else start)
+    parameters = tuple(Parameter(n, t, triton_role(n, t, source)) for n, t in names)
+    grid = tuple(m[2] for m in _GRID.finditer(text, after, end))
+    kind: KernelKind = (
+        "triton" if "'kernel_name': 'triton_" in source or name.startswith("triton_") else "user_triton"
+    )
+    return Kernel(
+        name, kind, symbol or name, parameters, line, source, first_line, grid, cubin, warps, shared
+    )
+
+
+def _embedded(text: str, start: int, end: int) -> tuple[str, int, int]:
+    """The embedded Triton source, its offset, and the offset after the comment that holds it."""
+    comment = text.find("/*", start, end)
+    closed = text.find("*/", comment, end) if comment >= 0 else -1
+    match = _QUOTED.search(text, comment, closed) if closed >= 0 else None
+    if not match:
+        return "", 0, start
+    stop = text.find(match["quote"], match.end(), closed)
+    return text[match.end() : stop if stop >= 0 else closed], match.end(), closed
+
+
+def _triton_parameters(text: str, start: int, end: int) -> list[tuple[str, str]]:
+    pairs = []
+    for begin, stop in split_arguments(text, start, end):
+        declaration = text[begin:stop].partition("=")[0].strip()
+        type_, _, name = declaration.rpartition(" ")
+        if name not in _CONTEXT:
+            pairs.append((name, "tensor" if type_.rstrip("& ").endswith(f"{name}_type_") else type_))
+    return pairs
+
+
+def triton_role(name: str, type_: str, source: str) -> Role:
+    """What a Triton kernel does to a tensor parameter.
+
+    Inductor names its pointers in_ptr, out_ptr and in_out_ptr; a user's kernel lists `mutated_arg_names`,
+    found by Triton's own analysis, and its stores say the same.
+    """
+    if type_ != "tensor":
+        return "read"
+    if name.startswith("in_out_ptr"):
+        return "read_write"
+    stored = {m["pointer"]: m["call"] for m in _STORED.finditer(source) if m["pointer"] == name}
+    if name.startswith("out_ptr"):
+        return "read_write" if stored.get(name, "store") != "store" else "written"
+    mutated = _MUTATED.search(source)
+    names = re.findall(r"'(\w+)'", mutated[1]) if mutated else []
+    if name in names or name in stored:
+        loaded = re.search(rf"tl\.load\(\s*{re.escape(name)}\b", source)
+        return "read_write" if loaded or stored.get(name, "store") != "store" else "written"
+    return "read" if source else "unknown"
+
+
+def _loaded(text: str, start: int, end: int) -> tuple[str, str]:
+    """GPU symbol and cubin file name of `loadKernel("…/x.cubin", "symbol", …)`."""
+    match = _LOAD.search(text, start, end)
+    call = read_call(text, match.start(), text.find(";", match.end(), end)) if match else None
+    if not call or len(call.arguments) < 2:
+        return "", ""
+    first, second = (text[a:b].strip('"') for a, b in call.arguments[:2])
+    return second, first.rpartition("/")[2] if first.endswith("cubin") else ""
+
+
+def _launched(text: str, start: int, end: int) -> tuple[int | None, int | None]:
+    """Warps and shared bytes of `launchKernel(fn, gx, gy, gz, warps, shared, args, stream)`."""
+    match = _LAUNCH.search(text, start, end)
+    call = read_call(text, match.start(), text.find(";", match.end(), end)) if match else None
+    if not call or len(call.arguments) < 6:
+        return None, None
+    warps, shared = (text[a:b] for a, b in call.arguments[4:6])
+    return int(warps) if warps.isdigit() else None, int(shared) if shared.isdigit() else None

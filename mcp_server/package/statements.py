@@ -1,0 +1,226 @@
+"""Splits the body of a generated C++ function into statements, with exact places in the file.
+
+A lexer, not a parser: Inductor's generated code needs strings, comments, parentheses and braces told apart,
+and nothing more. Every statement keeps its offsets, so that a rewriter can insert text around it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+BlockKind = Literal["function", "if", "else", "loop", "scope", "lambda"]
+StatementKind = Literal["simple", "open", "close", "comment", "directive", "cut"]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A pair of braces. `header` is the text before the opening one, `line` is 1-based."""
+
+    kind: BlockKind
+    header: str
+    line: int
+    parent: Block | None = None
+
+    @property
+    def path(self) -> tuple[Block, ...]:
+        """The block and those around it, outermost first."""
+        return (*self.parent.path, self) if self.parent else (self,)
+
+
+class Statement(NamedTuple):
+    """One statement. `text` has no semicolon; `start` and `end` are offsets (end excludes nothing of it).
+
+    `open` and `close` mark braces of a block; `cut` marks the place where the text ended too early.
+    """
+
+    kind: StatementKind
+    text: str
+    line: int
+    start: int
+    end: int
+    block: Block
+
+
+_SPACE = re.compile(r"\s*")
+_SIMPLE = re.compile(r"[^;{}\"'/#]*;")
+_TOKEN = re.compile(
+    r"""//[^\n]*|/\*|R"(?P<tag>[^()\\\s]{0,16})\(|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|[;{}()]"""
+)
+_LAMBDA = re.compile(r"\[[^\[\]]*\]\s*(?:\([^()]*\)\s*)?(?:mutable\s*)?(?:->\s*[\w:<>&*]+\s*)?$")
+_CONTROL = re.compile(r"(?:if|else\s+if|while|for|switch|catch)\b")
+_LOOP = re.compile(r"(?:while|for|do)\b")
+
+
+def line_of(text: str, offset: int) -> int:
+    """The 1-based line of an offset."""
+    return text.count("\n", 0, offset) + 1
+
+
+def split_body(text: str, start: int, line: int, header: str) -> Iterator[Statement]:
+    """Yield the statements of the function whose `{` lies just before `start`, on `line`.
+
+    The last statement is the `close` of the function, or `cut` when the text ends first.
+    """
+    return _Splitter(text, start, line, header).run()
+
+
+class _Splitter:
+    """The state of one walk: a position, its line, and the block it is in."""
+
+    def __init__(self, text: str, start: int, line: int, header: str) -> None:
+        self.text = text
+        self.at = start
+        self.line = line
+        self.counted = start
+        self.block = Block("function", header, line)
+
+    def run(self) -> Iterator[Statement]:
+        while True:
+            self.at = self._skip(self.at)
+            if self.at >= len(self.text):
+                yield self._statement("cut", self.at, self.at)
+                return
+            statement = self._next()
+            yield statement
+            if statement.kind == "open":
+                self.block = statement.block
+            elif statement.kind == "cut":
+                return
+            elif statement.kind == "close":
+                if self.block.parent is None:
+                    return
+                self.block = self.block.parent
+
+    def _skip(self, at: int) -> int:
+        match = _SPACE.match(self.text, at)
+        return match.end() if match else at
+
+    def _next(self) -> Statement:
+        text, at = self.text, self.at
+        simple = _SIMPLE.match(text, at)
+        if simple:
+            end = simple.end()
+            body = text[at : end - 1]
+            if body.count("(") == body.count(")"):
+                return self._statement("simple", at, end)
+        first = text[at]
+        if first == "}":
+            return self._statement("close", at, at + 1)
+        if first == "#" or text.startswith("//", at):
+            return self._statement("directive" if first == "#" else "comment", at, self._line_end(at))
+        if text.startswith("/*", at):
+            return self._statement("comment", at, self._after("*/", at + 2))
+        return self._scan()
+
+    def _scan(self) -> Statement:
+        """Walk tokens to the end of a statement that holds strings, comments or braces."""
+        text, start, at = self.text, self.at, self.at
+        parens = braces = 0
+        while match := _TOKEN.search(text, at):
+            token, at = match.group(), match.end()
+            if token == "(":
+                parens += 1
+            elif token == ")":
+                parens -= 1
+            elif token == "{":
+                head = text[start : at - 1].rstrip()
+                if (kind := _block_kind(head, parens + braces)) is not None:
+                    return self._open(kind, head, start, at)
+                braces += 1
+            elif token == "}":
+                if braces == 0:
+                    return self._statement("simple", start, at - 1)
+                braces -= 1
+            elif token == ";" and parens <= 0 and braces == 0:
+                return self._statement("simple", start, at)
+            elif token == "/*":
+                at = self._after("*/", at)
+            elif token.startswith('R"'):
+                at = self._after(f'){match["tag"]}"', at)
+        return self._statement("cut", start, len(text))
+
+    def _open(self, kind: BlockKind, head: str, start: int, end: int) -> Statement:
+        line = self._line_at(start)
+        block = Block(kind, head, line, self.block)
+        self.at = end
+        return Statement("open", head, line, start, end, block)
+
+    def _statement(self, kind: StatementKind, start: int, end: int) -> Statement:
+        body = self.text[start:end]
+        self.at = end
+        if kind == "simple" and body.endswith(";"):
+            body = body[:-1]
+        return Statement(kind, body, self._line_at(start), start, end, self.block)
+
+    def _line_at(self, offset: int) -> int:
+        self.line += self.text.count("\n", self.counted, offset)
+        self.counted = offset
+        return self.line
+
+    def _line_end(self, at: int) -> int:
+        end = self.text.find("\n", at)
+        return len(self.text) if end < 0 else end
+
+    def _after(self, closing: str, at: int) -> int:
+        end = self.text.find(closing, at)
+        return len(self.text) if end < 0 else end + len(closing)
+
+
+def _block_kind(head: str, depth: int) -> BlockKind | None:
+    """What a `{` after `head` opens; None for an initialiser. Inside parentheses only a lambda opens a
+    block.
+    """
+    if (
+        head.endswith((")", "]", "mutable"))
+        and _LAMBDA.search(head)
+        and "[" in head
+        and not _CONTROL.match(head)
+    ):
+        return "lambda" if not head.endswith("[]") else None
+    if depth:
+        return None
+    if not head:
+        return "scope"
+    if head in ("else", "do", "try"):
+        return {"else": "else", "do": "loop", "try": "scope"}[head]  # type: ignore[return-value]
+    if _CONTROL.match(head) and head.endswith(")"):
+        return "loop" if _LOOP.match(head) else "if"
+    return None
+
+
+_PIECE = re.compile(
+    r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?<=[\w:])<(?:[\w:,\s*&]|<[\w:,\s*&]*>)*>|[,(){}\[\]]"""
+)
+
+
+def split_arguments(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    """The places of the arguments in `text[start:end]`, separated by commas outside all brackets, stripped.
+
+    A trailing comma, as in `{8L, }`, adds no argument.
+    """
+    places = []
+    depth, begin = 0, start
+    for match in _PIECE.finditer(text, start, end):
+        token = match.group()
+        if token in "({[":
+            depth += 1
+        elif token in ")}]":
+            depth -= 1
+        elif token == "," and depth == 0:
+            places.append(_stripped(text, begin, match.start()))
+            begin = match.end()
+    last = _stripped(text, begin, end)
+    if last[0] < last[1]:
+        places.append(last)
+    return places
+
+
+def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
+    while start < end and text[start].isspace():
+        start += 1
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    return start, end
