@@ -1,0 +1,71 @@
+"""Facts on lines that are no errors themselves: what follows an error, generated locations, versions."""
+
+from __future__ import annotations
+
+import re
+
+from mcp_server.evidence.facts import GeneratedLocation
+from mcp_server.evidence.text import Line, bound
+
+MAX_LOCATIONS = 20
+
+_FOLLOWING: tuple[tuple[str, re.Pattern[str]], ...] = (
+    (
+        "Exception raised from ",
+        re.compile(r"Exception raised from (?P<raised_in>.+?) at (?P<raised_file>\S+):(?P<raised_line>\d+)"),
+    ),
+    ("Error in op: ", re.compile(r"Error in op: (?P<op>\S+)")),
+    ("Mismatched elements: ", re.compile(r"Mismatched elements: (?P<mismatched>\d+) / (?P<elements>\d+)")),
+    (
+        "Greatest absolute",
+        re.compile(r"Greatest absolute difference: (?P<difference>\S+) at index (?P<at>\([\d, ]*\))"),
+    ),
+    ("Triton compilation failed", re.compile(r"Triton compilation failed: (?P<kernel>\w+)")),
+    ("def ", re.compile(r"^def (?P<function>\w+)\(")),
+    ("Loop-carried", re.compile(r"(?P<reason>Loop-carried variable .+)")),
+    ("Error(", re.compile(r"^(?P<reason>\w+Error\(.+\))$")),
+    ("Kernel Name", re.compile(r"Kernel Name: (?P<kernel>\w+)")),
+    ("what():", re.compile(r"what\(\):\s+(?P<what>.+)")),
+)
+_LOCATION = re.compile(r"(?P<file>[^\s\"':,(]+\.(?:wrapper|kernel)\.cpp)(?::|, line )(?P<line>\d+)")
+_VERSIONS = (
+    ("torch", "orch", re.compile(r"\b(?:[Pp]y)?[Tt]orch(?: version)?[\"' :=v]+(\d+\.\d+\.\d+(?:\+\w+)?)")),
+    ("triton", "riton", re.compile(r"\b[Tt]riton(?: version)?[\"' :=v]+(\d+\.\d+\.\d+)")),
+    ("cuda", "CUDA", re.compile(r"CUDA (?:Version|version|used to build PyTorch)[ :=]+(\d+\.\d+)")),
+    ("python", "/lib/python", re.compile(r"/lib/python(\d+\.\d+)/")),
+)
+_HINTS = tuple(hint for hint, _ in _FOLLOWING) + tuple(hint for _, hint, _ in _VERSIONS) + (".cpp",)
+
+
+class Details:
+    """Collects generated locations and versions; returns what a line adds to the error before it."""
+
+    def __init__(self) -> None:
+        self.versions: dict[str, str] = {}
+        self._locations: dict[GeneratedLocation, None] = {}
+
+    def worth_reading(self, text: str) -> bool:
+        """Whether some line of `text` can hold a detail."""
+        return any(hint in text for hint in _HINTS)
+
+    def locations(self) -> tuple[GeneratedLocation, ...]:
+        """Lines of generated C++ that the log names, in the order of the log."""
+        return tuple(self._locations)
+
+    def feed(self, line: Line) -> dict[str, str]:
+        """Read one line; what it returns belongs to the error before it."""
+        text = line.text
+        if ".cpp" in text:
+            self._read_location(text)
+        for name, hint, pattern in _VERSIONS:
+            if name not in self.versions and hint in text and (found := pattern.search(text)):
+                self.versions[name] = found[1]
+        for hint, pattern in _FOLLOWING:
+            if hint in text and (found := pattern.search(text)):
+                return {name: bound(value, 300) for name, value in found.groupdict().items()}
+        return {}
+
+    def _read_location(self, text: str) -> None:
+        found = _LOCATION.search(text)
+        if found and len(self._locations) < MAX_LOCATIONS:
+            self._locations[GeneratedLocation(found["file"], int(found["line"]))] = None

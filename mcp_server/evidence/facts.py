@@ -1,0 +1,143 @@
+"""What a log says, as typed facts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from mcp_server.evidence.families import Family, Rank
+from mcp_server.model import Category
+
+Relation = Literal["", "cause", "during"]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One Python frame. `user` is False for installed libraries and for code that Inductor wrote."""
+
+    file: str
+    line: int
+    function: str
+    code: str = ""
+    user: bool = True
+
+
+@dataclass(frozen=True)
+class PythonException:
+    """One exception of a traceback; frames are outermost first.
+
+    `relation` says how it follows from the exception before it in the log: raised `from` it ("cause"), or
+    while it was handled ("during").
+    """
+
+    type: str
+    message: str
+    frames: tuple[Frame, ...]
+    line: int
+    relation: Relation = ""
+    process: str = ""
+
+    @property
+    def user_frames(self) -> tuple[Frame, ...]:
+        return tuple(frame for frame in self.frames if frame.user)
+
+
+@dataclass(frozen=True)
+class ThreadStack:
+    """A stack printed by faulthandler; frames are outermost first."""
+
+    thread: str
+    current: bool
+    frames: tuple[Frame, ...]
+    line: int
+
+
+@dataclass(frozen=True)
+class ErrorFact:
+    """One error text. `line` counts from 1; `count` is how often the same text came.
+
+    `candidates` are the family's categories, reordered by what else the log holds.
+    """
+
+    family: Family
+    fields: dict[str, str]
+    line: int
+    text: str
+    candidates: tuple[Category, ...]
+    count: int = 1
+    process: str = ""
+    exception: PythonException | None = None
+
+    @property
+    def rank(self) -> Rank:
+        return self.family.rank
+
+    @property
+    def category(self) -> Category | None:
+        """The category, where the text decides it."""
+        return self.candidates[0] if len(self.candidates) == 1 else None
+
+
+@dataclass(frozen=True)
+class GeneratedLocation:
+    """A line of generated code, as printed: wrapper.cpp, kernel.cpp or a Triton kernel's `<hash>.py`."""
+
+    file: str
+    line: int
+
+
+@dataclass(frozen=True)
+class LastLaunch:
+    """The launch that the value printer announced without announcing its end."""
+
+    kernel: str
+    line: int
+    finished: int
+    process: str = ""
+
+
+@dataclass(frozen=True)
+class LogFacts:
+    """All that was found in one log, in bounded size.
+
+    `root` is the error that explains the others, None when no family matched. `best_lines` are for a person
+    when `root` is None. `truncated` says by what sign the log is incomplete ("" = no sign).
+    """
+
+    root: ErrorFact | None
+    errors: tuple[ErrorFact, ...] = ()
+    exceptions: tuple[PythonException, ...] = ()
+    threads: tuple[ThreadStack, ...] = ()
+    last_launch: LastLaunch | None = None
+    launches: int = 0
+    locations: tuple[GeneratedLocation, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    processes: tuple[str, ...] = ()
+    lines: int = 0
+    characters: int = 0
+    dropped_errors: int = 0
+    truncated: str = ""
+    best_lines: tuple[tuple[int, str], ...] = ()
+    tail: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        """The user's frames that lead to the root, outermost first."""
+        if self.root is not None and self.root.exception is not None:
+            return self.root.exception.user_frames
+        current = next((thread for thread in self.threads if thread.current), None)
+        if current is not None:
+            return tuple(frame for frame in current.frames if frame.user)
+        chain = last_chain(self.exceptions)
+        return chain[0].user_frames if chain else ()
+
+
+def last_chain(exceptions: Sequence[PythonException]) -> list[PythonException]:
+    """The last traceback with the exceptions that it follows from, first the origin."""
+    chain: list[PythonException] = []
+    for exception in reversed(exceptions):
+        chain.insert(0, exception)
+        if not exception.relation:
+            break
+    return chain

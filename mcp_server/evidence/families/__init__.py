@@ -1,0 +1,31 @@
+"""The one table of error families, in order of precedence: of two rows that match a line, the first counts."""
+
+from __future__ import annotations
+
+from . import compiling, device, host, inputs, loading
+from .kinds import Advice, Family, Rank, Stage
+
+FAMILIES: tuple[Family, ...] = (
+    *device.FAMILIES,
+    *inputs.FAMILIES,
+    *loading.FAMILIES,
+    *compiling.FAMILIES,
+    *host.FAMILIES,
+)
+BY_ID: dict[str, Family] = {family.id: family for family in FAMILIES}
+
+__all__ = ["BY_ID", "FAMILIES", "Advice", "Family", "Rank", "Stage", "families_in", "find_family"]
+
+
+def families_in(text: str) -> tuple[Family, ...]:
+    """The families that can match some line of `text`: one cheap test for many lines of a long log."""
+    return tuple(family for family in FAMILIES if any(hint in text for hint in family.hints))
+
+
+def find_family(text: str, families: tuple[Family, ...] = FAMILIES) -> tuple[Family, dict[str, str]] | None:
+    """The first of `families` that matches one line, with its named fields."""
+    for family in families:
+        fields = family.match(text)
+        if fields is not None:
+            return family, fields
+    return None

@@ -1,0 +1,290 @@
+"""Errors of export and compilation: guards, lowering, Triton, C++, the linker.
+
+Texts: fx/experimental/symbolic_shapes.py, _inductor/{__init__,exc,codecache,compile_fx}.py, codegen/cpp_wrapper_*.py of
+torch 2.8-2.15; Triton's CompilationError; GCC and Clang.
+"""
+
+from __future__ import annotations
+
+from .kinds import SHAPES_GUIDE, Defaults, Family, Rank
+
+_table = Defaults(stage="compile", advice="recompile")
+_add = _table.add
+
+_SOURCE = r"(?P<file>[^\s:]+\.(?:cpp|cc|cxx|h|hpp|cu|cuh)):(?P<line>\d+):(?P<column>\d+): "
+
+_add(
+    "export_constraints",
+    (
+        r"Constraints violated \((?P<dims>.*?)\)!",
+        r"Not all values of (?P<dim>\w+) .*satisfy the generated guard (?P<guard>.+)",
+        r"You marked (?P<dim>\S+) as dynamic but your code specialized it to be a constant \((?P<value>\d+)\)",
+        r"(?P<dim>\S+) was inferred to be a constant \((?P<value>\d+)\)",
+    ),
+    ("Constraints violated", "Not all values of", "You marked", "inferred to be a constant"),
+    "compile_failure",
+    "The model does not allow all sizes of a dynamic dimension.",
+    'UserError: Constraints violated (batch)! For more information, run with TORCH_LOGS="+dynamic".',
+    stage="export",
+    guide=SHAPES_GUIDE,
+)
+_add(
+    "data_dependent",
+    r"(?P<detail>Could not (?:guard on|extract specialized integer from) data-dependent expression|GuardOnDataDependentSymNode)(?: (?P<expression>[^(\n]+))?",
+    ("data-dependent", "GuardOnDataDependent"),
+    "compile_failure",
+    "The export met a branch on a value that is known only at run time.",
+    "Could not guard on data-dependent expression u0 > 3 (unhinted: u0 > 3).",
+    stage="export",
+    guide=SHAPES_GUIDE,
+)
+_add(
+    "export_unsupported",
+    (
+        r"torch\._dynamo\.exc\.(?P<kind>Unsupported|UserError|TorchRuntimeError|InternalTorchDynamoError)(?:: (?P<detail>.*))?",
+        r"(?P<detail>Data-dependent branching|Graph break|Dynamic control flow is not supported)",
+    ),
+    ("torch._dynamo.exc.", "Data-dependent branching", "Graph break", "control flow is not supported"),
+    "compile_failure",
+    "The export could not trace the model.",
+    "torch._dynamo.exc.Unsupported: Data-dependent branching",
+    stage="export",
+    guide=SHAPES_GUIDE,
+)
+_add(
+    "wrong_api_argument",
+    r"(?P<detail>Only ExportedProgram is supported|exported_program\.example_inputs is required to be set|Expect package path to be a file ending in \.pt2.*|torch\._inductor\.config\.(?P<option>[\w.]+) does not exist|'(?P<level>[^']*)' is not a valid IntermediateValueDebuggingLevel|cannot both be True|Metadata must only contain strings|Unexpected optimization option (?P<flag>\S+))",
+    (
+        "Only ExportedProgram",
+        "example_inputs is required",
+        "Expect package path",
+        "does not exist",
+        "IntermediateValueDebuggingLevel",
+        "cannot both be True",
+        "only contain strings",
+        "Unexpected optimization option",
+    ),
+    ("script_error", "compile_failure"),
+    "The compiler was called with an argument or option that it does not take.",
+    "AttributeError: torch._inductor.config.aot_inductor.nope does not exist",
+    advice="fix_script",
+)
+_add(
+    "cpp_undeclared",
+    _SOURCE
+    + r"(?:fatal )?error: (?:use of undeclared identifier )?['‘`]?(?P<name>[\w:~<>]+)['’`]?(?: was not declared.*| has not been declared|; did you mean.*)?$",
+    ("error: ",),
+    "compile_failure",
+    "The generated C++ uses a name that is not declared.",
+    "/c/x.wrapper.cpp:123:45: error: ‘s1’ was not declared in this scope; did you mean ‘y1’?",
+    rank=Rank.CAUSE,
+    not_proven="Which part of the model asked for it: read the generated line. A shim of a custom operator has its own declared name.",
+)
+_add(
+    "cpp_header",
+    r"(?P<file>[^\s:]+):(?P<line>\d+):(?P<column>\d+): fatal error: (?P<header>\S+?):? (?:No such file or directory|file not found)|fatal error: '?(?P<header2>[\w./+-]+)'? file not found",
+    "fatal error: ",
+    "toolchain",
+    "The compiler does not find a header: an incomplete compiler, Python or CUDA installation.",
+    "/usr/include/x.h:12:10: fatal error: Python.h: No such file or directory",
+    rank=Rank.CAUSE,
+    advice="check_machine",
+)
+_add(
+    "compiler_killed",
+    r"(?P<detail>(?:fatal error: )?Killed signal terminated program (?P<program>\w+)|virtual memory exhausted|cc1plus: out of memory|LLVM ERROR: out of memory)",
+    ("Killed signal terminated", "virtual memory exhausted", "out of memory"),
+    "out_of_memory",
+    "The compiler ran out of memory and was killed.",
+    "g++: fatal error: Killed signal terminated program cc1plus",
+    rank=Rank.CAUSE,
+    advice="check_machine",
+)
+_add(
+    "compiler_crash",
+    r"(?P<detail>internal compiler error: .+|PLEASE submit a bug report to|Segmentation fault: .*compiler)",
+    ("internal compiler error", "PLEASE submit a bug report"),
+    ("toolchain", "compile_failure"),
+    "The compiler itself crashed.",
+    "x.cpp:1:1: internal compiler error: Segmentation fault",
+    rank=Rank.CAUSE,
+    advice="check_machine",
+)
+_add(
+    "cpp_error",
+    _SOURCE + r"(?:fatal )?error: (?P<detail>.+)",
+    ("error: ",),
+    ("compile_failure", "toolchain"),
+    "The generated C++ does not compile.",
+    "/c/x.kernel.cpp:30:5: error: cannot convert ‘float*’ to ‘const double*’",
+    rank=Rank.CAUSE,
+)
+_add(
+    "compiler_option",
+    r"(?P<program>[\w+./-]*(?:g\+\+|gcc|clang(?:\+\+)?|cc1plus|nvcc)[\w.-]*): (?:fatal )?error: (?P<detail>.*(?:unrecognized|unknown|unsupported|no input files|bad value|not recognized|cannot execute|No such file).*)",
+    "error: ",
+    "toolchain",
+    "The compiler does not know an option that was asked for: too old, or another compiler than expected.",
+    "g++: error: unrecognized command-line option '-std=c++20'",
+    rank=Rank.CAUSE,
+    advice="check_machine",
+)
+_add(
+    "linker",
+    (
+        r"(?P<detail>undefined reference to [`‘']?(?P<symbol>[^`’'\n]+)[’']?)",
+        r"(?P<detail>cannot find -l(?P<library>[\w.+-]+))",
+        r"ld(?:\.\w+)?: (?:error: )?(?P<detail>(?:cannot find|unable to find|undefined symbol|skipping incompatible|final link failed|relocation .*truncated|file not recognized|unrecognized option)[^\n]*)",
+        r"error LNK\d+: (?P<detail>.+)",
+        r"(?P<detail>relocation truncated to fit)",
+    ),
+    (
+        "undefined reference",
+        "cannot find -l",
+        "ld: ",
+        "ld.lld: ",
+        "ld.gold: ",
+        "error LNK",
+        "relocation truncated",
+    ),
+    ("toolchain", "compile_failure"),
+    "The linker failed.",
+    "/usr/bin/ld: cannot find -lstdc++: No such file or directory",
+    rank=Rank.CAUSE,
+    advice="check_machine",
+)
+_add(
+    "linker_status",
+    r"(?P<detail>collect2: error: ld returned \d+ exit status|linker command failed with exit code \d+)",
+    ("ld returned", "linker command failed"),
+    ("toolchain",),
+    "The linker failed; its own message precedes this.",
+    "collect2: error: ld returned 1 exit status",
+    rank=Rank.CONSEQUENCE,
+    advice="check_machine",
+)
+_add(
+    "no_compiler",
+    (
+        r"No working C\+\+ compiler found(?P<detail>.*)",
+        r"Compiler: (?P<compiler>\S+) is not found",
+        r"InvalidCxxCompiler",
+        r"(?P<detail>Failed to find C compiler|nvcc is required to build fatbin|No such file or directory: '(?P<program>[^']*(?:g\+\+|gcc|clang|nvcc|ptxas|ld)[^'/]*)'|(?:g\+\+|gcc|clang\+\+|nvcc|ptxas): (?:command )?not found|CUDA_HOME environment variable is not set)",
+    ),
+    (
+        "No working C++",
+        "Compiler: ",
+        "InvalidCxxCompiler",
+        "Failed to find C compiler",
+        "nvcc is required",
+        "No such file or directory: '",
+        "not found",
+        "CUDA_HOME",
+    ),
+    "toolchain",
+    "No usable compiler was found.",
+    "torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: (None, 'g++')",
+    rank=Rank.CAUSE,
+    advice="check_machine",
+)
+_add(
+    "ptxas",
+    (
+        r"(?:PTXASError|`?ptxas`? (?:failed|error|fatal))(?P<detail>.*)",
+        r"ptxas (?:fatal|error)\s*: (?P<detail>.+)",
+    ),
+    ("PTXASError", "ptxas"),
+    ("toolchain", "compile_failure", "arch_mismatch"),
+    "The GPU assembler refused the kernel: an architecture that it does not know, or invalid PTX.",
+    "ptxas fatal   : Value 'sm_103a' is not defined for option 'gpu-name'",
+    rank=Rank.CAUSE,
+    advice="check_machine",
+)
+_add(
+    "triton_compile",
+    (
+        r"(?:triton\.compiler\.errors\.)?(?:CompilationError|UnsupportedLanguageConstruct|CompileTimeAssertionFailure): at (?P<kernel_line>\d+):(?P<kernel_column>\d+):",
+        r"Failed to run autotuning code block: at (?P<kernel_line>\d+):(?P<kernel_column>\d+):",
+        r"(?P<detail>error: operation scheduled before its operands|PassManager::run failed|LLVM ERROR: .+)",
+    ),
+    (
+        "CompilationError",
+        "UnsupportedLanguageConstruct",
+        "CompileTimeAssertionFailure",
+        "Failed to run autotuning code block: at",
+        "PassManager::run",
+        "LLVM ERROR",
+        "operation scheduled",
+    ),
+    "compile_failure",
+    "Triton could not compile a kernel; line and column count from the kernel's `def`.",
+    "triton.compiler.errors.CompilationError: at 7:8:",
+    rank=Rank.CAUSE,
+)
+_add(
+    "triton_kernel_named",
+    r"Triton compilation failed: (?P<kernel>\w+)",
+    "Triton compilation failed",
+    "compile_failure",
+    "Names the kernel that Triton could not compile.",
+    "Triton compilation failed: decay_scan_0",
+)
+_add(
+    "autotune_failed",
+    (
+        r"Failed to run autotuning code block: (?P<detail>.+)",
+        r"Failed during launch (?P<kernel>\w+) with config (?P<config>.+)",
+        r"No valid triton configs\. (?P<detail>.*)",
+    ),
+    ("Failed to run autotuning", "Failed during launch", "No valid triton configs"),
+    "compile_failure",
+    "A kernel failed while the compiler benchmarked it.",
+    "RuntimeError: Failed to run autotuning code block: name 'x' is not defined",
+    rank=Rank.CONSEQUENCE,
+)
+_add(
+    "lowering",
+    (
+        r"LoweringException: (?P<detail>.+)",
+        r"(?:MissingOperatorWithDecomp|MissingOperatorWithoutDecomp|UnsupportedOperator\w*)(?:: (?P<detail>.*))?",
+        r"(?P<detail>C\+\+ wrapper codegen error: .+|NYI support for return type: \w+|arg type .+ is not yet supported by custom_op_wrapper|codegen invoke_subgraph is not implemented for cpp wrapper|input name='.*' cannot be symbolic|CudaKernelParamCache not populated for \w+|Models with buffer mutation included doesn't support constants greater than 2GB)",
+        r"is too big to optimize|compile_wrapper_opt_level = 'O0' flag",
+    ),
+    (
+        "LoweringException",
+        "MissingOperator",
+        "UnsupportedOperator",
+        "codegen error",
+        "NYI support",
+        "custom_op_wrapper",
+        "invoke_subgraph is not",
+        "cannot be symbolic",
+        "CudaKernelParamCache",
+        "greater than 2GB",
+        "too big to optimize",
+        "compile_wrapper_opt_level = ",
+    ),
+    "compile_failure",
+    "Inductor cannot lower the model or write code for it.",
+    "torch._inductor.exc.LoweringException: AttributeError: 'float' object has no attribute 'node'",
+)
+_add(
+    "inductor_error",
+    r"torch\._inductor\.exc\.(?P<kind>InductorError|CppCompileError|CUDACompileError|\w*Error|\w*Exception)(?:: (?P<detail>.*))?",
+    "torch._inductor.exc.",
+    ("compile_failure", "toolchain"),
+    "Compilation failed; the reason is inside the message or in the lines before it.",
+    "torch._inductor.exc.InductorError: CppCompileError: C++ compile error",
+    rank=Rank.CONSEQUENCE,
+)
+_add(
+    "cpp_compile_error",
+    r"(?P<detail>C\+\+ compile error)\s*$",
+    "C++ compile error",
+    ("compile_failure", "toolchain"),
+    "A C++ compiler failed; its command and output follow.",
+    "CppCompileError: C++ compile error",
+    rank=Rank.CONSEQUENCE,
+)
+
+FAMILIES: tuple[Family, ...] = tuple(_table.rows)

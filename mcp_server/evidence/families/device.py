@@ -1,0 +1,299 @@
+"""Errors of the device: asserts, bad accesses, launches, streams, memory, drivers.
+
+Texts: facts of torch 2.8-2.15 (c10/cuda, ATen/cuda, aoti_runtime/device_utils.h, model_base.h) and of the
+CUDA driver.
+"""
+
+from __future__ import annotations
+
+from .kinds import INDEX_GUIDE, MEMORY_GUIDE, NAN_GUIDE, Defaults, Family, Rank
+
+_table = Defaults(stage="call", guide=MEMORY_GUIDE, advice="locate")
+_add = _table.add
+
+_SITE = (
+    r"(?P<file>[^\s:]+):(?P<line>\d+): (?P<function>[^:]+(?:::[^:]+)*): "
+    r"block: \[(?P<block>[\d,]+)\], thread: \[(?P<thread>[\d,]+)\] "
+)
+
+_add(
+    "autotune_device_fault",
+    r"Failed to run autotuning code block: (?P<detail>.*(?:device-side assert|illegal memory|invalid argument|CUDA error).*)",
+    ("Failed to run autotuning code block",),
+    ("compile_failure", "index_out_of_bounds", "illegal_memory_access"),
+    "A kernel failed while the compiler benchmarked it on synthetic tensors; the user's inputs were not involved.",
+    "Failed to run autotuning code block: Triton Error [CUDA]: device-side assert triggered",
+    stage="compile",
+    advice="recompile",
+    not_proven="That the model is wrong: synthetic index tensors can be out of range although real ones are not.",
+)
+_add(
+    "device_assert_index",
+    (
+        _SITE
+        + r"Assertion `(?P<assertion>index out of bounds: (?P<lower>.+?) <= (?P<index>\w+) < (?P<bound>.+?))` failed",
+        _SITE
+        + r"Assertion `(?P<assertion>[^`]*(?:srcIndex|index out of bounds|idx_dim|dstIndex)[^`]*)` failed",
+    ),
+    ("Assertion `",),
+    ("index_out_of_bounds", "input_mismatch", "device_mismatch", "shape_out_of_range"),
+    "A kernel loaded an index outside [0, bound) and stopped the device; one line per failing thread.",
+    "/c/mf/cmf.py:43: unknown: block: [12,0,0], thread: [0,0,0] Assertion `index out of bounds: 0 <= tmp7 < 1000` failed.",
+    rank=Rank.CAUSE,
+    guide=INDEX_GUIDE,
+    advice="trace_index",
+    not_proven=(
+        "That the caller sent a bad index: int32 ids read as int64, an input on another device, a size of the "
+        "wrong dimension or an index computed by an earlier kernel give the same text."
+    ),
+)
+_add(
+    "device_assert_nan",
+    _SITE
+    + r"Assertion `(?P<assertion>[^`]*(?:NaN or Inf found|contains either `inf`, `nan`)[^\n]*?)` failed",
+    ("Assertion `",),
+    ("nan_or_inf",),
+    "A value of a kernel is NaN or infinite.",
+    "/c/ab.py:31: unknown: block: [0,0,0], thread: [1,0,0] Assertion `NaN or Inf found` failed.",
+    rank=Rank.CAUSE,
+    guide=NAN_GUIDE,
+    advice="find_nan",
+    not_proven="That this kernel makes the value: it may have received it; infinite attention masks are normal.",
+)
+_add(
+    "device_assert",
+    _SITE + r"Assertion `(?P<assertion>.+)` failed",
+    ("Assertion `",),
+    ("index_out_of_bounds", "input_mismatch", "illegal_memory_access"),
+    "An assertion inside a kernel failed and stopped the device.",
+    "/pytorch/aten/src/ATen/native/cuda/Loss.cu:245: nll_loss: block: [0,0,0], thread: [3,0,0] Assertion `t >= 0 && t < n_classes` failed.",
+    rank=Rank.CAUSE,
+    guide=INDEX_GUIDE,
+    advice="trace_index",
+)
+_add(
+    "cuda_assert_status",
+    (
+        r"(?:CUDA|HIP|Triton|driver)[^\n]*?(?P<status>device-side assert triggered)",
+        r"(?P<status>cudaErrorAssert|CUDA_ERROR_ASSERT)",
+    ),
+    ("device-side assert triggered", "rrorAssert", "ERROR_ASSERT"),
+    ("index_out_of_bounds", "input_mismatch", "illegal_memory_access"),
+    "A kernel's assertion failed earlier; its own lines, with file, line and condition, are elsewhere in the output.",
+    "torch.AcceleratorError: CUDA error: device-side assert triggered",
+    rank=Rank.CONSEQUENCE,
+    guide=INDEX_GUIDE,
+    advice="run_again",
+    not_proven="Which assertion: keep the whole standard error, the assertion lines may come after this one.",
+)
+_add(
+    "stream_capture",
+    r"(?P<status>operation not permitted when stream is capturing|cudaErrorStreamCapture(?!Invalidated)\w+|operation would make the legacy stream depend on a capturing blocking stream)",
+    ("stream is capturing", "StreamCapture", "capturing blocking stream"),
+    ("concurrency",),
+    "The package was called inside a CUDA graph capture; its default run path queries events, which a capture forbids.",
+    "Error: The model did not finish successfully. Error: operation not permitted when stream is capturing",
+    advice="run_again",
+    guide="",
+    not_proven="That another operation of the captured region is allowed in a capture.",
+)
+_add(
+    "capture_invalidated",
+    (
+        r"(?P<status>operation failed due to a previous error during capture)",
+        r"(?P<status>cudaErrorStreamCaptureInvalidated)",
+    ),
+    ("previous error during capture", "StreamCaptureInvalidated"),
+    ("concurrency", "illegal_memory_access"),
+    "A CUDA graph capture was invalidated by an earlier error.",
+    "torch.AcceleratorError: CUDA error: operation failed due to a previous error during capture",
+    rank=Rank.CONSEQUENCE,
+)
+_add(
+    "cuda_teardown",
+    r"Failed to (?:destroy CUDA event|free GPU memory|unload CUDA module) in AOTInductor model: (?P<status>.+)",
+    ("in AOTInductor model: ",),
+    ("illegal_memory_access", "index_out_of_bounds"),
+    "Noise of a process that ends after a device fault; only the status tells which kind of fault it was.",
+    "Failed to destroy CUDA event in AOTInductor model: an illegal memory access was encountered",
+    rank=Rank.NOISE,
+    stage="teardown",
+)
+_add(
+    "cuda_illegal_access",
+    (
+        r"(?P<status>an illegal memory access was encountered|misaligned address|"
+        r"operation not supported on global/shared address space|unspecified launch failure|invalid address space|"
+        r"an illegal instruction was encountered|hardware stack error|invalid program counter)",
+        r"(?P<status>cudaErrorIllegalAddress|cudaErrorMisalignedAddress|cudaErrorInvalidAddressSpace|"
+        r"CUDA_ERROR_ILLEGAL_ADDRESS|CUDA_ERROR_MISALIGNED_ADDRESS|CUDA_ERROR_LAUNCH_FAILED)",
+    ),
+    (
+        "illegal memory access",
+        "misaligned address",
+        "address space",
+        "unspecified launch failure",
+        "illegal instruction was",
+        "hardware stack error",
+        "invalid program counter",
+        "rrorIllegalAddress",
+        "rrorMisalignedAddress",
+        "rrorInvalidAddressSpace",
+        "CUDA_ERROR_",
+    ),
+    (
+        "illegal_memory_access",
+        "device_mismatch",
+        "input_mismatch",
+        "shape_out_of_range",
+        "custom_op",
+        "index_out_of_bounds",
+    ),
+    "A kernel read or wrote memory that is not its own. The report comes late: the call that raises is seldom the culprit.",
+    "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
+    rank=Rank.SYMPTOM,
+    not_proven="Which kernel, and whether it is at fault: a host pointer, a wrong dtype, stride or size, or a bad index from an earlier kernel end alike.",
+)
+_add(
+    "device_out_of_memory",
+    (
+        r"CUDA out of memory\. Tried to allocate (?P<asked>[\d.]+ \w+)(?:\. GPU (?P<device>\d+) has a total capacity of (?P<total>[\d.]+ \w+))?",
+        r"(?:CUDA|HIP)[^\n]*?(?:error|Error[^\n]*?): out of memory",
+        r"(?P<status>OutOfMemoryError|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED)",
+    ),
+    ("out of memory", "OutOfMemoryError", "rrorMemoryAllocation", "ALLOC_FAILED", "ERROR_OUT_OF_MEMORY"),
+    ("out_of_memory",),
+    "The device has no memory for the request; weights are allocated outside PyTorch's caching allocator.",
+    "RuntimeError: CUDA out of memory. Tried to allocate 5.00 GiB. GPU 0 has a total capacity of 23.69 GiB",
+    guide="",
+    advice="check_machine",
+    not_proven="Who holds the memory: another process, PyTorch's cache or this model.",
+)
+_add(
+    "cublas_status",
+    r"(?P<status>CU(?:BLAS|DNN|SPARSE|SOLVER|FFT)_STATUS_\w+)(?: when calling `?(?P<call>[^`\n(]+))?",
+    ("_STATUS_",),
+    ("illegal_memory_access", "index_out_of_bounds", "device_mismatch", "input_mismatch", "out_of_memory"),
+    "A library call found the device already broken (or out of memory); the fault is usually in an earlier kernel.",
+    "CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasCreate(handle)`",
+    rank=Rank.CONSEQUENCE,
+    not_proven="That the matrix product or its operands are wrong.",
+)
+_add(
+    "no_kernel_image",
+    r"(?P<status>no kernel image is available for execution on the device|no binary for GPU|cudaErrorNoKernelImageForDevice|CUDA_ERROR_NO_BINARY_FOR_GPU|PTX was compiled with an unsupported toolchain|unsupported PTX version)",
+    ("kernel image is available", "binary for GPU", "KernelImageForDevice", "NO_BINARY_FOR_GPU", "PTX"),
+    ("arch_mismatch",),
+    "The package's kernels were built for another GPU architecture.",
+    "CUDA driver error: no kernel image is available for execution on the device",
+    guide="",
+    advice="check_package",
+)
+_add(
+    "kernel_image_invalid",
+    r"CUDA (?:driver )?error: (?P<status>device kernel image is invalid|named symbol not found|file not found|a PTX JIT compilation failed)",
+    ("CUDA driver error: ", "CUDA error: "),
+    ("invalid_package", "arch_mismatch"),
+    "A kernel file (.cubin) of the package is missing, damaged or of another architecture; kernels load at their first launch.",
+    "Error: CUDA driver error: file not found",
+    guide="",
+    advice="check_package",
+)
+_add(
+    "launch_invalid_argument",
+    (
+        r"(?:CUDA (?:driver )?error|Triton Error \[CUDA\]|Error): (?P<status>invalid argument|invalid configuration argument|too many resources requested for launch|out of resource)",
+        r"OutOfResources: out of resource: (?P<status>[^,]+), Required: (?P<required>\d+), Hardware limit: (?P<limit>\d+)",
+    ),
+    ("invalid argument", "invalid configuration", "too many resources", "out of resource", "OutOfResources"),
+    ("shape_out_of_range", "device_mismatch", "compile_failure"),
+    "A launch was refused: a grid of zero or more than 65535 blocks in y or z, too many resources, or a pointer that is not of the device.",
+    "RuntimeError: CUDA driver error: invalid argument",
+    not_proven="Which of these.",
+    advice="check_inputs",
+)
+_add(
+    "host_pointer",
+    r"The specified pointer resides on host memory and is not registered with any CUDA device",
+    ("resides on host memory",),
+    ("device_mismatch",),
+    "A tensor in host memory was given where device memory is needed.",
+    "The specified pointer resides on host memory and is not registered with any CUDA device.",
+    guide="",
+    advice="check_inputs",
+)
+_add(
+    "no_driver",
+    (
+        r"(?P<status>Found no NVIDIA driver|CUDA driver version is insufficient for CUDA runtime version|no CUDA-capable device is detected|"
+        r"CUDA driver initialization failed|No CUDA GPUs are available|The NVIDIA driver on your system is too old|CUDA unknown error|"
+        r"initialization error|forward compatibility was attempted|system not yet initialized|driver/library version mismatch)",
+    ),
+    (
+        "NVIDIA driver",
+        "CUDA driver",
+        "CUDA-capable",
+        "CUDA GPUs",
+        "CUDA unknown error",
+        "initialization error",
+        "forward compat",
+        "not yet initialized",
+        "version mismatch",
+    ),
+    ("environment",),
+    "CUDA cannot be used in this process: no driver, no visible device, or a driver older than the runtime.",
+    "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
+    stage="any",
+    guide="",
+    advice="check_machine",
+)
+_add(
+    "bad_device_index",
+    (
+        r"(?P<status>invalid device ordinal)",
+        r"Attempting to deserialize object on CUDA device (?P<index>\d+) but torch\.cuda\.device_count\(\) is (?P<count>\d+)",
+        r"Specified device (?P<specified>\S+) does not match device of data (?P<actual>\S+)",
+        r"Invalid device: (?P<device>\S+)",
+        r"[Dd]evice index (?P<index>-?\d+)[^\n]*(?:out of range|must be|available)",
+    ),
+    (
+        "invalid device ordinal",
+        "deserialize object on CUDA",
+        "Specified device",
+        "Invalid device",
+        "evice index",
+    ),
+    ("device_mismatch",),
+    "A device index does not exist here, or constants and data are on different devices.",
+    "RuntimeError: CUDA error: invalid device ordinal",
+    stage="any",
+    guide="",
+    advice="check_machine",
+)
+_add(
+    "two_devices",
+    (
+        r"Expected all tensors to be on the same device, but (?:found|got|expected)(?P<detail>.*)",
+        r"Expected (?:out )?tensor to have device (?P<expected>\S+), but got (?P<got>\S+) instead",
+        r"tensors? (?:is|are) on (?P<got>\S+?),? but expected them to be on GPU",
+    ),
+    ("on the same device", "tensor to have device", "expected them to be on GPU"),
+    ("device_mismatch", "input_mismatch"),
+    "An operation met tensors on different devices.",
+    "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
+    guide="",
+    advice="check_inputs",
+)
+_add(
+    "nccl",
+    r"(?P<status>NCCL error|ncclUnhandledCudaError|ncclSystemError|ncclInternalError|Watchdog caught collective operation timeout|ProcessGroupNCCL)",
+    ("NCCL", "nccl", "Watchdog caught"),
+    ("environment", "hang", "illegal_memory_access"),
+    "A collective operation failed or timed out; it often only reports another rank's fault.",
+    "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:94, unhandled cuda error",
+    rank=Rank.CONSEQUENCE,
+    guide="",
+    advice="run_again",
+)
+
+FAMILIES: tuple[Family, ...] = tuple(_table.rows)

@@ -1,0 +1,290 @@
+"""Errors of the host process: crashes, the heap, memory, files, limits, and the user's own script."""
+
+from __future__ import annotations
+
+from mcp_server.model import Category
+
+from .kinds import MEMORY_GUIDE, NAN_GUIDE, Defaults, Family, Rank
+
+_table = Defaults(stage="any")
+_add = _table.add
+
+_CRASH: tuple[Category, ...] = (
+    "device_mismatch",
+    "constants",
+    "input_mismatch",
+    "custom_op",
+    "illegal_memory_access",
+    "toolchain",
+)
+
+_add(
+    "tensors_not_close",
+    r"(?P<detail>(?:Tensor-likes|Scalars|Sequences?|Tensors) are not (?:close|equal)!?)",
+    ("are not close", "are not equal"),
+    ("wrong_output", "input_mismatch", "custom_op", "constants", "shape_out_of_range", "nan_or_inf"),
+    "The program's own comparison failed: the package's numbers differ from the reference.",
+    "AssertionError: Tensor-likes are not close!",
+    stage="call",
+    guide=NAN_GUIDE,
+    advice="compare",
+    not_proven="That code generation is wrong: a silent out-of-bounds access, a wrong stride, dtype or size of an input, "
+    "stale weights, a wrong fake function or baked-in arguments also give wrong numbers.",
+)
+_add(
+    "not_close_nan",
+    r"Greatest (?:absolute|relative) difference: (?P<difference>nan|inf)\b",
+    "difference: ",
+    ("nan_or_inf", "wrong_output"),
+    "The differing values are not finite.",
+    "Greatest absolute difference: nan at index (0, 1) (up to 1e-05 allowed)",
+    stage="call",
+    guide=NAN_GUIDE,
+    advice="find_nan",
+)
+_add(
+    "script_says_nan",
+    r"(?:Error|Exception|assert\w*|FAIL\w*)\b[^\n]*?(?<![\w.])(?P<value>[Nn]a[Nn]s?|NAN|[Ii]nf|non-?finite|not finite)(?![\w.])",
+    ("nan", "NaN", "NAN", "inf", "Inf", "finite"),
+    ("nan_or_inf", "wrong_output"),
+    "The program's own check met a value that is not finite.",
+    "AssertionError: class probabilities do not sum to one: [nan, nan]",
+    stage="call",
+    guide=NAN_GUIDE,
+    advice="find_nan",
+)
+_add(
+    "address_sanitizer",
+    (
+        r"AddressSanitizer: (?P<kind>heap-buffer-overflow|stack-buffer-overflow|global-buffer-overflow|heap-use-after-free|use-after-poison|container-overflow|attempting double-free|attempting free|SEGV|BUS|FPE|stack-overflow|negative-size-param|memcpy-param-overlap)(?P<detail>.*)",
+        r"runtime error: (?P<detail>(?:index .* out of bounds|load of|store to|signed integer overflow|division by zero|null pointer|misaligned|member|applying|shift|.*not a valid value).*)",
+    ),
+    ("AddressSanitizer: ", "runtime error: "),
+    ("illegal_memory_access", "index_out_of_bounds", "input_mismatch", "custom_op"),
+    "A sanitizer build met a bad memory access or undefined behaviour.",
+    "==123==ERROR: AddressSanitizer: heap-buffer-overflow on address 0x602000000034 at pc 0x7f bp 0x7f sp 0x7f",
+    stage="call",
+    rank=Rank.CAUSE,
+    guide=MEMORY_GUIDE,
+    advice="locate",
+)
+_add(
+    "leak_sanitizer",
+    r"LeakSanitizer: detected memory leaks",
+    "LeakSanitizer",
+    ("illegal_memory_access",),
+    "Memory was not freed at exit; not a fault of the call.",
+    "==1==ERROR: LeakSanitizer: detected memory leaks",
+    stage="teardown",
+    rank=Rank.NOISE,
+)
+_add(
+    "illegal_instruction",
+    r"(?P<detail>[Ii]llegal instruction|SIGILL)",
+    ("llegal instruction", "SIGILL"),
+    "arch_mismatch",
+    "The CPU does not know an instruction of the package (or of a library): it was compiled for another ISA.",
+    "Illegal instruction (core dumped)",
+    advice="check_package",
+)
+_add(
+    "heap_corruption",
+    r"(?P<detail>free\(\): (?:invalid|corrupted|double free)[\w ()]*|(?:malloc|realloc|munmap_chunk|malloc_consolidate|calloc)\(\): [\w ()-]+|double free or corruption[\w ()!]*|corrupted (?:size vs\. prev_size|double-linked list|unsorted chunks)[\w ]*|\*\*\* stack smashing detected \*\*\*|sysmalloc: Assertion|largebin)",
+    (
+        "free(): ",
+        "alloc(): ",
+        "chunk(): ",
+        "consolidate(): ",
+        "double free or",
+        "corrupted ",
+        "stack smashing",
+        "sysmalloc",
+    ),
+    ("constants", "custom_op", "shape_out_of_range", "input_mismatch", "illegal_memory_access"),
+    "Something wrote past the end of a heap block; the C library noticed later, so the place of the abort is not the culprit.",
+    "free(): corrupted unsorted chunks",
+    rank=Rank.SYMPTOM,
+    guide=MEMORY_GUIDE,
+    advice="locate",
+)
+_add(
+    "segfault",
+    r"(?P<detail>Fatal Python error: (?:Segmentation fault|Bus error)|[Ss]egmentation fault|SIGSEGV|SIGBUS|[Bb]us error)",
+    ("egmentation fault", "SIGSEGV", "SIGBUS", "us error"),
+    _CRASH,
+    "The process read or wrote an address that it does not own.",
+    "Fatal Python error: Segmentation fault",
+    rank=Rank.SYMPTOM,
+    guide=MEMORY_GUIDE,
+    advice="locate",
+    not_proven="Whether an input, a weight that was never loaded, a library or generated code is at fault.",
+)
+_add(
+    "terminate_recursively",
+    r"terminate called recursively",
+    "terminate called recursively",
+    ("index_out_of_bounds", "input_mismatch"),
+    "Two OpenMP threads failed at once: an assertion of a parallel CPU kernel whose text was lost.",
+    "terminate called recursively",
+    rank=Rank.SYMPTOM,
+    advice="run_again",
+    guide="triton-index-out-of-bounds.md",
+)
+_add(
+    "terminate",
+    r"terminate called (?:after throwing an instance of '(?P<type>[^']+)'|without an active exception)",
+    "terminate called",
+    ("index_out_of_bounds", "illegal_memory_access"),
+    "A C++ exception was not caught; its text is on the next line.",
+    "terminate called after throwing an instance of 'c10::Error'",
+    rank=Rank.GENERIC,
+    advice="read_cause",
+)
+_add(
+    "aborted",
+    r"(?P<detail>Fatal Python error: Aborted|(?:^|\s)Aborted(?:\s*\(core dumped\))?\s*$|SIGABRT)",
+    ("Aborted", "SIGABRT"),
+    ("index_out_of_bounds", "constants", "illegal_memory_access"),
+    "The process stopped itself; the reason was printed before.",
+    "Aborted (core dumped)",
+    rank=Rank.GENERIC,
+    advice="run_again",
+)
+_add(
+    "host_out_of_memory",
+    r"(?P<detail>(?:^|\W)MemoryError|std::bad_alloc|DefaultCPUAllocator: can't allocate memory(?:: you tried to allocate (?P<bytes>\d+) bytes)?|Cannot allocate memory|oom-kill|Out of memory: Killed process|\[enforce fail at .*alloc_cpu)",
+    (
+        "MemoryError",
+        "bad_alloc",
+        "can't allocate",
+        "Cannot allocate memory",
+        "oom-kill",
+        "Out of memory: ",
+        "alloc_cpu",
+    ),
+    "out_of_memory",
+    "The host has no memory for the request.",
+    "RuntimeError: [enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes.",
+    advice="check_machine",
+)
+_add(
+    "killed",
+    r"(?P<detail>(?:^|\s)Killed\s*$|SIGKILL|signal 9\b|exit(?:ed)? (?:with )?(?:code|status) (?:137|-9)\b)",
+    ("Killed", "SIGKILL", "signal 9", "137", "-9"),
+    ("out_of_memory", "hang"),
+    "The process was killed from outside: the kernel's memory killer, or a time limit.",
+    "Killed",
+    rank=Rank.SYMPTOM,
+    advice="check_machine",
+    not_proven="Which of the two.",
+)
+_add(
+    "timeout",
+    r"(?P<detail>TimeoutExpired|TimeoutError|timed out after (?P<seconds>[\d.]+) seconds|exit(?:ed)? (?:with )?(?:code|status) 124\b|DUE TO TIME LIMIT|Timeout \((?P<limit>[\d:.]+)\)!|deadlock|Operation timed out)",
+    ("imeoutExpired", "imeoutError", "timed out", "124", "TIME LIMIT", "Timeout (", "deadlock"),
+    ("hang", "concurrency"),
+    "Something did not end within its time limit.",
+    "subprocess.TimeoutExpired: Command '['python', 'serve.py']' timed out after 60 seconds",
+    advice="trace_hang",
+    not_proven="That it never ends: a first compile can take a minute.",
+)
+_add(
+    "disk",
+    r"(?P<detail>No space left on device|Disk quota exceeded|Read-only file system|Too many open files)",
+    ("No space left", "quota exceeded", "Read-only file", "Too many open files"),
+    "environment",
+    "A file could not be written or opened.",
+    "OSError: [Errno 28] No space left on device: '/tmp/torchinductor'",
+    advice="check_machine",
+)
+_add(
+    "permission",
+    r"(?P<detail>PermissionError|Permission denied|Operation not permitted(?! when))(?:.*?: '(?P<path>[^']+)')?",
+    ("PermissionError", "Permission denied", "Operation not permitted"),
+    "environment",
+    "Access to a file or device was refused.",
+    "PermissionError: [Errno 13] Permission denied: '/cache/x'",
+    advice="check_machine",
+)
+_add(
+    "module_missing",
+    r"(?:ModuleNotFoundError: )?No module named '(?P<module>[\w.]+)'",
+    "No module named",
+    ("script_error", "environment"),
+    "A Python module is not installed in this interpreter.",
+    "ModuleNotFoundError: No module named 'fastparquet'",
+    advice="fix_script",
+)
+_add(
+    "child_failed",
+    (
+        r"(?P<detail>CalledProcessError): Command (?P<command>.*?) (?:returned non-zero exit status (?P<status>-?\d+)|died with <Signals\.(?P<signal>\w+): \d+>)",
+        r"(?P<detail>ProcessRaisedException|ChildFailedError|ProcessExitedException|BrokenProcessPool|worker \d+ died)(?P<more>.*)",
+        r"process \d+ terminated with (?P<signal>signal \w+|exit code \d+)",
+    ),
+    (
+        "CalledProcessError",
+        "ProcessRaised",
+        "ChildFailedError",
+        "ProcessExited",
+        "BrokenProcessPool",
+        "terminated with",
+    ),
+    ("script_error",),
+    "A child process failed; its own error is elsewhere in the output.",
+    "subprocess.CalledProcessError: Command '['python', 'x.py']' returned non-zero exit status 1.",
+    rank=Rank.CONSEQUENCE,
+    advice="read_cause",
+)
+_add(
+    "unsafe_pickle",
+    r"(?P<detail>Weights only load failed|Unsupported global: GLOBAL (?P<name>\S+)|UnpicklingError)",
+    ("Weights only load", "Unsupported global", "UnpicklingError"),
+    ("script_error", "invalid_package"),
+    "A file holds more than tensors, or is not a file of tensors.",
+    "_pickle.UnpicklingError: Weights only load failed. This file can still be loaded",
+    advice="fix_script",
+)
+
+_add(
+    "own_check",
+    (),
+    (),
+    ("wrong_output", "input_mismatch", "concurrency", "script_error", "nan_or_inf"),
+    "The program's own check (a `raise` or `assert` of the script) failed; nothing of AOTInductor reported a fault.",
+    "RuntimeError: 32 labels for 29 images",
+    guide=NAN_GUIDE,
+    advice="compare",
+    not_proven="Whether the package returned wrong values or the script fed or read them wrongly.",
+)
+_add(
+    "script_exception",
+    (),
+    (),
+    "script_error",
+    "A statement of the script failed, outside torch.",
+    "KeyError: 'price'",
+    advice="fix_script",
+)
+_add(
+    "compiler_exception",
+    (),
+    (),
+    "compile_failure",
+    "Export or Inductor failed with an error that has no family of its own.",
+    "AttributeError: 'float' object has no attribute 'node'",
+    stage="compile",
+    advice="recompile",
+)
+_add(
+    "python_exception",
+    r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout))(?:: (?P<detail>.*))?$",
+    ("Error", "Exception", "Interrupt", "Exit", "Failure", "Timeout"),
+    ("script_error", "wrong_output", "compile_failure"),
+    "A Python exception that has no family of its own.",
+    "ValueError: not enough values to unpack (expected 3, got 2)",
+    rank=Rank.SYMPTOM,
+    advice="run_again",
+)
+
+FAMILIES: tuple[Family, ...] = tuple(_table.rows)

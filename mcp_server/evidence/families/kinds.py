@@ -1,0 +1,133 @@
+"""What a row of the table of error families holds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Literal
+
+from mcp_server.model import Category
+
+Stage = Literal["export", "compile", "load", "call", "teardown", "any"]
+Advice = Literal[
+    "check_inputs",
+    "check_package",
+    "check_machine",
+    "trace_index",
+    "locate",
+    "find_nan",
+    "compare",
+    "repeat",
+    "recompile",
+    "run_again",
+    "read_cause",
+    "constants",
+    "fix_script",
+    "trace_hang",
+]
+
+INDEX_GUIDE = "triton-index-out-of-bounds.md"
+MEMORY_GUIDE = "cuda-illegal-memory-access.md"
+NAN_GUIDE = "nan-and-wrong-output.md"
+SHAPES_GUIDE = "dynamic-shapes-and-custom-ops.md"
+MAIN_GUIDE = "SKILL.md"
+
+
+class Rank(IntEnum):
+    """How close to the cause an error text is; the highest rank in a log is its root."""
+
+    NOISE = 0
+    """Says nothing about the cause: warnings, teardown messages. Never a root."""
+    GENERIC = 1
+    """Only says that a call failed; the cause is another text."""
+    CONSEQUENCE = 2
+    """A real error that usually follows from an earlier one."""
+    SYMPTOM = 3
+    """A fault whose cause the text does not name."""
+    ERROR = 4
+    """States what was wrong."""
+    CAUSE = 5
+    """States what was wrong at the place where it happened."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family of error texts.
+
+    `hints` are literals of which one is in every line that a pattern matches: they keep the search fast.
+    `candidates` are categories, the likeliest first; one alone means that the text decides.
+    `torch` says which releases print the text ("" = all from 2.8 on). `example` is a line that matches.
+    """
+
+    id: str
+    patterns: tuple[re.Pattern[str], ...]
+    hints: tuple[str, ...]
+    candidates: tuple[Category, ...]
+    stage: Stage
+    rank: Rank
+    meaning: str
+    example: str
+    guide: str = MAIN_GUIDE
+    advice: Advice = "run_again"
+    not_proven: str = ""
+    torch: str = ""
+
+    def match(self, text: str) -> dict[str, str] | None:
+        """The named fields of the first pattern found in `text`; None when there is none."""
+        if not any(hint in text for hint in self.hints):
+            return None
+        for pattern in self.patterns:
+            found = pattern.search(text)
+            if found:
+                return {name: value for name, value in found.groupdict().items() if value is not None}
+        return None
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What the rows of one file have in common."""
+
+    stage: Stage
+    guide: str = MAIN_GUIDE
+    advice: Advice = "run_again"
+    rank: Rank = Rank.ERROR
+    rows: list[Family] = field(default_factory=list)
+
+    def add(
+        self,
+        id: str,
+        patterns: str | tuple[str, ...],
+        hints: str | tuple[str, ...],
+        candidates: Category | tuple[Category, ...],
+        meaning: str,
+        example: str,
+        *,
+        rank: Rank | None = None,
+        stage: Stage | None = None,
+        guide: str = "",
+        advice: Advice | None = None,
+        not_proven: str = "",
+        torch: str = "",
+    ) -> None:
+        """Append a row; what is not given comes from the defaults."""
+        self.rows.append(
+            Family(
+                id=id,
+                patterns=tuple(re.compile(pattern) for pattern in _several(patterns)),
+                hints=_several(hints),
+                candidates=(candidates,) if isinstance(candidates, str) else candidates,
+                stage=stage or self.stage,
+                rank=self.rank if rank is None else rank,
+                meaning=meaning,
+                example=example,
+                guide=guide or self.guide,
+                advice=advice or self.advice,
+                not_proven=not_proven,
+                torch=torch,
+            )
+        )
+
+
+def _several(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else value

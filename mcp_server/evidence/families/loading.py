@@ -1,0 +1,365 @@
+"""Errors of opening and loading a package, and of its weights.
+
+Texts: model_package_loader.cpp, model_container_runner.cpp, model_base.h, model_container.h, package.py,
+_package.py of torch 2.8-2.15, and the dynamic linker's.
+"""
+
+from __future__ import annotations
+
+from .kinds import Defaults, Family, Rank
+
+_table = Defaults(stage="load", advice="check_package")
+_add = _table.add
+
+_add(
+    "zip_archive",
+    r"(?P<detail>Failed to initialize zip archive|(?:PytorchStreamReader )?failed (?:reading zip archive|finding central directory|finding file|locating file)|not a ZIP archive|File is not a zip file|BadZipFile|invalid header or archive is corrupted)(?:: (?P<reason>.+))?",
+    (
+        "zip archive",
+        "central directory",
+        "ZIP archive",
+        "zip file",
+        "BadZipFile",
+        "finding file",
+        "locating file",
+        "archive is corrupted",
+    ),
+    "invalid_package",
+    "The file is missing, is not a .pt2, or is cut short (the directory of a zip is at its end).",
+    "RuntimeError: Failed to initialize zip archive: failed finding central directory",
+)
+_add(
+    "model_name",
+    r"Failed to find (?:a generated cpp file or so file|wrapper metadata) for model '(?P<model>[^']*)' in the zip archive",
+    "in the zip archive",
+    "invalid_package",
+    "The package holds no model of this name.",
+    "Failed to find a generated cpp file or so file for model 'nope' in the zip archive.",
+)
+_add(
+    "package_format",
+    (
+        r"Saved archive version (?P<got>-?\d+) does not match our current archive version (?P<expected>-?\d+)",
+        r"Unable to load package\. f must be a buffer or a file ending in \.pt2",
+        r"Multiple wrapper shared libraries found in AOTI package for model '(?P<model>[^']*)'",
+        r"(?P<detail>No such file or directory|cannot open).*(?P<path>\S+\.pt2)",
+        r"(?P<detail>.*\.pt2.*: No such file or directory)",
+    ),
+    ("archive version", "Unable to load package", "Multiple wrapper shared", ".pt2"),
+    "invalid_package",
+    "The file is not a package that this release can load.",
+    "ValueError: Saved archive version 7 does not match our current archive version 0.",
+)
+_add(
+    "package_file_missing",
+    r"File not found: (?P<path>\S*(?:_compile_flags\.json|metadata\.json|\.so|\.cubin|\.json))",
+    "File not found: ",
+    "invalid_package",
+    "A file that belongs into the package is not in it.",
+    "File not found: /tmp/ab/data/aotinductor/model/kernel_metadata.json",
+)
+_add(
+    "outdated_package",
+    r"Loading outdated pt2 file\. Please regenerate your package",
+    "Loading outdated pt2",
+    ("invalid_package",),
+    "Printed for every error of the first load attempt, whatever its cause; usually untrue.",
+    "Loading outdated pt2 file. Please regenerate your package.",
+    rank=Rank.NOISE,
+    advice="read_cause",
+)
+_add(
+    "build_at_load",
+    r"(?P<detail>Failed to (?:compile cpp file|link files))",
+    ("Failed to compile cpp", "Failed to link files"),
+    "toolchain",
+    "The package ships sources only and is built when it is loaded; the compiler's own message precedes this.",
+    "RuntimeError: Failed to compile cpp file.",
+    advice="check_machine",
+)
+_add(
+    "device_key",
+    r"(?P<detail>Unsupported device key found: (?P<device>\w+)|No device information found)",
+    ("Unsupported device key", "No device information"),
+    ("device_mismatch", "invalid_package"),
+    "This torch has no runner for the package's device type.",
+    "RuntimeError: Unsupported device key found: cuda",
+)
+_add(
+    "device_unavailable",
+    (
+        r"Cannot load AOTInductor package for device '(?P<device>\w+)' because",
+        r"Torch not compiled with (?P<device>\w+) enabled",
+        r"libtorch_(?P<device>cuda|xpu|hip)\.so: cannot open shared object file",
+        r"Could not run '(?P<op>[^']+)' with arguments from the '(?P<backend>\w+)' backend",
+        r"[Tt]orch\.cuda\.is_available\(\) is False",
+    ),
+    (
+        "Cannot load AOTInductor package",
+        "Torch not compiled with",
+        "libtorch_",
+        "Could not run '",
+        "is_available() is False",
+    ),
+    ("device_mismatch", "environment"),
+    "The package (or a tensor) is for a device type that this process cannot use.",
+    "AssertionError: Torch not compiled with CUDA enabled",
+    advice="check_machine",
+)
+_add(
+    "runner_device",
+    r"Incorrect device passed to (?P<runner>aoti_runner_\w+)",
+    "Incorrect device passed",
+    "device_mismatch",
+    "A device index was given for a package that was compiled for another device type.",
+    "RuntimeError: Incorrect device passed to aoti_runner_cpu",
+)
+_add(
+    "driver_library",
+    r"(?P<library>libcuda\.so\S*|libnvidia\S+|libcudart\S*): cannot open shared object file",
+    ("libcuda", "libnvidia"),
+    ("environment", "device_mismatch"),
+    "The CUDA driver's library is not on this machine: a CUDA package cannot load here.",
+    "Error in dlopen: libcuda.so.1: cannot open shared object file: No such file or directory",
+    advice="check_machine",
+)
+_add(
+    "undefined_symbol",
+    r"(?P<library>\S+): undefined symbol: (?P<symbol>\S+)",
+    "undefined symbol: ",
+    "toolchain",
+    "The library was built against another libtorch or C++ ABI, or a library that it needs is not loaded.",
+    "Error in dlopen: /tmp/m.so: undefined symbol: _ZN3c107WarningC1ENS_7variantE",
+    advice="check_machine",
+)
+_add(
+    "wrong_elf",
+    r"(?P<library>\S+): (?P<detail>wrong ELF class: \w+|invalid ELF header|file too short|cannot dynamically load [\w -]+|ELF load command .+)",
+    (
+        "wrong ELF class",
+        "invalid ELF header",
+        "file too short",
+        "cannot dynamically load",
+        "ELF load command",
+    ),
+    ("invalid_package", "arch_mismatch", "toolchain"),
+    "The shared library is damaged or was built for another machine.",
+    "Error in dlopen: /tmp/m.wrapper.so: wrong ELF class: ELFCLASS32",
+)
+_add(
+    "library_version",
+    r"(?P<library>\S+): version [`'](?P<version>(?:GLIBCXX|GLIBC|CXXABI|GCC)_[\w.]+)' not found",
+    "' not found",
+    "toolchain",
+    "The C or C++ library here is older than the one that the package was built with.",
+    "/lib/x86_64-linux-gnu/libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by /tmp/m.so)",
+    advice="check_machine",
+)
+_add(
+    "library_missing",
+    r"(?P<library>[\w.+-]+\.so[\w.]*): cannot open shared object file",
+    "cannot open shared object file",
+    ("toolchain", "environment"),
+    "A library that the package or an extension needs is not found.",
+    "OSError: libgomp-abc.so.1: cannot open shared object file: No such file or directory",
+    advice="check_machine",
+)
+_add(
+    "executable_stack_or_mount",
+    r"(?P<library>\S+): (?P<detail>failed to map segment from shared object|cannot enable executable stack.*|cannot apply additional memory protection.*)",
+    ("failed to map segment", "executable stack", "memory protection"),
+    ("environment", "toolchain"),
+    "The library's directory forbids execution (a noexec mount of the temporary directory, say).",
+    "Error in dlopen: /tmp/abc/m.so: failed to map segment from shared object",
+    advice="check_machine",
+)
+_add(
+    "device_information",
+    r"Device information mismatch for (?P<key>\w+): (?P<here>.*?) vs (?P<package>.*?)\. This could cause",
+    "Device information mismatch",
+    ("arch_mismatch",),
+    "A warning: the package was compiled on a machine with another ISA or GPU. Harmful only when this machine has less.",
+    "Device information mismatch for AOTI_CPU_ISA: AVX512 AVX512_VNNI vs AVX2. This could cause some issues when loading the AOTInductor compiled artifacts.",
+    rank=Rank.NOISE,
+    torch=">=2.10",
+)
+_add(
+    "runner_options",
+    r"(?P<detail>num_runners must be .+|use_stream_affinity cannot be enabled .+)",
+    ("num_runners must be", "use_stream_affinity cannot"),
+    ("script_error",),
+    "The loader's options contradict each other.",
+    "RuntimeError: num_runners must be 1 when run_single_threaded is true",
+    advice="fix_script",
+)
+_add(
+    "shim_missing",
+    r"\[WARNING\] Could not dlsym (?P<symbol>\w+)",
+    "Could not dlsym",
+    ("invalid_package",),
+    "A warning: the package is older than this torch; harmless unless the named function is needed.",
+    "[WARNING] Could not dlsym AOTInductorModelContainerDidCallLoadConstants. This is okay",
+    rank=Rank.NOISE,
+)
+_add(
+    "proxy_executor",
+    r"Unable to find a proxy executor to run custom ops",
+    "proxy executor",
+    ("invalid_package", "custom_op"),
+    "The description of the custom operators (wrapper.json) is not beside the library.",
+    "Unable to find a proxy executor to run custom ops. Please check if there is a json file generated",
+)
+_add(
+    "op_not_registered",
+    (
+        r"Cou[nl]d not find schema for (?P<op>\w+::?\w+(?:\.\w+)?)",
+        r"Could not find (?:any similar ops to|the operator) (?P<op>[\w.]+::[\w.]+)",
+        r"No such operator (?P<op>[\w.]+::[\w.]+)",
+        r"'_OpNamespace' '(?P<namespace>\w+)' object has no attribute '(?P<op>\w+)'",
+        r"Tried to access or call an operator with a wrong signature\.\s+operator: (?P<op>[\w.]+::\w+)",
+    ),
+    (
+        "d not find schema",
+        "Could not find any similar",
+        "Could not find the operator",
+        "No such operator",
+        "_OpNamespace",
+        "wrong signature",
+    ),
+    "custom_op",
+    "The custom operator is not registered in this process: packages do not ship it.",
+    "RuntimeError: Could not find schema for mylib::plus1. Custom operators created via torch.library.custom_op cannot be run",
+    guide="dynamic-shapes-and-custom-ops.md",
+    not_proven="That the op exists anywhere: import the module that defines it before loading.",
+)
+_add(
+    "custom_op_call",
+    (
+        r"ProxyExecutor does not have a custom object named (?P<name>\S+)",
+        r"Mismatch between tensors consumed and num of input tensor(?P<detail>.*)",
+        r"NYI: Unsupported return type for schema: (?P<schema>.+)",
+        r"There was no fake impl registered for <CustomOpDef\((?P<op>[\w:.]+)\)>",
+        r"(?P<op>[\w.]+::[\w.]+): attempted to run this operator with Meta tensors",
+        r"(?P<op>\S+) \(with implementation in .+?\): The output of this custom operator .*(?:alias|must not)",
+    ),
+    (
+        "ProxyExecutor",
+        "Mismatch between tensors consumed",
+        "NYI: Unsupported",
+        "no fake impl registered",
+        "with Meta tensors",
+        "this custom operator",
+    ),
+    "custom_op",
+    "A custom operator cannot be called as the package or the compiler wants to.",
+    "NYI: Unsupported return type for schema: mylib::f(Tensor x) -> (Tensor, SymInt)",
+    stage="any",
+    guide="dynamic-shapes-and-custom-ops.md",
+)
+_add(
+    "opcheck",
+    r"(?P<detail>opcheck\(op, \.\.\.\)|This error most often comes from an? incorrect fake \(aka meta\) kernel for a custom op)",
+    ("opcheck(op", "incorrect fake (aka meta)"),
+    "custom_op",
+    "A hint about custom operators' fake functions. For an input it misleads.",
+    "This error most often comes from a incorrect fake (aka meta) kernel for a custom op.",
+    rank=Rank.NOISE,
+    guide="dynamic-shapes-and-custom-ops.md",
+    advice="read_cause",
+)
+_add(
+    "constant_unknown",
+    (r"Constant not found: (?P<constant>\S+)", r"Cannot find constants (?P<constant>\S+) in constants_map"),
+    ("Constant not found", "Cannot find constants"),
+    "constants",
+    "The given weights and the package's do not have the same names: one is missing, too many, or was folded into the code.",
+    "RuntimeError: Constant not found: enc.1.co.bias",
+    advice="constants",
+    not_proven="That the name is misspelt: parameters of up to eight elements are folded into the code and refused.",
+)
+_add(
+    "constant_device",
+    (
+        r"update_constant_buffer: constant '(?P<constant>[^']+)' is on device type (?P<got>\d+) but expected device type (?P<expected>\d+)",
+        r"Mixed-device constants are only supported when the secondary device is CPU",
+        r"load_constants: allow_h2d_copy is not supported with user_managed",
+    ),
+    ("update_constant_buffer: constant", "Mixed-device constants", "allow_h2d_copy"),
+    ("constants", "device_mismatch"),
+    "A weight is on another device type than the package expects.",
+    "Error: update_constant_buffer: constant 'lin_weight' is on device type 14 but expected device type 0",
+    advice="constants",
+)
+_add(
+    "constant_not_given",
+    r"\[WARNING\] Found constant or module state buffer or empty module state parameter (?P<constant>\S+) in model, but not provided by user",
+    "but not provided by user",
+    ("constants",),
+    "A warning: this weight keeps its old value.",
+    "[WARNING] Found constant or module state buffer or empty module state parameter L__self___scale in model, but not provided by user!",
+    rank=Rank.CONSEQUENCE,
+    advice="constants",
+)
+_add(
+    "constant_freed",
+    r"The tensor has a non-zero number of elements, but its data is not allocated yet",
+    "its data is not allocated yet",
+    ("concurrency", "constants"),
+    "A tensor's storage was freed while the package still uses it: a weight given as user-managed, or an input.",
+    "Exception in aoti_torch: The tensor has a non-zero number of elements, but its data is not allocated yet.",
+    stage="call",
+    advice="constants",
+    not_proven="Who freed it; in an export this text means instead that a custom kernel was traced into.",
+)
+_add(
+    "weights_blob",
+    r"(?P<detail>Weights data seems corrupt|Shared library file is smaller than embedded weights size|weights_offset must be aligned to \d+K boundary|mmap\(\) failed|Constants are not mmap'd.*|Calling constant_folding in model, but compiled with config.*)",
+    (
+        "Weights data seems",
+        "embedded weights size",
+        "weights_offset must",
+        "mmap() failed",
+        "are not mmap'd",
+        "Calling constant_folding",
+    ),
+    ("invalid_package", "constants", "environment"),
+    "The package's weights could not be mapped.",
+    "RuntimeError: Weights data seems corrupt",
+)
+_add(
+    "state_dict",
+    (
+        r"Error\(s\) in loading state_dict for (?P<module>\w+)",
+        r"size mismatch for (?P<constant>\S+): copying a param with shape (?P<got>torch\.Size\(.*?\)) from checkpoint, the shape in current model is (?P<expected>torch\.Size\(.*?\))",
+    ),
+    ("loading state_dict", "size mismatch for"),
+    ("constants", "script_error"),
+    "The weights do not fit the eager module.",
+    "RuntimeError: Error(s) in loading state_dict for Ranker:",
+    advice="constants",
+)
+_add(
+    "generic_api_call",
+    r"(?P<call>run_func_|create_func_|delete_func_|update_constant_buffer_func_|update_inactive_constant_buffer_func_|run_const_fold_func_|swap_constant_buffer_func_|\w+_func_)\(.*API call failed at (?P<file>\S+), line (?P<line>\d+)",
+    "API call failed at",
+    ("input_mismatch", "index_out_of_bounds", "device_mismatch", "illegal_memory_access", "out_of_memory"),
+    "Only says that the package's call failed; the cause is another line, mostly on standard error (`Error: …`).",
+    "RuntimeError: run_func_( container_handle_, input_handles.data() ) API call failed at /pytorch/torch/csrc/inductor/aoti_runner/model_container_runner.cpp, line 144",
+    stage="call",
+    rank=Rank.GENERIC,
+    advice="read_cause",
+    torch="<=2.12 for run errors; all for load and constant errors",
+)
+_add(
+    "shim_call",
+    r"(?:Error: )?(?P<call>(?:aoti_torch|at::|torch::)\w[\w:]*)\((?P<arguments>.*)\) API call failed at (?P<file>\S+?), line (?P<line>\d+)",
+    "API call failed at",
+    ("input_mismatch", "index_out_of_bounds", "illegal_memory_access", "custom_op"),
+    "The operator call of the generated code that reported the error; file and line are in the generated wrapper.",
+    "Error: aoti_torch_cuda_mm_out(buf11, buf10, w) API call failed at /c/ab.wrapper.cpp, line 1508",
+    stage="call",
+    rank=Rank.GENERIC,
+    advice="read_cause",
+)
+
+FAMILIES: tuple[Family, ...] = tuple(_table.rows)

@@ -1,0 +1,206 @@
+"""Reads a log as a stream: the errors in it, the one that is the cause, and where it points.
+
+Memory is bounded whatever the log's size: repeated texts are counted, not kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
+
+from mcp_server.evidence.details import Details
+from mcp_server.evidence.facts import ErrorFact, LogFacts, PythonException
+from mcp_server.evidence.families import BY_ID, Family, Rank, families_in, find_family
+from mcp_server.evidence.launches import LaunchTracker
+from mcp_server.evidence.roots import choose_root, refine, settle_exception
+from mcp_server.evidence.text import Line, bound, read_line
+from mcp_server.evidence.traceback import TracebackReader
+
+BATCH = 256
+MAX_ERRORS = 200
+MAX_PROCESSES = 64
+TAIL = 15
+MAX_BEST = 20
+
+_VOLATILE = frozenset({"block", "thread"})
+_WARNING = re.compile(r"[:\s]\w*Warning: ")
+_SUSPICIOUS = re.compile(r"error|fail|exception|abort|fatal|killed|panic|cannot|invalid", re.IGNORECASE)
+_CUT = re.compile(
+    r"(?:\[|<|\.\.\.|…)\s*(?:(?:output|log) )?"
+    r"(?:truncated|\d+ (?:more )?(?:lines|characters|bytes) (?:omitted|truncated|skipped|elided))",
+    re.IGNORECASE,
+)
+
+
+def read_log(lines: Iterable[str]) -> LogFacts:
+    """Read a log, one string a line (with or without its newline), and say what it holds."""
+    reader = _Reader()
+    for batch in _batches(lines):
+        reader.read(batch)
+    return reader.facts()
+
+
+def _batches(lines: Iterable[str]) -> Iterator[list[Line]]:
+    numbered = enumerate(lines, start=1)
+    while batch := [read_line(raw, number) for number, raw in islice(numbered, BATCH)]:
+        yield batch
+
+
+class _Reader:
+    """The state of one pass over a log."""
+
+    def __init__(self) -> None:
+        self._errors: dict[tuple[object, ...], ErrorFact] = {}
+        self._latest: dict[str, tuple[tuple[object, ...], int]] = {}
+        self._tracebacks: dict[str, TracebackReader] = {}
+        self._launches = LaunchTracker()
+        self._details = Details()
+        self._tail: deque[tuple[int, str]] = deque(maxlen=TAIL)
+        self._best: list[tuple[int, str]] = []
+        self._processes: dict[str, None] = {}
+        self._lines = self._characters = self._dropped = 0
+        self._cut = ""
+
+    def read(self, batch: list[Line]) -> None:
+        """Take a few hundred lines; only families whose hints occur in one of them are tried on each."""
+        text = "\n".join(line.text for line in batch)
+        families = families_in(text)
+        details = self._details.worth_reading(text)
+        launches = "_launch: " in text
+        for line in batch:
+            self._read_line(line, families, details, launches)
+        self._lines = batch[-1].number
+        self._characters += len(text) + 1
+        self._tail.extend((line.number, bound(line.text, 300)) for line in batch[-TAIL:] if line.text.strip())
+
+    def _read_line(self, line: Line, families: tuple[Family, ...], details: bool, launches: bool) -> None:
+        if line.process and len(self._processes) < MAX_PROCESSES:
+            self._processes[line.process] = None
+        if launches and self._launches.feed(line):
+            return
+        exception, in_frames = self._trace(line)
+        if in_frames:
+            return
+        if details:
+            self._read_details(line)
+        if families:
+            self._match(line, families, exception)
+
+    def _trace(self, line: Line) -> tuple[PythonException | None, bool]:
+        """The exception that this line belongs to, and whether it is only a frame of a traceback."""
+        key = f"{line.process}|{line.source}"
+        reader = self._tracebacks.get(key)
+        if reader is None or not reader.busy:
+            if "(most recent call " not in line.text and "exception occurred:" not in line.text:
+                return None, False
+            reader = self._tracebacks.setdefault(self._bounded(key), TracebackReader(line.process))
+        role = reader.feed(line.text, line.number)
+        exception = reader.exceptions[-1] if role in ("exception", "message") else None
+        return exception, role == "frame"
+
+    def _bounded(self, key: str) -> str:
+        return key if len(self._tracebacks) < MAX_PROCESSES else next(iter(self._tracebacks))
+
+    def _match(self, line: Line, families: tuple[Family, ...], exception: PythonException | None) -> None:
+        found = find_family(line.text, families)
+        if found is None:
+            self._keep_suspicious(line)
+            return
+        family, fields = found
+        if _WARNING.search(line.text) and family.rank > Rank.CONSEQUENCE:
+            return
+        if self._is_teardown(line):
+            family, fields = BY_ID["cuda_teardown"], {"status": line.text.strip()}
+        self._add(line, family, fields, exception)
+
+    def _is_teardown(self, line: Line) -> bool:
+        """Whether this is the text of the `terminate` that follows a failed destructor of the model."""
+        if "what():" not in line.text:
+            return False
+        return any(
+            error.family.id == "cuda_teardown"
+            and error.process == line.process
+            and line.number - error.line <= 5
+            for error in self._errors.values()
+        )
+
+    def _add(
+        self, line: Line, family: Family, fields: dict[str, str], exception: PythonException | None
+    ) -> None:
+        stable = sorted(item for item in fields.items() if item[0] not in _VOLATILE)
+        key = (family.id, line.process, *stable)
+        self._latest[line.process] = (key, line.number)
+        known = self._errors.get(key)
+        if known is not None:
+            self._errors[key] = replace(known, count=known.count + 1, exception=known.exception or exception)
+            return
+        if len(self._errors) >= MAX_ERRORS and not self._make_room(family.rank):
+            self._dropped += 1
+            return
+        fields = {name: bound(value, 300) for name, value in fields.items()}
+        self._errors[key] = ErrorFact(
+            family, fields, line.number, bound(line.text), family.candidates, 1, line.process, exception
+        )
+
+    def _make_room(self, rank: Rank) -> bool:
+        """Drop the last of the lowest errors if it is lower than `rank`."""
+        lowest = min(reversed(self._errors), key=lambda key: self._errors[key].rank)
+        if self._errors[lowest].rank >= rank:
+            return False
+        del self._errors[lowest]
+        self._dropped += 1
+        return True
+
+    def _read_details(self, line: Line) -> None:
+        """Add what a following line says (kernel, operator, size of a difference) to the error before it."""
+        fields = self._details.feed(line)
+        latest = self._latest.get(line.process)
+        if not fields or latest is None or line.number - latest[1] > 40:
+            return
+        error = self._errors.get(latest[0])
+        if error is not None:
+            self._errors[latest[0]] = replace(error, fields={**fields, **error.fields})
+
+    def _keep_suspicious(self, line: Line) -> None:
+        if _CUT.search(line.text):
+            self._cut = self._cut or f"line {line.number} says that text was left out"
+        if len(self._best) < MAX_BEST and _SUSPICIOUS.search(line.text):
+            self._best.append((line.number, bound(line.text, 300)))
+
+    def facts(self) -> LogFacts:
+        """Close the stream and join what was found."""
+        for reader in self._tracebacks.values():
+            reader.finish()
+        exceptions = sorted(
+            (item for reader in self._tracebacks.values() for item in reader.exceptions),
+            key=lambda item: item.line,
+        )
+        threads = tuple(item for reader in self._tracebacks.values() for item in reader.threads)
+        errors = sorted((settle_exception(error) for error in self._errors.values()), key=lambda e: e.line)
+        root = choose_root(errors, exceptions)
+        return LogFacts(
+            root=refine(root, errors, threads) if root else None,
+            errors=tuple(errors),
+            exceptions=tuple(exceptions),
+            threads=threads,
+            last_launch=self._launches.open_launch(),
+            launches=self._launches.finished,
+            locations=self._details.locations(),
+            versions=self._details.versions,
+            processes=tuple(self._processes),
+            lines=self._lines,
+            characters=self._characters,
+            dropped_errors=self._dropped,
+            truncated=self._truncated(),
+            best_lines=tuple(self._best),
+            tail=tuple(self._tail),
+        )
+
+    def _truncated(self) -> str:
+        open_since = [reader.open_since for reader in self._tracebacks.values() if reader.open_since]
+        if open_since:
+            return f"the traceback of line {max(open_since)} has no last line"
+        return self._cut

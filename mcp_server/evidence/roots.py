@@ -1,0 +1,137 @@
+"""Which error of a log is the cause, and what its category may be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from mcp_server.evidence.facts import ErrorFact, Frame, PythonException, ThreadStack, last_chain
+from mcp_server.evidence.families import BY_ID, Rank
+from mcp_server.model import Category
+
+_COMPILE_FILE = re.compile(
+    r"[/\\]torch[/\\](?:_inductor|_dynamo|export|fx|_functorch|_export)[/\\]|[/\\]triton[/\\]"
+)
+_OWN_CHECK = re.compile(r"(?:raise|assert)\b|self\.fail\(|sys\.exit\(")
+_STAGES: tuple[tuple[re.Pattern[str], Category], ...] = (
+    (
+        re.compile(r"\b(?:load_constants|update_constant_buffer|swap_constant_buffer|load_state_dict)\b"),
+        "constants",
+    ),
+    (re.compile(r"\b(?:aoti_load_package|load_package|AOTIModelPackageLoader|aot_load)\b"), "toolchain"),
+    (re.compile(r"\b(?:aoti_compile_and_package|aot_compile)\b"), "compile_failure"),
+)
+_NO_STAGE_FAMILIES = frozenset(
+    {"segfault", "heap_corruption", "aborted", "killed", "terminate", "generic_api_call"}
+)
+_DEVICE_STATUS: tuple[tuple[str, tuple[Category, ...]], ...] = (
+    (
+        "device-side assert",
+        ("index_out_of_bounds", "input_mismatch", "device_mismatch", "illegal_memory_access"),
+    ),
+    (
+        "illegal memory access",
+        ("illegal_memory_access", "device_mismatch", "input_mismatch", "index_out_of_bounds"),
+    ),
+    ("address space", ("illegal_memory_access", "device_mismatch", "input_mismatch", "index_out_of_bounds")),
+    ("misaligned", ("illegal_memory_access", "input_mismatch")),
+    ("out of memory", ("out_of_memory",)),
+)
+_NOT_FINITE = re.compile(r"(?<![\w.])(?:nan|inf)(?![\w.])", re.IGNORECASE)
+_SCALAR_INPUT = "input"
+
+
+def choose_root(errors: Sequence[ErrorFact], exceptions: Sequence[PythonException]) -> ErrorFact | None:
+    """The error of the highest rank; of equals, one that ended the program, else the first.
+
+    An error of the last traceback's chain is preferred among equals, since earlier ones were survived. Noise
+    is never a root.
+    """
+    known = [error for error in errors if error.rank > Rank.NOISE]
+    if not known:
+        return None
+    best = max(error.rank for error in known)
+    equals = sorted((error for error in known if error.rank == best), key=lambda error: error.line)
+    chain = last_chain(exceptions)
+    fatal = [error for error in equals if error.exception is not None and error.exception in chain]
+    return (fatal or equals)[0]
+
+
+def settle_exception(error: ErrorFact) -> ErrorFact:
+    """Put an exception that has no family of its own into one by where it was raised."""
+    if error.family.id != "python_exception" or error.exception is None or not error.exception.frames:
+        return error
+    family = BY_ID[_exception_family(error.exception)]
+    return replace(error, family=family, candidates=family.candidates)
+
+
+def _exception_family(exception: PythonException) -> str:
+    inner = exception.frames[-1]
+    if inner.user:
+        checks = _OWN_CHECK.match(inner.code) is not None or exception.type.endswith("AssertionError")
+        return "own_check" if checks else "script_exception"
+    if _COMPILE_FILE.search(inner.file) and any(_is_compile_call(frame) for frame in exception.frames):
+        return "compiler_exception"
+    return "python_exception"
+
+
+def _is_compile_call(frame: Frame) -> bool:
+    return "compile" in frame.function or "export" in frame.function or "lower" in frame.function
+
+
+def refine(root: ErrorFact, errors: Iterable[ErrorFact], threads: Sequence[ThreadStack]) -> ErrorFact:
+    """Reorder the root's candidates by what else the log says."""
+    root = _with_device_status(root, errors)
+    root = _with_stage(root, _root_frames(root, threads))
+    root = _with_values(root, errors)
+    return _with_operator(root)
+
+
+def _root_frames(root: ErrorFact, threads: Sequence[ThreadStack]) -> tuple[Frame, ...]:
+    if root.exception is not None:
+        return root.exception.frames
+    return next((thread.frames for thread in threads if thread.current), ())
+
+
+def _with_device_status(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
+    """Replace a library's empty status by what CUDA's teardown says that the device met."""
+    if root.family.id not in {"cublas_status", "generic_api_call", "shim_call", "nccl"}:
+        return root
+    statuses = " ".join(error.fields.get("status", "") for error in errors if error is not root)
+    for text, candidates in _DEVICE_STATUS:
+        if text in statuses:
+            fields = {**root.fields, "device_status": text}
+            return replace(root, fields=fields, candidates=candidates)
+    return root
+
+
+def _with_stage(root: ErrorFact, frames: Sequence[Frame]) -> ErrorFact:
+    if root.family.id not in _NO_STAGE_FAMILIES:
+        return root
+    for frame in reversed(frames):
+        for pattern, category in _STAGES:
+            if pattern.search(frame.function) or pattern.search(frame.code):
+                return replace(root, candidates=_first(category, root.candidates))
+    return root
+
+
+def _with_values(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
+    """Differences or messages that are not finite make the numbers, not the code path, the first suspect."""
+    if root.family.id not in {"tensors_not_close", "own_check", "script_says_nan"}:
+        return root
+    nan_seen = any(error.family.id == "not_close_nan" for error in errors) or _NOT_FINITE.search(root.text)
+    return replace(root, candidates=_first("nan_or_inf", root.candidates)) if nan_seen else root
+
+
+def _with_operator(root: ErrorFact) -> ErrorFact:
+    """`Error in op: input` blames the caller's tensor, any other name blames the operator."""
+    if root.family.id != "size_stride_assert" or "op" not in root.fields:
+        return root
+    if root.fields["op"].strip() == _SCALAR_INPUT:
+        return replace(root, candidates=("input_mismatch", "shape_out_of_range"))
+    return replace(root, candidates=("custom_op",))
+
+
+def _first(category: Category, candidates: tuple[Category, ...]) -> tuple[Category, ...]:
+    return (category, *(other for other in candidates if other != category))

@@ -1,0 +1,148 @@
+"""Python tracebacks and faulthandler stacks in a stream of lines, chained exceptions included."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from mcp_server.evidence.facts import Frame, PythonException, Relation, ThreadStack
+from mcp_server.evidence.text import bound
+
+Role = Literal["none", "frame", "exception", "message"]
+
+MAX_FRAMES = 120
+MAX_MESSAGE_LINES = 60
+MAX_KEPT = 40
+
+_START = "Traceback (most recent call last):"
+_STACK_START = re.compile(
+    r"\s*(?P<thread>(?:Current thread|Thread|Stack).*?)\s*\(most recent call first\):\s*$"
+)
+_FRAME = re.compile(
+    r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+)| in (?P<fault>.+))?'
+)
+_EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<message>.*))?$")
+_LIBRARY = re.compile(
+    r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<frozen |^<__array_function__|"
+    r"[/\\]c[a-z2-7]{51}\.py$|[/\\]torch[/\\](?:_inductor|_dynamo|export|fx|_functorch)[/\\]"
+)
+_RELATIONS: dict[str, Relation] = {
+    "The above exception was the direct cause of the following exception:": "cause",
+    "During handling of the above exception, another exception occurred:": "during",
+}
+
+
+def is_user_file(file: str) -> bool:
+    """False for installed libraries, the standard library and code that Inductor wrote."""
+    return _LIBRARY.search(file) is None
+
+
+class TracebackReader:
+    """Feed it the lines of one process; it tells what each line is, and keeps what was complete."""
+
+    def __init__(self, process: str = "") -> None:
+        self.process = process
+        self.exceptions: list[PythonException] = []
+        self.threads: list[ThreadStack] = []
+        self.open_since = 0
+        self._frames: list[Frame] = []
+        self._relation: Relation = ""
+        self._message_lines = 0
+        self._stack: tuple[str, bool, int] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether the next line may belong to a traceback that has begun."""
+        return self.open_since > 0 or self._stack is not None or self._message_lines > 0
+
+    def feed(self, text: str, number: int) -> Role:
+        """Take one line and say what it is."""
+        if _START in text:
+            self._begin(number)
+            return "frame"
+        if "most recent call first" in text and (stack := _STACK_START.match(text)):
+            self._begin_stack(stack["thread"], number)
+            return "frame"
+        if self._stack is not None:
+            return self._feed_stack(text)
+        if self.open_since:
+            return self._feed_frames(text, number)
+        return self._feed_message(text)
+
+    def finish(self) -> None:
+        """The stream ended: keep a stack that was being read."""
+        self._end_stack()
+
+    def _begin(self, number: int) -> None:
+        self._end_stack()
+        self.open_since, self._frames, self._message_lines = number, [], 0
+
+    def _feed_frames(self, text: str, number: int) -> Role:
+        body = text.lstrip("|+ ") if text.lstrip().startswith(("|", "+")) else text
+        frame = _FRAME.match(body)
+        if frame:
+            self._add_frame(frame)
+            return "frame"
+        if text.startswith("  ") or not text.strip():
+            self._add_code(text.strip())
+            return "frame"
+        found = _EXCEPTION.match(body)
+        if found is None:
+            return "none"
+        self._end_exception(found["type"], found["message"] or "", number)
+        return "exception"
+
+    def _end_exception(self, type_name: str, message: str, number: int) -> None:
+        exception = PythonException(
+            type_name, bound(message), tuple(self._frames), number, self._relation, self.process
+        )
+        if len(self.exceptions) >= MAX_KEPT:
+            del self.exceptions[MAX_KEPT // 2]
+        self.exceptions.append(exception)
+        self.open_since, self._relation, self._message_lines = 0, "", MAX_MESSAGE_LINES
+
+    def _add_frame(self, found: re.Match[str]) -> None:
+        file = found["file"]
+        function = (found["function"] or found["fault"] or "").strip()
+        frame = Frame(bound(file, 300), int(found["line"]), bound(function, 200), user=is_user_file(file))
+        if len(self._frames) >= MAX_FRAMES:
+            del self._frames[MAX_FRAMES // 2]
+        self._frames.append(frame)
+
+    def _add_code(self, code: str) -> None:
+        if self._frames and code and not self._frames[-1].code and code.strip("^~ "):
+            last = self._frames[-1]
+            self._frames[-1] = Frame(last.file, last.line, last.function, bound(code, 200), last.user)
+
+    def _feed_message(self, text: str) -> Role:
+        relation = _RELATIONS.get(text.strip(" |"))
+        if relation is not None:
+            self._relation = relation
+            return "frame"
+        if self._message_lines > 0:
+            self._message_lines -= 1
+            return "message"
+        return "none"
+
+    def _begin_stack(self, thread: str, number: int) -> None:
+        self._end_stack()
+        self.open_since = 0
+        self._stack, self._frames = (bound(thread, 100), thread.startswith("Current"), number), []
+
+    def _feed_stack(self, text: str) -> Role:
+        found = _FRAME.match(text)
+        if found:
+            self._add_frame(found)
+            return "frame"
+        if text.startswith("  "):
+            return "frame"
+        self._end_stack()
+        return "none"
+
+    def _end_stack(self) -> None:
+        if self._stack is None:
+            return
+        thread, current, number = self._stack
+        if len(self.threads) < MAX_KEPT:
+            self.threads.append(ThreadStack(thread, current, tuple(reversed(self._frames)), number))
+        self._stack, self._frames = None, []
