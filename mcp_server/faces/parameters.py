@@ -1,0 +1,116 @@
+"""Command-line parameters made from an operation's argument model, and the way back."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+from pydantic.fields import FieldInfo
+
+from mcp_server.errors import ProblemError
+from mcp_server.faces.arguments import validated
+from mcp_server.operations.arguments import Arguments, WorkloadArguments
+from mcp_server.operations.workload import is_exported_program
+
+# The command waits for the end, so these mean nothing to it.
+NOT_ON_THE_COMMAND_LINE = frozenset({"wait_s"})
+
+SHORT_NAMES = {"inputs": "-i", "env": "-e"}
+TARGET_HELP = "A script (.py), a package or exported program (.pt2), or a program to run."
+REST_HELP = "Arguments of the script or program; put -- before those that start with a dash."
+
+Option = inspect.Parameter
+
+
+def parameters_of(model: type[Arguments]) -> list[Option]:
+    """The signature of the command: positionals first, then one option per field."""
+    fields = {
+        name: field for name, field in model.model_fields.items() if name not in NOT_ON_THE_COMMAND_LINE
+    }
+    positional = [_required(name, field) for name, field in fields.items() if field.is_required()]
+    if issubclass(model, WorkloadArguments):
+        positional = [
+            _parameter("target", Annotated[str, typer.Argument(help=TARGET_HELP)], ""),
+            _parameter("rest", Annotated[list[str], typer.Argument(help=REST_HELP)], []),
+        ]
+    return positional + [_option(name, field) for name, field in fields.items() if not field.is_required()]
+
+
+def arguments_of(model: type[Arguments], given: Mapping[str, Any]) -> Arguments:
+    """The validated arguments of a command line. Raises ProblemError."""
+    values = {
+        name: _from_text(name, model.model_fields[name], value)
+        for name, value in given.items()
+        if name in model.model_fields
+    }
+    if given.get("target"):
+        values.update(target_values(given["target"], list(given["rest"])))
+    return validated(model, values)
+
+
+def target_values(target: str, rest: list[str]) -> dict[str, Any]:
+    """What a positional target stands for: told by its name and, for a .pt2, by its content."""
+    if target.endswith(".py"):
+        return {"script": target, "script_args": rest}
+    if not target.endswith(".pt2"):
+        return {"command": [target, *rest]}
+    if rest:
+        raise ProblemError(
+            "a .pt2 takes no arguments", value=" ".join(rest), allowed="options such as --inputs"
+        )
+    return {"exported" if is_exported_program(Path(target)) else "package": target}
+
+
+def _required(name: str, field: FieldInfo) -> Option:
+    return _parameter(name, Annotated[str, typer.Argument(help=field.description)], Option.empty)
+
+
+def _option(name: str, field: FieldInfo) -> Option:
+    names = [f"--{name.replace('_', '-')}", *([SHORT_NAMES[name]] if name in SHORT_NAMES else [])]
+    info = typer.Option(*names, help=field.description, show_default=False)
+    default = [] if field.annotation == dict[str, str] else field.default
+    return _parameter(name, Annotated[_shell_type(field), info], default)
+
+
+def _parameter(name: str, annotation: object, default: object) -> Option:
+    return Option(name, Option.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _shell_type(field: FieldInfo) -> Any:
+    """The type on the command line: NAME=VALUE for a mapping, text for anything that is not simple."""
+    if field.annotation in (bool, int, float, str):
+        return field.annotation
+    if field.annotation in (list[str], dict[str, str]):
+        return list[str]
+    return list[int] if field.annotation == list[int] else str
+
+
+def _from_text(name: str, field: FieldInfo, value: Any) -> Any:
+    if field.annotation == dict[str, str]:
+        return dict(_pair(name, item) for item in value)
+    if isinstance(value, str) and str not in (field.annotation, *get_args(field.annotation)):
+        return _json_value(name, value)
+    return value
+
+
+def _pair(name: str, text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise ProblemError(
+            f"--{name} wants NAME=VALUE", value=text, allowed=f"such as --{name} OMP_NUM_THREADS=1"
+        )
+    return key, value
+
+
+def _json_value(name: str, text: str) -> Any:
+    """Structured options are JSON; a bare word, as a choice is, stands for itself."""
+    if not text.startswith(("[", "{")):
+        return text
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ProblemError(f"--{name} is not JSON ({error})", value=text[:120]) from error

@@ -1,0 +1,142 @@
+"""The MCP server class: tools declared by the table, strict arguments, both result channels complete."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp_types import CallToolResult, TextContent, Tool, ToolAnnotations
+
+from mcp_server.errors import ProblemError
+from mcp_server.faces.arguments import closest, validated
+from mcp_server.faces.shorten import compact
+from mcp_server.operations.arguments import Arguments
+from mcp_server.operations.declaration import Declaration
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[str], Awaitable[None]]
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ToolFace:
+    """A declared tool and what answers its calls with a result that fits the limit."""
+
+    declaration: Declaration
+    answer: Callable[[Any, Progress], Awaitable[Result]]
+
+
+class ToolServer(MCPServer[Any]):
+    """An MCPServer whose tools come from declarations instead of function signatures.
+
+    The SDK drops unknown arguments, parses JSON inside strings and coerces types (mcp 2.3
+    `func_metadata`); validating against the model here does none of that.
+    """
+
+    def __init__(self, name: str, tools: Sequence[ToolFace], **settings: Any) -> None:
+        super().__init__(name, **settings)
+        self._faces = {tool.declaration.name: tool for tool in tools}
+
+    async def list_tools(self) -> list[Tool]:
+        return [_tool(face.declaration) for face in self._faces.values()]
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> CallToolResult:
+        """Both channels carry the same JSON; a problem is an error result that says what to do instead."""
+        try:
+            face = self._face(name)
+            checked: Arguments = validated(face.declaration.arguments, arguments)
+            return _complete(await face.answer(checked, _progress(context)))
+        except ProblemError as problem:
+            return _failed(problem)
+        except Exception as error:
+            log.exception("%s failed", name)
+            return _failed(_bug(name, error))
+
+    def _face(self, name: str) -> ToolFace:
+        if name not in self._faces:
+            known = ", ".join(self._faces)
+            raise ProblemError(f"unknown tool {name!r}{closest(name, self._faces)}", allowed=known)
+        return self._faces[name]
+
+
+def input_schema(model: type[Arguments]) -> dict[str, Any]:
+    """The model's JSON schema without the titles that pydantic adds, which no client needs."""
+    schema: dict[str, Any] = _without_titles(model.model_json_schema())
+    schema.pop("description", None)
+    return schema
+
+
+def _tool(declaration: Declaration) -> Tool:
+    hints = declaration.hints
+    return Tool(
+        name=declaration.name,
+        title=declaration.title,
+        description=declaration.description,
+        input_schema=input_schema(declaration.arguments),
+        annotations=ToolAnnotations(
+            title=declaration.title,
+            read_only_hint=hints.read_only,
+            destructive_hint=hints.destructive,
+            idempotent_hint=hints.idempotent,
+            open_world_hint=hints.open_world,
+        ),
+    )
+
+
+def _without_titles(schema: Any) -> Any:
+    """Drops `title: "..."` keywords; a property that is named title is a mapping and stays."""
+    if isinstance(schema, dict):
+        return {
+            key: _without_titles(value)
+            for key, value in schema.items()
+            if not (key == "title" and isinstance(value, str))
+        }
+    return [_without_titles(item) for item in schema] if isinstance(schema, list) else schema
+
+
+def _progress(context: Context[Any, Any] | None) -> Progress:
+    """Progress notifications, numbered; nothing goes out unless the client sent a progress token."""
+    sent = 0
+
+    async def report(message: str) -> None:
+        nonlocal sent
+        sent += 1
+        if context is not None:
+            await context.report_progress(sent, None, message)
+
+    return report
+
+
+def _complete(result: Result) -> CallToolResult:
+    return CallToolResult(content=[TextContent(type="text", text=compact(result))], structured_content=result)
+
+
+def _failed(problem: ProblemError) -> CallToolResult:
+    error = {
+        "what": problem.what,
+        "value": _shown(problem.value),
+        "allowed": problem.allowed,
+        "next": problem.next_call,
+    }
+    said = {name: text for name, text in error.items() if text not in (None, "")}
+    text = TextContent(type="text", text=str(problem)[:4000])
+    return CallToolResult(content=[text], structured_content={"error": said}, is_error=True)
+
+
+def _shown(value: object) -> str | None:
+    return None if value is None else str(value)[:500]
+
+
+def _bug(name: str, error: Exception) -> ProblemError:
+    """Not the text of the exception: it may hold anything. The traceback is in the server's log."""
+    return ProblemError(
+        f"{name} failed inside aoti-debug with {type(error).__name__}: this is a bug of aoti-debug",
+        next_call="see the server's stderr for the traceback",
+    )
