@@ -15,8 +15,8 @@ from types import TracebackType
 
 import anyio
 
-from mcp_server.errors import ProblemError
 from mcp_server.jobs.lines import LineReader
+from mcp_server.jobs.private import cause, storing
 
 MIB = 1 << 20
 READ_BYTES = 1 << 18
@@ -35,8 +35,8 @@ class BoundedFile:
     """A file that keeps its first `head` and its last `tail` bytes.
 
     While it is written the tail is a ring behind the head, so that the disk never holds more than both;
-    `close` puts it in order and writes the line at the gap. OSError of a full disk is raised by `close`:
-    the child runs on meanwhile.
+    `close` puts it in order and writes the line at the gap. After a failed write (a full disk) the rest is
+    only counted, and `error` says why: the child's ending is worth more than its last words.
     """
 
     def __init__(self, path: Path, caps: Caps) -> None:
@@ -44,7 +44,8 @@ class BoundedFile:
         self._caps = caps
         self._file = path.open("w+b", buffering=0)
         self._total = 0
-        self._error: OSError | None = None
+        self._refused = 0
+        self.error = ""
 
     @property
     def dropped(self) -> int:
@@ -52,20 +53,20 @@ class BoundedFile:
         return max(0, self._total - self._caps.head - self._caps.tail)
 
     def write(self, data: bytes) -> None:
-        if self._error is None:
-            try:
-                self._write(data)
-            except OSError as error:
-                self._error = error
-
-    def _write(self, data: bytes) -> None:
         view = memoryview(data)
-        while view:
-            place, room = self._place()
-            part = view[:room]
-            written = os.pwrite(self._file.fileno(), part, place)
-            self._total += written
-            view = view[written:]
+        while view and not self.error:
+            view = view[self._write_some(view) :]
+        self._refused += len(view)
+
+    def _write_some(self, view: memoryview) -> int:
+        place, room = self._place()
+        try:
+            written = os.pwrite(self._file.fileno(), view[:room], place)
+        except OSError as error:
+            self.error = cause(error)
+            return 0
+        self._total += written
+        return written
 
     def _place(self) -> tuple[int, int]:
         """Offset of the next byte in the file, and how many bytes fit there in a row."""
@@ -77,12 +78,13 @@ class BoundedFile:
 
     def close(self) -> int:
         """Put the tail in order; the number of bytes left out."""
-        try:
-            if self._error is not None:
-                raise self._error
-            return self._join() if self.dropped else 0
-        finally:
-            self._file.close()
+        with self._file:
+            try:
+                joined = self._join() if self.dropped else 0
+            except OSError as error:
+                self.error = cause(error)
+                joined = self.dropped
+        return joined + self._refused
 
     def _join(self) -> int:
         head, tail = self._caps.head, self._caps.tail
@@ -145,12 +147,8 @@ class Capture:
     ) -> None:
         caps = caps or Caps()
         self.paths = {name: directory / f"{name}.log" for name in ("stdout", "stderr", "output")}
-        try:
+        with storing(directory):
             self._files = {name: BoundedFile(path, caps) for name, path in self.paths.items()}
-        except OSError as error:
-            raise ProblemError(
-                f"cannot write a job's output: {error.strerror}", value=str(directory)
-            ) from error
         self._joined = InOrder(self._files["output"])
         self._lines = {name: LineReader(on_line) for name in ("stdout", "stderr")} if on_line else {}
         out, self.stdout = raw_terminal() if terminal else os.pipe()
@@ -159,6 +157,7 @@ class Capture:
         for fd in self._sources.values():
             os.set_blocking(fd, False)
         self.dropped = 0
+        self.note = ""
         self._scope = anyio.CancelScope(shield=True)
 
     def __enter__(self) -> Capture:
@@ -206,18 +205,10 @@ class Capture:
         self._joined.finish()
         for reader in self._lines.values():
             reader.finish()
-        errors = []
-        for name, file in self._files.items():
-            try:
-                left_out = file.close()
-            except OSError as error:
-                errors.append(error)
-            else:
-                self.dropped = left_out if name == "output" else self.dropped
-        if errors:
-            raise ProblemError(
-                f"cannot keep a job's output: {errors[0].strerror}", value=str(self.paths["output"])
-            )
+        left_out = {name: file.close() for name, file in self._files.items()}
+        self.dropped = left_out["output"]
+        error = next((file.error for file in self._files.values() if file.error), "")
+        self.note = f"the output is incomplete: {error}" if error else ""
 
 
 def read_some(fd: int) -> bytes | None:

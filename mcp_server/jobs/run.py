@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import Child
 from mcp_server.jobs.endings import Stop, decode, oom_kill_count
 from mcp_server.jobs.environment import child_environment
+from mcp_server.jobs.gpus import device_names, leased
 from mcp_server.jobs.output import Capture
+from mcp_server.jobs.strays import MARK, kill_marked
 from mcp_server.jobs.types import Command, Finished
 
 DRAIN_S = 2.0  # for output that is still in the pipes when every process is gone
@@ -25,13 +29,29 @@ async def run(command: Command, directory: Path, *, on_line: Callable[[str], Non
     """Run `command`, keep its output in `directory`, and say how it ended.
 
     Writes `output.log`, `stdout.log` and `stderr.log`. `on_line` gets cleaned, bounded lines of both streams
-    as they arrive. When this returns or is cancelled, no process of the command is left. A command that fails or
-    cannot be started is a result; raises ProblemError for impossible arguments and for a directory that
-    cannot be written.
+    as they arrive, and a line when the command has to wait for a GPU (the time limit begins after that).
+    When this returns or is cancelled, no process of the command is left. A command that fails or cannot be
+    started is a result; raises ProblemError for impossible arguments and for a directory that cannot be
+    written.
     """
-    if command.timeout_s <= 0:
+    if not command.timeout_s > 0:
         raise ProblemError("no time to run in", value=command.timeout_s, allowed="seconds above 0")
     env = child_environment({**(PLAIN_TERMINAL if command.terminal else {}), **command.env}, command.unset)
+    if not command.gpus:
+        return await _run(command, env, directory, on_line)
+    names = device_names(command.gpus, env.get("CUDA_VISIBLE_DEVICES"))
+    async with leased(names, str(directory), on_wait=on_line) as leases:
+        return await _run(command, env, directory, on_line, leases)
+
+
+async def _run(
+    command: Command,
+    env: dict[str, str],
+    directory: Path,
+    on_line: Callable[[str], None] | None,
+    leases: Sequence[int] = (),
+) -> Finished:
+    mark = env[MARK] = secrets.token_hex(16)
     with Capture(directory, terminal=command.terminal, on_line=on_line) as capture:
         started, kills = time.monotonic(), oom_kill_count()
         child = Child.start(
@@ -41,41 +61,46 @@ async def run(command: Command, directory: Path, *, on_line: Callable[[str], Non
             stdout=capture.stdout,
             stderr=capture.stderr,
             memory_bytes=command.memory_bytes,
+            keep_fds=leases,
         )
         capture.started()
-        stop = await _see_through(child, capture, command.timeout_s)
+        stop = await _see_through(child, capture, command.timeout_s, mark)
         wall_s = time.monotonic() - started
-    report = child.report()
     limit = f"did not end within {command.timeout_s:g} s" if stop == "timeout" else ""
-    decoded = decode(report, stop, limit=limit, oom_kills=oom_kill_count() - kills)
+    ended = decode(child.report(), stop, limit=limit, oom_kills=oom_kill_count() - kills)
     return Finished(
-        ending=decoded.ending,
-        returncode=decoded.returncode,
-        signal=decoded.signal,
+        ending=ended.ending,
+        returncode=ended.returncode,
+        signal=ended.signal,
         wall_s=wall_s,
         output=capture.paths["output"],
         stdout=capture.paths["stdout"],
         stderr=capture.paths["stderr"],
         dropped_bytes=capture.dropped,
-        note=decoded.note,
+        note="; ".join(filter(None, (ended.note, capture.note))),
     )
 
 
-async def _see_through(child: Child, capture: Capture, timeout_s: float) -> Stop | None:
+async def _see_through(child: Child, capture: Capture, timeout_s: float, mark: str) -> Stop | None:
     """Wait for the end or bring it about; the reason if the end was ours."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(capture.pump)
         try:
-            with anyio.move_on_after(timeout_s) as limit:
+            with anyio.move_on_after(timeout_s):
                 await child.ended()
+            in_time = child.has_ended
         finally:
             with anyio.CancelScope(shield=True):
-                await _end(child, capture)
-    return "timeout" if limit.cancelled_caught else None
+                await _end(child, mark)
+            capture.end_within(DRAIN_S)
+    return None if in_time else "timeout"
 
 
-async def _end(child: Child, capture: Capture) -> None:
+async def _end(child: Child, mark: str) -> None:
+    """Leave no process, whoever is killed on the way."""
     if not child.has_ended:
         await child.stop()
     await child.close()
-    capture.end_within(DRAIN_S)
+    report = child.report()
+    if report.status is None or report.left:
+        await anyio.to_thread.run_sync(kill_marked, mark)

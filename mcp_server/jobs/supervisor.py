@@ -18,7 +18,7 @@ Linux only. Out of reach: processes that the job hands to a daemon (docker, syst
 """
 
 # pathlib and contextlib would cost 5 ms a start:
-# ruff: noqa: PTH, SIM105
+# ruff: noqa: PTH123, PTH208, SIM105
 
 import ctypes
 import os
@@ -258,7 +258,10 @@ def silence() -> None:
 def main() -> None:
     fd, argv = int(sys.argv[1]), sys.argv[3:]
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    cwd, memory_limit, env = read_request(fd)
+    try:
+        cwd, memory_limit, env = read_request(fd)
+    except EOFError:
+        os._exit(1)
     supervisor = Supervisor(fd, memory_limit)
     if supervisor.start(argv, cwd, env):
         supervisor.watch()

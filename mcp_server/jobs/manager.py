@@ -1,0 +1,237 @@
+"""Work under a handle: it outlives the request that began it, and ends with the server."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup
+from pydantic import BaseModel, Field, ValidationError
+
+from mcp_server.errors import ProblemError
+from mcp_server.jobs.lines import clean
+from mcp_server.jobs.private import storing
+from mcp_server.jobs.store import JobDirectory, Store
+from mcp_server.model import Record
+
+State = Literal["running", "finished", "failed", "stopped"]
+
+PROGRESS_LINES = 20
+PROGRESS_WIDTH = 300
+FOREIGN_POLL_S = 0.2
+RESULT_FILE = "result.json"
+
+
+class Problem(Record):
+    """A `ProblemError` as data."""
+
+    what: str
+    value: str | None = None
+    allowed: str = ""
+    next_call: str = ""
+
+
+class JobState(Record):
+    """Where a job stands. `finished` has a result, `failed` and `stopped` have a problem.
+
+    A workload that fails is a finished job; `failed` means that the tool could not do its part.
+    `wall_s` is seconds since the start, `progress` the last lines of it.
+    """
+
+    job_id: str
+    kind: str
+    state: State
+    wall_s: float
+    progress: list[str] = Field(default_factory=list)
+    result: dict[str, Any] | None = None
+    problem: Problem | None = None
+
+
+class Job:
+    """Work that runs. What it is handed: a directory for its files and a place to report progress."""
+
+    def __init__(self, directory: JobDirectory) -> None:
+        self.directory = directory
+        self.done = anyio.Event()
+        self.scope = anyio.CancelScope()
+        self.state: JobState | None = None
+        self._started = time.monotonic()
+        self._progress: deque[str] = deque(maxlen=PROGRESS_LINES)
+
+    @property
+    def id(self) -> str:
+        return self.directory.id
+
+    @property
+    def path(self) -> Path:
+        return self.directory.path
+
+    def progress(self, line: str) -> None:
+        """Tell whoever waits what is being done."""
+        text = clean(line).replace("\n", " ").strip()
+        if text:
+            self._progress.append(text[:PROGRESS_WIDTH])
+
+    def look(self) -> JobState:
+        return self.state or self.state_as("running")
+
+    def state_as(self, state: State, **what: Any) -> JobState:
+        return JobState(
+            job_id=self.id,
+            kind=self.directory.kind,
+            state=state,
+            wall_s=round(time.monotonic() - self._started, 3),
+            progress=list(self._progress),
+            **what,
+        )
+
+
+Work = Callable[[Job], Awaitable[BaseModel]]
+
+
+class Manager:
+    """The jobs of this server. Made by `Manager.open`, which ends them all when it is left."""
+
+    def __init__(self, store: Store, tasks: TaskGroup) -> None:
+        self.store = store
+        self._tasks = tasks
+        self._jobs: dict[str, Job] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, store: Store) -> AsyncIterator[Manager]:
+        async with anyio.create_task_group() as tasks:
+            yield cls(store, tasks)
+            tasks.cancel_scope.cancel()
+
+    def start(self, kind: str, work: Work) -> Job:
+        """Begin `work` in the background. Raises ProblemError when no directory can be made for it."""
+        job = Job(self.store.create(kind))
+        self._jobs[job.id] = job
+        self._tasks.start_soon(self._see_through, job, work)
+        return job
+
+    async def wait(self, job_id: str, wait_s: float) -> JobState:
+        """The job's state as soon as it has ended, at the latest after `wait_s` seconds.
+
+        Raises ProblemError for a handle that is malformed, unknown or swept away.
+        """
+        job = self._jobs.get(job_id)
+        with anyio.move_on_after(wait_s):
+            await (job.done.wait() if job else self._foreign_end(job_id))
+        return job.look() if job else self._from_disk(job_id)
+
+    async def stop(self, job_id: str) -> JobState:
+        """End a job and all its processes; the state of one that has ended already stays as it is.
+
+        Raises ProblemError for an unknown handle, and for a job of another server.
+        """
+        job = self._jobs.get(job_id)
+        if job:
+            job.scope.cancel()
+            await job.done.wait()
+            return job.look()
+        state = self._from_disk(job_id)
+        if state.state == "running":
+            raise ProblemError("the job runs under another server; stop it there", value=job_id)
+        return state
+
+    def running(self) -> list[str]:
+        """Handles of this server's jobs that have not ended."""
+        return [job.id for job in self._jobs.values() if job.state is None]
+
+    async def _see_through(self, job: Job, work: Work) -> None:
+        try:
+            with job.scope:
+                job.state = await _outcome(job, work)
+        finally:
+            job.state = job.state or job.state_as("stopped", problem=Problem(what="the job was stopped"))
+            self._put_away(job)
+        await anyio.to_thread.run_sync(self._sweep)
+
+    def _put_away(self, job: Job) -> None:
+        """Keep the state on disk, and in memory only when the disk refuses it."""
+        try:
+            save(job.path, job.look())
+            del self._jobs[job.id]
+        except ProblemError as error:
+            job.progress(f"the result is kept until the server ends: {error}")
+        finally:
+            job.directory.release()
+            job.done.set()
+
+    def _sweep(self) -> None:
+        with suppress(ProblemError):  # the next job that needs room reports it
+            self.store.sweep()
+
+    async def _foreign_end(self, job_id: str) -> None:
+        while self._from_disk(job_id).state == "running":
+            await anyio.sleep(FOREIGN_POLL_S)
+
+    def _from_disk(self, job_id: str) -> JobState:
+        directory = self.store.find(job_id)
+        saved = load(directory.path)
+        if saved:
+            return saved
+        running = self.store.is_running(directory)
+        problem = (
+            None if running else Problem(what="the server ended before the job did", next_call="run it again")
+        )
+        return load(directory.path) or JobState(
+            job_id=job_id,
+            kind=directory.kind,
+            state="running" if running else "stopped",
+            wall_s=0.0,
+            problem=problem,
+        )
+
+
+async def _outcome(job: Job, work: Work) -> JobState:
+    try:
+        result = await work(job)
+    except Exception as error:
+        return job.state_as("failed", problem=_problem(job, error))
+    return job.state_as("finished", result=result.model_dump(mode="json"))
+
+
+def _problem(job: Job, error: BaseException) -> Problem:
+    """What to tell of an error; one that nobody foresaw leaves its stack in the job's directory."""
+    error = innermost(error)
+    if isinstance(error, ProblemError):
+        value = None if error.value is None else str(error.value)
+        return Problem(what=error.what, value=value, allowed=error.allowed, next_call=error.next_call)
+    stack = "".join(traceback.format_exception(error))
+    try:
+        (job.path / "traceback.log").write_text(stack)
+    except OSError:
+        job.progress("the stack of the error could not be written")
+    return Problem(what=f"defect in this tool: {type(error).__name__}: {clean(str(error))[:500]}")
+
+
+def innermost(error: BaseException) -> BaseException:
+    """The error itself: a task group wraps what its tasks raise."""
+    inner = getattr(error, "exceptions", ())
+    return innermost(inner[0]) if len(inner) == 1 else error
+
+
+def save(path: Path, state: JobState) -> None:
+    """Write the state whole or not at all. Raises ProblemError when the disk refuses."""
+    with storing(path):
+        draft = path / f"{RESULT_FILE}.draft"
+        draft.write_text(state.model_dump_json(indent=1))
+        draft.replace(path / RESULT_FILE)
+
+
+def load(path: Path) -> JobState | None:
+    """The state kept in a job's directory; None when there is none, or none that this version reads."""
+    try:
+        return JobState.model_validate_json((path / RESULT_FILE).read_bytes())
+    except (OSError, ValidationError):
+        return None

@@ -1,0 +1,101 @@
+"""Directories and locks that belong to this user alone."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mcp_server.errors import ProblemError
+
+PRIVATE = 0o700
+ANOTHER_STATE = "set AOTI_DEBUG_STATE to a directory of yours that has room and can be written"
+
+_CAUSES = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "permission is denied",
+    errno.EPERM: "permission is denied",
+    errno.ENAMETOOLONG: "the path is too long",
+}
+
+
+def cause(error: OSError) -> str:
+    """The failure in words."""
+    return _CAUSES.get(error.errno or 0, error.strerror or type(error).__name__)
+
+
+@contextmanager
+def storing(path: Path) -> Iterator[None]:
+    """Turn a failed write below `path` into a ProblemError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise ProblemError(
+            f"cannot store a job: {cause(error)}", value=str(path), next_call=ANOTHER_STATE
+        ) from error
+
+
+def private_directory(path: Path) -> Path:
+    """Make `path` (mode 0700) or take what is there, if it is a directory of this user and no link.
+
+    Raises ProblemError for a link, another user's directory, or one that cannot be made.
+    """
+    with storing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(mode=PRIVATE)
+        except FileExistsError:
+            _check_ours(path)
+        path.chmod(PRIVATE)
+    return path
+
+
+def _check_ours(path: Path) -> None:
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise ProblemError("not a directory, or a link to one", value=str(path), next_call=ANOTHER_STATE)
+    if found.st_uid != os.getuid():
+        raise ProblemError("the directory belongs to another user", value=str(path), next_call=ANOTHER_STATE)
+
+
+def open_lock(path: Path) -> int:
+    """A descriptor to lock; never follows a link. The lock goes when its last copy is closed."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def try_lock(path: Path) -> int | None:
+    """Take the lock at `path`; None when someone has it, in this process or another."""
+    fd = open_lock(path)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if is_current(fd, path):
+            return fd
+    except BlockingIOError:
+        pass
+    os.close(fd)
+    return None
+
+
+def is_current(fd: int, path: Path) -> bool:
+    """Whether the open file is still the one at `path`: a cleaner of old files may have removed it."""
+    try:
+        return os.fstat(fd).st_ino == path.stat().st_ino
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock at `path`, waiting for it: for moments only."""
+    fd = open_lock(path)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,204 @@
+"""Where jobs keep their files: one private directory, one folder a job, a cap on all of them together."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from mcp_server.errors import ProblemError
+from mcp_server.jobs.private import locked, private_directory, storing, try_lock
+
+CAP_BYTES = 4 << 30
+CAP_JOBS = 500
+SCHEME = "aoti-debug://jobs/"
+
+_JOB_ID = re.compile(r"job_[0-9a-f]{8}")
+_DOOMED = "doomed-"
+
+
+def state_root(environ: Mapping[str, str] | None = None) -> Path:
+    """AOTI_DEBUG_STATE, else XDG_STATE_HOME/aoti-debug, else ~/.local/state/aoti-debug."""
+    env = os.environ if environ is None else environ
+    if env.get("AOTI_DEBUG_STATE"):
+        return Path(env["AOTI_DEBUG_STATE"]).expanduser().absolute()
+    base = env.get("XDG_STATE_HOME", "")
+    # The XDG base directory specification tells to ignore relative paths.
+    home = Path(base) if base.startswith("/") else Path.home() / ".local" / "state"
+    return home / "aoti-debug"
+
+
+@dataclass(frozen=True)
+class JobDirectory:
+    """A job's folder. `lock` is held by the server that runs the job; None when it was only looked up."""
+
+    id: str
+    path: Path
+    kind: str
+    number: int
+    lock: int | None = field(default=None, compare=False)
+
+    def release(self) -> None:
+        """Say that the job runs no more: from now on a sweep may remove it."""
+        if self.lock is not None:
+            os.close(self.lock)
+            object.__setattr__(self, "lock", None)
+
+    def uri(self, path: Path) -> str:
+        """Address of a file in this folder; raises ProblemError for one outside."""
+        try:
+            inside = path.relative_to(self.path)
+        except ValueError:
+            raise ProblemError("the file is not in the job's directory", value=str(path)) from None
+        return f"{SCHEME}{self.id}/{quote(inside.as_posix())}"
+
+
+class Store:
+    """The folders of all jobs of this user, of this server and of others on the same state directory."""
+
+    def __init__(
+        self, root: Path | None = None, *, cap_bytes: int = CAP_BYTES, cap_jobs: int = CAP_JOBS
+    ) -> None:
+        self.root = private_directory(root or state_root())
+        self.jobs = private_directory(self.root / "jobs")
+        self._cap_bytes = cap_bytes
+        self._cap_jobs = cap_jobs
+
+    def create(self, kind: str) -> JobDirectory:
+        """A new, empty folder, locked as running. Raises ProblemError when it cannot be stored."""
+        with storing(self.jobs), self._exclusive():
+            number = self._next_number()
+            job_id = self._unused_id()
+            path = self.jobs / job_id
+            path.mkdir(mode=0o700)
+            lock = try_lock(path / "running.lock")
+            (path / "job.json").write_text(json.dumps({"kind": kind, "number": number}))
+        return JobDirectory(job_id, path, kind, number, lock)
+
+    def find(self, job_id: str) -> JobDirectory:
+        """The folder of a job; raises ProblemError for what is no handle, unknown, or swept away."""
+        if not _JOB_ID.fullmatch(job_id):
+            raise ProblemError("not a job handle", value=job_id, allowed="job_ and 8 hexadecimal digits")
+        path = self.jobs / job_id
+        if path.is_symlink() or not path.is_dir():
+            raise ProblemError(
+                "no such job; it never ran on this machine, or was swept away to make room",
+                value=job_id,
+                next_call="run the tool again",
+            )
+        kind, number = read_card(path)
+        return JobDirectory(job_id, path, kind, number)
+
+    def ids(self) -> list[str]:
+        """Handles of all jobs, oldest first."""
+        return [path.name for path in self._by_age()]
+
+    def is_running(self, job: JobDirectory) -> bool:
+        """Whether some server, this one or another, still runs the job."""
+        if job.lock is not None:
+            return True
+        lock = try_lock(job.path / "running.lock")
+        if lock is not None:
+            os.close(lock)
+        return lock is None
+
+    def path_of(self, uri: str) -> Path:
+        """The file behind an artifact's address.
+
+        Raises ProblemError for another scheme, a path that leaves the job's folder (by `..` or by a link that
+        the workload left there), and for what is no regular file.
+        """
+        job_id, slash, relative = uri.removeprefix(SCHEME).partition("/")
+        if not uri.startswith(SCHEME) or not slash or "\0" in unquote(relative):
+            raise ProblemError("not an artifact", value=uri, allowed=f"{SCHEME}JOB_ID/PATH")
+        root = self.find(job_id).path.resolve()
+        path = (root / unquote(relative)).resolve()
+        if not path.is_relative_to(root):
+            raise ProblemError("the path leaves the job's directory", value=uri)
+        if not path.is_file():
+            raise ProblemError("the job left no such file", value=uri)
+        return path
+
+    def sweep(self) -> list[str]:
+        """Remove the oldest jobs until both caps hold; never one that runs. The handles removed."""
+        with storing(self.jobs), self._exclusive():
+            doomed = self._over_cap()
+            for path in doomed:
+                path.rename(self.jobs / f"{_DOOMED}{path.name}")
+        for path in self.jobs.glob(f"{_DOOMED}*"):
+            shutil.rmtree(path, ignore_errors=True)
+        return [path.name for path in doomed]
+
+    def _over_cap(self) -> list[Path]:
+        sizes = {path: size_of(path) for path in self._by_age()}
+        total, count = sum(sizes.values()), len(sizes)
+        doomed = []
+        for path, size in sizes.items():
+            if total <= self._cap_bytes and count <= self._cap_jobs:
+                break
+            if not self.is_running(self.find(path.name)):
+                doomed.append(path)
+                total, count = total - size, count - 1
+        return doomed
+
+    def _by_age(self) -> list[Path]:
+        found = [path for path in self.jobs.iterdir() if _JOB_ID.fullmatch(path.name) and path.is_dir()]
+        return sorted(found, key=lambda path: read_card(path)[1])
+
+    def _exclusive(self) -> AbstractContextManager[None]:
+        return locked(self.root / "store.lock")
+
+    def _next_number(self) -> int:
+        """Counts the jobs: their order must not hang on a clock that may be set back."""
+        counter = self.root / "counter"
+        try:
+            number = int(counter.read_text()) + 1
+        except (FileNotFoundError, ValueError):
+            number = 1 + max((read_card(path)[1] for path in self.jobs.iterdir()), default=0)
+        counter.write_text(str(number))
+        return number
+
+    def _unused_id(self) -> str:
+        while (self.jobs / (job_id := f"job_{secrets.token_hex(4)}")).exists():
+            pass
+        return job_id
+
+
+def read_card(path: Path) -> tuple[str, int]:
+    """Kind and number of the job in that folder; ("", 0) when its card was never written whole."""
+    try:
+        card = json.loads((path / "job.json").read_text())
+        return str(card["kind"]), int(card["number"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "", 0
+
+
+def size_of(path: Path) -> int:
+    """Bytes on disk below a folder; links are not followed, and what vanishes meanwhile counts nothing."""
+    return sum(_disk_bytes(entry) for entry in _entries(path))
+
+
+def _entries(path: Path) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as listing:
+            entries = list(listing)
+    except OSError:
+        return
+    for entry in entries:
+        yield entry
+        if entry.is_dir(follow_symlinks=False):
+            yield from _entries(Path(entry.path))
+
+
+def _disk_bytes(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_blocks * 512
+    except OSError:
+        return 0
