@@ -28,14 +28,19 @@ OPERATIONS = {
 }
 
 
-def adopt() -> None:
-    """Make this directory a package under a private name, and take it off `sys.path`."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
-    # Last, so that a file of the working directory shadows no installed module.
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def hide() -> None:
+    """Take this directory off `sys.path`; add the working directory, last, where it shadows no module."""
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != HERE]
     sys.path.append(os.getcwd())
+
+
+def adopt() -> None:
+    """Make this directory a package under a private name."""
     spec = importlib.util.spec_from_file_location(
-        PACKAGE, os.path.join(here, "__init__.py"), submodule_search_locations=[here]
+        PACKAGE, os.path.join(HERE, "__init__.py"), submodule_search_locations=[HERE]
     )
     assert spec is not None and spec.loader is not None
     package = importlib.util.module_from_spec(spec)
@@ -64,6 +69,7 @@ def perform(request: dict[str, Any], report: Any) -> int:
 
 
 def main(argv: list[str]) -> int:
+    hide()
     adopt()
     with open(argv[1], encoding="utf-8") as file:
         request = json.load(file)

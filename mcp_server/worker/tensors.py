@@ -57,6 +57,16 @@ def statistics(tensor: torch.Tensor) -> dict[str, Any]:
     return found
 
 
+def nonfinite(tensor: torch.Tensor) -> dict[str, int]:
+    """Counts of NaN and of infinities, in one pass when there are none."""
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return {"nan": 0, "inf": 0}
+    values = _comparable(tensor)
+    if bool(torch.isfinite(values).all()):
+        return {"nan": 0, "inf": 0}
+    return {"nan": int(torch.isnan(values).sum()), "inf": int(torch.isinf(values).sum())}
+
+
 def _comparable(flat: torch.Tensor) -> torch.Tensor:
     """A dtype on which isnan, min and sum exist: eight-bit floats and bools have few operators."""
     if flat.is_floating_point() and flat.element_size() == 1:

@@ -1,0 +1,208 @@
+"""What the hook tells of loads, constant updates and calls."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+import weakref
+from typing import Any, Callable, Optional
+
+import torch
+
+from .callers import frames
+from .calling import synchronize
+from .failures import TEXT_LIMIT
+from .journal import Journal
+from .layout import CALL_FORMAT, TooLarge, pack, pack_leaves, sharing
+from .storehouse import Storehouse
+from .tensors import layout, nonfinite
+
+# Parameters of the loaders' constructors in torch 2.8-2.15; the binding itself tells no names.
+LOADER_OPTIONS = (
+    "package",
+    "model_name",
+    "run_single_threaded",
+    "num_runners",
+    "device_index",
+    "use_stream_affinity",
+)
+RUNNER_OPTIONS = ("package", "num_runners", "device", "cubin_dir")
+
+
+def failure(error: BaseException) -> dict[str, Any]:
+    return {
+        "type": "{}.{}".format(type(error).__module__, type(error).__qualname__),
+        "text": str(error)[:TEXT_LIMIT],
+    }
+
+
+def capturing() -> bool:
+    """Whether a CUDA graph is being captured: copying from the device would break it."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+class Calls:
+    """Numbers loads, updates and calls of this process, and remembers which loader is which load."""
+
+    def __init__(self, journal: Journal, store: Storehouse) -> None:
+        self.journal = journal
+        self.store = store
+        self.numbers = itertools.count()
+        self.loads: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self.thread = threading.local()
+
+    # Loads
+
+    def loading(self, loader: Any, *args: Any, **kwargs: Any) -> tuple[int, Any, float]:
+        names = LOADER_OPTIONS if "PackageLoader" in type(loader).__name__ else RUNNER_OPTIONS
+        options = {**dict(zip(names, args)), **kwargs}
+        package = os.path.abspath(str(options.pop("package", "")))
+        number = next(self.numbers)
+        kept = self._keep(package)
+        self.journal.event(
+            "loading",
+            load=number,
+            loader=type(loader).__name__,
+            package=package,
+            options=options,
+            frames=frames(),
+            **kept,
+        )
+        return number, loader, time.monotonic()
+
+    def _keep(self, package: str) -> dict[str, Any]:
+        try:
+            return self.store.package(package)
+        except OSError as error:
+            return {"bytes": 0, "sha256": "", "copy": None, "notice": str(error)}
+
+    def loaded(self, state: tuple[int, Any, float], _result: Any, error: Optional[BaseException]) -> None:
+        number, loader, start = state
+        if error is not None:
+            self.journal.event("load_failed", load=number, **failure(error))
+            return
+        self.loads[loader] = number
+        self.journal.event("loaded", load=number, seconds=time.monotonic() - start)
+
+    # Constants
+
+    def updating(self, how: str) -> Callable[..., tuple[int]]:
+        """The `before` of one method that takes a map of constants first."""
+
+        def begin(loader: Any, constants: Any, *args: Any, **kwargs: Any) -> tuple[int]:
+            number = next(self.numbers)
+            path, notice = self._saved(
+                "constants", number, lambda: _pack_constants(constants, self.store.cap)
+            )
+            self.journal.event(
+                "updating",
+                update=number,
+                load=self.loads.get(loader, -1),
+                how=how,
+                arguments=list(args) + list(kwargs.values()),
+                file=path,
+                notice=notice,
+                compiled=_names(loader),
+                constants={str(name): layout(value) for name, value in constants.items()},
+                frames=frames(),
+            )
+            return (number,)
+
+        return begin
+
+    def updated(self, state: tuple[int], _result: Any, error: Optional[BaseException]) -> None:
+        if error is not None:
+            self.journal.event("update_failed", update=state[0], **failure(error))
+        else:
+            self.journal.event("updated", update=state[0])
+
+    # Calls
+
+    def entering(self, _model: Any, *args: Any, **kwargs: Any) -> bool:
+        """Keep the tree for the call that follows inside: the loader sees tensors only."""
+        self.thread.tree = (args, kwargs)
+        return True
+
+    def leaving(self, _state: bool, _result: Any, _error: Optional[BaseException]) -> None:
+        self.thread.tree = None
+
+    def calling(
+        self, loader: Any, inputs: Any, *_args: Any, **_kwargs: Any
+    ) -> tuple[int, int, Optional[str], float]:
+        number = next(self.numbers)
+        load = self.loads.get(loader, -1)
+        flat = [leaf for leaf in inputs if isinstance(leaf, torch.Tensor)]
+        path, notice = self._saved("inputs", number, lambda: self._pack(inputs))
+        self.journal.event(
+            "calling",
+            call=number,
+            load=load,
+            thread=threading.get_ident(),
+            thread_name=threading.current_thread().name,
+            leaves=[layout(leaf) for leaf in flat],
+            sharing=sharing(flat),
+            file=path,
+            notice=notice,
+            frames=frames(),
+        )
+        return number, load, path, time.monotonic()
+
+    def _pack(self, inputs: Any) -> dict[str, Any]:
+        tree, self.thread.tree = getattr(self.thread, "tree", None), None
+        if tree is not None:
+            return pack(tree[0], tree[1], self.store.cap)
+        return {"format": CALL_FORMAT, "leaves": pack_leaves(list(inputs), self.store.cap), "spec": ""}
+
+    def _saved(self, kind: str, number: int, make: Callable[[], Any]) -> tuple[Optional[str], str]:
+        """(path, "") or (None, why not)."""
+        if capturing():
+            return None, "a CUDA graph was being captured"
+        try:
+            return self.store.save(kind, number, make()), ""
+        except (TooLarge, OSError, RuntimeError) as error:
+            return None, "{}: {}".format(type(error).__name__, error)[:500]
+
+    def called(
+        self, state: tuple[int, int, Optional[str], float], result: Any, error: Optional[BaseException]
+    ) -> None:
+        number, load, path, start = state
+        seconds = time.monotonic() - start
+        if error is not None:
+            self.journal.event("call_failed", call=number, seconds=seconds, **failure(error))
+            return
+        facts = [_output(leaf) for leaf in result]
+        self.journal.event("called", call=number, seconds=seconds, outputs=facts)
+        odd = any("unreadable" in fact or fact.get("nan") or fact.get("inf") for fact in facts)
+        self.store.retire(path, load, odd)
+
+
+def _names(loader: Any) -> list[str]:
+    """Names of the constants that the model was compiled with."""
+    if hasattr(loader, "get_constant_fqns"):
+        return sorted(loader.get_constant_fqns())
+    return sorted(loader.get_constant_names_to_original_fqns().values())
+
+
+def _pack_constants(constants: Any, cap: int) -> dict[str, Any]:
+    names = [str(name) for name in constants]
+    return dict(zip(names, pack_leaves(list(constants.values()), cap)))
+
+
+def _output(leaf: Any) -> dict[str, Any]:
+    """Layout, and how many values are NaN or infinite.
+
+    This waits for the device: a fault of the call's kernels then shows here, as `unreadable`, and not at some
+    later line. The error itself stays with the CUDA context and reaches the program as before.
+    """
+    if not isinstance(leaf, torch.Tensor):
+        return {"value": repr(leaf)[:200]}
+    facts = layout(leaf)
+    if capturing():
+        return facts
+    try:
+        synchronize()
+    except RuntimeError as error:
+        return {**facts, "unreadable": str(error)[:2000]}
+    return {**facts, **nonfinite(leaf.detach())}

@@ -1,0 +1,105 @@
+"""What the hook tells of compiles, and of comparisons that the script itself makes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from typing import Any, Callable, Optional
+
+import torch
+
+from .callers import frames
+from .capture_calls import failure
+from .journal import Journal
+from .layout import storage_bytes
+from .report import plain
+from .storehouse import Storehouse
+from .tensors import leaves
+
+FLAGS = ("TORCH", "PYTORCH", "AOT", "INDUCTOR", "TRITON", "CXX", "CC", "OMP_NUM_THREADS", "CUDA")
+
+
+class Compiles:
+    """Numbers the compiles of this process."""
+
+    def __init__(self, journal: Journal, store: Storehouse) -> None:
+        self.journal = journal
+        self.store = store
+        self.numbers = itertools.count()
+        self.thread = threading.local()
+
+    def compiling(self, how: str) -> Callable[..., Optional[tuple[int, float]]]:
+        """The `before` of one compiling function. A compile inside a compile is part of the outer one."""
+
+        def begin(program: Any, *_args: Any, **kwargs: Any) -> Optional[tuple[int, float]]:
+            if getattr(self.thread, "depth", 0):
+                return None
+            number = next(self.numbers)
+            configs = kwargs.get("inductor_configs") or kwargs.get("options") or {}
+            path, notice = self._exported(program, number)
+            self.journal.event(
+                "compiling",
+                compile=number,
+                how=how,
+                exported=path,
+                notice=notice,
+                package_path=_path(kwargs.get("package_path")),
+                configs=configs,
+                configs_exact=plain(configs) == configs,
+                flags={name: value for name, value in os.environ.items() if name.startswith(FLAGS)},
+                torch=torch.__version__,
+                frames=frames(),
+            )
+            self.thread.depth = 1
+            return number, time.monotonic()
+
+        return begin
+
+    def _exported(self, program: Any, number: int) -> tuple[Optional[str], str]:
+        """Save the program before it is compiled, since compiling may not come back."""
+        if not isinstance(program, torch.export.ExportedProgram):
+            return None, "no exported program was given, but a " + type(program).__name__
+        held = [*program.state_dict.values(), *program.constants.values()]
+        size = storage_bytes([value for value in held if isinstance(value, torch.Tensor)])
+        if size > self.store.cap:
+            return None, "its {} bytes of weights are above the cap of {}".format(size, self.store.cap)
+        path = self.journal.path("exported-{}-{}.pt2".format(os.getpid(), number))
+        try:
+            torch.export.save(program, path)
+        except Exception as error:
+            return None, "torch.export.save: {}".format(error)[:500]
+        return path, ""
+
+    def compiled(self, state: tuple[int, float], result: Any, error: Optional[BaseException]) -> None:
+        self.thread.depth = 0
+        seconds = time.monotonic() - state[1]
+        if error is not None:
+            self.journal.event("compile_failed", compile=state[0], seconds=seconds, **failure(error))
+        else:
+            self.journal.event("compiled", compile=state[0], seconds=seconds, package=_path(result))
+
+    def asserting(self, actual: Any, expected: Any, *_args: Any, **_kwargs: Any) -> tuple[Any, Any]:
+        return actual, expected
+
+    def asserted(self, state: tuple[Any, Any], _result: Any, error: Optional[BaseException]) -> None:
+        """Tell a failed comparison and keep both sides: the expected one is the script's own reference."""
+        if not isinstance(error, AssertionError):
+            return
+        tensors = [[leaf for _, leaf in leaves(side) if isinstance(leaf, torch.Tensor)] for side in state]
+        path = None
+        if storage_bytes(tensors[0] + tensors[1]) <= self.store.cap:
+            record = {
+                "actual": [t.detach() for t in tensors[0]],
+                "expected": [t.detach() for t in tensors[1]],
+            }
+            path = self.store.save("assertion", next(self.numbers), record)
+        self.journal.event("assertion_failed", file=path, frames=frames(), **failure(error))
+
+
+def _path(value: Any) -> Optional[str]:
+    """A path as text; a list of generated files by its first; a buffer has none."""
+    if isinstance(value, (str, os.PathLike)):
+        return os.path.abspath(os.fspath(value))
+    return _path(value[0]) if isinstance(value, list) and value else None

@@ -1,0 +1,111 @@
+"""`compare`: two sets of outputs, from files or made here."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+
+from .calling import call
+from .eager import evaluate
+from .failures import Refused
+from .imports import import_all
+from .inputs import flatten, load_file, read
+from .loading import load
+from .report import Report
+from .transforms import apply
+
+# Relative and absolute tolerance of one model's output: looser than torch.testing's defaults, which are meant
+# for single operators; whole numbers and bools must be equal.
+TOLERANCES = {
+    "float64": (1e-7, 1e-7),
+    "float32": (1e-4, 1e-4),
+    "float16": (1e-2, 1e-2),
+    "bfloat16": (3e-2, 3e-2),
+    "complex64": (1e-4, 1e-4),
+    "complex128": (1e-7, 1e-7),
+}
+EIGHT_BIT = (1.5e-1, 1.5e-1)
+
+
+def operate(request: dict[str, Any], report: Report) -> None:
+    """Event `compared`: `equal`, and `outputs`, one record per pair.
+
+    `expected` and `actual` are each {"file": path}, {"exported": path} or {"package": path, ...}; `inputs`,
+    `seed`, `rtol` and `atol` belong to both.
+    """
+    import_all(list(request.get("extra_imports", ())), report)
+    expected = _outputs({**request, **request["expected"]}, report)
+    actual = _outputs({**request, **request["actual"]}, report)
+    limits = request.get("rtol"), request.get("atol")
+    pairs = [compare(want, got, limits) for want, got in zip(expected, actual)]
+    same_count = len(expected) == len(actual)
+    report.event(
+        "compared",
+        equal=same_count and all(pair["equal"] for pair in pairs),
+        counts=[len(expected), len(actual)],
+        outputs=pairs,
+    )
+
+
+def _outputs(source: dict[str, Any], report: Report) -> list[torch.Tensor]:
+    """The output tensors of one side, flat."""
+    if "file" in source:
+        found = load_file(str(source["file"]))
+    elif "exported" in source:
+        found = evaluate(source, report)
+    elif "package" in source:
+        loader = load(source, report)
+        flat = apply(flatten(read(source), loader.get_call_spec()[0]), list(source.get("changes", ())))
+        found = call(lambda: loader.run(flat), 0, report)
+    else:
+        raise Refused("nothing to compare", sorted(source), "file, exported or package")
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(found) if isinstance(leaf, torch.Tensor)]
+
+
+def tolerance(dtype: torch.dtype) -> tuple[float, float]:
+    if dtype.is_floating_point and torch.finfo(dtype).bits == 8:
+        return EIGHT_BIT
+    return TOLERANCES.get(str(dtype).replace("torch.", ""), (0.0, 0.0))
+
+
+def compare(
+    want: torch.Tensor, got: torch.Tensor, limits: tuple[Optional[float], Optional[float]] = (None, None)
+) -> dict[str, Any]:
+    """Layout differences, counts of differing elements, the largest errors, and the first bad index."""
+    facts: dict[str, Any] = {
+        "shape": [list(want.shape), list(got.shape)],
+        "stride": [want.stride(), got.stride()],
+    }
+    facts["dtype"] = [str(want.dtype).replace("torch.", ""), str(got.dtype).replace("torch.", "")]
+    if want.shape != got.shape or want.dtype != got.dtype:
+        return {"equal": False, **facts}
+    rtol, atol = (own if asked is None else asked for own, asked in zip(tolerance(want.dtype), limits))
+    return {**facts, "rtol": rtol, "atol": atol, **_differences(_wide(want), _wide(got), rtol, atol)}
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """On the CPU, in a dtype that holds every value of the narrower ones; int64 stays exact."""
+    host = tensor.detach().cpu()
+    if host.is_complex():
+        return host.to(torch.complex128)
+    return host.to(torch.float64) if host.is_floating_point() else host.to(torch.int64)
+
+
+def _differences(want: torch.Tensor, got: torch.Tensor, rtol: float, atol: float) -> dict[str, Any]:
+    bad = ~torch.isclose(got, want, rtol=rtol, atol=atol, equal_nan=True)
+    found: dict[str, Any] = {
+        "equal": not bool(bad.any()),
+        "differing": int(bad.sum()),
+        "elements": want.numel(),
+        "nan": [int(torch.isnan(want).sum()), int(torch.isnan(got).sum())],
+    }
+    finite = torch.isfinite(want) & torch.isfinite(got)
+    if finite.any():
+        error = (got[finite] - want[finite]).abs()
+        found["max_abs"] = float(error.max())
+        found["max_rel"] = float((error / want[finite].abs().clamp(min=1e-12)).max())
+    if bad.any():
+        index = tuple(int(i) for i in bad.nonzero()[0])
+        found.update(first_index=list(index), first_values=[want[index].item(), got[index].item()])
+    return found

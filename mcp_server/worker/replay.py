@@ -1,0 +1,76 @@
+"""`replay`: a captured load, its constant updates and its calls, in the captured order."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import torch
+
+from .calling import call, save, tell_inputs
+from .imports import import_all
+from .inputs import Inputs, arrange, flatten, load_file
+from .loading import load
+from .report import Report
+from .transforms import apply
+
+
+def operate(request: dict[str, Any], report: Report) -> None:
+    """Load `package` (or the bare .so `library`) with the captured options, then do each of `steps`.
+
+    A step is {"do": "constants", "file", "how", "arguments"} or {"do": "call", "file"}. Tensors given to
+    `load_constants` stay alive, as a user-managed update needs. `changes` alter the inputs of the last call
+    (see `transforms`); `save_outputs` keeps what it returned.
+    """
+    import_all(list(request.get("extra_imports", ())), report)
+    loader = load_library(request, report) if request.get("library") else load(request, report)
+    alive: list[Any] = []
+    result: Any = None
+    steps = list(request.get("steps", ()))
+    for index, step in enumerate(steps):
+        if step["do"] == "constants":
+            alive.append(_update(loader, step, report))
+        else:
+            changes = list(request.get("changes", ())) if index == len(steps) - 1 else []
+            result = _call(loader, step, index, report, changes)
+    if request.get("save_outputs") and result is not None:
+        save(result, str(request["save_outputs"]), report)
+
+
+RUNNERS: dict[str, Callable[[str, str], Any]] = {
+    "cpu": lambda path, _device: torch._C._aoti.AOTIModelContainerRunnerCpu(path, 1),
+    "cuda": lambda path, device: torch._C._aoti.AOTIModelContainerRunnerCuda(path, 1, device),
+}
+
+
+def load_library(request: dict[str, Any], report: Report) -> Any:
+    """A runner of a bare .so, as `torch._export.aot_load` makes it."""
+    device = str(request.get("device", "cpu"))
+    report.event("loading", package=request["library"], loader="aot_load")
+    runner = RUNNERS[device.split(":")[0]](str(request["library"]), device)
+    report.event("loaded", constants=len(runner.get_constant_names_to_original_fqns()))
+    return runner
+
+
+def _update(loader: Any, step: dict[str, Any], report: Report) -> dict[str, torch.Tensor]:
+    """Apply one captured constant update; the tensors that it was given."""
+    constants = dict(load_file(str(step["file"])))
+    arguments = list(step.get("arguments", ()))
+    report.event("updating_constants", how=step["how"], names=len(constants), arguments=arguments)
+    getattr(loader, str(step["how"]))(constants, *arguments)
+    report.event("updated_constants")
+    return constants
+
+
+def _call(
+    loader: Any, step: dict[str, Any], index: int, report: Report, changes: list[dict[str, Any]]
+) -> Any:
+    report.event("reading_inputs", file=step["file"])
+    inputs = arrange(load_file(str(step["file"])), str(step["file"]))
+    flat = flatten(Inputs(inputs.args, inputs.kwargs, inputs.mapping, inputs.flat), _in_spec(loader))
+    flat = apply(flat, changes)
+    tell_inputs(flat, report)
+    return call(lambda: loader.run(flat), index, report)
+
+
+def _in_spec(loader: Any) -> str:
+    return str(loader.get_call_spec()[0])

@@ -1,0 +1,84 @@
+"""Files of a capture: inputs, constants, packages. Every one has a size cap."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections import deque
+from typing import Any, Optional
+
+import torch
+
+from .journal import Journal
+
+DEFAULT_CAP = 1 << 30  # bytes of one saved call, update or program; AOTI_DEBUG_CAPTURE_CAP overrides
+KEPT = 2  # finished calls of one loaded model whose inputs stay
+ODD = 4  # finished calls whose inputs stay because their outputs are not finite or not readable
+COPY = 256 << 20  # a larger package is linked, not copied
+
+_torch_save = torch.save
+
+
+class Storehouse:
+    """Saves into the journal's directory. `number` gives names that are unique within the process."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.cap = int(os.environ.get("AOTI_DEBUG_CAPTURE_CAP") or DEFAULT_CAP)
+        self.finished: dict[int, deque[str]] = {}
+        self.odd = 0
+
+    def save(self, kind: str, number: int, record: Any) -> str:
+        """Write `record` with torch.save; the path."""
+        path = self.journal.path("{}-{}-{}.pt".format(kind, os.getpid(), number))
+        _torch_save(record, path)
+        return path
+
+    def retire(self, path: Optional[str], load: int, odd: bool) -> None:
+        """A call came back: keep the inputs of the model's last few calls, and of the first odd ones."""
+        if path is None:
+            return
+        if odd and self.odd < ODD:
+            self.odd += 1
+            return
+        kept = self.finished.setdefault(load, deque())
+        kept.append(path)
+        while len(kept) > KEPT:
+            os.unlink(kept.popleft())
+
+    def package(self, path: str) -> dict[str, Any]:
+        """Keep the package as it is now, named by its content: size, sha256 and copy (None if not kept)."""
+        facts: dict[str, Any] = {"bytes": os.path.getsize(path), "sha256": "", "copy": None}
+        if facts["bytes"] > COPY:
+            return {**facts, "copy": self._link(path)}
+        facts["sha256"] = sha256(path)
+        directory = self.journal.path("package-" + facts["sha256"][:16])
+        copy = os.path.join(directory, os.path.basename(path))
+        if not os.path.exists(copy):
+            os.makedirs(directory, exist_ok=True)
+            shutil.copyfile(path, copy + ".partial")
+            os.replace(copy + ".partial", copy)
+        return {**facts, "copy": copy}
+
+    def _link(self, path: str) -> Optional[str]:
+        """A hard link: it outlives the removal of a large file, though not its being rewritten in place."""
+        state = os.stat(path)
+        directory = self.journal.path("package-{}-{}".format(state.st_dev, state.st_ino))
+        link = os.path.join(directory, os.path.basename(path))
+        os.makedirs(directory, exist_ok=True)
+        try:
+            os.link(path, link)
+        except FileExistsError:
+            pass
+        except OSError:
+            return None
+        return link
+
+
+def sha256(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
