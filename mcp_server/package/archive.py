@@ -11,12 +11,13 @@ from mcp_server.package.constants import CompiledConstant, read_constants
 from mcp_server.package.defects import find_defects
 from mcp_server.package.elf import Library, LibraryError, read_library
 from mcp_server.package.foreign import check_is_zip, no_model
-from mcp_server.package.inputs import CompiledInput, Signature, read_signature
+from mcp_server.package.inputs import read_signature
 from mcp_server.package.layout import ModelFiles, find_models, flat_model
 from mcp_server.package.members import Container, DirectoryContainer, Member, ZipContainer, read_text
 from mcp_server.package.metadata import Metadata, read_metadata
 from mcp_server.package.problems import Defect, PackageError
 from mcp_server.package.proxy import ProxyNode, read_proxy_nodes
+from mcp_server.package.signature import CompiledInput, Signature
 from mcp_server.package.weights import Weights, included_in_library, locate_weights, weight_files
 
 DEFAULT_MODEL = "model"

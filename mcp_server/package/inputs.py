@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from mcp_server.package.signature import CompiledDim, CompiledInput, Signature, SymbolDefinition
 from mcp_server.package.treespec import TreeNode, TreeSpecError, leaf_paths, output_paths, read_treespec
 
 _BASE = re.compile(r":\s*AOTInductorModelBase\(\s*(\d+),\s*(\d+)(?:,\s*(\d+))?")
@@ -34,77 +35,6 @@ _INTEGER = re.compile(r"-?\d+")
 
 UNBOUNDED = 2**63 - 1
 """The generator clips an upper bound to this (cpp_wrapper_cpu.py, torch 2.13); it means none."""
-
-
-@dataclass(frozen=True)
-class CompiledDim:
-    """One dimension: a static `size` in elements, or an `expression` with the compiled range.
-
-    `expression` is None when the wrapper does not say which symbol a dynamic dimension is (torch <= 2.12
-    names a symbol only where it is first seen). `lower` and `upper` are inclusive, None when unchecked. They
-    are what code generation knew, which may be tighter than the range that the user gave.
-    """
-
-    index: int
-    size: int | None = None
-    expression: str | None = None
-    lower: int | None = None
-    upper: int | None = None
-
-    def __str__(self) -> str:
-        return str(self.size) if self.size is not None else self.expression or "?"
-
-
-@dataclass(frozen=True)
-class CompiledInput:
-    """One flat input tensor. `name` is the wrapper's, `path` the caller's (None when it cannot be told).
-
-    `strides` in elements; an expression as text, or None, where the stride is symbolic.
-    """
-
-    index: int
-    name: str
-    path: str | None = None
-    dtype: str | None = None
-    dims: tuple[CompiledDim, ...] = ()
-    strides: tuple[int | str | None, ...] = ()
-    device_type: str | None = None
-
-    @property
-    def label(self) -> str:
-        """The name for a person: the caller's where known."""
-        return f"input {self.index} ({self.path or self.name})"
-
-    @property
-    def shape(self) -> str:
-        return f"[{', '.join(str(dim) for dim in self.dims)}]"
-
-
-@dataclass(frozen=True)
-class SymbolDefinition:
-    """`symbol` is read from the size (or stride) of input `name` at `dim`.
-
-    `solution` is the C++ expression over `<name>_size_<dim>` where the dimension is no bare symbol.
-    """
-
-    symbol: str
-    name: str
-    what: str
-    dim: int
-    solution: str | None = None
-
-
-@dataclass(frozen=True)
-class Signature:
-    """Inputs, outputs and symbols of a model; `problems` says what could not be read, with a line."""
-
-    inputs: tuple[CompiledInput, ...] = ()
-    output_count: int | None = None
-    output_paths: tuple[str, ...] = ()
-    in_spec: TreeNode | None = None
-    out_spec: TreeNode | None = None
-    symbols: tuple[SymbolDefinition, ...] = ()
-    problems: tuple[str, ...] = ()
 
 
 @dataclass

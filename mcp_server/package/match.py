@@ -1,0 +1,255 @@
+"""Compares the inputs of a call with what a package was compiled for; nothing runs.
+
+The package's own check (`AOTI_RUNTIME_CHECK_INPUTS`) sees neither rank, relations between dimensions, nor
+structure (torch 2.8-2.15). Here all of them are compared. See `ranges.py` for the two known false alarms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+from mcp_server.model import Fix
+from mcp_server.package.arithmetic import evaluate
+from mcp_server.package.mismatch import GivenTensor, Mismatch, contiguous_strides
+from mcp_server.package.ranges import check_range, check_relations, symbol_values
+from mcp_server.package.signature import CompiledInput, Signature
+
+_MOST_SWAPS = 64
+
+
+def compare_inputs(
+    signature: Signature, given: Sequence[GivenTensor], *, device_index: int | None = None
+) -> list[Mismatch]:
+    """All differences, fatal ones first, then by input. `given` are the flat tensors in calling order.
+
+    `device_index` is the device on which the package is loaded, where the caller chose one.
+    """
+    if len(given) != len(signature.inputs):
+        return [_count(signature, given)]
+    found = [
+        *_swapped(signature, given),
+        *_differences(signature, given),
+        *_device_indices(given, device_index),
+    ]
+    return sorted(found, key=lambda m: (m.severity != "fatal", m.aspect != "order"))
+
+
+def _differences(signature: Signature, given: Sequence[GivenTensor]) -> list[Mismatch]:
+    values = symbol_values(signature, given)
+    pairs = zip(signature.inputs, given, strict=True)
+    alone = [m for item, tensor in pairs for m in _one_input(signature, item, tensor, values)]
+    unrankable = {m.input_index for m in alone if m.aspect == "rank"}
+    related = [m for m in check_relations(signature, given) if m.input_index not in unrankable]
+    return alone + related
+
+
+def _one_input(
+    signature: Signature, item: CompiledInput, tensor: GivenTensor, values: dict[str, int]
+) -> Iterator[Mismatch]:
+    yield from _device(item, tensor)
+    yield from _dtype(item, tensor)
+    if not item.described:
+        return
+    if len(tensor.shape) != len(item.dims):
+        yield _rank(item, tensor)
+        return
+    sizes = [*_sizes(item, tensor), *_ranges(signature, item, tensor)]
+    yield from sizes
+    if not any(m.aspect == "size" for m in sizes):
+        yield from _strides(item, tensor, values)
+
+
+def _count(signature: Signature, given: Sequence[GivenTensor]) -> Mismatch:
+    wanted, got = len(signature.inputs), len(given)
+    names = ", ".join(f"{item.path or item.name} {item.dtype}{item.shape}" for item in signature.inputs[:8])
+    return Mismatch(
+        category="input_mismatch",
+        aspect="count",
+        severity="fatal",
+        sentence=f"the package takes {wanted} tensors and {got} are given",
+        expected=f"{wanted}: {names}",
+        got=str(got),
+        fix=Fix(action="pass every tensor of the exported call, in its order; the rest was fixed at export"),
+    )
+
+
+def _device(item: CompiledInput, tensor: GivenTensor) -> Iterator[Mismatch]:
+    if item.device_type is None or tensor.device_type == item.device_type:
+        return
+    name = _code_name(item)
+    yield Mismatch(
+        category="device_mismatch",
+        aspect="device",
+        severity="fatal",
+        sentence=f"{item.label} is on {tensor.device} and the package was compiled for {item.device_type}",
+        expected=item.device_type,
+        got=tensor.device,
+        fix=Fix(
+            action=f"move it to {item.device_type} before the call",
+            before=name,
+            after=f"{name}.to({item.device_type!r})",
+        ),
+        input_index=item.index,
+    )
+
+
+def _device_indices(given: Sequence[GivenTensor], loaded_on: int | None) -> Iterator[Mismatch]:
+    """Inputs on several devices of a type, or not on the one of the model: no check anywhere sees it."""
+    indices = {index for index, tensor in enumerate(given) if tensor.device_index is not None}
+    devices = {f"{given[index].device_type}:{given[index].device_index}" for index in indices}
+    if loaded_on is not None and loaded_on >= 0:
+        devices |= {f"{given[index].device_type}:{loaded_on}" for index in indices}
+    if len(devices) < 2:
+        return
+    where = ", ".join(sorted(devices))
+    yield Mismatch(
+        category="device_mismatch",
+        aspect="device_index",
+        severity="suspicious",
+        sentence=f"inputs and model are on several devices ({where}); the checks compare the type only",
+        expected="one device",
+        got=where,
+        fix=Fix(action="move every input to the device on which the package is loaded (device_index)"),
+    )
+
+
+def _dtype(item: CompiledInput, tensor: GivenTensor) -> Iterator[Mismatch]:
+    got = tensor.dtype.removeprefix("torch.")
+    if item.dtype is None or got == item.dtype:
+        return
+    name = _code_name(item)
+    yield Mismatch(
+        category="input_mismatch",
+        aspect="dtype",
+        severity="fatal",
+        sentence=f"{item.label} is {got} and was compiled as {item.dtype}: kernels read its bytes as that",
+        expected=item.dtype,
+        got=got,
+        fix=Fix(action="convert it before the call", before=name, after=f"{name}.to(torch.{item.dtype})"),
+        input_index=item.index,
+    )
+
+
+def _rank(item: CompiledInput, tensor: GivenTensor) -> Mismatch:
+    wanted, got = len(item.dims), len(tensor.shape)
+    return Mismatch(
+        category="input_mismatch",
+        aspect="rank",
+        severity="fatal",
+        sentence=f"{item.label} has {got} dimensions {list(tensor.shape)} and was compiled with {wanted} "
+        f"{item.shape}; no run-time check of AOTInductor sees that",
+        expected=f"{wanted}: {item.shape}",
+        got=f"{got}: {list(tensor.shape)}",
+        fix=Fix(action=f"reshape it to {item.shape} (unsqueeze or squeeze) before the call"),
+        input_index=item.index,
+    )
+
+
+def _sizes(item: CompiledInput, tensor: GivenTensor) -> Iterator[Mismatch]:
+    for dim, got in zip(item.dims, tensor.shape, strict=True):
+        if dim.size is not None and dim.size != got:
+            yield Mismatch(
+                category="input_mismatch",
+                aspect="size",
+                severity="fatal",
+                sentence=f"{item.label}: dimension {dim.index} is {got} and was compiled as {dim.size}",
+                expected=str(dim.size),
+                got=str(got),
+                fix=Fix(
+                    action=f"pass {dim.size} there, or export again with dimension {dim.index} dynamic",
+                    before=f"dynamic_shapes has no Dim for dimension {dim.index} of {item.path or item.name}",
+                    after=f"{{{dim.index}: Dim('n', max={max(got, dim.size)})}}",
+                ),
+                input_index=item.index,
+                dim=dim.index,
+            )
+
+
+def _ranges(signature: Signature, item: CompiledInput, tensor: GivenTensor) -> Iterator[Mismatch]:
+    for dim, got in zip(item.dims, tensor.shape, strict=True):
+        if dim.size is None:
+            yield from check_range(item, dim, got, signature.definition(item.name, dim.index))
+
+
+def _strides(item: CompiledInput, tensor: GivenTensor, values: dict[str, int]) -> Iterator[Mismatch]:
+    expected = [_stride(stride, values) for stride in item.strides]
+    wrong = [
+        dim
+        for dim, (want, got) in enumerate(zip(expected, tensor.strides, strict=False))
+        if want is not None and want != got
+    ]
+    if wrong:
+        harmless = tensor.numel <= 1 or all(tensor.shape[dim] == 1 for dim in wrong)
+        yield _stride_mismatch(item, tensor, expected, wrong[0], harmless)
+
+
+def _stride(stride: int | str | None, values: dict[str, int]) -> int | None:
+    if not isinstance(stride, str):
+        return stride
+    value = evaluate(stride, values)
+    return int(value) if value is not None and value.denominator == 1 else None
+
+
+def _stride_mismatch(
+    item: CompiledInput, tensor: GivenTensor, expected: list[int | None], dim: int, harmless: bool
+) -> Mismatch:
+    strides = "(" + ", ".join("?" if stride is None else str(stride) for stride in expected) + ")"
+    effect = (
+        "only dimensions of size 1 differ: harmless to kernels, but AOTI_RUNTIME_CHECK_INPUTS refuses it"
+        if harmless
+        else "kernels step through memory with the compiled strides"
+    )
+    return Mismatch(
+        category="input_mismatch",
+        aspect="stride",
+        severity="suspicious" if harmless else "fatal",
+        sentence=f"{item.label} has strides {tensor.strides} and was compiled for {strides}: {effect}",
+        expected=strides,
+        got=str(tensor.strides),
+        fix=_stride_fix(item, tensor, expected, strides),
+        input_index=item.index,
+        dim=dim,
+    )
+
+
+def _stride_fix(item: CompiledInput, tensor: GivenTensor, expected: list[int | None], strides: str) -> Fix:
+    name = _code_name(item)
+    contiguous = contiguous_strides(tensor.shape)
+    if all(want in (None, have) for want, have in zip(expected, contiguous, strict=True)):
+        return Fix(action="make it contiguous before the call", before=name, after=f"{name}.contiguous()")
+    copy = f"torch.empty_strided({list(tensor.shape)}, {strides}, dtype={name}.dtype, device={name}.device)"
+    return Fix(action="copy it into a tensor of those strides", before=name, after=f"{copy}.copy_({name})")
+
+
+def _swapped(signature: Signature, given: Sequence[GivenTensor]) -> Iterator[Mismatch]:
+    """Two inputs in each other's place: exchanging them removes every fatal difference."""
+    bad = sorted({m.input_index for m in _fatal(signature, given) if m.input_index is not None})
+    for first, second in list(combinations(bad, 2))[:_MOST_SWAPS]:
+        order = list(range(len(given)))
+        order[first], order[second] = second, first
+        if not _fatal(signature, [given[i] for i in order]):
+            yield _swap(signature.inputs[first], signature.inputs[second])
+            return
+
+
+def _fatal(signature: Signature, given: Sequence[GivenTensor]) -> list[Mismatch]:
+    return [m for m in _differences(signature, given) if m.severity == "fatal"]
+
+
+def _swap(first: CompiledInput, second: CompiledInput) -> Mismatch:
+    a, b = _code_name(first), _code_name(second)
+    return Mismatch(
+        category="input_mismatch",
+        aspect="order",
+        severity="fatal",
+        sentence=f"{first.label} and {second.label} are in each other's place: exchanged, both fit",
+        expected=f"{a}, {b}",
+        got=f"{b}, {a}",
+        fix=Fix(action="exchange the two inputs", before=f"model({b}, {a})", after=f"model({a}, {b})"),
+        input_index=first.index,
+    )
+
+
+def _code_name(item: CompiledInput) -> str:
+    return item.path or f"inputs[{item.index}]"
