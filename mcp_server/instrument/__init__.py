@@ -1,1 +1,1 @@
-"""Rebuilds a package with launch probes or sanitizers, from the package alone."""
+"""Rebuilds a finished package from its own wrapper, with launch probes or sanitizers, without its model."""

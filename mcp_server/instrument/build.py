@@ -1,0 +1,161 @@
+"""Rebuilds a package with launch probes or sanitizers. The user's file is only read."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import anyio
+
+from mcp_server.errors import ProblemError
+from mcp_server.instrument import commands
+from mcp_server.instrument.cache import MANIFEST, Cache
+from mcp_server.instrument.digest import digest_file, digest_package, digest_values
+from mcp_server.instrument.model_build import NATIVE, ModelBuild, Rebuilt
+from mcp_server.instrument.pack import write_package
+from mcp_server.instrument.types import Instrumented, Options, Skipped, Timings, Toolchain
+from mcp_server.jobs.types import Command
+from mcp_server.package.archive import Package, open_package
+from mcp_server.steps.context import WORKER_MAIN, Context
+
+PACKAGE = "package.pt2"
+# Sources that decide what a rebuild looks like: a change makes old entries unreachable.
+_OWN_SOURCES = ("commands.py", "rewrite.py", "model_build.py", "native/probes.h", "native/runtime.cpp")
+
+
+@dataclass
+class _Watch:
+    """Seconds since the start of each part."""
+
+    started: float
+    read: float = 0.0
+    compiled: float = 0.0
+
+    def timings(self) -> Timings:
+        now = time.monotonic()
+        return Timings(
+            read_s=round(self.read - self.started, 3),
+            compile_s=round(self.compiled - self.read, 3),
+            pack_s=round(now - self.compiled, 3),
+            total_s=round(now - self.started, 3),
+        )
+
+
+async def instrument(
+    package: Path, options: Options, context: Context, *, python: Path | None = None, cache: Cache | None = None
+) -> Instrumented:
+    """Rebuild every model of `package` for the torch of `python` (default: the context's interpreter).
+
+    Takes seconds the first time, and well under one from the cache. Raises `PackageError` when the package
+    cannot be read, and `ProblemError`, with what to do instead, when it cannot be rebuilt.
+    """
+    watch = _Watch(time.monotonic())
+    models = [open_package(package, name) for name in open_package(package).models]
+    toolchain = await find_toolchain(python or context.python, context)
+    recorded = commands.read_recorded(models[0].wrapper_text)
+    compiler = commands.choose_compiler(options.compiler, recorded.compile)
+    key = await anyio.to_thread.run_sync(_key, package, options, toolchain, compiler)
+    cache = cache or Cache()
+    async with cache.locked(key):
+        entry = cache.find(key)
+        if entry is not None:
+            return _load(entry, package, watch, cached=True)
+        context.progress("rebuilding the package with probes")
+        work = cache.building(key)
+        watch.read = time.monotonic()
+        rebuilt = [
+            await _model(model, options, toolchain, compiler, work, context) for model in models
+        ]
+        watch.compiled = time.monotonic()
+        await anyio.to_thread.run_sync(_pack, models, rebuilt, work)
+        _write_manifest(work, models, rebuilt, _preload(options, compiler))
+        _forget_parts(work)
+        return _load(cache.finish(key, work), package, watch, cached=False)
+
+
+async def find_toolchain(python: Path, context: Context) -> Toolchain:
+    """Ask the interpreter where its torch is. Raises `ProblemError` when it has none."""
+    script = WORKER_MAIN.with_name("toolchain.py")
+    command = Command(argv=(str(python), str(script)), cwd=Path.cwd(), timeout_s=60)
+    finished = await context.run(command, "toolchain")
+    try:
+        facts = json.loads(finished.stdout.read_text())
+    except ValueError:
+        facts = {"error": "it printed no facts"}
+    if "error" in facts:
+        raise ProblemError(
+            f"this interpreter has no torch to build with: {facts['error']}",
+            value=str(python),
+            next_call="pass `python`, or set AOTI_DEBUG_PYTHON, to a Python >= 3.9 that has torch",
+        )
+    lists = {name: tuple(value) for name, value in facts.items() if name != "torch_version"}
+    return Toolchain(torch_version=facts["torch_version"], **lists)
+
+
+def _key(package: Path, options: Options, toolchain: Toolchain, compiler: str) -> str:
+    own = {name: digest_file(NATIVE.parent / name) for name in _OWN_SOURCES}
+    binary = Path(compiler).resolve()
+    stamp = (str(binary), binary.stat().st_mtime_ns)
+    return digest_values([digest_package(package), asdict(options), asdict(toolchain), stamp, own])
+
+
+async def _model(
+    model: Package, options: Options, toolchain: Toolchain, compiler: str, work: Path, context: Context
+) -> Rebuilt:
+    place = work / f"model-{digest_values(model.model_name)[:12]}"
+    place.mkdir()
+    return await ModelBuild(model, options, toolchain, compiler, place, context).build()
+
+
+def _pack(models: list[Package], rebuilt: list[Rebuilt], work: Path) -> None:
+    replaced = {name: path for one in rebuilt for name, path in one.replaced.items()}
+    added = {name: path for one in rebuilt for name, path in one.added.items()}
+    write_package(models[0].container, replaced, added, work / PACKAGE)
+
+
+def _preload(options: Options, compiler: str) -> tuple[str, ...]:
+    """AddressSanitizer must come first; without libstdc++ beside it, it dies at the first throw."""
+    if options.sanitize != "address":
+        return ()
+    names = ("libasan.so", "libstdc++.so.6")
+    found = [commands.runtime_library(compiler, name) for name in names]
+    if None in found:
+        raise ProblemError("the compiler has no AddressSanitizer runtime", value=compiler, allowed="g++ with libasan")
+    return tuple(path for path in found if path)
+
+
+def _write_manifest(work: Path, models: list[Package], rebuilt: list[Rebuilt], preload: tuple[str, ...]) -> None:
+    manifest = {
+        "probed": {m.model_name: len(one.probed) for m, one in zip(models, rebuilt, strict=True)},
+        "skipped": [asdict(skipped) for one in rebuilt for skipped in one.skipped],
+        "notes": [note for one in rebuilt for note in one.notes],
+        "preload": preload,
+    }
+    (work / MANIFEST).write_text(json.dumps(manifest, indent=1))
+
+
+def _forget_parts(work: Path) -> None:
+    """Keep the package and the manifest only."""
+    import shutil
+
+    for part in work.iterdir():
+        if part.is_dir():
+            shutil.rmtree(part)
+
+
+def _load(entry: Path, package: Path, watch: _Watch, *, cached: bool) -> Instrumented:
+    manifest = json.loads((entry / MANIFEST).read_text())
+    if cached:
+        watch.read = watch.compiled = time.monotonic()
+    return Instrumented(
+        package=entry / PACKAGE,
+        original=package,
+        probed=manifest["probed"],
+        skipped=tuple(Skipped(**skipped) for skipped in manifest["skipped"]),
+        preload=tuple(manifest["preload"]),
+        cached=cached,
+        timings=watch.timings(),
+        notes=tuple(manifest["notes"]),
+    )

@@ -1,0 +1,188 @@
+"""The compile and link commands that a wrapper records, made safe and fit for this machine.
+
+A package is untrusted: of its recorded commands only flags of known, harmless forms are kept, and never a
+path of a compiler, a plugin, a response file or a linker script.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcp_server.errors import ProblemError
+from mcp_server.instrument.types import Toolchain
+
+COMPILERS = ("g++", "c++", "clang++")
+
+_COMPILE = re.compile(r"^// Compile cmd\n// (.*)$", re.M)
+_LINK = re.compile(r"^// Link cmd\n// (.*)$", re.M)
+_COMPILER = re.compile(r"(?:g\+\+|c\+\+|clang\+\+)(?:-\d+)?")
+_DEFINE = re.compile(r"[A-Za-z_]\w*(?:=[\w.:+\-]*)?")
+# One alternative for each family: language, code generation (by name), machine, warnings off, standard.
+_FLAG = re.compile(
+    r"-std=(?:c|gnu)\+\+\w+|-O[0-3s]|-fopenmp|-pedantic|-pthread|-w|-Wall|-Wno-[\w\-]+|-m[\w.\-]+(?:=[\w.\-]+)?"
+    r"|-f(?:no-)?(?:PIC|pic|exceptions|rtti|omit-frame-pointer|trapping-math|finite-math-only|signed-zeros"
+    r"|unsafe-math-optimizations|math-errno|associative-math|reciprocal-math|tree-loop-vectorize|lto"
+    r"|strict-aliasing|inline-functions|visibility-inlines-hidden)"
+    r"|-ffp-contract=\w+|-fexcess-precision=\w+|-fvisibility=\w+"
+)
+_REPLACED = re.compile(r"-O\w|-g\d?|-w|-Wall|-pedantic|-f(?:no-)?lto")
+_SANE_PATH = re.compile(r"/[\w./+\-@]*")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The last pair of commands of a source file, as words. torch appends a pair at each compile."""
+
+    compile: tuple[str, ...]
+    link: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What is kept of a recorded command; `includes` are its -I directories; `dropped` is what was not known."""
+
+    kept: tuple[str, ...]
+    includes: tuple[str, ...]
+    dropped: tuple[str, ...]
+
+    @property
+    def defines(self) -> frozenset[str]:
+        return frozenset(flag[2:] for flag in self.kept if flag.startswith("-D"))
+
+
+def read_recorded(source: str) -> Recorded:
+    """Raises `ProblemError` when the source holds no pair of commands."""
+    compiles, links = _COMPILE.findall(source), _LINK.findall(source)
+    if not compiles or not links:
+        raise ProblemError(
+            "the wrapper records no compile command, so it cannot be rebuilt",
+            next_call="compile_with_flags on the exported program",
+        )
+    return Recorded(_words(compiles[-1]), _words(links[-1]))
+
+
+def _words(line: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(line))
+    except ValueError as error:
+        raise ProblemError(f"the recorded command cannot be read: {error}", value=line[:200]) from error
+
+
+def safe_flags(command: Sequence[str]) -> Flags:
+    """Sort the words of a recorded compile command; inputs, output and precompiled headers go silently."""
+    kept: list[str] = []
+    includes: list[str] = []
+    dropped: list[str] = []
+    for flag, value in _pairs(command[1:]):
+        if flag == "-D" and _DEFINE.fullmatch(value):
+            kept.append(f"-D{value}")
+        elif flag == "-I" and _SANE_PATH.fullmatch(value):
+            includes.append(value)
+        elif not value and _FLAG.fullmatch(flag):
+            kept.append(flag)
+        elif flag not in ("-include", "-o", "-c", "-shared") and not _is_input(flag):
+            dropped.append(f"{flag} {value}".strip())
+    return Flags(tuple(kept), tuple(includes), tuple(dropped))
+
+
+def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Flags with their value; -D and -I join theirs or take the next word."""
+    rest = iter(words)
+    for word in rest:
+        if word in ("-D", "-I", "-include", "-o"):
+            yield word, next(rest, "")
+        elif word[:2] in ("-D", "-I") and len(word) > 2:
+            yield word[:2], word[2:]
+        else:
+            yield word, ""
+
+
+def _is_input(word: str) -> bool:
+    return not word.startswith(("-", "@")) or _REPLACED.fullmatch(word) is not None
+
+
+def compile_command(
+    compiler: str,
+    flags: Flags,
+    toolchain: Toolchain,
+    source: str,
+    target: str,
+    extra: Iterable[str] = (),
+) -> tuple[str, ...]:
+    """argv that compiles `source` to the object `target` with this interpreter's headers.
+
+    The recorded include directories come last: they serve only what this torch does not have (headers of
+    custom operators). `-w`, since warnings of generated code are nobody's business here.
+    """
+    kept = [flag for flag in flags.kept if not _REPLACED.fullmatch(flag)]
+    cuda = toolchain.cuda_include if "USE_CUDA" in flags.defines else ()
+    found = [path for path in flags.includes if Path(path).is_dir()]
+    paths = dict.fromkeys((*toolchain.include, *cuda, *found))
+    return (compiler, *kept, "-w", *extra, *(f"-I{path}" for path in paths), "-c", source, "-o", target)
+
+
+_LIBRARIES = frozenset({"torch", "torch_cpu", "torch_cuda", "c10", "c10_cuda", "gomp", "omp", "iomp5", "cuda"})
+
+
+def link_command(
+    compiler: str, recorded: Sequence[str], toolchain: Toolchain, inputs: Sequence[str], target: str
+) -> tuple[str, ...]:
+    """argv that links `inputs` into the library `target`.
+
+    Libraries are taken from a fixed set; whatever else the original needed it still brings in itself, being a
+    dependency of the result (see link.py).
+    """
+    wanted = [word for word in recorded if word.startswith("-l") and word[2:] in _LIBRARIES]
+    places = (*toolchain.library, *toolchain.cuda_library)
+    libraries = [word for word in wanted if word != "-lcuda" or _links_cuda(places)]
+    return (
+        *(compiler, "-shared", "-fPIC", "-o", target, *inputs),
+        *("-Wl,-rpath,$ORIGIN", "-Wl,--no-as-needed", *(f"-L{path}" for path in places), *libraries),
+    )
+
+
+def _links_cuda(places: Iterable[str]) -> bool:
+    """Whether a libcuda.so to link against exists; without a driver there is none, and none is needed."""
+    return any((Path(place) / "libcuda.so").exists() for place in (*places, "/usr/lib/x86_64-linux-gnu"))
+
+
+def choose_compiler(asked: str | None, recorded: Sequence[str]) -> str:
+    """The full path of a C++ compiler on PATH: the asked one, the recorded name, else any.
+
+    A compiler whose libstdc++ exists only as an archive is passed over: a library with its own copy crashes in
+    std::regex (seen with torch 2.11). Raises `ProblemError` when none is left.
+    """
+    name = Path(recorded[0]).name if recorded else ""
+    names = [asked] if asked else [name if _COMPILER.fullmatch(name) else "g++", *COMPILERS]
+    paths = [path for path in (shutil.which(name) for name in names) if path]
+    usable = next((path for path in paths if _has_shared_runtime(path)), None)
+    if usable is None:
+        raise ProblemError(
+            "no C++ compiler with a shared libstdc++ is on PATH",
+            value=", ".join(paths) or asked,
+            allowed="g++ or clang++ that can build for this torch",
+            next_call="install g++; without it use compile_with_flags where torch finds a compiler",
+        )
+    return usable
+
+
+def _has_shared_runtime(compiler: str) -> bool:
+    done = subprocess.run(
+        [compiler, "-print-file-name=libstdc++.so"], capture_output=True, text=True, timeout=20, check=False
+    )
+    return done.returncode == 0 and done.stdout.startswith("/")
+
+
+def runtime_library(compiler: str, name: str) -> str | None:
+    """The path of one of the compiler's own libraries (libasan.so), or None."""
+    done = subprocess.run(
+        [compiler, f"-print-file-name={name}"], capture_output=True, text=True, timeout=20, check=False
+    )
+    path = Path(done.stdout.strip())
+    return str(path.resolve()) if done.returncode == 0 and path.is_absolute() and path.exists() else None

@@ -1,0 +1,417 @@
+// The probe runtime: writes the journal, synchronises, stops, calls a subscriber.
+//
+// Compiled once, without torch headers, and linked into every rebuilt wrapper. All state has internal linkage:
+// several instrumented libraries in one process must not share it (GNU unique symbols would).
+#include "probes.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <stdexcept>
+#include <string>
+
+// The stable C shim of libtorch, present in torch 2.8-2.15.
+extern "C" {
+std::int32_t aoti_torch_layout_strided();
+int aoti_torch_is_defined(AtenTensorOpaque*, bool*);
+int aoti_torch_get_layout(AtenTensorOpaque*, std::int32_t*);
+int aoti_torch_get_data_ptr(AtenTensorOpaque*, void**);
+int aoti_torch_get_storage_size(AtenTensorOpaque*, std::int64_t*);
+int aoti_torch_get_storage_offset(AtenTensorOpaque*, std::int64_t*);
+int aoti_torch_get_dim(AtenTensorOpaque*, std::int64_t*);
+int aoti_torch_get_sizes(AtenTensorOpaque*, std::int64_t**);
+int aoti_torch_get_strides(AtenTensorOpaque*, std::int64_t**);
+int aoti_torch_get_dtype(AtenTensorOpaque*, std::int32_t*);
+int aoti_torch_get_device_type(AtenTensorOpaque*, std::int32_t*);
+int aoti_torch_get_device_index(AtenTensorOpaque*, std::int32_t*);
+#ifdef AOTI_DEBUG_CUDA
+int cudaDeviceSynchronize();
+int cudaStreamIsCapturing(void*, int*);
+const char* cudaGetErrorName(int);
+const char* cudaGetErrorString(int);
+#endif
+}
+
+namespace {
+
+using aoti_debug::Argument;
+using aoti_debug::Event;
+
+constexpr std::uint32_t kVersion = 1;
+constexpr std::int64_t kNever = -1;
+
+// What Python fills through ctypes. `mask` has one byte a launch: bit 0 asks for before, bit 1 for after; a
+// null mask asks for all. A subscriber that returns non-zero stops the run.
+struct State {
+  std::uint32_t version;
+  std::uint32_t mask_length;
+  const unsigned char* mask;
+  int (*subscriber)(const Event*);
+};
+State state{kVersion, 0, nullptr, nullptr};
+
+thread_local aoti_debug::Run* current = nullptr;
+std::atomic<std::uint64_t> runs{0};
+
+std::int64_t number_from(const char* variable, std::int64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text != nullptr && *text != '\0' ? std::strtoll(text, nullptr, 10) : otherwise;
+}
+
+struct Settings {
+  int journal = -1;
+  bool synchronise = false;
+  std::int64_t stop_at = kNever;
+  std::int64_t limit = 0;
+  std::atomic<std::int64_t> written{0};
+  std::string path;
+
+  Settings() {
+    synchronise = number_from("AOTI_DEBUG_SYNC", 0) != 0;
+    stop_at = number_from("AOTI_DEBUG_STOP_AT", kNever);
+    limit = number_from("AOTI_DEBUG_JOURNAL_LIMIT", std::int64_t{256} << 20);
+    const char* name = std::getenv("AOTI_DEBUG_JOURNAL");
+    if (name != nullptr && *name != '\0') {
+      path = name;
+      open();
+    }
+  }
+
+  void open() {
+    journal = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (journal < 0) std::fprintf(stderr, "aoti-debug: cannot write the journal %s\n", path.c_str());
+  }
+
+  // One write() a line: the line is in the page cache before the launch starts, whatever kills the process.
+  void write(const std::string& line) {
+    if (journal < 0) return;
+    if (::write(journal, line.data(), line.size()) < 0) return;
+    const auto size = static_cast<std::int64_t>(line.size());
+    const std::int64_t before = written.fetch_add(size);
+    if (before < limit && before + size >= limit) rotate();
+  }
+
+  // Keeps the newest lines: the full file becomes PATH.1, so the disk holds at most twice the limit.
+  void rotate() {
+    struct stat named {};
+    struct stat opened {};
+    if (::stat(path.c_str(), &named) == 0 && ::fstat(journal, &opened) == 0 && named.st_ino == opened.st_ino) {
+      ::rename(path.c_str(), (path + ".1").c_str());
+    }
+    const int fresh = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (fresh < 0) return;
+    ::dup3(fresh, journal, O_CLOEXEC);
+    ::close(fresh);
+    written = 0;
+  }
+};
+
+Settings& settings() {
+  static Settings instance;
+  return instance;
+}
+
+bool wants(std::uint32_t launch, int phase) {
+  if (state.subscriber == nullptr) return false;
+  if (state.mask == nullptr) return true;
+  return launch < state.mask_length && (state.mask[launch] >> phase & 1) != 0;
+}
+
+std::int64_t now_ns() {
+  timespec time{};
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return std::int64_t{time.tv_sec} * 1000000000 + time.tv_nsec;
+}
+
+long thread_id() {
+  thread_local const long id = ::syscall(SYS_gettid);
+  return id;
+}
+
+// Appends JSON without allocating for each number.
+class Line {
+ public:
+  explicit Line(const char* event) : text_(buffer()) {
+    text_.assign("{\"event\":\"").append(event).append("\"");
+    add("pid", ::getpid());
+    add("thread", thread_id());
+    add("ns", now_ns());
+  }
+  Line& key(const char* name) {
+    text_.append(",\"").append(name).append("\":");
+    return *this;
+  }
+  void add(const char* name, std::int64_t value) { key(name).integer(value); }
+  void add(const char* name, const void* value) {
+    add(name, static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(value)));
+  }
+  void add(const char* name, const char* value) {
+    key(name);
+    quoted(value);
+  }
+  void integer(std::int64_t value) {
+    char digits[24];
+    char* end = digits + sizeof digits;
+    char* begin = end;
+    std::uint64_t rest = value < 0 ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
+    do *--begin = static_cast<char>('0' + rest % 10);
+    while ((rest /= 10) != 0);
+    if (value < 0) *--begin = '-';
+    text_.append(begin, end);
+  }
+  void real(double value) {
+    if (!std::isfinite(value)) return quoted(std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
+    char digits[40];
+    std::snprintf(digits, sizeof digits, "%.17g", value);
+    text_.append(digits);
+  }
+  void quoted(const char* value) {
+    text_.push_back('"');
+    for (; *value != '\0'; ++value) {
+      const char c = *value;
+      if (c == '"' || c == '\\') text_.push_back('\\');
+      text_.push_back(static_cast<unsigned char>(c) < 0x20 ? ' ' : c);
+    }
+    text_.push_back('"');
+  }
+  void list(const std::int64_t* values, std::int64_t count) {
+    text_.push_back('[');
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (i != 0) text_.push_back(',');
+      integer(values[i]);
+    }
+    text_.push_back(']');
+  }
+  std::string& text() { return text_; }
+  void write() {
+    text_.append("}\n");
+    settings().write(text_);
+  }
+
+ private:
+  static std::string& buffer() {
+    thread_local std::string storage;
+    return storage;
+  }
+  std::string& text_;
+};
+
+bool readable(AtenTensorOpaque* tensor) {
+  bool defined = false;
+  std::int32_t layout = -1;
+  return tensor != nullptr && aoti_torch_is_defined(tensor, &defined) == 0 && defined &&
+      aoti_torch_get_layout(tensor, &layout) == 0 && layout == aoti_torch_layout_strided();
+}
+
+AtenTensorOpaque* handle_of(const Argument& argument, int phase) {
+  if (argument.result == nullptr) return argument.handle;
+  return phase == aoti_debug::kAfter ? *argument.result : nullptr;
+}
+
+void describe_tensor(Line& line, AtenTensorOpaque* tensor) {
+  void* data = nullptr;
+  std::int64_t dim = 0, offset = 0, storage = 0;
+  std::int64_t *sizes = nullptr, *strides = nullptr;
+  std::int32_t dtype = -1, device = -1, index = -1;
+  aoti_torch_get_dtype(tensor, &dtype);
+  aoti_torch_get_device_type(tensor, &device);
+  aoti_torch_get_device_index(tensor, &index);
+  aoti_torch_get_dim(tensor, &dim);
+  aoti_torch_get_sizes(tensor, &sizes);
+  aoti_torch_get_strides(tensor, &strides);
+  aoti_torch_get_storage_offset(tensor, &offset);
+  aoti_torch_get_storage_size(tensor, &storage);
+  aoti_torch_get_data_ptr(tensor, &data);
+  line.add("pointer", data);
+  line.add("dtype", std::int64_t{dtype});
+  line.add("device_type", std::int64_t{device});
+  line.add("device_index", std::int64_t{index});
+  line.key("shape").list(sizes, dim);
+  line.key("stride").list(strides, dim);
+  line.add("storage_offset", offset);
+  line.add("storage_bytes", storage);
+}
+
+void describe(Line& line, Argument& argument, int phase) {
+  line.text().append("{\"name\":");
+  line.quoted(argument.name);
+  line.add("parameter", argument.parameter);
+  line.add("role", std::int64_t{argument.role});
+  if (argument.kind == aoti_debug::kInteger) line.add("value", argument.integer);
+  if (argument.kind == aoti_debug::kReal) line.key("value").real(argument.real);
+  AtenTensorOpaque* tensor = handle_of(argument, phase);
+  if (argument.kind == aoti_debug::kTensor && readable(tensor)) {
+    argument.known = 1;
+    describe_tensor(line, tensor);
+  }
+  line.text().push_back('}');
+}
+
+// After a launch only what did not exist before it is new; the rest was written by the line before.
+bool is_news(const Argument& argument, int phase) {
+  if (phase == aoti_debug::kBefore) return true;
+  return argument.kind == aoti_debug::kTensor && argument.known == 0;
+}
+
+void describe_all(Line& line, Argument* arguments, std::uint32_t count, int phase) {
+  line.key("arguments").text().push_back('[');
+  bool first = true;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    if (!is_news(arguments[i], phase)) continue;
+    if (!first) line.text().push_back(',');
+    first = false;
+    describe(line, arguments[i], phase);
+  }
+  line.text().push_back(']');
+}
+
+void write_run(const aoti_debug::Run& run, const char* phase) {
+  if (settings().journal < 0) return;
+  Line line("run");
+  line.add("phase", phase);
+  line.add("run", static_cast<std::int64_t>(run.number));
+  line.add("function", run.function);
+  line.add("runner", run.runner);
+  line.write();
+}
+
+#ifdef AOTI_DEBUG_CUDA
+bool capturing(void* stream) {
+  int status = 0;
+  return cudaStreamIsCapturing(stream, &status) != 0 || status != 0;
+}
+
+// A device fault is sticky: the first synchronise after the guilty launch reports it. Synchronising would break a
+// stream capture, so it is left out there.
+std::string device_fault(void* stream) {
+  if (capturing(stream)) return "";
+  const int error = cudaDeviceSynchronize();
+  if (error == 0) return "";
+  return std::string(cudaGetErrorName(error)) + ": " + cudaGetErrorString(error);
+}
+#else
+std::string device_fault(void*) { return ""; }
+#endif
+
+}  // namespace
+
+// Each library has its own: found by dlsym on the library's handle.
+extern "C" __attribute__((visibility("default"))) void* aoti_debug_probes() { return &state; }
+
+namespace aoti_debug {
+
+Run::Run(const void* runner, const char* function, void* stream)
+    : runner(runner),
+      stream(stream),
+      function(function),
+      number(runs.fetch_add(1)),
+      exceptions(std::uncaught_exceptions()),
+      outer(current) {
+  current = this;
+  write_run(*this, "begin");
+}
+
+Run::~Run() {
+  current = outer;
+  write_run(*this, std::uncaught_exceptions() > exceptions ? "threw" : "end");
+}
+
+Launch::Launch(std::uint32_t index, const char* kernel, std::size_t arguments)
+    : index_(index),
+      kernel_(kernel),
+      run_(current),
+      wanted_(settings().journal >= 0 || wants(index, kBefore) || wants(index, kAfter)),
+      capacity_(static_cast<std::uint32_t>(arguments)) {
+  if (run_ != nullptr) sequence_ = run_->launches++;
+  if (wanted_ && arguments != 0) arguments_ = new Argument[arguments];
+}
+
+Launch::~Launch() { delete[] arguments_; }
+
+void Launch::tensor(const char* name, const char* parameter, std::int32_t role, AtenTensorOpaque* handle) {
+  if (wanted_ && count_ < capacity_) arguments_[count_++] = {name, parameter, handle, nullptr, kTensor, role, 0, 0.0, 0};
+}
+
+void Launch::result(const char* name, const char* parameter, std::int32_t role, AtenTensorOpaque** handle) {
+  if (wanted_ && count_ < capacity_) arguments_[count_++] = {name, parameter, nullptr, handle, kTensor, role, 0, 0.0, 0};
+}
+
+void Launch::integer(const char* name, std::int64_t value) {
+  if (wanted_ && count_ < capacity_) arguments_[count_++] = {name, name, nullptr, nullptr, kInteger, 1, value, 0.0, 0};
+}
+
+void Launch::real(const char* name, double value) {
+  if (wanted_ && count_ < capacity_) arguments_[count_++] = {name, name, nullptr, nullptr, kReal, 1, 0, value, 0};
+}
+
+namespace {
+
+struct Moment {
+  std::uint32_t index;
+  const char* kernel;
+  const Run* run;
+  std::uint64_t sequence;
+  Argument* arguments;
+  std::uint32_t count;
+};
+
+void write_launch(const Moment& m, Phase phase, const char* fault) {
+  if (settings().journal < 0) return;
+  Line line(fault != nullptr ? "fault" : "launch");
+  line.add("phase", phase == kBefore ? "before" : "after");
+  line.add("launch", std::int64_t{m.index});
+  line.add("sequence", static_cast<std::int64_t>(m.sequence));
+  line.add("run", m.run != nullptr ? static_cast<std::int64_t>(m.run->number) : -1);
+  line.add("runner", m.run != nullptr ? m.run->runner : nullptr);
+  line.add("kernel", m.kernel);
+  if (fault != nullptr) line.add("error", fault);
+  if (fault == nullptr) describe_all(line, m.arguments, m.count, phase);
+  line.write();
+}
+
+void call_subscriber(const Moment& m, Phase phase) {
+  if (!wants(m.index, phase)) return;
+  const Event event{kVersion, phase,    m.index, m.count, m.kernel, m.run != nullptr ? m.run->runner : nullptr,
+                    m.run != nullptr ? m.run->stream : nullptr, m.run != nullptr ? m.run->number : 0,
+                    m.sequence, m.arguments};
+  if (state.subscriber(&event) != 0) {
+    throw std::runtime_error("aoti-debug: a subscriber stopped the run at launch " + std::to_string(m.index));
+  }
+}
+
+}  // namespace
+
+void Launch::before() {
+  const Moment moment{index_, kernel_, run_, sequence_, arguments_, count_};
+  write_launch(moment, kBefore, nullptr);
+  call_subscriber(moment, kBefore);
+  if (settings().stop_at != kNever && settings().stop_at == std::int64_t{index_}) {
+    throw std::runtime_error("aoti-debug: stopped before launch " + std::to_string(index_));
+  }
+}
+
+void Launch::after() {
+  const Moment moment{index_, kernel_, run_, sequence_, arguments_, count_};
+  if (settings().synchronise) {
+    const std::string fault = device_fault(run_ != nullptr ? run_->stream : nullptr);
+    if (!fault.empty()) {
+      write_launch(moment, kAfter, fault.c_str());
+      throw std::runtime_error("CUDA error: " + fault + " (after launch " + std::to_string(index_) + ", " +
+                               kernel_ + ")");
+    }
+  }
+  for (std::uint32_t i = 0; i < count_; ++i) arguments_[i].handle = handle_of(arguments_[i], kAfter);
+  write_launch(moment, kAfter, nullptr);
+  call_subscriber(moment, kAfter);
+}
+
+}  // namespace aoti_debug
