@@ -206,11 +206,12 @@ def _launch(scope: Scope, statement: Statement, call: Call) -> bool:
 def _kernel_arguments(scope: Scope, call: Call, kernel: Kernel) -> list[Argument]:
     arguments = []
     for position, place in enumerate(call.arguments):
-        known = kernel.parameters[position] if position < len(kernel.parameters) else None
-        role = known.role if known else "unknown"
-        arguments += scope.argument(
-            position, place, known.name if known else "", role, known.type if known else ""
-        )
+        if position < len(kernel.parameters):
+            known = kernel.parameters[position]
+            made = scope.argument(position, place, known.name, known.role, known.type)
+            arguments += [replace(a, partial=True) for a in made] if known.partial else made
+        else:
+            arguments += scope.argument(position, place, "", "unknown")
     return arguments
 
 

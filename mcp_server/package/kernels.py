@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from mcp_server.package.expressions import read_call
 from mcp_server.package.shims import Role
 from mcp_server.package.statements import split_arguments
+from mcp_server.package.stores import Stores, find_stores
 
 KernelKind = Literal["triton", "user_triton", "cpp"]
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a kernel, in the order of the call in the wrapper."""
+    """One parameter of a kernel, in the order of the call in the wrapper.
+
+    `partial` means that a write may leave elements as they were: the index of the store is computed from data,
+    or cannot be told (kernels of the user).
+    """
 
     name: str
     type: str
     role: Role
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,6 @@ _GRID = re.compile(r"uint32_t grid_(\d)\s*=\s*([^;]*);")
 _LOAD = re.compile(r"loadKernel\(")
 _LAUNCH = re.compile(r"launchKernel\(")
 _MUTATED = re.compile(r"'mutated_arg_names':\s*\[([^\]]*)\]")
-_STORED = re.compile(r"tl\.(?P<call>store|atomic_\w+)\(\s*(?P<pointer>\w+)")
 _CONTEXT = frozenset({"device_idx_", "stream_", "kernels_", "cubin_dir_"})
 
 
@@ -114,10 +119,11 @@ def _refined(parameter: Parameter, source: str) -> Parameter:
     if parameter.role != "written":
         return parameter
     name = parameter.name
-    both = name.startswith("in_out_ptr")
-    if not both and f"atomic_add(&{name}[" in source:
-        both = not re.search(rf"\b{name}\[[^\n;]*\] = |store\({name} \+", source)
-    return Parameter(name, parameter.type, "read_write") if both else parameter
+    stores = re.findall(rf"(?:\b{name}\[([^\n;]*)\] = |store\({name} \+([^\n;]*))", source)
+    added = re.search(rf"atomic_add\w*(?:<[^()]*>)?\(&?{name}\b", source)
+    both = name.startswith("in_out_ptr") or (added is not None and not stores)
+    partial = bool(stores) and all("tmp" in "".join(index) for index in stores)
+    return replace(parameter, role="read_write" if both else "written", partial=partial)
 
 
 def read_triton_kernels(text: str, count_line: LineCounter) -> dict[str, Kernel]:
@@ -139,11 +145,11 @@ def _triton_kernel(name: str, text: str, begin: int, start: int, end: int, count
     symbol, cubin = _loaded(text, after, end)
     warps, shared = _launched(text, after, end)
     names = _triton_parameters(text, start, close if close > 0 else start)
-    parameters = tuple(Parameter(n, t, triton_role(n, t, source)) for n, t in names)
     grid = tuple(m[2] for m in _GRID.finditer(text, after, end))
     kind: KernelKind = (
         "triton" if "'kernel_name': 'triton_" in source or name.startswith("triton_") else "user_triton"
     )
+    parameters = _with_roles(names, source, kind)
     return Kernel(
         name, kind, symbol or name, parameters, line, source, first_line, grid, cubin, warps, shared
     )
@@ -170,25 +176,33 @@ def _triton_parameters(text: str, start: int, end: int) -> list[tuple[str, str]]
     return pairs
 
 
-def triton_role(name: str, type_: str, source: str) -> Role:
-    """What a Triton kernel does to a tensor parameter.
+def _with_roles(names: list[tuple[str, str]], source: str, kind: KernelKind) -> tuple[Parameter, ...]:
+    """What a Triton kernel does to its parameters.
 
-    Inductor names its pointers in_ptr, out_ptr and in_out_ptr; a user's kernel lists `mutated_arg_names`,
-    found by Triton's own analysis, and its stores say the same.
+    Inductor names its pointers in_ptr, out_ptr and in_out_ptr. A user's kernel is judged by its stores and by
+    `mutated_arg_names`, which Triton's own analysis found.
     """
-    if type_ != "tensor":
-        return "read"
-    if name.startswith("in_out_ptr"):
-        return "read_write"
-    stored = {m["pointer"]: m["call"] for m in _STORED.finditer(source) if m["pointer"] == name}
-    if name.startswith("out_ptr"):
-        return "read_write" if stored.get(name, "store") != "store" else "written"
+    stores = find_stores(source, [name for name, type_ in names if type_ == "tensor"])
     mutated = _MUTATED.search(source)
-    names = re.findall(r"'(\w+)'", mutated[1]) if mutated else []
-    if name in names or name in stored:
-        loaded = re.search(rf"tl\.load\(\s*{re.escape(name)}\b", source)
-        return "read_write" if loaded or stored.get(name, "store") != "store" else "written"
-    return "read" if source else "unknown"
+    listed = re.findall(r"'(\w+)'", mutated[1]) if mutated else []
+    return tuple(_triton_parameter(name, type_, source, kind, stores, listed) for name, type_ in names)
+
+
+def _triton_parameter(
+    name: str, type_: str, source: str, kind: KernelKind, stores: Stores, listed: list[str]
+) -> Parameter:
+    if type_ != "tensor":
+        return Parameter(name, type_, "read")
+    if name.startswith("in_out_ptr"):
+        return Parameter(name, type_, "read_write")
+    touched = name in stores.plain | stores.atomic or name in listed or name.startswith("out_ptr")
+    if not touched:
+        told = bool(source) and not stores.unresolved
+        return Parameter(name, type_, "read" if told or name.startswith("in_ptr") else "unknown")
+    user = kind == "user_triton"
+    loaded = user and re.search(rf"tl\.load\(\s*{re.escape(name)}\b", source)
+    role: Role = "read_write" if name in stores.atomic or loaded else "written"
+    return Parameter(name, type_, role, user or name in listed or name in stores.data_index)
 
 
 def _loaded(text: str, start: int, end: int) -> tuple[str, str]:

@@ -39,6 +39,7 @@ class Argument:
     view: View | None = None
     element: int | None = None
     fresh: bool = False
+    partial: bool = False
 
     @property
     def is_tensor(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from mcp_server.package.buffers import BufferTable
 from mcp_server.package.expressions import Reference, View, braced, read_reference
 from mcp_server.package.kernels import Kernel
-from mcp_server.package.launches import Argument, ArgumentKind, Launch, Notes, Transfer
+from mcp_server.package.launches import TENSORS, Argument, ArgumentKind, Launch, Notes, Transfer
 from mcp_server.package.shims import Role
 from mcp_server.package.symbols import Symbol, names_in
 
@@ -92,7 +92,7 @@ class Scope:
             end,
             kind,
             target if kind not in ("scalar", "context", "null") or target in self.scalars else None,
-            role,
+            role if kind in TENSORS or kind == "unknown" else "read",
             type_ or reference.type,
             view,
             element,
