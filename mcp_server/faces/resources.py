@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from mcp.server import MCPServer
@@ -11,16 +10,17 @@ from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 from mcp_server.errors import ProblemError
 from mcp_server.faces.artifacts import PAGE_BYTES, read_artifact
 from mcp_server.faces.guides import Guide, available
+from mcp_server.jobs.store import SCHEME, Store
 
 MARKDOWN = "text/markdown"
 
 
-def add_resources(server: MCPServer[Any], jobs: Path) -> None:
-    """Offer every guide, the flag table, and the artifacts below `jobs`."""
+def add_resources(server: MCPServer[Any], store: Store) -> None:
+    """Offer every guide, the flag table, and the artifacts of `store`."""
     for guide in available():
         _add_guide(server, guide)
     _add_flags(server)
-    _add_artifacts(server, jobs)
+    _add_artifacts(server, store)
 
 
 def _add_guide(server: MCPServer[Any], guide: Guide) -> None:
@@ -39,11 +39,11 @@ def _add_flags(server: MCPServer[Any]) -> None:
         return table_markdown(FLAGS)
 
 
-def _add_artifacts(server: MCPServer[Any], jobs: Path) -> None:
-    @server.resource("aoti-debug://{job_id}/{+name}{?offset,limit}", name="artifact", title="A file of a job")
+def _add_artifacts(server: MCPServer[Any], store: Store) -> None:
+    @server.resource(SCHEME + "{job_id}/{+name}{?offset,limit}", name="artifact", title="A file of a job")
     def artifact(job_id: str, name: str, offset: int = 0, limit: int = PAGE_BYTES) -> str:
         """Log, report or result of a job; offset and limit are bytes, 20,000 by default."""
         try:
-            return read_artifact(jobs, job_id, name, offset, limit)
+            return read_artifact(store, job_id, name, offset, limit)
         except ProblemError as problem:
             raise ResourceNotFoundError(str(problem)) from problem

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from mcp_server import worker
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.run import run
+from mcp_server.jobs.store import SCHEME
 from mcp_server.jobs.types import Command, Finished
 from mcp_server.model import Artifact, Cost, WorkloadBase
 
@@ -140,7 +142,7 @@ class Context:
         if not path.exists():
             raise ProblemError("the step left no such file", value=str(path))
         return Artifact(
-            uri=f"aoti-debug://{self.directory.name}/{os.path.relpath(path, self.directory)}",
+            uri=f"{SCHEME}{self.directory.name}/{quote(os.path.relpath(path, self.directory))}",
             path=path,
             bytes=path.stat().st_size,
             what=what,

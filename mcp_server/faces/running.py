@@ -1,0 +1,139 @@
+"""Tool calls as jobs: wait a bounded time, then answer with the result or with a handle."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mcp_server.errors import ProblemError
+from mcp_server.faces.shorten import shorten
+from mcp_server.faces.tools import Progress, Result, ToolFace
+from mcp_server.operations.arguments import JobArguments, WaitArguments, WaitJobArguments
+from mcp_server.operations.declaration import CONTROLS, READS, Declaration, Operation
+from mcp_server.operations.work import work_of
+
+if TYPE_CHECKING:
+    from mcp_server.jobs.manager import Job, JobState, Manager
+
+LONGEST_WAIT_S = 45.0
+"""Kimi CLI cuts a call at 60 s; the other clients allow more."""
+
+STEP_S = 0.25
+
+WAIT_JOB = Declaration(
+    name="wait_job",
+    title="Wait for a job",
+    description=(
+        "Waits for a job that another tool started and returns its result when it is done, else its state "
+        "and latest progress. wait_s: 0-45 seconds, default 30; 0 only looks. Call again until state is not "
+        "'running'. A job ends with this server; its result stays until it is swept to make room."
+    ),
+    arguments=WaitJobArguments,
+    hints=READS,
+)
+STOP_JOB = Declaration(
+    name="stop_job",
+    title="Stop a job",
+    description=(
+        "Ends a job and kills all its processes, within about a second. What it wrote stays readable as "
+        "artifacts. A job that has ended already is left as it is."
+    ),
+    arguments=JobArguments,
+    hints=CONTROLS,
+)
+
+
+class Running:
+    """Answers tool calls with jobs of a manager, which exists only while the server serves."""
+
+    def __init__(self) -> None:
+        self._manager: Manager | None = None
+
+    @property
+    def manager(self) -> Manager:
+        assert self._manager is not None, "tools are called while the server serves"
+        return self._manager
+
+    @contextmanager
+    def using(self, manager: Manager) -> Iterator[None]:
+        self._manager = manager
+        try:
+            yield
+        finally:
+            self._manager = None
+
+    def tools(self, operations: tuple[Operation, ...]) -> list[ToolFace]:
+        """One tool per operation, and the two that handle jobs."""
+        faces = [self._tool(operation) for operation in operations]
+        return [*faces, ToolFace(WAIT_JOB, self._wait_job), ToolFace(STOP_JOB, self._stop_job)]
+
+    def _tool(self, operation: Operation) -> ToolFace:
+        async def answer(arguments: Any, progress: Progress) -> Result:
+            wait_s = arguments.wait_s if isinstance(arguments, WaitArguments) else LONGEST_WAIT_S
+            job = self.manager.start(operation.name, work_of(operation, arguments))
+            return answered(await self._first_wait(job, wait_s, progress))
+
+        return ToolFace(operation, answer)
+
+    async def _first_wait(self, job: Job, wait_s: float, progress: Progress) -> JobState:
+        """Until the caller has the handle, the job is the call's: cancelling the call stops it."""
+        try:
+            return await self._watched(job.id, wait_s, progress)
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await self.manager.stop(job.id)
+            raise
+
+    async def _wait_job(self, arguments: WaitJobArguments, progress: Progress) -> Result:
+        return answered(await self._watched(arguments.job_id, arguments.wait_s, progress))
+
+    async def _stop_job(self, arguments: JobArguments, _progress: Progress) -> Result:
+        return answered(await self.manager.stop(arguments.job_id))
+
+    async def _watched(self, job_id: str, wait_s: float, progress: Progress) -> JobState:
+        """Wait in steps and pass new progress on."""
+        limit, told = time.monotonic() + wait_s, ""
+        while True:
+            left = limit - time.monotonic()
+            state = await self.manager.wait(job_id, max(0.0, min(STEP_S, left)))
+            if state.progress and state.progress[-1] != told:
+                told = state.progress[-1]
+                await progress(told)
+            if state.state != "running" or left <= 0:
+                return state
+
+
+def answered(state: JobState) -> Result:
+    """The result of a job that is done, else a handle. Raises the ProblemError of one that failed."""
+    if state.state == "failed" and state.problem:
+        problem = state.problem
+        raise ProblemError(
+            problem.what, value=problem.value, allowed=problem.allowed, next_call=problem.next_call
+        )
+    if state.state == "finished" and state.result is not None:
+        return shorten(state.result, full=_whole(state.job_id))
+    return _handle(state)
+
+
+def _whole(job_id: str) -> Result:
+    return {"uri": f"aoti-debug://jobs/{job_id}/result.json", "key": "result"}
+
+
+def _handle(state: JobState) -> Result:
+    handle: Result = {
+        "job_id": state.job_id,
+        "tool": state.kind,
+        "state": state.state,
+        "wall_s": state.wall_s,
+        "progress": state.progress,
+    }
+    if state.state == "running":
+        arguments = {"job_id": state.job_id, "wait_s": 30}
+        handle["next_steps"] = [{"why": "the job still runs", "tool": "wait_job", "arguments": arguments}]
+    if state.problem:
+        handle["problem"] = state.problem.model_dump(mode="json")
+    return handle

@@ -1,0 +1,35 @@
+"""Carries an operation out as a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mcp_server.operations.declaration import Operation
+
+if TYPE_CHECKING:
+    from mcp_server.jobs.manager import Job, Work
+    from mcp_server.model import Record
+
+
+def work_of(operation: Operation, arguments: Any, keep: list[Record] | None = None) -> Work:
+    """The operation as work for the manager; the result is also put into `keep`, as the record that it is."""
+
+    async def work(job: Job) -> Record:
+        result = await operation.call(_context(job, arguments), arguments)
+        if keep is not None:
+            keep.append(result)
+        return result
+
+    return work
+
+
+def _context(job: Job, arguments: Any) -> Any:
+    from mcp_server.steps.context import Context, default_python
+
+    python = getattr(arguments, "python", "")
+    return Context(
+        directory=job.path,
+        python=Path(python).expanduser().absolute() if python else default_python(),
+        progress=job.progress,
+    )

@@ -1,0 +1,65 @@
+"""The MCP face: declares tools, resources and prompts, and serves them on stdio. It decides nothing.
+
+Never imports torch: a workload lives in the worker, and the server starts in well under a second.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from mcp.server import MCPServer
+
+from mcp_server import __version__
+from mcp_server.faces.instructions import INSTRUCTIONS
+from mcp_server.faces.prompts import add_prompts
+from mcp_server.faces.resources import add_resources
+from mcp_server.faces.running import Running
+from mcp_server.faces.tools import ToolServer
+from mcp_server.jobs.manager import Manager
+from mcp_server.jobs.shutdown import exit_on_signals
+from mcp_server.jobs.store import Store
+from mcp_server.operations.declaration import Operation
+from mcp_server.operations.table import OPERATIONS
+
+
+def make_server(store: Store, operations: tuple[Operation, ...] = OPERATIONS) -> ToolServer:
+    """A server of `operations` whose jobs keep their files in `store` and end with it."""
+    running = Running()
+
+    @asynccontextmanager
+    async def lifespan(_: MCPServer[Any]) -> AsyncIterator[Manager]:
+        async with Manager.open(store) as manager:
+            with running.using(manager):
+                yield manager
+
+    server = ToolServer(
+        "aoti-debug",
+        running.tools(operations),
+        title="AOTInductor debugger",
+        instructions=INSTRUCTIONS,
+        version=__version__,
+        log_level="WARNING",
+        lifespan=lifespan,
+        subscriptions=False,
+    )
+    add_resources(server, store)
+    add_prompts(server)
+    return server
+
+
+def serve() -> None:
+    """Serve on stdio until the client closes it or a signal comes; then no job is left."""
+    exit_on_signals()
+    _enter_project()
+    make_server(Store()).run("stdio")
+
+
+def _enter_project() -> None:
+    """Relative paths start where the client works: some start servers elsewhere and say so."""
+    project = os.environ.get("CLAUDE_PROJECT_DIR", "")
+    if project and Path(project).is_dir():
+        os.chdir(project)
