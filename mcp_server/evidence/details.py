@@ -34,7 +34,7 @@ _VERSIONS = (
     ("cuda", "CUDA", re.compile(r"CUDA (?:Version|version|used to build PyTorch)[ :=]+(\d+\.\d+)")),
     ("python", "/lib/python", re.compile(r"/lib/python(\d+\.\d+)/")),
 )
-_HINTS = tuple(hint for hint, _ in _FOLLOWING) + tuple(hint for _, hint, _ in _VERSIONS) + (".cpp",)
+HINTS = tuple(hint for hint, _ in _FOLLOWING) + tuple(hint for _, hint, _ in _VERSIONS) + (".cpp",)
 
 
 class Details:
@@ -43,10 +43,6 @@ class Details:
     def __init__(self) -> None:
         self.versions: dict[str, str] = {}
         self._locations: dict[GeneratedLocation, None] = {}
-
-    def worth_reading(self, text: str) -> bool:
-        """Whether some line of `text` can hold a detail."""
-        return any(hint in text for hint in _HINTS)
 
     def locations(self) -> tuple[GeneratedLocation, ...]:
         """Lines of generated C++ that the log names, in the order of the log."""

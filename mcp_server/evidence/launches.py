@@ -19,10 +19,11 @@ class LaunchTracker:
 
     def feed(self, line: Line) -> bool:
         """Take a line; True when it holds nothing but launch names."""
-        found = list(_LAUNCH.finditer(line.text))
+        alone = _LAUNCH.fullmatch(line.text)
+        found = [alone] if alone else list(_LAUNCH.finditer(line.text))
         for launch in found:
             self._take(line, launch["when"], bound(launch["kernel"], 300))
-        return bool(found) and not _LAUNCH.sub("", line.text).strip()
+        return alone is not None or (bool(found) and not _LAUNCH.sub("", line.text).strip())
 
     def _take(self, line: Line, when: str, kernel: str) -> None:
         if when == "before":

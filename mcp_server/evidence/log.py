@@ -13,9 +13,10 @@ from itertools import islice
 
 from mcp_server.evidence.details import Details
 from mcp_server.evidence.facts import ErrorFact, LogFacts, PythonException
-from mcp_server.evidence.families import BY_ID, Family, Rank, families_in, find_family
+from mcp_server.evidence.families import BY_ID, Family, Rank, find_family
 from mcp_server.evidence.launches import LaunchTracker
 from mcp_server.evidence.roots import choose_root, refine, settle_exception
+from mcp_server.evidence.scout import NOTHING, Look, Scout
 from mcp_server.evidence.text import Line, bound, read_line
 from mcp_server.evidence.traceback import TracebackReader
 
@@ -25,13 +26,13 @@ MAX_PROCESSES = 64
 TAIL = 15
 MAX_BEST = 20
 
+_Key = tuple[str, str, tuple[str, ...]]
+
 _VOLATILE = frozenset({"block", "thread"})
 _WARNING = re.compile(r"[:\s]\w*Warning: ")
-_SUSPICIOUS = re.compile(r"error|fail|exception|abort|fatal|killed|panic|cannot|invalid", re.IGNORECASE)
 _CUT = re.compile(
-    r"(?:\[|<|\.\.\.|…)\s*(?:(?:output|log) )?"
-    r"(?:truncated|\d+ (?:more )?(?:lines|characters|bytes) (?:omitted|truncated|skipped|elided))",
-    re.IGNORECASE,
+    r"(?:\[|<|\.\.\.|…) ?(?:(?:output|log|Output|Log) )?"
+    r"(?:truncated|\d+ (?:more )?(?:lines|characters|bytes) (?:omitted|truncated|skipped|elided))"
 )
 
 
@@ -53,9 +54,12 @@ class _Reader:
     """The state of one pass over a log."""
 
     def __init__(self) -> None:
-        self._errors: dict[tuple[object, ...], ErrorFact] = {}
-        self._latest: dict[str, tuple[tuple[object, ...], int]] = {}
+        self._errors: dict[_Key, ErrorFact] = {}
+        self._counts: dict[_Key, int] = {}
+        self._latest: dict[str, tuple[_Key, int]] = {}
         self._tracebacks: dict[str, TracebackReader] = {}
+        self._busy = False
+        self._scout = Scout()
         self._launches = LaunchTracker()
         self._details = Details()
         self._tail: deque[tuple[int, str]] = deque(maxlen=TAIL)
@@ -65,56 +69,62 @@ class _Reader:
         self._cut = ""
 
     def read(self, batch: list[Line]) -> None:
-        """Take a few hundred lines; only families whose hints occur in one of them are tried on each."""
-        text = "\n".join(line.text for line in batch)
-        families = families_in(text)
-        details = self._details.worth_reading(text)
-        launches = "_launch: " in text
-        for line in batch:
-            self._read_line(line, families, details, launches)
+        """Take a few hundred lines; on each only what its template can hold is looked for."""
+        for line, look in zip(batch, self._scout.looks(batch), strict=True):
+            if look is not NOTHING or self._busy:
+                self._read_line(line, look)
+        self._read_processes(batch)
         self._lines = batch[-1].number
-        self._characters += len(text) + 1
+        self._characters += sum(len(line.text) + 1 for line in batch)
         self._tail.extend((line.number, bound(line.text, 300)) for line in batch[-TAIL:] if line.text.strip())
 
-    def _read_line(self, line: Line, families: tuple[Family, ...], details: bool, launches: bool) -> None:
-        if line.process and len(self._processes) < MAX_PROCESSES:
-            self._processes[line.process] = None
-        if launches and self._launches.feed(line):
+    def _read_processes(self, batch: list[Line]) -> None:
+        for process in {line.process for line in batch if line.process}:
+            if len(self._processes) < MAX_PROCESSES:
+                self._processes[process] = None
+
+    def _read_line(self, line: Line, look: Look) -> None:
+        if look.launches and self._launches.feed(line):
             return
-        exception, in_frames = self._trace(line)
+        exception, in_frames = self._trace(line, look.traceback)
         if in_frames:
             return
-        if details:
+        if look.details:
             self._read_details(line)
-        if families:
-            self._match(line, families, exception)
+        if look.cut and not self._cut and _CUT.search(line.text):
+            self._cut = f"line {line.number} says that text was left out"
+        matched = bool(look.families) and self._match(line, look.families, exception)
+        if look.suspicious and not matched and len(self._best) < MAX_BEST:
+            self._best.append((line.number, bound(line.text, 300)))
 
-    def _trace(self, line: Line) -> tuple[PythonException | None, bool]:
+    def _trace(self, line: Line, begins: bool) -> tuple[PythonException | None, bool]:
         """The exception that this line belongs to, and whether it is only a frame of a traceback."""
         key = f"{line.process}|{line.source}"
         reader = self._tracebacks.get(key)
         if reader is None or not reader.busy:
-            if "(most recent call " not in line.text and "exception occurred:" not in line.text:
+            if not begins:
                 return None, False
             reader = self._tracebacks.setdefault(self._bounded(key), TracebackReader(line.process))
         role = reader.feed(line.text, line.number)
+        if reader.busy != self._busy:
+            self._busy = any(other.busy for other in self._tracebacks.values())
         exception = reader.exceptions[-1] if role in ("exception", "message") else None
         return exception, role == "frame"
 
     def _bounded(self, key: str) -> str:
         return key if len(self._tracebacks) < MAX_PROCESSES else next(iter(self._tracebacks))
 
-    def _match(self, line: Line, families: tuple[Family, ...], exception: PythonException | None) -> None:
+    def _match(self, line: Line, families: tuple[Family, ...], exception: PythonException | None) -> bool:
         found = find_family(line.text, families)
         if found is None:
-            self._keep_suspicious(line)
-            return
+            return False
         family, fields = found
-        if _WARNING.search(line.text) and family.rank > Rank.CONSEQUENCE:
-            return
+        if family.rank > Rank.CONSEQUENCE and _WARNING.search(line.text):
+            return True
         if self._is_teardown(line):
             family, fields = BY_ID["cuda_teardown"], {"status": line.text.strip()}
         self._add(line, family, fields, exception)
+        return True
 
     def _is_teardown(self, line: Line) -> bool:
         """Whether this is the text of the `terminate` that follows a failed destructor of the model."""
@@ -130,17 +140,19 @@ class _Reader:
     def _add(
         self, line: Line, family: Family, fields: dict[str, str], exception: PythonException | None
     ) -> None:
-        stable = sorted(item for item in fields.items() if item[0] not in _VOLATILE)
-        key = (family.id, line.process, *stable)
+        stable = tuple(value for name, value in fields.items() if name not in _VOLATILE)
+        key = (family.id, line.process, stable)
         self._latest[line.process] = (key, line.number)
-        known = self._errors.get(key)
-        if known is not None:
-            self._errors[key] = replace(known, count=known.count + 1, exception=known.exception or exception)
+        if key in self._errors:
+            self._counts[key] += 1
+            if exception is not None and self._errors[key].exception is None:
+                self._errors[key] = replace(self._errors[key], exception=exception)
             return
         if len(self._errors) >= MAX_ERRORS and not self._make_room(family.rank):
             self._dropped += 1
             return
         fields = {name: bound(value, 300) for name, value in fields.items()}
+        self._counts[key] = 1
         self._errors[key] = ErrorFact(
             family, fields, line.number, bound(line.text), family.candidates, 1, line.process, exception
         )
@@ -150,7 +162,7 @@ class _Reader:
         lowest = min(reversed(self._errors), key=lambda key: self._errors[key].rank)
         if self._errors[lowest].rank >= rank:
             return False
-        del self._errors[lowest]
+        del self._errors[lowest], self._counts[lowest]
         self._dropped += 1
         return True
 
@@ -164,12 +176,6 @@ class _Reader:
         if error is not None:
             self._errors[latest[0]] = replace(error, fields={**fields, **error.fields})
 
-    def _keep_suspicious(self, line: Line) -> None:
-        if _CUT.search(line.text):
-            self._cut = self._cut or f"line {line.number} says that text was left out"
-        if len(self._best) < MAX_BEST and _SUSPICIOUS.search(line.text):
-            self._best.append((line.number, bound(line.text, 300)))
-
     def facts(self) -> LogFacts:
         """Close the stream and join what was found."""
         for reader in self._tracebacks.values():
@@ -179,7 +185,13 @@ class _Reader:
             key=lambda item: item.line,
         )
         threads = tuple(item for reader in self._tracebacks.values() for item in reader.threads)
-        errors = sorted((settle_exception(error) for error in self._errors.values()), key=lambda e: e.line)
+        errors = sorted(
+            (
+                settle_exception(replace(error, count=self._counts[key]))
+                for key, error in self._errors.items()
+            ),
+            key=lambda error: error.line,
+        )
         root = choose_root(errors, exceptions)
         return LogFacts(
             root=refine(root, errors, threads) if root else None,

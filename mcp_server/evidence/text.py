@@ -18,6 +18,7 @@ _PROCESS = re.compile(
 _LOGGER = re.compile(
     r"\[?(?P<level>[EWIFV])\d{4,8} \d\d:\d\d:\d\d[.\d]*(?: +\d+)* (?P<source>[^\s\]]+:\d+)\] ?"
 )
+_PREFIX_STARTS = frozenset("[0123456789rdlEWIFV")
 
 
 class Line(NamedTuple):
@@ -55,16 +56,19 @@ def bound(text: str, limit: int = 500) -> str:
 def read_line(raw: str, number: int) -> Line:
     """Split a raw line into its prefixes and its text."""
     text = clean(raw)
+    if text[:1] not in _PREFIX_STARTS:
+        return Line(number, "", "", "", text)
+    return _split_prefixes(text, number)
+
+
+def _split_prefixes(text: str, number: int) -> Line:
     process = level = source = ""
-    head = text[:1]
-    if head.isdigit() and (stamp := _STAMP.match(text)):
+    if stamp := _STAMP.match(text):
         text = text[stamp.end() :]
-        head = text[:1]
-    if (head in "[rdl" or head.isdigit()) and (rank := _PROCESS.match(text)):
+    if rank := _PROCESS.match(text):
         process = next(value for value in rank.groups() if value is not None)
         text = text[rank.end() :]
-        head = text[:1]
-    if head in ("[", "E", "W", "I", "F") and (logger := _LOGGER.match(text)):
+    if logger := _LOGGER.match(text):
         level, source = logger["level"], logger["source"]
         text = text[logger.end() :]
     return Line(number, process, level, source, text)

@@ -14,12 +14,7 @@ FAMILIES: tuple[Family, ...] = (
 )
 BY_ID: dict[str, Family] = {family.id: family for family in FAMILIES}
 
-__all__ = ["BY_ID", "FAMILIES", "Advice", "Family", "Rank", "Stage", "families_in", "find_family"]
-
-
-def families_in(text: str) -> tuple[Family, ...]:
-    """The families that can match some line of `text`: one cheap test for many lines of a long log."""
-    return tuple(family for family in FAMILIES if any(hint in text for hint in family.hints))
+__all__ = ["BY_ID", "FAMILIES", "Advice", "Family", "Rank", "Stage", "find_family"]
 
 
 def find_family(text: str, families: tuple[Family, ...] = FAMILIES) -> tuple[Family, dict[str, str]] | None:

@@ -170,7 +170,7 @@ _add(
 _add(
     "killed",
     r"(?P<detail>(?:^|\s)Killed\s*$|SIGKILL|signal 9\b|exit(?:ed)? (?:with )?(?:code|status) (?:137|-9)\b)",
-    ("Killed", "SIGKILL", "signal 9", "137", "-9"),
+    ("Killed", "SIGKILL", "signal 9", "status 137", "code 137", "status -9", "code -9"),
     ("out_of_memory", "hang"),
     "The process was killed from outside: the kernel's memory killer, or a time limit.",
     "Killed",
@@ -181,7 +181,16 @@ _add(
 _add(
     "timeout",
     r"(?P<detail>TimeoutExpired|TimeoutError|timed out after (?P<seconds>[\d.]+) seconds|exit(?:ed)? (?:with )?(?:code|status) 124\b|DUE TO TIME LIMIT|Timeout \((?P<limit>[\d:.]+)\)!|deadlock|Operation timed out)",
-    ("imeoutExpired", "imeoutError", "timed out", "124", "TIME LIMIT", "Timeout (", "deadlock"),
+    (
+        "imeoutExpired",
+        "imeoutError",
+        "timed out",
+        "status 124",
+        "code 124",
+        "TIME LIMIT",
+        "Timeout (",
+        "deadlock",
+    ),
     ("hang", "concurrency"),
     "Something did not end within its time limit.",
     "subprocess.TimeoutExpired: Command '['python', 'serve.py']' timed out after 60 seconds",
