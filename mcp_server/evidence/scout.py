@@ -122,9 +122,7 @@ def _look(template: str, present: Sequence[str]) -> Look:
     if not hints:
         return NOTHING
     return Look(
-        families=tuple(
-            family for family, family_hints in _FAMILY_HINTS if not hints.isdisjoint(family_hints)
-        ),
+        families=_families(hints),
         details=not hints.isdisjoint(_DETAILS),
         launches=not hints.isdisjoint(_LAUNCHES),
         traceback=not hints.isdisjoint(_TRACEBACK),
