@@ -18,7 +18,7 @@ KernelKind = Literal["triton", "user_triton", "cpp"]
 class Parameter:
     """One parameter of a kernel, in the order of the call in the wrapper.
 
-    `partial` means that a write may leave elements as they were: the index of the store is computed from data,
+    `partial`: a write may leave elements as they were, since the index of the store is computed from data
     or cannot be told (kernels of the user).
     """
 

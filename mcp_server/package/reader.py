@@ -114,7 +114,7 @@ class _Reader:
             "output_handles": self._output,
             "CUdeviceptr": self._pointer,
             "KernelContextGuard": self._guard,
-            "if": lambda s: s.text.endswith(("break", "continue", "return")),
+            "if": self._exit,
         }
 
     def take(self, statement: Statement) -> None:
@@ -232,6 +232,13 @@ class _Reader:
         else:
             scope.scalars.add(name)
         return True
+
+    def _exit(self, statement: Statement) -> bool:
+        """if (!condition) break: what decides whether the loop goes on."""
+        if statement.text.endswith("break"):
+            self.scope.exits[statement.block] = statement.text
+            return True
+        return statement.text.endswith(("continue", "return"))
 
     def _array(self, statement: Statement) -> bool:
         match = _ARRAY.fullmatch(statement.text)

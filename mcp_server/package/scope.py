@@ -10,6 +10,7 @@ from mcp_server.package.expressions import Reference, View, braced, read_referen
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import TENSORS, Argument, ArgumentKind, Launch, Notes, Transfer
 from mcp_server.package.shims import Role
+from mcp_server.package.statements import Block
 from mcp_server.package.symbols import Symbol, names_in
 
 _BUFFER_KINDS: dict[str, ArgumentKind] = {"input": "input", "constant": "constant"}
@@ -41,6 +42,7 @@ class Scope:
     transfers: list[Transfer] = field(default_factory=list)
     outputs: dict[int, str] = field(default_factory=dict)
     freed: dict[str, int] = field(default_factory=dict)
+    exits: dict[Block, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     notes: Notes = field(default_factory=Notes)
 

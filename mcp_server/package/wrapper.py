@@ -16,6 +16,7 @@ from mcp_server.package.kernels import Kernel, LineCounter, read_cpp_kernels, re
 from mcp_server.package.launches import Launch, Transfer, substitute
 from mcp_server.package.reader import read_body
 from mcp_server.package.scope import Problem, Scope
+from mcp_server.package.statements import Block
 from mcp_server.package.symbols import Symbol
 
 _FUNCTION = re.compile(r"^void \w+::(?P<name>_const_run_impl|run_impl)\(", re.M)
@@ -28,7 +29,8 @@ class Body:
     load).
 
     `start` and `end` are offsets of the body; `line` is the 1-based line of its `{`. `freed` maps a tensor
-    variable to the line of its last `reset()`; `outputs` maps an output index to the variable returned.
+    variable to the line of its last `reset()`; `exits` maps a loop to the statement that leaves it.
+    `outputs` maps an output index to the variable returned.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Body:
     symbols: Mapping[str, Symbol] = field(default_factory=dict)
     outputs: Mapping[int, str] = field(default_factory=dict)
     freed: Mapping[str, int] = field(default_factory=dict)
+    exits: Mapping[Block, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -128,4 +131,5 @@ def _read_function(
         scope.symbols,
         scope.outputs,
         scope.freed,
+        scope.exits,
     )

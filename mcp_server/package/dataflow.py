@@ -1,0 +1,343 @@
+"""Who computed what: last writers, backward and forward slices over a wrapper's launches.
+
+Memory is what counts, not names: views, moves and reused buffers share a storage. A write ends the life of
+the earlier value only when it certainly happens (it is not in a branch or loop that the reader is outside
+of) and covers the storage; otherwise the earlier writers still count.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from mcp_server.package.buffers import Buffer
+from mcp_server.package.launches import Argument, Launch, Transfer
+from mcp_server.package.statements import Block
+from mcp_server.package.symbols import names_in, origins
+from mcp_server.package.wrapper import Body
+
+SOURCES = frozenset({"input", "constant"})
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A variable that a step reads or writes.
+
+    `whole`: a write after which the storage holds what the step made, of its inputs and maybe of the old
+    content. `pure`: a read by a parameter that is only read. `extent` is the first and past-the-end
+    element, when static.
+    """
+
+    name: str
+    storage: int
+    whole: bool = False
+    extent: tuple[int, int] | None = None
+    pure: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A launch or a transfer with what it reads and writes. `path` holds the branches and loops around it."""
+
+    order: int
+    node: Launch | Transfer
+    reads: tuple[Use, ...]
+    writes: tuple[Use, ...]
+    path: tuple[Block, ...]
+
+    @property
+    def launch(self) -> int | None:
+        return self.node.index if isinstance(self.node, Launch) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """`reader` uses what `writer` left in `name`. `writer` is None for an input, a constant or unset
+    memory.
+    """
+
+    writer: Step | None
+    reader: Step
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Part of the dataflow: steps in order, the edges between them, and where it starts or ends.
+
+    `unset` names buffers read before anything wrote them. `outputs` are output indices reached (forward
+    only).
+    """
+
+    steps: tuple[Step, ...]
+    edges: tuple[Edge, ...]
+    inputs: tuple[str, ...] = ()
+    constants: tuple[str, ...] = ()
+    unset: tuple[str, ...] = ()
+    outputs: tuple[int, ...] = ()
+
+    @property
+    def launches(self) -> tuple[int, ...]:
+        return tuple(step.launch for step in self.steps if step.launch is not None)
+
+
+class Dataflow:
+    """The dataflow of one function body. Built once in time linear in the number of arguments."""
+
+    def __init__(self, body: Body) -> None:
+        self.body = body
+        nodes: list[Launch | Transfer] = sorted(
+            [*body.launches, *body.transfers], key=lambda node: node.start
+        )
+        self.steps = tuple(self._step(order, node) for order, node in enumerate(nodes))
+        self.order_of = {s.launch: s.order for s in self.steps if s.launch is not None}
+
+    @cached_property
+    def _writers(self) -> dict[int, list[int]]:
+        """Orders of the steps that write a storage, rising."""
+        found: dict[int, list[int]] = {}
+        for step in self.steps:
+            for storage in {use.storage for use in step.writes}:
+                found.setdefault(storage, []).append(step.order)
+        return found
+
+    def last_writers(self, name: str, launch: int | None = None) -> tuple[Step, ...]:
+        """The steps whose values `name` may hold when `launch` starts (or at the end), newest first.
+
+        Empty for inputs and constants that nothing mutates, and for memory that nothing has set.
+        """
+        buffer = self.body.buffers.get(name)
+        if buffer is None:
+            return ()
+        order = len(self.steps) if launch is None else self.order_of[launch]
+        path = self.steps[order].path if order < len(self.steps) else ()
+        return tuple(self._reaching(self._whole_use(buffer), order, path))
+
+    def backward(self, name: str, launch: int | None = None) -> Slice:
+        """What `name`, as `launch` finds it (or as it is returned), was computed from."""
+        first = self.last_writers(name, launch)
+        return self._collect(first, self.body.buffers.get(name) if not first else None)
+
+    def backward_from(self, launch: int) -> Slice:
+        """What a launch computes from, the launch included."""
+        return self._collect((self.steps[self.order_of[launch]],), None)
+
+    def forward(self, names: Iterable[str], launch: int = -1) -> Slice:
+        """What the values of `names`, as launch number `launch` leaves them, can reach; -1 is the start."""
+        start = self.order_of[launch] + 1 if launch >= 0 else 0
+        tainted = {b.storage: b.name for n in names if (b := self.body.buffers.get(n))}
+        steps, edges = self._spread(tainted, start)
+        reached = tuple(
+            index
+            for index, name in sorted(self.body.outputs.items())
+            if (b := self.body.buffers.get(name)) and b.storage in tainted
+        )
+        return Slice(tuple(steps[k] for k in sorted(steps)), tuple(edges), outputs=reached)
+
+    def forward_from(self, launch: int) -> Slice:
+        """What the outputs of a launch can reach."""
+        step = self.steps[self.order_of[launch]]
+        return self.forward([use.name for use in step.writes], launch)
+
+    def _spread(self, tainted: dict[int, str], start: int) -> tuple[dict[int, Step], list[Edge]]:
+        """Carry taint through the steps; twice, since a loop hands values back to its start."""
+        steps: dict[int, Step] = {}
+        edges: dict[tuple[int, int, str], Edge] = {}
+        origin: dict[int, Step | None] = dict.fromkeys(tainted)
+        for _ in range(2 if any(_loops(step.path) for step in self.steps) else 1):
+            for step in self.steps[start:]:
+                touched = [use for use in step.reads if use.storage in tainted]
+                for use in touched:
+                    writer = origin[use.storage]
+                    key = (writer.order if writer else -1, step.order, use.name)
+                    edges[key] = Edge(writer, step, use.name)
+                if touched:
+                    steps[step.order] = step
+                self._after(step, bool(touched), tainted, origin)
+        return steps, list(edges.values())
+
+    @staticmethod
+    def _after(step: Step, touched: bool, tainted: dict[int, str], origin: dict[int, Step | None]) -> None:
+        for use in step.writes:
+            if touched:
+                tainted[use.storage] = use.name
+                origin[use.storage] = step
+            elif use.whole and not step.path and use.storage in tainted:
+                del tainted[use.storage]
+
+    def _collect(self, first: Iterable[Step], lone: Buffer | None) -> Slice:
+        """Follow reads back from some steps until nothing is left."""
+        found: dict[int, Step] = {step.order: step for step in first}
+        queue = list(found.values())
+        edges: list[Edge] = []
+        ends: dict[str, Buffer] = {lone.name: lone} if lone else {}
+        while queue:
+            step = queue.pop()
+            for use in step.reads:
+                writers = tuple(self._reaching(use, step.order, step.path))
+                edges += [Edge(writer, step, use.name) for writer in writers or (None,)]
+                for writer in writers:
+                    if writer.order not in found:
+                        found[writer.order] = writer
+                        queue.append(writer)
+                self._end(use, step, writers, ends)
+        return _ended(found, edges, ends)
+
+    def _end(self, use: Use, reader: Step, writers: tuple[Step, ...], ends: dict[str, Buffer]) -> None:
+        """Note where a read ends: an input, a constant, or memory that nothing has set.
+
+        An `in_out_ptr` whose memory is fresh is no such end: a fused reduction sets it first.
+        """
+        if any(_certain(writer, use, reader.path) for writer in writers):
+            return
+        root = self._root(use.name)
+        if root.kind in SOURCES or (use.pure and not writers):
+            ends[root.name] = root
+
+    def _root(self, name: str) -> Buffer:
+        """The input or constant that a variable is another name for, else the variable itself."""
+        buffer = self.body.buffers[name]
+        while buffer.kind not in SOURCES and buffer.base in self.body.buffers and buffer.base is not None:
+            base = self.body.buffers[buffer.base]
+            if base.storage != buffer.storage or base is buffer:
+                break
+            buffer = base
+        return buffer
+
+    def _reaching(self, use: Use, order: int, path: tuple[Block, ...]) -> Iterator[Step]:
+        """Writers of a storage that a reader at `order` may see, newest first, through loops as well."""
+        writers = self._writers.get(use.storage, [])
+        position = bisect_left(writers, order)
+        killed = False
+        for index in range(position - 1, -1, -1):
+            step = self.steps[writers[index]]
+            if not _touches(step, use):
+                continue
+            yield step
+            if _certain(step, use, path):
+                killed = True
+                break
+        loop = _loops(path)
+        if loop is None or (killed and loop in self.steps[writers[index]].path):
+            return
+        for later in writers[position:]:
+            step = self.steps[later]
+            if loop in step.path and _touches(step, use):
+                yield step
+
+    def _step(self, order: int, node: Launch | Transfer) -> Step:
+        path = tuple(block for block in node.context if block.kind in ("if", "else", "loop"))
+        if isinstance(node, Transfer):
+            reads = self._named(node.reads)
+            written = self.body.buffers.get(node.writes)
+            writes: tuple[Use, ...] = (self._whole_use(written),) if written else ()
+            return Step(order, node, reads + self._controls(path), writes, path)
+        reads = tuple(self._use(a) for a in node.arguments if a.is_tensor and _needs_old(a))
+        writes = tuple(self._use(a) for a in node.arguments if a.is_tensor and a.role != "read")
+        reads += self._scalars(node) + self._controls(path)
+        return Step(order, node, _distinct(reads), _distinct(writes), path)
+
+    def _use(self, argument: Argument) -> Use:
+        buffer = self.body.buffers[argument.target or ""]
+        view = argument.view
+        shape = view or buffer
+        extent = _extent(shape.sizes, shape.strides, shape.offset)
+        whole = argument.role in ("written", "read_write") and view is None and _covers(buffer)
+        pure = argument.role == "read"
+        return Use(buffer.name, buffer.storage, whole, extent, pure)
+
+    def _whole_use(self, buffer: Buffer) -> Use:
+        extent = _extent(buffer.sizes, buffer.strides, buffer.offset)
+        return Use(buffer.name, buffer.storage, _covers(buffer), extent)
+
+    def _named(self, name: str | None) -> tuple[Use, ...]:
+        buffer = self.body.buffers.get(name) if name else None
+        return (self._whole_use(buffer),) if buffer else ()
+
+    def _scalars(self, launch: Launch) -> tuple[Use, ...]:
+        """Tensors behind scalar arguments: an `.item()`, or a size known only at run time."""
+        expressions = (a.expression for a in launch.arguments if a.kind in ("symbol", "scalar"))
+        return self._behind(expressions)
+
+    def _controls(self, path: tuple[Block, ...]) -> tuple[Use, ...]:
+        """Tensors that decide whether a branch is taken or a loop goes on."""
+        return self._behind(self.body.exits.get(b, b.header) for b in path) if path else ()
+
+    def _behind(self, expressions: Iterable[str]) -> tuple[Use, ...]:
+        found = []
+        for expression in expressions:
+            if not any(name in self.body.symbols for name in names_in(expression)):
+                continue
+            for symbol in origins(expression, self.body.symbols):
+                buffer = self.body.buffers.get(symbol.tensor or "")
+                if buffer and not (symbol.kind in ("size", "stride") and buffer.kind in SOURCES):
+                    found.append(self._whole_use(buffer))
+        return tuple(found)
+
+
+def _ended(found: dict[int, Step], edges: list[Edge], ends: dict[str, Buffer]) -> Slice:
+    names: dict[str, list[str]] = {"input": [], "constant": [], "unset": []}
+    for buffer in ends.values():
+        kind = buffer.kind if buffer.kind in SOURCES else "unset"
+        if buffer.name not in names[kind]:
+            names[kind].append(buffer.name)
+    steps = tuple(found[order] for order in sorted(found))
+    return Slice(steps, tuple(edges), tuple(names["input"]), tuple(names["constant"]), tuple(names["unset"]))
+
+
+def _needs_old(argument: Argument) -> bool:
+    """Whether the old content of a tensor counts: it is read, or some of it survives the write."""
+    return argument.role != "written" or argument.partial
+
+
+def _touches(step: Step, use: Use) -> bool:
+    """Whether a step writes memory that `use` looks at; disjoint static extents do not meet."""
+    for written in step.writes:
+        if written.storage != use.storage:
+            continue
+        if written.extent is None or use.extent is None:
+            return True
+        if written.extent[0] < use.extent[1] and use.extent[0] < written.extent[1]:
+            return True
+    return False
+
+
+def _certain(step: Step, use: Use, path: tuple[Block, ...]) -> bool:
+    """Whether a step has certainly replaced all that `use` looks at."""
+    if step.path != path[: len(step.path)]:
+        return False
+    return any(w.storage == use.storage and w.whole for w in step.writes)
+
+
+def _covers(buffer: Buffer) -> bool:
+    """Whether a write through this variable covers its storage: it owns it, or took it over for reuse."""
+    return buffer.kind not in ("view", "alias") or (buffer.reused and buffer.offset in ("0", "0L"))
+
+
+def _extent(
+    sizes: tuple[str, ...] | None, strides: tuple[str, ...] | None, offset: str | None
+) -> tuple[int, int] | None:
+    """First and past-the-end element of a static view; None when any part is symbolic."""
+    numbers = [_static(text) for text in (*(sizes or ("?",)), *(strides or ()), offset or "?")]
+    if None in numbers or sizes is None or strides is None or len(sizes) != len(strides):
+        return None
+    values = [n for n in numbers if n is not None]
+    count, start = len(sizes), values[-1]
+    reach = sum((size - 1) * stride for size, stride in zip(values[:count], values[count:-1], strict=True))
+    return start, start + reach + 1
+
+
+def _static(text: str) -> int | None:
+    text = text.rstrip("L")
+    return int(text) if text.isdigit() else None
+
+
+def _loops(path: tuple[Block, ...]) -> Block | None:
+    """The innermost loop of a path."""
+    return next((block for block in reversed(path) if block.kind == "loop"), None)
+
+
+def _distinct(uses: Iterable[Use]) -> tuple[Use, ...]:
+    return tuple(dict.fromkeys(uses))
