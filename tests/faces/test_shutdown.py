@@ -1,0 +1,91 @@
+"""However the server ends, no process of a job is left a second later."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faces.clients import ROOT
+
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "0"},
+    },
+}
+
+
+def call(file: Path) -> dict[str, Any]:
+    params = {"name": "run_child", "arguments": {"file": str(file), "wait_s": 45}}
+    return {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}
+
+
+@contextmanager
+def server_with_job(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A server process spoken to by hand, and the ids of its job's child and grandchild."""
+    argv = [sys.executable, "-m", "tests.faces.sample", str(tmp_path / "state")]
+    ids = tmp_path / "ids"
+    with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            say(server, HELLO)
+            assert server.stdout is not None
+            assert json.loads(server.stdout.readline())["id"] == 1
+            say(server, {"jsonrpc": "2.0", "method": "notifications/initialized"})
+            say(server, call(ids))
+            yield server, [int(pid) for pid in wait_for(ids)]
+        finally:
+            server.kill()
+
+
+def say(server: subprocess.Popen[str], message: dict[str, Any]) -> None:
+    assert server.stdin is not None
+    server.stdin.write(json.dumps(message) + "\n")
+    server.stdin.flush()
+
+
+def wait_for(ids: Path) -> list[str]:
+    limit = time.monotonic() + 30
+    while not ids.exists() or len(ids.read_text().split()) < 2:
+        assert time.monotonic() < limit, "the job never started"
+        time.sleep(0.02)
+    return ids.read_text().split()
+
+
+def left(pids: list[int]) -> list[int]:
+    """Those that still run after at most a second."""
+    limit = time.monotonic() + 1
+    while (found := [pid for pid in pids if Path("/proc", str(pid)).exists()]) and time.monotonic() < limit:
+        time.sleep(0.01)
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_to_the_server_ends_its_jobs(tmp_path: Path, number: signal.Signals) -> None:
+    """SIGINT, SIGTERM and SIGKILL end the server at once, and the child with its daemonised grandchild."""
+    with server_with_job(tmp_path) as (server, pids):
+        server.send_signal(number)
+        code = server.wait(timeout=5)
+        assert left(pids) == []
+    assert code == (-9 if number == signal.SIGKILL else 128 + number)
+
+
+def test_a_closed_stdin_ends_server_and_jobs(tmp_path: Path) -> None:
+    """EOF is how most clients say goodbye: the server leaves with status 0 and takes its jobs along."""
+    with server_with_job(tmp_path) as (server, pids):
+        assert server.stdin is not None
+        server.stdin.close()
+        assert server.wait(timeout=5) == 0
+        assert left(pids) == []
