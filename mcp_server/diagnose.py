@@ -1,0 +1,76 @@
+"""The procedure: observe, weigh, choose the next observation, until a verdict stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from mcp_server.diagnosis.actions.counter_tests import CounterTests
+from mcp_server.diagnosis.actions.inputs import CompareInputs
+from mcp_server.diagnosis.actions.package_file import OpenPackage
+from mcp_server.diagnosis.actions.runs import CheckedRun, PlainRun
+from mcp_server.diagnosis.case import CallSpec, Case
+from mcp_server.diagnosis.detectors import contract, from_log, loading
+from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.judge import confidence, ranked
+from mcp_server.diagnosis.planner import Action, choose, perform
+from mcp_server.diagnosis.verdict import conclude
+from mcp_server.model import PackageWorkload, Verdict, Workload
+from mcp_server.steps.context import Context
+
+DEFAULT_BUDGET_S = 300.0
+
+Detector = Callable[[Case], Iterator[Hypothesis]]
+DETECTORS: tuple[Detector, ...] = (from_log.detect, contract.detect, loading.detect)
+
+
+def actions() -> list[Action]:
+    """Everything that can be observed, in no particular order."""
+    return [OpenPackage(), CompareInputs(), PlainRun(), CheckedRun(), CounterTests()]
+
+
+async def diagnose(context: Context, workload: Workload, *, budget_s: float = DEFAULT_BUDGET_S) -> Verdict:
+    """A verdict on `workload`, within `budget_s` seconds of wall-clock time."""
+    case = Case(workload, budget_s)
+    case.call = _direct_call(workload)
+    available = actions()
+    hypotheses = detect(case)
+    while not _settled(hypotheses, case):
+        case.found["hypotheses"] = hypotheses
+        choices = choose(available, case, hypotheses)
+        if not choices:
+            break
+        await perform(choices, case, context)
+        hypotheses = detect(case)
+    return conclude(hypotheses, case, context)
+
+
+def detect(case: Case) -> list[Hypothesis]:
+    """What every detector makes of the case as it is now."""
+    return [hypothesis for detector in DETECTORS for hypothesis in detector(case)]
+
+
+def _settled(hypotheses: list[Hypothesis], case: Case) -> bool:
+    best = next(iter(ranked(hypotheses, case)), None)
+    return best is not None and best.harmful and confidence(best, case) == "proven"
+
+
+def _direct_call(workload: Workload) -> CallSpec | None:
+    """The call that a package workload is."""
+    if not isinstance(workload, PackageWorkload):
+        return None
+    request = {
+        "package": str(workload.package),
+        "model_name": workload.model_name,
+        "device_index": workload.device_index,
+        "extra_imports": workload.extra_imports,
+        "inputs": _inputs(workload),
+    }
+    inputs = workload.inputs if isinstance(workload.inputs, Path) else None
+    return CallSpec("run", request, workload.package, inputs)
+
+
+def _inputs(workload: PackageWorkload) -> object:
+    if isinstance(workload.inputs, list):
+        return [spec.model_dump(mode="json") for spec in workload.inputs]
+    return str(workload.inputs) if workload.inputs else None

@@ -1,0 +1,1 @@
+"""Actions: what the planner can do next. Each runs steps and adds observations to the case."""

@@ -1,0 +1,64 @@
+"""Counter-tests: the call again without the suspected cause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mcp_server.diagnosis.actions.runs import run_call
+from mcp_server.diagnosis.case import Case, CounterResult, RunSeen
+from mcp_server.diagnosis.hypothesis import CounterTest, Hypothesis
+from mcp_server.diagnosis.judge import ranked
+from mcp_server.steps.context import Context
+
+
+class CounterTests:
+    """Try to refute the leading hypothesis that has a test left."""
+
+    seconds = 6.0
+    alone = False
+
+    def __init__(self) -> None:
+        self.tried = 0
+
+    @property
+    def name(self) -> str:
+        return f"counter_test_{self.tried}"
+
+    def gain(self, case: Case, open_hypotheses: Sequence[Hypothesis]) -> float:
+        if case.call is None or self.tried >= 4 or "plain" not in case.runs:
+            return 0.0
+        return 0.7 if next_test(case, open_hypotheses) else 0.0
+
+    async def act(self, case: Case, context: Context) -> None:
+        self.tried += 1
+        hypotheses = case.found.get("hypotheses", ())
+        test = next_test(case, hypotheses)
+        if test is None:
+            return
+        label = f"counter-{self.tried}"
+        seen = await run_call(
+            case, context, label, extra={"changes": list(test.changes), **test.options}, record=False
+        )
+        case.counters[test.key] = judge(test, case.runs["plain"], seen)
+
+
+def next_test(case: Case, hypotheses: Sequence[Hypothesis]) -> CounterTest | None:
+    """The untried test of the best hypothesis that has one; only a failure can be made to go away."""
+    if case.runs["plain"].failure == "none":
+        return None
+    for hypothesis in ranked(hypotheses, case):
+        if hypothesis.counter is not None and hypothesis.counter.key not in case.counters:
+            return hypothesis.counter
+    return None
+
+
+def judge(test: CounterTest, before: RunSeen, after: RunSeen) -> CounterResult:
+    """Gone: the cause was removed with the failure. The same failure: it was not the cause."""
+    if after.failure == "none":
+        return CounterResult(
+            True, f"{test.what} passes; without that change it fails ({before.failure})", after
+        )
+    if before.same_failure(after):
+        return CounterResult(False, f"{test.what} still fails in the same way ({after.failure})", after)
+    what = f"{test.what} fails in another way ({after.failure}: {after.family or 'no known error text'})"
+    return CounterResult(False, what, after, decided=False)

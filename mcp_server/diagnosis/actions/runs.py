@@ -1,0 +1,89 @@
+"""Running the call: as the user does, and under the flags that make faults visible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mcp_server.diagnosis.case import Case, RunSeen
+from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.evidence.log import read_log
+from mcp_server.jobs.types import Finished
+from mcp_server.steps.context import Context, WorkerRun
+
+CHECK_INPUTS = {"AOTI_RUNTIME_CHECK_INPUTS": "1"}
+# Exactly 1: other values are ignored (c10/util/env, torch 2.8-2.15).
+DETERMINISTIC = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "CUDA_LAUNCH_BLOCKING": "1"}
+
+
+def see(label: str, finished: Finished, worker: WorkerRun | None = None) -> RunSeen:
+    """A finished child with its log read."""
+    return RunSeen(label, finished, read_log(log_lines(finished.output)), worker)
+
+
+def log_lines(path: Path) -> Iterable[str]:
+    """The lines of an output file; none when the child left no file."""
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8", errors="replace") as file:
+        yield from file
+
+
+async def run_call(
+    case: Case,
+    context: Context,
+    label: str,
+    *,
+    env: Mapping[str, str] | None = None,
+    extra: Mapping[str, Any] | None = None,
+    record: bool = True,
+) -> RunSeen:
+    """Make the case's call once in the worker; the result is also kept in `case.runs[label]`."""
+    assert case.call is not None
+    workload = case.workload
+    done = await context.worker(
+        case.call.operation,
+        {**case.call.request, **(extra or {})},
+        name=label,
+        env={**(workload.env if workload else {}), **(env or {})},
+        timeout_s=min(workload.timeout_s if workload else 300, max(case.seconds_left, 10)),
+        python=workload.python if workload else None,
+        cwd=workload.cwd if workload else None,
+        gpus=() if case.device in (None, "cpu") else None,
+    )
+    seen = see(label, done.finished, done)
+    if record:
+        case.runs[label] = seen
+    return seen
+
+
+class PlainRun:
+    """Make the call as it is."""
+
+    name = "run"
+    seconds = 6.0
+    alone = False
+
+    def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
+        return 0.9 if case.call is not None and case.package_error is None else 0.0
+
+    async def act(self, case: Case, context: Context) -> None:
+        await run_call(case, context, "plain")
+
+
+class CheckedRun:
+    """Make the call with AOTInductor's own input checks: a second, independent view of a bad input."""
+
+    name = "run_with_input_checks"
+    seconds = 6.0
+    alone = False
+
+    def gain(self, case: Case, open_hypotheses: Sequence[Hypothesis]) -> float:
+        if case.call is None or "plain" not in case.runs:
+            return 0.0
+        contract = {"input_mismatch", "device_mismatch", "shape_out_of_range", "custom_op"}
+        return 0.8 if any(h.category in contract for h in open_hypotheses) or not case.mismatches else 0.3
+
+    async def act(self, case: Case, context: Context) -> None:
+        await run_call(case, context, "checked", env=CHECK_INPUTS)

@@ -1,0 +1,178 @@
+"""Everything observed so far about one failing (or healthy) workload."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from mcp_server.evidence.facts import ErrorFact, LogFacts
+from mcp_server.jobs.types import Finished
+from mcp_server.model import Artifact, Evidence, Workload
+from mcp_server.package.archive import Package
+from mcp_server.package.mismatch import GivenTensor, Mismatch
+from mcp_server.package.problems import PackageError
+from mcp_server.package.wrapper import Wrapper, read_wrapper
+from mcp_server.steps.context import Event, WorkerRun
+
+# Runs that are what the user did, as opposed to experiments.
+OWN_RUNS = ("script", "plain", "command")
+
+Failure = Literal["none", "exception", "signal", "timeout", "out_of_memory", "nonfinite"]
+
+
+@dataclass(frozen=True)
+class RunSeen:
+    """One run: of the user's program, or of the call in our worker. `label` says under what."""
+
+    label: str
+    finished: Finished
+    log: LogFacts
+    worker: WorkerRun | None = None
+
+    @property
+    def root(self) -> ErrorFact | None:
+        return self.log.root
+
+    @property
+    def outputs(self) -> list[Event]:
+        """Facts of each output of the last call that came back; empty when none did."""
+        called = self.worker.last("called") if self.worker else None
+        return list(called["outputs"]) if called else []
+
+    @property
+    def nonfinite(self) -> list[int]:
+        """Positions of outputs with NaN or infinities."""
+        return [i for i, out in enumerate(self.outputs) if out.get("nan") or out.get("inf")]
+
+    @property
+    def failure(self) -> Failure:
+        """How the run failed, as far as its end tells."""
+        ending = self.finished.ending
+        if ending in ("timeout", "out_of_memory", "signal"):
+            return ending
+        if not self.finished.ok:
+            return "exception"
+        return "nonfinite" if any(out.get("nan") for out in self.outputs) else "none"
+
+    @property
+    def family(self) -> str | None:
+        return self.root.family.id if self.root else None
+
+    def same_failure(self, other: RunSeen) -> bool:
+        """Whether two runs failed in the same way: the same ending and, where known, the same family."""
+        if self.failure != other.failure:
+            return False
+        return self.family is None or other.family is None or self.family == other.family
+
+
+@dataclass(frozen=True)
+class CallSpec:
+    """A call that the worker can make: `operation` is `run` or `replay`, `request` its arguments."""
+
+    operation: Literal["run", "replay"]
+    request: dict[str, Any]
+    package: Path | None
+    inputs: Path | None = None
+
+
+@dataclass(frozen=True)
+class CounterResult:
+    """What a counter-test showed: `passed` when the failure was gone and nothing else went wrong."""
+
+    passed: bool
+    what: str
+    run: RunSeen | None = None
+    decided: bool = True
+
+
+@dataclass
+class Case:
+    """The growing record. Detectors read it; only actions write to it."""
+
+    workload: Workload | None
+    budget_s: float = 300.0
+    started: float = field(default_factory=time.monotonic)
+    log: LogFacts | None = None
+    log_source: str = ""
+    package: Package | None = None
+    package_error: PackageError | None = None
+    given: tuple[GivenTensor, ...] | None = None
+    given_facts: list[Event] = field(default_factory=list)
+    mismatches: tuple[Mismatch, ...] = ()
+    runs: dict[str, RunSeen] = field(default_factory=dict)
+    call: CallSpec | None = None
+    counters: dict[str, CounterResult] = field(default_factory=dict)
+    found: dict[str, Any] = field(default_factory=dict)
+    done: list[str] = field(default_factory=list)
+    decisions: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    artifacts: list[Artifact] = field(default_factory=list)
+
+    @cached_property
+    def wrapper(self) -> Wrapper | None:
+        """The wrapper of the package, once there is a package."""
+        if self.package is None or not self.package.wrapper_text:
+            return None
+        return read_wrapper(self.package.wrapper_text, self.package.kernel_text)
+
+    @property
+    def seconds_left(self) -> float:
+        return self.budget_s - (time.monotonic() - self.started)
+
+    @property
+    def plain(self) -> RunSeen | None:
+        """The run that is nearest to what the user did."""
+        return next((self.runs[label] for label in OWN_RUNS if label in self.runs), None)
+
+    @property
+    def logs(self) -> list[tuple[str, LogFacts]]:
+        """Every log with the name of where it came from, the user's own first."""
+        own = [(self.log_source, self.log)] if self.log else []
+        return own + [(run.label, run.log) for run in self.runs.values()]
+
+    @property
+    def device(self) -> str | None:
+        return self.package.device_type if self.package else None
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything failed where the user could see it."""
+        if self.package_error is not None or (self.log is not None and self.log.root is not None):
+            return True
+        return any(run.failure != "none" for label, run in self.runs.items() if label in OWN_RUNS)
+
+    @property
+    def reproduced(self) -> bool:
+        """Whether we saw the failure ourselves, or there was none to see but a broken contract."""
+        return self.log is None or bool(self.runs) or self.package_error is not None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the workload ran to a good end, and nothing that was tried says otherwise."""
+        return self.plain is not None and not self.failed
+
+    @property
+    def health_summary(self) -> str:
+        """What was tried without finding a fault."""
+        return "No fault found: the workload ran to its end, with finite outputs and inputs that fit."
+
+    @property
+    def health_evidence(self) -> list[Evidence]:
+        """What speaks for health, run by run."""
+        return [
+            Evidence(
+                step=label, fact=f"ended well after {run.finished.wall_s:.1f} s, {len(run.outputs)} outputs"
+            )
+            for label, run in self.runs.items()
+            if run.failure == "none"
+        ]
+
+    @property
+    def open_question(self) -> str:
+        """What is missing for a verdict."""
+        if not self.runs and self.log is not None:
+            return "Only a log was given; running the failing program would settle it."
+        return "What was tried is listed; nothing that was seen names the cause."

@@ -1,0 +1,117 @@
+"""Hypotheses that the text of a log supports by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.evidence.facts import ErrorFact, Frame, LogFacts
+from mcp_server.model import CATEGORIES, Category, Evidence, Fix, ModelLocation, Party, PartyKind
+
+DEPTHS: dict[Category, Depth] = {
+    "invalid_package": Depth.BUILD,
+    "compile_failure": Depth.BUILD,
+    "toolchain": Depth.BUILD,
+    "arch_mismatch": Depth.BUILD,
+    "environment": Depth.BUILD,
+    "device_mismatch": Depth.CALL,
+    "input_mismatch": Depth.CALL,
+    "shape_out_of_range": Depth.CALL,
+    "constants": Depth.STATE,
+    "custom_op": Depth.STATE,
+    "concurrency": Depth.STATE,
+    "out_of_memory": Depth.STATE,
+    "index_out_of_bounds": Depth.BAD_VALUE,
+    "nan_or_inf": Depth.BAD_VALUE,
+    "illegal_memory_access": Depth.FAULT_SITE,
+    "hang": Depth.FAULT_SITE,
+    "wrong_output": Depth.SYMPTOM,
+    "script_error": Depth.SYMPTOM,
+}
+
+PARTIES: dict[Category, PartyKind] = {
+    "invalid_package": "package",
+    "compile_failure": "toolchain",
+    "toolchain": "toolchain",
+    "arch_mismatch": "package",
+    "environment": "environment",
+    "device_mismatch": "input",
+    "input_mismatch": "input",
+    "shape_out_of_range": "input",
+    "constants": "constant",
+    "custom_op": "op",
+    "concurrency": "call",
+    "out_of_memory": "environment",
+    "index_out_of_bounds": "input",
+    "nan_or_inf": "kernel",
+    "illegal_memory_access": "kernel",
+    "hang": "call",
+    "wrong_output": "kernel",
+    "script_error": "script",
+}
+
+# Fields of an error text that name the guilty party, the most telling first.
+NAMING_FIELDS = ("operator", "op", "constant", "library", "symbol", "name", "kernel", "file", "package")
+
+
+def detect(case: Case) -> Iterator[Hypothesis]:
+    """One hypothesis for each category that a root error admits; several candidates are weak ones."""
+    for source, facts in case.logs:
+        if facts.root is not None:
+            yield from _of_root(facts.root, facts, source)
+
+
+def _of_root(root: ErrorFact, facts: LogFacts, source: str) -> Iterator[Hypothesis]:
+    several = len(root.candidates) > 1
+    for place, category in enumerate(root.candidates):
+        yield Hypothesis(
+            category=category,
+            guilty=_party(category, root, facts),
+            summary=_summary(category, root, several),
+            depth=Depth.SYMPTOM if place else DEPTHS[category],
+            sources=frozenset({"log"}),
+            evidence=(evidence_of(root, source),),
+            crashing=_crashing(root, facts),
+            fix=Fix(action=root.family.meaning) if not several else None,
+            weak=several,
+            exact=not several,
+        )
+
+
+def evidence_of(root: ErrorFact, source: str) -> Evidence:
+    """The line that says it, and how often it came."""
+    times = f" ({root.count} times)" if root.count > 1 else ""
+    return Evidence(step="read_log", fact=root.text[:400] + times, source=f"{source}:{root.line}")
+
+
+def _party(category: Category, root: ErrorFact, facts: LogFacts) -> Party:
+    name = next((root.fields[field] for field in NAMING_FIELDS if root.fields.get(field)), "")
+    index = root.fields.get("input", "")
+    return Party(
+        kind=PARTIES[category],
+        name=name or CATEGORIES[category],
+        input_index=int(index) if index.isdigit() and PARTIES[category] == "input" else None,
+        model_locations=locations_of(facts.frames),
+        value=root.fields.get("got") or root.fields.get("value"),
+    )
+
+
+def _crashing(root: ErrorFact, facts: LogFacts) -> Party | None:
+    """The kernel that the text names, if it names one."""
+    kernel = root.fields.get("kernel") or (facts.last_launch.kernel if facts.last_launch else "")
+    if not kernel:
+        return None
+    at = facts.locations[0] if facts.locations else None
+    return Party(kind="kernel", name=kernel, generated_location=f"{at.file}:{at.line}" if at else None)
+
+
+def locations_of(frames: tuple[Frame, ...]) -> list[ModelLocation]:
+    """The user's frames, innermost first."""
+    return [ModelLocation(file=f.file, line=f.line, code=f.code) for f in reversed(frames[-3:])]
+
+
+def _summary(category: Category, root: ErrorFact, several: bool) -> str:
+    if not several:
+        return f"{root.family.meaning} ({CATEGORIES[category]})"
+    return f"The text admits several causes; one is {category}: {CATEGORIES[category]}."

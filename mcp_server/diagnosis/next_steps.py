@@ -1,0 +1,76 @@
+"""What to call next, as calls that exist."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.model import (
+    Category,
+    CommandWorkload,
+    ExportedWorkload,
+    NextStep,
+    PackageWorkload,
+    ScriptWorkload,
+    Workload,
+)
+
+# What shows most about a category that is not settled: tool, and why.
+TOOLS: dict[Category, tuple[str, str]] = {
+    "device_mismatch": ("check_devices", "compare the inputs' devices with the package"),
+    "input_mismatch": ("check_devices", "compare every input with what the package was compiled for"),
+    "shape_out_of_range": ("check_devices", "compare every dimension with its compiled range"),
+    "index_out_of_bounds": ("locate_fault", "name the kernel, the index and the input behind it"),
+    "illegal_memory_access": ("locate_fault", "name the launch and the line of the bad access"),
+    "nan_or_inf": ("dump_kernel_io", "find the first launch whose output is not finite"),
+    "wrong_output": ("compare_with_eager", "find the first launch that departs from eager"),
+    "custom_op": (
+        "run_deterministic",
+        "run with the input checks, which compare each op's output with its fake",
+    ),
+    "concurrency": ("run_deterministic", "see whether repeats agree"),
+    "hang": ("trace_launches", "see the last launch that began"),
+    "toolchain": ("check_devices", "check the compiler and the libraries"),
+    "environment": ("check_devices", "check driver, devices and tools"),
+    "out_of_memory": ("check_devices", "check free memory"),
+}
+
+
+def next_steps(best: Hypothesis | None, case: Case) -> list[NextStep]:
+    """The call that would settle the category, and one that would give more to work with."""
+    if case.workload is None:
+        return [_from_log(best)]
+    if best is None or best.category not in TOOLS:
+        return []
+    tool, why = TOOLS[best.category]
+    return [NextStep(why=why, tool=tool, arguments=workload_arguments(case.workload))]
+
+
+def _from_log(best: Hypothesis | None) -> NextStep:
+    what = f" and prove {best.category}" if best else ""
+    return NextStep(
+        why=f"a log alone proves nothing: run the failing program to reproduce it{what}",
+        tool="diagnose",
+        arguments={"script": "path/of/the/failing/program.py"},
+    )
+
+
+def workload_arguments(workload: Workload) -> dict[str, Any]:
+    """The flat tool arguments that name this workload."""
+    found: dict[str, Any] = {}
+    if isinstance(workload, ScriptWorkload):
+        found = {"script": str(workload.script), "script_args": workload.args}
+    elif isinstance(workload, PackageWorkload):
+        found = {"package": str(workload.package), "inputs": _inputs(workload.inputs)}
+    elif isinstance(workload, ExportedWorkload):
+        found = {"exported": str(workload.exported), "inputs": _inputs(workload.inputs)}
+    elif isinstance(workload, CommandWorkload):
+        found = {"command": workload.argv}
+    return {name: value for name, value in found.items() if value}
+
+
+def _inputs(inputs: Any) -> Any:
+    if isinstance(inputs, list):
+        return [spec.model_dump(exclude_none=True) for spec in inputs]
+    return str(inputs) if inputs else None

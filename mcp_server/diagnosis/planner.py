@@ -1,0 +1,76 @@
+"""Chooses what to observe next: what tells the open hypotheses apart, per second spent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import anyio
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.errors import ProblemError
+from mcp_server.steps.context import Context
+
+
+class Action(Protocol):
+    """Something that can be observed.
+
+    `seconds` is about what it costs. `alone` marks one that must not share the machine with another run.
+    `gain` is 0 when it cannot act or would tell nothing, else how much of the open question it answers (0-1).
+    """
+
+    seconds: float
+    alone: bool
+
+    @property
+    def name(self) -> str: ...
+
+    def gain(self, case: Case, open_hypotheses: Sequence[Hypothesis]) -> float: ...
+
+    async def act(self, case: Case, context: Context) -> None: ...
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An action with what spoke for it."""
+
+    action: Action
+    gain: float
+
+    @property
+    def worth(self) -> float:
+        return self.gain / (self.action.seconds + 1)
+
+
+def choose(actions: Sequence[Action], case: Case, hypotheses: Sequence[Hypothesis]) -> list[Choice]:
+    """The best action, and those that can run beside it; empty when nothing is worth its time."""
+    choices = [
+        Choice(action, action.gain(case, hypotheses))
+        for action in actions
+        if action.name not in case.done and action.seconds < case.seconds_left
+    ]
+    best = sorted((c for c in choices if c.gain > 0), key=lambda c: c.worth, reverse=True)
+    if not best or best[0].action.alone:
+        return best[:1]
+    return [best[0], *(c for c in best[1:2] if not c.action.alone)]
+
+
+async def perform(choices: Sequence[Choice], case: Case, context: Context) -> None:
+    """Do the chosen actions side by side; one that cannot do its job leaves a note."""
+    for choice in choices:
+        case.done.append(choice.action.name)
+        case.decisions.append(
+            f"{choice.action.name} (gain {choice.gain:.2f}, about {choice.action.seconds:.0f} s)"
+        )
+    async with anyio.create_task_group() as group:
+        for choice in choices:
+            group.start_soon(_attempt, choice.action, case, context)
+
+
+async def _attempt(action: Action, case: Case, context: Context) -> None:
+    try:
+        await action.act(case, context)
+    except ProblemError as problem:
+        case.notes.append(f"{action.name}: {problem}")

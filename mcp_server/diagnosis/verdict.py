@@ -1,0 +1,95 @@
+"""Turns a judged case into the verdict that users see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.judge import confidence, ranked, ruled_out
+from mcp_server.diagnosis.next_steps import next_steps
+from mcp_server.model import Confidence, Evidence, Outcome, RuledOut, Verdict
+from mcp_server.steps.context import Context
+
+MAX_EVIDENCE = 10
+MAX_RULED_OUT = 6
+
+
+def conclude(hypotheses: Sequence[Hypothesis], case: Case, context: Context) -> Verdict:
+    """The verdict for what is known now; `inconclusive` when no hypothesis stands alone."""
+    order = ranked(hypotheses, case)
+    best = order[0] if order else None
+    outcome = _outcome(best, case)
+    if best is None or outcome == "no_fault":
+        return _without_fault(outcome, hypotheses, case, context)
+    return Verdict(
+        outcome=outcome,
+        category=best.category,
+        confidence=_stated(outcome, best, case),
+        summary=best.summary if outcome == "fault" else _open_summary(order, case),
+        guilty=best.guilty,
+        crashing=best.crashing,
+        evidence=_evidence(best, case),
+        ruled_out=_ruled_out(best, order, hypotheses, case),
+        fix=best.fix,
+        next_steps=next_steps(best, case),
+        cost=context.cost.cost(),
+        artifacts=case.artifacts,
+    )
+
+
+def _outcome(best: Hypothesis | None, case: Case) -> Outcome:
+    if best is None:
+        return "no_fault" if case.healthy else "inconclusive"
+    if not best.harmful and case.healthy:
+        return "no_fault"
+    if best.weak:
+        return "inconclusive"
+    return "fault"
+
+
+def _stated(outcome: Outcome, best: Hypothesis, case: Case) -> Confidence:
+    return confidence(best, case) if outcome == "fault" else "possible"
+
+
+def _without_fault(
+    outcome: Outcome, hypotheses: Sequence[Hypothesis], case: Case, context: Context
+) -> Verdict:
+    notes = [Evidence(step="note", fact=note) for note in case.notes[:MAX_EVIDENCE]]
+    return Verdict(
+        outcome=outcome,
+        confidence="likely" if outcome == "no_fault" else "possible",
+        summary=case.health_summary if outcome == "no_fault" else case.open_question,
+        evidence=[*case.health_evidence, *notes][:MAX_EVIDENCE],
+        ruled_out=ruled_out(hypotheses, case)[:MAX_RULED_OUT],
+        next_steps=next_steps(None, case),
+        cost=context.cost.cost(),
+        artifacts=case.artifacts,
+    )
+
+
+def _open_summary(order: Sequence[Hypothesis], case: Case) -> str:
+    categories = list(dict.fromkeys(h.category for h in order))[:4]
+    return f"Not settled: the evidence admits {', '.join(categories)}. {case.open_question}"
+
+
+def _evidence(best: Hypothesis, case: Case) -> list[Evidence]:
+    """What supports the verdict, then the counter-test, each once."""
+    found = list({e.fact: e for e in best.evidence}.values())
+    result = case.counters.get(best.counter.key) if best.counter else None
+    if result is not None:
+        found.append(Evidence(step="counter_test", fact=result.what))
+    return found[:MAX_EVIDENCE]
+
+
+def _ruled_out(
+    best: Hypothesis, order: Sequence[Hypothesis], hypotheses: Sequence[Hypothesis], case: Case
+) -> list[RuledOut]:
+    """Refuted hypotheses, then those that the verdict explains."""
+    found = ruled_out(hypotheses, case)
+    explained = [
+        RuledOut(hypothesis=h.summary, by=f"explained by {best.category} of {best.guilty.name}")
+        for h in order[1:]
+        if not h.weak and h.depth < best.depth
+    ]
+    return [*found, *explained][:MAX_RULED_OUT]
