@@ -42,7 +42,7 @@ RUNTIME: tuple[Flag, ...] = (
         acts=("compile", "load"),
         values=SWITCH,
         shows="1 skips the CPU instruction-set probe, which took 32-46 s of a load on one H200 (2.11)",
-        misses="1 trusts every instruction set: do not compile like this on an older CPU",
+        misses="1 leaves out the test that the compiler can build for the CPU's instruction set",
         in_guide=True,
     ),
     # _inductor/codegen/debug_utils.py and aoti_torch of 2.15.
