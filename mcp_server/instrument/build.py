@@ -44,7 +44,12 @@ class _Watch:
 
 
 async def instrument(
-    package: Path, options: Options, context: Context, *, python: Path | None = None, cache: Cache | None = None
+    package: Path,
+    options: Options,
+    context: Context,
+    *,
+    python: Path | None = None,
+    cache: Cache | None = None,
 ) -> Instrumented:
     """Rebuild every model of `package` for the torch of `python` (default: the context's interpreter).
 
@@ -65,9 +70,7 @@ async def instrument(
         context.progress("rebuilding the package with probes")
         work = cache.building(key)
         watch.read = time.monotonic()
-        rebuilt = [
-            await _model(model, options, toolchain, compiler, work, context) for model in models
-        ]
+        rebuilt = [await _model(model, options, toolchain, compiler, work, context) for model in models]
         watch.compiled = time.monotonic()
         await anyio.to_thread.run_sync(_pack, models, rebuilt, work)
         _write_manifest(work, models, rebuilt, _preload(options, compiler))
@@ -122,11 +125,15 @@ def _preload(options: Options, compiler: str) -> tuple[str, ...]:
     names = ("libasan.so", "libstdc++.so.6")
     found = [commands.runtime_library(compiler, name) for name in names]
     if None in found:
-        raise ProblemError("the compiler has no AddressSanitizer runtime", value=compiler, allowed="g++ with libasan")
+        raise ProblemError(
+            "the compiler has no AddressSanitizer runtime", value=compiler, allowed="g++ with libasan"
+        )
     return tuple(path for path in found if path)
 
 
-def _write_manifest(work: Path, models: list[Package], rebuilt: list[Rebuilt], preload: tuple[str, ...]) -> None:
+def _write_manifest(
+    work: Path, models: list[Package], rebuilt: list[Rebuilt], preload: tuple[str, ...]
+) -> None:
     manifest = {
         "probed": {m.model_name: len(one.probed) for m, one in zip(models, rebuilt, strict=True)},
         "skipped": [asdict(skipped) for one in rebuilt for skipped in one.skipped],

@@ -93,7 +93,9 @@ class Cache:
     def _remove_abandoned(self, work: Path) -> None:
         """Whoever builds holds the lock: work whose lock is free belongs to nobody."""
         with suppress(OSError):
-            descriptor = os.open(self.root / f"{work.stem}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(
+                self.root / f"{work.stem}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
             try:
                 if _try_lock(descriptor):
                     shutil.rmtree(work, ignore_errors=True)

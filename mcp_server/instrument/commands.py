@@ -127,7 +127,9 @@ def compile_command(
     return (compiler, *kept, "-w", *extra, *(f"-I{path}" for path in paths), "-c", source, "-o", target)
 
 
-_LIBRARIES = frozenset({"torch", "torch_cpu", "torch_cuda", "c10", "c10_cuda", "gomp", "omp", "iomp5", "cuda"})
+_LIBRARIES = frozenset(
+    {"torch", "torch_cpu", "torch_cuda", "c10", "c10_cuda", "gomp", "omp", "iomp5", "cuda"}
+)
 
 
 def link_command(

@@ -46,7 +46,13 @@ class ModelBuild:
     """The state of one rebuild: sources and objects in `work`, commands for one toolchain."""
 
     def __init__(
-        self, package: Package, options: Options, toolchain: Toolchain, compiler: str, work: Path, context: Context
+        self,
+        package: Package,
+        options: Options,
+        toolchain: Toolchain,
+        compiler: str,
+        work: Path,
+        context: Context,
     ) -> None:
         self.package, self.options, self.toolchain = package, options, toolchain
         self.compiler, self.work, self.context = compiler, work, context
@@ -169,9 +175,7 @@ class ModelBuild:
         self._demand(await self._run(argv, "assemble-constants"))
 
     async def _compile(self, source: Path, target: str, extra: Sequence[str]) -> str | None:
-        argv = commands.compile_command(
-            self.compiler, self.flags, self.toolchain, str(source), target, extra
-        )
+        argv = commands.compile_command(self.compiler, self.flags, self.toolchain, str(source), target, extra)
         return await self._run(argv, "compile-wrapper")
 
     async def _link(self, old: Path, member: str) -> Path:
@@ -215,12 +219,16 @@ def _blame(log: str, wrapper: Wrapper, refused: dict[int, str]) -> dict[int, str
     for number, launch in numbered(wrapper):
         last = launch.line + wrapper.text.count("\n", launch.start, launch.end)
         lines.update(dict.fromkeys(range(launch.line, last + 1), number))
-    found = {lines[at]: f"the compiler refuses its probes: {text}" for at, text in errors.items() if at in lines}
+    found = {
+        lines[at]: f"the compiler refuses its probes: {text}" for at, text in errors.items() if at in lines
+    }
     return {number: reason for number, reason in found.items() if number not in refused}
 
 
 def _first_error(log: str) -> str:
     """The first line that names an error, else the last line; bounded and printable."""
     lines = [line for line in log.splitlines() if line.strip()]
-    line = next((line for line in lines if "error" in line or "cannot" in line), lines[-1] if lines else "no message")
+    line = next(
+        (line for line in lines if "error" in line or "cannot" in line), lines[-1] if lines else "no message"
+    )
     return "".join(char for char in line if char.isprintable())[:400]
