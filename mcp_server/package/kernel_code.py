@@ -1,0 +1,201 @@
+"""Reads the body of a kernel: index asserts, and where a value comes from, back to the loads.
+
+Triton and C++ bodies are straight lines of assignments to `tmpN` (torch/_inductor/codegen/common.py,
+triton.py, cpp.py). Names start again in each loop nest of a C++ kernel, so that the nearest definition
+above counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+_ASSERT = re.compile(
+    r'(?:tl\.device_assert|AOTI_TORCH_CHECK|TORCH_CHECK)\(.*"index out of bounds: (?P<text>[^"]*)"'
+)
+_CONDITION = re.compile(r"(?:(?P<lower>-?[^<]+?) <= )?(?P<variable>\w+)(?: < (?P<upper>.+))?$")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_WHERE = re.compile(r"tl\.where\(|\w+ \? \w+ : \w+|::blendv\(")
+_NEGATIVE = re.compile(r"\w+ < (?:0|\w+)\b")
+_COPY = re.compile(
+    r"^(?:c10::convert<int64_t>\()?(\w+)\)?$|\] = static_cast<int64_t>\((\w+)\[|(\w+)\.store\(tmpbuf\."
+)
+_MULTILINE = 40
+
+
+@dataclass(frozen=True, slots=True)
+class IndexAssert:
+    """One generated bounds check. `line` is 1-based in the kernel's source, `text` the condition as
+    printed.
+    """
+
+    line: int
+    text: str
+    variable: str
+    lower: str | None
+    upper: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """`name = value` at a 1-based line of the kernel's source."""
+
+    line: int
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A read of a parameter: pointer, index expression, and the 1-based line."""
+
+    parameter: str
+    index: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Where a value comes from: assignments from the value back, the loads at their ends, scalar parameters.
+
+    `wraps` is true when a negative value is moved up by the bound first (Python indexing).
+    """
+
+    definitions: tuple[Definition, ...]
+    loads: tuple[Load, ...]
+    scalars: tuple[str, ...]
+    wraps: bool
+
+
+def read_condition(text: str) -> tuple[str | None, str, str | None] | None:
+    """Lower bound, variable and upper bound of `0 <= tmp6 < ks0`; None when it is no such condition."""
+    match = _CONDITION.fullmatch(text.strip())
+    if not match or (match["lower"] is None and match["upper"] is None):
+        return None
+    return match["lower"], match["variable"], match["upper"]
+
+
+def find_asserts(source: str) -> tuple[IndexAssert, ...]:
+    """The index asserts of a kernel, in order."""
+    found = []
+    for number, line in enumerate(source.split("\n"), 1):
+        match = _ASSERT.search(line)
+        condition = read_condition(match["text"]) if match else None
+        if match and condition:
+            lower, variable, upper = condition
+            found.append(IndexAssert(number, match["text"], variable, lower, upper))
+    return tuple(found)
+
+
+def trace_value(
+    source: str, variable: str, line: int, tensors: Collection[str], scalars: Collection[str]
+) -> Trace:
+    """Follow `variable`, as it is at `line`, back to loads of `tensors` and to `scalars` of the kernel."""
+    lines = source.split("\n")
+    queue = [(variable, line)]
+    definitions: dict[tuple[str, int], Definition] = {}
+    loads: dict[Load, None] = {}
+    used: dict[str, None] = {}
+    while queue:
+        name, below = queue.pop(0)
+        if name in scalars:
+            used[name] = None
+        definition = _definition(lines, name, below)
+        if definition is None or (name, definition.line) in definitions:
+            continue
+        definitions[name, definition.line] = definition
+        found = _loads(definition, tensors)
+        loads.update(dict.fromkeys(found))
+        queue += [] if found else [(n, definition.line) for n in _NAME.findall(definition.value) if n != name]
+    chain = tuple(definitions.values())
+    return Trace(chain, tuple(loads), tuple(used), _wraps(chain))
+
+
+def indexed_by(source: str, variable: str, line: int, tensors: Collection[str]) -> tuple[Load, ...]:
+    """The accesses below `line` whose index uses the checked variable, or the value that it was copied
+    from.
+    """
+    lines = source.split("\n")
+    names = {variable, *_copies(lines, variable, line)}
+    pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(names)))})\b")
+    found = []
+    for number in range(line + 1, min(len(lines), line + _MULTILINE) + 1):
+        text = lines[number - 1]
+        found += [a for a in _accesses(text, number, tensors) if pattern.search(a.index)]
+    return tuple(found)
+
+
+def _copies(lines: list[str], variable: str, line: int) -> list[str]:
+    """Names that the variable is only a copy of: C++ asserts check a converted, or unpacked, index."""
+    names: list[str] = []
+    definition = _definition(lines, variable, line)
+    while definition is not None and len(names) < _MULTILINE:
+        match = _COPY.search(definition.value)
+        if match is None:
+            break
+        name = next(group for group in match.groups() if group)
+        names.append(name)
+        definition = _definition(lines, name, definition.line)
+    return names
+
+
+def _definition(lines: list[str], name: str, below: int) -> Definition | None:
+    """The nearest assignment to `name` above a line; its value may span lines (a C++ lambda)."""
+    start = re.compile(rf"^\s*(?:[\w:<>, ]+ )?{re.escape(name)}\s*=(?!=)")
+    for number in range(min(below, len(lines) + 1) - 1, 0, -1):
+        text = lines[number - 1]
+        if name in text and start.match(text):
+            return Definition(number, name, _value(lines, number))
+    return None
+
+
+def _value(lines: list[str], number: int) -> str:
+    text = lines[number - 1]
+    value = text.partition("=")[2].strip()
+    if value:
+        return value.rstrip(";")
+    parts = []
+    for line in lines[number : number + _MULTILINE]:
+        parts.append(line.strip())
+        if line.strip() in (";", "();"):
+            break
+    return " ".join(parts)
+
+
+def _loads(definition: Definition, tensors: Collection[str]) -> list[Load]:
+    return _accesses(definition.value, definition.line, tensors)
+
+
+def _accesses(text: str, line: int, tensors: Collection[str]) -> list[Load]:
+    """`tl.load(p + (i), mask)`, `tl.store(p + (i), …)`, `p[i]`, `loadu(p + i, …)` for parameters p."""
+    found = []
+    for name in dict.fromkeys(_NAME.findall(text)):
+        if name not in tensors:
+            continue
+        match = re.search(rf"\b{re.escape(name)}\s*(?:\[|\+|,|\))", text)
+        if match:
+            found.append(Load(name, _index(text, match.end(), text[match.end() - 1]), line))
+    return found
+
+
+def _index(text: str, start: int, opening: str) -> str:
+    """The index expression after a pointer: to the closing bracket, or to the comma of the call."""
+    if opening == ")":
+        return "0"
+    depth = 0
+    for position in range(start, len(text)):
+        letter = text[position]
+        if letter in "([{":
+            depth += 1
+        elif letter in ")]}":
+            depth -= 1
+        if depth < 0 or (letter == "," and depth == 0):
+            return text[start:position].strip()
+    return text[start:].strip()
+
+
+def _wraps(chain: tuple[Definition, ...]) -> bool:
+    """A selection between a value and the same value plus the bound, by its sign."""
+    selects = any(_WHERE.search(d.value) for d in chain)
+    return selects and any(_NEGATIVE.search(d.value) for d in chain)
