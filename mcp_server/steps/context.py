@@ -81,9 +81,10 @@ class Context:
 
     async def run(self, command: Command, name: str) -> Finished:
         """Run a child whose output goes into a new directory, named after `name`, below this one."""
-        return await self._run_in(self.fresh(name), command)
+        return await self.run_in(self.fresh(name), command)
 
-    async def _run_in(self, directory: Path, command: Command) -> Finished:
+    async def run_in(self, directory: Path, command: Command) -> Finished:
+        """Run a child in a directory that `fresh` made."""
         self.progress(directory.name.split("-", 1)[1])
         finished = await run(command, directory)
         self.cost.wall_s += finished.wall_s
@@ -128,7 +129,7 @@ class Context:
             unset=tuple(unset),
         )
         self._count(operation)
-        finished = await self._run_in(directory, command)
+        finished = await self.run_in(directory, command)
         done = WorkerRun(finished, read_events(directory / "report.jsonl"), directory, interpreter)
         _raise_refusal(done)
         return done

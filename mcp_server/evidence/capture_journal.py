@@ -1,0 +1,113 @@
+"""From the hook's journals to typed records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mcp_server.evidence.captured import (
+    Captured,
+    CapturedAssertion,
+    CapturedCall,
+    CapturedCompile,
+    CapturedLoad,
+    CapturedProcess,
+    CapturedUpdate,
+    Phase,
+)
+
+Event = dict[str, Any]
+P = TypeVar("P", bound=Phase)
+
+# the event that begins a phase, what numbers it, and the events that end it
+PHASES = {
+    "compiling": ("compile", "compiled", "compile_failed"),
+    "loading": ("load", "loaded", "load_failed"),
+    "updating": ("update", "updated", "update_failed"),
+    "calling": ("call", "called", "call_failed"),
+}
+KEPT_CALLS = 2000  # of one process; earlier ones that ended well say nothing more
+
+
+def read_capture(directory: Path) -> Captured:
+    """All journals in `directory`; lines cut by a crash are left out."""
+    events = [_process_events(path) for path in sorted(directory.glob("capture-*[0-9].jsonl"))]
+    merged = sorted((event for of_one in events for event in of_one), key=lambda event: float(event["t"]))
+    return Captured(
+        processes=list(_processes(merged)),
+        compiles=_phases(merged, "compiling", CapturedCompile),
+        loads=_phases(merged, "loading", CapturedLoad),
+        updates=_phases(merged, "updating", CapturedUpdate),
+        calls=_phases(merged, "calling", CapturedCall),
+        assertions=[
+            _build(CapturedAssertion, _failed(e, e)) for e in merged if e["event"] == "assertion_failed"
+        ],
+    )
+
+
+def _process_events(journal: Path) -> list[Event]:
+    """Events of one process: its journal, then its tails."""
+    tails = sorted(journal.parent.glob(journal.stem + ".tail*.jsonl"))
+    events = [event for path in (journal, *tails) for event in _events(path)]
+    return sorted(events, key=lambda event: int(event["n"]))
+
+
+def _events(path: Path) -> Iterator[Event]:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict) and {"event", "n", "t", "pid"} <= event.keys():
+                yield event
+
+
+def _processes(events: Iterable[Event]) -> Iterator[CapturedProcess]:
+    begun = {event["pid"]: event for event in events if event["event"] == "process"}
+    exits = {event["pid"] for event in events if event["event"] == "exit"}
+    for pid, event in begun.items():
+        failures = [str(e["error"]) for e in events if e["event"] == "hook_failed" and e["pid"] == pid]
+        yield CapturedProcess.model_validate(
+            {**event, "exited": pid in exits, "hook_failures": sorted(set(failures))}
+        )
+
+
+def _phases(events: list[Event], begin: str, kind: type[P]) -> list[P]:
+    """Each beginning joined with its end, if it has one."""
+    number, well, badly = PHASES[begin]
+    ends = {(e["pid"], e[number]): e for e in events if e["event"] in (well, badly)}
+    found = []
+    for event in [e for e in events if e["event"] == begin][-KEPT_CALLS:]:
+        end = ends.get((event["pid"], event[number]))
+        joined = {**event, "number": event[number]}
+        if end is not None:
+            joined = _failed(joined, end) if end["event"] == badly else _ended(joined, end)
+        found.append(_build(kind, joined))
+    return found
+
+
+def _ended(begun: Event, end: Event) -> Event:
+    extra = {key: end[key] for key in ("outputs", "package", "seconds") if end.get(key) is not None}
+    return {**begun, **extra, "outcome": "ok"}
+
+
+def _failed(begun: Event, end: Event) -> Event:
+    return {**begun, "outcome": "failed", "seconds": end.get("seconds"), "error": end}
+
+
+def _build(kind: type[P], event: Event) -> P:
+    """A record; a file that is gone by now is no file."""
+    facts = {**event, "stack": [_location(frame) for frame in event.get("frames", ())]}
+    facts["copy_path"] = event.get("copy")
+    if event.get("package") is None:
+        facts["package"] = event.get("package_path")
+    if event.get("file") and not Path(event["file"]).exists():
+        facts["file"] = None
+    return kind.model_validate(facts)
+
+
+def _location(frame: Event) -> dict[str, Any]:
+    return {"file": frame["file"], "line": frame["line"], "code": frame.get("code", "")}

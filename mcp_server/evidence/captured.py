@@ -1,0 +1,188 @@
+"""What a capture recorded: compiles, loads, constant updates and calls of every process of a run.
+
+Reads the journals that the hook writes (`worker/journal.py`). A process that died leaves a phase without its
+end: that is how a crash or a hang inside AOTInductor is told from one elsewhere.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from mcp_server.model import ModelLocation, Record
+
+Outcome = Literal["ok", "failed", "unfinished"]
+
+
+class Told(BaseModel):
+    """A record read from a journal; keys of a newer hook are left out."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class CapturedError(Told):
+    """The exception that the program got."""
+
+    type: str
+    text: str
+
+
+class Leaf(Told):
+    """One tensor: shape and stride in elements, `alignment` of its address in bytes (at most 64)."""
+
+    dtype: str = ""
+    device: str = ""
+    shape: list[int] | None = None
+    stride: list[int] | None = None
+    storage_offset: int = 0
+    contiguous: bool = True
+    alignment: int = 0
+    nan: int | None = None
+    inf: int | None = None
+    unreadable: str = ""
+
+
+class Phase(Told):
+    """What all records share. `n` orders the events of a process; `notice` says what was not kept.
+
+    `t` is when it began, in seconds of the wall clock.
+    """
+
+    pid: int
+    n: int
+    t: float = 0.0
+    notice: str = ""
+    outcome: Outcome = "unfinished"
+    seconds: float | None = None
+    error: CapturedError | None = None
+    stack: list[ModelLocation] = Field(default_factory=list)
+
+    @property
+    def location(self) -> ModelLocation | None:
+        """The line of the user's program that asked for it."""
+        return self.stack[0] if self.stack else None
+
+
+class CapturedCompile(Phase):
+    """One compile. `configs_exact` is False when an option could not be written down as it was."""
+
+    number: int
+    how: str
+    exported: Path | None = None
+    package: Path | None = None
+    configs: dict[str, Any] = Field(default_factory=dict)
+    configs_exact: bool = True
+    flags: dict[str, str] = Field(default_factory=dict)
+    torch: str = ""
+
+
+class CapturedLoad(Phase):
+    """One load. `copy_path` is the package as it was then; None when it could not be kept."""
+
+    number: int
+    loader: str
+    package: Path
+    copy_path: Path | None = None
+    sha256: str = ""
+    bytes: int = 0
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class CapturedUpdate(Phase):
+    """One update of constants: those given, and the names that the model was compiled with."""
+
+    number: int
+    load: int
+    how: str
+    arguments: list[Any] = Field(default_factory=list)
+    file: Path | None = None
+    compiled: list[str] = Field(default_factory=list)
+    constants: dict[str, Leaf] = Field(default_factory=dict)
+
+    @property
+    def missing(self) -> list[str]:
+        return sorted(set(self.compiled) - set(self.constants))
+
+    @property
+    def unknown(self) -> list[str]:
+        return sorted(set(self.constants) - set(self.compiled))
+
+
+class CapturedCall(Phase):
+    """One call. `file` holds its inputs; None when they were not kept, or were let go after it ended well."""
+
+    number: int
+    load: int
+    thread: int
+    thread_name: str = ""
+    file: Path | None = None
+    leaves: list[Leaf] = Field(default_factory=list)
+    sharing: list[list[int]] = Field(default_factory=list)
+    outputs: list[Leaf] = Field(default_factory=list)
+
+    @property
+    def unreadable(self) -> str:
+        """What the device said when the outputs were looked at: a fault of this or an earlier call."""
+        return next((leaf.unreadable for leaf in self.outputs if leaf.unreadable), "")
+
+    @property
+    def nonfinite(self) -> bool:
+        return any(leaf.nan or leaf.inf for leaf in self.outputs)
+
+    @property
+    def bad(self) -> bool:
+        """It raised, did not return, or left the device in error."""
+        return self.outcome != "ok" or bool(self.unreadable)
+
+
+class CapturedAssertion(Phase):
+    """A failed `torch.testing.assert_close` of the script; `file` holds {"actual", "expected"}."""
+
+    file: Path | None = None
+
+
+class CapturedProcess(Told):
+    """One process that compiled, loaded or called. `exited` is False when it crashed or was killed."""
+
+    pid: int
+    parent: int
+    argv: list[str]
+    python: str
+    exited: bool = False
+    hook_failures: list[str] = Field(default_factory=list)
+
+
+class Captured(Record):
+    """All that the hook saw, in the order of time."""
+
+    processes: list[CapturedProcess] = Field(default_factory=list)
+    compiles: list[CapturedCompile] = Field(default_factory=list)
+    loads: list[CapturedLoad] = Field(default_factory=list)
+    updates: list[CapturedUpdate] = Field(default_factory=list)
+    calls: list[CapturedCall] = Field(default_factory=list)
+    assertions: list[CapturedAssertion] = Field(default_factory=list)
+
+    @property
+    def failing(self) -> CapturedCall | None:
+        """The first call that raised or left the device in error; else the last that never came back."""
+        told = [call for call in self.calls if call.bad and call.outcome != "unfinished"]
+        hanging = [call for call in self.calls if call.outcome == "unfinished"]
+        return told[0] if told else (hanging[-1] if hanging else None)
+
+    @property
+    def suspect(self) -> CapturedCall | None:
+        """The failing call, else the first with NaN or inf, else the last whose inputs are kept."""
+        odd = next((call for call in self.calls if call.nonfinite and call.file), None)
+        kept = [call for call in self.calls if call.file]
+        return self.failing or odd or (kept[-1] if kept else None)
+
+    def load_of(self, call: CapturedCall | CapturedUpdate) -> CapturedLoad | None:
+        """The load whose model was called."""
+        return next((load for load in self.loads if (load.pid, load.number) == (call.pid, call.load)), None)
+
+    def compile_of(self, load: CapturedLoad) -> CapturedCompile | None:
+        """The last compile before that load that wrote its package."""
+        wrote = [c for c in self.compiles if c.package == load.package and c.outcome == "ok"]
+        return wrote[-1] if wrote else None

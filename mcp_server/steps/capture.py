@@ -1,0 +1,114 @@
+"""`capture`: run the user's program once, with the hook that records what AOTInductor was asked to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import Field
+
+from mcp_server import worker
+from mcp_server.errors import ProblemError
+from mcp_server.evidence.capture_journal import read_capture
+from mcp_server.evidence.captured import Captured
+from mcp_server.jobs.environment import child_environment
+from mcp_server.jobs.types import Command, Finished
+from mcp_server.model import CommandWorkload, ScriptWorkload
+from mcp_server.steps.context import Context, check_interpreter
+
+HOOK = Path(worker.__file__).parent
+CAP_VARIABLE = "AOTI_DEBUG_CAPTURE_CAP"
+
+# Options of Python that keep PYTHONPATH or `site` out, and with them the hook.
+ISOLATED = frozenset("IES")
+
+
+class Capture(Captured):
+    """How the run ended, and what the hook saw. `notes` say what could not be captured, and why."""
+
+    finished: Finished
+    directory: Path
+    notes: list[str] = Field(default_factory=list)
+
+    @property
+    def used_aoti(self) -> bool:
+        return bool(self.compiles or self.loads)
+
+
+async def capture(
+    context: Context,
+    workload: ScriptWorkload | CommandWorkload,
+    *,
+    env: Mapping[str, str] | None = None,
+    unset: tuple[str, ...] = (),
+    gpus: tuple[int, ...] | None = None,
+    cap_bytes: int | None = None,
+) -> Capture:
+    """Run `workload` once under the hook, in its own directory, environment and interpreter.
+
+    `cap_bytes` limits each saved call, update and program (default 1 GiB). A failing or hanging program is a
+    result. Raises `ProblemError` for a script that is not there, or an interpreter that cannot be run.
+    """
+    directory = context.fresh("capture")
+    argv = _argv(context, workload)
+    asked = {**workload.env, **(env or {})}
+    command = Command(
+        argv=argv,
+        cwd=workload.cwd or Path.cwd(),
+        env={**asked, **hook_environment(directory, asked, cap_bytes)},
+        timeout_s=workload.timeout_s,
+        gpus=gpus,
+        unset=unset,
+    )
+    context.cost.runs += 1
+    finished = await context.run_in(directory, command)
+    seen = read_capture(directory)
+    context.cost.compiles += len(seen.compiles)
+    fields = {name: getattr(seen, name) for name in Captured.model_fields}
+    return Capture(**fields, finished=finished, directory=directory, notes=_notes(seen, argv))
+
+
+def hook_environment(
+    directory: Path, asked: Mapping[str, str], cap_bytes: int | None = None
+) -> dict[str, str]:
+    """The variables that bring the hook in: a private directory before the PYTHONPATH that would hold."""
+    site = directory / "site"
+    site.mkdir()
+    shutil.copyfile(HOOK / "hook_site.py", site / "sitecustomize.py")
+    path = child_environment(asked).get("PYTHONPATH", "")
+    found = {
+        "PYTHONPATH": os.pathsep.join([str(site.resolve()), *filter(None, [path])]),
+        "AOTI_DEBUG_CAPTURE": str(directory.resolve()),
+        "AOTI_DEBUG_HOOK": str(HOOK),
+    }
+    return found if cap_bytes is None else {**found, CAP_VARIABLE: str(cap_bytes)}
+
+
+def _argv(context: Context, workload: ScriptWorkload | CommandWorkload) -> tuple[str, ...]:
+    if isinstance(workload, CommandWorkload):
+        return tuple(workload.argv)
+    script = (workload.cwd or Path.cwd()) / workload.script
+    if not script.is_file():
+        raise ProblemError("no such script", value=str(script), allowed="a Python file")
+    python = context.python_for(workload)
+    check_interpreter(python)
+    return (str(python), str(workload.script), *workload.args)
+
+
+def _notes(seen: Captured, argv: tuple[str, ...]) -> list[str]:
+    """What a reader must know about the capture's limits."""
+    notes = [f"the hook failed once: {text}" for p in seen.processes for text in p.hook_failures]
+    phases = [*seen.compiles, *seen.loads, *seen.updates, *seen.calls]
+    notes += sorted({f"not kept: {phase.notice}" for phase in phases if phase.notice})
+    if not seen.processes:
+        notes.append(_why_nothing(argv))
+    return notes
+
+
+def _why_nothing(argv: tuple[str, ...]) -> str:
+    options = [word for word in argv[1:] if word.startswith("-") and not word.startswith("--")]
+    if any(set(word[1:]) & ISOLATED for word in options[:3]):
+        return "Python was started isolated (-I, -E or -S), where the hook cannot come in"
+    return "no Python process compiled, loaded or called a package through torch's Python API"

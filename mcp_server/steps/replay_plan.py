@@ -1,0 +1,165 @@
+"""From a capture to a request for the worker: what to replay, and what it needs."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from mcp_server.errors import ProblemError
+from mcp_server.evidence.captured import (
+    Captured,
+    CapturedCall,
+    CapturedCompile,
+    CapturedLoad,
+    CapturedProcess,
+    CapturedUpdate,
+    Phase,
+)
+from mcp_server.model import Record
+
+Operation = Literal["replay", "compile"]
+
+# Options of a captured loader that the worker's own loading takes under the same name.
+OPTIONS = ("model_name", "run_single_threaded", "num_runners", "device_index")
+
+
+class ReplayPlan(Record):
+    """A request for the worker. `notes` say how it differs from what the program did."""
+
+    operation: Operation
+    request: dict[str, Any]
+    phase: Literal["compile", "load", "update", "call"]
+    imports: list[str] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list)
+
+
+def failing_phase(seen: Captured) -> Phase | None:
+    """Where the program failed inside AOTInductor; the call to suspect when it failed nowhere there."""
+    phases: list[Phase] = [*seen.compiles, *_lasting_failures(seen.loads), *seen.updates]
+    failed = [phase for phase in phases if phase.outcome != "ok"]
+    return seen.failing or (failed[-1] if failed else seen.suspect)
+
+
+def _lasting_failures(loads: list[CapturedLoad]) -> list[CapturedLoad]:
+    """Failed loads, less those that torch itself tried again with success (`load_package`, 2.8-2.15)."""
+    good = {(load.pid, load.package): load.n for load in loads if load.outcome == "ok"}
+    return [
+        load for load in loads if load.outcome != "ok" and good.get((load.pid, load.package), -1) < load.n
+    ]
+
+
+def plan_replay(seen: Captured, phase: Phase | None = None, *, previous: bool = False) -> ReplayPlan:
+    """How to do `phase` (default: the failing one) again; `previous` also repeats kept earlier calls.
+
+    Raises `ProblemError` when the capture does not hold what that takes.
+    """
+    phase = phase or failing_phase(seen)
+    if isinstance(phase, CapturedCompile):
+        return _compile(phase, _imports(seen, phase))
+    if isinstance(phase, CapturedLoad):
+        return _load(seen, phase)
+    if isinstance(phase, CapturedUpdate):
+        return _update(seen, phase)
+    if isinstance(phase, CapturedCall):
+        return _call(seen, phase, previous)
+    raise ProblemError(
+        "the run was captured without a compile, load or call to replay", next_call="run the program itself"
+    )
+
+
+def _compile(phase: CapturedCompile, imports: list[str]) -> ReplayPlan:
+    if phase.exported is None:
+        raise ProblemError("the exported program was not kept", value=phase.notice)
+    request = {"exported": phase.exported, "inductor_configs": phase.configs}
+    notes = [] if phase.configs_exact else ["some options of the compile could not be kept"]
+    return ReplayPlan(operation="compile", request=request, phase="compile", imports=imports, notes=notes)
+
+
+def _load(seen: Captured, load: CapturedLoad) -> ReplayPlan:
+    package = load.copy_path or load.package
+    request: dict[str, Any] = {"package": package, "steps": []}
+    if load.loader != "AOTIModelPackageLoader":
+        cuda = load.loader.endswith("Cuda")
+        request.update(library=package, device=load.options.get("device") or ("cuda" if cuda else "cpu"))
+    request.update({name: load.options[name] for name in OPTIONS if name in load.options})
+    notes = [] if load.copy_path else ["the package is the file as it is now, not a copy from the run"]
+    imports = _imports(seen, load)
+    return ReplayPlan(operation="replay", request=request, phase="load", imports=imports, notes=notes)
+
+
+def _update(seen: Captured, update: CapturedUpdate) -> ReplayPlan:
+    return _on_load(seen, update, "update", [])
+
+
+def _call(seen: Captured, call: CapturedCall, previous: bool) -> ReplayPlan:
+    if call.file is None:
+        raise ProblemError("the inputs of that call were not kept", value=call.notice)
+    earlier = [c for c in seen.calls if (c.pid, c.load) == (call.pid, call.load) and c.n < call.n and c.file]
+    calls = [*earlier, call] if previous else [call]
+    return _on_load(seen, call, "call", calls)
+
+
+def _on_load(
+    seen: Captured,
+    phase: CapturedCall | CapturedUpdate,
+    kind: Literal["update", "call"],
+    calls: list[CapturedCall],
+) -> ReplayPlan:
+    """The load of `phase`, the updates up to it and `calls`, in the captured order."""
+    load = seen.load_of(phase)
+    if load is None:
+        raise ProblemError("the load of that model was not captured")
+    updates = [u for u in seen.updates if (u.pid, u.load) == (phase.pid, phase.load) and u.n <= phase.n]
+    plan = _load(seen, load)
+    lost = [f"an update of constants was not kept: {u.notice}" for u in updates if u.file is None]
+    steps: list[CapturedUpdate | CapturedCall] = [*(u for u in updates if u.file), *calls]
+    return plan.model_copy(
+        update={
+            "phase": kind,
+            "request": {
+                **plan.request,
+                "steps": [_step(each) for each in sorted(steps, key=lambda each: each.n)],
+            },
+            "notes": [*plan.notes, *lost],
+        }
+    )
+
+
+def _step(each: CapturedUpdate | CapturedCall) -> dict[str, Any]:
+    if isinstance(each, CapturedCall):
+        return {"do": "call", "file": each.file}
+    return {"do": "constants", "file": each.file, "how": each.how, "arguments": each.arguments}
+
+
+def _imports(seen: Captured, phase: Phase) -> list[str]:
+    """What to import for the program's custom ops, should the replay need them."""
+    process = next((process for process in seen.processes if process.pid == phase.pid), None)
+    found = own_module(process) if process else None
+    return [found] if found else []
+
+
+def own_module(process: CapturedProcess) -> str | None:
+    """The program's own module or file, if importing it does not run it."""
+    arguments = process.argv[1:]
+    if "-m" in arguments[:-1]:
+        return arguments[arguments.index("-m") + 1]
+    script = next((word for word in arguments if word.endswith(".py")), None)
+    return script if script and is_importable(Path(script)) else None
+
+
+def is_importable(script: Path) -> bool:
+    """Whether the file runs its program only under `if __name__ == "__main__"`, at the top level."""
+    try:
+        tree = ast.parse(script.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return any(isinstance(node, ast.If) and _asks_for_main(node.test) for node in tree.body)
+
+
+def _asks_for_main(test: ast.expr) -> bool:
+    return isinstance(test, ast.Compare) and any(
+        isinstance(side, ast.Constant) and side.value == "__main__" for side in (test.left, *test.comparators)
+    )
