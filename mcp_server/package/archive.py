@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ from mcp_server.package.signature import CompiledInput, Signature
 from mcp_server.package.weights import Weights, included_in_library, locate_weights, weight_files
 
 DEFAULT_MODEL = "model"
+_CAPABILITY = re.compile(r"DeviceProperties\(type='cuda'[^)]*?\bcc=(\d+)")
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,12 @@ class Package:
     def device_type(self) -> str | None:
         """cpu, cuda, xpu or mps: from the metadata, else from the inputs' checks."""
         return self.metadata.device or next((i.device_type for i in self.inputs if i.device_type), None)
+
+    @cached_property
+    def compute_capability(self) -> str | None:
+        """Of the CUDA kernels, as digits: from the metadata, else (torch < 2.10) from the Triton source."""
+        match = _CAPABILITY.search(self.wrapper_text) if self.metadata.device == "cuda" else None
+        return self.metadata.compute_capability or (match[1] if match else None)
 
     @cached_property
     def signature(self) -> Signature:

@@ -15,6 +15,8 @@ from mcp_server.package.mismatch import GivenTensor, Mismatch, contiguous_stride
 from mcp_server.package.ranges import check_range, check_relations, symbol_values
 from mcp_server.package.signature import CompiledInput, Signature
 
+__all__ = ["GivenTensor", "Mismatch", "compare_inputs"]
+
 _MOST_SWAPS = 64
 
 
@@ -137,8 +139,8 @@ def _rank(item: CompiledInput, tensor: GivenTensor) -> Mismatch:
         category="input_mismatch",
         aspect="rank",
         severity="fatal",
-        sentence=f"{item.label} has {got} dimensions {list(tensor.shape)} and was compiled with {wanted} "
-        f"{item.shape}; no run-time check of AOTInductor sees that",
+        sentence=f"{item.label} has rank {got} ({list(tensor.shape)}) and was compiled with rank {wanted} "
+        f"({item.shape}); no run-time check of AOTInductor sees that",
         expected=f"{wanted}: {item.shape}",
         got=f"{got}: {list(tensor.shape)}",
         fix=Fix(action=f"reshape it to {item.shape} (unsqueeze or squeeze) before the call"),
@@ -194,7 +196,7 @@ def _stride(stride: int | str | None, values: dict[str, int]) -> int | None:
 def _stride_mismatch(
     item: CompiledInput, tensor: GivenTensor, expected: list[int | None], dim: int, harmless: bool
 ) -> Mismatch:
-    strides = "(" + ", ".join("?" if stride is None else str(stride) for stride in expected) + ")"
+    strides = _tuple_text(expected)
     effect = (
         "only dimensions of size 1 differ: harmless to kernels, but AOTI_RUNTIME_CHECK_INPUTS refuses it"
         if harmless
@@ -211,6 +213,12 @@ def _stride_mismatch(
         input_index=item.index,
         dim=dim,
     )
+
+
+def _tuple_text(expected: list[int | None]) -> str:
+    """As Python prints a tuple, unknown strides as `?`."""
+    inner = ", ".join("?" if stride is None else str(stride) for stride in expected)
+    return f"({inner},)" if len(expected) == 1 else f"({inner})"
 
 
 def _stride_fix(item: CompiledInput, tensor: GivenTensor, expected: list[int | None], strides: str) -> Fix:

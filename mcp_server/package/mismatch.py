@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mcp_server.model import Category, Fix
+from mcp_server.model import Category, Fix, Record
 
 Severity = Literal["fatal", "suspicious"]
 Aspect = Literal[
@@ -59,8 +59,7 @@ class GivenTensor:
         return total
 
 
-@dataclass(frozen=True)
-class Mismatch:
+class Mismatch(Record):
     """`fatal`: outside what the code was compiled for, so that it may read wrong or foreign memory.
     `suspicious`: may be a false alarm of the compiled range or of the run-time check; `sentence` says why.
     """

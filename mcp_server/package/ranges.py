@@ -78,8 +78,8 @@ def _range_mismatch(item: CompiledInput, dim: CompiledDim, got: int, severity: S
         category="shape_out_of_range",
         aspect="range",
         severity=severity,
-        sentence=f"{item.label}: dimension {dim.index} is {got}, outside the compiled range {low}..{high} of "
-        f"{dim}{_doubt(severity, below)}",
+        sentence=f"{item.label}: dimension {dim.index} is {got}, outside the compiled range {low}..{high}"
+        f"{f' of {dim.expression}' if dim.expression else ''}{_doubt(severity, below)}",
         expected=f"{low}..{high}",
         got=str(got),
         fix=_range_fix(dim, got, below),
@@ -131,7 +131,7 @@ def _relation(
         sentence=f"{item.label}: dimension {dim.index} is {got} and must be {dim} = {expected}{origin}",
         expected=f"{dim} = {expected}",
         got=str(got),
-        fix=Fix(action=f"make dimension {dim.index} of {item.label} {expected}{origin}"),
+        fix=Fix(action=f"pass {expected} at dimension {dim.index} of {item.label}{origin}"),
         input_index=item.index,
         dim=dim.index,
     )

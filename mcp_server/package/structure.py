@@ -25,28 +25,37 @@ def compare_structure(signature: Signature, given: Sequence[str]) -> list[Mismat
     if signature.in_spec is None or not any("['" in path for path in given):
         return []
     expected = leaf_paths(signature.in_spec)
-    actual = _sorted_keywords(given, expected)
-    if actual == expected or set(_as_keywords(given)) == set(expected):
+    renamed = _as_exported(given, expected)
+    actual = tuple(renamed[i] for i in _sorted_keywords(renamed, expected))
+    if actual == expected:
         return []
     return [_reordered(expected, actual) if set(actual) == set(expected) else _other_leaves(expected, actual)]
 
 
-def _sorted_keywords(given: Sequence[str], expected: tuple[str, ...]) -> tuple[str, ...]:
-    """Keyword arguments in the exported order, positions as they are."""
+def calling_order(signature: Signature, given: Sequence[str]) -> tuple[int, ...]:
+    """The places of the caller's leaves in the order in which the loader passes them on."""
+    expected = leaf_paths(signature.in_spec) if signature.in_spec is not None else ()
+    return _sorted_keywords(_as_exported(given, expected), expected)
+
+
+def _sorted_keywords(paths: Sequence[str], expected: Sequence[str]) -> tuple[int, ...]:
+    """Keyword arguments in the exported order behind the positional ones, which stay as they are."""
     names = [_top(path) for path in expected if path.startswith(_KEYWORD)]
     rank = {name: place for place, name in enumerate(dict.fromkeys(names))}
-    positional = [path for path in given if not path.startswith(_KEYWORD)]
-    keywords = [path for path in given if path.startswith(_KEYWORD)]
-    return (*positional, *sorted(keywords, key=lambda path: rank.get(_top(path), len(rank))))
+    places = range(len(paths))
+    positional = [i for i in places if not paths[i].startswith(_KEYWORD)]
+    keywords = [i for i in places if paths[i].startswith(_KEYWORD)]
+    return (*positional, *sorted(keywords, key=lambda i: rank.get(_top(paths[i]), len(rank))))
 
 
 def _top(path: str) -> str:
     return path[: path.find("]") + 1]
 
 
-def _as_keywords(given: Sequence[str]) -> list[str]:
-    """One dictionary of tensors read as keyword arguments: `args[0]['x']` as `kwargs['x']`."""
-    return [path.replace("args[0][", _KEYWORD, 1) for path in given]
+def _as_exported(given: Sequence[str], expected: Sequence[str]) -> tuple[str, ...]:
+    """One dictionary of tensors whose keys are the keyword arguments stands for them."""
+    keywords = tuple(path.replace("args[0][", _KEYWORD, 1) for path in given)
+    return keywords if set(keywords) == set(expected) else tuple(given)
 
 
 def _reordered(expected: tuple[str, ...], actual: tuple[str, ...]) -> Mismatch:

@@ -1,0 +1,267 @@
+"""`check_devices`: machine, package and inputs against each other, before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+from pydantic import Field
+
+from mcp_server.errors import ProblemError
+from mcp_server.model import Fix, PackageWorkload, Record, TensorSpec, Workload
+from mcp_server.package.archive import Package, open_package
+from mcp_server.package.match import compare_inputs
+from mcp_server.package.mismatch import GivenTensor, Mismatch
+from mcp_server.package.problems import PackageError
+from mcp_server.package.signature import CompiledInput
+from mcp_server.package.structure import compare_structure
+from mcp_server.steps.context import Context
+from mcp_server.steps.fit import Problem, compiler_problems, find_problems
+from mcp_server.steps.given import Given, from_leaves, from_specs
+from mcp_server.steps.machine import Machine, read_machine
+
+LARGEST_FILES = 8
+
+
+class PackageFacts(Record):
+    """What the file says of itself. Sizes in bytes; `custom_ops` run through the proxy executor."""
+
+    path: str
+    bytes: int
+    model: str
+    models: list[str]
+    device: str | None
+    platform: str | None
+    machine: str | None
+    isa: list[str]
+    compute_capability: str | None
+    cxx_runtime: str | None
+    needed_libraries: list[str]
+    weights: str
+    weights_bytes: int
+    constants: int
+    kernel_binaries: int
+    custom_ops: list[str]
+    outputs: int | None
+    model_lines: bool
+    files: dict[str, int]
+
+
+class InputRow(Record):
+    """An input as compiled and as given; `range` per dynamic dimension, `path` as the caller reaches it."""
+
+    index: int
+    name: str
+    path: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    shape: str = ""
+    range: str = ""
+    strides: str = ""
+    given: str | None = None
+
+
+class DevicesChecked(Record):
+    """`problems` and `mismatches` have the certain ones first; `unknown` says what could not be looked at."""
+
+    summary: str
+    machine: Machine
+    package: PackageFacts | None = None
+    inputs: list[InputRow] = Field(default_factory=list)
+    mismatches: list[Mismatch] = Field(default_factory=list)
+    problems: list[Problem] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list)
+    unknown: list[str] = Field(default_factory=list)
+
+
+async def check_devices(context: Context, workload: Workload | None = None) -> DevicesChecked:
+    """Compare machine, package and inputs. Nothing is run; the worker only looks at devices and files.
+
+    A package that cannot be read is a problem of category `invalid_package` in the result.
+    """
+    if not isinstance(workload, PackageWorkload):
+        machine = await _machine(context, workload)
+        return _finish(machine, compiler_problems(machine), unknown=["package and inputs: none were given"])
+    try:
+        package = open_package(workload.package, workload.model_name)
+    except PackageError as error:
+        machine = await _machine(context, workload)
+        return _finish(machine, [_unreadable(error)], unknown=["inputs: the package cannot be read"])
+    return await _check_package(context, workload, package)
+
+
+async def _machine(context: Context, workload: Workload | None) -> Machine:
+    env = workload.env if workload is not None else {}
+    python = context.python_for(workload) if workload is not None else context.python
+    return await read_machine(context, env, python)
+
+
+async def _check_package(context: Context, workload: PackageWorkload, package: Package) -> DevicesChecked:
+    """Machine and inputs are asked side by side: each costs an import of torch."""
+    machines: list[Machine] = []
+    answers: list[tuple[Given | None, list[str]]] = []
+
+    async def ask_machine() -> None:
+        machines.append(await _machine(context, workload))
+
+    async def ask_inputs() -> None:
+        answers.append(await _given(context, workload, package))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask_machine)
+        tasks.start_soon(ask_inputs)
+    (machine,), ((given, unknown),) = machines, answers
+    mismatches = mismatches_of(package, given, workload.device_index) if given is not None else []
+    problems = [*find_problems(package, machine, workload.device_index), *compiler_problems(machine)]
+    return _finish(machine, problems, package=package, given=given, mismatches=mismatches, unknown=unknown)
+
+
+def mismatches_of(package: Package, given: Given, device_index: int = -1) -> list[Mismatch]:
+    """Every difference of a call's inputs from the package: structure, then each tensor."""
+    loaded_on = device_index if device_index >= 0 else None
+    return [
+        *compare_structure(package.signature, given.paths),
+        *compare_inputs(package.signature, given.tensors, device_index=loaded_on),
+    ]
+
+
+async def _given(
+    context: Context, workload: PackageWorkload, package: Package
+) -> tuple[Given | None, list[str]]:
+    """The inputs, and why they cannot be told. Specs need no process at all."""
+    if workload.inputs is None:
+        return None, ["inputs: none were given"]
+    if not isinstance(workload.inputs, Path):
+        return from_specs(workload.inputs), []
+    try:
+        return await describe_inputs(context, workload, package), []
+    except ProblemError as error:
+        return None, [f"inputs: {error}"]
+
+
+async def describe_inputs(context: Context, workload: PackageWorkload, package: Package) -> Given:
+    """Ask the worker what an inputs file holds. Raises `ProblemError` when it is no file of tensors."""
+    run = await context.worker(
+        "describe_inputs",
+        {"inputs": _request(workload.inputs)},
+        env=workload.env,
+        python=context.python_for(workload),
+        cwd=workload.cwd,
+    )
+    event = run.last("inputs")
+    if event is None:
+        raise ProblemError("the worker could not describe the inputs", value=run.finished.note or run.phase)
+    return from_leaves(event["leaves"], package.signature)
+
+
+def _request(inputs: Path | list[TensorSpec] | None) -> object:
+    return str(inputs) if isinstance(inputs, Path) else inputs
+
+
+def _unreadable(error: PackageError) -> Problem:
+    return Problem(
+        category="invalid_package",
+        what=f"{error.slug}: {error}",
+        certain=True,
+        fix=Fix(action=error.next_call) if error.next_call else None,
+    )
+
+
+def _finish(
+    machine: Machine,
+    problems: list[Problem],
+    *,
+    package: Package | None = None,
+    given: Given | None = None,
+    mismatches: list[Mismatch] | None = None,
+    unknown: list[str],
+) -> DevicesChecked:
+    found = mismatches or []
+    return DevicesChecked(
+        summary=_summary(problems, found, package, given),
+        machine=machine,
+        package=_facts(package) if package is not None else None,
+        inputs=_rows(package, given) if package is not None else [],
+        mismatches=found,
+        problems=problems,
+        notes=list(given.notes) if given is not None else [],
+        unknown=[*machine.unknown, *unknown],
+    )
+
+
+def _summary(
+    problems: list[Problem], mismatches: list[Mismatch], package: Package | None, given: Given | None
+) -> str:
+    """One sentence: the first certain difference, or what was found to fit."""
+    certain = [p.what for p in problems if p.certain] + [
+        m.sentence for m in mismatches if m.severity == "fatal"
+    ]
+    if certain:
+        more = f" (and {len(certain) - 1} more)" if len(certain) > 1 else ""
+        return f"{certain[0]}{more}"
+    doubts = len(problems) + len(mismatches)
+    looked_at = (
+        "machine"
+        if package is None
+        else "machine and package"
+        if given is None
+        else "machine, package and inputs"
+    )
+    return f"{looked_at}: nothing that must fail" + (f", {doubts} doubtful points" if doubts else "")
+
+
+def _facts(package: Package) -> PackageFacts:
+    library, metadata = package.library, package.metadata
+    largest = sorted(package.files.members, key=lambda member: -member.size)[:LARGEST_FILES]
+    return PackageFacts(
+        path=str(package.path),
+        bytes=sum(member.size for member in package.members),
+        model=package.model_name,
+        models=list(package.models),
+        device=package.device_type,
+        platform=metadata.platform,
+        machine=metadata.machine or (library.machine if library else None),
+        isa=list(metadata.isa),
+        compute_capability=package.compute_capability,
+        cxx_runtime=library.cxx_runtime if library else None,
+        needed_libraries=list(library.needed) if library else [],
+        weights=package.weights.place,
+        weights_bytes=package.weights.bytes,
+        constants=len(package.constants),
+        kernel_binaries=len(package.files.kernel_binaries),
+        custom_ops=list(dict.fromkeys(node.target for node in package.proxy_nodes)),
+        outputs=package.signature.output_count,
+        model_lines=bool(package.kernel_information),
+        files={Path(member.name).name: member.size for member in largest},
+    )
+
+
+def _rows(package: Package, given: Given | None) -> list[InputRow]:
+    """A row for each compiled input, and for given tensors beyond them."""
+    tensors = given.tensors if given is not None else ()
+    rows = [_row(item, tensors[item.index] if item.index < len(tensors) else None) for item in package.inputs]
+    extra = tensors[len(rows) :]
+    return rows + [
+        InputRow(index=len(rows) + i, name="(not compiled)", given=_text(tensor))
+        for i, tensor in enumerate(extra)
+    ]
+
+
+def _row(item: CompiledInput, tensor: GivenTensor | None) -> InputRow:
+    ranges = [f"{dim}: {dim.lower or 0}..{dim.upper or 'any'}" for dim in item.dims if dim.size is None]
+    return InputRow(
+        index=item.index,
+        name=item.name,
+        path=item.path,
+        device=item.device_type,
+        dtype=item.dtype,
+        shape=item.shape,
+        range=", ".join(ranges),
+        strides="(" + ", ".join("?" if s is None else str(s) for s in item.strides) + ")",
+        given=_text(tensor) if tensor is not None else None,
+    )
+
+
+def _text(tensor: GivenTensor) -> str:
+    stride = f" strides {tensor.strides}" if tensor.stride is not None else ""
+    return f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}{stride}"
