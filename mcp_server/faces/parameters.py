@@ -6,20 +6,20 @@ import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
 
 from mcp_server.errors import ProblemError
 from mcp_server.faces.arguments import validated
-from mcp_server.operations.arguments import Arguments, WorkloadArguments
+from mcp_server.operations.arguments import Arguments, WorkloadArguments, fields_of
 from mcp_server.operations.workload import is_exported_program
 
 # The command waits for the end, so these mean nothing to it.
 NOT_ON_THE_COMMAND_LINE = frozenset({"wait_s"})
 
-SHORT_NAMES = {"inputs": "-i", "env": "-e"}
+OPTION_NAMES = {"inputs": ("--inputs", "-i"), "env": ("--env", "-e"), "flags": ("--flag", "-f")}
 TARGET_HELP = "A script (.py), a package or exported program (.pt2), or a program to run."
 REST_HELP = "Arguments of the script or program; put -- before those that start with a dash."
 
@@ -28,14 +28,12 @@ Option = inspect.Parameter
 
 def parameters_of(model: type[Arguments]) -> list[Option]:
     """The signature of the command: positionals first, then one option per field."""
-    fields = {
-        name: field for name, field in model.model_fields.items() if name not in NOT_ON_THE_COMMAND_LINE
-    }
+    fields = {name: field for name, field in fields_of(model) if name not in NOT_ON_THE_COMMAND_LINE}
     positional = [_required(name, field) for name, field in fields.items() if field.is_required()]
     if issubclass(model, WorkloadArguments):
         positional = [
-            _parameter("target", Annotated[str, typer.Argument(help=TARGET_HELP)], ""),
-            _parameter("rest", Annotated[list[str], typer.Argument(help=REST_HELP)], []),
+            _parameter("target", Annotated[str, typer.Argument(help=TARGET_HELP, metavar="[TARGET]")], ""),
+            _parameter("rest", Annotated[list[str], typer.Argument(help=REST_HELP, metavar="[ARGS]...")], []),
         ]
     return positional + [_option(name, field) for name, field in fields.items() if not field.is_required()]
 
@@ -66,14 +64,31 @@ def target_values(target: str, rest: list[str]) -> dict[str, Any]:
 
 
 def _required(name: str, field: FieldInfo) -> Option:
-    return _parameter(name, Annotated[str, typer.Argument(help=field.description)], Option.empty)
+    return _parameter(
+        name, Annotated[str, typer.Argument(help=field.description, metavar=name.upper())], Option.empty
+    )
 
 
 def _option(name: str, field: FieldInfo) -> Option:
-    names = [f"--{name.replace('_', '-')}", *([SHORT_NAMES[name]] if name in SHORT_NAMES else [])]
-    info = typer.Option(*names, help=field.description, show_default=False)
-    default = [] if field.annotation == dict[str, str] else field.default
+    info = typer.Option(
+        *_option_names(name), help=field.description, show_default=False, metavar=_metavar(field)
+    )
+    default = [] if _is_mapping(field) else field.default
     return _parameter(name, Annotated[_shell_type(field), info], default)
+
+
+def _metavar(field: FieldInfo) -> str:
+    if _is_mapping(field):
+        return "NAME=VALUE"
+    return "NUMBER" if field.annotation in (int, float) else "TEXT"
+
+
+def _option_names(name: str) -> tuple[str, ...]:
+    return OPTION_NAMES.get(name, (f"--{name.replace('_', '-')}",))
+
+
+def _is_mapping(field: FieldInfo) -> bool:
+    return get_origin(field.annotation) is dict
 
 
 def _parameter(name: str, annotation: object, default: object) -> Option:
@@ -84,13 +99,13 @@ def _shell_type(field: FieldInfo) -> Any:
     """The type on the command line: NAME=VALUE for a mapping, text for anything that is not simple."""
     if field.annotation in (bool, int, float, str):
         return field.annotation
-    if field.annotation in (list[str], dict[str, str]):
+    if field.annotation == list[str] or _is_mapping(field):
         return list[str]
     return list[int] if field.annotation == list[int] else str
 
 
 def _from_text(name: str, field: FieldInfo, value: Any) -> Any:
-    if field.annotation == dict[str, str]:
+    if _is_mapping(field):
         return dict(_pair(name, item) for item in value)
     if isinstance(value, str) and str not in (field.annotation, *get_args(field.annotation)):
         return _json_value(name, value)

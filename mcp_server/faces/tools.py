@@ -14,7 +14,7 @@ from mcp_types import CallToolResult, TextContent, Tool, ToolAnnotations
 from mcp_server.errors import ProblemError
 from mcp_server.faces.arguments import closest, validated
 from mcp_server.faces.shorten import compact
-from mcp_server.operations.arguments import Arguments
+from mcp_server.operations.arguments import Arguments, fields_of
 from mcp_server.operations.declaration import Declaration
 
 log = logging.getLogger(__name__)
@@ -70,6 +70,7 @@ def input_schema(model: type[Arguments]) -> dict[str, Any]:
     """The model's JSON schema without the titles that pydantic adds, which no client needs."""
     schema: dict[str, Any] = _without_titles(model.model_json_schema())
     schema.pop("description", None)
+    schema["properties"] = {name: schema["properties"][name] for name, _ in fields_of(model)}
     return schema
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
-SpecItem = dict[str, Any]
-InputsArgument = str | list[SpecItem]
+InputsArgument = str | list[dict[str, Any]]
 
 
 class Arguments(BaseModel):
@@ -16,61 +17,90 @@ class Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+def fields_of(model: type[Arguments]) -> Iterator[tuple[str, FieldInfo]]:
+    """The fields, a class's own before those of its bases: what matters comes first."""
+    for owner in model.__mro__:
+        for name in vars(owner).get("__annotations__", {}):
+            if name in model.model_fields:
+                yield name, model.model_fields[name]
+
+
 class WaitArguments(Arguments):
     """How long a call may block before it hands out a job handle."""
 
     wait_s: Annotated[
-        float,
-        Field(ge=0, le=45, description="Seconds to wait, 0-45, default 30; then a job_id for wait_job."),
+        float, Field(ge=0, le=45, description="Seconds to wait, 0-45, default 30; then a job_id comes back.")
     ] = 30
 
 
-class PackageArguments(Arguments):
-    """A package file, read without loading it."""
+class RunArguments(WaitArguments):
+    """The surroundings in which something is run."""
 
-    package: Annotated[str, Field(min_length=1, description="Path of the .pt2 package.")]
-    model_name: Annotated[str, Field(description="Model inside the package, default 'model'.")] = "model"
+    cwd: Annotated[str, Field(description="Working directory; relative paths start here.")] = ""
+    env: Annotated[
+        dict[str, str], Field(description="Variables for the child; others pass an allowlist.")
+    ] = {}
+    python: Annotated[str, Field(description="Interpreter with torch.")] = ""
+    timeout_s: Annotated[
+        float, Field(gt=0, le=86_400, description="Seconds for one run, up to 86400, default 300.")
+    ] = 300
 
 
-class WorkloadArguments(WaitArguments):
-    """Exactly one of `script`, `package`, `exported`, `command` names the workload; the rest describes it."""
+class ModelArguments(RunArguments):
+    """A package or an exported program needs its custom ops registered."""
+
+    extra_imports: Annotated[
+        list[str], Field(description="Modules or files to import first (custom ops).")
+    ] = []
+
+
+class WorkloadArguments(ModelArguments):
+    """Exactly one of `script`, `package`, `exported`, `command` names the workload."""
 
     script: Annotated[
-        str, Field(description="Python file to run. One of script, package, exported, command.")
+        str, Field(description="Python file. Give one of script, package, exported, command.")
     ] = ""
     script_args: Annotated[list[str], Field(description="Arguments of the script.")] = []
     package: Annotated[str, Field(description="AOTInductor .pt2 package.")] = ""
     exported: Annotated[str, Field(description="torch.export.save'd .pt2 program.")] = ""
     command: Annotated[
-        list[str], Field(description="Program and its arguments (a C++ host, say); no shell.")
+        list[str], Field(description="Program and arguments (a C++ host, say); no shell.")
     ] = []
     inputs: Annotated[
         InputsArgument,
         Field(
-            description="For package and exported: path of a torch.save'd list of tensors, or specs such as "
+            description="For package and exported: path of a torch.save'd list of tensors, or specs: "
             '[{"shape": [8, 64], "dtype": "int64", "device": "cuda:0", "low": 0, "high": 9}].'
         ),
     ] = ""
-    model_name: Annotated[str, Field(description="Model inside the package, default 'model'.")] = "model"
-    device_index: Annotated[int, Field(ge=-1, description="GPU to load on, -1 (default) = as compiled.")] = -1
-    cwd: Annotated[str, Field(description="Working directory; relative paths start here.")] = ""
-    env: Annotated[
-        dict[str, str], Field(description="Variables for the child; others pass an allowlist.")
+    model_name: Annotated[str, Field(description="Model in the package, default 'model'.")] = "model"
+    device_index: Annotated[int, Field(ge=-1, description="GPU to load on; -1 (default): as compiled.")] = -1
+
+
+class CompileArguments(ModelArguments):
+    """An exported program and the flags to compile it with."""
+
+    exported: Annotated[str, Field(min_length=1, description="torch.export.save'd .pt2 program.")]
+    flags: Annotated[
+        dict[str, str | int | bool],
+        Field(
+            description='Flags and values, such as {"TORCHINDUCTOR_NAN_ASSERTS": "1"}; all: aoti-debug://flags.'
+        ),
     ] = {}
-    python: Annotated[str, Field(description="Interpreter that has torch.")] = ""
-    extra_imports: Annotated[
-        list[str], Field(description="Modules or files to import first (custom ops).")
-    ] = []
-    timeout_s: Annotated[
-        float, Field(gt=0, le=86_400, description="Seconds for one run, 0-86400, default 300.")
-    ] = 300
 
 
 class ExplainArguments(Arguments):
     """Text of an error, or a file that holds it."""
 
-    text: Annotated[str, Field(description="The error text or log excerpt.")] = ""
-    log: Annotated[str, Field(description="Path of a log file instead of text.")] = ""
+    text: Annotated[str, Field(description="Error text or log excerpt.")] = ""
+    log: Annotated[str, Field(description="Path of a log file, instead of text.")] = ""
+
+
+class PackageArguments(Arguments):
+    """A package file, read without loading it."""
+
+    package: Annotated[str, Field(min_length=1, description="AOTInductor .pt2 package.")]
+    model_name: Annotated[str, Field(description="Model in the package, default 'model'.")] = "model"
 
 
 class JobArguments(Arguments):
@@ -79,10 +109,5 @@ class JobArguments(Arguments):
     job_id: Annotated[str, Field(min_length=1, description="Handle that a running tool returned.")]
 
 
-class WaitJobArguments(WaitArguments):
+class WaitJobArguments(WaitArguments, JobArguments):
     """A job by its handle, and how long to wait for it."""
-
-    job_id: Annotated[str, Field(min_length=1, description="Handle that a running tool returned.")]
-
-
-OutputFormat = Literal["text", "json"]

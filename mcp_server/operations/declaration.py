@@ -44,10 +44,9 @@ class Declaration:
 
 @dataclass(frozen=True)
 class Operation(Declaration):
-    """A tool and a command. Those that start processes are jobs: they get a handle when they take long."""
+    """A tool and a command: both are made from this."""
 
     call: Call
-    is_job: bool = False
     examples: tuple[str, ...] = ()
 
     @property

@@ -18,7 +18,7 @@ from mcp_server.model import (
     TensorSpec,
     Workload,
 )
-from mcp_server.operations.arguments import InputsArgument, WorkloadArguments
+from mcp_server.operations.arguments import CompileArguments, InputsArgument, RunArguments, WorkloadArguments
 from mcp_server.package.archive import open_package
 from mcp_server.package.problems import PackageError
 
@@ -67,6 +67,16 @@ def workload_of(arguments: WorkloadArguments, base: Path) -> Workload:
         device_index=arguments.device_index,
         extra_imports=arguments.extra_imports,
         **common,
+    )
+
+
+def exported_of(arguments: CompileArguments, base: Path) -> ExportedWorkload:
+    """The exported program to compile. Raises ProblemError as `workload_of` does."""
+    cwd = directory("cwd", arguments.cwd, base) if arguments.cwd else base
+    return ExportedWorkload(
+        exported=_exported(arguments.exported, cwd),
+        extra_imports=arguments.extra_imports,
+        **_common(arguments, cwd),
     )
 
 
@@ -165,7 +175,7 @@ def _check_applicable(arguments: WorkloadArguments, kind: str) -> None:
             raise ProblemError(f"{name} does not apply to a {kind}", allowed=f"with {' or '.join(kinds)}")
 
 
-def _common(arguments: WorkloadArguments, cwd: Path) -> dict[str, Any]:
+def _common(arguments: RunArguments, cwd: Path) -> dict[str, Any]:
     return {
         "cwd": cwd,
         "env": arguments.env,

@@ -1,0 +1,97 @@
+"""Carries an operation out for a person: progress on stderr, the result on stdout, an exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+from rich.console import Console
+
+from mcp_server.errors import ProblemError
+from mcp_server.faces.exits import exit_code
+from mcp_server.jobs.manager import JobState, Manager
+from mcp_server.jobs.store import Store
+from mcp_server.model import Record
+from mcp_server.operations.arguments import Arguments
+from mcp_server.operations.declaration import Operation
+from mcp_server.operations.work import work_of
+from mcp_server.render import write
+from mcp_server.render.text import plain
+
+STEP_S = 0.1
+
+
+def run_operation(operation: Operation, arguments: Arguments, as_json: bool) -> int:
+    """Run to the end, print the result, return the exit code. Raises ProblemError."""
+    state, record = anyio.run(_carry_out, operation, arguments)
+    if state.problem:
+        problem = state.problem
+        raise ProblemError(
+            problem.what, value=problem.value, allowed=problem.allowed, next_call=problem.next_call
+        )
+    assert record is not None, "a job without a problem has a result"
+    print_result(record, as_json)
+    return exit_code(record)
+
+
+def print_result(record: Record, as_json: bool) -> None:
+    """The result on stdout: for people, or exactly what the MCP tool would return in full."""
+    if as_json:
+        sys.stdout.write(json.dumps(record.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n")
+    else:
+        write(record)
+
+
+def print_problem(problem: ProblemError) -> None:
+    """What is wrong with the call, and what to do instead, on stderr."""
+    console = Console(stderr=True, highlight=False)
+    console.print(plain(f"error: {_said(problem)}", "bold red"))
+    for label, text in (("allowed", problem.allowed), ("next", problem.next_call)):
+        if text:
+            console.print(plain(f"  {label}: {text}"))
+
+
+def _said(problem: ProblemError) -> str:
+    return problem.what if problem.value is None else f"{problem.what}: {str(problem.value)[:400]}"
+
+
+async def _carry_out(operation: Operation, arguments: Arguments) -> tuple[JobState, Record | None]:
+    kept: list[Record] = []
+    async with Manager.open(Store()) as manager:
+        job = manager.start(operation.name, work_of(operation, arguments, kept))
+        with _progress() as show:
+            while (state := await manager.wait(job.id, STEP_S)).state == "running":
+                show(state)
+    return state, kept[0] if kept else None
+
+
+@contextmanager
+def _progress() -> Iterator[Any]:
+    """A live line on a terminal, one line per new message in a pipe."""
+    console = Console(stderr=True, highlight=False)
+    if console.is_terminal:
+        with console.status("starting") as status:
+            yield lambda state: status.update(plain(_progress_line(state)))
+    else:
+        yield _Lines(console)
+
+
+class _Lines:
+    """Prints each message once."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._told = ""
+
+    def __call__(self, state: JobState) -> None:
+        if state.progress and state.progress[-1] != self._told:
+            self._told = state.progress[-1]
+            self._console.print(plain(f"[{state.wall_s:.1f} s] {self._told}"), soft_wrap=True)
+
+
+def _progress_line(state: JobState) -> str:
+    return f"{state.progress[-1] if state.progress else 'starting'} ({state.wall_s:.0f} s)"
