@@ -10,13 +10,13 @@ from typing import Literal
 from pydantic import Field
 
 from mcp_server.flags import Chosen, FlagPlan, Moment, select
+from mcp_server.instrument.build import find_toolchain
 from mcp_server.model import Artifact, Cost, ExportedWorkload, Record
 from mcp_server.package.archive import open_package
 from mcp_server.package.exported import exported_device
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.steps.context import Context, WorkerRun
 from mcp_server.steps.failure import Failure, read_failure
-from mcp_server.steps.installed_torch import installed_torch
 
 ConfigValue = bool | int | float | str
 
@@ -43,7 +43,7 @@ class Compiled(Record):
     ok: bool
     package: Artifact | None = None
     seconds: float | None = None
-    torch: str | None = None
+    torch: str
     device: str | None = None
     flags: list[AppliedFlag] = Field(default_factory=list)
     launches: int = 0
@@ -68,9 +68,10 @@ async def compile_with_flags(
     compile that this one repeats. A compile that fails is a result.
     Raises ProblemError for a flag that cannot act, and for a file that is no exported program.
     """
-    version = await installed_torch(context, context.python_for(workload))
+    version = (await find_toolchain(context.python_for(workload), context)).torch_version
     device = exported_device(workload.exported)
-    plan = select(flags, moment="compile", torch_version=version, device=device)
+    known = version if version[:1].isdigit() else None
+    plan = select(flags, moment="compile", torch_version=known, device=device)
     done = await _compile(context, workload, plan, merged_configs(configs or {}, plan))
     outcome = Compiled(
         ok=done.last("compiled") is not None,

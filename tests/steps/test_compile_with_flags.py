@@ -40,7 +40,7 @@ def test_the_new_package_holds_what_the_flags_ask_for(zoo: ZooPackage, tmp_path:
     flags: dict[str, object] = {PRINTER: 3, "INDUCTOR_PROVENANCE": 1, "assert_indirect_indexing": False}
     made = compiled(tmp_path, ExportedWorkload(exported=exported(zoo, "ranker")), flags)
     assert made.ok and made.failure is None and made.package is not None
-    assert made.torch is not None and made.device == "cpu" and made.provenance
+    assert made.torch and made.device == "cpu" and made.provenance
     assert sum(made.kernels.values()) == made.launches > 0
     assert [flag.given_as for flag in made.flags] == ["environment", "environment", "config"]
     package = open_package(made.package.path)
