@@ -18,7 +18,6 @@ from mcp_server.jobs.endings import Report
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
-TERM_GRACE_S = 1.0  # from SIGTERM to SIGKILL
 KILL_LIMIT_S = 6.0  # the supervisor gives up a sweep after 5 s
 REAP_STEP_S = 0.001
 
@@ -44,18 +43,27 @@ class Child:
         memory_bytes: int | None = None,
         keep_fds: Sequence[int] = (),
     ) -> Child:
-        """Start the supervisor; `keep_fds` stay open in it (leases), and not in the program."""
+        """Start the supervisor; `keep_fds` stay open in it (leases), and not in the program.
+
+        Raises ProblemError for arguments that no program can be given, and when the system has no room for
+        one more process.
+        """
+        argv = checked(argv)
         ours, theirs = socket.socketpair()
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(SUPERVISOR), str(theirs.fileno()), "--", *checked(argv)],
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
-                pass_fds=(theirs.fileno(), *keep_fds),
-                start_new_session=True,
-            )
+        try:
+            with theirs:
+                process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", str(SUPERVISOR), str(theirs.fileno()), "--", *argv],
+                    stdin=subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=stderr,
+                    env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
+                    pass_fds=(theirs.fileno(), *keep_fds),
+                    start_new_session=True,
+                )
+        except OSError as error:
+            ours.close()
+            raise ProblemError(f"cannot start a process: {error.strerror}", value=argv[0]) from error
         child = cls(process, ours)
         with suppress(OSError):  # a supervisor that is gone is noticed by `ended`
             ours.sendall(request(cwd, env, memory_bytes))
@@ -78,10 +86,10 @@ class Child:
         self._heard += part
         self.has_ended = not part
 
-    async def stop(self) -> None:
-        """SIGTERM to the program's group; after TERM_GRACE_S, SIGKILL to the whole tree."""
+    async def stop(self, grace_s: float) -> None:
+        """SIGTERM to the program's group; after `grace_s` seconds, SIGKILL to the whole tree."""
         self._process.terminate()
-        with anyio.move_on_after(TERM_GRACE_S):
+        with anyio.move_on_after(grace_s):
             await self.ended()
         if self.has_ended:
             return

@@ -217,7 +217,7 @@ def _problem(job: Job, error: BaseException) -> Problem:
 
 def innermost(error: BaseException) -> BaseException:
     """The error itself: a task group wraps what its tasks raise."""
-    inner = getattr(error, "exceptions", ())
+    inner: tuple[BaseException, ...] = getattr(error, "exceptions", ())
     return innermost(inner[0]) if len(inner) == 1 else error
 
 

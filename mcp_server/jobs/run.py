@@ -19,6 +19,9 @@ from mcp_server.jobs.output import Capture
 from mcp_server.jobs.strays import MARK, kill_marked
 from mcp_server.jobs.types import Command, Finished
 
+# From SIGTERM to SIGKILL. A cancelled call is often a server that goes, which has a second in all.
+TIMEOUT_GRACE_S = 1.0
+CANCEL_GRACE_S = 0.5
 DRAIN_S = 2.0  # for output that is still in the pipes when every process is gone
 
 # Programs colour their output on a terminal; ours is one for its line buffering only.
@@ -83,23 +86,25 @@ async def _run(
 
 async def _see_through(child: Child, capture: Capture, timeout_s: float, mark: str) -> Stop | None:
     """Wait for the end or bring it about; the reason if the end was ours."""
+    stop: Stop | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(capture.pump)
         try:
             with anyio.move_on_after(timeout_s):
                 await child.ended()
-            in_time = child.has_ended
+            if not child.has_ended:
+                stop = "timeout"
         finally:
             with anyio.CancelScope(shield=True):
-                await _end(child, mark)
+                await _end(child, mark, TIMEOUT_GRACE_S if stop else CANCEL_GRACE_S)
             capture.end_within(DRAIN_S)
-    return None if in_time else "timeout"
+    return stop
 
 
-async def _end(child: Child, mark: str) -> None:
+async def _end(child: Child, mark: str, grace_s: float) -> None:
     """Leave no process, whoever is killed on the way."""
     if not child.has_ended:
-        await child.stop()
+        await child.stop(grace_s)
     await child.close()
     report = child.report()
     if report.status is None or report.left:

@@ -1,0 +1,70 @@
+"""Small real programs, and ways to see whether processes live."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mcp_server.jobs.run import run
+from mcp_server.jobs.types import Command, Finished
+
+# Starts a process in another session, writes both pids to the file argv[1], ignores SIGTERM in both, sleeps.
+FAMILY = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pid = os.fork()
+if pid == 0:
+    os.setsid()
+    time.sleep(60)
+    os._exit(0)
+with open(sys.argv[1] + ".part", "w") as file:
+    file.write(f"{os.getpid()} {pid}")
+os.rename(sys.argv[1] + ".part", sys.argv[1])
+time.sleep(60)
+"""
+
+
+def python(code: str, *arguments: str) -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S", "-c", code, *arguments)
+
+
+async def finish(
+    directory: Path, argv: tuple[str, ...], *, on_line: Callable[[str], None] | None = None, **options: Any
+) -> Finished:
+    """Run `argv` in `directory` to its end."""
+    return await run(Command(argv, directory, **{"timeout_s": 20, **options}), directory, on_line=on_line)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; a zombie does not."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def appears(path: Path, limit_s: float = 10) -> str:
+    """The text of a file that some process is about to write."""
+    assert within(limit_s, path.exists), f"{path.name} never came"
+    return path.read_text()
+
+
+def within(limit_s: float, happens: Callable[[], bool]) -> bool:
+    """Whether `happens` becomes true in that time."""
+    limit = time.monotonic() + limit_s
+    while not (done := happens()) and time.monotonic() < limit:
+        time.sleep(0.005)
+    return done
+
+
+def family(path: Path) -> list[int]:
+    """Pids that FAMILY wrote."""
+    return [int(pid) for pid in appears(path).split()]
+
+
+def all_dead(pids: list[int], limit_s: float) -> bool:
+    return within(limit_s, lambda: not any(map(alive, pids)))

@@ -1,0 +1,171 @@
+"""What a child prints is kept in order, in bounded space, and not lost when it dies."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import tempfile
+from pathlib import Path
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_server.errors import ProblemError
+from mcp_server.jobs.output import BoundedFile, Caps, Capture, InOrder, raw_terminal
+from tests.jobs.support import finish, python
+
+SMALL = Caps(head=100, tail=200)
+
+
+def kept(path: Path, data: bytes, caps: Caps, pieces: int = 7) -> tuple[bytes, int]:
+    """The file after `data` was written in pieces, and the bytes left out."""
+    file = BoundedFile(path, caps)
+    for start in range(0, len(data), pieces):
+        file.write(data[start : start + pieces])
+        assert path.stat().st_size <= caps.head + caps.tail
+    dropped = file.close()
+    return path.read_bytes(), dropped
+
+
+def test_short_output_is_untouched(tmp_path: Path) -> None:
+    """Output that just fills head and tail is kept byte for byte."""
+    data = bytes(range(256)) + b"x" * 44
+    assert kept(tmp_path / "log", data, SMALL) == (data, 0)
+
+
+def test_gap_is_marked_and_counted(tmp_path: Path) -> None:
+    """Of long output the beginning and the last whole lines are kept, and the gap says what is missing."""
+    lines = [f"line {number:04d}\n".encode() for number in range(100)]
+    text, dropped = kept(tmp_path / "log", b"".join(lines), SMALL)
+    assert text == b"".join(lines[:10]) + b"\n[%d bytes left out here]\n" % dropped + b"".join(lines[81:])
+    assert dropped == 71 * 10
+
+
+@given(st.binary(max_size=2_000), st.integers(1, 50))
+def test_nothing_is_unaccounted_for(data: bytes, pieces: int) -> None:
+    """Kept and dropped bytes add up to what was written, in whatever pieces it came."""
+    with tempfile.TemporaryDirectory() as directory:
+        text, dropped = kept(Path(directory) / "log", data, SMALL, pieces)
+    gap = f"\n[{dropped} bytes left out here]\n".encode() if dropped else b""
+    assert len(text) - len(gap) + dropped == len(data)
+    assert text.startswith(data[:100])
+    assert not dropped or data.endswith(text[100 + len(gap) :])
+
+
+def test_streams_are_joined_by_lines(tmp_path: Path) -> None:
+    """A line of one stream is not cut in two by the other stream."""
+    file = BoundedFile(tmp_path / "log", Caps())
+    joined = InOrder(file)
+    for stream, data in [
+        ("stdout", b"one "),
+        ("stderr", b"error\n"),
+        ("stdout", b"line\nlast"),
+        ("stderr", b"end"),
+    ]:
+        joined.feed(stream, data)
+    joined.finish()
+    file.close()
+    assert (tmp_path / "log").read_bytes() == b"error\none line\nlast\nend"
+
+
+def test_terminal_is_raw() -> None:
+    """Bytes pass the pseudo-terminal unchanged."""
+    ours, theirs = raw_terminal()
+    os.write(theirs, b"a\n\x04\x03\tb\r\n")
+    assert os.read(ours, 100) == b"a\n\x04\x03\tb\r\n"
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_unwritable_directory(tmp_path: Path) -> None:
+    """A directory that is not there is a clear error, before anything starts."""
+    with pytest.raises(ProblemError, match="cannot store a job"):
+        Capture(tmp_path / "absent")
+
+
+def test_full_disk_is_noted(tmp_path: Path) -> None:
+    """When the disk takes no more, what came is kept, the rest is counted, and the reason is kept."""
+    code = """
+import resource, signal, sys
+from pathlib import Path
+from mcp_server.jobs.output import BoundedFile, Caps
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+file = BoundedFile(Path(sys.argv[1]), Caps())
+file.write(b"x" * 1500)
+file.write(b"y" * 100)
+print(file.close(), file.error)
+"""
+    argv = [*python(code)[:1], "-c", code, str(tmp_path / "log")]
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout == "600 File too large\n"
+    assert (tmp_path / "log").read_bytes() == b"x" * 1000
+
+
+@pytest.mark.anyio
+async def test_last_words_before_a_signal(tmp_path: Path) -> None:
+    """Everything written before a crash is kept, an unfinished line included."""
+    code = (
+        "import os\nfor i in range(20000): os.write(1, b'%d\\n' % i)\nos.write(2, b'no newline')\nos.abort()"
+    )
+    done = await finish(tmp_path, python(code))
+    assert done.signal == "SIGABRT"
+    assert done.stdout.read_text().split() == [str(number) for number in range(20_000)]
+    assert done.output.read_text().endswith("no newline")
+
+
+@pytest.mark.anyio
+async def test_terminal_saves_buffered_lines(tmp_path: Path) -> None:
+    """A C program's printf lines survive its crash on a terminal, and are lost in a pipe."""
+    source = tmp_path / "crash.c"
+    source.write_text(
+        '#include <stdio.h>\n#include <stdlib.h>\nint main() { printf("before\\n"); abort(); }\n'
+    )
+    program = tmp_path / "crash"
+    subprocess.run(["gcc", "-o", program, source], check=True)
+    assert (await finish(tmp_path, (str(program),))).stdout.read_text() == ""
+    done = await finish(tmp_path, (str(program),), terminal=True)
+    assert (done.signal, done.stdout.read_text()) == ("SIGABRT", "before\n")
+
+
+@pytest.mark.anyio
+async def test_flood_costs_bounded_memory_and_disk(tmp_path: Path) -> None:
+    """A program that prints without end costs no more than the caps on disk, and little memory."""
+    caps = Caps(head=1 << 20, tail=1 << 20)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    size = 64 << 20
+    with Capture(tmp_path, caps=caps) as capture:
+        code = f"import os\nfor _ in range({size >> 20}): os.write(1, b'0123456789abcde\\n' * 65536)"
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(capture.pump)
+            with subprocess.Popen(python(code), stdout=capture.stdout, stderr=capture.stderr) as child:
+                capture.started()
+                await anyio.to_thread.run_sync(child.wait)
+    assert 0 <= capture.dropped - (size - (2 << 20)) <= 16  # up to one line more, for whole lines
+    assert (tmp_path / "output.log").stat().st_size < (2 << 20) + 100
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 << 10  # KiB
+
+
+@pytest.mark.anyio
+async def test_reading_ends_although_a_pipe_is_held(tmp_path: Path) -> None:
+    """A process out of reach that keeps the pipe open cannot hold the result for ever."""
+    with Capture(tmp_path) as capture, anyio.fail_after(5):
+        os.write(capture.stdout, b"said\n")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(capture.pump)
+            await anyio.sleep(0.05)
+            capture.end_within(0.05)
+    assert (tmp_path / "stdout.log").read_text() == "said\n"
+
+
+@pytest.mark.anyio
+async def test_lines_arrive_while_it_runs(tmp_path: Path) -> None:
+    """Lines are handed on as they come, cleaned of escapes and control characters."""
+    lines: list[str] = []
+    await finish(tmp_path, ("printf", r"\033[31mred\033[0m\007\nnext\nlast"), on_line=lines.append)
+    assert lines == ["red", "next", "last"]
+    assert (tmp_path / "stdout.log").read_bytes() == b"\x1b[31mred\x1b[0m\x07\nnext\nlast"

@@ -1,0 +1,237 @@
+"""Running one command: each way in which it can end, and what is kept of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_server.errors import ProblemError
+from mcp_server.jobs.run import run
+from mcp_server.jobs.types import Command
+from tests.jobs.support import FAMILY, all_dead, family, finish, python
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_success(tmp_path: Path) -> None:
+    """A program that exits with 0 is ok, and its output is kept by stream and together."""
+    done = await finish(tmp_path, ("sh", "-c", "echo out; echo err >&2"))
+    assert (done.ok, done.ending, done.returncode, done.signal) == (True, "exit", 0, None)
+    assert done.stdout.read_text() == "out\n"
+    assert done.stderr.read_text() == "err\n"
+    assert sorted(done.output.read_text().split()) == ["err", "out"]
+
+
+async def test_exit_status(tmp_path: Path) -> None:
+    """An ordinary exit status is handed on as it is."""
+    done = await finish(tmp_path, ("sh", "-c", "exit 3"))
+    assert (done.ok, done.ending, done.returncode, done.signal) == (False, "exit", 3, None)
+
+
+async def test_signal(tmp_path: Path) -> None:
+    """A program killed by a signal is told apart from one that exits with 128 + n."""
+    killed = await finish(tmp_path, ("sh", "-c", "kill -SEGV $$"))
+    assert (killed.ending, killed.returncode, killed.signal) == ("signal", None, "SIGSEGV")
+    exited = await finish(tmp_path, ("sh", "-c", "exit 139"))
+    assert (exited.ending, exited.returncode, exited.signal) == ("exit", 139, "SIGSEGV")
+
+
+async def test_foreign_kill_is_a_note(tmp_path: Path) -> None:
+    """A SIGKILL that nobody explains is reported as a signal with a guess in the note, not as a fact."""
+    done = await finish(tmp_path, ("sh", "-c", "kill -KILL $$"))
+    assert (done.ending, done.signal) == ("signal", "SIGKILL")
+    assert "often" in done.note
+
+
+async def test_missing_program(tmp_path: Path) -> None:
+    """A program that does not exist is not mistaken for one that exits with 127."""
+    done = await finish(tmp_path, ("no-such-program-here",))
+    assert (done.ending, done.returncode) == ("not_started", None)
+    assert "No such file" in done.note
+    own = await finish(tmp_path, ("sh", "-c", "exit 127"))
+    assert (own.ending, own.returncode) == ("exit", 127)
+
+
+async def test_missing_directory(tmp_path: Path) -> None:
+    """A working directory that cannot be entered is named as the reason."""
+    done = await finish(tmp_path, ("true",))
+    assert done.ok
+    away = await run(Command(("true",), tmp_path / "absent"), tmp_path)
+    assert away.ending == "not_started"
+    assert "working directory" in away.note
+
+
+async def test_not_executable(tmp_path: Path) -> None:
+    """A file without the right to be executed does not start."""
+    file = tmp_path / "data"
+    file.write_text("text")
+    done = await finish(tmp_path, (str(file),))
+    assert done.ending == "not_started"
+    assert "ermission" in done.note
+
+
+@pytest.mark.parametrize("argv", [(), ("",), ("true", "a\0b")])
+async def test_impossible_arguments(argv: tuple[str, ...], tmp_path: Path) -> None:
+    """What execve cannot take is refused before anything starts."""
+    with pytest.raises(ProblemError):
+        await finish(tmp_path, argv)
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0, float("nan")])
+async def test_impossible_limit(timeout_s: float, tmp_path: Path) -> None:
+    """A time limit that leaves no time is refused."""
+    with pytest.raises(ProblemError, match="no time"):
+        await finish(tmp_path, ("true",), timeout_s=timeout_s)
+
+
+async def test_time_limit(tmp_path: Path) -> None:
+    """A program that listens to SIGTERM is gone at once when its time is up, and keeps its last words."""
+    code = "trap 'echo bye; exit 0' TERM; echo hello; while :; do sleep 0.05; done"
+    done = await finish(tmp_path, ("sh", "-c", code), timeout_s=0.3)
+    assert (done.ending, done.returncode) == ("timeout", None)
+    assert "0.3 s" in done.note
+    assert done.wall_s < 1.2
+    assert done.stdout.read_text() == "hello\nbye\n"
+
+
+async def test_time_limit_on_a_deaf_program(tmp_path: Path) -> None:
+    """A program that ignores SIGTERM, and its child in another session, are killed a second later."""
+    done = await finish(tmp_path, python(FAMILY, str(tmp_path / "pids")), timeout_s=0.5)
+    assert (done.ending, done.signal) == ("timeout", "SIGKILL")
+    assert 1.4 < done.wall_s < 3
+    assert all_dead(family(tmp_path / "pids"), 0)
+
+
+async def test_cancellation(tmp_path: Path) -> None:
+    """Cancelling returns only when the whole tree is dead, within a second."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(finish, tmp_path, python(FAMILY, str(tmp_path / "pids")))
+        pids = await anyio.to_thread.run_sync(family, tmp_path / "pids")
+        started = time.monotonic()
+        tasks.cancel_scope.cancel()
+    assert time.monotonic() - started < 1
+    assert all_dead(pids, 0)
+
+
+async def test_cancelled_before_it_runs(tmp_path: Path) -> None:
+    """A run that is cancelled at once leaves no process and no open file."""
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await finish(tmp_path, ("sleep", "60"))
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+async def test_leftover_processes(tmp_path: Path) -> None:
+    """What a program leaves in the background dies with it, and does not hold up the result."""
+    code = (
+        "setsid sh -c 'echo $$ > pid.part; mv pid.part pid; exec sleep 60' & while [ ! -e pid ]; do :; done"
+    )
+    done = await finish(tmp_path, ("sh", "-c", code))
+    assert done.ok
+    assert all_dead([int((tmp_path / "pid").read_text())], 0)
+
+
+async def test_no_descriptor_is_left(tmp_path: Path) -> None:
+    """Many runs leave no descriptor open in the server."""
+    await finish(tmp_path, ("true",))
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    for _ in range(5):
+        await finish(tmp_path, ("true",), terminal=True)
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+async def test_child_inherits_only_standard_streams(tmp_path: Path) -> None:
+    """Neither lifeline nor leases reach the program."""
+    done = await finish(
+        tmp_path, python("import os; print(sorted(map(int, os.listdir('/proc/self/fd'))))"), gpus=(9001,)
+    )
+    assert done.stdout.read_text() == "[0, 1, 2, 3]\n"  # 3 is the listing itself
+
+
+async def test_child_has_default_signals(tmp_path: Path) -> None:
+    """No signal is blocked, and those that Python ignores act again: a closed pipe ends a program."""
+    done = await finish(tmp_path, ("grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"))
+    blocked, ignored = (int(line.split()[1], 16) for line in done.stdout.read_text().splitlines())
+    assert blocked == 0
+    assert not ignored & (1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1))
+
+
+async def test_child_has_its_own_session_and_no_core_files(tmp_path: Path) -> None:
+    """The program leads a session; the core limit of 1 byte stops files and core handlers alike."""
+    code = "import os, resource; print(os.getsid(0) == os.getpid(), resource.getrlimit(resource.RLIMIT_CORE))"
+    done = await finish(tmp_path, python(code))
+    assert done.stdout.read_text() == "True (1, 1)\n"
+
+
+async def test_too_long_arguments(tmp_path: Path) -> None:
+    """An argument list that the kernel refuses is a clear error."""
+    with pytest.raises(ProblemError, match="Argument list too long"):
+        await finish(tmp_path, ("true", "x" * (1 << 22)))
+
+
+async def test_memory_limit_counts_the_tree(tmp_path: Path) -> None:
+    """A child process that takes too much memory ends the job, and the note says how much it was."""
+    code = """
+import os, time
+if os.fork() == 0:
+    taken = bytearray(b"x") * (200 << 20)
+    time.sleep(20)
+os.wait()
+"""
+    done = await finish(tmp_path, python(code), memory_bytes=100 << 20)
+    assert (done.ending, done.signal) == ("out_of_memory", "SIGKILL")
+    assert "memory" in done.note
+
+
+async def test_memory_limit_leaves_room(tmp_path: Path) -> None:
+    """A program below its limit is not disturbed, even if it maps more address space, as CUDA does."""
+    code = """
+import mmap, time
+reserved = mmap.mmap(-1, 1 << 36, mmap.MAP_PRIVATE | 0x4000)  # MAP_NORESERVE of asm-generic/mman-common.h
+time.sleep(0.3)
+"""
+    assert (await finish(tmp_path, python(code), memory_bytes=100 << 20)).ok
+
+
+async def test_environment_of_the_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program gets allowed and asked variables, no secret, and not what the supervisor runs under."""
+    monkeypatch.setenv("HF_TOKEN", "hunter2")
+    monkeypatch.setenv("CUDA_HOME", "/cuda")
+    done = await finish(tmp_path, ("env",), env={"ASKED": "1 \udc80=\n2", "LD_PRELOAD": ""}, unset=("HOME",))
+    shown = done.stdout.read_bytes()
+    assert b"ASKED=1 \x80=\n2\n" in shown
+    assert b"CUDA_HOME=/cuda\n" in shown
+    assert b"PYTHONUNBUFFERED=1\n" in shown
+    assert b"hunter2" not in shown and b"HOME=/root" not in shown
+
+
+async def test_supervisor_does_not_run_under_the_childs_libraries(tmp_path: Path) -> None:
+    """A preloaded library that is missing shows in the program's output only."""
+    done = await finish(tmp_path, ("true",), env={"LD_PRELOAD": "/no/such/library.so"})
+    assert done.ok
+    assert done.stderr.read_text().count("cannot be preloaded") == 1
+
+
+async def test_two_jobs_take_turns_on_a_gpu(tmp_path: Path) -> None:
+    """Two runs that name one GPU do not overlap, and the second says what it waits for."""
+    lines: list[str] = []
+    spans = []
+    code = "import time; print(time.monotonic(), flush=True); time.sleep(0.3); print(time.monotonic())"
+
+    async def one(name: str) -> None:
+        (tmp_path / name).mkdir()
+        done = await finish(tmp_path / name, python(code), gpus=(9001,), on_line=lines.append)
+        spans.append([float(line) for line in done.stdout.read_text().split()])
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one, "a")
+        tasks.start_soon(one, "b")
+    first, second = sorted(spans)
+    assert first[1] <= second[0]
+    assert sum("waiting for GPU 9001" in line for line in lines) == 1
