@@ -25,6 +25,7 @@ OPERATIONS = {
     "eager": "eager",
     "compare": "compare",
     "replay": "replay",
+    "observe": "observe",
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 from .calling import call, save, tell_inputs
 from .imports import import_all
@@ -12,14 +12,17 @@ from .report import Report
 from .transforms import apply
 
 
-def operate(request: dict[str, Any], report: Report) -> None:
+def operate(
+    request: dict[str, Any], report: Report, loaded: Callable[[], None] = lambda: None
+) -> None:
     """Call `request["package"]` `request["calls"]` times (default 1), with fresh inputs each time.
 
     Fresh, because a package may change its inputs in place. With no inputs the package is only loaded.
-    `changes` alter the inputs before each call (see `transforms`).
+    `changes` alter the inputs before each call (see `transforms`). `loaded` is called before the first one.
     """
     import_all(list(request.get("extra_imports", ())), report)
     loader = load(request, report)
+    loaded()
     if request.get("inputs") is None:
         return
     in_spec = loader.get_call_spec()[0]

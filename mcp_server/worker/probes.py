@@ -1,0 +1,175 @@
+"""The Python side of the launch probes of an instrumented package.
+
+Mirrors `instrument/native/probes.h`. Each instrumented library has a state of its own, reached through a symbol
+of that very library, so that several packages and runners stay apart.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import traceback
+from typing import Any, Callable, Iterator, Optional
+
+import torch
+
+VERSION = 1
+BEFORE, AFTER = 0, 1
+PHASES = {"before": BEFORE, "after": AFTER}
+TENSOR, INTEGER, REAL = 1, 2, 3
+ROLES = {1: "read", 2: "written", 3: "read_write"}
+
+
+class Argument(ctypes.Structure):
+    """`aoti_debug::Argument`."""
+
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("parameter", ctypes.c_char_p),
+        ("handle", ctypes.c_void_p),
+        ("result", ctypes.c_void_p),
+        ("kind", ctypes.c_int32),
+        ("role", ctypes.c_int32),
+        ("integer", ctypes.c_int64),
+        ("real", ctypes.c_double),
+        ("known", ctypes.c_int64),
+    ]
+
+
+class Event(ctypes.Structure):
+    """`aoti_debug::Event`: valid only during the callback."""
+
+    _fields_ = [
+        ("version", ctypes.c_uint32),
+        ("phase", ctypes.c_int32),
+        ("launch", ctypes.c_uint32),
+        ("count", ctypes.c_uint32),
+        ("kernel", ctypes.c_char_p),
+        ("runner", ctypes.c_void_p),
+        ("stream", ctypes.c_void_p),
+        ("run", ctypes.c_uint64),
+        ("sequence", ctypes.c_uint64),
+        ("arguments", ctypes.POINTER(Argument)),
+    ]
+
+
+CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Event))
+
+
+class State(ctypes.Structure):
+    """`State` of runtime.cpp."""
+
+    _fields_ = [
+        ("version", ctypes.c_uint32),
+        ("mask_length", ctypes.c_uint32),
+        ("mask", ctypes.c_void_p),
+        ("subscriber", ctypes.c_void_p),
+    ]
+
+
+class Library:
+    """The probes of one loaded library. The subscriber is kept alive here: hold on to this object."""
+
+    def __init__(self, path: str, state: State) -> None:
+        self.path = path
+        self._state = state
+        self._mask: Any = None
+        self._callback: Any = None
+        self.failure: Optional[str] = None
+
+    def subscribe(self, subscriber: Callable[[Event], bool], mask: Optional[bytes] = None) -> None:
+        """Call `subscriber` at each launch phase whose bit (1 before, 2 after) is set in `mask[launch]`.
+
+        A true result stops the run with a RuntimeError. An exception is kept in `failure` and stops nothing: in
+        a C callback it would be lost, and the workload is not to blame.
+        """
+
+        def guarded(event: Any) -> int:
+            try:
+                return int(bool(subscriber(event.contents)))
+            except BaseException:
+                self.failure = self.failure or traceback.format_exc()
+                return 0
+
+        self._callback = CALLBACK(guarded)
+        self._mask = ctypes.create_string_buffer(mask, len(mask)) if mask is not None else None
+        self._state.subscriber = None
+        self._state.mask = ctypes.cast(self._mask, ctypes.c_void_p).value if mask is not None else None
+        self._state.mask_length = len(mask) if mask is not None else 0
+        self._state.subscriber = ctypes.cast(self._callback, ctypes.c_void_p).value
+
+    def unsubscribe(self) -> None:
+        self._state.subscriber = None
+
+
+def mapped_files() -> "set[str]":
+    """Files mapped into this process."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        return {line.split(None, 5)[5].strip() for line in maps if line.count("/")}
+
+
+def find_libraries(before: "set[str]") -> "list[Library]":
+    """The instrumented libraries that were loaded since `before` (a result of `mapped_files`)."""
+    found = (_probes_of(path) for path in sorted(mapped_files() - before) if path.endswith(".so"))
+    return [library for library in found if library is not None]
+
+
+def _probes_of(path: str) -> Optional[Library]:
+    if not os.path.exists(path):
+        return None
+    try:
+        handle = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        entry = handle.aoti_debug_probes
+    except (OSError, AttributeError):
+        return None
+    entry.restype = ctypes.POINTER(State)
+    state = entry().contents
+    return Library(path, state) if state.version == VERSION else None
+
+
+def arguments(event: Event) -> "Iterator[Argument]":
+    """The arguments of a launch, in the order of the call."""
+    for index in range(event.count):
+        yield event.arguments[index]
+
+
+class _Shim:
+    """Turns a borrowed handle into a tensor of our own, without stealing the handle."""
+
+    def __init__(self) -> None:
+        name = {"darwin": "libtorch_cpu.dylib"}.get(sys.platform, "libtorch_cpu.so")
+        library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", name))
+        self._copy = library.aoti_torch_new_tensor_handle
+        self._copy.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)]
+        self._defined = library.aoti_torch_is_defined
+        self._defined.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_bool)]
+        self._capsule = ctypes.pythonapi.PyCapsule_New
+        self._capsule.restype = ctypes.py_object
+        self._capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        self._steal = torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr
+
+    def tensor(self, handle: int) -> Optional[torch.Tensor]:
+        defined = ctypes.c_bool(False)
+        if self._defined(handle, ctypes.byref(defined)) or not defined.value:
+            return None
+        copy = ctypes.c_void_p()
+        if self._copy(handle, ctypes.byref(copy)):
+            return None
+        tensor: torch.Tensor = self._steal(self._capsule(copy, None, None))
+        return tensor
+
+
+_shim: "list[_Shim]" = []
+
+
+def tensor_of(argument: Argument) -> Optional[torch.Tensor]:
+    """The live tensor behind an argument: it aliases the model's memory, so clone what is kept.
+
+    None for a number, for a tensor that does not exist yet, and for one that is undefined.
+    """
+    if argument.kind != TENSOR or not argument.handle:
+        return None
+    if not _shim:
+        _shim.append(_Shim())
+    return _shim[0].tensor(argument.handle)
