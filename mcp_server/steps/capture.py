@@ -52,7 +52,7 @@ async def capture(
     result. Raises `ProblemError` for a script that is not there, or an interpreter that cannot be run.
     """
     directory = context.fresh("capture")
-    argv = _argv(context, workload)
+    argv = workload_argv(context, workload)
     asked = {**workload.env, **(env or {})}
     command = Command(
         argv=argv,
@@ -86,7 +86,8 @@ def hook_environment(
     return found if cap_bytes is None else {**found, CAP_VARIABLE: str(cap_bytes)}
 
 
-def _argv(context: Context, workload: ScriptWorkload | CommandWorkload) -> tuple[str, ...]:
+def workload_argv(context: Context, workload: ScriptWorkload | CommandWorkload) -> tuple[str, ...]:
+    """The argument list of the user's own program; raises `ProblemError` when it cannot be started."""
     if isinstance(workload, CommandWorkload):
         return tuple(workload.argv)
     script = (workload.cwd or Path.cwd()) / workload.script

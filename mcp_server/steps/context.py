@@ -110,13 +110,15 @@ class Context:
         cwd: Path | None = None,
         gpus: tuple[int, ...] | None = None,
         prefix: Sequence[str] = (),
+        directory: Path | None = None,
     ) -> WorkerRun:
         """Run one operation of the worker; a crash of the workload is a result.
 
-        `prefix` is put before the interpreter (a sanitizer, a debugger). Raises `ProblemError` when the
-        worker refuses the request, or when the interpreter cannot run it at all.
+        `prefix` is put before the interpreter (a sanitizer, a debugger); `directory`, made by `fresh`, is for
+        requests that name files in it. Raises `ProblemError` when the worker refuses the request, or when the
+        interpreter cannot run it at all.
         """
-        directory = self.fresh(name or operation)
+        directory = directory or self.fresh(name or operation)
         interpreter = python or self.python
         check_interpreter(interpreter)
         argv = (*prefix, str(interpreter), "-u", str(WORKER_MAIN), *_files(directory, operation, request))

@@ -63,12 +63,17 @@ async def replay(
     limit = timeout_s or (60 if seen.finished.ending == "timeout" else 300)
 
     async def attempt(imports: list[str]) -> tuple[WorkerRun, dict[str, Any]]:
-        directory = context.directory / f"{context.children + 1:02d}-replay"
-        request = {**plan.request, "extra_imports": imports, **_results(plan, directory)}
+        directory = context.fresh("replay")
+        request = {
+            **plan.request,
+            "extra_imports": imports,
+            **_results(plan, directory),
+            **_actual(seen, phase),
+        }
         done = await context.worker(
             plan.operation,
             request,
-            name="replay",
+            directory=directory,
             env=env,
             timeout_s=limit,
             python=python,
@@ -81,6 +86,14 @@ async def replay(
     if plan.imports and not _reached(plan, done):
         done, request = await attempt(plan.imports)
     return _judge(seen, phase, plan, done, request)
+
+
+def _actual(seen: Captured, phase: Phase) -> dict[str, Path]:
+    """What the program compared after that call, to see whether the replay gives the same."""
+    after = [
+        each.file for each in seen.assertions if each.pid == phase.pid and each.n > phase.n and each.file
+    ]
+    return {"actual": after[0]} if after else {}
 
 
 def _results(plan: ReplayPlan, directory: Path) -> dict[str, Path]:
@@ -173,8 +186,11 @@ def _compare_success(seen: Captured, phase: Phase, done: WorkerRun) -> tuple[Ver
         return "different", "the outputs have other shapes or other counts of NaN and infinity"
     if any(nan or inf for _, nan, inf in before):
         return "reproduced", "the same counts of NaN and infinity in the outputs"
-    if seen.assertions:
-        return "reproduced", "the call that came before the failed comparison; its outputs are kept"
+    compared = done.last("compared")
+    if compared and compared["equal"]:
+        return "reproduced", "the same outputs as those that the program found wrong"
+    if compared:
+        return "needs_script", "what the program found wrong is not what the replay gives"
     return "needs_script", "the call is healthy; the failure, if any, is outside of it"
 
 

@@ -25,6 +25,7 @@ TOLERANCES = {
     "complex64": (1e-4, 1e-4),
     "complex128": (1e-7, 1e-7),
 }
+Limits = tuple[Optional[float], Optional[float]]  # rtol and atol; None takes the dtype's
 EIGHT_BIT = (1.5e-1, 1.5e-1)
 
 
@@ -37,7 +38,13 @@ def operate(request: dict[str, Any], report: Report) -> None:
     import_all(list(request.get("extra_imports", ())), report)
     expected = _outputs({**request, **request["expected"]}, report)
     actual = _outputs({**request, **request["actual"]}, report)
-    limits = request.get("rtol"), request.get("atol")
+    compare_all(expected, actual, (request.get("rtol"), request.get("atol")), report)
+
+
+def compare_all(
+    expected: list[torch.Tensor], actual: list[torch.Tensor], limits: Limits, report: Report
+) -> None:
+    """Compare pairwise and tell; a missing output makes the whole unequal."""
     pairs = [compare(want, got, limits) for want, got in zip(expected, actual)]
     same_count = len(expected) == len(actual)
     report.event(
@@ -69,9 +76,7 @@ def tolerance(dtype: torch.dtype) -> tuple[float, float]:
     return TOLERANCES.get(str(dtype).replace("torch.", ""), (0.0, 0.0))
 
 
-def compare(
-    want: torch.Tensor, got: torch.Tensor, limits: tuple[Optional[float], Optional[float]] = (None, None)
-) -> dict[str, Any]:
+def compare(want: torch.Tensor, got: torch.Tensor, limits: Limits = (None, None)) -> dict[str, Any]:
     """Layout differences, counts of differing elements, the largest errors, and the first bad index."""
     facts: dict[str, Any] = {
         "shape": [list(want.shape), list(got.shape)],

@@ -7,6 +7,7 @@ from typing import Any, Callable
 import torch
 
 from .calling import call, save, tell_inputs
+from .compare import compare_all
 from .imports import import_all
 from .inputs import Inputs, arrange, flatten, load_file
 from .loading import load
@@ -19,7 +20,8 @@ def operate(request: dict[str, Any], report: Report) -> None:
 
     A step is {"do": "constants", "file", "how", "arguments"} or {"do": "call", "file"}. Tensors given to
     `load_constants` stay alive, as a user-managed update needs. `changes` alter the inputs of the last call
-    (see `transforms`); `save_outputs` keeps what it returned.
+    (see `transforms`); `save_outputs` keeps what it returned; `actual` is the file of a failed comparison,
+    whose actual side is compared with it.
     """
     import_all(list(request.get("extra_imports", ())), report)
     loader = load_library(request, report) if request.get("library") else load(request, report)
@@ -34,6 +36,8 @@ def operate(request: dict[str, Any], report: Report) -> None:
             result = _call(loader, step, index, report, changes)
     if request.get("save_outputs") and result is not None:
         save(result, str(request["save_outputs"]), report)
+    if request.get("actual") and result is not None:
+        compare_all(load_file(str(request["actual"]))["actual"], result, (None, None), report)
 
 
 RUNNERS: dict[str, Callable[[str, str], Any]] = {
