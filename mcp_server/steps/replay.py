@@ -142,7 +142,7 @@ def _compare(
         return _compare_error(phase.error.text, done, log)
     if phase.outcome == "unfinished":
         return _compare_death(seen, done, log)
-    return _compare_success(seen, phase, done)
+    return _compare_success(phase, done)
 
 
 def _compare_error(text: str, done: WorkerRun, log: LogFacts) -> tuple[Verdict, str]:
@@ -175,7 +175,7 @@ def _compare_death(seen: Capture, done: WorkerRun, log: LogFacts) -> tuple[Verdi
     return "reproduced", f"the same ending ({describe(done.finished)}), and {cause}"
 
 
-def _compare_success(seen: Captured, phase: Phase, done: WorkerRun) -> tuple[Verdict, str]:
+def _compare_success(phase: Phase, done: WorkerRun) -> tuple[Verdict, str]:
     """The phase itself went well: its results are what can be wrong."""
     if not done.finished.ok:
         return "different", f"the program came past it, the replay ended with {describe(done.finished)}"

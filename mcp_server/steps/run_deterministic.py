@@ -71,7 +71,7 @@ class Repeated(Record):
     """All runs, and what they have in common.
 
     `pattern`: clean (none failed), stable (all failed alike), varying (all failed, not alike), flaky (some
-    failed: `failing` of `len(runs)`). `outputs_differ` is None when fewer than two runs gave outputs to compare.
+    failed: `failing` of `len(runs)`). `outputs_differ` is None when fewer than two clean runs gave outputs.
     """
 
     flags: dict[str, str]
@@ -95,7 +95,7 @@ async def run_deterministic(
     side_by_side: bool = False,
     gpus: tuple[int, ...] | None = None,
 ) -> Repeated:
-    """Run `workload` `repeats` times (1-20), each in a process of its own, and say whether it fails the same way.
+    """Run `workload` `repeats` times (1-20), each in a process of its own; does it fail the same way?
 
     An exported program is compiled once and its package repeated. `side_by_side` starts all runs at once,
     which also adds load. Raises `ProblemError` for bad arguments; runs that fail are the result.

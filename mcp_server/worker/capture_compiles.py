@@ -14,7 +14,7 @@ from .callers import frames
 from .capture_calls import failure
 from .journal import Journal
 from .layout import storage_bytes
-from .report import plain
+from .options import encode
 from .storehouse import Storehouse
 from .tensors import leaves
 
@@ -37,7 +37,7 @@ class Compiles:
             if getattr(self.thread, "depth", 0):
                 return None
             number = next(self.numbers)
-            configs = kwargs.get("inductor_configs") or kwargs.get("options") or {}
+            configs, exact = encode(kwargs.get("inductor_configs") or kwargs.get("options") or {})
             path, notice = self._exported(program, number)
             self.journal.event(
                 "compiling",
@@ -47,7 +47,7 @@ class Compiles:
                 notice=notice,
                 package_path=_path(kwargs.get("package_path")),
                 configs=configs,
-                configs_exact=plain(configs) == configs,
+                configs_exact=exact,
                 flags={name: value for name, value in os.environ.items() if name.startswith(FLAGS)},
                 torch=torch.__version__,
                 frames=frames(),

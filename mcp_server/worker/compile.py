@@ -10,6 +10,7 @@ import torch
 
 from .exported import load_exported
 from .imports import import_all
+from .options import decode
 from .report import Report
 
 
@@ -21,7 +22,7 @@ def operate(request: dict[str, Any], report: Report) -> None:
     """
     import_all(list(request.get("extra_imports", ())), report)
     program = load_exported(request, report)
-    configs = dict(request.get("inductor_configs") or {})
+    configs = decode(request.get("inductor_configs") or {})
     report.event("importing_inductor")
     from torch._inductor import aoti_compile_and_package
 
