@@ -69,7 +69,10 @@ class TensorFacts:
 
 @dataclass(frozen=True)
 class JournalArgument:
-    """An argument: variable and parameter name, and a tensor or a number; neither when the tensor was undefined."""
+    """An argument: variable and parameter name, and a tensor or a number.
+
+    Neither when the tensor was undefined.
+    """
 
     name: str
     parameter: str
@@ -82,8 +85,8 @@ class JournalArgument:
 class JournalLaunch:
     """One launch of one call. `launch` is its number in the package, `sequence` its place in the call.
 
-    `ended_ns` is None when nothing was written after it; `fault` is the device's error when it was found there.
-    Times are nanoseconds of the monotonic clock.
+    `ended_ns` is None when nothing was written after it; `fault` is the device's error found there. Times are
+    nanoseconds of the monotonic clock.
     """
 
     run: tuple[int, int, int]
@@ -123,7 +126,7 @@ class Ending:
     """Where the journal ends: `how` and the launch.
 
     returned: every call came back. fault: the device reported an error after the launch. threw: an exception
-    left the call during the launch. died: the process ended during it. between: after it, before the next one.
+    left the call during the launch. died: the process ended during it. between: after it, before the next.
     not_started: no launch was written.
     """
 
@@ -133,7 +136,10 @@ class Ending:
 
 @dataclass(frozen=True)
 class Journal:
-    """Calls in the order in which they began; `cut_lines` could not be read, `forgotten` launches were not kept."""
+    """Calls in the order in which they began.
+
+    `cut_lines` could not be read, `forgotten` launches were not kept.
+    """
 
     runs: tuple[JournalRun, ...]
     cut_lines: int = 0
@@ -160,7 +166,7 @@ class Journal:
 
 
 def read_journal_file(path: Path) -> Journal:
-    """Read `path`, and the older half that the writer set aside as `path.1`. A missing file is an empty journal."""
+    """Read `path`, and the older half that the writer set aside as `path.1`. No file is an empty journal."""
     parts = [part for part in (path.with_name(path.name + ".1"), path) if part.exists()]
     return read_journal(line for part in parts for line in _lines(part))
 

@@ -74,8 +74,10 @@ class AddressBook:
         return Found(address, tuple(owners), tuple(others[:NEIGHBOURS]))
 
     def against_arguments(self, address: int, sequence: int) -> tuple[Place, ...]:
-        """`address` measured against each tensor argument of one launch: an access far outside all memory still
-        is a row of one of them."""
+        """`address` measured against each tensor argument of one launch.
+
+        An access far outside all memory still is a row of one of them.
+        """
         launch = self._launches.get(sequence)
         arguments = [a for a in launch.arguments if a.tensor] if launch else []
         spans = [Span(a.name, sequence, sequence, a.tensor) for a in arguments if a.tensor]
@@ -113,9 +115,10 @@ def _place(span: Span, address: int, sequence: int | None) -> Place:
 
 
 def logical_index(element: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The index of an element offset under the strides; the outermost dimension takes what is beyond the shape.
+    """The index of an element offset under the strides; the outermost dimension takes what is beyond.
 
-    None when a dimension of more than one element has no positive stride, or when the offset falls between elements.
+    None when a dimension of more than one element has no positive stride, or when the offset falls between
+    elements.
     """
     if any(step <= 0 and size > 1 for size, step in zip(shape, stride, strict=True)):
         return None

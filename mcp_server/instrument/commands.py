@@ -45,7 +45,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Flags:
-    """What is kept of a recorded command; `includes` are its -I directories; `dropped` is what was not known."""
+    """What is kept of a recorded command, its -I directories, and what was not known."""
 
     kept: tuple[str, ...]
     includes: tuple[str, ...]
@@ -157,8 +157,8 @@ def _links_cuda(places: Iterable[str]) -> bool:
 def choose_compiler(asked: str | None, recorded: Sequence[str]) -> str:
     """The full path of a C++ compiler on PATH: the asked one, the recorded name, else any.
 
-    A compiler whose libstdc++ exists only as an archive is passed over: a library with its own copy crashes in
-    std::regex (seen with torch 2.11). Raises `ProblemError` when none is left.
+    A compiler whose libstdc++ exists only as an archive is passed over: a library with its own copy
+    crashes in std::regex (seen with torch 2.11). Raises `ProblemError` when none is left.
     """
     name = Path(recorded[0]).name if recorded else ""
     names = [asked] if asked else [name if _COMPILER.fullmatch(name) else "g++", *COMPILERS]

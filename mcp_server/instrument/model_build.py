@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import anyio
@@ -97,11 +97,11 @@ class ModelBuild:
             shutil.copyfileobj(stream, file, 1 << 22)
         return path.rename(self.work / original.companion_name(path))
 
-    def _kept(self, old: Path, wrapper: Wrapper) -> list[Callable[[], object]]:
+    def _kept(self, old: Path, wrapper: Wrapper) -> list[Callable[[], Coroutine[None, None, None]]]:
         """What must be made anew because the old library does not offer it, or a sanitizer is asked for."""
         names = [name for name, kernel in wrapper.kernels.items() if kernel.kind == "cpp"]
         hidden = original.missing_symbols(old, names)
-        made: list[Callable[[], object]] = []
+        made: list[Callable[[], Coroutine[None, None, None]]] = []
         if self.package.kernel_text and names and (hidden or self.options.sanitize):
             made.append(self._kernels)
         if original.missing_symbols(old, ["_binary_constants_bin_start"]):
@@ -109,7 +109,7 @@ class ModelBuild:
         return made
 
     async def _wrapper(self, wrapper: Wrapper) -> Rewritten:
-        """Compile the rewritten wrapper; launches whose probes the compiler refuses are given up one by one."""
+        """Compile the rewritten wrapper; launches whose probes the compiler refuses are given up."""
         refused: dict[int, str] = {}
         for _ in range(ATTEMPTS):
             rewritten = self._rewrite(wrapper, refused)
@@ -124,7 +124,7 @@ class ModelBuild:
             "the wrapper does not compile with this interpreter's torch: " + _first_error(log or ""),
             value=f"torch {self.toolchain.torch_version}, {self.compiler}",
             allowed="the torch version that built the package",
-            next_call="pass `python` of an environment with that torch, or use dump_kernel_io from a recompile",
+            next_call="pass `python` of an environment with that torch, or recompile the model",
         )
 
     def _rewrite(self, wrapper: Wrapper, refused: dict[int, str]) -> Rewritten:
@@ -157,7 +157,7 @@ class ModelBuild:
             text = _ASSERT.sub(";", text)
         path = self.work / "kernels.cpp"
         path.write_text(text)
-        flags = replace(commands.safe_flags(commands.read_recorded(text).compile))
+        flags = commands.safe_flags(commands.read_recorded(text).compile)
         sanitize = SANITIZE_FLAGS[self.options.sanitize] if self.options.sanitize else ("-O3",)
         argv = commands.compile_command(
             self.compiler, flags, self.toolchain, str(path), "kernels.o", sanitize

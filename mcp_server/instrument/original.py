@@ -22,8 +22,7 @@ _MAP_ALIGNMENT = 0x4000  # model_base.h, _get_constants_start: the appended weig
 
 
 def companion_name(library: Path) -> str:
-    """A name for the old library that is equal only for equal content: the loader of shared libraries takes two
-    files of one name for the same."""
+    """A name for the old library, equal only for equal content: ld.so takes two of one name for the same."""
     return f"aoti-debug-{digest_file(library)[:24]}.original"
 
 

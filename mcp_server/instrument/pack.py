@@ -1,4 +1,4 @@
-"""Writes a package again with some members replaced, as torch's loader wants it: stored, no directory entries."""
+"""Writes a package again with some members replaced, in the form that torch's loader wants."""
 
 from __future__ import annotations
 

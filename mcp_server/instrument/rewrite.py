@@ -2,8 +2,8 @@
 
 A launch statement becomes, on its own lines,
 `{ aoti_debug::Launch aoti_debug_launch(7, "kernel", 3); <views> <arguments> before(); STATEMENT after(); }`.
-Views made inside the call are bound to a variable first, so that a probe can see them; the block ends their life
-where the original statement would have.
+Views made inside the call are bound to a variable first, so that a probe can see them; the block ends their
+life where the original statement would have.
 """
 
 from __future__ import annotations

@@ -45,7 +45,9 @@ def operate(request: "dict[str, Any]", report: Report) -> None:
     def attach() -> None:
         libraries = find_libraries(before)
         if not libraries:
-            raise Refused("the package is not instrumented", request["package"], "a package with launch probes")
+            raise Refused(
+                "the package is not instrumented", request["package"], "a package with launch probes"
+            )
         for library in libraries:
             library.subscribe(observer.take, observer.selection.mask())
         observer.libraries = libraries

@@ -1,7 +1,7 @@
 """The Python side of the launch probes of an instrumented package.
 
-Mirrors `instrument/native/probes.h`. Each instrumented library has a state of its own, reached through a symbol
-of that very library, so that several packages and runners stay apart.
+Mirrors `instrument/native/probes.h`. Each instrumented library has a state of its own, reached through a
+symbol of that very library, so that several packages and runners stay apart.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Library:
     def subscribe(self, subscriber: Callable[[Event], bool], mask: Optional[bytes] = None) -> None:
         """Call `subscriber` at each launch phase whose bit (1 before, 2 after) is set in `mask[launch]`.
 
-        A true result stops the run with a RuntimeError. An exception is kept in `failure` and stops nothing: in
-        a C callback it would be lost, and the workload is not to blame.
+        A true result stops the run with a RuntimeError. An exception is kept in `failure` and stops nothing:
+        in a C callback it would be lost, and the workload is not to blame.
         """
 
         def guarded(event: Any) -> int:

@@ -12,9 +12,7 @@ from .report import Report
 from .transforms import apply
 
 
-def operate(
-    request: dict[str, Any], report: Report, loaded: Callable[[], None] = lambda: None
-) -> None:
+def operate(request: dict[str, Any], report: Report, loaded: Callable[[], None] = lambda: None) -> None:
     """Call `request["package"]` `request["calls"]` times (default 1), with fresh inputs each time.
 
     Fresh, because a package may change its inputs in place. With no inputs the package is only loaded.

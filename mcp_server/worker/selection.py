@@ -13,8 +13,8 @@ BITS = {"before": 1, "after": 2}
 class Selection:
     """The request's choices. What is left out is not restricted.
 
-    `launches` are numbers, `kernels` and `names` exact names (`names` of variables or parameters), `phases` of
-    before and after. `skip_before` lists arguments by launch that hold nothing yet before it.
+    `launches` are numbers, `kernels` and `names` exact names (`names` of variables or parameters), `phases`
+    of before and after. `skip_before` lists arguments by launch that hold nothing yet before it.
     """
 
     def __init__(self, request: "dict[str, Any]") -> None:
