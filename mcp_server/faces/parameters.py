@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from mcp_server.errors import ProblemError
 from mcp_server.faces.arguments import validated
 from mcp_server.operations.arguments import Arguments, WorkloadArguments, fields_of
-from mcp_server.operations.workload import is_exported_program
+from mcp_server.operations.paths import is_exported_program
 
 # The command waits for the end, so these mean nothing to it.
 NOT_ON_THE_COMMAND_LINE = frozenset({"wait_s"})

@@ -10,6 +10,19 @@ from pydantic.fields import FieldInfo
 
 InputsArgument = str | list[dict[str, Any]]
 
+PackagePath = Annotated[str, Field(description="AOTInductor .pt2 package.")]
+ExportedPath = Annotated[str, Field(description="torch.export.save'd .pt2 program.")]
+ModelName = Annotated[str, Field(description="Model in the package, default 'model'.")]
+DeviceIndex = Annotated[int, Field(ge=-1, description="GPU to load on; -1 (default): as compiled.")]
+Inputs = Annotated[
+    InputsArgument,
+    Field(
+        description="For package and exported: path of a torch.save'd list of tensors, or specs: "
+        '[{"shape": [8, 64], "dtype": "int64", "device": "cuda:0", "low": 0, "high": 9}].'
+    ),
+]
+JobId = Annotated[str, Field(min_length=1, description="Handle that a running tool returned.")]
+
 
 class Arguments(BaseModel):
     """Strict: an unknown name or a wrong type is an error, never dropped or coerced."""
@@ -54,6 +67,15 @@ class ModelArguments(RunArguments):
     ] = []
 
 
+class CheckArguments(ModelArguments):
+    """A package and its inputs, or nothing but the machine."""
+
+    package: PackagePath = ""
+    inputs: Inputs = ""
+    model_name: ModelName = "model"
+    device_index: DeviceIndex = -1
+
+
 class WorkloadArguments(ModelArguments):
     """Exactly one of `script`, `package`, `exported`, `command` names the workload."""
 
@@ -61,26 +83,28 @@ class WorkloadArguments(ModelArguments):
         str, Field(description="Python file. Give one of script, package, exported, command.")
     ] = ""
     script_args: Annotated[list[str], Field(description="Arguments of the script.")] = []
-    package: Annotated[str, Field(description="AOTInductor .pt2 package.")] = ""
-    exported: Annotated[str, Field(description="torch.export.save'd .pt2 program.")] = ""
+    package: PackagePath = ""
+    exported: ExportedPath = ""
     command: Annotated[
         list[str], Field(description="Program and arguments (a C++ host, say); no shell.")
     ] = []
-    inputs: Annotated[
-        InputsArgument,
-        Field(
-            description="For package and exported: path of a torch.save'd list of tensors, or specs: "
-            '[{"shape": [8, 64], "dtype": "int64", "device": "cuda:0", "low": 0, "high": 9}].'
-        ),
-    ] = ""
-    model_name: Annotated[str, Field(description="Model in the package, default 'model'.")] = "model"
-    device_index: Annotated[int, Field(ge=-1, description="GPU to load on; -1 (default): as compiled.")] = -1
+    inputs: Inputs = ""
+    model_name: ModelName = "model"
+    device_index: DeviceIndex = -1
+
+
+class DiagnoseArguments(WorkloadArguments):
+    """A workload and the time for the whole procedure."""
+
+    budget_s: Annotated[
+        float, Field(gt=0, le=86_400, description="Seconds for the whole procedure, default 300.")
+    ] = 300
 
 
 class CompileArguments(ModelArguments):
     """An exported program and the flags to compile it with."""
 
-    exported: Annotated[str, Field(min_length=1, description="torch.export.save'd .pt2 program.")]
+    exported: ExportedPath
     flags: Annotated[
         dict[str, str | int | bool],
         Field(
@@ -99,15 +123,17 @@ class ExplainArguments(Arguments):
 class PackageArguments(Arguments):
     """A package file, read without loading it."""
 
-    package: Annotated[str, Field(min_length=1, description="AOTInductor .pt2 package.")]
-    model_name: Annotated[str, Field(description="Model in the package, default 'model'.")] = "model"
+    package: PackagePath
+    model_name: ModelName = "model"
 
 
 class JobArguments(Arguments):
     """A job by its handle."""
 
-    job_id: Annotated[str, Field(min_length=1, description="Handle that a running tool returned.")]
+    job_id: JobId
 
 
-class WaitJobArguments(WaitArguments, JobArguments):
+class WaitJobArguments(WaitArguments):
     """A job by its handle, and how long to wait for it."""
+
+    job_id: JobId

@@ -4,7 +4,42 @@ from __future__ import annotations
 
 from mcp_server.operations import arguments as args
 from mcp_server.operations import calls
-from mcp_server.operations.declaration import RUNS_USER_CODE, Operation
+from mcp_server.operations.declaration import READS, RUNS_USER_CODE, Operation
+
+DIAGNOSE = Operation(
+    name="diagnose",
+    title="Diagnose a failing AOTInductor workload",
+    description=(
+        "Runs the whole debugging procedure on a failing script, package, exported program or command and "
+        "returns a verdict: category, who is guilty (input, kernel, constant, package, toolchain, ...), "
+        "confidence, evidence with commands, fix. Start here. It reads files first and runs the workload "
+        "only as often as it must: seconds to minutes; budget_s bounds it. Next: what next_steps say."
+    ),
+    arguments=args.DiagnoseArguments,
+    hints=RUNS_USER_CODE,
+    call=calls.diagnose,
+    examples=(
+        "aoti-debug diagnose serve.py -- --batch 8",
+        "aoti-debug diagnose model.pt2 --inputs batch.pt --json",
+        """aoti-debug diagnose model.pt2 -i '[{"shape": [8, 64], "dtype": "int64", "low": 0, "high": 9}]'""",
+        "aoti-debug diagnose ./cpp_host model.pt2",
+    ),
+)
+
+CHECK_DEVICES = Operation(
+    name="check_devices",
+    title="Check machine, package and inputs",
+    description=(
+        "Compares this machine (GPUs, driver, torch, compiler, tools), the package (device, arch, ISA) and "
+        "the inputs (device, dtype, rank, size or range, stride, count, order) before anything runs. Use it "
+        "first for wrong-device, dtype, shape and load errors. Without a package it describes the machine. "
+        "2-10 s. Next: diagnose, or fix the first mismatch."
+    ),
+    arguments=args.CheckArguments,
+    hints=READS,
+    call=calls.check_devices,
+    examples=("aoti-debug check-devices --package model.pt2 --inputs batch.pt", "aoti-debug check-devices"),
+)
 
 COMPILE_WITH_FLAGS = Operation(
     name="compile_with_flags",
@@ -21,4 +56,4 @@ COMPILE_WITH_FLAGS = Operation(
     examples=("aoti-debug compile-with-flags model.exported.pt2 --flag TORCHINDUCTOR_NAN_ASSERTS=1",),
 )
 
-OPERATIONS: tuple[Operation, ...] = (COMPILE_WITH_FLAGS,)
+OPERATIONS: tuple[Operation, ...] = (DIAGNOSE, CHECK_DEVICES, COMPILE_WITH_FLAGS)

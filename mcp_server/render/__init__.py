@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Iterator
 
 from rich.console import Console, RenderableType
@@ -10,10 +12,10 @@ from mcp_server.model import Record, Verdict
 from mcp_server.render.records import record_lines
 from mcp_server.render.verdict import verdict_lines
 
-__all__ = ["rendered", "write"]
+__all__ = ["as_text", "rendered", "write"]
 
 PIPE_WIDTH = 200
-"""Columns in a pipe, where no terminal says how wide it is; lines are never folded there."""
+"""Columns in a pipe, where no terminal says how wide it is."""
 
 
 def rendered(result: Record) -> Iterator[RenderableType]:
@@ -21,14 +23,20 @@ def rendered(result: Record) -> Iterator[RenderableType]:
     return verdict_lines(result) if isinstance(result, Verdict) else record_lines(result)
 
 
-def console(*, stderr: bool = False) -> Console:
-    """A console that colours on a terminal and stays plain and wide in a pipe."""
-    probe = Console(stderr=stderr)
-    return probe if probe.is_terminal else Console(stderr=stderr, width=PIPE_WIDTH, soft_wrap=True)
-
-
 def write(result: Record) -> None:
-    """Print a result on stdout: the only function that prints results."""
-    out = console()
+    """Print a result on stdout, the only function that does: coloured on a terminal, plain in a pipe."""
+    console = Console(highlight=False)
+    if console.is_terminal:
+        for part in rendered(result):
+            console.print(part)
+    else:
+        sys.stdout.write(as_text(result))
+
+
+def as_text(result: Record, width: int = PIPE_WIDTH) -> str:
+    """The result as plain text: no colour, no spaces at the ends of lines."""
+    out = io.StringIO()
+    console = Console(file=out, width=width, highlight=False, color_system=None)
     for part in rendered(result):
-        out.print(part)
+        console.print(part)
+    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())

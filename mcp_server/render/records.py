@@ -20,8 +20,7 @@ MAX_COLUMNS = 9
 
 def record_lines(record: Record) -> Iterator[RenderableType]:
     """Scalars of a record first, then each part that has parts of its own."""
-    fields = {name: getattr(record, name) for name in type(record).model_fields}
-    yield from _fields(fields)
+    yield from _fields({_label(name): getattr(record, name) for name in type(record).model_fields})
 
 
 def _fields(fields: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -29,10 +28,10 @@ def _fields(fields: Mapping[str, Any]) -> Iterator[RenderableType]:
     scalars = {name: value for name, value in shown.items() if _is_scalar(value)}
     width = max((len(name) for name in scalars), default=0) + 2
     for name, value in scalars.items():
-        yield labelled(_label(name), _scalar(value), width=width)
+        yield labelled(name, _scalar(value), width=width)
     for name, value in shown.items():
         if name not in scalars:
-            yield heading(_label(name))
+            yield heading(name)
             yield from _part(value)
 
 
@@ -73,7 +72,7 @@ def _more(items: Sequence[Any]) -> Iterator[RenderableType]:
 
 def _is_table(items: Sequence[Any]) -> bool:
     """Several records of one class, few columns, every cell short."""
-    if len(items) < 2 or not all(type(item) is type(items[0]) and isinstance(item, Record) for item in items):
+    if not all(type(item) is type(items[0]) and isinstance(item, Record) for item in items):
         return False
     columns = _columns(items)
     return len(columns) <= MAX_COLUMNS and all(
@@ -114,11 +113,9 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _is_plain_list(value: Any) -> bool:
-    """A short list of numbers or words, such as a shape."""
-    return (
-        isinstance(value, list | tuple)
-        and all(isinstance(item, str | int | float) for item in value)
-        and len(_scalar(value)) <= 72
+    """Numbers or words, such as a shape; sentences get a line each."""
+    return isinstance(value, list | tuple) and all(
+        isinstance(item, int | float) or (isinstance(item, str) and " " not in item) for item in value
     )
 
 
