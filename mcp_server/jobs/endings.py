@@ -77,6 +77,11 @@ def decode(report: Report, stop: Stop | None, *, limit: str = "", oom_kills: int
     return _by_exit(os.WEXITSTATUS(report.status), oom_kills)
 
 
+def survivors(report: Report) -> str:
+    """What to say of processes that SIGKILL did not end in time: they hang in the kernel, in a driver."""
+    return f"{report.left} process(es) could not be killed within 5 s" if report.left else ""
+
+
 def _not_started(report: Report) -> Decoded:
     stage = _STAGES.get(report.failed_stage or "", "the child could not be started")
     reason = os.strerror(report.failed_errno) if report.failed_errno else "bad argument"

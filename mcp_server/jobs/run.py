@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import Child
-from mcp_server.jobs.endings import Stop, decode, oom_kill_count
+from mcp_server.jobs.endings import Stop, decode, oom_kill_count, survivors
 from mcp_server.jobs.environment import child_environment
 from mcp_server.jobs.gpus import device_names, leased
 from mcp_server.jobs.output import Capture
@@ -21,7 +21,7 @@ from mcp_server.jobs.types import Command, Finished
 
 # From SIGTERM to SIGKILL. A cancelled call is often a server that goes, which has a second in all.
 TIMEOUT_GRACE_S = 1.0
-CANCEL_GRACE_S = 0.5
+CANCEL_GRACE_S = 0.3
 DRAIN_S = 2.0  # for output that is still in the pipes when every process is gone
 
 # Programs colour their output on a terminal; ours is one for its line buffering only.
@@ -70,7 +70,8 @@ async def _run(
         stop = await _see_through(child, capture, command.timeout_s, mark)
         wall_s = time.monotonic() - started
     limit = f"did not end within {command.timeout_s:g} s" if stop == "timeout" else ""
-    ended = decode(child.report(), stop, limit=limit, oom_kills=oom_kill_count() - kills)
+    report = child.report()
+    ended = decode(report, stop, limit=limit, oom_kills=oom_kill_count() - kills)
     return Finished(
         ending=ended.ending,
         returncode=ended.returncode,
@@ -80,7 +81,7 @@ async def _run(
         stdout=capture.paths["stdout"],
         stderr=capture.paths["stderr"],
         dropped_bytes=capture.dropped,
-        note="; ".join(filter(None, (ended.note, capture.note))),
+        note="; ".join(filter(None, (ended.note, survivors(report), capture.note))),
     )
 
 

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from mcp_server.jobs.child import heard
-from mcp_server.jobs.endings import Decoded, Report, decode, oom_kill_count, signal_name, signal_of_status
+from mcp_server.jobs.endings import (
+    Decoded,
+    Report,
+    decode,
+    oom_kill_count,
+    signal_name,
+    signal_of_status,
+    survivors,
+)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +83,12 @@ def test_oom_counter_of_both_versions(tmp_path: Path) -> None:
 def test_no_oom_counter(tmp_path: Path) -> None:
     """Without control groups nothing is claimed."""
     assert oom_kill_count(tmp_path, tmp_path / "absent") == 0
+
+
+def test_survivors() -> None:
+    """Processes that could not be killed are mentioned, and only they."""
+    assert "2 process(es)" in survivors(Report(status=9, left=2))
+    assert survivors(Report(status=9)) == ""
 
 
 def test_supervisor_lines() -> None:

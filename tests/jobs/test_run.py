@@ -18,6 +18,14 @@ from tests.jobs.support import FAMILY, all_dead, family, finish, python
 pytestmark = pytest.mark.anyio
 
 
+def mentions(process: Path, word: str) -> bool:
+    """Whether the process has the word in its command line."""
+    try:
+        return word.encode() in (process / "cmdline").read_bytes()
+    except OSError:
+        return False
+
+
 async def test_success(tmp_path: Path) -> None:
     """A program that exits with 0 is ok, and its output is kept by stream and together."""
     done = await finish(tmp_path, ("sh", "-c", "echo out; echo err >&2"))
@@ -135,6 +143,22 @@ async def test_leftover_processes(tmp_path: Path) -> None:
     done = await finish(tmp_path, ("sh", "-c", code))
     assert done.ok
     assert all_dead([int((tmp_path / "pid").read_text())], 0)
+
+
+async def test_processes_that_run_away(tmp_path: Path) -> None:
+    """A chain of processes, each of which forks and leaves at once for a new session, is caught."""
+    code = """
+import os, time
+if os.fork():
+    time.sleep(0.1)
+    os._exit(0)
+while os.fork() == 0:
+    os.setsid()
+os._exit(0)
+"""
+    done = await finish(tmp_path, python(code, str(tmp_path)))
+    assert (done.ok, done.note) == (True, "")
+    assert not [entry for entry in Path("/proc").glob("[0-9]*") if mentions(entry, str(tmp_path))]
 
 
 async def test_no_descriptor_is_left(tmp_path: Path) -> None:
