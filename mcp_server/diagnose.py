@@ -4,29 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+from mcp_server.diagnosis.actions.capture import CaptureProgram
 from mcp_server.diagnosis.actions.counter_tests import CounterTests
+from mcp_server.diagnosis.actions.exported_program import ReadExported
 from mcp_server.diagnosis.actions.inputs import CompareInputs
 from mcp_server.diagnosis.actions.package_file import OpenPackage
 from mcp_server.diagnosis.actions.runs import CheckedRun, PlainRun
 from mcp_server.diagnosis.case import CallSpec, Case
-from mcp_server.diagnosis.detectors import contract, from_log, loading
+from mcp_server.diagnosis.detectors import (
+    concurrency,
+    constants,
+    contract,
+    fixed_arguments,
+    from_log,
+    loading,
+)
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.judge import confidence, ranked
 from mcp_server.diagnosis.planner import Action, choose, perform
 from mcp_server.diagnosis.verdict import conclude
 from mcp_server.model import PackageWorkload, Verdict, Workload
 from mcp_server.steps.context import Context
+from mcp_server.steps.requests import run_request
 
 DEFAULT_BUDGET_S = 300.0
 
 Detector = Callable[[Case], Iterator[Hypothesis]]
-DETECTORS: tuple[Detector, ...] = (from_log.detect, contract.detect, loading.detect)
+DETECTORS: tuple[Detector, ...] = (
+    from_log.detect,
+    loading.detect,
+    contract.detect,
+    fixed_arguments.detect,
+    constants.detect,
+    concurrency.detect,
+)
 
 
 def actions() -> list[Action]:
     """Everything that can be observed, in no particular order."""
-    return [OpenPackage(), CompareInputs(), PlainRun(), CheckedRun(), CounterTests()]
+    return [
+        CaptureProgram(),
+        OpenPackage(),
+        ReadExported(),
+        CompareInputs(),
+        PlainRun(),
+        CheckedRun(),
+        CounterTests(),
+    ]
 
 
 async def diagnose(context: Context, workload: Workload, *, budget_s: float = DEFAULT_BUDGET_S) -> Verdict:
@@ -59,18 +85,15 @@ def _direct_call(workload: Workload) -> CallSpec | None:
     """The call that a package workload is."""
     if not isinstance(workload, PackageWorkload):
         return None
-    request = {
-        "package": str(workload.package),
-        "model_name": workload.model_name,
-        "device_index": workload.device_index,
-        "extra_imports": workload.extra_imports,
-        "inputs": _inputs(workload),
-    }
+    request = run_request(workload) if workload.inputs is not None else _load_request(workload)
     inputs = workload.inputs if isinstance(workload.inputs, Path) else None
     return CallSpec("run", request, workload.package, inputs)
 
 
-def _inputs(workload: PackageWorkload) -> object:
-    if isinstance(workload.inputs, list):
-        return [spec.model_dump(mode="json") for spec in workload.inputs]
-    return str(workload.inputs) if workload.inputs else None
+def _load_request(workload: PackageWorkload) -> dict[str, Any]:
+    """The package loaded, and not called."""
+    return {
+        "package": workload.package,
+        "model_name": workload.model_name,
+        "extra_imports": workload.extra_imports,
+    }

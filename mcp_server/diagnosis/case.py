@@ -10,17 +10,20 @@ from typing import Any, Literal
 
 from mcp_server.evidence.facts import ErrorFact, LogFacts
 from mcp_server.jobs.types import Finished
-from mcp_server.model import Artifact, Evidence, Workload
+from mcp_server.model import Artifact, Evidence, ModelLocation, Workload
 from mcp_server.package.archive import Package
-from mcp_server.package.mismatch import GivenTensor, Mismatch
+from mcp_server.package.exported import ExportedFacts
+from mcp_server.package.mismatch import Mismatch
 from mcp_server.package.problems import PackageError
 from mcp_server.package.wrapper import Wrapper, read_wrapper
+from mcp_server.steps.capture import Capture
 from mcp_server.steps.context import Event, WorkerRun
+from mcp_server.steps.given import Given
 
 # Runs that are what the user did, as opposed to experiments.
 OWN_RUNS = ("script", "plain", "command")
 
-Failure = Literal["none", "exception", "signal", "timeout", "out_of_memory", "nonfinite"]
+Failure = Literal["none", "exception", "signal", "timeout", "out_of_memory", "nonfinite", "differs"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,17 @@ class RunSeen:
             return ending
         if not self.finished.ok:
             return "exception"
-        return "nonfinite" if any(out.get("nan") for out in self.outputs) else "none"
+        if any(out.get("nan") for out in self.outputs):
+            return "nonfinite"
+        return "differs" if self.departs else "none"
+
+    @property
+    def departs(self) -> bool:
+        """Whether the outputs have the shapes of the script's own reference, and other values."""
+        told = self.worker.last("compared_expected") if self.worker else None
+        if told is None or told["equal"]:
+            return False
+        return all(shape[0] == shape[1] for shape in (pair["shape"] for pair in told["outputs"]))
 
     @property
     def family(self) -> str | None:
@@ -72,7 +85,7 @@ class RunSeen:
 class CallSpec:
     """A call that the worker can make: `operation` is `run` or `replay`, `request` its arguments."""
 
-    operation: Literal["run", "replay"]
+    operation: Literal["run", "replay", "compile"]
     request: dict[str, Any]
     package: Path | None
     inputs: Path | None = None
@@ -99,10 +112,12 @@ class Case:
     log_source: str = ""
     package: Package | None = None
     package_error: PackageError | None = None
-    given: tuple[GivenTensor, ...] | None = None
-    given_facts: list[Event] = field(default_factory=list)
+    leaves: list[Event] = field(default_factory=list)
+    given: Given | None = None
+    exported: ExportedFacts | None = None
     mismatches: tuple[Mismatch, ...] = ()
     runs: dict[str, RunSeen] = field(default_factory=dict)
+    capture: Capture | None = None
     call: CallSpec | None = None
     counters: dict[str, CounterResult] = field(default_factory=dict)
     found: dict[str, Any] = field(default_factory=dict)
@@ -117,6 +132,12 @@ class Case:
         if self.package is None or not self.package.wrapper_text:
             return None
         return read_wrapper(self.package.wrapper_text, self.package.kernel_text)
+
+    @property
+    def call_locations(self) -> list[ModelLocation]:
+        """The user's lines that make the suspect call, innermost first."""
+        call = self.capture.suspect if self.capture is not None else None
+        return call.stack[:2] if call is not None else []
 
     @property
     def seconds_left(self) -> float:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from mcp_server.package.members import ZipContainer, read_bytes
 from mcp_server.package.problems import PackageError
@@ -25,3 +28,57 @@ def exported_device(path: Path) -> Literal["cpu", "cuda"] | None:
     if b"cuda" in types:
         return "cuda"
     return "cpu" if types == {b"cpu"} else None
+
+
+@dataclass(frozen=True)
+class ExportedFacts:
+    """What the graph of an exported program says.
+
+    `state` are the fully qualified names of parameters and buffers. `fixed` are arguments that are no
+    tensors, by their place among the flat arguments, with the value at export: AOTInductor computes with
+    that value whatever it is called with. `ranges` are the inclusive bounds of the user's dynamic dimensions by symbol.
+    """
+
+    state: tuple[str, ...] = ()
+    fixed: tuple[tuple[int, object], ...] = ()
+    ranges: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
+    guards: tuple[str, ...] = ()
+
+
+def read_exported(path: Path) -> ExportedFacts:
+    """The graph's facts, without loading the program. Raises `PackageError` for another kind of file.
+
+    The schema is torch/_export/serde/schema.py (2.8-2.15).
+    """
+    archive = ZipContainer(path)
+    name = next((m.name for m in archive.members if _GRAPH.search(m.name)), None)
+    if name is None:
+        raise PackageError("no_model", f"{path} holds no exported graph")
+    graph = json.loads(read_bytes(archive, name))
+    specs = graph.get("graph_module", {}).get("signature", {}).get("input_specs", [])
+    return ExportedFacts(
+        state=tuple(filter(None, (_state_name(spec) for spec in specs))),
+        fixed=tuple(_fixed(spec for spec in specs if "user_input" in spec or "constant_input" in spec)),
+        ranges={symbol: _bounds(bounds) for symbol, bounds in graph.get("range_constraints", {}).items()},
+        guards=tuple(str(guard) for guard in graph.get("guards_code") or ()),
+    )
+
+
+def _state_name(spec: Mapping[str, Any]) -> str | None:
+    for kind in ("parameter", "buffer"):
+        if kind in spec:
+            return str(spec[kind].get(f"{kind}_name") or "") or None
+    return None
+
+
+def _fixed(specs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, object]]:
+    """Arguments that are no tensors: `{"as_int": 7}` and the like, or a `constant_input`."""
+    for place, spec in enumerate(specs):
+        argument = spec.get("user_input", {}).get("arg") or spec.get("constant_input", {}).get("value") or {}
+        kind, value = next(iter(argument.items()), ("", None))
+        if kind in ("as_int", "as_float", "as_bool", "as_string", "as_none"):
+            yield place, None if kind == "as_none" else value
+
+
+def _bounds(bounds: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    return bounds.get("min_val"), bounds.get("max_val")

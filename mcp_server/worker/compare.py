@@ -42,13 +42,17 @@ def operate(request: dict[str, Any], report: Report) -> None:
 
 
 def compare_all(
-    expected: list[torch.Tensor], actual: list[torch.Tensor], limits: Limits, report: Report
+    expected: list[torch.Tensor],
+    actual: list[torch.Tensor],
+    limits: Limits,
+    report: Report,
+    event: str = "compared",
 ) -> None:
     """Compare pairwise and tell; a missing output makes the whole unequal."""
     pairs = [compare(want, got, limits) for want, got in zip(expected, actual)]
     same_count = len(expected) == len(actual)
     report.event(
-        "compared",
+        event,
         equal=same_count and all(pair["equal"] for pair in pairs),
         counts=[len(expected), len(actual)],
         outputs=pairs,

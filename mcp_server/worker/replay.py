@@ -21,7 +21,8 @@ def operate(request: dict[str, Any], report: Report) -> None:
     A step is {"do": "constants", "file", "how", "arguments"} or {"do": "call", "file"}. Tensors given to
     `load_constants` stay alive, as a user-managed update needs. `changes` alter the inputs of the last call
     (see `transforms`); `save_outputs` keeps what it returned; `actual` is the file of a failed comparison,
-    whose actual side is compared with it.
+    both sides of which are compared with it. `cast` maps names of constants to the dtype that they get
+    before an update.
     """
     import_all(list(request.get("extra_imports", ())), report)
     loader = load_library(request, report) if request.get("library") else load(request, report)
@@ -30,14 +31,16 @@ def operate(request: dict[str, Any], report: Report) -> None:
     steps = list(request.get("steps", ()))
     for index, step in enumerate(steps):
         if step["do"] == "constants":
-            alive.append(_update(loader, step, report))
+            alive.append(_update(loader, step, dict(request.get("cast", {})), report))
         else:
             changes = list(request.get("changes", ())) if index == len(steps) - 1 else []
             result = _call(loader, step, index, report, changes)
     if request.get("save_outputs") and result is not None:
         save(result, str(request["save_outputs"]), report)
     if request.get("actual") and result is not None:
-        compare_all(load_file(str(request["actual"]))["actual"], result, (None, None), report)
+        sides = load_file(str(request["actual"]))
+        compare_all(sides["expected"], result, (None, None), report, "compared_expected")
+        compare_all(sides["actual"], result, (None, None), report)
 
 
 RUNNERS: dict[str, Callable[[str, str], Any]] = {
@@ -55,9 +58,14 @@ def load_library(request: dict[str, Any], report: Report) -> Any:
     return runner
 
 
-def _update(loader: Any, step: dict[str, Any], report: Report) -> dict[str, torch.Tensor]:
+def _update(
+    loader: Any, step: dict[str, Any], cast: dict[str, str], report: Report
+) -> dict[str, torch.Tensor]:
     """Apply one captured constant update; the tensors that it was given."""
     constants = dict(load_file(str(step["file"])))
+    constants.update(
+        {name: constants[name].to(getattr(torch, cast[name])) for name in cast if name in constants}
+    )
     arguments = list(step.get("arguments", ()))
     report.event("updating_constants", how=step["how"], names=len(constants), arguments=arguments)
     getattr(loader, str(step["how"]))(constants, *arguments)

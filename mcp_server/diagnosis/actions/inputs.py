@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.package.match import compare_inputs
-from mcp_server.package.mismatch import GivenTensor
-from mcp_server.steps.context import Context, Event
+from mcp_server.package.mismatch import Mismatch
+from mcp_server.package.structure import compare_structure
+from mcp_server.steps.context import Context
+from mcp_server.steps.given import from_leaves
 
 
 class CompareInputs:
@@ -19,17 +22,25 @@ class CompareInputs:
     alone = False
 
     def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
-        return 1.0 if case.package is not None and case.call is not None and _asked(case) else 0.0
+        return 1.0 if case.package is not None and _asked(case) else 0.0
 
     async def act(self, case: Case, context: Context) -> None:
-        assert case.package is not None
-        done = await context.worker("describe_inputs", {"inputs": _asked(case)}, name="describe-inputs")
+        assert case.package is not None and case.call is not None
+        workload = case.workload
+        done = await context.worker(
+            "describe_inputs",
+            {"inputs": _asked(case)},
+            name="describe-inputs",
+            python=workload.python if workload else None,
+        )
         told = done.last("inputs")
         if told is None:
             return
-        case.given_facts = [leaf for leaf in told["leaves"] if leaf["kind"] == "tensor"]
-        case.given = tuple(given_tensors(case.given_facts))
-        case.mismatches = tuple(compare_inputs(case.package.signature, case.given))
+        signature = case.package.signature
+        case.leaves = list(told["leaves"])
+        case.given = from_leaves(case.leaves, signature)
+        found = compare_inputs(signature, case.given.tensors) + compare_structure(signature, case.given.paths)
+        case.mismatches = tuple(_with_user_range(mismatch, case) for mismatch in found)
 
 
 def _asked(case: Case) -> object:
@@ -39,15 +50,33 @@ def _asked(case: Case) -> object:
     return str(case.call.inputs) if case.call.inputs is not None else case.call.request.get("inputs")
 
 
-def given_tensors(leaves: Iterable[Event]) -> Iterable[GivenTensor]:
-    """Described leaves as the tensors that a package is compared with."""
-    for leaf in leaves:
-        if leaf.get("shape") is not None:
-            stride = leaf.get("stride")
-            yield GivenTensor(
-                dtype=leaf["dtype"],
-                shape=tuple(leaf["shape"]),
-                stride=tuple(stride) if stride is not None else None,
-                device=leaf["device"],
-                path=leaf.get("path"),
-            )
+def _with_user_range(mismatch: Mismatch, case: Case) -> Mismatch:
+    """A compiled range may be tighter than the user's, which the exported program knows."""
+    bounds = _user_bounds(mismatch, case)
+    if bounds is None or not mismatch.got.lstrip("-").isdigit():
+        return mismatch
+    low, high = bounds
+    size = int(mismatch.got)
+    inside = (low is None or size >= low) and (high is None or size <= high)
+    if inside:
+        note = (
+            f"{mismatch.sentence}; the exported program allows {low}..{high}, so that this is a false alarm"
+        )
+        return replace(mismatch, severity="suspicious", sentence=note)
+    note = f"{mismatch.sentence}; the exported program allows {low}..{high}"
+    return replace(mismatch, severity="fatal", sentence=note)
+
+
+def _user_bounds(mismatch: Mismatch, case: Case) -> tuple[int | None, int | None] | None:
+    if mismatch.aspect != "range" or case.exported is None or case.package is None:
+        return None
+    if mismatch.input_index is None or mismatch.dim is None:
+        return None
+    item = case.package.inputs[mismatch.input_index]
+    definition = case.package.signature.definition(item.name, mismatch.dim)
+    symbol = (
+        definition.symbol
+        if definition and definition.solution is None
+        else item.dims[mismatch.dim].expression
+    )
+    return case.exported.ranges.get(symbol or "")

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mcp_server.diagnosis.case import Case, RunSeen
 from mcp_server.diagnosis.hypothesis import Hypothesis
-from mcp_server.evidence.log import read_log
 from mcp_server.jobs.types import Finished
 from mcp_server.steps.context import Context, WorkerRun
-
-CHECK_INPUTS = {"AOTI_RUNTIME_CHECK_INPUTS": "1"}
-# Exactly 1: other values are ignored (c10/util/env, torch 2.8-2.15).
-DETERMINISTIC = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "CUDA_LAUNCH_BLOCKING": "1"}
+from mcp_server.steps.logs import read_output
+from mcp_server.steps.run_deterministic import CHECK_INPUTS
 
 
 def see(label: str, finished: Finished, worker: WorkerRun | None = None) -> RunSeen:
     """A finished child with its log read."""
-    return RunSeen(label, finished, read_log(log_lines(finished.output)), worker)
-
-
-def log_lines(path: Path) -> Iterable[str]:
-    """The lines of an output file; none when the child left no file."""
-    if not path.exists():
-        return
-    with path.open(encoding="utf-8", errors="replace") as file:
-        yield from file
+    return RunSeen(label, finished, read_output(finished.output), worker)
 
 
 async def run_call(

@@ -33,9 +33,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
 def _hypothesis(mismatch: Mismatch, case: Case) -> Hypothesis:
     checked = _confirmed_by_check(mismatch, case.runs.get("checked"))
     sources = {"package and inputs"} | ({"runtime check"} if checked else set())
-    evidence = [
-        Evidence(step="check_devices", fact=mismatch.sentence, source=case.found.get("inputs_source", ""))
-    ]
+    evidence = [Evidence(step="check_devices", fact=mismatch.sentence)]
     return Hypothesis(
         category=mismatch.category,
         guilty=_party(mismatch, case),
@@ -66,7 +64,7 @@ def _party(mismatch: Mismatch, case: Case) -> Party:
         input_index=index,
         dim=mismatch.dim,
         value=f"{mismatch.got} (compiled: {mismatch.expected})",
-        model_locations=case.found.get("call_locations", []),
+        model_locations=case.call_locations,
     )
 
 

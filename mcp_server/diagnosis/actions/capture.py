@@ -1,0 +1,54 @@
+"""Running the user's program once, under the capture hook."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mcp_server.diagnosis.actions.runs import see
+from mcp_server.diagnosis.case import CallSpec, Case
+from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.errors import ProblemError
+from mcp_server.evidence.captured import CapturedCall
+from mcp_server.model import CommandWorkload, ScriptWorkload
+from mcp_server.steps.capture import Capture, capture
+from mcp_server.steps.context import Context
+from mcp_server.steps.replay_plan import failing_phase, plan_replay
+
+
+class CaptureProgram:
+    """Run the script or command once, and keep the call that failed or is suspect."""
+
+    name = "capture"
+    seconds = 30.0
+    alone = True
+
+    def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
+        return 1.0 if isinstance(case.workload, ScriptWorkload | CommandWorkload) else 0.0
+
+    async def act(self, case: Case, context: Context) -> None:
+        assert isinstance(case.workload, ScriptWorkload | CommandWorkload)
+        limit = min(case.workload.timeout_s, max(case.seconds_left * 0.6, 20))
+        workload = case.workload.model_copy(update={"timeout_s": limit})
+        seen = await capture(context, workload)
+        case.capture = seen
+        case.runs["script"] = see("script", seen.finished)
+        case.notes += seen.notes
+        case.call = suspect_call(seen)
+
+
+def suspect_call(seen: Capture) -> CallSpec | None:
+    """What failed or is suspect, as something that the worker can do again; None when it was not kept."""
+    phase = failing_phase(seen)
+    try:
+        plan = plan_replay(seen, phase)
+    except ProblemError:
+        return None
+    if plan.operation == "compile" or phase is None:
+        return None
+    inputs = phase.file if isinstance(phase, CapturedCall) else None
+    reference = next(
+        (a.file for a in seen.assertions if a.pid == phase.pid and a.n > phase.n and a.file), None
+    )
+    request = {**plan.request, "extra_imports": plan.imports, **({"actual": reference} if reference else {})}
+    return CallSpec(plan.operation, request, Path(plan.request["package"]), inputs)

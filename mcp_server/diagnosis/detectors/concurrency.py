@@ -1,0 +1,104 @@
+"""Calls that overlap: lost updates without synchronisation, and threads that wait for each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.evidence.captured import Captured, CapturedCall, CapturedLoad
+from mcp_server.model import Evidence, Fix, Party
+
+
+def detect(case: Case) -> Iterator[Hypothesis]:
+    """Overlapping calls of one model, judged by how it was loaded and how the program ended."""
+    if case.capture is None:
+        return
+    for load in case.capture.loads:
+        pair = overlapping(case.capture, load)
+        if pair is not None and load.options.get("run_single_threaded"):
+            yield _unsynchronised(load, pair, case)
+    run = case.runs.get("script")
+    if run is not None and run.failure == "timeout":
+        yield from _waiting(case.capture)
+
+
+def overlapping(capture: Captured, load: CapturedLoad) -> tuple[CapturedCall, CapturedCall] | None:
+    """Two calls of one loaded model, by different threads, that ran at the same time."""
+    calls = [c for c in capture.calls if (c.pid, c.load) == (load.pid, load.number)]
+    calls.sort(key=lambda c: c.t)
+    for place, first in enumerate(calls):
+        end = first.t + (first.seconds if first.seconds is not None else math.inf)
+        for second in calls[place + 1 :]:
+            if second.t >= end:
+                break
+            if second.thread != first.thread:
+                return first, second
+    return None
+
+
+def _unsynchronised(load: CapturedLoad, pair: tuple[CapturedCall, CapturedCall], case: Case) -> Hypothesis:
+    fact = f"threads {pair[0].thread_name} and {pair[1].thread_name} were inside the model at the same time"
+    return Hypothesis(
+        category="concurrency",
+        guilty=Party(
+            kind="call",
+            name="run_single_threaded=True, called from several threads",
+            model_locations=[*load.stack[:1], *pair[0].stack[:1]],
+        ),
+        summary="The package was loaded with run_single_threaded=True, which does no synchronisation, "
+        "and several threads called it at the same time.",
+        depth=Depth.STATE,
+        sources=frozenset({"capture", "load options"}),
+        evidence=(
+            Evidence(step="capture", fact=fact),
+            Evidence(step="capture", fact="the model was loaded with run_single_threaded=True"),
+        ),
+        fix=Fix(
+            action="load it with run_single_threaded=False, or let one thread at a time call it",
+            before="aoti_load_package(path, run_single_threaded=True)",
+            after="aoti_load_package(path)",
+        ),
+        harmful=case.failed,
+    )
+
+
+def _waiting(capture: Captured) -> Iterator[Hypothesis]:
+    """Threads that were all inside a call when the time ran out."""
+    inside = [call for call in capture.calls if call.outcome == "unfinished"]
+    threads = {call.thread for call in inside}
+    if not inside:
+        return
+    several = len(threads) > 1
+    at = inside[0]
+    yield Hypothesis(
+        category="hang",
+        guilty=Party(
+            kind="call",
+            name=f"call of the package from {len(threads)} threads" if several else "call of the package",
+            model_locations=at.stack[:2],
+        ),
+        summary=_hang_summary(several),
+        depth=Depth.STATE,
+        sources=frozenset({"capture", "time limit"}),
+        evidence=tuple(
+            Evidence(step="capture", fact=f"thread {call.thread_name} entered a call and did not come back")
+            for call in inside[:4]
+        ),
+        fix=Fix(
+            action="give every thread its own runner (num_runners), or hold a lock around the call"
+            if several
+            else "find the launch that does not end with trace_launches"
+        ),
+        exact=several,
+    )
+
+
+def _hang_summary(several: bool) -> str:
+    if several:
+        return (
+            "Several threads are inside calls of one package and none comes back: a call holds the GIL while "
+            "it waits for a free runner, and the thread that has the runner waits for the GIL."
+        )
+    return "A call of the package did not come back within the time limit."

@@ -1,0 +1,129 @@
+"""Constant updates against the constants that the package was compiled with.
+
+`load_constants` copies raw bytes and compares neither dtype nor shape (torch 2.8-2.15): a narrower dtype or
+another shape gives wrong numbers or overruns the constant's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
+from mcp_server.evidence.captured import CapturedUpdate, Leaf
+from mcp_server.model import Evidence, Fix, Party
+from mcp_server.package.constants import CompiledConstant
+
+KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}"
+
+
+def detect(case: Case) -> Iterator[Hypothesis]:
+    """Wrong dtypes, shapes and devices of given constants, and parameters that no update reaches."""
+    if case.capture is None or case.package is None:
+        return
+    compiled = {constant.fqn: constant for constant in case.package.constants}
+    for update in case.capture.updates:
+        yield from _wrong(update, compiled, case)
+        yield from _unreached(update, compiled, case)
+
+
+def _wrong(update: CapturedUpdate, compiled: dict[str, CompiledConstant], case: Case) -> Iterator[Hypothesis]:
+    for name, leaf in update.constants.items():
+        constant = compiled.get(name)
+        difference = _difference(leaf, constant) if constant is not None else None
+        if difference is not None:
+            yield _hypothesis(name, update, difference, case)
+
+
+def _difference(given: Leaf, constant: CompiledConstant) -> tuple[str, str, str] | None:
+    """What differs: (aspect, given, compiled)."""
+    if given.dtype and given.dtype != constant.dtype:
+        return "dtype", given.dtype, constant.dtype
+    if given.shape is not None and tuple(given.shape) != constant.shape:
+        return "shape", str(list(given.shape)), str(list(constant.shape))
+    if given.stride is not None and constant.stride and _other_stride(given, constant):
+        return "stride", str(tuple(given.stride)), str(constant.stride)
+    return None
+
+
+def _other_stride(given: Leaf, constant: CompiledConstant) -> bool:
+    """Strides differ along a dimension that is stepped along."""
+    assert given.stride is not None and given.shape is not None
+    steps = zip(given.shape, given.stride, constant.stride, strict=False)
+    return any(size > 1 and a != b for size, a, b in steps)
+
+
+def _hypothesis(
+    name: str, update: CapturedUpdate, difference: tuple[str, str, str], case: Case
+) -> Hypothesis:
+    aspect, given, compiled = difference
+    fact = f"{update.how} was given {name} with {aspect} {given}; the package was compiled with {compiled}"
+    return Hypothesis(
+        category="constants",
+        guilty=Party(
+            kind="constant",
+            name=name,
+            value=f"{aspect} {given} (compiled: {compiled})",
+            model_locations=update.stack[:2],
+        ),
+        summary=f"Constant {name} was updated with {aspect} {given} where {compiled} is compiled: "
+        "its bytes are copied without a check.",
+        depth=Depth.STATE,
+        sources=frozenset({"capture", *(_witness(update, case) - {"replay"})}),
+        evidence=(Evidence(step="capture", fact=fact, source=str(update.file or "")),),
+        fix=_fix(name, aspect, compiled),
+        counter=_counter(name, aspect, compiled),
+        harmful=case.failed,
+    )
+
+
+def _witness(update: CapturedUpdate, case: Case) -> set[str]:
+    """A second observation: the update itself failed or died, or the replay after it departs."""
+    found = {"update failed"} if update.outcome != "ok" else set()
+    plain = case.runs.get("plain")
+    return found | ({"replay"} if plain is not None and plain.departs else set())
+
+
+def _counter(name: str, aspect: str, compiled: str) -> CounterTest | None:
+    """The same updates with the constant converted; a shape cannot be mended without the user's values."""
+    if aspect != "dtype":
+        return None
+    what = f"the call after updating {name} as {compiled}"
+    return CounterTest(f"constant:{name}", what, options={"cast": {name: compiled}})
+
+
+def _fix(name: str, aspect: str, compiled: str) -> Fix:
+    if aspect == "dtype":
+        return Fix(
+            action="convert it before the update",
+            before=f"state[{name!r}]",
+            after=f"state[{name!r}].to(torch.{compiled})",
+        )
+    if aspect == "stride":
+        return Fix(action="pass a tensor with the compiled strides", after=f"state[{name!r}].contiguous()")
+    return Fix(action=f"pass {name} with shape {compiled}, or export and compile again with the new shape")
+
+
+def _unreached(
+    update: CapturedUpdate, compiled: dict[str, CompiledConstant], case: Case
+) -> Iterator[Hypothesis]:
+    """Parameters of the exported model that the package does not keep: an update leaves them stale."""
+    if case.exported is None or update.outcome != "ok":
+        return
+    for name in sorted(set(case.exported.state) - set(compiled)):
+        yield Hypothesis(
+            category="constants",
+            guilty=Party(kind="constant", name=name, model_locations=update.stack[:2]),
+            summary=f"Constant {name} was folded into the code when the package was compiled: "
+            f"{update.how} does not reach it, so that its old value stays.",
+            depth=Depth.STATE,
+            sources=frozenset({"package file", *_witness(update, case)}),
+            evidence=(
+                Evidence(
+                    step="capture",
+                    fact=f"{name} is in the exported model and not among the package's constants",
+                ),
+            ),
+            fix=Fix(action=KEEP_ALL),
+            harmful=case.failed,
+        )
