@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from mcp_server.evidence.families import Family, Rank
+from mcp_server.evidence.sanitizer import SanitizerReport
 from mcp_server.model import Category
 
 Relation = Literal["", "cause", "during"]
@@ -109,6 +110,7 @@ class LogFacts:
     errors: tuple[ErrorFact, ...] = ()
     exceptions: tuple[PythonException, ...] = ()
     threads: tuple[ThreadStack, ...] = ()
+    sanitizer: SanitizerReport | None = None
     last_launch: LastLaunch | None = None
     launches: int = 0
     locations: tuple[GeneratedLocation, ...] = ()

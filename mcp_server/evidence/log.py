@@ -15,7 +15,9 @@ from mcp_server.evidence.details import Details
 from mcp_server.evidence.facts import ErrorFact, LogFacts, PythonException
 from mcp_server.evidence.families import BY_ID, Family, Rank, find_family
 from mcp_server.evidence.launches import LaunchTracker
-from mcp_server.evidence.roots import choose_root, refine, settle_exception
+from mcp_server.evidence.roots import choose_root, refine, sanitizer_errors, settle_exception
+from mcp_server.evidence.sanitizer import SanitizerReader
+from mcp_server.evidence.sanitizer_lines import MARK
 from mcp_server.evidence.scout import NOTHING, Look, Scout
 from mcp_server.evidence.text import Line, bound, read_line
 from mcp_server.evidence.traceback import TracebackReader
@@ -60,6 +62,8 @@ class _Reader:
         self._tracebacks: dict[str, TracebackReader] = {}
         self._busy = False
         self._scout = Scout()
+        self._sanitizer = SanitizerReader()
+        self._sanitizer_line = 0
         self._launches = LaunchTracker()
         self._details = Details()
         self._tail: deque[tuple[int, str]] = deque(maxlen=TAIL)
@@ -71,7 +75,10 @@ class _Reader:
     def read(self, batch: list[Line]) -> None:
         """Take a few hundred lines; on each only what its template can hold is looked for."""
         for line, look in zip(batch, self._scout.looks(batch), strict=True):
-            if look is not NOTHING or self._busy:
+            if line.text.startswith(MARK):
+                self._sanitizer.feed(line.text)
+                self._sanitizer_line = self._sanitizer_line or line.number
+            elif look is not NOTHING or self._busy:
                 self._read_line(line, look)
         self._read_processes(batch)
         self._lines = batch[-1].number
@@ -192,12 +199,16 @@ class _Reader:
             ),
             key=lambda error: error.line,
         )
+        sanitizer = self._sanitizer.report() if self._sanitizer_line else None
+        if sanitizer is not None:
+            errors = [*sanitizer_errors(sanitizer, self._sanitizer_line), *errors]
         root = choose_root(errors, exceptions)
         return LogFacts(
             root=refine(root, errors, threads) if root else None,
             errors=tuple(errors),
             exceptions=tuple(exceptions),
             threads=threads,
+            sanitizer=sanitizer,
             last_launch=self._launches.open_launch(),
             launches=self._launches.finished,
             locations=self._details.locations(),

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from mcp_server.evidence.facts import ErrorFact, Frame, PythonException, ThreadStack, last_chain
 from mcp_server.evidence.families import BY_ID, Rank
+from mcp_server.evidence.sanitizer import SanitizerReport, Site
 from mcp_server.model import Category
 
 _COMPILE_FILE = re.compile(
@@ -38,6 +39,16 @@ _DEVICE_STATUS: tuple[tuple[str, tuple[Category, ...]], ...] = (
     ("misaligned", ("illegal_memory_access", "input_mismatch")),
     ("out of memory", ("out_of_memory",)),
 )
+_SANITIZER_FAMILIES: dict[str, str] = {
+    "invalid_access": "sanitizer_access",
+    "exception": "sanitizer_access",
+    "assert": "cuda_assert_status",
+    "race": "sanitizer_race",
+    "barrier": "sanitizer_race",
+    "uninitialised": "sanitizer_uninitialised",
+}
+_NULL_PAGE = 1 << 16
+_FAR = 1 << 40
 _NOT_FINITE = re.compile(r"(?<![\w.])(?:nan|inf)(?![\w.])", re.IGNORECASE)
 _SCALAR_INPUT = "input"
 
@@ -78,6 +89,40 @@ def _exception_family(exception: PythonException) -> str:
 
 def _is_compile_call(frame: Frame) -> bool:
     return "compile" in frame.function or "export" in frame.function or "lower" in frame.function
+
+
+def sanitizer_errors(report: SanitizerReport, line: int) -> list[ErrorFact]:
+    """An error for each site that compute-sanitizer reported."""
+    return [_sanitizer_error(site, line) for site in report.faults if site.kind in _SANITIZER_FAMILIES]
+
+
+def _sanitizer_error(site: Site, line: int) -> ErrorFact:
+    family = BY_ID[_SANITIZER_FAMILIES[site.kind]]
+    known = {
+        "kernel": site.kernel,
+        "file": site.file,
+        "line": site.line,
+        "direction": site.direction,
+        "size": site.size,
+        "problem": site.problem,
+        "address": None if site.address is None else hex(site.address),
+    }
+    fields = {name: str(value) for name, value in known.items() if value not in (None, "")}
+    pointer = _pointer(site)
+    if pointer:
+        fields["pointer"] = pointer
+    candidates = _first("device_mismatch", family.candidates) if pointer == "host" else family.candidates
+    return ErrorFact(family, fields, line, site.text, candidates, site.count)
+
+
+def _pointer(site: Site) -> str:
+    """What an address far from every device allocation looks like: the null page, or host memory."""
+    if site.address is None or site.kind != "invalid_access":
+        return ""
+    if site.address < _NULL_PAGE:
+        return "null"
+    far = site.nearest is not None and site.nearest.distance > _FAR
+    return "host" if far else ""
 
 
 def refine(root: ErrorFact, errors: Iterable[ErrorFact], threads: Sequence[ThreadStack]) -> ErrorFact:

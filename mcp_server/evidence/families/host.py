@@ -69,6 +69,51 @@ _add(
     advice="locate",
 )
 _add(
+    "sanitizer_access",
+    (),
+    (),
+    (
+        "illegal_memory_access",
+        "index_out_of_bounds",
+        "device_mismatch",
+        "custom_op",
+        "input_mismatch",
+        "shape_out_of_range",
+    ),
+    "compute-sanitizer saw a kernel access memory that is not its own, at this instruction.",
+    "========= Invalid __global__ read of size 4 bytes",
+    stage="call",
+    rank=Rank.CAUSE,
+    guide=MEMORY_GUIDE,
+    advice="locate",
+    not_proven="That the kernel is at fault: a bad index, a wrong size or a host pointer may have been given to it. "
+    "The nearest allocation is a neighbour, not always the tensor that was meant.",
+)
+_add(
+    "sanitizer_race",
+    (),
+    (),
+    ("concurrency", "wrong_output"),
+    "compute-sanitizer saw threads race or meet at a barrier in an illegal way.",
+    "========= Error: Race reported between Write access at k+0x70 in f.py:12",
+    stage="call",
+    rank=Rank.CAUSE,
+    guide=MEMORY_GUIDE,
+    advice="locate",
+)
+_add(
+    "sanitizer_uninitialised",
+    (),
+    (),
+    ("wrong_output", "nan_or_inf", "custom_op"),
+    "compute-sanitizer saw a kernel read memory that nothing had written.",
+    "========= Uninitialized __global__ memory read of size 4 bytes",
+    stage="call",
+    rank=Rank.CAUSE,
+    guide=NAN_GUIDE,
+    advice="locate",
+)
+_add(
     "leak_sanitizer",
     r"LeakSanitizer: detected memory leaks",
     "LeakSanitizer",
