@@ -50,20 +50,17 @@ def _library(package: Package) -> Iterator[Defect]:
 
 
 def _metadata(package: Package) -> Iterator[Defect]:
-    if package.files.metadata is None:
-        yield Defect(
-            "missing_metadata",
-            "no metadata file: the loader cannot tell the device",
-            fatal=True,
-            fix=_RECOMPILE,
-        )
-    elif package.metadata.device is None:
+    """The loader looks for `<stem>_metadata.json` beside each source (torch 2.7-2.15)."""
+    files = package.files
+    if package.path.suffix == ".so":
+        return  # a runner opens a bare library without metadata
+    for source in (files.wrapper_source, files.kernel_source):
+        name = source.name.removesuffix(".cpp") + "_metadata.json" if source is not None else None
+        if name is not None and files.named(name) is None:
+            what = f"no {PurePosixPath(name).name}: the loader cannot tell the device"
+            yield Defect("missing_metadata", what, fatal=True, fix=_RECOMPILE)
+    if files.metadata is not None and package.metadata.device is None:
         yield Defect("damaged_metadata", "the metadata names no AOTI_DEVICE_KEY", fatal=True, fix=_RECOMPILE)
-    kernel = package.files.kernel_source
-    if kernel is not None and package.files.ending(".kernel_metadata.json") is None:
-        yield Defect(
-            "missing_kernel_metadata", "no kernel_metadata.json beside kernel.cpp", fatal=True, fix=_RECOMPILE
-        )
 
 
 def _kernel_binaries(package: Package) -> Iterator[Defect]:

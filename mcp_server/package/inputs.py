@@ -33,6 +33,8 @@ _SIZE_ASSERT = re.compile(r'assert_size_stride\((\w+), \{([^}]*)\}, \{([^}]*)\}[
 _LONG_SUFFIX = re.compile(r"(?<=\d)L+\b")
 _INTEGER = re.compile(r"-?\d+")
 
+_END = re.compile(r"^\} // \w+::run_impl", re.M)
+
 UNBOUNDED = 2**63 - 1
 """The generator clips an upper bound to this (cpp_wrapper_cpu.py, torch 2.13); it means none."""
 
@@ -51,7 +53,7 @@ class _Facts:
 
 def read_signature(wrapper: str) -> Signature:
     """The compiled inputs of a wrapper's text; never raises on text that is cut or unknown."""
-    problems: list[str] = []
+    problems = _cuts(wrapper)
     head, prologue = _constructor(wrapper), _prologue(wrapper)
     names = _names(head, problems)
     checks = dict(_checks(wrapper))
@@ -71,6 +73,20 @@ def read_signature(wrapper: str) -> Signature:
         symbols=symbols,
         problems=tuple(problems),
     )
+
+
+def _cuts(text: str) -> list[str]:
+    """What is missing of a wrapper that was cut."""
+    problems = []
+    if "__check_inputs_outputs(" not in text:
+        problems.append(f"the input checks end at line {_lines(text)}: sizes and dtypes may be missing")
+    if not _END.search(text, max(text.find("::run_impl("), 0)):
+        problems.append(f"run_impl ends at line {_lines(text)}: symbols and relations may be missing")
+    return problems
+
+
+def _lines(text: str) -> int:
+    return text.count("\n") + 1
 
 
 def plain_expression(text: str) -> str:
@@ -98,7 +114,7 @@ def _names(head: str, problems: list[str]) -> dict[int, str]:
     names = {int(m[1]): m[2] for m in _NAME.finditer(head)}
     base = _BASE.search(head)
     if base is None:
-        problems.append("no AOTInductorModel constructor: the wrapper is cut or not one of AOTInductor")
+        problems.append("no AOTInductorModel constructor: the wrapper is cut or not AOTInductor's")
     elif int(base[1]) != len(names):
         problems.append(f"the constructor declares {base[1]} inputs, and names {len(names)}")
     return names

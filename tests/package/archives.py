@@ -1,0 +1,56 @@
+"""Makes packages from real ones, with members changed, and archives that no torch would write."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+Members = dict[str, bytes]
+
+
+def members_of(package: Path) -> Members:
+    with zipfile.ZipFile(package) as archive:
+        return {info.filename: archive.read(info) for info in archive.infolist()}
+
+
+def write(target: Path, members: Members, compression: int = zipfile.ZIP_STORED) -> Path:
+    with zipfile.ZipFile(target, "w", compression) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return target
+
+
+def changed(package: Path, target: Path, change: Callable[[Members], object]) -> Path:
+    """A copy of `package` after `change` worked on its members."""
+    members = members_of(package)
+    change(members)
+    return write(target, members)
+
+
+def name_ending(members: Members, suffix: str) -> str:
+    return next(name for name in members if name.endswith(suffix))
+
+
+def without(suffix: str) -> Callable[[Members], object]:
+    """A change that drops the member whose name ends so."""
+    return lambda members: members.pop(name_ending(members, suffix))
+
+
+def added(below_aotinductor: str, data: bytes) -> Callable[[Members], object]:
+    """A change that adds a member; its name is relative to `<stem>/data/aotinductor/`."""
+
+    def add(members: Members) -> None:
+        folder = name_ending(members, ".wrapper.cpp").partition("aotinductor/")[0]
+        name = f"{folder}aotinductor/{below_aotinductor}".replace("aotinductor/../", "")
+        members[name] = data
+
+    return add
+
+
+def declared(name: str, size: int, offset: int) -> zipfile.ZipInfo:
+    """A directory entry for `size` stored bytes whose local header is at `offset`."""
+    info = zipfile.ZipInfo(name)
+    info.file_size = info.compress_size = size
+    info.header_offset, info.CRC = offset, 0
+    return info
