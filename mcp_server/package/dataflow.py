@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mcp_server.package.buffers import Buffer
@@ -120,6 +120,11 @@ class Dataflow:
         first = self.last_writers(name, launch)
         return self._collect(first, self.body.buffers.get(name) if not first else None)
 
+    def everything(self) -> Slice:
+        """All steps with all edges."""
+        reached = tuple(sorted(self.body.outputs))
+        return replace(self._collect(self.steps, None), outputs=reached)
+
     def backward_from(self, launch: int) -> Slice:
         """What a launch computes from, the launch included."""
         return self._collect((self.steps[self.order_of[launch]],), None)
@@ -192,11 +197,11 @@ class Dataflow:
         """
         if any(_certain(writer, use, reader.path) for writer in writers):
             return
-        root = self._root(use.name)
+        root = self.root(use.name)
         if root.kind in SOURCES or (use.pure and not writers):
             ends[root.name] = root
 
-    def _root(self, name: str) -> Buffer:
+    def root(self, name: str) -> Buffer:
         """The input or constant that a variable is another name for, else the variable itself."""
         buffer = self.body.buffers[name]
         while buffer.kind not in SOURCES and buffer.base in self.body.buffers and buffer.base is not None:

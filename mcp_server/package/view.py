@@ -1,0 +1,132 @@
+"""A package with everything that queries need, worked out when first asked for and kept."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TypeVar
+
+from mcp_server.package.archive import Package, open_package
+from mcp_server.package.assertion import Tracer
+from mcp_server.package.dataflow import Dataflow, Slice
+from mcp_server.package.launches import Launch
+from mcp_server.package.provenance import Provenance, read_provenance
+from mcp_server.package.wrapper import Wrapper, read_wrapper
+
+Key = TypeVar("Key")
+_CUBIN_LIMIT = 64 << 20
+
+
+class PackageView:
+    """One model of a package: archive, wrapper, dataflow, provenance."""
+
+    def __init__(self, package: Package) -> None:
+        self.package = package
+
+    @cached_property
+    def wrapper(self) -> Wrapper:
+        return read_wrapper(self.package.wrapper_text, self.package.kernel_text)
+
+    @cached_property
+    def flow(self) -> Dataflow:
+        return Dataflow(self.wrapper.run)
+
+    @cached_property
+    def tracer(self) -> Tracer:
+        package = self.package
+        return Tracer(
+            self.wrapper,
+            package.inputs,
+            package.constants,
+            package.kernel_information,
+            self.kernels_of_file,
+        )
+
+    @cached_property
+    def launches_of(self) -> dict[str, list[int]]:
+        """Launch numbers of each kernel name."""
+        return _grouped((launch.kernel, launch.index) for launch in self.wrapper.launches)
+
+    @cached_property
+    def readers(self) -> dict[int, list[int]]:
+        """Launches that read each storage."""
+        return _grouped(
+            (use.storage, step.launch)
+            for step in self.flow.steps
+            for use in step.reads
+            if step.launch is not None
+        )
+
+    @cached_property
+    def writers(self) -> dict[int, list[int]]:
+        """Launches that write each storage."""
+        return _grouped(
+            (use.storage, step.launch)
+            for step in self.flow.steps
+            for use in step.writes
+            if step.launch is not None
+        )
+
+    @cached_property
+    def launches_at(self) -> dict[tuple[str, int], list[int]]:
+        """Launches of each line of the user's model."""
+        return _grouped(
+            ((location.file, location.line), launch.index)
+            for launch in self.wrapper.launches
+            for location in self.provenance(launch).locations
+        )
+
+    def provenance(self, launch: Launch) -> Provenance:
+        return read_provenance(launch, self.package.kernel_information)
+
+    def label(self, name: str | None) -> str:
+        """A tensor in words: the caller's input, the model's constant, or the buffer."""
+        return self.tracer.label(name)
+
+    def slice_through(self, launch: int) -> Slice:
+        """Everything that a launch depends on and everything that depends on it."""
+        back, ahead = self.flow.backward_from(launch), self.flow.forward_from(launch)
+        steps = {step.order: step for step in (*back.steps, *ahead.steps)}
+        edges = tuple(dict.fromkeys((*back.edges, *ahead.edges)))
+        ordered = tuple(steps[order] for order in sorted(steps))
+        return Slice(ordered, edges, back.inputs, back.constants, back.unset, ahead.outputs)
+
+    def kernels_of_file(self, file: str) -> Collection[str]:
+        """Kernels whose GPU binary names the generated Python file: the name is a plain string in the
+        cubin.
+        """
+        needle = Path(file).name.encode()
+        names = set()
+        for kernel in self.wrapper.kernels.values():
+            if kernel.cubin and needle in self._binary(kernel.cubin):
+                names.add(kernel.name)
+        return names
+
+    def _binary(self, name: str) -> bytes:
+        for member in self.package.files.kernel_binaries:
+            if member.name.endswith(f"/{name}"):
+                with self.package.container.open(member.name) as stream:
+                    return stream.read(_CUBIN_LIMIT)
+        return b""
+
+
+def _grouped(pairs: Iterable[tuple[Key, int]]) -> dict[Key, list[int]]:
+    found: dict[Key, dict[int, None]] = defaultdict(dict)
+    for key, number in pairs:
+        found[key][number] = None
+    return {key: list(numbers) for key, numbers in found.items()}
+
+
+def view_package(path: Path, model_name: str | None = None) -> PackageView:
+    """Open a package, or take it from a small cache while the file is unchanged. Raises `PackageError`."""
+    if not path.is_file():
+        return PackageView(open_package(path, model_name))
+    facts = path.stat()
+    return _opened(path.resolve(), facts.st_mtime_ns, facts.st_size, model_name)
+
+
+@lru_cache(maxsize=4)
+def _opened(path: Path, _changed_ns: int, _size: int, model_name: str | None) -> PackageView:
+    return PackageView(open_package(path, model_name))
