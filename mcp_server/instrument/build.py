@@ -13,8 +13,9 @@ from mcp_server.errors import ProblemError
 from mcp_server.instrument import commands
 from mcp_server.instrument.cache import MANIFEST, Cache
 from mcp_server.instrument.digest import digest_file, digest_package, digest_values
-from mcp_server.instrument.model_build import NATIVE, ModelBuild, Rebuilt
+from mcp_server.instrument.model_build import ModelBuild, Rebuilt, Tools
 from mcp_server.instrument.pack import write_package
+from mcp_server.instrument.support import NATIVE
 from mcp_server.instrument.types import Instrumented, Options, Skipped, Timings, Toolchain
 from mcp_server.jobs.types import Command
 from mcp_server.package.archive import Package, open_package
@@ -22,7 +23,14 @@ from mcp_server.steps.context import WORKER_MAIN, Context
 
 PACKAGE = "package.pt2"
 # Sources that decide what a rebuild looks like: a change makes old entries unreachable.
-_OWN_SOURCES = ("commands.py", "rewrite.py", "model_build.py", "native/probes.h", "native/runtime.cpp")
+_OWN_SOURCES = (
+    "commands.py",
+    "rewrite.py",
+    "model_build.py",
+    "native/probes.h",
+    "native/regex.cpp",
+    "native/runtime.cpp",
+)
 
 
 @dataclass
@@ -70,7 +78,8 @@ async def instrument(
         context.progress("rebuilding the package with probes")
         work = cache.building(key)
         watch.read = time.monotonic()
-        rebuilt = [await _model(model, options, toolchain, compiler, work, context) for model in models]
+        tools = Tools(options, toolchain, compiler, cache, context)
+        rebuilt = [await _model(model, tools, work) for model in models]
         watch.compiled = time.monotonic()
         await anyio.to_thread.run_sync(_pack, models, rebuilt, work)
         _write_manifest(work, models, rebuilt, _preload(options, compiler))
@@ -104,12 +113,10 @@ def _key(package: Path, options: Options, toolchain: Toolchain, compiler: str) -
     return digest_values([digest_package(package), asdict(options), asdict(toolchain), stamp, own])
 
 
-async def _model(
-    model: Package, options: Options, toolchain: Toolchain, compiler: str, work: Path, context: Context
-) -> Rebuilt:
+async def _model(model: Package, tools: Tools, work: Path) -> Rebuilt:
     place = work / f"model-{digest_values(model.model_name)[:12]}"
     place.mkdir()
-    return await ModelBuild(model, options, toolchain, compiler, place, context).build()
+    return await ModelBuild(model, tools, place).build()
 
 
 def _pack(models: list[Package], rebuilt: list[Rebuilt], work: Path) -> None:

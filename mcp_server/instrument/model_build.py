@@ -8,20 +8,18 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-import anyio
-
 from mcp_server.errors import ProblemError
 from mcp_server.instrument import commands, original
+from mcp_server.instrument.cache import Cache
+from mcp_server.instrument.compiling import compile_in, compile_or_raise, first_error, together
 from mcp_server.instrument.rewrite import Rewritten, numbered, rewrite
+from mcp_server.instrument.support import NATIVE, support_objects
 from mcp_server.instrument.types import Options, Skipped, Toolchain
-from mcp_server.jobs.types import Command
 from mcp_server.package.archive import Package
 from mcp_server.package.wrapper import Wrapper, read_wrapper
 from mcp_server.steps.context import Context
 
-NATIVE = Path(__file__).with_name("native")
 ATTEMPTS = 4
-COMPILE_LIMIT_S = 900.0
 
 _ERROR = re.compile(r"\.wrapper\.cpp:(\d+)(?::\d+)?: (?:fatal )?error: (.*)")
 _ASSERT = re.compile(r'AOTI_TORCH_CHECK\((?:[^;"]*),\s*"index out of bounds[^"]*"\s*\);')
@@ -42,20 +40,22 @@ class Rebuilt:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Tools:
+    """What every model of a package is rebuilt with."""
+
+    options: Options
+    toolchain: Toolchain
+    compiler: str
+    cache: Cache
+    context: Context
+
+
 class ModelBuild:
     """The state of one rebuild: sources and objects in `work`, commands for one toolchain."""
 
-    def __init__(
-        self,
-        package: Package,
-        options: Options,
-        toolchain: Toolchain,
-        compiler: str,
-        work: Path,
-        context: Context,
-    ) -> None:
-        self.package, self.options, self.toolchain = package, options, toolchain
-        self.compiler, self.work, self.context = compiler, work, context
+    def __init__(self, package: Package, tools: Tools, work: Path) -> None:
+        self.package, self.tools, self.work = package, tools, work
         self.recorded = commands.read_recorded(package.wrapper_text)
         self.flags = commands.safe_flags(self.recorded.compile)
         self.notes = [f"flag left out: {flag}" for flag in self.flags.dropped]
@@ -71,22 +71,21 @@ class ModelBuild:
             )
         old = self._extract(library.name)
         wrapper = read_wrapper(self.package.wrapper_text, self.package.kernel_text)
-        objects = self._kept(old, wrapper)
-        results: list[Rewritten] = []
-        async with anyio.create_task_group() as tasks:
-            for make in objects:
-                tasks.start_soon(make)
-            if self.options.probes:
-                tasks.start_soon(self._runtime)
-            results.append(await self._wrapper(wrapper))
+        rewritten: list[Rewritten] = []
+
+        async def compile_wrapper() -> None:
+            rewritten.append(await self._wrapper(wrapper))
+
+        support = [self._support] if self.tools.options.probes else []
+        await together(compile_wrapper, *support, *self._kept(old, wrapper))
         rebuilt = await self._link(old, library.name)
         place = str(PurePosixPath(library.name).parent)
         companion = old.name if place == "." else f"{place}/{old.name}"
         return Rebuilt(
             {library.name: rebuilt, source.name: self.work / "wrapper" / Path(source.name).name},
             {companion: old},
-            results[0].probed,
-            results[0].skipped,
+            rewritten[0].probed,
+            rewritten[0].skipped,
             tuple(self.notes),
         )
 
@@ -102,7 +101,7 @@ class ModelBuild:
         names = [name for name, kernel in wrapper.kernels.items() if kernel.kind == "cpp"]
         hidden = original.missing_symbols(old, names)
         made: list[Callable[[], Coroutine[None, None, None]]] = []
-        if self.package.kernel_text and names and (hidden or self.options.sanitize):
+        if self.package.kernel_text and names and (hidden or self.tools.options.sanitize):
             made.append(self._kernels)
         if original.missing_symbols(old, ["_binary_constants_bin_start"]):
             made.append(lambda: self._constants(old))
@@ -121,14 +120,14 @@ class ModelBuild:
                 break
             refused.update(news)
         raise ProblemError(
-            "the wrapper does not compile with this interpreter's torch: " + _first_error(log or ""),
-            value=f"torch {self.toolchain.torch_version}, {self.compiler}",
+            "the wrapper does not compile with this interpreter's torch: " + first_error(log or ""),
+            value=f"torch {self.tools.toolchain.torch_version}, {self.tools.compiler}",
             allowed="the torch version that built the package",
             next_call="pass `python` of an environment with that torch, or recompile the model",
         )
 
     def _rewrite(self, wrapper: Wrapper, refused: dict[int, str]) -> Rewritten:
-        if not self.options.probes:
+        if not self.tools.options.probes:
             return Rewritten(wrapper.text, (), ())
         return rewrite(wrapper, self.package.model_name, refused)
 
@@ -140,29 +139,30 @@ class ModelBuild:
         place.mkdir(exist_ok=True)
         path = place / Path(source.name).name
         path.write_text(text)
-        probes = ("-include", str(NATIVE / "probes.h")) if self.options.probes else ()
-        extra = (self.options.optimization, *probes)
+        probes = ("-include", str(NATIVE / "probes.h")) if self.tools.options.probes else ()
+        extra = (self.tools.options.optimization, *probes)
         return await self._compile(path, "wrapper.o", extra)
 
-    async def _runtime(self) -> None:
-        """The probe runtime needs no torch headers: plain flags and the device it runs on."""
-        cuda = ("-DAOTI_DEBUG_CUDA",) if "USE_CUDA" in self.flags.defines else ()
-        argv = (self.compiler, "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-w", *cuda)
-        source = str(NATIVE / "runtime.cpp")
-        self._demand(await self._run((*argv, "-c", source, "-o", "runtime.o"), "compile-runtime"))
+    async def _support(self) -> None:
+        """Objects that are the same for every package of this compiler: the probe runtime, std::regex."""
+        directory = await support_objects(
+            self.tools.cache, self.tools.compiler, self.flags, self.tools.context
+        )
+        for path in directory.glob("*.o"):
+            shutil.copyfile(path, self.work / path.name)
 
     async def _kernels(self) -> None:
         text = self.package.kernel_text
-        if not self.options.index_asserts:
+        if not self.tools.options.index_asserts:
             text = _ASSERT.sub(";", text)
         path = self.work / "kernels.cpp"
         path.write_text(text)
         flags = commands.safe_flags(commands.read_recorded(text).compile)
-        sanitize = SANITIZE_FLAGS[self.options.sanitize] if self.options.sanitize else ("-O3",)
+        sanitize = SANITIZE_FLAGS[self.tools.options.sanitize] if self.tools.options.sanitize else ("-O3",)
         argv = commands.compile_command(
-            self.compiler, flags, self.toolchain, str(path), "kernels.o", sanitize
+            self.tools.compiler, flags, self.tools.toolchain, str(path), "kernels.o", sanitize
         )
-        self._demand(await self._run(argv, "compile-kernels"))
+        await self._make(argv, "compile-kernels")
 
     async def _constants(self, old: Path) -> None:
         """Bring the constants back by assembly, when the old library hides where they are."""
@@ -171,43 +171,32 @@ class ModelBuild:
             if facts is None or not original.dump_constants(facts, stream, self.work / "constants.bin"):
                 raise ProblemError("the package's library hides its constants", value=old.name)
         (self.work / "constants.S").write_text(original.constants_assembly(Path("constants.bin")))
-        argv = (self.compiler, "-c", "constants.S", "-o", "constants.o")
-        self._demand(await self._run(argv, "assemble-constants"))
+        argv = (self.tools.compiler, "-c", "constants.S", "-o", "constants.o")
+        await self._make(argv, "assemble-constants")
 
     async def _compile(self, source: Path, target: str, extra: Sequence[str]) -> str | None:
-        argv = commands.compile_command(self.compiler, self.flags, self.toolchain, str(source), target, extra)
-        return await self._run(argv, "compile-wrapper")
+        argv = commands.compile_command(
+            self.tools.compiler, self.flags, self.tools.toolchain, str(source), target, extra
+        )
+        return await compile_in(self.tools.context, argv, self.work, "compile-wrapper")
+
+    async def _make(self, argv: Sequence[str], name: str) -> None:
+        await compile_or_raise(self.tools.context, argv, self.work, name)
 
     async def _link(self, old: Path, member: str) -> Path:
         target = self.work / "rebuilt" / Path(member).name
         target.parent.mkdir()
         objects = [path.name for path in sorted(self.work.glob("*.o"))]
         inputs = [*objects, f"-L{self.work}", f"-l:{old.name}"]
-        sanitize = SANITIZE_FLAGS[self.options.sanitize][:1] if self.options.sanitize else ()
+        sanitize = SANITIZE_FLAGS[self.tools.options.sanitize][:1] if self.tools.options.sanitize else ()
         argv = commands.link_command(
-            self.compiler, self.recorded.link, self.toolchain, [*inputs, *sanitize], str(target)
+            self.tools.compiler, self.recorded.link, self.tools.toolchain, [*inputs, *sanitize], str(target)
         )
-        self._demand(await self._run(argv, "link"))
+        await self._make(argv, "link")
         if self.package.library is not None:
             with old.open("rb") as stream:
                 original.append_mapped_weights(self.package.library, stream, target)
         return target
-
-    async def _run(self, argv: Sequence[str], name: str) -> str | None:
-        """None when the command succeeded, else what it said."""
-        command = Command(argv=tuple(argv), cwd=self.work, timeout_s=COMPILE_LIMIT_S)
-        finished = await self.context.run(command, f"{name}-{self.package.model_name}"[:80])
-        if finished.ok:
-            return None
-        return finished.stderr.read_text(errors="replace") or finished.note or finished.ending
-
-    def _demand(self, failure: str | None) -> None:
-        if failure is not None:
-            raise ProblemError(
-                "the rebuild failed: " + _first_error(failure),
-                value=self.compiler,
-                next_call="check_devices shows the toolchain; the log is among the artifacts",
-            )
 
 
 def _blame(log: str, wrapper: Wrapper, refused: dict[int, str]) -> dict[int, str]:
@@ -223,12 +212,3 @@ def _blame(log: str, wrapper: Wrapper, refused: dict[int, str]) -> dict[int, str
         lines[at]: f"the compiler refuses its probes: {text}" for at, text in errors.items() if at in lines
     }
     return {number: reason for number, reason in found.items() if number not in refused}
-
-
-def _first_error(log: str) -> str:
-    """The first line that names an error, else the last line; bounded and printable."""
-    lines = [line for line in log.splitlines() if line.strip()]
-    line = next(
-        (line for line in lines if "error" in line or "cannot" in line), lines[-1] if lines else "no message"
-    )
-    return "".join(char for char in line if char.isprintable())[:400]

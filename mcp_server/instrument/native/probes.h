@@ -6,7 +6,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <regex>
+#include <string>
 #include <type_traits>
+
+#ifndef AOTI_DEBUG_RUNTIME
+// Defined in regex.cpp.
+extern template class std::basic_regex<char>;
+extern template bool std::regex_match(const std::string&, std::smatch&, const std::regex&,
+                                      std::regex_constants::match_flag_type);
+#endif
 
 struct AtenTensorOpaque;
 

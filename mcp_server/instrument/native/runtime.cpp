@@ -2,6 +2,7 @@
 //
 // Compiled once, without torch headers, and linked into every rebuilt wrapper. All state has internal linkage:
 // several instrumented libraries in one process must not share it (GNU unique symbols would).
+#define AOTI_DEBUG_RUNTIME
 #include "probes.h"
 
 #include <fcntl.h>
