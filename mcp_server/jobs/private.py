@@ -42,9 +42,10 @@ def storing(path: Path) -> Iterator[None]:
 
 
 def private_directory(path: Path) -> Path:
-    """Make `path` (mode 0700) or take what is there, if it is a directory of this user and no link.
+    """Make `path` (mode 0700), or take what is there if nobody else can put anything into it.
 
-    Raises ProblemError for a link, another user's directory, or one that cannot be made.
+    A directory that was there keeps its mode: it may be one that the user shares on purpose. Raises
+    ProblemError for a link, for a directory that another user owns or may write, and when none can be made.
     """
     with storing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +53,6 @@ def private_directory(path: Path) -> Path:
             path.mkdir(mode=PRIVATE)
         except FileExistsError:
             _check_ours(path)
-        path.chmod(PRIVATE)
     return path
 
 
@@ -62,6 +62,8 @@ def _check_ours(path: Path) -> None:
         raise ProblemError("not a directory, or a link to one", value=str(path), next_call=ANOTHER_STATE)
     if found.st_uid != os.getuid():
         raise ProblemError("the directory belongs to another user", value=str(path), next_call=ANOTHER_STATE)
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ProblemError("others may write the directory", value=str(path), next_call=ANOTHER_STATE)
 
 
 def open_lock(path: Path) -> int:

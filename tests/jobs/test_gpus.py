@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,23 @@ async def test_second_job_waits(tmp_path: Path) -> None:
         await anyio.sleep(0.15)
         order.append("first ends")
     assert order == ["waiting for GPU 1, in use by job one", "first ends", "second runs"]
+
+
+@pytest.mark.anyio
+async def test_one_order_for_all(tmp_path: Path) -> None:
+    """GPUs are taken in one order whatever order was asked for, so that no two jobs wait for each other."""
+    waiting = anyio.Event()
+
+    async def both() -> None:
+        async with leased(["1", "0"], "both", on_wait=lambda _: waiting.set(), root=tmp_path):
+            pass
+
+    async with anyio.create_task_group() as tasks, leased(["0"], "one", root=tmp_path):
+        tasks.start_soon(both)
+        await waiting.wait()
+        fd = try_lock(tmp_path / "gpu-1.lock")
+        assert fd is not None
+        os.close(fd)
 
 
 @pytest.mark.anyio

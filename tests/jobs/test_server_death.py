@@ -64,6 +64,18 @@ def test_supervisor_leaves_with_the_job(server: Server, tmp_path: Path) -> None:
     assert all_dead(pids, 1.0)
 
 
+def test_killed_supervisor_takes_the_program_along(server: Server, tmp_path: Path) -> None:
+    """Even when the server cannot look after it, the program dies with its supervisor."""
+    program, grandchild = family(tmp_path / "pids")
+    (supervisor,) = children_of(server.pid)
+    server.send_signal(signal.SIGSTOP)
+    os.kill(supervisor, signal.SIGKILL)
+    try:
+        assert all_dead([program], 1.0)
+    finally:
+        os.kill(grandchild, signal.SIGKILL)
+
+
 def test_killed_supervisor_leaves_nothing(server: Server, tmp_path: Path) -> None:
     """When the supervisor is killed the server finds the job's processes by their mark, in any session."""
     pids = family(tmp_path / "pids")

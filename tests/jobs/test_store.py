@@ -53,12 +53,26 @@ def test_state_root(environ: dict[str, str], root: Path) -> None:
 
 
 def test_private(job: JobDirectory, store: Store) -> None:
-    """Nobody else may look into the store, even if its root was open before."""
+    """Nobody else may look into the store."""
     for path in (store.root, store.jobs, job.path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
-    store.root.chmod(0o755)
-    Store(store.root)
-    assert stat.S_IMODE(store.root.stat().st_mode) == 0o700
+
+
+def test_root_that_was_there(tmp_path: Path) -> None:
+    """A directory that others may read keeps its mode, and the jobs in it are private all the same."""
+    tmp_path.chmod(0o755)
+    store = Store(tmp_path)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+    assert stat.S_IMODE(store.jobs.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o1777, 0o775])
+def test_root_that_others_may_write(mode: int, tmp_path: Path) -> None:
+    """A directory such as /tmp itself is refused, and left as it is."""
+    tmp_path.chmod(mode)
+    with pytest.raises(ProblemError, match="others may write"):
+        Store(tmp_path)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == mode
 
 
 def test_found_again(job: JobDirectory, store: Store) -> None:
