@@ -12,7 +12,10 @@ MAX_LOCATIONS = 20
 _FOLLOWING: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "Exception raised from ",
-        re.compile(r"Exception raised from (?P<raised_in>.+?) at (?P<raised_file>\S+):(?P<raised_line>\d+)"),
+        re.compile(
+            r"Exception raised from (?:(?P<kernel>cpp_\w+)|(?P<raised_in>.+?)) "
+            r"at (?P<raised_file>\S+):(?P<raised_line>\d+)"
+        ),
     ),
     ("Error in op: ", re.compile(r"Error in op: (?P<op>\S+)")),
     ("Mismatched elements: ", re.compile(r"Mismatched elements: (?P<mismatched>\d+) / (?P<elements>\d+)")),
@@ -58,7 +61,7 @@ class Details:
                 self.versions[name] = found[1]
         for hint, pattern in _FOLLOWING:
             if hint in text and (found := pattern.search(text)):
-                return {name: bound(value, 300) for name, value in found.groupdict().items()}
+                return {name: bound(value, 300) for name, value in found.groupdict().items() if value}
         return {}
 
     def _read_location(self, text: str) -> None:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 from mcp_server.evidence.details import Details
 from mcp_server.evidence.facts import ErrorFact, LogFacts, PythonException
@@ -23,6 +24,7 @@ from mcp_server.evidence.text import Line, bound, read_line
 from mcp_server.evidence.traceback import TracebackReader
 
 BATCH = 256
+_LONGEST = 1 << 16
 MAX_ERRORS = 200
 MAX_PROCESSES = 64
 TAIL = 15
@@ -44,6 +46,12 @@ def read_log(lines: Iterable[str]) -> LogFacts:
     for batch in _batches(lines):
         reader.read(batch)
     return reader.facts()
+
+
+def read_log_file(path: Path) -> LogFacts:
+    """Read a log file of any size; a line longer than 64 KiB counts as several. Raises OSError."""
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        return read_log(iter(lambda: stream.readline(_LONGEST), ""))
 
 
 def _batches(lines: Iterable[str]) -> Iterator[list[Line]]:
@@ -101,7 +109,7 @@ class _Reader:
         if look.cut and not self._cut and _CUT.search(line.text):
             self._cut = f"line {line.number} says that text was left out"
         matched = bool(look.families) and self._match(line, look.families, exception)
-        if look.suspicious and not matched and len(self._best) < MAX_BEST:
+        if look.suspicious and not matched and len(self._best) < MAX_BEST and not _WARNING.search(line.text):
             self._best.append((line.number, bound(line.text, 300)))
 
     def _trace(self, line: Line, begins: bool) -> tuple[PythonException | None, bool]:

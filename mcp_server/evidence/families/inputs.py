@@ -10,7 +10,7 @@ from .kinds import INDEX_GUIDE, NAN_GUIDE, SHAPES_GUIDE, Defaults, Family, Rank
 _table = Defaults(stage="call", guide=SHAPES_GUIDE, advice="check_inputs")
 _add = _table.add
 
-_HANDLE = r"input_handles\[(?P<input_index>\d+)\]: "
+_HANDLE = r"input_handles\[(?P<input>\d+)\]: "
 
 _add(
     "input_dtype",
@@ -223,7 +223,7 @@ _add(
 )
 _add(
     "misaligned_input",
-    r"Input (?P<input_index>\d+) was compiled as (?P<bytes>\d+)-bytes aligned, but it is not aligned at run time",
+    r"Input (?P<input>\d+) was compiled as (?P<bytes>\d+)-bytes aligned, but it is not aligned at run time",
     "bytes aligned, but it is not",
     ("input_mismatch",),
     "A warning: the input is copied to an aligned tensor, which is right but slower.",

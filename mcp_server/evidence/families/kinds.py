@@ -18,7 +18,6 @@ Advice = Literal[
     "locate",
     "find_nan",
     "compare",
-    "repeat",
     "recompile",
     "run_again",
     "read_cause",
