@@ -183,7 +183,7 @@ def _compare_success(phase: Phase, done: WorkerRun) -> tuple[Verdict, str]:
     called = done.last("called") or {"outputs": []}
     after = [(leaf.get("shape"), leaf.get("nan", 0), leaf.get("inf", 0)) for leaf in called["outputs"]]
     if before != after:
-        return "different", "the outputs have other shapes or other counts of NaN and infinity"
+        return "different", f"(shape, nan, inf) of the outputs: {after} instead of {before}"[:500]
     if any(nan or inf for _, nan, inf in before):
         return "reproduced", "the same counts of NaN and infinity in the outputs"
     compared = done.last("compared")
@@ -208,4 +208,6 @@ def describe(finished: Finished) -> str:
     """An ending in a few words."""
     if finished.ending == "exit":
         return f"exit status {finished.returncode}"
-    return finished.signal or finished.ending.replace("_", " ")
+    if finished.ending == "signal":
+        return finished.signal or "a signal"
+    return finished.ending.replace("_", " ")

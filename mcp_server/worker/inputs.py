@@ -31,26 +31,28 @@ def load_file(path: str, where: Any = None) -> Any:
     `where` is passed on as `map_location`.
     """
     try:
+        with open(path, "rb") as file:
+            start = file.read(2)
+    except OSError as error:
+        raise Refused(_why_not_opened(error), path, FORMS) from None
+    if start[:2] != b"PK" and start[:1] != b"\x80":  # a zip, or a pickle of protocol 2 and above
+        raise Refused("the inputs file was not written by torch.save", path, FORMS)
+    try:
         return torch.load(path, map_location=where, weights_only=True)
-    except FileNotFoundError:
-        raise Refused("no such inputs file", path) from None
-    except pickle.UnpicklingError as error:
-        raise Refused(_why_unpickling_failed(error), path, FORMS) from None
-    except (OSError, EOFError, ValueError, KeyError) as error:
-        raise Refused("the inputs file cannot be read: {}".format(error), path, FORMS) from None
-    except RuntimeError as error:
-        raise Refused(_why_torch_refused(error), path, FORMS) from None
+    except Exception as error:  # the unpickler raises nearly anything on a file that is not what it seems
+        raise Refused(_why_not_loaded(error), path, FORMS) from None
 
 
-def _why_unpickling_failed(error: BaseException) -> str:
-    first = str(error).splitlines()[0] if str(error) else ""
-    if "Unsupported" in str(error) or "GLOBAL" in str(error):
+def _why_not_opened(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "no such inputs file"
+    return "the inputs file cannot be read: {}".format(error.strerror)
+
+
+def _why_not_loaded(error: Exception) -> str:
+    text = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    if isinstance(error, pickle.UnpicklingError) and "GLOBAL" in str(error):
         return "the inputs file holds objects that need pickle, which could run code; save only tensors"
-    return "the inputs file was not written by torch.save: " + first[:200]
-
-
-def _why_torch_refused(error: RuntimeError) -> str:
-    text = str(error).strip().splitlines()[0][:300]
     if "CUDA" in text or "deserialize object on" in text:
         return "the inputs file holds tensors of a device that is not available here: " + text
     return "the inputs file cannot be read: " + text

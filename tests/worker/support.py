@@ -1,0 +1,61 @@
+"""Running the worker, and Python programs under the hook, as the product does."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import torch
+
+from mcp_server.model import CommandWorkload, ScriptWorkload
+from mcp_server.steps.capture import Capture, capture
+from mcp_server.steps.context import Context, WorkerRun
+
+QUICK = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
+
+
+def context_in(directory: Path) -> Context:
+    """A context of its own below `directory`."""
+    directory.mkdir(exist_ok=True)
+    return Context(directory=Path(tempfile.mkdtemp(dir=directory)), python=Path(sys.executable))
+
+
+def work(directory: Path, operation: str, request: Mapping[str, object], **options: Any) -> WorkerRun:
+    """One operation of the worker, to its end."""
+
+    async def run() -> WorkerRun:
+        return await context_in(directory).worker(operation, request, **{"cwd": directory, **options})
+
+    return anyio.run(run)
+
+
+def saved(directory: Path, name: str, value: object) -> Path:
+    path = directory / name
+    torch.save(value, path)
+    return path
+
+
+def captured(directory: Path, code: str, *args: str, **options: Any) -> Capture:
+    """Run a script with this code under the hook."""
+    script = directory / "program.py"
+    script.write_text(code)
+    env = {**QUICK, **options.pop("env", {})}
+    workload = ScriptWorkload(script=script, args=list(args), env=env, cwd=directory, **options)
+
+    async def run() -> Capture:
+        return await capture(context_in(directory / "job"), workload)
+
+    return anyio.run(run)
+
+
+def captured_command(directory: Path, argv: list[str], **options: Any) -> Capture:
+    workload = CommandWorkload(argv=argv, cwd=directory, env=QUICK, timeout_s=60)
+
+    async def run() -> Capture:
+        return await capture(context_in(directory / "job"), workload, **options)
+
+    return anyio.run(run)

@@ -1,0 +1,129 @@
+"""The worker on packages: what it reports when all goes well, when the model raises, and when it dies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import ZooPackage
+from tests.worker.support import saved, work
+
+pytestmark = pytest.mark.slow
+
+DIES = """
+import os, torch
+from torch.library import custom_op
+
+@custom_op("aotizoo::halve_rows", mutates_args=())
+def halve_rows(x: torch.Tensor) -> torch.Tensor:
+    os.abort()
+"""
+
+
+def test_a_good_call_reports_each_phase_and_the_same_outputs_each_time(
+    zoo: ZooPackage, tmp_path: Path
+) -> None:
+    """The phases come in order, and calls on equal inputs have equal checksums."""
+    package = zoo("ranker")
+    done = work(
+        tmp_path, "run", {"package": package, "inputs": package.with_name("ranker.inputs.pt"), "calls": 2}
+    )
+    assert done.finished.ok
+    names = [event["event"] for event in done.events]
+    assert [name for name in names if name in ("importing_torch", "loading", "loaded", "finished")] == [
+        "importing_torch",
+        "loading",
+        "loaded",
+        "finished",
+    ]
+    first, second = (event["outputs"][0] for event in done.all("called"))
+    assert first["shape"] == [8, 6, 4] and first["dtype"] == "float32"
+    assert first["checksum"] == second["checksum"]
+    assert first["nan"] == first["inf"] == 0 and 0 < first["min"] <= first["mean"] <= first["max"] < 1
+
+
+def test_saved_outputs_are_those_of_eager(zoo: ZooPackage, tmp_path: Path) -> None:
+    """What `run` saves equals what the exported program computes, by the worker's own comparison."""
+    package = zoo("ranker")
+    inputs = package.with_name("ranker.inputs.pt")
+    work(tmp_path, "run", {"package": package, "inputs": inputs, "save_outputs": tmp_path / "out.pt"})
+    done = work(
+        tmp_path,
+        "compare",
+        {
+            "expected": {"exported": package.with_name("ranker.exported.pt2")},
+            "actual": {"file": tmp_path / "out.pt"},
+            "inputs": inputs,
+        },
+    )
+    compared = done.last("compared")
+    assert compared is not None and compared["equal"] and compared["outputs"][0]["differing"] == 0
+
+
+def test_an_exception_of_the_model_is_told_with_its_phase_and_frames(zoo: ZooPackage, tmp_path: Path) -> None:
+    """An index assert that can be caught ends in `failed` during `calling`, with exit status 1."""
+    package = zoo("ranker")
+    done = work(tmp_path, "run", {"package": package, "inputs": package.with_name("ranker.bad-index.pt")})
+    failed = done.last("failed")
+    assert failed is not None and done.finished.returncode == 1
+    assert failed["during"] == "calling" and failed["type"] == "builtins.RuntimeError"
+    assert failed["text"].startswith("index out of bounds: 0 <= ")
+    assert (
+        failed["frames"][-1]["code"]
+        and "RuntimeError: index out of bounds" in done.finished.stderr.read_text()
+    )
+
+
+def test_nan_is_counted(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A NaN in an output is counted, and the run is otherwise a success."""
+    package = zoo("logarithm")
+    done = work(tmp_path, "run", {"package": package, "inputs": package.with_name("logarithm.bad-nan.pt")})
+    called = done.last("called")
+    assert done.finished.ok and called is not None and called["outputs"][0]["nan"] == 8
+
+
+def test_an_abort_leaves_what_was_known(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A process that dies inside the call still has told its inputs, and that the call had begun."""
+    (tmp_path / "dying_ops.py").write_text(DIES)
+    package = zoo("plugin")
+    request = {
+        "package": package,
+        "inputs": package.with_name("plugin.inputs.pt"),
+        "extra_imports": ["dying_ops"],
+    }
+    done = work(tmp_path, "run", request)
+    assert done.finished.signal == "SIGABRT"
+    assert done.phase == "calling"
+    given = done.last("given")
+    assert given is not None and given["leaves"][0]["shape"] == [8, 8]
+
+
+def test_a_keyword_dict_and_a_wrong_order_reach_the_right_inputs(zoo: ZooPackage, tmp_path: Path) -> None:
+    """{"args": ...} is taken apart into arguments; a file of one list is the arguments themselves."""
+    package = zoo("logarithm")
+    args = torch.load(package.with_name("logarithm.inputs.pt"), weights_only=True)
+    plain = work(tmp_path, "run", {"package": package, "inputs": saved(tmp_path, "list.pt", args)})
+    named = work(tmp_path, "run", {"package": package, "inputs": saved(tmp_path, "args.pt", {"args": args})})
+    first, second = plain.last("called"), named.last("called")
+    assert first is not None and second is not None
+    assert first["outputs"][0]["checksum"] == second["outputs"][0]["checksum"]
+
+
+def test_guards_that_the_package_dropped_are_checked_in_eager(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A batch outside the exported range is refused by the exported program, whatever the package does."""
+    exported = zoo("ranker").with_name("ranker.exported.pt2")
+    specs = [{"shape": [100, 6], "dtype": "int64", "low": 0, "high": 31}]
+    done = work(tmp_path, "eager", {"exported": exported, "inputs": specs})
+    failed = done.last("failed")
+    assert failed is not None and "<= 64" in failed["text"]
+
+
+def test_probe_knows_the_machine(tmp_path: Path) -> None:
+    """The probe tells versions, the ISA in the form of a package's metadata, and why there is no CUDA."""
+    done = work(tmp_path, "probe", {})
+    build, cpu, cuda = done.last("torch_build"), done.last("cpu"), done.last("cuda")
+    assert build is not None and build["version"] == torch.__version__
+    assert cpu is not None and cpu["isa"] == cpu["isa"].upper()
+    assert cuda is not None and (cuda["available"] or cuda["why"])
