@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import traceback
 from collections import deque
@@ -195,10 +196,11 @@ class Manager:
 
 async def _outcome(job: Job, work: Work) -> JobState:
     try:
-        result = await work(job)
+        # As JSON has it, so that the answer now and the one from disk later are the same: NaN becomes null.
+        result = json.loads((await work(job)).model_dump_json())
     except Exception as error:
         return job.state_as("failed", problem=_problem(job, error))
-    return job.state_as("finished", result=result.model_dump(mode="json"))
+    return job.state_as("finished", result=result)
 
 
 def _problem(job: Job, error: BaseException) -> Problem:

@@ -18,6 +18,7 @@ from mcp_server.jobs.private import locked, private_directory, storing, try_lock
 
 CAP_BYTES = 4 << 30
 CAP_JOBS = 500
+KEPT_JOBS = 4  # the newest, whatever their size: their results may not have been fetched yet
 SCHEME = "aoti-debug://jobs/"
 
 _JOB_ID = re.compile(r"job_[0-9a-f]{8}")
@@ -64,12 +65,18 @@ class Store:
     """The folders of all jobs of this user, of this server and of others on the same state directory."""
 
     def __init__(
-        self, root: Path | None = None, *, cap_bytes: int = CAP_BYTES, cap_jobs: int = CAP_JOBS
+        self,
+        root: Path | None = None,
+        *,
+        cap_bytes: int = CAP_BYTES,
+        cap_jobs: int = CAP_JOBS,
+        keep: int = KEPT_JOBS,
     ) -> None:
         self.root = private_directory(root or state_root())
         self.jobs = private_directory(self.root / "jobs")
         self._cap_bytes = cap_bytes
         self._cap_jobs = cap_jobs
+        self._keep = keep
 
     def create(self, kind: str) -> JobDirectory:
         """A new, empty folder, locked as running. Raises ProblemError when it cannot be stored."""
@@ -127,7 +134,7 @@ class Store:
         return path
 
     def sweep(self) -> list[str]:
-        """Remove the oldest jobs until both caps hold; never one that runs. The handles removed."""
+        """Remove the oldest jobs until both caps hold; never one that runs or is new. The handles removed."""
         with storing(self.jobs), self._exclusive():
             doomed = self._over_cap()
             for path in doomed:
@@ -140,12 +147,12 @@ class Store:
         sizes = {path: size_of(path) for path in self._by_age()}
         total, count = sum(sizes.values()), len(sizes)
         doomed = []
-        for path, size in sizes.items():
+        for path in list(sizes)[: max(0, count - self._keep)]:
             if total <= self._cap_bytes and count <= self._cap_jobs:
                 break
             if not self.is_running(self.find(path.name)):
                 doomed.append(path)
-                total, count = total - size, count - 1
+                total, count = total - sizes[path], count - 1
         return doomed
 
     def _by_age(self) -> list[Path]:

@@ -59,6 +59,18 @@ async def test_finished(manager: Manager) -> None:
     assert 0 <= state.wall_s < 5
 
 
+async def test_numbers_that_json_lacks(manager: Manager) -> None:
+    """NaN in a result is null at once, not only when the result is read again from disk."""
+
+    async def odd(job: Job) -> Cost:
+        return Cost(wall_s=float("nan"))
+
+    job = manager.start("odd", odd)
+    state = await manager.wait(job.id, 5)
+    assert state.result is not None and state.result["wall_s"] is None
+    assert await manager.wait(job.id, 0) == state
+
+
 async def test_running(manager: Manager) -> None:
     """Work that takes longer is running, and waiting for it takes no longer than asked."""
     job = manager.start("endless", endless)
@@ -205,7 +217,7 @@ async def test_progress_is_bounded(manager: Manager) -> None:
 
 async def test_old_jobs_make_room(tmp_path: Path) -> None:
     """After each job the store is swept; a swept handle is a clear error."""
-    async with Manager.open(Store(tmp_path / "state", cap_jobs=2)) as manager:
+    async with Manager.open(Store(tmp_path / "state", cap_jobs=2, keep=0)) as manager:
         states: list[JobState] = []
         for _ in range(4):
             states.append(await manager.wait(manager.start("quick", quick).id, 5))

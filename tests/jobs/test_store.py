@@ -151,7 +151,7 @@ def test_other_addresses(uri: str, store: Store) -> None:
 @settings(deadline=None, max_examples=50)  # real files, on a machine that may be busy
 def test_any_address_is_refused_or_inside(tmp_path_factory: pytest.TempPathFactory, relative: str) -> None:
     """No text after a real handle reads a file outside the job."""
-    store = Store(tmp_path_factory.getbasetemp() / "hypothesis-store", cap_jobs=1)
+    store = Store(tmp_path_factory.getbasetemp() / "hypothesis-store", cap_jobs=1, keep=0)
     job = finished(store)
     try:
         assert store.path_of(f"{SCHEME}{job.id}/{relative}").parent == job.path
@@ -204,7 +204,7 @@ def test_full_disk(tmp_path: Path) -> None:
 
 def test_sweep_removes_the_oldest(tmp_path: Path) -> None:
     """Beyond the cap the oldest jobs go first, however the clock was set."""
-    store = Store(tmp_path / "state", cap_bytes=300_000)
+    store = Store(tmp_path / "state", cap_bytes=300_000, keep=0)
     jobs = [finished(store, 100_000) for _ in range(4)]
     os.utime(jobs[0].path, (4e9, 4e9))
     assert store.sweep() == [jobs[0].id, jobs[1].id]
@@ -212,18 +212,25 @@ def test_sweep_removes_the_oldest(tmp_path: Path) -> None:
     assert sorted(path.name for path in store.jobs.iterdir()) == sorted(store.ids())
 
 
+def test_sweep_spares_the_newest(tmp_path: Path) -> None:
+    """The newest jobs stay even when each alone is too large: their results may not have been read yet."""
+    store = Store(tmp_path / "state", cap_bytes=10, keep=2)
+    jobs = [finished(store, 100_000) for _ in range(3)]
+    assert store.sweep() == [jobs[0].id]
+
+
 def test_sweep_by_count(tmp_path: Path) -> None:
     """Empty jobs do not pile up either."""
-    store = Store(tmp_path / "state", cap_jobs=2)
+    store = Store(tmp_path / "state", cap_jobs=2, keep=0)
     jobs = [finished(store) for _ in range(5)]
     assert store.sweep() == [job.id for job in jobs[:3]]
 
 
 def test_sweep_spares_running_jobs(tmp_path: Path) -> None:
     """A job that runs is never removed, also when another server sweeps."""
-    store = Store(tmp_path / "state", cap_jobs=0)
+    store = Store(tmp_path / "state", cap_jobs=0, keep=0)
     job = store.create("test")
-    assert Store(store.root, cap_jobs=0).sweep() == []
+    assert Store(store.root, cap_jobs=0, keep=0).sweep() == []
     assert store.is_running(store.find(job.id))
     job.release()
     assert not store.is_running(store.find(job.id))
@@ -232,7 +239,7 @@ def test_sweep_spares_running_jobs(tmp_path: Path) -> None:
 
 def test_sweep_does_not_follow_links(tmp_path: Path) -> None:
     """What a job's link points to is neither counted nor removed."""
-    store = Store(tmp_path / "state", cap_jobs=0)
+    store = Store(tmp_path / "state", cap_jobs=0, keep=0)
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "data").write_bytes(b"x" * 100_000)
@@ -245,7 +252,7 @@ def test_sweep_does_not_follow_links(tmp_path: Path) -> None:
 
 def test_half_made_job(tmp_path: Path) -> None:
     """A job whose server died while making it is swept like any other."""
-    store = Store(tmp_path / "state", cap_jobs=0)
+    store = Store(tmp_path / "state", cap_jobs=0, keep=0)
     (store.jobs / "job_00000001").mkdir()
     (store.jobs / "job_00000002").mkdir()
     (store.jobs / "job_00000002" / "job.json").write_text("{")
@@ -263,7 +270,7 @@ def test_two_servers_at_once(tmp_path: Path) -> None:
     """Jobs made and swept by several servers at a time get distinct handles and numbers."""
 
     def make(_: int) -> tuple[str, int]:
-        store = Store(tmp_path / "state", cap_jobs=3)
+        store = Store(tmp_path / "state", cap_jobs=3, keep=0)
         job = finished(store)
         store.sweep()
         return job.id, job.number
