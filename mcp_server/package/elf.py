@@ -117,7 +117,9 @@ def _address(elf: Any, name: str) -> int | None:
     if symbol is None:
         static = elf.get_section_by_name(".symtab")
         symbol = next(iter(static.get_symbol_by_name(name) or ()), None) if static is not None else None
-    return int(symbol.entry.st_value) if symbol is not None else None
+    if symbol is None or symbol.entry.st_shndx == "SHN_UNDEF":
+        return None
+    return int(symbol.entry.st_value)
 
 
 def _file_offset(elf: Any, address: int | None) -> int | None:

@@ -1,0 +1,253 @@
+"""Inputs against a package: every kind of difference, the known false alarms, and the package's own check."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_server.package.archive import open_package
+from mcp_server.package.inputs import read_signature
+from mcp_server.package.match import compare_inputs
+from mcp_server.package.mismatch import GivenTensor, Mismatch, contiguous_strides
+from mcp_server.package.signature import CompiledDim, CompiledInput, Signature, SymbolDefinition
+from mcp_server.package.structure import calling_order, compare_structure
+from mcp_server.package.treespec import TreeNode
+from tests.conftest import ZooPackage, torch_environment
+
+RECORDINGS = Path(__file__).resolve().parent.parent / "recordings"
+
+# Two inputs of one batch size, and a third with twice as many rows, as torch 2.13 would describe them.
+SIGNATURE = Signature(
+    inputs=(
+        CompiledInput(
+            0,
+            "arg0_1",
+            "args[0]",
+            "float32",
+            (CompiledDim(0, None, "s0", 2, 64), CompiledDim(1, 16)),
+            (16, 1),
+            "cpu",
+        ),
+        CompiledInput(1, "arg1_1", "args[1]", "int64", (CompiledDim(0, None, "s0", 2, 64),), (1,), "cpu"),
+        CompiledInput(
+            2,
+            "arg2_1",
+            None,
+            "float32",
+            (CompiledDim(0, 4), CompiledDim(1, None, "2*s0", 4, 128)),
+            ("2*s0", 1),
+            "cpu",
+        ),
+    ),
+    symbols=(SymbolDefinition("s0", "arg0_1", "size", 0),),
+)
+GOOD = (GivenTensor("float32", (8, 16)), GivenTensor("int64", (8,)), GivenTensor("float32", (4, 16)))
+
+
+def on_cuda(signature: Signature) -> Signature:
+    return replace(signature, inputs=tuple(replace(item, device_type="cuda") for item in signature.inputs))
+
+
+def single(*tensors: GivenTensor, signature: Signature = SIGNATURE) -> Mismatch:
+    """The one difference of these inputs."""
+    found = compare_inputs(signature, tensors)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def test_fitting_inputs_have_no_difference() -> None:
+    """Any batch in the range fits, with strides given or contiguous."""
+    assert compare_inputs(SIGNATURE, GOOD) == []
+    strided = (replace(GOOD[0], stride=(16, 1)), *GOOD[1:])
+    assert compare_inputs(SIGNATURE, strided) == []
+
+
+@pytest.mark.parametrize(
+    ("index", "change", "aspect", "category", "expected", "got"),
+    [
+        (0, {"device": "cuda:0"}, "device", "device_mismatch", "cpu", "cuda:0"),
+        (1, {"dtype": "torch.int32"}, "dtype", "input_mismatch", "int64", "int32"),
+        (0, {"shape": (8,)}, "rank", "input_mismatch", "2: [s0, 16]", "1: [8]"),
+        (0, {"shape": (8, 17)}, "size", "input_mismatch", "16", "17"),
+        (0, {"stride": (1, 8)}, "stride", "input_mismatch", "(16, 1)", "(1, 8)"),
+        (2, {"stride": (32, 2)}, "stride", "input_mismatch", "(16, 1)", "(32, 2)"),
+        (1, {"shape": (9,)}, "relation", "shape_out_of_range", "s0 = 8", "9"),
+        (2, {"shape": (4, 18)}, "relation", "shape_out_of_range", "2*s0 = 16", "18"),
+    ],
+)
+def test_one_difference(
+    index: int, change: dict[str, object], aspect: str, category: str, expected: str, got: str
+) -> None:
+    """Each kind of difference is found, alone, fatal, at its input, with a fix."""
+    tensors = [replace(t, **change) if i == index else t for i, t in enumerate(GOOD)]  # type: ignore[arg-type]
+    found = [m for m in compare_inputs(SIGNATURE, tensors) if m.aspect == aspect]
+    assert len(found) == 1 and found[0].severity == "fatal" and found[0].fix.action
+    mismatch = found[0]
+    assert (mismatch.category, mismatch.input_index) == (category, index)
+    assert (mismatch.expected, mismatch.got) == (expected, got)
+    assert SIGNATURE.inputs[index].label in mismatch.sentence
+
+
+def test_a_wrong_count_is_told_alone() -> None:
+    """With a tensor too few nothing else can be compared: positions may have shifted."""
+    mismatch = single(*GOOD[:2])
+    assert (mismatch.aspect, mismatch.got, mismatch.severity) == ("count", "2", "fatal")
+
+
+def test_exchanged_inputs_are_recognised() -> None:
+    """Two inputs in each other's place: that is said first."""
+    first = compare_inputs(SIGNATURE, (GOOD[1], GOOD[0], GOOD[2]))[0]
+    assert (first.aspect, first.expected, first.got) == ("order", "args[0], args[1]", "args[1], args[0]")
+
+
+def batch(size: int, signature: Signature = SIGNATURE) -> list[Mismatch]:
+    device = signature.inputs[0].device_type or "cpu"
+    tensors = (
+        GivenTensor("float32", (size, 16), device=device),
+        GivenTensor("int64", (size,), device=device),
+        GivenTensor("float32", (4, 2 * size), device=device),
+    )
+    return [m for m in compare_inputs(signature, tensors) if m.aspect == "range"]
+
+
+def test_a_batch_of_one_may_be_right() -> None:
+    """Export raises every lower bound to 2, in expressions too: below it is suspicious, on any device."""
+    assert [m.severity for m in batch(1)] == ["suspicious"] * 3
+    assert [m.severity for m in batch(1, on_cuda(SIGNATURE))] == ["suspicious"] * 3
+    higher = CompiledDim(0, None, "s0", 5, 64)
+    raised = replace(SIGNATURE.inputs[0], dims=(higher, CompiledDim(1, 16)))
+    mismatch = single(GivenTensor("float32", (4, 16)), signature=Signature((raised,)))
+    assert (mismatch.severity, mismatch.expected, mismatch.dim) == ("fatal", "5..64", 0)
+
+
+def test_an_upper_bound_of_the_cpu_may_be_the_generators() -> None:
+    """4096 // k on the CPU is suspicious; any bound on CUDA, and other bounds on the CPU, are certain."""
+    assert {m.severity for m in batch(65)} == {"suspicious"}
+    assert {m.severity for m in batch(65, on_cuda(SIGNATURE))} == {"fatal"}
+    odd = replace(SIGNATURE.inputs[0], dims=(CompiledDim(0, None, "s0", 2, 1000), CompiledDim(1, 16)))
+    assert single(GivenTensor("float32", (1001, 16)), signature=Signature((odd,))).severity == "fatal"
+
+
+def test_strides_of_dimensions_of_size_one_are_harmless() -> None:
+    """The run-time check refuses them, kernels never step along them."""
+    item = CompiledInput(0, "a", None, "float32", (CompiledDim(0, 1), CompiledDim(1, 8)), (8, 1), "cpu")
+    mismatch = single(GivenTensor("float32", (1, 8), (64, 1)), signature=Signature((item,)))
+    assert mismatch.severity == "suspicious" and "AOTI_RUNTIME_CHECK_INPUTS" in mismatch.sentence
+
+
+def test_a_compiled_transpose_is_copied_not_made_contiguous() -> None:
+    """Where the compiled strides are not contiguous, the fix asks for those strides."""
+    item = CompiledInput(0, "a", None, "float32", (CompiledDim(0, 4), CompiledDim(1, 8)), (1, 4), "cpu")
+    mismatch = single(GivenTensor("float32", (4, 8)), signature=Signature((item,)))
+    assert mismatch.fix.after is not None and "empty_strided([4, 8], (1, 4)" in mismatch.fix.after
+
+
+def test_several_devices_are_a_hint() -> None:
+    """The device index is compared by nothing; it is a hint only."""
+    tensors = [replace(t, device=f"cuda:{i % 2}") for i, t in enumerate(GOOD)]
+    assert single(*tensors, signature=on_cuda(SIGNATURE)).aspect == "device_index"
+    same = [replace(t, device="cuda:1") for t in GOOD]
+    assert compare_inputs(on_cuda(SIGNATURE), same) == []
+    (loaded_elsewhere,) = compare_inputs(on_cuda(SIGNATURE), same, device_index=0)
+    assert loaded_elsewhere.severity == "suspicious" and loaded_elsewhere.got == "cuda:0, cuda:1"
+
+
+def test_an_odd_size_for_an_older_torch() -> None:
+    """A size from which the symbol comes out as a fraction, though the expression is not written down."""
+    signature = read_signature((RECORDINGS / "wrapper-cuda-2.11-plugin.cpp").read_text())
+    mismatch = single(GivenTensor("float32", (7, 8), device="cuda:0"), signature=signature)
+    assert (mismatch.aspect, mismatch.expected) == ("relation", "a multiple of 2")
+    low = single(GivenTensor("float32", (2, 8), device="cuda:0"), signature=signature)
+    assert (low.aspect, low.severity) == ("range", "suspicious")
+
+
+LEAF = TreeNode(None)
+FEATURES = TreeNode("builtins.dict", ("user", "item"), (LEAF, LEAF))
+
+
+def with_tree(args: tuple[TreeNode, ...], names: tuple[str, ...] = ()) -> Signature:
+    kwargs = TreeNode("builtins.dict", names, (LEAF,) * len(names))
+    return Signature(in_spec=TreeNode("builtins.tuple", (), (TreeNode("builtins.tuple", (), args), kwargs)))
+
+
+def test_reordered_keys_swap_values_silently() -> None:
+    """Another order of keys is found though every shape fits; the exported order and a flat list are fine."""
+    signature = with_tree((FEATURES,))
+    assert compare_structure(signature, ["args[0]['user']", "args[0]['item']"]) == []
+    assert compare_structure(signature, ["args[0]", "args[1]"]) == []
+    (swapped,) = compare_structure(signature, ["args[0]['item']", "args[0]['user']"])
+    assert (swapped.aspect, swapped.severity, swapped.input_index) == ("structure", "fatal", 0)
+    (unknown,) = compare_structure(signature, ["args[0]['user']", "args[0]['items']"])
+    assert "missing args[0]['item'], unknown args[0]['items']" in unknown.sentence
+
+
+def test_keyword_arguments_come_in_any_order() -> None:
+    """The loader sorts keyword arguments; one dictionary of tensors may stand for them."""
+    signature = with_tree((LEAF,), ("mask", "scale"))
+    assert compare_structure(signature, ["args[0]", "kwargs['scale']", "kwargs['mask']"]) == []
+    assert calling_order(signature, ["args[0]", "kwargs['scale']", "kwargs['mask']"]) == (0, 2, 1)
+    only_keywords = with_tree((), ("mask", "scale"))
+    assert compare_structure(only_keywords, ["args[0]['scale']", "args[0]['mask']"]) == []
+    assert calling_order(only_keywords, ["args[0]['scale']", "args[0]['mask']"]) == (1, 0)
+
+
+CHECK_SCRIPT = """
+import json, sys, torch
+torch.set_num_threads(1)
+loader = torch._C._aoti.AOTIModelPackageLoader(sys.argv[1], "model", False, 1, -1)
+for tensors in json.loads(sys.argv[2]):
+    made = [torch.zeros(4096, dtype=getattr(torch, d)).as_strided(size, step) for d, size, step in tensors]
+    try:
+        loader.run(made)
+        print("ok")
+    except RuntimeError as error:
+        print(str(error).splitlines()[0])
+"""
+
+CALLS: list[list[GivenTensor]] = [
+    [GivenTensor("float32", (8, 16)), GivenTensor("float32", (8, 16))],
+    [GivenTensor("float32", (64, 16)), GivenTensor("float32", (64, 16))],
+    [GivenTensor("float32", (2, 16)), GivenTensor("float32", (2, 16))],
+    [GivenTensor("float64", (8, 16)), GivenTensor("float32", (8, 16))],
+    [GivenTensor("float32", (8, 16)), GivenTensor("int32", (8, 16))],
+    [GivenTensor("float32", (8, 17)), GivenTensor("float32", (8, 16))],
+    [GivenTensor("float32", (65, 16)), GivenTensor("float32", (65, 16))],
+    [GivenTensor("float32", (1, 16)), GivenTensor("float32", (1, 16))],
+    [GivenTensor("float32", (8, 16), (1, 8)), GivenTensor("float32", (8, 16))],
+    [GivenTensor("float32", (8, 16)), GivenTensor("float32", (9, 16))],
+]
+
+
+@pytest.mark.slow
+def test_agrees_with_the_check_of_the_package(zoo: ZooPackage) -> None:
+    """AOTI_RUNTIME_CHECK_INPUTS refuses exactly the calls in which a difference is found (torch 2.13)."""
+    package = zoo("logarithm")
+    calls = [[(t.dtype, t.shape, t.strides) for t in call] for call in CALLS]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", CHECK_SCRIPT, str(package), json.dumps(calls)],
+        env={**torch_environment(), "AOTI_RUNTIME_CHECK_INPUTS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    refused = [line != "ok" for line in done.stdout.splitlines()]
+    signature = open_package(package).signature
+    assert [bool(compare_inputs(signature, call)) for call in CALLS] == refused
+    assert refused == [False] * 3 + [True] * 7
+
+
+@given(st.lists(st.integers(0, 9), max_size=5))
+def test_contiguous_strides_address_each_element_once(shape: list[int]) -> None:
+    """Row-major strides map the elements onto 0..numel-1."""
+    offsets = {0} if 0 not in shape else set()
+    for size, stride in zip(shape, contiguous_strides(shape), strict=True):
+        offsets = {offset + i * stride for offset in offsets for i in range(size)} if offsets else offsets
+    numel = GivenTensor("float32", tuple(shape)).numel
+    assert offsets == set(range(numel))
