@@ -25,7 +25,9 @@ OPERATIONS = {
     "eager": "eager",
     "compare": "compare",
     "replay": "replay",
+    "index_values": "index_values",
     "observe": "observe",
+    "describe_files": "describe_files",
 }
 
 

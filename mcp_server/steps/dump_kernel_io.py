@@ -1,0 +1,134 @@
+"""`dump_kernel_io`: what chosen launches read and wrote, the first bad value, and who brought it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import TypeAdapter
+
+from mcp_server.errors import ProblemError
+from mcp_server.model import Artifact, ExportedWorkload, PackageWorkload
+from mcp_server.package.archive import open_package
+from mcp_server.package.wrapper import read_wrapper
+from mcp_server.steps.compile_with_flags import compile_with_flags
+from mcp_server.steps.context import Context
+from mcp_server.steps.failure import read_failure
+from mcp_server.steps.first_bad import Model, find_first_bad
+from mcp_server.steps.kernel_choice import Choice
+from mcp_server.steps.kernel_io import Backend, KernelIO, LaunchValues
+from mcp_server.steps.kernel_io_table import table
+from mcp_server.steps.printer_backend import FILTER, FLAG, Level, level_of, run_printer
+from mcp_server.steps.probe_backend import Seen, observe
+from mcp_server.steps.requests import INPUTS_HELP
+
+SHOWN = 24
+_LAUNCHES = TypeAdapter(list[LaunchValues])
+
+
+async def dump_kernel_io(
+    context: Context,
+    workload: PackageWorkload | ExportedWorkload,
+    choice: Choice | None = None,
+    *,
+    backend: Literal["auto", "probes", "printer"] = "auto",
+    level: Level = "2",
+    save: bool = False,
+    stop_at_first_bad: bool = False,
+    shown: int = SHOWN,
+) -> KernelIO:
+    """Run the call once and look at the chosen launches, by default at all.
+
+    Launch probes are preferred: they see every tensor and need no recompile. The value printer is taken when
+    it is asked for (at `level`), or when a package that has one cannot be rebuilt. An exported program is
+    compiled first, with provenance. `save` and `stop_at_first_bad` are for probes. A call that fails is a
+    result. Raises ProblemError for a wrong choice, missing inputs, and a package that neither way can show.
+    """
+    choice = choice or Choice()
+    if workload.inputs is None:
+        raise ProblemError("looking at kernels needs inputs", allowed=INPUTS_HELP)
+    if backend == "printer" and (save or stop_at_first_bad):
+        raise ProblemError("save and stop_at_first_bad need backend probes", allowed="printer level 1 saves")
+    compiled = await _compiled(context, workload, choice, level if backend == "printer" else None)
+    model = _model(compiled)
+    choice = choice.checked(model.wrapper)
+    if backend == "printer":
+        seen = await run_printer(context, compiled, model, level)
+        return _result(context, seen, model, choice, "printer", "asked for", shown)
+    try:
+        seen = await observe(context, compiled, model, choice, save=save, stop=stop_at_first_bad)
+    except ProblemError as problem:
+        has = level_of(model.package)
+        if backend == "probes" or has is None:
+            raise
+        seen = await run_printer(context, compiled, model, has)
+        return _result(context, seen, model, choice, "printer", f"no probes: {problem}", shown)
+    return _result(context, seen, model, choice, "probes", "every tensor, no recompile", shown)
+
+
+def _model(workload: PackageWorkload) -> Model:
+    package = open_package(workload.package, workload.model_name)
+    return Model(package, read_wrapper(package.wrapper_text, package.kernel_text))
+
+
+async def _compiled(
+    context: Context, workload: PackageWorkload | ExportedWorkload, choice: Choice, level: Level | None
+) -> PackageWorkload:
+    """The package to run; an exported program is compiled with provenance, and the printer if asked for."""
+    if isinstance(workload, PackageWorkload):
+        return workload
+    flags: dict[str, object] = {"INDUCTOR_PROVENANCE": 1}
+    if level is not None:
+        flags[FLAG] = level
+    if level == "2" and choice.kernels:
+        flags[FILTER] = ",".join(choice.kernels)
+    made = await compile_with_flags(context, workload, flags)
+    if made.package is None:
+        raise ProblemError(
+            "the exported program does not compile",
+            value=made.failure.text if made.failure else "",
+            next_call="compile_with_flags, or diagnose",
+        )
+    shared = workload.model_dump(include={"env", "python", "cwd", "timeout_s", "extra_imports"})
+    return PackageWorkload(package=made.package.path, inputs=workload.inputs, **shared)
+
+
+def _result(
+    context: Context, seen: Seen, model: Model, choice: Choice, backend: Backend, why: str, shown: int
+) -> KernelIO:
+    launches = choice.of(seen.launches)
+    ranked = sorted(launches, key=lambda launch: not launch.bad)
+    returned = seen.run.last("called") is not None
+    return KernelIO(
+        backend=backend,
+        why=why,
+        returned=returned,
+        first_bad=find_first_bad(seen.launches, model),
+        last_launch="" if returned else seen.last_launch or _open(seen.launches),
+        launches=ranked[:shown],
+        seen=len(launches),
+        left_out=max(0, len(launches) - shown),
+        notes=seen.notes,
+        failure=read_failure(seen.run.finished),
+        table=_write(context, seen.run.directory / "kernel_io.txt", table(launches), "table of all launches"),
+        json_file=_write(context, seen.run.directory / "kernel_io.json", _json(launches), "all launches"),
+        log=context.artifact(seen.run.finished.output, "output of the run"),
+        cost=context.cost.cost(),
+    )
+
+
+def _open(launches: list[LaunchValues]) -> str:
+    """The launch of which nothing was seen afterwards, when the call did not return."""
+    last = launches[-1] if launches else None
+    if last is None or any(argument.when == "after" for argument in last.arguments):
+        return ""
+    return last.kernel
+
+
+def _json(launches: list[LaunchValues]) -> str:
+    return _LAUNCHES.dump_json(launches, indent=1).decode()
+
+
+def _write(context: Context, path: Path, text: str, what: str) -> Artifact:
+    path.write_text(text, encoding="utf-8")
+    return context.artifact(path, what)

@@ -1,0 +1,142 @@
+"""Kernel I/O through launch probes: the package rebuilt from its own wrapper, then observed in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mcp_server.instrument.build import instrument
+from mcp_server.instrument.types import Instrumented, Options
+from mcp_server.model import PackageWorkload
+from mcp_server.package.launches import TENSORS
+from mcp_server.steps.context import Context, Event, WorkerRun
+from mcp_server.steps.first_bad import Model
+from mcp_server.steps.index_bounds import IndexBound, find_bounds
+from mcp_server.steps.kernel_choice import Choice
+from mcp_server.steps.kernel_io import ArgumentValues, LaunchValues, bad_element, measured
+from mcp_server.steps.requests import run_request
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a backend saw: launches in the order of the call, what it cannot show, and the run."""
+
+    launches: list[LaunchValues]
+    notes: list[str]
+    run: WorkerRun
+    last_launch: str = ""
+
+
+async def observe(
+    context: Context, workload: PackageWorkload, model: Model, choice: Choice, *, save: bool, stop: bool
+) -> Seen:
+    """Rebuild and run once. Raises ProblemError when the package cannot be rebuilt."""
+    python = context.python_for(workload)
+    instrumented = await instrument(workload.package, Options(), context, python=python)
+    bounds = find_bounds(model.package, model.wrapper)
+    directory = context.fresh("observe")
+    done = await context.worker(
+        "observe",
+        {
+            **run_request(workload),
+            **_chosen(choice),
+            "package": instrumented.package,
+            "skip_before": unset_arguments(model),
+            "bounds": [{"name": b.name, "launch": b.launch, "low": b.low, "high": b.high} for b in bounds],
+            "save": _folder(directory) if save else None,
+            "stop_at_first_bad": stop,
+        },
+        directory=directory,
+        env={**workload.env, **_preload(instrumented)},
+        python=python,
+        cwd=workload.cwd,
+        timeout_s=workload.timeout_s,
+    )
+    launches = read_events(context, done.all("argument"), model, bounds)
+    return Seen(launches, _notes(instrumented, done, model.package.model_name), done)
+
+
+def _chosen(choice: Choice) -> dict[str, Any]:
+    """Only what is asked for is a restriction."""
+    asked = {"launches": choice.launches, "kernels": choice.kernels, "names": choice.buffers}
+    return {name: list(value) for name, value in asked.items() if value}
+
+
+def _folder(directory: Path) -> Path:
+    folder = directory / "tensors"
+    folder.mkdir()
+    return folder
+
+
+def _preload(instrumented: Instrumented) -> dict[str, str]:
+    return {"LD_PRELOAD": " ".join(instrumented.preload)} if instrumented.preload else {}
+
+
+def unset_arguments(model: Model) -> dict[int, list[str]]:
+    """By launch, the tensors that nothing has written before it: what they hold means nothing."""
+    flow = model.flow
+    found: dict[int, list[str]] = {}
+    for launch in model.wrapper.launches:
+        for name in {a.target for a in launch.arguments if a.kind in TENSORS and a.target}:
+            reached = flow.backward(name, launch.index)
+            if not (reached.steps or reached.inputs or reached.constants):
+                found.setdefault(launch.index, []).append(name)
+    return found
+
+
+def read_events(
+    context: Context, events: Iterable[Event], model: Model, bounds: Iterable[IndexBound]
+) -> list[LaunchValues]:
+    """The worker's events, grouped by launch in the order of the call."""
+    by_place = {(bound.name, bound.launch): bound.text for bound in bounds}
+    grouped: dict[tuple[int, int], list[Event]] = {}
+    for event in events:
+        grouped.setdefault((event["run"], event["sequence"]), []).append(event)
+    return [_launch(context, group, model, by_place) for group in grouped.values()]
+
+
+def _launch(
+    context: Context, events: list[Event], model: Model, bounds: Mapping[tuple[str, int], str]
+) -> LaunchValues:
+    first = events[0]
+    number = int(first["launch"])
+    arguments = [_argument(context, e, bounds.get((e["name"], number), "")) for e in events]
+    known = model.launch(number)
+    tensors = {a.target for a in known.tensors if a.target} if known else set()
+    return LaunchValues(
+        kernel=str(first["kernel"]),
+        sequence=int(first["sequence"]),
+        launch=number,
+        arguments=arguments,
+        not_shown=sorted(tensors - {a.name for a in arguments}),
+        locations=model.locations(number),
+    )
+
+
+def _argument(context: Context, event: Event, bound: str) -> ArgumentValues:
+    saved = event.get("saved")
+    return ArgumentValues(
+        name=event["name"],
+        when=event["phase"],
+        role=event["role"],
+        parameter=event["parameter"],
+        value=str(event.get("value", "")),
+        bound=bound,
+        outside=bad_element(event.get("outside")),
+        saved=context.artifact(Path(saved), "tensor") if saved else None,
+        **measured(event),
+    )
+
+
+def _notes(instrumented: Instrumented, done: WorkerRun, model: str) -> list[str]:
+    """What was not seen, and why."""
+    skipped = [
+        f"launch {s.launch} ({s.kernel}) has no probes: {s.reason}"
+        for s in instrumented.skipped
+        if s.model == model
+    ]
+    failed = [f"the observer failed: {e['text'].splitlines()[-1]}" for e in done.all("observer_failed")]
+    left = [f"{e['arguments']} arguments were left out: too many events" for e in done.all("left_out")]
+    return [*instrumented.notes, *skipped, *failed, *left]
