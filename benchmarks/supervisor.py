@@ -1,10 +1,12 @@
 """What the supervisor adds to each child: `python -m benchmarks.supervisor [ROUNDS]` prints medians in ms.
 
-The same program is started plainly and under `jobs.run`, in turns, so that load on the machine hits both.
+The same program is started plainly and under `jobs.run`, in turns, so that load on the machine hits both; the
+figure still grows with load, since starting an interpreter is all processor time.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -45,7 +47,9 @@ async def main(rounds: int) -> None:
             for _ in range(rounds)
         ]
     bare, full = (statistics.median(column) for column in zip(*both, strict=True))
-    print(f"plain {bare:.1f} ms, supervised {full:.1f} ms")
+    print(
+        f"plain {bare:.1f} ms, supervised {full:.1f} ms, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    )
     print(f"overhead {full - bare:.1f} ms (limit {LIMIT_MS:g} ms)")
 
 

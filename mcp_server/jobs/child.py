@@ -52,15 +52,7 @@ class Child:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(SUPERVISOR), str(theirs.fileno()), "--", *argv],
-                    stdin=subprocess.DEVNULL,
-                    stdout=stdout,
-                    stderr=stderr,
-                    env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
-                    pass_fds=(theirs.fileno(), *keep_fds),
-                    start_new_session=True,
-                )
+                process = spawn(argv, theirs.fileno(), stdout, stderr, keep_fds)
         except OSError as error:
             ours.close()
             raise ProblemError(f"cannot start a process: {error.strerror}", value=argv[0]) from error
@@ -116,6 +108,21 @@ class Child:
         for line in self._heard.decode().splitlines():
             report = heard(report, line.split())
         return report
+
+
+def spawn(
+    argv: Sequence[str], lifeline: int, stdout: int, stderr: int, keep_fds: Sequence[int]
+) -> subprocess.Popen[bytes]:
+    """The supervisor as a process, in a session of its own: a terminal's Ctrl-C is not for it."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", str(SUPERVISOR), str(lifeline), "--", *argv],
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
+        pass_fds=(lifeline, *keep_fds),
+        start_new_session=True,
+    )
 
 
 def checked(argv: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import Child
-from mcp_server.jobs.endings import Stop, decode, oom_kill_count, survivors
+from mcp_server.jobs.endings import Decoded, Stop, decode, oom_kill_count, survivors
 from mcp_server.jobs.environment import child_environment
 from mcp_server.jobs.gpus import device_names, leased
 from mcp_server.jobs.output import Capture
@@ -70,8 +70,11 @@ async def _run(
         stop = await _see_through(child, capture, command.timeout_s, mark)
         wall_s = time.monotonic() - started
     limit = f"did not end within {command.timeout_s:g} s" if stop == "timeout" else ""
-    report = child.report()
-    ended = decode(report, stop, limit=limit, oom_kills=oom_kill_count() - kills)
+    ended = decode(child.report(), stop, limit=limit, oom_kills=oom_kill_count() - kills)
+    return _finished(ended, capture, wall_s, survivors(child.report()))
+
+
+def _finished(ended: Decoded, capture: Capture, wall_s: float, left: str) -> Finished:
     return Finished(
         ending=ended.ending,
         returncode=ended.returncode,
@@ -81,7 +84,7 @@ async def _run(
         stdout=capture.paths["stdout"],
         stderr=capture.paths["stderr"],
         dropped_bytes=capture.dropped,
-        note="; ".join(filter(None, (ended.note, survivors(report), capture.note))),
+        note="; ".join(filter(None, (ended.note, left, capture.note))),
     )
 
 
