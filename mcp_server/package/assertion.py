@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from mcp_server.package.bounds import Bound, plain, resolve_bound
 from mcp_server.package.constants import CompiledConstant
@@ -107,26 +108,41 @@ class Tracer:
     constants: Sequence[CompiledConstant] = ()
     information: Mapping[str, object] = field(default_factory=dict)
     kernels_of_file: FindKernels | None = None
+    flow: Dataflow | None = None
 
     def trace(self, assertion: Assertion) -> tuple[Candidate, ...]:
         """Every launch that the assertion fits, in execution order; empty when no kernel holds it."""
-        flow = Dataflow(self.wrapper.run)
-        holders = self._holders(assertion)
-        return tuple(
-            self._candidate(launch, kernel, check, flow)
-            for launch in self.wrapper.launches
-            for kernel, check in holders
-            if launch.kernel == kernel.name
-        )
+        found = [
+            self._candidate(self.wrapper.launches[number], kernel, check)
+            for kernel, check in self._holders(assertion)
+            for number in self._launched.get(kernel.name, [])
+        ]
+        return tuple(sorted(found, key=lambda candidate: (candidate.launch.index, candidate.check.line)))
+
+    @cached_property
+    def _flow(self) -> Dataflow:
+        return self.flow or Dataflow(self.wrapper.run)
+
+    @cached_property
+    def _launched(self) -> dict[str, list[int]]:
+        """Launch numbers of each kernel."""
+        found: dict[str, list[int]] = {}
+        for launch in self.wrapper.launches:
+            found.setdefault(launch.kernel, []).append(launch.index)
+        return found
+
+    @cached_property
+    def _checks(self) -> dict[str, list[tuple[Kernel, IndexAssert]]]:
+        """Every index assert of the package, by its condition."""
+        found: dict[str, list[tuple[Kernel, IndexAssert]]] = {}
+        for kernel in self.wrapper.kernels.values():
+            for check in find_asserts(kernel.source):
+                found.setdefault(plain(check.text), []).append((kernel, check))
+        return found
 
     def _holders(self, assertion: Assertion) -> list[tuple[Kernel, IndexAssert]]:
         """Kernels with that very check, narrowed by kernel, line and file as far as something is left."""
-        found = [
-            (kernel, check)
-            for kernel in self.wrapper.kernels.values()
-            for check in find_asserts(kernel.source)
-            if plain(check.text) == assertion.condition
-        ]
+        found = self._checks.get(assertion.condition, [])
         named = [(k, c) for k, c in found if assertion.kernel in (None, k.name, k.symbol)]
         placed = [(k, c) for k, c in named or found if assertion.line in (None, generated_line(k, c))]
         return self._in_file(placed or named or found, assertion)
@@ -139,7 +155,7 @@ class Tracer:
         names = self.kernels_of_file(assertion.file)
         return [(k, c) for k, c in found if k.name in names] or found
 
-    def _candidate(self, launch: Launch, kernel: Kernel, check: IndexAssert, flow: Dataflow) -> Candidate:
+    def _candidate(self, launch: Launch, kernel: Kernel, check: IndexAssert) -> Candidate:
         tensors = {a.name for a in launch.tensors}
         scalars = {a.name for a in launch.arguments if a.name and not a.is_tensor}
         trace = trace_value(kernel.source, check.variable, check.line, tensors, scalars)
@@ -155,15 +171,17 @@ class Tracer:
             source_location(kernel, check.line),
             bound,
             trace,
-            tuple(self._source(load, by_name[load.parameter], launch, flow) for load in trace.loads),
+            tuple(self._source(load, by_name[load.parameter], launch) for load in trace.loads),
             tuple(dict.fromkeys(self.label(by_name[load.parameter].target) for load in indexed)),
             read_provenance(launch, self.information),
         )
 
-    def _source(self, load: Load, argument: Argument, launch: Launch, flow: Dataflow) -> IndexSource:
+    def _source(self, load: Load, argument: Argument, launch: Launch) -> IndexSource:
         name = argument.target or ""
-        behind = flow.backward(name, launch.index)
-        producers = tuple(s.launch for s in flow.last_writers(name, launch.index) if s.launch is not None)
+        behind = self._flow.backward(name, launch.index)
+        producers = tuple(
+            s.launch for s in self._flow.last_writers(name, launch.index) if s.launch is not None
+        )
         kind = "input" if not producers and len(behind.inputs) == 1 else argument.kind
         inputs = tuple(self.label(n) for n in behind.inputs)
         label = inputs[0] if kind == "input" and inputs else self.label(name)

@@ -1,4 +1,8 @@
-"""What a query about a package answers: plain records, one kind for each kind of thing."""
+"""What a query about a package answers: plain records, one kind for each kind of thing.
+
+Lists of numbers are cut to their first 100 (of what computed a tensor: the last 100); the counts beside
+them are complete.
+"""
 
 from __future__ import annotations
 
@@ -74,6 +78,7 @@ class BufferFact(Record):
     written_by: list[int] = Field(default_factory=list)
     read_by: list[int] = Field(default_factory=list)
     computed_by: list[int] = Field(default_factory=list)
+    computed_by_launches: int = 0
     from_inputs: list[str] = Field(default_factory=list)
     from_constants: list[str] = Field(default_factory=list)
     never_set: list[str] = Field(default_factory=list)
@@ -90,7 +95,9 @@ class SymbolFact(Record):
     meaning: str
     known_only_at_run_time: bool
     lines: list[int]
+    used_on_lines: int
     launches: list[int]
+    used_by_launches: int
 
 
 class InputFact(Record):
@@ -106,6 +113,7 @@ class InputFact(Record):
     read_by: list[int] = Field(default_factory=list)
     written_by: list[int] = Field(default_factory=list)
     reaches: list[int] = Field(default_factory=list)
+    reaches_launches: int = 0
     reaches_outputs: list[int] = Field(default_factory=list)
 
 

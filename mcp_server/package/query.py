@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from mcp_server.errors import ProblemError
@@ -28,6 +27,7 @@ from mcp_server.package.symbols import Symbol
 from mcp_server.package.view import PackageView
 
 _LISTED = 12
+_NAMES = 100
 
 
 def launch_facts(view: PackageView, numbers: Iterable[int], *, brief: bool = False) -> list[LaunchFact]:
@@ -151,12 +151,13 @@ def buffer_fact(view: PackageView, name: str) -> BufferFact:
         dtype=buffer.dtype or "",
         device=buffer.device or "",
         base=buffer.base or "",
-        shares_memory_with=_sharing(view, buffer),
-        written_by=view.writers.get(buffer.storage, []),
-        read_by=view.readers.get(buffer.storage, []),
-        computed_by=list(behind.launches),
+        shares_memory_with=[n for n in view.sharing[buffer.storage] if n != name][:_NAMES],
+        written_by=view.writers.get(buffer.storage, [])[:_NAMES],
+        read_by=view.readers.get(buffer.storage, [])[:_NAMES],
+        computed_by=list(behind.launches[-_NAMES:]),
+        computed_by_launches=len(behind.launches),
         from_inputs=[view.label(n) for n in behind.inputs],
-        from_constants=[view.label(n) for n in behind.constants],
+        from_constants=[view.label(n) for n in behind.constants[:_LISTED]],
         never_set=list(behind.unset),
         freed_at_line=view.wrapper.run.freed.get(name),
     )
@@ -164,17 +165,12 @@ def buffer_fact(view: PackageView, name: str) -> BufferFact:
 
 def _last_use(view: PackageView, buffer: Buffer) -> int | None:
     """The last launch that reads a variable by this very name; None when it lives to the end."""
-    reads = [launch.index for launch in view.wrapper.launches if buffer.name in launch.reads]
-    writes = [launch.index for launch in view.wrapper.launches if buffer.name in launch.writes]
+    reads = view.readers_of_name.get(buffer.name, [])
+    writes = view.writers_of_name.get(buffer.name, [])
     if reads and (not writes or reads[-1] > writes[-1]):
         return reads[-1]
     following = writes[-1] + 1 if writes else None
     return following if following is not None and following < len(view.wrapper.launches) else None
-
-
-def _sharing(view: PackageView, buffer: Buffer) -> list[str]:
-    others = view.wrapper.buffers.values()
-    return [b.name for b in others if b.storage == buffer.storage and b.name != buffer.name]
 
 
 def _listed(parts: tuple[str, ...] | None) -> str:
@@ -194,14 +190,11 @@ def symbol_fact(view: PackageView, name: str) -> SymbolFact:
         line=symbol.line,
         meaning=_meaning(view, symbol),
         known_only_at_run_time=symbol.unbacked or symbol.kind == "value",
-        lines=list(lines),
-        launches=[n.index for n in view.wrapper.launches if _mentions(n, name)],
+        lines=list(lines[:_NAMES]),
+        used_on_lines=len(lines),
+        launches=view.launches_naming.get(name, [])[:_NAMES],
+        used_by_launches=len(view.launches_naming.get(name, [])),
     )
-
-
-def _mentions(launch: Launch, name: str) -> bool:
-    pattern = re.compile(rf"\b{re.escape(name)}\b")
-    return any(pattern.search(argument.expression) for argument in launch.arguments)
 
 
 def _meaning(view: PackageView, symbol: Symbol) -> str:
@@ -236,9 +229,10 @@ def _input_fact(view: PackageView, compiled: CompiledInput) -> InputFact:
             for d in compiled.dims
             if d.lower is not None or d.upper is not None
         ],
-        read_by=view.readers.get(buffer.storage, []) if buffer else [],
-        written_by=view.writers.get(buffer.storage, []) if buffer else [],
-        reaches=list(ahead.launches),
+        read_by=view.readers.get(buffer.storage, [])[:_NAMES] if buffer else [],
+        written_by=view.writers.get(buffer.storage, [])[:_NAMES] if buffer else [],
+        reaches=list(ahead.launches[:_NAMES]),
+        reaches_launches=len(ahead.launches),
         reaches_outputs=list(ahead.outputs),
     )
 
@@ -265,8 +259,8 @@ def _constant_fact(view: PackageView, constant: CompiledConstant) -> ConstantFac
         dtype=constant.dtype,
         shape=list(constant.shape),
         kind=constant.kind,
-        read_by=view.readers.get(buffer.storage, []) if buffer else [],
-        written_by=view.writers.get(buffer.storage, []) if buffer else [],
+        read_by=view.readers.get(buffer.storage, [])[:_NAMES] if buffer else [],
+        written_by=view.writers.get(buffer.storage, [])[:_NAMES] if buffer else [],
     )
 
 

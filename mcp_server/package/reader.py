@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from mcp_server.package.calls import add_transfer, handle_call
 from mcp_server.package.expressions import braced, read_call, read_reference
+from mcp_server.package.launches import Notes
 from mcp_server.package.scope import Scope
 from mcp_server.package.statements import Statement, split_body
 from mcp_server.package.symbols import define, names_in
@@ -150,10 +151,12 @@ class _Reader:
             self.scope.problem("a statement of unknown form", statement.line, text)
 
     def _comment(self, text: str) -> None:
+        notes = self.scope.notes
         if match := _HANDLE.match(text):
-            self.scope.notes = replace(self.scope.notes, kernel=match[1], handle=int(match[2]))
+            self.scope.notes = Notes(notes.sources, notes.atens, int(match[2]), match[1], notes.stack)
         elif match := _SOURCES.match(text):
-            self.scope.notes = replace(self.scope.notes, sources=_listed(match[1]), atens=_listed(match[2]))
+            sources, atens = _listed(match[1]), _listed(match[2])
+            self.scope.notes = Notes(sources, atens, notes.handle, notes.kernel, notes.stack)
         elif text.startswith("// reuse") and self.last_made in self.scope.buffers and self.last_made:
             buffer = self.scope.buffers.by_name[self.last_made]
             self.scope.buffers.by_name[self.last_made] = replace(buffer, reused=True)

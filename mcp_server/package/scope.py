@@ -14,7 +14,7 @@ from mcp_server.package.statements import Block
 from mcp_server.package.symbols import Symbol, names_in
 
 _BUFFER_KINDS: dict[str, ArgumentKind] = {"input": "input", "constant": "constant"}
-_CONTEXT = frozenset({"stream", "kernels", "proxy_executor", "this"})
+_CONTEXT = frozenset({"stream", "kernels", "proxy_executor", "this->device_idx_", "this->cubin_dir_"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +69,36 @@ class Scope:
     ) -> list[Argument]:
         """The argument at `place`; an inline array becomes one argument for each element."""
         start, end = place
+        if self.text[start:end] in _CONTEXT:
+            return [Argument(position, name, self.text[start:end], start, end, "context", None, "read")]
         reference = read_reference(self.text, start, end)
         if reference.array is not None and "AtenTensorHandle" in reference.type:
             return [
-                self._one(position, inner, f"{name or position}[{i}]", role, reference.type, i)
+                self._one(
+                    position,
+                    inner,
+                    read_reference(self.text, *inner),
+                    f"{name or position}[{i}]",
+                    role,
+                    reference.type,
+                    i,
+                )
                 for i, inner in enumerate(reference.array)
             ]
-        return [self._one(position, place, name, role, type_, None)]
+        return [self._one(position, place, reference, name, role, type_, None)]
 
     def _one(
-        self, position: int, place: tuple[int, int], name: str, role: Role, type_: str, element: int | None
+        self,
+        position: int,
+        place: tuple[int, int],
+        reference: Reference,
+        name: str,
+        role: Role,
+        type_: str,
+        element: int | None,
     ) -> Argument:
         start, end = place
         expression = self.text[start:end]
-        reference = read_reference(self.text, start, end)
         target = self._target(reference)
         kind = self._kind(expression, reference, target)
         view = self._view(reference)

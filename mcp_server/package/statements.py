@@ -191,6 +191,7 @@ def _block_kind(head: str, depth: int) -> BlockKind | None:
     return None
 
 
+_BRACKET = re.compile(r"[(){}\[\]<\"']")
 _PIECE = re.compile(
     r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?<=[\w:])<(?:[\w:,\s*&]|<[\w:,\s*&]*>)*>|[,(){}\[\]]"""
 )
@@ -201,6 +202,8 @@ def split_arguments(text: str, start: int, end: int) -> list[tuple[int, int]]:
 
     A trailing comma, as in `{8L, }`, adds no argument.
     """
+    if not _BRACKET.search(text, start, end):
+        return _flat(text, start, end)
     places = []
     depth, begin = 0, start
     for match in _PIECE.finditer(text, start, end):
@@ -218,9 +221,18 @@ def split_arguments(text: str, start: int, end: int) -> list[tuple[int, int]]:
     return places
 
 
+def _flat(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    """The same for text without brackets and strings: faster, and most calls are of this form."""
+    places = []
+    at = start
+    for part in text[start:end].split(","):
+        places.append(_stripped(text, at, at + len(part)))
+        at += len(part) + 1
+    if places[-1][0] >= places[-1][1]:
+        places.pop()
+    return places
+
+
 def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
-    while start < end and text[start].isspace():
-        start += 1
-    while end > start and text[end - 1].isspace():
-        end -= 1
-    return start, end
+    part = text[start:end]
+    return start + len(part) - len(part.lstrip()), start + len(part.rstrip())

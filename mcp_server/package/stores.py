@@ -31,21 +31,31 @@ def find_stores(source: str, tensors: Collection[str]) -> Stores:
     A pointer is followed through assignments (`p = out + offsets`); what stands inside `tl.load(...)` is an
     index, not a pointer.
     """
-    assigned: dict[str, list[str]] = {}
-    for match in _ASSIGNED.finditer(source):
-        assigned.setdefault(match[1], []).append(match[2])
+    assigned: dict[str, list[str]] | None = None
     plain: set[str] = set()
     atomic: set[str] = set()
     data_index: set[str] = set()
     unresolved = False
     for match in _STORE.finditer(source):
         pointer = _first_argument(source, match.end())
-        targets = _bases(pointer, frozenset(tensors), assigned)
+        first = _NAME.match(pointer)
+        if first and first.group() in tensors:
+            targets = {first.group()}
+        else:
+            assigned = _assignments(source) if assigned is None else assigned
+            targets = _bases(pointer, frozenset(tensors), assigned)
         unresolved |= not targets
         (plain if match["call"] == "store" else atomic).update(targets)
         if "tmp" in pointer:
             data_index.update(targets)
     return Stores(frozenset(plain), frozenset(atomic), frozenset(data_index), unresolved)
+
+
+def _assignments(source: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for match in _ASSIGNED.finditer(source):
+        found.setdefault(match[1], []).append(match[2])
+    return found
 
 
 def _first_argument(source: str, start: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -13,6 +12,7 @@ SymbolKind = Literal["size", "stride", "value", "computed"]
 _SIZES = re.compile(r"(?P<tensor>\w+)_(?P<what>size|stride)\[(?P<dim>\d+)\]")
 _METHOD = re.compile(r"(?P<tensor>\w+)\.(?P<what>size|stride)\((?P<dim>\d+)\)")
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_WORD = re.compile(r"\w")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,17 @@ def origins(name: str, symbols: Mapping[str, Symbol]) -> tuple[Symbol, ...]:
 
 
 def uses(name: str, text: str, start: int, end: int, line: int) -> tuple[int, ...]:
-    """The 1-based lines between two offsets on which `name` stands as a whole word; `line` is that of
-    `start`.
-    """
-    starts = [start]
-    position = text.find("\n", start, end)
-    while position >= 0:
-        starts.append(position + 1)
-        position = text.find("\n", position + 1, end)
-    pattern = re.compile(rf"\b{re.escape(name)}\b")
-    found = (bisect_right(starts, match.start()) + line - 1 for match in pattern.finditer(text, start, end))
-    return tuple(dict.fromkeys(found))
+    """The 1-based lines between two offsets that hold `name` as a whole word; `line` is that of `start`."""
+    found = []
+    at, counted = start, start
+    while (at := text.find(name, at, end)) >= 0:
+        after = at + len(name)
+        if not _WORD.match(text, after) and not _WORD.match(text, at - 1):
+            line += text.count("\n", counted, at)
+            counted = at
+            found.append(line)
+            after = text.find("\n", after, end)
+        if after < 0:
+            break
+        at = after
+    return tuple(found)

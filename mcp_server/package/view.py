@@ -13,6 +13,7 @@ from mcp_server.package.assertion import Tracer
 from mcp_server.package.dataflow import Dataflow, Slice
 from mcp_server.package.launches import Launch
 from mcp_server.package.provenance import Provenance, read_provenance
+from mcp_server.package.symbols import names_in
 from mcp_server.package.wrapper import Wrapper, read_wrapper
 
 Key = TypeVar("Key")
@@ -42,6 +43,7 @@ class PackageView:
             package.constants,
             package.kernel_information,
             self.kernels_of_file,
+            self.flow,
         )
 
     @cached_property
@@ -68,6 +70,35 @@ class PackageView:
             for use in step.writes
             if step.launch is not None
         )
+
+    @cached_property
+    def readers_of_name(self) -> dict[str, list[int]]:
+        """Launches that read a variable by this very name."""
+        return _grouped((name, n.index) for n in self.wrapper.launches for name in n.reads)
+
+    @cached_property
+    def writers_of_name(self) -> dict[str, list[int]]:
+        """Launches that write a variable by this very name."""
+        return _grouped((name, n.index) for n in self.wrapper.launches for name in n.writes)
+
+    @cached_property
+    def launches_naming(self) -> dict[str, list[int]]:
+        """Launches whose scalar arguments name a symbol."""
+        return _grouped(
+            (name, launch.index)
+            for launch in self.wrapper.launches
+            for argument in launch.arguments
+            if argument.kind in ("symbol", "scalar")
+            for name in names_in(argument.expression)
+        )
+
+    @cached_property
+    def sharing(self) -> dict[int, list[str]]:
+        """Variables of each storage."""
+        found: dict[int, list[str]] = defaultdict(list)
+        for buffer in self.wrapper.buffers.values():
+            found[buffer.storage].append(buffer.name)
+        return found
 
     @cached_property
     def launches_at(self) -> dict[tuple[str, int], list[int]]:
