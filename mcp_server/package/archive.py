@@ -89,7 +89,7 @@ class Package:
         """Raw provenance by `kernel:handle`; empty without `INDUCTOR_PROVENANCE=1` at compile time."""
         try:
             raw = json.loads(self._text(self.files.kernel_information) or "{}")
-        except ValueError:
+        except (ValueError, PackageError):
             return {}
         return raw if isinstance(raw, dict) else {}
 
@@ -144,6 +144,10 @@ class Package:
         """What is missing or odd; loading or running fails where one is fatal."""
         return tuple(find_defects(self))
 
+    def read_texts(self) -> None:
+        """Read what every use needs, so that damage shows at once. Raises `PackageError`."""
+        _ = self.wrapper_text, self.kernel_text, self.metadata, self.proxy_nodes
+
     def text(self, name: str) -> str:
         """The text of a member by its full name. Raises `PackageError`."""
         return read_text(self.container, name)
@@ -168,7 +172,9 @@ def open_package(path: Path | str, model_name: str | None = None) -> Package:
     container, models = _contents(path)
     if not models:
         raise no_model(path, (member.name for member in container.members))
-    return Package(path, container, tuple(models), _choose(models, model_name, path))
+    package = Package(path, container, tuple(models), _choose(models, model_name, path))
+    package.read_texts()
+    return package
 
 
 def _contents(path: Path) -> tuple[Container, dict[str, ModelFiles]]:

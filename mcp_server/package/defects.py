@@ -7,18 +7,21 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from mcp_server.package.members import ZipContainer
 from mcp_server.package.problems import Defect
 
 if TYPE_CHECKING:
     from mcp_server.package.archive import Package
 
 _LOAD_KERNEL = re.compile(r'\bloadKernel\(\s*"([^"]+)"')
+_CHECKED_BYTES = 64 << 20
 _PROXY_CALL = "aoti_torch_proxy_executor_call_function("
 _RECOMPILE = "compile the package again"
 
 
 def find_defects(package: Package) -> Iterator[Defect]:
     """All defects, those that stop a load first. Reads the wrapper and the library's headers."""
+    yield from _checksums(package)
     yield from _library(package)
     yield from _metadata(package)
     yield from _kernel_binaries(package)
@@ -31,6 +34,17 @@ def kernel_binaries_used(wrapper: str) -> tuple[str, ...]:
     """Base names of the kernel binaries that a wrapper loads, in order, each once."""
     found = (PurePosixPath(m[1].replace("\\", "/")).name for m in _LOAD_KERNEL.finditer(wrapper))
     return tuple(dict.fromkeys(found))
+
+
+def _checksums(package: Package) -> Iterator[Defect]:
+    """Members whose bytes are not those that were written; gigabytes are left to the loader."""
+    container = package.container
+    if not isinstance(container, ZipContainer):
+        return
+    for member in package.files.members:
+        if member.size <= _CHECKED_BYTES and not container.checksum_holds(member.name):
+            what = f"{PurePosixPath(member.name).name} is damaged: its checksum is not the recorded one"
+            yield Defect("damaged_member", what, fatal=True, fix="copy or compile the package again")
 
 
 def _library(package: Package) -> Iterator[Defect]:

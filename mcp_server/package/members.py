@@ -130,11 +130,14 @@ class ZipContainer:
         return io.BytesIO(self._inflate(info))
 
     def checksum_holds(self, name: str) -> bool:
-        """Whether the member's CRC-32 is the recorded one. Reads the whole member."""
+        """Whether the member can be read and its CRC-32 is the recorded one. Reads the whole member."""
         crc = 0
-        with self.open(name) as stream:
-            while chunk := stream.read(1 << 20):
-                crc = zlib.crc32(chunk, crc)
+        try:
+            with self.open(name) as stream:
+                while chunk := _read_member(stream, name, 1 << 20):
+                    crc = zlib.crc32(chunk, crc)
+        except PackageError:
+            return False
         return crc == self._infos[name].CRC
 
     def _stored(self, info: zipfile.ZipInfo) -> BinaryIO:

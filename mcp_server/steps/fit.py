@@ -25,6 +25,7 @@ _ARM_NAMES = {"arm64": "aarch64"}
 _PORTABLE_KERNELS = (".fatbin",)
 _CXX_RUNTIME_FIX = "compile with CXX=/usr/bin/g++, or start with LD_PRELOAD=libstdc++.so.6 (the shared one)"
 _SPACE_FACTOR = 1.1
+# Defects that are of another category than invalid_package.
 _DEFECT_CATEGORIES: dict[str, Category] = {"weights_not_included": "constants"}
 
 
