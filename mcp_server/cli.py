@@ -1,4 +1,4 @@
-"""The command line: the operations as commands, `serve` for the MCP server.
+"""Entry point of the command line.
 
 Results go to stdout, everything else to stderr. Exit codes are in `faces/exits.py`.
 """
@@ -6,70 +6,35 @@ Results go to stdout, everything else to stderr. Exit codes are in `faces/exits.
 from __future__ import annotations
 
 import sys
-from typing import Annotated
 
-import typer
-
-from mcp_server import __version__
 from mcp_server.errors import ProblemError
-from mcp_server.faces.commands import add_commands
 from mcp_server.faces.exits import Exit
-from mcp_server.faces.terminal import print_problem, run_operation
-from mcp_server.operations.table import OPERATIONS
-
-HELP = """Diagnose AOTInductor failures by running the workload.
-
-\b
-Examples:
-  aoti-debug diagnose train_and_export.py
-  aoti-debug diagnose model.pt2 --inputs batch.pt --json
-  aoti-debug explain-error --log crash.log
-  aoti-debug doctor
-
-\b
-Exit codes:
-  0 nothing wrong    1 fault found    2 wrong call, or it could not be done
-  3 inconclusive     130 interrupted
-"""
-
-app = typer.Typer(
-    name="aoti-debug", help=HELP, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
-)
-add_commands(app, OPERATIONS, run_operation)
-
-
-def _print_version(asked: bool) -> None:
-    if asked:
-        typer.echo(__version__)
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
-    ] = False,
-) -> None:
-    """Options before the command."""
-
-
-@app.command()
-def serve() -> None:
-    """Serve the same operations over MCP on stdio, for an agent."""
-    from mcp_server.server import serve as serve_stdio
-
-    serve_stdio()
 
 
 def main() -> None:
-    """Entry point of `aoti-debug`: a wrong call ends in one line on stderr, never in a traceback."""
+    """`aoti-debug`: a wrong call ends in a few lines on stderr, never in a traceback."""
     arguments = sys.argv[1:]
-    if arguments:  # a tool's name as the server spells it works too
-        arguments[0] = arguments[0].replace("_", "-")
+    if arguments == ["serve"]:  # without the imports of the other commands: clients wait for the start
+        from mcp_server.__main__ import main as serve
+
+        serve()
+    else:
+        sys.exit(run(arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Run a command line; its exit code. A tool's name as the server spells it names a command too."""
+    from mcp_server.faces.app import app
+    from mcp_server.faces.terminal import print_problem
+
+    command = [name.replace("_", "-") for name in arguments[:1]]
     try:
-        app(arguments, prog_name="aoti-debug")
+        app([*command, *arguments[1:]], prog_name="aoti-debug")
     except ProblemError as problem:
         print_problem(problem)
-        sys.exit(Exit.PROBLEM)
+        return Exit.PROBLEM
     except KeyboardInterrupt:
-        sys.exit(Exit.INTERRUPTED)
+        return Exit.INTERRUPTED
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else Exit.PROBLEM
+    return Exit.OK

@@ -21,6 +21,25 @@ OF_OUTCOME = {"no_fault": Exit.OK, "fault": Exit.FAULT, "inconclusive": Exit.INC
 
 
 def exit_code(result: Record) -> Exit:
-    """The code for a result: by its outcome if it has one, else 0."""
-    outcome = result.outcome if isinstance(result, Verdict) else getattr(result, "outcome", "no_fault")
-    return OF_OUTCOME.get(outcome, Exit.OK)
+    """The code for a result: a verdict's by its outcome, a single step's by whether it saw a fault."""
+    if isinstance(result, Verdict):
+        return OF_OUTCOME[result.outcome]
+    return Exit.FAULT if any(sees_fault(result) for sees_fault in _FAULTS) else Exit.OK
+
+
+def _failed(result: Record) -> bool:
+    return getattr(result, "failure", None) is not None
+
+
+def _repeats_fail(result: Record) -> bool:
+    return getattr(result, "pattern", "clean") != "clean"
+
+
+def _must_fail(result: Record) -> bool:
+    """Problems of machine and package that are certain, inputs outside what was compiled."""
+    problems = getattr(result, "problems", [])
+    mismatches = getattr(result, "mismatches", [])
+    return any(item.certain for item in problems) or any(item.severity == "fatal" for item in mismatches)
+
+
+_FAULTS = (_failed, _repeats_fail, _must_fail)

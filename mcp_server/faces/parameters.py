@@ -71,20 +71,24 @@ def _required(name: str, field: FieldInfo) -> Option:
 
 def _option(name: str, field: FieldInfo) -> Option:
     info = typer.Option(
-        *_option_names(name), help=field.description, show_default=False, metavar=_metavar(field)
+        *_option_names(name, field), help=field.description, show_default=False, metavar=_metavar(field)
     )
     default = [] if _is_mapping(field) else field.default
     return _parameter(name, Annotated[_shell_type(field), info], default)
 
 
-def _metavar(field: FieldInfo) -> str:
+def _metavar(field: FieldInfo) -> str | None:
+    if field.annotation is bool:
+        return None
     if _is_mapping(field):
         return "NAME=VALUE"
     return "NUMBER" if field.annotation in (int, float) else "TEXT"
 
 
-def _option_names(name: str) -> tuple[str, ...]:
-    return OPTION_NAMES.get(name, (f"--{name.replace('_', '-')}",))
+def _option_names(name: str, field: FieldInfo) -> tuple[str, ...]:
+    dashed = name.replace("_", "-")
+    plain = f"--{dashed}/--no-{dashed}" if field.annotation is bool else f"--{dashed}"
+    return OPTION_NAMES.get(name, (plain,))
 
 
 def _is_mapping(field: FieldInfo) -> bool:

@@ -13,7 +13,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.faces.shorten import shorten
 from mcp_server.faces.tools import Progress, Result, ToolFace
 from mcp_server.operations.arguments import JobArguments, WaitArguments, WaitJobArguments
-from mcp_server.operations.declaration import CONTROLS, READS, Declaration, Operation
+from mcp_server.operations.declaration import CONTROLS, READS, Declaration, Operation, joined
 from mcp_server.operations.work import work_of
 
 if TYPE_CHECKING:
@@ -27,10 +27,12 @@ STEP_S = 0.25
 WAIT_JOB = Declaration(
     name="wait_job",
     title="Wait for a job",
-    description=(
-        "Waits for a job that another tool started and returns its result when it is done, else its state "
-        "and latest progress. wait_s: 0-45 seconds, default 30; 0 only looks. Call again until state is not "
-        "'running'. A job ends with this server; its result stays until it is swept to make room."
+    description=joined(
+        """
+        Waits for a job that another tool started and returns its result when it is done, else its state and
+        latest progress. wait_s: 0-45 seconds, default 30; 0 only looks. Call again until state is not
+        'running'. A job ends with this server; its result stays until it is swept to make room.
+        """
     ),
     arguments=WaitJobArguments,
     hints=READS,
@@ -38,9 +40,11 @@ WAIT_JOB = Declaration(
 STOP_JOB = Declaration(
     name="stop_job",
     title="Stop a job",
-    description=(
-        "Ends a job and kills all its processes, within about a second. What it wrote stays readable as "
-        "artifacts. A job that has ended already is left as it is."
+    description=joined(
+        """
+        Ends a job and kills all its processes, within about a second. What it wrote stays readable as
+        artifacts. A job that has ended already is left as it is.
+        """
     ),
     arguments=JobArguments,
     hints=CONTROLS,

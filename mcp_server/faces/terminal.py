@@ -27,6 +27,13 @@ STEP_S = 0.1
 
 def run_operation(operation: Operation, arguments: Arguments, as_json: bool) -> int:
     """Run to the end, print the result, return the exit code. Raises ProblemError."""
+    record = carried_out(operation, arguments)
+    print_result(record, as_json)
+    return exit_code(record)
+
+
+def carried_out(operation: Operation, arguments: Arguments) -> Record:
+    """The operation's result, with progress on stderr meanwhile. Raises ProblemError."""
     state, record = anyio.run(_carry_out, operation, arguments)
     if state.problem:
         problem = state.problem
@@ -34,8 +41,7 @@ def run_operation(operation: Operation, arguments: Arguments, as_json: bool) -> 
             problem.what, value=problem.value, allowed=problem.allowed, next_call=problem.next_call
         )
     assert record is not None, "a job without a problem has a result"
-    print_result(record, as_json)
-    return exit_code(record)
+    return record
 
 
 def print_result(record: Record, as_json: bool) -> None:

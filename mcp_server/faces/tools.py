@@ -67,8 +67,8 @@ class ToolServer(MCPServer[Any]):
 
 
 def input_schema(model: type[Arguments]) -> dict[str, Any]:
-    """The model's JSON schema without the titles that pydantic adds, which no client needs."""
-    schema: dict[str, Any] = _without_titles(model.model_json_schema())
+    """The model's JSON schema, short: every byte of it is in the context of every session."""
+    schema: dict[str, Any] = _terse(model.model_json_schema())
     schema.pop("description", None)
     schema["properties"] = {name: schema["properties"][name] for name, _ in fields_of(model)}
     return schema
@@ -82,7 +82,6 @@ def _tool(declaration: Declaration) -> Tool:
         description=declaration.description,
         input_schema=input_schema(declaration.arguments),
         annotations=ToolAnnotations(
-            title=declaration.title,
             read_only_hint=hints.read_only,
             destructive_hint=hints.destructive,
             idempotent_hint=hints.idempotent,
@@ -91,15 +90,15 @@ def _tool(declaration: Declaration) -> Tool:
     )
 
 
-def _without_titles(schema: Any) -> Any:
-    """Drops `title: "..."` keywords; a property that is named title is a mapping and stays."""
+def _terse(schema: Any) -> Any:
+    """Drops what says nothing: titles (a property named title is a mapping and stays) and empty defaults."""
     if isinstance(schema, dict):
-        return {
-            key: _without_titles(value)
-            for key, value in schema.items()
-            if not (key == "title" and isinstance(value, str))
-        }
-    return [_without_titles(item) for item in schema] if isinstance(schema, list) else schema
+        return {key: _terse(value) for key, value in schema.items() if not _is_idle(key, value)}
+    return [_terse(item) for item in schema] if isinstance(schema, list) else schema
+
+
+def _is_idle(key: str, value: Any) -> bool:
+    return (key == "title" and isinstance(value, str)) or (key == "default" and value in ("", [], {}))
 
 
 def _progress(context: Context[Any, Any] | None) -> Progress:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
@@ -12,13 +12,13 @@ InputsArgument = str | list[dict[str, Any]]
 
 PackagePath = Annotated[str, Field(description="AOTInductor .pt2 package.")]
 ExportedPath = Annotated[str, Field(description="torch.export.save'd .pt2 program.")]
-ModelName = Annotated[str, Field(description="Model in the package, default 'model'.")]
-DeviceIndex = Annotated[int, Field(ge=-1, description="GPU to load on; -1 (default): as compiled.")]
+ModelName = Annotated[str, Field(description="Model in the package, default model.")]
+DeviceIndex = Annotated[int, Field(ge=-1, description="GPU to load on, default -1: as compiled.")]
 Inputs = Annotated[
     InputsArgument,
     Field(
-        description="For package and exported: path of a torch.save'd list of tensors, or specs: "
-        '[{"shape": [8, 64], "dtype": "int64", "device": "cuda:0", "low": 0, "high": 9}].'
+        description="File of torch.save'd tensors, or specs such as "
+        '[{"shape":[8,64],"dtype":"int64","device":"cuda:0","low":0,"high":9}].'
     ),
 ]
 JobId = Annotated[str, Field(min_length=1, description="Handle that a running tool returned.")]
@@ -42,29 +42,25 @@ class WaitArguments(Arguments):
     """How long a call may block before it hands out a job handle."""
 
     wait_s: Annotated[
-        float, Field(ge=0, le=45, description="Seconds to wait, 0-45, default 30; then a job_id comes back.")
+        float, Field(ge=0, le=45, description="Seconds until a job_id comes back instead, 0-45, default 30.")
     ] = 30
 
 
 class RunArguments(WaitArguments):
     """The surroundings in which something is run."""
 
-    cwd: Annotated[str, Field(description="Working directory; relative paths start here.")] = ""
-    env: Annotated[
-        dict[str, str], Field(description="Variables for the child; others pass an allowlist.")
-    ] = {}
+    cwd: Annotated[str, Field(description="Directory to run in; relative paths start here.")] = ""
+    env: Annotated[dict[str, str], Field(description="Variables to set.")] = {}
     python: Annotated[str, Field(description="Interpreter with torch.")] = ""
     timeout_s: Annotated[
-        float, Field(gt=0, le=86_400, description="Seconds for one run, up to 86400, default 300.")
+        float, Field(gt=0, le=86_400, description="Seconds per run, 0-86400, default 300.")
     ] = 300
 
 
 class ModelArguments(RunArguments):
     """A package or an exported program needs its custom ops registered."""
 
-    extra_imports: Annotated[
-        list[str], Field(description="Modules or files to import first (custom ops).")
-    ] = []
+    extra_imports: Annotated[list[str], Field(description="Modules or files to import first.")] = []
 
 
 class CheckArguments(ModelArguments):
@@ -79,15 +75,11 @@ class CheckArguments(ModelArguments):
 class WorkloadArguments(ModelArguments):
     """Exactly one of `script`, `package`, `exported`, `command` names the workload."""
 
-    script: Annotated[
-        str, Field(description="Python file. Give one of script, package, exported, command.")
-    ] = ""
+    script: Annotated[str, Field(description="Python file; or give package, exported or command.")] = ""
     script_args: Annotated[list[str], Field(description="Arguments of the script.")] = []
     package: PackagePath = ""
     exported: ExportedPath = ""
-    command: Annotated[
-        list[str], Field(description="Program and arguments (a C++ host, say); no shell.")
-    ] = []
+    command: Annotated[list[str], Field(description="Program and its arguments.")] = []
     inputs: Inputs = ""
     model_name: ModelName = "model"
     device_index: DeviceIndex = -1
@@ -118,13 +110,72 @@ class ExplainArguments(Arguments):
 
     text: Annotated[str, Field(description="Error text or log excerpt.")] = ""
     log: Annotated[str, Field(description="Path of a log file, instead of text.")] = ""
+    package: Annotated[
+        str, Field(description="The .pt2 that failed: traces the text to launch and input.")
+    ] = ""
+    model_name: ModelName = "model"
 
 
-class PackageArguments(Arguments):
-    """A package file, read without loading it."""
+class RepeatArguments(WorkloadArguments):
+    """A workload, how often to run it, and under what."""
+
+    repeats: Annotated[int, Field(ge=1, le=20, description="Runs, 1-20, default 3.")] = 3
+    caching_off: Annotated[bool, Field(description="Allocator without caching, default true.")] = True
+    blocking: Annotated[bool, Field(description="Launches that block, default true.")] = True
+    check_inputs: Annotated[bool, Field(description="Input checks of the package, default true.")] = True
+
+
+class InspectArguments(Arguments):
+    """A package and at most one question about it."""
 
     package: PackagePath
     model_name: ModelName = "model"
+    launch: Annotated[int, Field(ge=-1, description="Question: this launch (number from 0).")] = -1
+    kernel: Annotated[str, Field(description="Question: this kernel.")] = ""
+    buffer: Annotated[str, Field(description="Question: this buffer (buf3): producer and readers.")] = ""
+    symbol: Annotated[str, Field(description="Question: this size symbol (s23, ks0).")] = ""
+    input: Annotated[str, Field(description="Question: this input, by name or number.")] = ""
+    constant: Annotated[str, Field(description="Question: this weight.")] = ""
+    location: Annotated[str, Field(description="Question: launches of model line FILE.py:LINE.")] = ""
+    assertion: Annotated[str, Field(description="Question: this `index out of bounds: 0 <= tmp4 < ks1`.")] = (
+        ""
+    )
+    generated_line: Annotated[int, Field(ge=-1, description="With assertion: its generated line.")] = -1
+    offset: Annotated[int, Field(ge=0, description="Facts to skip, for the next page.")] = 0
+    graph: Annotated[bool, Field(description="Also draw the dataflow (SVG artifact).")] = False
+
+
+class TraceArguments(ModelArguments):
+    """A package and its inputs, and how far to trace."""
+
+    package: PackagePath
+    inputs: Inputs = ""
+    model_name: ModelName = "model"
+    device_index: DeviceIndex = -1
+    sync: Annotated[bool, Field(description="Wait for the device after each launch, default true.")] = True
+    stop_at: Annotated[int, Field(ge=-1, description="End before this launch; -1 (default): do not.")] = -1
+    calls: Annotated[int, Field(ge=1, le=1000, description="Calls of the model, 1-1000, default 1.")] = 1
+
+
+class DumpArguments(ModelArguments):
+    """A package or an exported program with inputs, and which launches to look at."""
+
+    package: PackagePath = ""
+    exported: ExportedPath = ""
+    inputs: Inputs = ""
+    model_name: ModelName = "model"
+    device_index: DeviceIndex = -1
+    launches: Annotated[list[int], Field(description="Launch numbers from 0; nothing chosen: all.")] = []
+    kernels: Annotated[list[str], Field(description="Whole kernel names.")] = []
+    buffers: Annotated[list[str], Field(description="Buffer names.")] = []
+    backend: Annotated[
+        Literal["auto", "probes", "printer"], Field(description="Default auto: probes, else printer.")
+    ] = "auto"
+    level: Annotated[Literal["1", "2", "3"], Field(description="Of the printer, default 2.")] = "2"
+    save: Annotated[bool, Field(description="Save tensors as files, default false.")] = False
+    stop_at_first_bad: Annotated[bool, Field(description="End at the first bad value, default false.")] = (
+        False
+    )
 
 
 class JobArguments(Arguments):

@@ -12,6 +12,19 @@ if TYPE_CHECKING:
     from mcp_server.steps.context import Context
 
 
+async def explain_error(context: Context, given: args.ExplainArguments) -> Record:
+    from mcp_server.operations.paths import file, package_file
+    from mcp_server.steps.explain_error import explain_error as step
+
+    return await step(
+        context,
+        text=given.text,
+        log=file("log", given.log, Path.cwd()) if given.log else None,
+        package=package_file(given.package, Path.cwd()) if given.package else None,
+        model_name=given.model_name,
+    )
+
+
 async def check_devices(context: Context, given: args.CheckArguments) -> Record:
     from mcp_server.operations.workload import checked_package
     from mcp_server.steps.check_devices import check_devices as step
@@ -31,3 +44,61 @@ async def diagnose(context: Context, given: args.DiagnoseArguments) -> Record:
     from mcp_server.operations.workload import workload_of
 
     return await step(context, workload_of(given, Path.cwd()), budget_s=given.budget_s)
+
+
+async def run_deterministic(context: Context, given: args.RepeatArguments) -> Record:
+    from mcp_server.operations.workload import workload_of
+    from mcp_server.steps.run_deterministic import run_deterministic as step
+
+    return await step(
+        context,
+        workload_of(given, Path.cwd()),
+        repeats=given.repeats,
+        caching_off=given.caching_off,
+        blocking=given.blocking,
+        check_inputs=given.check_inputs,
+    )
+
+
+async def inspect_package(context: Context, given: args.InspectArguments) -> Record:
+    from mcp_server.operations.paths import package_file
+    from mcp_server.operations.question import question_of
+    from mcp_server.steps.inspect_package import inspect_package as step
+
+    return await step(
+        context,
+        package_file(given.package, Path.cwd()),
+        question_of(given),
+        model_name=given.model_name,
+        offset=given.offset,
+        graph=given.graph,
+    )
+
+
+async def dump_kernel_io(context: Context, given: args.DumpArguments) -> Record:
+    from mcp_server.operations.workload import dumped_model
+    from mcp_server.steps.dump_kernel_io import dump_kernel_io as step
+    from mcp_server.steps.kernel_choice import Choice
+
+    return await step(
+        context,
+        dumped_model(given, Path.cwd()),
+        Choice(given.launches, given.kernels, given.buffers),
+        backend=given.backend,
+        level=given.level,
+        save=given.save,
+        stop_at_first_bad=given.stop_at_first_bad,
+    )
+
+
+async def trace_launches(context: Context, given: args.TraceArguments) -> Record:
+    from mcp_server.operations.workload import traced_package
+    from mcp_server.steps.trace_launches import trace_launches as step
+
+    return await step(
+        context,
+        traced_package(given, Path.cwd()),
+        sync=given.sync,
+        stop_at=given.stop_at if given.stop_at >= 0 else None,
+        calls=given.calls,
+    )

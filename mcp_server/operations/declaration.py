@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 Call = Callable[["Context", Any], Awaitable["Record"]]
 
 
+def joined(text: str) -> str:
+    """A text written over several lines as one."""
+    return " ".join(text.split())
+
+
 @dataclass(frozen=True)
 class Hints:
     """MCP's four tool annotations."""

@@ -14,8 +14,17 @@ from mcp_server.model import (
     ScriptWorkload,
     Workload,
 )
-from mcp_server.operations.arguments import CheckArguments, CompileArguments, RunArguments, WorkloadArguments
+from mcp_server.operations.arguments import (
+    CheckArguments,
+    CompileArguments,
+    DumpArguments,
+    RunArguments,
+    TraceArguments,
+    WorkloadArguments,
+)
 from mcp_server.operations.paths import directory, exported_file, file, inputs_of, interpreter, package_file
+
+HasPackage = WorkloadArguments | CheckArguments | TraceArguments | DumpArguments
 
 # Which kinds of workload an optional argument means something for.
 APPLIES_TO = {
@@ -45,6 +54,19 @@ def checked_package(arguments: CheckArguments, base: Path) -> PackageWorkload | 
             raise ProblemError("inputs are checked against a package, and none is given")
         return None
     return _package(arguments, directory("cwd", arguments.cwd, base))
+
+
+def traced_package(arguments: TraceArguments, base: Path) -> PackageWorkload:
+    """The package to trace. Raises ProblemError."""
+    return _package(arguments, directory("cwd", arguments.cwd, base))
+
+
+def dumped_model(arguments: DumpArguments, base: Path) -> PackageWorkload | ExportedWorkload:
+    """The package or exported program to look into. Raises ProblemError."""
+    if bool(arguments.package) == bool(arguments.exported):
+        raise ProblemError("give one model", allowed="either package or exported")
+    cwd = directory("cwd", arguments.cwd, base)
+    return _package(arguments, cwd) if arguments.package else _exported(arguments, cwd)
 
 
 def exported_program(arguments: CompileArguments, base: Path) -> ExportedWorkload:
@@ -79,7 +101,7 @@ def _script(arguments: WorkloadArguments, cwd: Path) -> ScriptWorkload:
     return ScriptWorkload(script=script, args=arguments.script_args, **_surroundings(arguments, cwd))
 
 
-def _package(arguments: WorkloadArguments | CheckArguments, cwd: Path) -> PackageWorkload:
+def _package(arguments: HasPackage, cwd: Path) -> PackageWorkload:
     return PackageWorkload(
         package=package_file(arguments.package, cwd),
         inputs=inputs_of(arguments.inputs, cwd),
@@ -90,7 +112,7 @@ def _package(arguments: WorkloadArguments | CheckArguments, cwd: Path) -> Packag
     )
 
 
-def _exported(arguments: WorkloadArguments, cwd: Path) -> ExportedWorkload:
+def _exported(arguments: WorkloadArguments | DumpArguments, cwd: Path) -> ExportedWorkload:
     return ExportedWorkload(
         exported=exported_file(arguments.exported, cwd),
         inputs=inputs_of(arguments.inputs, cwd),

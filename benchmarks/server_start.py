@@ -1,0 +1,78 @@
+"""Time from spawning the server to its `tools/list`, and the size of what it lists.
+
+Limits: 0.6 s (median), 16 KB of tools. Run: `python benchmarks/server_start.py [REPEATS]`.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMIT_S = 0.6
+LIMIT_BYTES = 16 * 1024
+
+Message = dict[str, Any]
+HELLO: Message = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {},
+    "clientInfo": {"name": "benchmark", "version": "0"},
+}
+
+
+@contextmanager
+def server() -> Iterator[subprocess.Popen[bytes]]:
+    """A server on pipes, with a state directory of its own."""
+    with tempfile.TemporaryDirectory() as state:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mcp_server"],
+            cwd=ROOT,
+            env={"PATH": "/usr/bin:/bin", "AOTI_DEBUG_STATE": f"{state}/state"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        with process:
+            yield process
+            process.kill()
+
+
+def ask(process: subprocess.Popen[bytes], number: int, method: str, params: Message) -> bytes:
+    """Send one request and return the line that answers it."""
+    assert process.stdin is not None and process.stdout is not None
+    request = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+    process.stdin.write(json.dumps(request).encode() + b"\n")
+    process.stdin.flush()
+    return process.stdout.readline()
+
+
+def measure() -> tuple[float, int]:
+    """Seconds to the list of tools, and the bytes of that list."""
+    begun = time.perf_counter()
+    with server() as process:
+        ask(process, 1, "initialize", HELLO)
+        listed = json.loads(ask(process, 2, "tools/list", {}))
+        seconds = time.perf_counter() - begun
+    return seconds, len(json.dumps(listed["result"]["tools"], separators=(",", ":")))
+
+
+def main() -> None:
+    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 7
+    measured = [measure() for _ in range(repeats)]
+    times = [seconds for seconds, _ in measured]
+    size = measured[0][1]
+    print(
+        f"spawn to tools/list  median {statistics.median(times):.3f} s  best {min(times):.3f} s  limit {LIMIT_S} s"
+    )
+    print(f"tools/list           {size} bytes  limit {LIMIT_BYTES}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""The commands of `aoti-debug`: one per operation, and those that only a person or a client needs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mcp_server import __version__
+from mcp_server.faces.commands import add_commands
+from mcp_server.faces.doctor import doctor
+from mcp_server.faces.terminal import run_operation
+from mcp_server.operations.table import OPERATIONS
+
+HELP = """Diagnose AOTInductor failures by running the workload.
+
+\b
+Examples:
+  aoti-debug diagnose train_and_export.py
+  aoti-debug diagnose model.pt2 --inputs batch.pt --json
+  aoti-debug explain-error --log crash.log
+  aoti-debug doctor
+
+\b
+Exit codes:
+  0 nothing wrong    1 fault found    2 wrong call, or it could not be done
+  3 inconclusive     130 interrupted
+"""
+
+app = typer.Typer(
+    name="aoti-debug", help=HELP, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+)
+add_commands(app, OPERATIONS, run_operation)
+app.command("doctor")(doctor)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Options before the command."""
+
+
+@app.command()
+def serve() -> None:
+    """Serve the same operations over MCP on stdio, for an agent."""
+    from mcp_server.server import serve as serve_stdio
+
+    serve_stdio()
