@@ -126,8 +126,9 @@ class LogFacts:
     @property
     def frames(self) -> tuple[Frame, ...]:
         """The user's frames that lead to the root, outermost first."""
-        if self.root is not None and self.root.exception is not None:
-            return self.root.exception.user_frames
+        exception = self.root.exception if self.root else None
+        if exception is not None and exception.user_frames:
+            return exception.user_frames
         current = next((thread for thread in self.threads if thread.current), None)
         if current is not None:
             return tuple(frame for frame in current.frames if frame.user)

@@ -18,7 +18,7 @@ from mcp_server.evidence.families import BY_ID, Family, Rank, find_family
 from mcp_server.evidence.launches import LaunchTracker
 from mcp_server.evidence.roots import choose_root, refine, sanitizer_errors, settle_exception
 from mcp_server.evidence.sanitizer import SanitizerReader
-from mcp_server.evidence.sanitizer_lines import MARK
+from mcp_server.evidence.sanitizer_lines import MARK, is_record
 from mcp_server.evidence.scout import NOTHING, Look, Scout
 from mcp_server.evidence.text import Line, bound, read_line
 from mcp_server.evidence.traceback import TracebackReader
@@ -85,7 +85,8 @@ class _Reader:
         for line, look in zip(batch, self._scout.looks(batch), strict=True):
             if line.text.startswith(MARK):
                 self._sanitizer.feed(line.text)
-                self._sanitizer_line = self._sanitizer_line or line.number
+                if not self._sanitizer_line and is_record(line.text[len(MARK) :].strip()):
+                    self._sanitizer_line = line.number
             elif look is not NOTHING or self._busy:
                 self._read_line(line, look)
         self._read_processes(batch)
@@ -207,7 +208,7 @@ class _Reader:
             ),
             key=lambda error: error.line,
         )
-        sanitizer = self._sanitizer.report() if self._sanitizer_line else None
+        sanitizer = self._sanitizer.report() if self._sanitizer.seen else None
         if sanitizer is not None:
             errors = [*sanitizer_errors(sanitizer, self._sanitizer_line), *errors]
         root = choose_root(errors, exceptions)

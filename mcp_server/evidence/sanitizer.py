@@ -131,7 +131,7 @@ class SanitizerReader:
         self._messages: dict[str, None] = {}
         self._errors: int | None = None
         self._not_printed = 0
-        self._target_failed = self._seen = False
+        self._target_failed = self.seen = False
 
     def feed(self, line: str) -> bool:
         """Take a line; False when it is the program's own."""
@@ -142,7 +142,7 @@ class SanitizerReader:
             if self._on_program is not None:
                 self._on_program(line)
             return False
-        self._seen = True
+        self.seen = True
         if line.startswith(lines_of.BODY_MARK):
             if len(self._body) < MAX_FRAMES:
                 self._body.append(line)
@@ -201,7 +201,7 @@ class SanitizerReader:
             errors=self._errors,
             not_printed=self._not_printed,
             target_failed=self._target_failed,
-            complete=self._errors is not None or not self._seen,
+            complete=self._errors is not None or not self.seen,
             dropped_sites=self._table.dropped,
             messages=tuple(self._messages),
         )

@@ -19,19 +19,7 @@ MAX_TEMPLATE_LENGTH = 500
 
 _PART = 4
 _NO_DIGITS = str.maketrans("", "", "0123456789")
-_SUSPICIOUS = (
-    "rror",
-    "ERROR",
-    "ail",
-    "FAIL",
-    "xception",
-    "bort",
-    "atal",
-    "FATAL",
-    "panic",
-    "annot",
-    "nvalid",
-)
+_SUSPICIOUS = ("rror", "ERROR", "ailed", "ailure", "FAIL", "xception", "bort", "atal", "FATAL", "panic")
 _CUT = ("truncated", "omitted", "skipped", "elided")
 _TRACEBACK = ("(most recent call ", "exception occurred:", "following exception:")
 
