@@ -9,6 +9,7 @@ from typing import Any
 from mcp_server.diagnosis.actions.capture import CaptureProgram
 from mcp_server.diagnosis.actions.counter_tests import CounterTests
 from mcp_server.diagnosis.actions.exported_program import ReadExported
+from mcp_server.diagnosis.actions.index_values import LookAtIndices
 from mcp_server.diagnosis.actions.inputs import CompareInputs
 from mcp_server.diagnosis.actions.package_file import OpenPackage
 from mcp_server.diagnosis.actions.runs import CheckedRun, PlainRun
@@ -17,8 +18,10 @@ from mcp_server.diagnosis.detectors import (
     concurrency,
     constants,
     contract,
+    custom_op,
     fixed_arguments,
     from_log,
+    index,
     loading,
 )
 from mcp_server.diagnosis.hypothesis import Hypothesis
@@ -39,6 +42,8 @@ DETECTORS: tuple[Detector, ...] = (
     fixed_arguments.detect,
     constants.detect,
     concurrency.detect,
+    custom_op.detect,
+    index.detect,
 )
 
 
@@ -51,6 +56,7 @@ def actions() -> list[Action]:
         CompareInputs(),
         PlainRun(),
         CheckedRun(),
+        LookAtIndices(),
         CounterTests(),
     ]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +14,7 @@ from mcp_server.package.archive import Package
 from mcp_server.package.exported import ExportedFacts
 from mcp_server.package.mismatch import Mismatch
 from mcp_server.package.problems import PackageError
-from mcp_server.package.wrapper import Wrapper, read_wrapper
+from mcp_server.package.view import PackageView
 from mcp_server.steps.capture import Capture
 from mcp_server.steps.context import Event, WorkerRun
 from mcp_server.steps.given import Given
@@ -119,19 +118,21 @@ class Case:
     runs: dict[str, RunSeen] = field(default_factory=dict)
     capture: Capture | None = None
     call: CallSpec | None = None
+    index_values: dict[Any, Event] = field(default_factory=dict)
     counters: dict[str, CounterResult] = field(default_factory=dict)
     found: dict[str, Any] = field(default_factory=dict)
     done: list[str] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     artifacts: list[Artifact] = field(default_factory=list)
+    _view: PackageView | None = None
 
-    @cached_property
-    def wrapper(self) -> Wrapper | None:
-        """The wrapper of the package, once there is a package."""
-        if self.package is None or not self.package.wrapper_text:
-            return None
-        return read_wrapper(self.package.wrapper_text, self.package.kernel_text)
+    @property
+    def view(self) -> PackageView | None:
+        """Launches, dataflow and model lines of the package, once there is one with a wrapper."""
+        if self._view is None and self.package is not None and self.package.wrapper_text:
+            self._view = PackageView(self.package)
+        return self._view
 
     @property
     def call_locations(self) -> list[ModelLocation]:

@@ -23,7 +23,7 @@ def merged(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
 
 def _joined(a: Hypothesis, b: Hypothesis) -> Hypothesis:
     """The stronger of two views of one cause, with what the other adds."""
-    main, other = (a, b) if (not a.weak, a.depth) >= (not b.weak, b.depth) else (b, a)
+    main, other = (a, b) if _detail(a) >= _detail(b) else (b, a)
     return replace(
         main,
         sources=main.sources | other.sources,
@@ -32,6 +32,11 @@ def _joined(a: Hypothesis, b: Hypothesis) -> Hypothesis:
         fix=main.fix or other.fix,
         counter=main.counter or other.counter,
     )
+
+
+def _detail(hypothesis: Hypothesis) -> tuple[bool, bool, int]:
+    """How much a view of a cause says: a log's view is the least specific."""
+    return not hypothesis.weak, hypothesis.sources != {"log"}, hypothesis.depth
 
 
 def refuted(hypothesis: Hypothesis, case: Case) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -74,3 +75,6 @@ async def _attempt(action: Action, case: Case, context: Context) -> None:
         await action.act(case, context)
     except ProblemError as problem:
         case.notes.append(f"{action.name}: {problem}")
+    except Exception as error:  # one broken observation must not cost the others
+        logging.getLogger(__name__).exception("%s broke", action.name)
+        case.notes.append(f"{action.name} broke: {type(error).__name__}: {error}")

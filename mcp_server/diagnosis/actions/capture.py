@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mcp_server.diagnosis.actions.runs import see
@@ -30,11 +30,16 @@ class CaptureProgram:
         assert isinstance(case.workload, ScriptWorkload | CommandWorkload)
         limit = min(case.workload.timeout_s, max(case.seconds_left * 0.6, 20))
         workload = case.workload.model_copy(update={"timeout_s": limit})
-        seen = await capture(context, workload)
+        seen = await capture(context, workload, env=_provenance(case.workload.env))
         case.capture = seen
         case.runs["script"] = see("script", seen.finished)
         case.notes += seen.notes
         case.call = suspect_call(seen)
+
+
+def _provenance(asked: Mapping[str, str]) -> dict[str, str]:
+    """A compile in this run also writes which model line each kernel comes from (torch >= 2.9)."""
+    return {} if "INDUCTOR_PROVENANCE" in asked else {"INDUCTOR_PROVENANCE": "1"}
 
 
 def suspect_call(seen: Capture) -> CallSpec | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Hypothesis
@@ -62,9 +61,9 @@ def _with_user_range(mismatch: Mismatch, case: Case) -> Mismatch:
         note = (
             f"{mismatch.sentence}; the exported program allows {low}..{high}, so that this is a false alarm"
         )
-        return replace(mismatch, severity="suspicious", sentence=note)
+        return mismatch.model_copy(update={"severity": "suspicious", "sentence": note})
     note = f"{mismatch.sentence}; the exported program allows {low}..{high}"
-    return replace(mismatch, severity="fatal", sentence=note)
+    return mismatch.model_copy(update={"severity": "fatal", "sentence": note})
 
 
 def _user_bounds(mismatch: Mismatch, case: Case) -> tuple[int | None, int | None] | None:

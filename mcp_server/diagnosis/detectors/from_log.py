@@ -8,6 +8,7 @@ from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.evidence.facts import ErrorFact, Frame, LogFacts
 from mcp_server.model import CATEGORIES, Category, Evidence, Fix, ModelLocation, Party, PartyKind
+from mcp_server.steps.context import WORKER_MAIN
 
 DEPTHS: dict[Category, Depth] = {
     "invalid_package": Depth.BUILD,
@@ -50,6 +51,8 @@ PARTIES: dict[Category, PartyKind] = {
     "wrong_output": "kernel",
     "script_error": "script",
 }
+
+WORKER = str(WORKER_MAIN.parent)
 
 # Fields of an error text that name the guilty party, the most telling first.
 NAMING_FIELDS = ("operator", "op", "constant", "library", "symbol", "name", "kernel", "file", "package")
@@ -108,7 +111,8 @@ def _crashing(root: ErrorFact, facts: LogFacts) -> Party | None:
 
 def locations_of(frames: tuple[Frame, ...]) -> list[ModelLocation]:
     """The user's frames, innermost first."""
-    return [ModelLocation(file=f.file, line=f.line, code=f.code) for f in reversed(frames[-3:])]
+    own = [frame for frame in frames if not frame.file.startswith(WORKER)]
+    return [ModelLocation(file=f.file, line=f.line, code=f.code) for f in reversed(own[-3:])]
 
 
 def _summary(category: Category, root: ErrorFact, several: bool) -> str:

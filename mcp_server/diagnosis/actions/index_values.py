@@ -1,0 +1,31 @@
+"""The values that a failed index assertion checked: do the inputs hold one outside the bound?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.index_parts import IndexPart, suspects
+from mcp_server.steps.context import Context
+
+
+class LookAtIndices:
+    """Hold the elements of the inputs that the kernel indexes with against their bounds."""
+
+    name = "look_at_indices"
+    seconds = 3.0
+    alone = False
+
+    def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
+        return 1.0 if case.call is not None and case.given is not None and suspects(case) else 0.0
+
+    async def act(self, case: Case, context: Context) -> None:
+        assert case.call is not None
+        parts = list(dict.fromkeys(suspect.part for suspect in suspects(case)))
+        asked = case.call.inputs if case.call.inputs is not None else case.call.request.get("inputs")
+        request = {"inputs": asked, "parts": [part.request() for part in parts]}
+        python = case.workload.python if case.workload else None
+        done = await context.worker("index_values", request, name="index-values", python=python)
+        for event in done.all("index_values"):
+            case.index_values[IndexPart(**event["part"])] = event

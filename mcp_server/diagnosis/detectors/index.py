@@ -1,0 +1,166 @@
+"""A failed index assertion: which input element is outside its bound, or which launch computed it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
+from mcp_server.diagnosis.index_parts import (
+    IndexPart,
+    Suspect,
+    bound_value,
+    candidates,
+    index_error,
+    suspects,
+)
+from mcp_server.evidence.facts import ErrorFact
+from mcp_server.model import Evidence, Fix, ModelLocation, Party
+from mcp_server.package.assertion import Candidate
+
+
+def detect(case: Case) -> Iterator[Hypothesis]:
+    """Inputs with a value that fails the very assertion; else the candidates that the package admits."""
+    error = index_error(case)
+    if error is None:
+        return
+    bad = [suspect for suspect in suspects(case) if _outside(suspect.part, case)]
+    for suspect in bad:
+        yield _by_input(suspect, error, case)
+    if not bad:
+        yield from _by_kernel(error, case)
+
+
+def _outside(part: IndexPart, case: Case) -> int:
+    return int(case.index_values.get(part, {}).get("outside", 0))
+
+
+def _by_input(suspect: Suspect, error: ErrorFact, case: Case) -> Hypothesis:
+    facts = case.index_values[suspect.part]
+    assert case.package is not None
+    item = case.package.inputs[suspect.part.input]
+    low, high = suspect.part.low, suspect.part.high
+    where = f"element {facts['index']} of {item.label} is {facts['value']}"
+    indexed = ", ".join(suspect.candidate.indexed) or "a tensor"
+    return Hypothesis(
+        category="index_out_of_bounds",
+        guilty=Party(
+            kind="input",
+            name=item.path or item.name,
+            input_index=item.index,
+            value=f"{facts['value']} at {facts['index']} (allowed: {low}..{high})",
+            model_locations=_lines(suspect.candidate) or case.call_locations,
+        ),
+        summary=f"{where[:1].upper()}{where[1:]}, which indexes {indexed}: allowed are {low} to {high}.",
+        depth=Depth.BAD_VALUE,
+        sources=frozenset({"log", "input values"}),
+        evidence=(
+            Evidence(step="run", fact=error.text[:300], source=f"line {error.line} of the output"),
+            Evidence(
+                step="look_at_indices",
+                fact=f"{where}; {facts['outside']} of {facts['elements']} are outside {low}..{high}",
+                source=f"inputs, elements {suspect.part.offset} + k*{suspect.part.stride}",
+            ),
+            Evidence(
+                step="inspect_package",
+                fact=f"launch {suspect.candidate.launch.index} ({suspect.candidate.kernel.name}) checks it "
+                f"at {suspect.candidate.location}",
+            ),
+        ),
+        crashing=_crashing(suspect.candidate),
+        fix=_fix(item.path or f"inputs[{item.index}]", suspect, facts),
+        counter=_clamp(suspect.part),
+    )
+
+
+def _clamp(part: IndexPart) -> CounterTest:
+    change = {"change": "clamp", **part.request()}
+    return CounterTest(
+        key=f"clamp:{part.input}:{part.offset}:{part.stride}",
+        what=f"the call with those elements of input {part.input} clamped to {part.low}..{part.high}",
+        changes=(change,),
+    )
+
+
+def _fix(name: str, suspect: Suspect, facts: dict[str, Any]) -> Fix:
+    high = suspect.part.high
+    return Fix(
+        action=f"keep these values in {suspect.part.low}..{high} where they are made, or make what they "
+        f"index larger than {facts['max']}",
+        before=name,
+        after=f"{name}.clamp(max={high})  # or reject the request",
+    )
+
+
+def _by_kernel(error: ErrorFact, case: Case) -> Iterator[Hypothesis]:
+    """No input value is to blame as far as is known: the launches that hold the check."""
+    found = candidates(case)
+    single = len({(c.launch.index, c.check.line) for c in found}) == 1
+    for candidate in found[:4]:
+        if not _cleared(candidate, case):
+            yield _computed(candidate, error, single, case)
+
+
+def _cleared(candidate: Candidate, case: Case) -> bool:
+    """Whether every input element that this check can see was looked at and is inside."""
+    parts = [
+        s.part for s in suspects(case) if s.candidate.launch == candidate.launch and s.candidate == candidate
+    ]
+    return bool(parts) and all(part in case.index_values and not _outside(part, case) for part in parts)
+
+
+def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Case) -> Hypothesis:
+    producers = [p for source in candidate.sources for p in source.producers]
+    inputs = list(dict.fromkeys(label for source in candidate.sources for label in source.inputs))
+    bound = bound_value(candidate, case)
+    behind = f"; the index comes from launch {producers[0]}" if producers else ""
+    return Hypothesis(
+        category="index_out_of_bounds",
+        guilty=_guilty(candidate, producers, case),
+        summary=f"Launch {candidate.launch.index} ({candidate.kernel.name}) was given an index outside "
+        f"{candidate.lowest}..{bound if bound is not None else candidate.check.upper}{behind}"
+        f"{'; it depends on ' + ', '.join(inputs[:3]) if inputs else ''}.",
+        depth=Depth.BAD_VALUE,
+        sources=frozenset({"log"}),
+        evidence=(
+            Evidence(step="run", fact=error.text[:300], source=f"line {error.line} of the output"),
+            Evidence(step="inspect_package", fact=f"the check stands at {candidate.location}"),
+        ),
+        crashing=_crashing(candidate),
+        exact=single,
+        weak=not single,
+    )
+
+
+def _guilty(candidate: Candidate, producers: list[int], case: Case) -> Party:
+    """The launch that computed the index; the input or constant behind it where nothing computed it."""
+    if producers and case.view is not None:
+        launch = case.view.wrapper.launches[producers[0]]
+        lines = case.view.provenance(launch).locations
+        return Party(
+            kind="kernel", name=launch.kernel, launch_index=launch.index, model_locations=list(lines[:2])
+        )
+    source = candidate.sources[0] if candidate.sources else None
+    name = source.label if source else candidate.kernel.name
+    kinds = {"input": "input", "constant": "constant"}
+    return Party(
+        kind=kinds.get(source.kind if source else "", "kernel"),  # type: ignore[arg-type]
+        name=name,
+        launch_index=candidate.launch.index,
+        model_locations=_lines(candidate),
+    )
+
+
+def _crashing(candidate: Candidate) -> Party:
+    return Party(
+        kind="kernel",
+        name=candidate.kernel.name,
+        launch_index=candidate.launch.index,
+        generated_location=candidate.location,
+        model_locations=_lines(candidate),
+    )
+
+
+def _lines(candidate: Candidate) -> list[ModelLocation]:
+    return list(candidate.provenance.locations[:3])

@@ -1,0 +1,112 @@
+"""Which elements of an input a checked index can be, from the index expression of its load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import gcd
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.evidence.facts import ErrorFact
+from mcp_server.package.arithmetic import evaluate, names_in
+from mcp_server.package.assertion import Candidate, IndexSource, read_assertion
+from mcp_server.package.ranges import symbol_values
+
+INDEX_FAMILIES = frozenset({"device_assert_index", "cpu_index_assert"})
+
+
+@dataclass(frozen=True)
+class IndexPart:
+    """Elements offset, offset + stride, … of a flat input that must lie in [low, high]."""
+
+    input: int
+    offset: int
+    stride: int
+    low: int
+    high: int
+
+    def request(self) -> dict[str, int]:
+        """As the worker's `index_values` takes it."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A candidate of the trace with the part of an input that it reads directly."""
+
+    candidate: Candidate
+    source: IndexSource
+    part: IndexPart
+
+
+def index_error(case: Case) -> ErrorFact | None:
+    """The index assertion that some run or the given log ended with."""
+    for _, facts in case.logs:
+        for error in facts.errors:
+            if error.family.id in INDEX_FAMILIES and "<=" in error.text:
+                return error
+    return None
+
+
+def candidates(case: Case) -> tuple[Candidate, ...]:
+    """The launches at which the seen assertion may have failed."""
+    error = index_error(case)
+    if error is None or case.view is None:
+        return ()
+    fields = error.fields
+    line = int(fields["line"]) if fields.get("line", "").isdigit() else None
+    assertion = read_assertion(error.text, fields.get("file"), line, fields.get("kernel"))
+    return case.view.tracer.trace(assertion) if assertion is not None else ()
+
+
+def suspects(case: Case) -> list[Suspect]:
+    """Candidates whose index is an element of an input, as the caller gave it."""
+    return [suspect for candidate in candidates(case) for suspect in _of(candidate, case)]
+
+
+def _of(candidate: Candidate, case: Case) -> Iterator[Suspect]:
+    bound = bound_value(candidate, case)
+    for source in candidate.sources:
+        index = _input_index(source, case)
+        place = affine(source.load.index)
+        if source.direct and index is not None and bound is not None and place is not None:
+            low = -bound if candidate.trace.wraps else 0
+            yield Suspect(candidate, source, IndexPart(index, *place, low, bound - 1))
+
+
+def bound_value(candidate: Candidate, case: Case) -> int | None:
+    """The bound as a number, with the sizes of this call."""
+    if candidate.bound is None:
+        return None
+    if candidate.bound.value is not None:
+        return candidate.bound.value
+    if case.package is None or case.given is None:
+        return None
+    values = symbol_values(case.package.signature, case.given.tensors)
+    value = evaluate(candidate.bound.expression, values)
+    return int(value) if value is not None and value.denominator == 1 else None
+
+
+def _input_index(source: IndexSource, case: Case) -> int | None:
+    assert case.package is not None
+    return next((i.index for i in case.package.inputs if i.label == source.label), None)
+
+
+def affine(index: str) -> tuple[int, int] | None:
+    """(offset, stride) of an index expression that is linear in loop variables; None when it is not.
+
+    With several variables the stride is the greatest common divisor of their factors, so that the elements
+    named are at least those that are read.
+    """
+    names = names_in(index)
+    zero = dict.fromkeys(names, 0)
+    offset = evaluate(index, zero)
+    if offset is None or offset.denominator != 1:
+        return None
+    factors = []
+    for name in names:
+        once, thrice = (evaluate(index, {**zero, name: value}) for value in (1, 3))
+        if once is None or thrice is None or (thrice - offset) != 3 * (once - offset):
+            return None
+        factors.append(int(once - offset))
+    return int(offset), gcd(*factors) if factors else 1
