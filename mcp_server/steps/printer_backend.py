@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 from mcp_server.errors import ProblemError
-from mcp_server.evidence.printer import read_printer, summarise
+from mcp_server.evidence.printer import SavedTensor, read_printer, summarise
 from mcp_server.model import PackageWorkload
 from mcp_server.package.archive import Package
 from mcp_server.steps.context import Context, Event, WorkerRun
@@ -103,9 +102,8 @@ async def _saved(context: Context, model: Model, done: WorkerRun) -> Seen:
     """Level 1: only the last file of a name still holds what its record says."""
     kernels = {launch.kernel for launch in model.wrapper.launches}
     report = summarise(_lines(done.finished.stdout), kernels)
-    times = Counter(record.path for record in report.saved)
-    facts = await _describe(context, done, sorted(times))
-    lost = sum(count - 1 for count in times.values())
+    facts = await _describe(context, done, sorted({record.path for record in report.saved}))
+    lost = overwritten(report.saved)
     notes = [*DEFECTS["1"], MISSING]
     if lost:
         notes.append(
@@ -114,6 +112,11 @@ async def _saved(context: Context, model: Model, done: WorkerRun) -> Seen:
     if report.dropped:
         notes.append(f"{report.dropped} files were left out")
     return Seen(printed_launches(report.saved, model, facts), notes, done)
+
+
+def overwritten(saved: Sequence[SavedTensor]) -> int:
+    """How many of the tensors that were saved are no longer in the file that was named."""
+    return len(saved) - len({record.path for record in saved})
 
 
 async def _describe(context: Context, done: WorkerRun, paths: list[str]) -> dict[str, ArgumentValues]:
