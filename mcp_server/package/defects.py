@@ -13,7 +13,7 @@ from mcp_server.package.problems import Defect
 if TYPE_CHECKING:
     from mcp_server.package.archive import Package
 
-_LOAD_KERNEL = re.compile(r'\bloadKernel\(\s*"([^"]+)"')
+_LOAD_KERNEL = re.compile(r'loadKernel\(\s*"([^"]+)"')
 _CHECKED_BYTES = 64 << 20
 _PROXY_CALL = "aoti_torch_proxy_executor_call_function("
 _RECOMPILE = "compile the package again"

@@ -33,7 +33,7 @@ _SIZE_ASSERT = re.compile(r'assert_size_stride\((\w+), \{([^}]*)\}, \{([^}]*)\}[
 _LONG_SUFFIX = re.compile(r"(?<=\d)L+\b")
 _INTEGER = re.compile(r"-?\d+")
 
-_END = re.compile(r"^\} // \w+::run_impl", re.M)
+_END, _RUN = "} // ", "::run_impl"
 
 UNBOUNDED = 2**63 - 1
 """The generator clips an upper bound to this (cpp_wrapper_cpu.py, torch 2.13); it means none."""
@@ -62,7 +62,8 @@ def read_signature(wrapper: str) -> Signature:
     asserts = _size_asserts(wrapper, {item.name for item in inputs})
     inputs = [_with_assert(item, asserts.get(item.name)) for item in inputs]
     specs = _specs(head, problems)
-    inputs = _with_paths(inputs, specs.get("in"), problems)
+    notes: list[str] = []
+    inputs = _with_paths(inputs, specs.get("in"), notes)
     out_spec = specs.get("out")
     return Signature(
         inputs=tuple(inputs),
@@ -72,6 +73,7 @@ def read_signature(wrapper: str) -> Signature:
         out_spec=out_spec,
         symbols=symbols,
         problems=tuple(problems),
+        notes=tuple(notes),
     )
 
 
@@ -80,9 +82,15 @@ def _cuts(text: str) -> list[str]:
     problems = []
     if "__check_inputs_outputs(" not in text:
         problems.append(f"the input checks end at line {_lines(text)}: sizes and dtypes may be missing")
-    if not _END.search(text, max(text.find("::run_impl("), 0)):
+    if not _is_closed(text):
         problems.append(f"run_impl ends at line {_lines(text)}: symbols and relations may be missing")
     return problems
+
+
+def _is_closed(text: str) -> bool:
+    """Whether the line `} // AOTInductorModel::run_impl` is there. No pattern: a wrapper may have 30 MB."""
+    at = text.rfind(_RUN)
+    return at >= 0 and text.startswith(_END, text.rfind("\n", 0, at) + 1)
 
 
 def _lines(text: str) -> int:
@@ -95,15 +103,17 @@ def plain_expression(text: str) -> str:
 
 
 def _constructor(text: str) -> str:
-    start = max(text.find("AOTInductorModelBase("), 0)
-    start = max(text.rfind("\n", 0, start), 0)
+    """From the call of the base constructor to the end of the model's constructor; empty without either."""
+    start = max(text.find("AOTInductorModelBase("), 0) or text.find("inputs_info_[")
+    if start < 0:
+        return ""
     end = text.find("const_run_impl(", start)
-    return text[start : end if end > 0 else None]
+    return text[text.rfind("\n", 0, start) + 1 : end if end > 0 else None]
 
 
 def _prologue(text: str) -> str:
     """The top of `run_impl`, where inputs are named and symbols defined."""
-    start = text.find("::run_impl(")
+    start = text.find(f"{_RUN}(")
     if start < 0:
         return ""
     end = text.find("inputs.clear();", start)
@@ -198,7 +208,7 @@ def _with_symbols(item: CompiledInput, symbols: tuple[SymbolDefinition, ...]) ->
 def _size_asserts(text: str, names: set[str]) -> dict[str, tuple[list[str], list[str]]]:
     """Sizes and strides of the first `assert_size_stride` of each input (torch >= 2.13)."""
     found: dict[str, tuple[list[str], list[str]]] = {}
-    for match in _SIZE_ASSERT.finditer(text, max(text.find("::run_impl("), 0)):
+    for match in _SIZE_ASSERT.finditer(text, max(text.find(f"{_RUN}("), 0)):
         if match[1] in names and match[1] not in found:
             found[match[1]] = _split(match[2]), _split(match[3])
     return found
@@ -236,26 +246,26 @@ def _number(text: str) -> int | str:
 
 
 def _specs(head: str, problems: list[str]) -> dict[str, TreeNode]:
+    """The two trees; a package that was lowered without specs has empty ones."""
     specs = {}
     for match in _SPEC.finditer(head):
+        text = "".join(_RAW_STRING.findall(match[2]))
         try:
-            specs[match[1]] = read_treespec("".join(_RAW_STRING.findall(match[2])))
+            if text:
+                specs[match[1]] = read_treespec(text)
         except TreeSpecError as error:
             problems.append(f"{match[1]}_spec_ cannot be read: {error}")
     return specs
 
 
-def _with_paths(
-    inputs: list[CompiledInput], spec: TreeNode | None, problems: list[str]
-) -> list[CompiledInput]:
+def _with_paths(inputs: list[CompiledInput], spec: TreeNode | None, notes: list[str]) -> list[CompiledInput]:
     """Give each input the caller's path. Leaves that are no tensors (baked scalars) make it unknowable."""
-    if spec is None:
-        return inputs
-    paths = leaf_paths(spec)
-    if len(paths) != len(inputs):
-        problems.append(
-            f"the caller passed {len(paths)} leaves and {len(inputs)} are tensors: the others were fixed "
-            "when the model was exported, and inputs cannot be given the caller's names"
+    paths = leaf_paths(spec) if spec is not None else ()
+    if len(paths) == len(inputs):
+        return [replace(item, path=path) for item, path in zip(inputs, paths, strict=True)]
+    if spec is not None:
+        notes.append(
+            f"the exported call had {len(paths)} leaves, of which {len(inputs)} are tensors: the others are "
+            "fixed in the code, so that the caller's names of the inputs cannot be told"
         )
-        return inputs
-    return [replace(item, path=path) for item, path in zip(inputs, paths, strict=True)]
+    return inputs

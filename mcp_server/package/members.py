@@ -207,8 +207,8 @@ def _check_member(info: zipfile.ZipInfo) -> None:
 
 def check_name(name: str) -> None:
     """Refuse names that would leave the directory into which a loader extracts them."""
-    if "\0" in name or "\\" in name:
-        raise _unsafe(f"{name!r} holds a NUL or a backslash")
+    if "\\" in name or not name.isprintable():
+        raise _unsafe(f"{name!r} holds a backslash or control characters")
     if name.startswith("/") or _DRIVE.match(name):
         raise _unsafe(f"{name!r} is an absolute name")
     if ".." in PurePosixPath(name).parts:

@@ -72,7 +72,10 @@ class SymbolDefinition:
 
 @dataclass(frozen=True)
 class Signature:
-    """Inputs, outputs and symbols of a model; `problems` says what could not be read, with a line."""
+    """Inputs, outputs and symbols of a model.
+
+    `problems` says what could not be read, with a line; `notes` what no reading can tell.
+    """
 
     inputs: tuple[CompiledInput, ...] = ()
     output_count: int | None = None
@@ -81,6 +84,7 @@ class Signature:
     out_spec: TreeNode | None = None
     symbols: tuple[SymbolDefinition, ...] = ()
     problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def definition(self, name: str, dim: int) -> SymbolDefinition | None:
         """The symbol that is read from the size of input `name` at `dim`."""

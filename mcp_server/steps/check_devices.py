@@ -184,9 +184,14 @@ def _finish(
         inputs=_rows(package, given) if package is not None else [],
         mismatches=found,
         problems=problems,
-        notes=list(given.notes) if given is not None else [],
+        notes=_notes(package, given),
         unknown=[*machine.unknown, *unknown],
     )
+
+
+def _notes(package: Package | None, given: Given | None) -> list[str]:
+    """What is no fault and yet worth knowing: fixed arguments, dropped leaves."""
+    return [*(package.signature.notes if package else ()), *(given.notes if given else ())]
 
 
 def _summary(

@@ -114,10 +114,17 @@ def test_baked_arguments_hide_the_names() -> None:
     """More leaves than tensors: which is which cannot be told, and the signature says so."""
     signature = read_signature(with_spec(tree(f"{LEAF}, {LEAF}, {LEAF}")))
     assert [item.path for item in signature.inputs] == [None, None]
-    assert "3 leaves and 2 are tensors" in signature.problems[0]
+    assert "3 leaves, of which 2 are tensors" in signature.notes[0] and signature.problems == ()
 
 
-@pytest.mark.parametrize("spec", ["", "[1]", "[2, {}]", '[1, {"type": "x"}]', "[1, 5]", "[[[["])
+def test_a_package_without_specs() -> None:
+    """An empty spec is none: no names, and nothing to complain about."""
+    signature = read_signature(with_spec(""))
+    assert [item.path for item in signature.inputs] == [None, None]
+    assert (signature.in_spec, signature.problems, signature.notes) == (None, (), ())
+
+
+@pytest.mark.parametrize("spec", ["[1]", "[2, {}]", '[1, {"type": "x"}]', "[1, 5]", "[[[["])
 def test_an_unreadable_spec_is_reported(spec: str) -> None:
     """A tree that is not understood costs the names only."""
     signature = read_signature(with_spec(spec))
