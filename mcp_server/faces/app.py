@@ -28,7 +28,12 @@ Exit codes:
 """
 
 app = typer.Typer(
-    name="aoti-debug", help=HELP, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+    name="aoti-debug",
+    help=HELP,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 add_commands(app, OPERATIONS, run_operation)
 app.command("doctor")(doctor)

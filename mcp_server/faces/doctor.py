@@ -36,7 +36,7 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Say what is missing on this machine, for which purpose, and how to get it."""
-    found = carried_out(DOCTOR, CheckArguments(python=python))
+    data, found = carried_out(DOCTOR, CheckArguments(python=python))
     assert isinstance(found, Checkup)
-    print_result(found, as_json)
+    print_result(data, found, as_json)
     raise typer.Exit(Exit.OK if found.healthy else Exit.FAULT)

@@ -32,8 +32,8 @@ def parameters_of(model: type[Arguments]) -> list[Option]:
     positional = [_required(name, field) for name, field in fields.items() if field.is_required()]
     if issubclass(model, WorkloadArguments):
         positional = [
-            _parameter("target", Annotated[str, typer.Argument(help=TARGET_HELP, metavar="[TARGET]")], ""),
-            _parameter("rest", Annotated[list[str], typer.Argument(help=REST_HELP, metavar="[ARGS]...")], []),
+            _parameter("target", Annotated[str, typer.Argument(help=TARGET_HELP, metavar="TARGET")], ""),
+            _parameter("rest", Annotated[list[str], typer.Argument(help=REST_HELP, metavar="ARGS")], []),
         ]
     return positional + [_option(name, field) for name, field in fields.items() if not field.is_required()]
 

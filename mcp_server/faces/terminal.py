@@ -24,30 +24,32 @@ from mcp_server.render.text import plain
 
 STEP_S = 0.1
 
+Data = dict[str, Any]
+
 
 def run_operation(operation: Operation, arguments: Arguments, as_json: bool) -> int:
     """Run to the end, print the result, return the exit code. Raises ProblemError."""
-    record = carried_out(operation, arguments)
-    print_result(record, as_json)
+    data, record = carried_out(operation, arguments)
+    print_result(data, record, as_json)
     return exit_code(record)
 
 
-def carried_out(operation: Operation, arguments: Arguments) -> Record:
-    """The operation's result, with progress on stderr meanwhile. Raises ProblemError."""
+def carried_out(operation: Operation, arguments: Arguments) -> tuple[Data, Record]:
+    """The operation's result as JSON data and as a record; progress goes to stderr. Raises ProblemError."""
     state, record = anyio.run(_carry_out, operation, arguments)
     if state.problem:
         problem = state.problem
         raise ProblemError(
             problem.what, value=problem.value, allowed=problem.allowed, next_call=problem.next_call
         )
-    assert record is not None, "a job without a problem has a result"
-    return record
+    assert record is not None and state.result is not None, "a job without a problem has a result"
+    return state.result, record
 
 
-def print_result(record: Record, as_json: bool) -> None:
+def print_result(data: Data, record: Record, as_json: bool) -> None:
     """The result on stdout: for people, or exactly what the MCP tool would return in full."""
     if as_json:
-        sys.stdout.write(json.dumps(record.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
     else:
         write(record)
 

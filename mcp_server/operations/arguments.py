@@ -89,7 +89,7 @@ class DiagnoseArguments(WorkloadArguments):
     """A workload and the time for the whole procedure."""
 
     budget_s: Annotated[
-        float, Field(gt=0, le=86_400, description="Seconds for the whole procedure, default 300.")
+        float, Field(gt=0, le=86_400, description="Seconds for the whole procedure, 0-86400, default 300.")
     ] = 300
 
 
@@ -130,7 +130,7 @@ class InspectArguments(Arguments):
 
     package: PackagePath
     model_name: ModelName = "model"
-    launch: Annotated[int, Field(ge=-1, description="Question: this launch (number from 0).")] = -1
+    launch: Annotated[int, Field(ge=-1, description="Question: this launch, from 0; default -1: none.")] = -1
     kernel: Annotated[str, Field(description="Question: this kernel.")] = ""
     buffer: Annotated[str, Field(description="Question: this buffer (buf3): producer and readers.")] = ""
     symbol: Annotated[str, Field(description="Question: this size symbol (s23, ks0).")] = ""
@@ -140,9 +140,9 @@ class InspectArguments(Arguments):
     assertion: Annotated[str, Field(description="Question: this `index out of bounds: 0 <= tmp4 < ks1`.")] = (
         ""
     )
-    generated_line: Annotated[int, Field(ge=-1, description="With assertion: its generated line.")] = -1
-    offset: Annotated[int, Field(ge=0, description="Facts to skip, for the next page.")] = 0
-    graph: Annotated[bool, Field(description="Also draw the dataflow (SVG artifact).")] = False
+    generated_line: Annotated[int, Field(ge=-1, description="With assertion: its generated line; default -1.")] = -1
+    offset: Annotated[int, Field(ge=0, description="Facts to skip, default 0, for the next page.")] = 0
+    graph: Annotated[bool, Field(description="Also draw the dataflow (SVG artifact), default false.")] = False
 
 
 class TraceArguments(ModelArguments):

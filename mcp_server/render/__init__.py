@@ -14,8 +14,8 @@ from mcp_server.render.verdict import verdict_lines
 
 __all__ = ["as_text", "rendered", "write"]
 
-PIPE_WIDTH = 200
-"""Columns in a pipe, where no terminal says how wide it is."""
+PIPE_WIDTH = 10_000
+"""Columns in a pipe: nothing is folded there, so that commands can be copied and lines searched."""
 
 
 def rendered(result: Record) -> Iterator[RenderableType]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -44,10 +45,17 @@ def _options(arguments: Mapping[str, Any]) -> Iterable[str]:
             yield option if value else f"--no-{name.replace('_', '-')}"
         elif isinstance(value, Mapping):
             yield from (part for key, item in value.items() for part in (option, f"{key}={item}"))
+        elif _is_structured(value):
+            yield from (option, json.dumps(value))
         elif isinstance(value, list | tuple):
             yield from (part for item in value for part in (option, str(item)))
         else:
             yield from (option, str(value))
+
+
+def _is_structured(value: Any) -> bool:
+    """A list of mappings, as tensor specs are, is written as JSON."""
+    return isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value)
 
 
 def party_title(party: Party) -> str:
@@ -55,4 +63,5 @@ def party_title(party: Party) -> str:
     places = {"input": party.input_index, "dim": party.dim, "launch": party.launch_index}
     where = ", ".join(f"{name} {number}" for name, number in places.items() if number is not None)
     value = f" = {party.value}" if party.value else ""
-    return f"{party.kind} {party.name}{value}" + (f" ({where})" if where else "")
+    kind = "" if party.name.startswith(party.kind) else f"{party.kind} "
+    return f"{kind}{party.name}{value}" + (f" ({where})" if where else "")

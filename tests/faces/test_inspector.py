@@ -1,0 +1,99 @@
+"""A second, independent client: the MCP Inspector's command line (TypeScript) against the real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.operations.table import OPERATIONS
+from tests.faces.clients import ROOT
+
+CACHE = ROOT / ".cache" / "inspector"
+# Inspector 2.12 needs Node >= 22.19; the registry's `node` package brings one along.
+PACKAGES = ("node@22.23.3", "@modelcontextprotocol/inspector@2.12.0")
+TOOL_IS_ERROR = 5
+
+Inspect = Callable[..., tuple[int, dict[str, Any]]]
+
+
+@pytest.fixture(scope="session")
+def inspector() -> Path:
+    """The Inspector, installed once into the cache; skips where that is impossible."""
+    program = CACHE / "node_modules" / ".bin" / "mcp-inspector"
+    if not program.exists():
+        _install()
+    return program
+
+
+def _install() -> None:
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("npm is not installed")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    (CACHE / "package.json").write_text('{"private": true}')
+    argv = [npm, "install", "--no-audit", "--no-fund", "--silent", *PACKAGES]
+    done = subprocess.run(argv, cwd=CACHE, capture_output=True, text=True, check=False, timeout=300)
+    if done.returncode:
+        pytest.skip(f"the npm registry cannot be reached: {done.stderr[-200:]}")
+
+
+@pytest.fixture
+def inspect(inspector: Path, tmp_path: Path) -> Inspect:
+    """Runs one method and returns the exit code and the JSON that was printed."""
+    env = {
+        "PATH": f"{inspector.parent}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "AOTI_DEBUG_STATE": str(tmp_path / "state"),
+    }
+
+    def inspect(*arguments: str) -> tuple[int, dict[str, Any]]:
+        argv = [str(inspector), "--cli", sys.executable, "-m", "mcp_server", "--format", "json", *arguments]
+        done = subprocess.run(
+            argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=120
+        )
+        return done.returncode, json.loads(done.stdout)["result"]
+
+    return inspect
+
+
+def test_schemas_are_portable(inspect: Inspect) -> None:
+    """The strict linter of schemas has no complaint, and every operation is listed."""
+    code, result = inspect("--method", "tools/list", "--strict")
+    assert code == 0
+    assert {operation.name for operation in OPERATIONS} <= {tool["name"] for tool in result["tools"]}
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_calls(inspect: Inspect, era: str) -> None:
+    """A call answers in both channels alike; an unknown argument is an error result."""
+    call = ("--protocol-era", era, "--method", "tools/call", "--tool-name", "explain_error")
+    code, result = inspect(
+        *call, "--tool-arg", "text=RuntimeError: CUDA error: an illegal memory access was encountered"
+    )
+    assert code == 0
+    assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
+    assert "illegal_memory_access" in result["structuredContent"]["candidates"]
+    code, result = inspect(*call, "--tool-args-json", '{"txt": "x"}')
+    assert code == TOOL_IS_ERROR
+    assert "did you mean 'text'?" in result["content"][0]["text"]
+
+
+def test_resources_and_prompts(inspect: Inspect) -> None:
+    """Guides and flags can be read, and each guide has a prompt that names the workload."""
+    _, listed = inspect("--method", "resources/list")
+    uris = [resource["uri"] for resource in listed["resources"]]
+    assert "aoti-debug://flags" in uris and "aoti-debug://guides/SKILL.md" in uris
+    _, flags = inspect("--method", "resources/read", "--uri", "aoti-debug://flags")
+    assert "TORCHINDUCTOR_NAN_ASSERTS" in flags["contents"][0]["text"]
+    _, prompt = inspect(
+        "--method", "prompts/get", "--prompt-name", "debug_aoti_failure", "--prompt-args", "workload=serve.py"
+    )
+    assert "serve.py" in prompt["messages"][0]["content"]["text"]

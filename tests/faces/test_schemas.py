@@ -1,0 +1,82 @@
+"""What clients put into every session's context: names, schemas, texts, and how many bytes they take."""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_server.evidence.families import FAMILIES, Family
+from mcp_server.faces.arguments import validated
+from mcp_server.faces.instructions import INSTRUCTIONS
+from mcp_server.faces.shorten import compact
+from mcp_server.operations.table import OPERATIONS
+from mcp_server.steps.context import Context
+from mcp_server.steps.explain_error import explain_error
+from tests.faces.snapshot import GOLD, text_of, tools
+
+MOST_SCHEMA_BYTES = 16 * 1024
+MOST_BYTES = 20 * 1024
+MOST_INSTRUCTION_BYTES = 2048
+
+
+@pytest.fixture(scope="module")
+def listed() -> list[dict[str, Any]]:
+    return tools()
+
+
+def test_the_list_is_pinned(listed: list[dict[str, Any]]) -> None:
+    """A change of any name, schema or text is seen in review: `python -m tests.faces.snapshot` accepts it."""
+    assert text_of(listed) == GOLD.read_text()
+
+
+def test_the_list_is_small(listed: list[dict[str, Any]]) -> None:
+    """All input schemas fit 16 KB, the whole list 20 KB, the instructions 2 KB."""
+    assert sum(len(compact(tool["inputSchema"]).encode()) for tool in listed) <= MOST_SCHEMA_BYTES
+    assert len(compact(listed).encode()) <= MOST_BYTES
+    assert len(INSTRUCTIONS.encode()) <= MOST_INSTRUCTION_BYTES
+
+
+def test_every_property_is_described(listed: list[dict[str, Any]]) -> None:
+    """Clients that show only the description still show each default and range."""
+    for tool in listed:
+        assert tool["inputSchema"]["additionalProperties"] is False
+        for name, schema in tool["inputSchema"]["properties"].items():
+            said = schema["description"]
+            default = schema.get("default")
+            assert default is None or str(default).lower() in said.lower(), (tool["name"], name)
+            assert "maximum" not in schema or str(schema["maximum"]) in said, (tool["name"], name)
+
+
+def test_every_tool_is_annotated(listed: list[dict[str, Any]]) -> None:
+    """All four hints are set; what runs the user's program never claims to be read-only."""
+    runs = {operation.name for operation in OPERATIONS if operation.runs_workload}
+    for tool in listed:
+        hints = tool["annotations"]
+        assert len(hints) == 4
+        assert (tool["name"] in runs) <= (not hints["readOnlyHint"] and hints["destructiveHint"])
+
+
+def test_every_text_names_only_tools_that_exist(listed: list[dict[str, Any]]) -> None:
+    """A text that sends the agent to the next tool names one of this list."""
+    known = {tool["name"] for tool in listed}
+    texts = " ".join([INSTRUCTIONS, *(tool["description"] for tool in listed)])
+    verbs = {name.split("_")[0] for name in [*known, "locate_fault", "compare_with_eager"]}
+    named = {word for word in re.findall(r"[a-z]+(?:_[a-z]+)+", texts) if word.split("_")[0] in verbs}
+    arguments = {name for tool in listed for name in tool["inputSchema"]["properties"]}
+    assert named <= known | arguments
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.id)
+def test_the_next_call_of_an_explanation_is_valid(family: Family, tmp_path: Path) -> None:
+    """Each error family's suggested call validates against the schema of the tool that it names."""
+    context = Context(directory=tmp_path, python=Path(sys.executable))
+    explanation = anyio.run(partial(explain_error, context, text=family.example))
+    by_name = {operation.name: operation for operation in OPERATIONS}
+    step = explanation.next
+    validated(by_name[step.tool].arguments, step.arguments)
