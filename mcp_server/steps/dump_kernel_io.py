@@ -56,7 +56,7 @@ async def dump_kernel_io(
         seen = await run_printer(context, compiled, model, level)
         return _result(context, seen, model, choice, "printer", "asked for", shown)
     try:
-        seen = await observe(context, compiled, model, choice, save=save, stop=stop_at_first_bad)
+        seen = await _observe(context, compiled, model, choice, save=save, stop=stop_at_first_bad)
     except ProblemError as problem:
         has = level_of(model.package)
         if backend == "probes" or has is None:
@@ -64,6 +64,17 @@ async def dump_kernel_io(
         seen = await run_printer(context, compiled, model, has)
         return _result(context, seen, model, choice, "printer", f"no probes: {problem}", shown)
     return _result(context, seen, model, choice, "probes", "every tensor, no recompile", shown)
+
+
+async def _observe(
+    context: Context, workload: PackageWorkload, model: Model, choice: Choice, *, save: bool, stop: bool
+) -> Seen:
+    """Observe; once more to the end when the run was stopped at what may be an intended mask."""
+    seen = await observe(context, workload, model, choice, save=save, stop=stop)
+    bad = find_first_bad(seen.launches, model) if seen.stopped else None
+    if bad is None or not bad.perhaps_intended:
+        return seen
+    return await observe(context, workload, model, choice, save=save, stop=False)
 
 
 def _model(workload: PackageWorkload) -> Model:
@@ -103,13 +114,14 @@ def _result(
         backend=backend,
         why=why,
         returned=returned,
+        stopped=seen.stopped,
         first_bad=find_first_bad(seen.launches, model),
         last_launch="" if returned else seen.last_launch or _open(seen.launches),
         launches=ranked[:shown],
         seen=len(launches),
         left_out=max(0, len(launches) - shown),
         notes=seen.notes,
-        failure=read_failure(seen.run.finished),
+        failure=None if seen.stopped else read_failure(seen.run.finished),
         table=_write(context, seen.run.directory / "kernel_io.txt", table(launches), "table of all launches"),
         json_file=_write(context, seen.run.directory / "kernel_io.json", _json(launches), "all launches"),
         log=context.artifact(seen.run.finished.output, "output of the run"),

@@ -107,12 +107,13 @@ class KernelIO(Record):
 
     `launches` holds the ones with bad values first, then the others in order, at most as many as asked for;
     all of them are in `json_file` and, as a table, in `table`. `last_launch` is where the call ended, if it
-    did not return.
+    did not return; `stopped` that it was ended on purpose, at the first bad value.
     """
 
     backend: Backend
     why: str
     returned: bool
+    stopped: bool = False
     first_bad: FirstBad | None = None
     last_launch: str = ""
     launches: list[LaunchValues] = Field(default_factory=list)

@@ -21,12 +21,16 @@ from mcp_server.steps.requests import run_request
 
 @dataclass(frozen=True)
 class Seen:
-    """What a backend saw: launches in the order of the call, what it cannot show, and the run."""
+    """What a backend saw: launches in the order of the call, what it cannot show, and the run.
+
+    `stopped`: the run was ended on purpose, after a bad value.
+    """
 
     launches: list[LaunchValues]
     notes: list[str]
     run: WorkerRun
     last_launch: str = ""
+    stopped: bool = False
 
 
 async def observe(
@@ -55,7 +59,14 @@ async def observe(
         timeout_s=workload.timeout_s,
     )
     launches = read_events(context, done.all("argument"), model, bounds)
-    return Seen(launches, _notes(instrumented, done, model.package.model_name), done)
+    notes = _notes(instrumented, done, model.package.model_name)
+    return Seen(launches, notes, done, stopped=stop and _was_stopped(done, launches))
+
+
+def _was_stopped(done: WorkerRun, launches: list[LaunchValues]) -> bool:
+    """The call raised right after a bad value: no signal, and no launch after that one."""
+    raised = done.finished.ending == "exit" and done.last("called") is None
+    return raised and bool(launches) and launches[-1].bad
 
 
 def _chosen(choice: Choice) -> dict[str, Any]:

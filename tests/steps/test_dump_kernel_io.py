@@ -82,6 +82,14 @@ def test_probes_name_the_input_whose_index_is_out_of_bounds(zoo: ZooPackage, tmp
     assert seen.last_launch == bad.kernel == "cpp_fused_embedding_0"
 
 
+def test_a_run_that_was_stopped_on_purpose_is_no_failure(zoo: ZooPackage, tmp_path: Path) -> None:
+    """With stop_at_first_bad the call ends at the finding, and that end is not told as the workload's."""
+    seen = dumped(tmp_path, package(zoo, "logarithm", "bad-nan"), stop_at_first_bad=True)
+    assert seen.stopped and not seen.returned and seen.failure is None
+    assert seen.first_bad is not None and seen.first_bad.argument == "buf1"
+    assert seen.seen == 2
+
+
 def test_a_healthy_call_has_no_bad_value(zoo: ZooPackage, tmp_path: Path) -> None:
     """Good inputs give statistics of every launch and no finding; tensors are saved on request."""
     chosen = Choice(launches=[1], buffers=["buf1"])
