@@ -28,7 +28,6 @@ PHASES = {
     "updating": ("update", "updated", "update_failed"),
     "calling": ("call", "called", "call_failed"),
 }
-KEPT_CALLS = 2000  # of one process; earlier ones that ended well say nothing more
 
 
 def read_capture(directory: Path) -> Captured:
@@ -80,7 +79,7 @@ def _phases(events: list[Event], begin: str, kind: type[P]) -> list[P]:
     number, well, badly = PHASES[begin]
     ends = {(e["pid"], e[number]): e for e in events if e["event"] in (well, badly)}
     found = []
-    for event in [e for e in events if e["event"] == begin][-KEPT_CALLS:]:
+    for event in (e for e in events if e["event"] == begin):
         end = ends.get((event["pid"], event[number]))
         joined = {**event, "number": event[number]}
         if end is not None:

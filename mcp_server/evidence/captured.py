@@ -132,9 +132,9 @@ class CapturedCall(Phase):
         return any(leaf.nan or leaf.inf for leaf in self.outputs)
 
     @property
-    def bad(self) -> bool:
-        """It raised, did not return, or left the device in error."""
-        return self.outcome != "ok" or bool(self.unreadable)
+    def broke_device(self) -> bool:
+        """Whether it ended with an error of the device, which every later use of it meets again."""
+        return bool(self.unreadable) or (self.error is not None and "CUDA error" in self.error.text)
 
 
 class CapturedAssertion(Phase):
@@ -166,10 +166,17 @@ class Captured(Record):
 
     @property
     def failing(self) -> CapturedCall | None:
-        """The first call that raised or left the device in error; else the last that never came back."""
-        told = [call for call in self.calls if call.bad and call.outcome != "unfinished"]
-        hanging = [call for call in self.calls if call.outcome == "unfinished"]
-        return told[0] if told else (hanging[-1] if hanging else None)
+        """The call in which a process died, or the first that left the device in error, or the last that raised.
+
+        A server may outlive calls that raise, so the last one counts; errors of the device stay, so there the
+        first one does.
+        """
+        exited = {process.pid for process in self.processes if process.exited}
+        unfinished = [call for call in self.calls if call.outcome == "unfinished"]
+        dying = [call for call in unfinished if call.pid not in exited]
+        broken = [call for call in self.calls if call.broke_device]
+        raised = [call for call in self.calls if call.outcome == "failed"]
+        return next(iter([*dying[-1:], *broken[:1], *raised[-1:], *unfinished[-1:]]), None)
 
     @property
     def suspect(self) -> CapturedCall | None:

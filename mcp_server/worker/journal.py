@@ -62,7 +62,7 @@ class Journal:
         self.count += 1
         record = {"event": event, "n": self.count, "pid": self.pid, "t": time.time(), **plain(facts)}
         line = (json.dumps(record, allow_nan=False) + "\n").encode("utf-8", "replace")
-        if (self.written + len(line)) // FULL != self.written // FULL or self.written > FULL:
+        if self.written + len(line) > FULL:
             self._turn(len(line))
         self.written += len(line)
         os.write(self.file, line)

@@ -1,0 +1,95 @@
+"""The capture's journal: bounded, ordered, and complete at its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcp_server.evidence.capture_journal import read_capture
+from mcp_server.worker import journal as module
+from mcp_server.worker.around import around
+from mcp_server.worker.journal import Journal
+from mcp_server.worker.report import plain
+
+
+def numbers(directory: Path) -> list[int]:
+    """`n` of every event that is still there, in order."""
+    lines = [line for path in directory.glob("*.jsonl") for line in path.read_text().splitlines()]
+    return sorted(json.loads(line)["n"] for line in lines)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=200))
+def test_a_full_journal_keeps_its_beginning_and_its_end(sizes: list[int]) -> None:
+    """Whatever the sizes of events, the first and the latest are kept, and the files stay bounded."""
+    with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "FULL", 4000)
+        patch.setattr(module, "TAIL", 2000)
+        journal = Journal(name)
+        for size in sizes:
+            journal.event("filler", text="x" * size)
+        os.close(journal.file)
+        kept, last = numbers(Path(name)), len(sizes) + 1
+        assert kept[0] == 1 and kept[-1] == last and len(set(kept)) == len(kept)
+        suffix = [n for n in kept if n > last - 3]
+        assert len(suffix) == min(3, last)
+        total = sum(path.stat().st_size for path in Path(name).glob("*.jsonl"))
+        assert total <= 4000 + 2 * 2000 + 2 * 600
+
+
+def test_threads_write_whole_lines(tmp_path: Path) -> None:
+    """Events of several threads neither mix nor get lost."""
+    journal = Journal(str(tmp_path))
+
+    def write() -> None:
+        for _ in range(50):
+            journal.event("filler", text="y" * 300)
+
+    threads = [threading.Thread(target=write) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    os.close(journal.file)
+    assert numbers(tmp_path) == list(range(1, 402))
+
+
+def test_numbers_that_json_does_not_know() -> None:
+    """Non-finite numbers become words, at any depth, and unknown objects their repr."""
+    assert plain({"a": [float("nan"), (float("-inf"), 1.5)], 2: object}) == {
+        "a": ["nan", ["-inf", 1.5]],
+        "2": repr(object),
+    }
+
+
+def test_a_hook_that_fails_changes_nothing(tmp_path: Path) -> None:
+    """What the hook's own code raises is journaled; the program gets its result and its exceptions."""
+    journal = Journal(str(tmp_path))
+
+    def original(x: int) -> int:
+        """The program's function."""
+        return 10 // x
+
+    def before(x: int) -> int:
+        if x == 2:
+            raise KeyError("mine")
+        return x
+
+    def after(_state: Any, _result: Any, _error: BaseException | None) -> None:
+        raise OSError("disk full")
+
+    wrapped = around(journal, original, before, after)
+    assert wrapped(2) == wrapped(x=2) == 5 and wrapped(5) == 2 and wrapped.__doc__ == original.__doc__
+    with pytest.raises(ZeroDivisionError):
+        wrapped(0)
+    os.close(journal.file)
+    (process,) = read_capture(tmp_path).processes
+    assert process.hook_failures == ["KeyError: 'mine'", "OSError: disk full"]
