@@ -30,6 +30,7 @@ _DEVICE = re.compile(r'_expected_device_type << "\d*\((\w+)\)')
 _SYMBOL = re.compile(r"\bint64_t (\w+) = (\w+)_(size|stride)\[(\d+)\];")
 _SOLVED = re.compile(r"\bint64_t (\w+) = (.*\b(\w+)_(size|stride)_(\d+)\b.*);")
 _SIZE_ASSERT = re.compile(r'assert_size_stride\((\w+), \{([^}]*)\}, \{([^}]*)\}[^;]*"input"')
+_ARGUMENT = re.compile(r"arg(\d+)_1")
 _LONG_SUFFIX = re.compile(r"(?<=\d)L+\b")
 _INTEGER = re.compile(r"-?\d+")
 
@@ -259,13 +260,34 @@ def _specs(head: str, problems: list[str]) -> dict[str, TreeNode]:
 
 
 def _with_paths(inputs: list[CompiledInput], spec: TreeNode | None, notes: list[str]) -> list[CompiledInput]:
-    """Give each input the caller's path. Leaves that are no tensors (baked scalars) make it unknowable."""
-    paths = leaf_paths(spec) if spec is not None else ()
-    if len(paths) == len(inputs):
-        return [replace(item, path=path) for item, path in zip(inputs, paths, strict=True)]
-    if spec is not None:
+    """Give each input the caller's path, and note the leaves that are no tensors: they were fixed."""
+    if spec is None:
+        return inputs
+    paths = leaf_paths(spec)
+    leaves = _leaves(inputs, len(paths))
+    if leaves is None:
         notes.append(
             f"the exported call had {len(paths)} leaves, of which {len(inputs)} are tensors: the others are "
             "fixed in the code, so that the caller's names of the inputs cannot be told"
         )
-    return inputs
+        return inputs
+    fixed = [path for leaf, path in enumerate(paths) if leaf not in leaves]
+    if fixed:
+        notes.append(f"{', '.join(fixed)}: fixed in the code as at export; what the caller passes is ignored")
+    return [replace(item, path=paths[leaf]) for item, leaf in zip(inputs, leaves, strict=True)]
+
+
+def _leaves(inputs: list[CompiledInput], count: int) -> list[int] | None:
+    """Which of `count` leaves each input is; None when that cannot be told.
+
+    `argN_1` numbers parameters first, then all leaves, tensors or not (seen in torch 2.11 and 2.13): with
+    leaves missing the numbers tell, provided that the first and the last leaf are tensors.
+    """
+    if len(inputs) == count:
+        return list(range(count))
+    matches = [_ARGUMENT.fullmatch(item.name) for item in inputs]
+    numbers = [int(match[1]) for match in matches if match]
+    if not numbers or len(numbers) < len(inputs) or numbers[-1] - numbers[0] != count - 1:
+        return None
+    leaves = [number - numbers[0] for number in numbers]
+    return leaves if leaves == sorted(set(leaves)) else None

@@ -111,10 +111,18 @@ def test_a_long_spec_in_pieces() -> None:
 
 
 def test_baked_arguments_hide_the_names() -> None:
-    """More leaves than tensors: which is which cannot be told, and the signature says so."""
+    """More leaves than tensors and no gap in the numbers: which is which cannot be told, and that is said."""
     signature = read_signature(with_spec(tree(f"{LEAF}, {LEAF}, {LEAF}")))
     assert [item.path for item in signature.inputs] == [None, None]
     assert "3 leaves, of which 2 are tensors" in signature.notes[0] and signature.problems == ()
+
+
+def test_a_baked_argument_between_tensors_is_named() -> None:
+    """The gap in `arg4_1, arg6_1` is the second leaf: it is fixed, and the tensors keep their names."""
+    text = with_spec(tree(f"{LEAF}, {LEAF}", LEAF, '[\\"scale\\"]')).replace("arg5_1", "arg6_1")
+    signature = read_signature(text)
+    assert [item.path for item in signature.inputs] == ["args[0]", "kwargs['scale']"]
+    assert signature.notes == ("args[1]: fixed in the code as at export; what the caller passes is ignored",)
 
 
 def test_a_package_without_specs() -> None:
