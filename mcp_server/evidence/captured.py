@@ -166,7 +166,7 @@ class Captured(Record):
 
     @property
     def failing(self) -> CapturedCall | None:
-        """The call in which a process died, or the first that left the device in error, or the last that raised.
+        """The call in which a process died, or the first that broke the device, or the last that raised.
 
         A server may outlive calls that raise, so the last one counts; errors of the device stay, so there the
         first one does.
