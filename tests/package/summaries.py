@@ -1,0 +1,70 @@
+"""A wrapper as read, in lines for gold files: `python -m tests.package.summaries FILE` prints one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from mcp_server.package.dataflow import Dataflow
+from mcp_server.package.launches import Argument, Launch
+from mcp_server.package.wrapper import Wrapper, read_wrapper
+
+RECORDINGS = Path(__file__).resolve().parent.parent / "recordings" / "wrappers"
+GOLD = Path(__file__).resolve().parent / "gold"
+
+
+def recorded(name: str) -> Wrapper:
+    """A recorded wrapper of torch 2.11 on CUDA."""
+    return read_wrapper((RECORDINGS / f"{name}.torch-2.11-cuda.cpp").read_text(encoding="utf-8"))
+
+
+def summary(wrapper: Wrapper) -> str:
+    """Launches with arguments, roles, last writers and grid; transfers, symbols, outputs, problems."""
+    return "\n".join([*_lines(wrapper), ""])
+
+
+def _lines(wrapper: Wrapper) -> Iterator[str]:
+    flow = Dataflow(wrapper.run)
+    for launch in wrapper.launches:
+        yield from _launch(wrapper, flow, launch)
+    for transfer in wrapper.run.transfers:
+        yield f"line {transfer.line}: {transfer.callee} {transfer.reads} -> {transfer.writes}"
+    for symbol in wrapper.symbols.values():
+        yield f"line {symbol.line}: {symbol.name} = {symbol.expression} ({symbol.kind})"
+    for index, name in wrapper.run.outputs.items():
+        yield f"output {index}: {name}"
+    for problem in wrapper.problems:
+        yield f"line {problem.line}: not understood: {problem.what}"
+
+
+def _launch(wrapper: Wrapper, flow: Dataflow, launch: Launch) -> Iterator[str]:
+    where = " / ".join(block.header for block in launch.context)
+    checked = "" if launch.checked else " unchecked"
+    name = f"{launch.kind} {launch.kernel}:{launch.handle}"
+    yield f"{launch.index} line {launch.line}: {name}{checked} {where}".rstrip()
+    for argument in launch.arguments:
+        if argument.kind != "context":
+            yield f"    {_argument(argument)}{_written_by(flow, launch, argument)}"
+    if grid := wrapper.grid(launch):
+        yield f"    grid {' , '.join(grid)}"
+
+
+def _argument(argument: Argument) -> str:
+    view = (
+        f" as {argument.view.sizes} {argument.view.strides} {argument.view.offset}" if argument.view else ""
+    )
+    partial = " partly" if argument.partial else ""
+    value = f"{argument.target} {argument.role}{partial}{view}" if argument.is_tensor else argument.expression
+    return f"{argument.name or argument.position}: {argument.kind} {value}"
+
+
+def _written_by(flow: Dataflow, launch: Launch, argument: Argument) -> str:
+    if not argument.is_tensor or argument.role == "written" or not argument.target:
+        return ""
+    writers = [f"line {step.node.line}" for step in flow.last_writers(argument.target, launch.index)]
+    return f" <- {', '.join(writers)}" if writers else ""
+
+
+if __name__ == "__main__":
+    print(summary(read_wrapper(Path(sys.argv[1]).read_text(encoding="utf-8"))), end="")

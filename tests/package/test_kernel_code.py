@@ -1,0 +1,93 @@
+"""Inside a kernel: index asserts, where their value comes from, which parameters are stored to."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_server.package.kernel_code import find_asserts, indexed_by, read_condition, trace_value
+from mcp_server.package.stores import find_stores
+from tests.package.summaries import recorded
+
+VECTOR = """extern "C" void k(const int64_t* in_ptr1, const float* in_ptr2)
+{
+    auto tmp3 = at::vec::VectorizedN<int64_t,2>::loadu(in_ptr1 + static_cast<int64_t>(x1), 4);
+    auto tmp4 =
+    [&]
+    {
+        __at_align__ std::array<int64_t, 16> tmpbuf;
+        tmp3.store(tmpbuf.data(), static_cast<int64_t>(4L));
+        return tmpbuf;
+    }
+    ()
+    ;
+    AOTI_TORCH_CHECK((VecMask<int64_t,2>((tmp4 < 9))).all_masked(), "index out of bounds: 0 <= tmp4 < 9L");
+    tmpbuf[x1_inner] = in_ptr2[static_cast<int64_t>(tmp4[x1_inner] + 9L*x0)];
+}"""
+
+
+def test_a_triton_index_is_followed_to_its_load() -> None:
+    """The checked value stems from one load, is wrapped when negative, and addresses the other tensor."""
+    source = recorded("jagged").kernels["triton_poi_fused_index_mul_0"].source
+    (check,) = find_asserts(source)
+    tensors = ("in_ptr0", "in_ptr1", "out_ptr0")
+    trace = trace_value(source, check.variable, check.line, tensors, ("ks0",))
+    assert (check.line, check.text, check.upper) == (33, "0 <= tmp4 < ks0", "ks0")
+    assert [load.parameter for load in trace.loads] == ["in_ptr0"]
+    assert (trace.wraps, trace.scalars) == (True, ("ks0",))
+    assert [a.parameter for a in indexed_by(source, check.variable, check.line, tensors)] == ["in_ptr1"]
+
+
+def test_a_vectorised_cpp_index_is_followed_through_its_buffers() -> None:
+    """A C++ index that was unpacked into a temporary array is followed through it."""
+    (check,) = find_asserts(VECTOR)
+    trace = trace_value(VECTOR, check.variable, check.line, ("in_ptr1", "in_ptr2"), ())
+    assert [load.parameter for load in trace.loads] == ["in_ptr1"]
+    assert not trace.wraps
+    indexed = indexed_by(VECTOR, check.variable, check.line, ("in_ptr1", "in_ptr2"))
+    assert [a.parameter for a in indexed] == ["in_ptr2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0 <= tmp6 < ks0", ("0", "tmp6", "ks0")),
+        ("tmp6 < 32L", (None, "tmp6", "32L")),
+        ("0 <= tmp6", ("0", "tmp6", None)),
+        ("0 <= tmp6 < 4 + ks0*ks1", ("0", "tmp6", "4 + ks0*ks1")),
+        ("tmp6", None),
+    ],
+)
+def test_conditions(text: str, expected: tuple[str | None, str, str | None] | None) -> None:
+    """All forms of a bounds condition are read; what is none is told apart."""
+    assert read_condition(text) == expected
+
+
+def test_a_user_pointer_is_followed_through_assignments() -> None:
+    """A store through a computed pointer is one to the parameter that it starts from."""
+    source = """
+    offsets = tl.load(slots + row)
+    pointers = out + offsets * width
+    tl.store(pointers, value)
+    tl.atomic_add(counts + row, 1)
+    """
+    stores = find_stores(source, ("x", "slots", "out", "counts"))
+    assert (set(stores.plain), set(stores.atomic), stores.unresolved) == ({"out"}, {"counts"}, False)
+
+
+def test_a_store_that_cannot_be_told() -> None:
+    """A store through a pointer of unknown origin is said to be unresolved."""
+    assert find_stores("tl.store(elsewhere(), 1)", ("out",)).unresolved
+
+
+_CODE = st.text(alphabet="tmp012 =+<(){}[],\n:*in_ptr", max_size=400)
+
+
+@given(_CODE)
+def test_any_source_is_traced_to_an_end(source: str) -> None:
+    """Whatever the text, tracing ends, and every line that it names exists."""
+    lines = source.count("\n") + 1
+    trace = trace_value(source, "tmp0", lines, ("in_ptr0",), ("ks0",))
+    assert all(1 <= d.line <= lines for d in trace.definitions)
+    find_stores(source, ("in_ptr0",))

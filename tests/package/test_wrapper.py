@@ -1,0 +1,128 @@
+"""The wrapper reader: launches, arguments and roles, on packages compiled here and on recordings."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_server.package.archive import open_package
+from mcp_server.package.wrapper import Wrapper, read_wrapper
+from tests.conftest import ZooPackage
+from tests.package.made_wrapper import make_wrapper
+from tests.package.summaries import GOLD, recorded, summary
+
+CPU = (
+    "ranker",
+    "attention",
+    "bags",
+    "jagged",
+    "conv",
+    "scatter",
+    "branch",
+    "loop",
+    "plugin",
+    "select",
+    "counter",
+)
+
+
+def read(zoo: ZooPackage, name: str) -> Wrapper:
+    package = open_package(zoo(name))
+    return read_wrapper(package.wrapper_text, package.kernel_text)
+
+
+@pytest.mark.parametrize("name", ["jagged", "loop", "user_spread", "plugin"])
+def test_recorded_cuda_wrappers_read_as_before(name: str) -> None:
+    """Every launch, argument, role, writer and symbol of a recorded CUDA wrapper is as in its gold file."""
+    assert summary(recorded(name)) == (GOLD / f"{name}.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CPU)
+def test_every_statement_is_understood(zoo: ZooPackage, name: str) -> None:
+    """The wrappers compiled here hold no statement and no argument that the reader does not know."""
+    wrapper = read(zoo, name)
+    assert wrapper.problems == ()
+    assert wrapper.launches
+    assert all(a.kind != "unknown" for launch in wrapper.launches for a in launch.arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CPU)
+def test_places_point_at_the_text(zoo: ZooPackage, name: str) -> None:
+    """Offsets of launches and arguments cut exactly the call and the expression out of the file."""
+    wrapper = read(zoo, name)
+    for launch in wrapper.launches:
+        statement = wrapper.text[launch.start : launch.end]
+        assert launch.callee in statement
+        assert statement.endswith(";")
+        assert wrapper.text.count("\n", 0, launch.start) + 1 == launch.line
+        for argument in launch.arguments:
+            assert wrapper.text[argument.start : argument.end] == argument.expression
+            assert launch.start < argument.start < argument.end < launch.end
+
+
+@pytest.mark.slow
+def test_unchecked_shim_calls_are_flagged(zoo: ZooPackage) -> None:
+    """A scatter whose error code torch 2.13 throws away is flagged; its kernels and other shims are not."""
+    wrapper = read(zoo, "scatter")
+    assert [n.kernel for n in wrapper.launches if not n.checked] == ["aoti_torch_cpu_scatter_reduce_two_out"]
+
+
+@pytest.mark.slow
+def test_mutation_of_a_constant_and_an_input(zoo: ZooPackage) -> None:
+    """A kernel that writes into a buffer of the model and into its input says so."""
+    (launch,) = read(zoo, "counter").launches
+    assert {"seen", "arg1_1"} <= set(launch.writes) & set(launch.reads)
+
+
+@pytest.mark.slow
+def test_proxy_call_of_a_custom_operator(zoo: ZooPackage) -> None:
+    """A custom operator's tensors are read and written, and its node in the package is known."""
+    package = open_package(zoo("plugin"))
+    launch = next(n for n in read(zoo, "plugin").launches if n.kind == "proxy_executor")
+    assert [a.role for a in launch.tensors] == ["read", "written"]
+    assert launch.proxy_index is not None
+    assert package.proxy_nodes[launch.proxy_index].target == "aotizoo::halve_rows"
+
+
+def test_user_kernels_have_two_names() -> None:
+    """A user's kernel has a numbered name in the wrapper, its own on the device; its stores are partial."""
+    wrapper = recorded("user_spread")
+    launch = next(n for n in wrapper.launches if n.kind == "user_triton")
+    assert (launch.kernel, launch.symbol) == ("spread_kernel_0", "spread_kernel")
+    roles = {a.name: (a.role, a.partial) for a in launch.tensors}
+    assert roles == {"x": ("read", False), "slots": ("read", False), "out": ("written", True)}
+
+
+def test_triton_source_lines_count_from_the_quotes() -> None:
+    """Line 1 of an embedded source is the rest of the line with the quotes, as in device assertions."""
+    kernel = recorded("jagged").kernels["triton_poi_fused_index_mul_0"]
+    lines = kernel.source.split("\n")
+    assert lines[0] == ""
+    assert "tl.device_assert" in lines[33 - 1]
+
+
+def test_grid_over_the_wrappers_symbols() -> None:
+    """A grid is told in the caller's symbols, not in the kernel's parameters."""
+    wrapper = recorded("user_spread")
+    launch = next(n for n in wrapper.launches if n.kind == "user_triton")
+    assert wrapper.grid(launch) == ("s55", "1L", "1L")
+
+
+def test_an_unknown_statement_is_reported_with_its_line() -> None:
+    """A statement of no known form is named with its line, and the rest is read all the same."""
+    text = make_wrapper(4)
+    at = text.index("    AtenTensorHandle buf1_handle;")
+    broken = text[:at] + "    frobnicate(buf0, 3);\n" + text[at:]
+    wrapper = read_wrapper(broken)
+    assert [(p.what, p.line) for p in wrapper.problems] == [
+        ("a statement of unknown form", broken.count("\n", 0, at) + 1)
+    ]
+    assert len(wrapper.launches) == 4
+
+
+def test_a_text_that_is_no_wrapper() -> None:
+    """Anything else is told to be no wrapper."""
+    assert [p.what for p in read_wrapper("int main() {}").problems] == [
+        "no run_impl: this is not a wrapper, or it is cut"
+    ]
