@@ -196,7 +196,7 @@ def _stride(stride: int | str | None, values: dict[str, int]) -> int | None:
 def _stride_mismatch(
     item: CompiledInput, tensor: GivenTensor, expected: list[int | None], dim: int, harmless: bool
 ) -> Mismatch:
-    strides = _tuple_text(expected)
+    strides = tuple_text(expected)
     effect = (
         "only dimensions of size 1 differ: harmless to kernels, but AOTI_RUNTIME_CHECK_INPUTS refuses it"
         if harmless
@@ -215,7 +215,7 @@ def _stride_mismatch(
     )
 
 
-def _tuple_text(expected: list[int | None]) -> str:
+def tuple_text(expected: Sequence[int | str | None]) -> str:
     """As Python prints a tuple, unknown strides as `?`."""
     inner = ", ".join("?" if stride is None else str(stride) for stride in expected)
     return f"({inner},)" if len(expected) == 1 else f"({inner})"

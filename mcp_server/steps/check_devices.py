@@ -10,7 +10,7 @@ from pydantic import Field
 from mcp_server.errors import ProblemError
 from mcp_server.model import Fix, PackageWorkload, Record, TensorSpec, Workload
 from mcp_server.package.archive import Package, open_package
-from mcp_server.package.match import compare_inputs
+from mcp_server.package.match import compare_inputs, tuple_text
 from mcp_server.package.mismatch import GivenTensor, Mismatch
 from mcp_server.package.problems import PackageError
 from mcp_server.package.signature import CompiledInput
@@ -262,7 +262,7 @@ def _row(item: CompiledInput, tensor: GivenTensor | None) -> InputRow:
         dtype=item.dtype,
         shape=item.shape,
         range=", ".join(ranges),
-        strides="(" + ", ".join("?" if s is None else str(s) for s in item.strides) + ")",
+        strides=tuple_text(item.strides),
         given=_text(tensor) if tensor is not None else None,
     )
 
