@@ -7,7 +7,7 @@ import re
 from mcp_server.evidence.facts import LastLaunch
 from mcp_server.evidence.text import Line, bound
 
-_LAUNCH = re.compile(r"\[ (?P<when>before|after)_launch: (?P<kernel>.+?) \]")
+_LAUNCH = re.compile(r"\[ (?P<when>before|after)_launch: (?P<kernel>[^\[\]]+?) \]")
 
 
 class LaunchTracker:

@@ -6,6 +6,14 @@ from mcp_server.model import Category
 
 from .kinds import MEMORY_GUIDE, NAN_GUIDE, Defaults, Family, Rank
 
+
+def _exit(codes: str) -> str:
+    """A pattern for an exit status as shells, Python and schedulers report it."""
+    return rf"(?P<exit>(?:\brc|\bexit(?:ed)?(?: with)?(?: code| status)?|[Rr]eturn ?code|exitcode)\s?[ =:]\s?(?:{codes})\b)"
+
+
+_EXIT_HINTS = ("rc=", "rc: ", "exit", "eturn code", "eturncode")
+
 _table = Defaults(stage="any")
 _add = _table.add
 
@@ -125,8 +133,8 @@ _add(
 )
 _add(
     "illegal_instruction",
-    r"(?P<detail>[Ii]llegal instruction|SIGILL)",
-    ("llegal instruction", "SIGILL"),
+    (r"(?P<detail>[Ii]llegal instruction|SIGILL)", _exit("132|-4")),
+    ("llegal instruction", "SIGILL", *_EXIT_HINTS),
     "arch_mismatch",
     "The CPU does not know an instruction of the package (or of a library): it was compiled for another ISA.",
     "Illegal instruction (core dumped)",
@@ -154,8 +162,11 @@ _add(
 )
 _add(
     "segfault",
-    r"(?P<detail>Fatal Python error: (?:Segmentation fault|Bus error)|[Ss]egmentation fault|SIGSEGV|SIGBUS|[Bb]us error)",
-    ("egmentation fault", "SIGSEGV", "SIGBUS", "us error"),
+    (
+        r"(?P<detail>Fatal Python error: (?:Segmentation fault|Bus error)|[Ss]egmentation fault|SIGSEGV|SIGBUS|[Bb]us error)",
+        _exit("139|-11"),
+    ),
+    ("egmentation fault", "SIGSEGV", "SIGBUS", "us error", *_EXIT_HINTS),
     _CRASH,
     "The process read or wrote an address that it does not own.",
     "Fatal Python error: Segmentation fault",
@@ -187,8 +198,11 @@ _add(
 )
 _add(
     "aborted",
-    r"(?P<detail>Fatal Python error: Aborted|(?:^|\s)Aborted(?:\s*\(core dumped\))?\s*$|SIGABRT)",
-    ("Aborted", "SIGABRT"),
+    (
+        r"(?P<detail>Fatal Python error: Aborted|(?:^|\s)Aborted(?:\s*\(core dumped\))?\s*$|SIGABRT)",
+        _exit("134|-6"),
+    ),
+    ("Aborted", "SIGABRT", *_EXIT_HINTS),
     ("index_out_of_bounds", "constants", "illegal_memory_access"),
     "The process stopped itself; the reason was printed before.",
     "Aborted (core dumped)",
@@ -214,8 +228,8 @@ _add(
 )
 _add(
     "killed",
-    r"(?P<detail>(?:^|\s)Killed\s*$|SIGKILL|signal 9\b|exit(?:ed)? (?:with )?(?:code|status) (?:137|-9)\b)",
-    ("Killed", "SIGKILL", "signal 9", "status 137", "code 137", "status -9", "code -9"),
+    (r"(?P<detail>(?:^|\s)Killed\s*$|SIGKILL|signal 9\b)", _exit("137|-9")),
+    ("Killed", "SIGKILL", "signal 9", *_EXIT_HINTS),
     ("out_of_memory", "hang"),
     "The process was killed from outside: the kernel's memory killer, or a time limit.",
     "Killed",
@@ -225,16 +239,18 @@ _add(
 )
 _add(
     "timeout",
-    r"(?P<detail>TimeoutExpired|TimeoutError|timed out after (?P<seconds>[\d.]+) seconds|exit(?:ed)? (?:with )?(?:code|status) 124\b|DUE TO TIME LIMIT|Timeout \((?P<limit>[\d:.]+)\)!|deadlock|Operation timed out)",
+    (
+        r"(?P<detail>TimeoutExpired|TimeoutError|timed out after (?P<seconds>[\d.]+) seconds|DUE TO TIME LIMIT|Timeout \((?P<limit>[\d:.]+)\)!|deadlock|Operation timed out)",
+        _exit("124"),
+    ),
     (
         "imeoutExpired",
         "imeoutError",
         "timed out",
-        "status 124",
-        "code 124",
         "TIME LIMIT",
         "Timeout (",
         "deadlock",
+        *_EXIT_HINTS,
     ),
     ("hang", "concurrency"),
     "Something did not end within its time limit.",

@@ -1,0 +1,140 @@
+"""explain_error: from a text to its family, its meaning and the next call."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from mcp_server.errors import ProblemError
+from mcp_server.evidence.families import FAMILIES
+from mcp_server.operations.table import OPERATIONS
+from mcp_server.steps.context import Context
+from mcp_server.steps.explain_error import Explanation, explain_error
+from tests.conftest import ZooPackage
+
+RECORDINGS = Path(__file__).resolve().parent.parent / "recordings"
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return Context(tmp_path, Path(sys.executable))
+
+
+async def test_input_check_in_plain_words(context: Context) -> None:
+    """The codes of a dtype check become names, and the call that compares the inputs is next."""
+    found = await explain_error(
+        context, text="Error: input_handles[0]: unmatched dtype, expected: 4(at::kLong), but got: 3"
+    )
+    assert found.summary == "Input 0 is int32, the package was compiled for int64."
+    assert (found.category, found.next.tool) == ("input_mismatch", "check_devices")
+    assert found.commands[0].startswith("AOTI_RUNTIME_CHECK_INPUTS=1 ")
+
+
+async def test_assert_text_leaves_candidates(context: Context) -> None:
+    """A device assert alone does not decide between a bad index and a misread input, and says so."""
+    found = await explain_error(context, log=RECORDINGS / "feature-cache.plain.txt")
+    assert (found.family, found.category, found.count) == ("device_assert_index", None, 203)
+    assert found.candidates[:2] == ["index_out_of_bounds", "input_mismatch"]
+    assert "int32" in found.not_proven
+    assert found.guide == "triton-index-out-of-bounds.md"
+
+
+async def test_script_of_the_traceback_is_the_next_argument(context: Context) -> None:
+    """The script that the traceback names is what to run next."""
+    found = await explain_error(context, log=RECORDINGS / "moe-dispatch.plain.txt")
+    assert found.next.arguments == {"script": "/model/c08_moe_dispatch.py"}
+    assert found.model_lines[0].code == "torch.cuda.synchronize()"
+
+
+async def test_consequences_are_told_from_the_root(context: Context) -> None:
+    """The generic exception of a failed load is listed with its role."""
+    found = await explain_error(context, log=RECORDINGS / "out-of-memory-at-load.plain.txt")
+    assert found.category == "out_of_memory"
+    roles = {other.family: other.role for other in found.others}
+    assert roles == {"generic_api_call": "only says that a call failed", "outdated_package": "noise"}
+
+
+async def test_unknown_text(context: Context) -> None:
+    """A text of no family is called unknown, with its most telling lines and a way to learn more."""
+    found = await explain_error(context, text="step 1\nwidget panic: sad\nstep 2")
+    assert not found.known and found.category is None and not found.candidates
+    assert found.lines == ["2: widget panic: sad"]
+    assert found.next.tool == "run_deterministic"
+
+
+async def test_silent_end(context: Context) -> None:
+    """A log without any error text is said to be one."""
+    found = await explain_error(context, log=RECORDINGS / "hang.plain.txt")
+    assert "No error text at all" in found.summary
+    assert found.lines[-1] == "9: batch 500000 submitted"
+
+
+async def test_open_launch_without_error(context: Context) -> None:
+    """Without an error text the launch that did not end is named."""
+    found = await explain_error(context, text="[ before_launch: a_0 ]")
+    assert (found.last_launch, found.next.tool) == ("a_0", "locate_fault")
+
+
+@pytest.mark.parametrize("given", [{}, {"text": " "}, {"text": "x", "log": Path("x.log")}])
+async def test_text_or_log(context: Context, given: dict[str, object]) -> None:
+    """Neither and both are refused with what is allowed."""
+    with pytest.raises(ProblemError, match="either as text or as a log"):
+        await explain_error(context, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["missing.log", ""])
+async def test_unreadable_log(context: Context, tmp_path: Path, name: str) -> None:
+    """A missing file and a directory are problems that name it."""
+    with pytest.raises(ProblemError, match="cannot read the log"):
+        await explain_error(context, log=tmp_path / name)
+
+
+@pytest.mark.slow
+async def test_assertion_is_traced_in_its_package(context: Context, zoo: ZooPackage) -> None:
+    """With the package an index assertion leads to the launch, the table, the input and the model line."""
+    found = await explain_error(
+        context, text="RuntimeError: index out of bounds: 0 <= tmp2 < 32L", package=zoo("ranker")
+    )
+    (trace,) = found.trace
+    assert trace.index_from == ["input 0 (args[0])"]
+    assert trace.model[0].code == "rows = self.table(ids)"
+    assert found.next.arguments["package"] == str(zoo("ranker"))
+
+
+@pytest.mark.slow
+async def test_assertion_of_another_package(context: Context, zoo: ZooPackage) -> None:
+    """A check that no kernel of the package holds is said to be none of its own."""
+    found = await explain_error(context, text="index out of bounds: 0 <= tmp999 < 7L", package=zoo("ranker"))
+    assert found.trace == [] and "is it the package that failed" in found.notes[0]
+
+
+async def explanations(context: Context) -> list[Explanation]:
+    texts = [family.example for family in FAMILIES]
+    logs = sorted(RECORDINGS.glob("*.txt"))
+    return [await explain_error(context, text=text) for text in texts] + [
+        await explain_error(context, log=log) for log in logs
+    ]
+
+
+async def test_answers_are_small(context: Context) -> None:
+    """No answer exceeds 10,000 characters."""
+    assert max(len(found.model_dump_json()) for found in await explanations(context)) < 10_000
+
+
+async def test_next_calls_validate(context: Context) -> None:
+    """Every next call to a declared tool validates against that tool's arguments."""
+    models = {operation.name: operation.arguments for operation in OPERATIONS}
+    called = {found.next.tool for found in await explanations(context)}
+    for found in await explanations(context):
+        if found.next.tool in models:
+            models[found.next.tool].model_validate(found.next.arguments)
+    assert called >= {"check_devices", "diagnose"}
