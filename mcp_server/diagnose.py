@@ -11,14 +11,18 @@ from mcp_server.diagnosis.actions.counter_tests import CounterTests
 from mcp_server.diagnosis.actions.exported_program import ReadExported
 from mcp_server.diagnosis.actions.index_values import LookAtIndices
 from mcp_server.diagnosis.actions.inputs import CompareInputs
+from mcp_server.diagnosis.actions.interpret import Interpret
 from mcp_server.diagnosis.actions.package_file import OpenPackage
 from mcp_server.diagnosis.actions.runs import CheckedRun, PlainRun
+from mcp_server.diagnosis.actions.watch_launches import WatchLaunches
 from mcp_server.diagnosis.case import CallSpec, Case
 from mcp_server.diagnosis.detectors import (
+    bad_values,
     concurrency,
     constants,
     contract,
     custom_op,
+    eager,
     fixed_arguments,
     from_log,
     index,
@@ -44,6 +48,8 @@ DETECTORS: tuple[Detector, ...] = (
     concurrency.detect,
     custom_op.detect,
     index.detect,
+    bad_values.detect,
+    eager.detect,
 )
 
 
@@ -56,7 +62,9 @@ def actions() -> list[Action]:
         CompareInputs(),
         PlainRun(),
         CheckedRun(),
+        Interpret(),
         LookAtIndices(),
+        WatchLaunches(),
         CounterTests(),
     ]
 

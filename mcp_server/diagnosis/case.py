@@ -18,6 +18,7 @@ from mcp_server.package.view import PackageView
 from mcp_server.steps.capture import Capture
 from mcp_server.steps.context import Event, WorkerRun
 from mcp_server.steps.given import Given
+from mcp_server.steps.kernel_io import KernelIO
 
 # Runs that are what the user did, as opposed to experiments.
 OWN_RUNS = ("script", "plain", "command")
@@ -118,6 +119,8 @@ class Case:
     runs: dict[str, RunSeen] = field(default_factory=dict)
     capture: Capture | None = None
     call: CallSpec | None = None
+    kernel_io: KernelIO | None = None
+    interpreted: WorkerRun | None = None
     index_values: dict[Any, Event] = field(default_factory=dict)
     counters: dict[str, CounterResult] = field(default_factory=dict)
     found: dict[str, Any] = field(default_factory=dict)
@@ -133,6 +136,18 @@ class Case:
         if self._view is None and self.package is not None and self.package.wrapper_text:
             self._view = PackageView(self.package)
         return self._view
+
+    @property
+    def outputs_nonfinite(self) -> bool:
+        """Whether NaN or infinities came out of a call, seen without probes."""
+        suspect = self.capture.suspect if self.capture is not None else None
+        return any(run.nonfinite for run in self.runs.values()) or (suspect is not None and suspect.nonfinite)
+
+    @property
+    def plain_departs(self) -> bool:
+        """Whether the call, made as it was, gives what the script found wrong."""
+        plain = self.runs.get("plain")
+        return plain is not None and plain.departs
 
     @property
     def call_locations(self) -> list[ModelLocation]:

@@ -97,7 +97,7 @@ def _counter(mismatch: Mismatch, case: Case) -> CounterTest | None:
 
 def _change(mismatch: Mismatch, case: Case) -> dict[str, Any] | None:
     index = mismatch.input_index
-    if mismatch.aspect == "order":
+    if mismatch.aspect == "structure":
         return _permutation(mismatch)
     if index is None or case.package is None:
         return None
@@ -113,8 +113,11 @@ def _change(mismatch: Mismatch, case: Case) -> dict[str, Any] | None:
 
 
 def _permutation(mismatch: Mismatch) -> dict[str, Any] | None:
-    order = getattr(mismatch, "order", None)
-    return {"change": "permute", "order": list(order)} if order else None
+    """The leaves in the exported order, where only the order differs."""
+    want, got = mismatch.expected.split(", "), mismatch.got.split(", ")
+    if sorted(want) != sorted(got):
+        return None
+    return {"change": "permute", "order": [got.index(path) for path in want]}
 
 
 def _restride(mismatch: Mismatch) -> dict[str, Any]:

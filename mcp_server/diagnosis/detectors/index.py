@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors.eager import raising_lines
 from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
 from mcp_server.diagnosis.index_parts import (
     IndexPart,
@@ -50,7 +51,7 @@ def _by_input(suspect: Suspect, error: ErrorFact, case: Case) -> Hypothesis:
             name=item.path or item.name,
             input_index=item.index,
             value=f"{facts['value']} at {facts['index']} (allowed: {low}..{high})",
-            model_locations=_lines(suspect.candidate) or case.call_locations,
+            model_locations=_model_lines(suspect.candidate, case) or case.call_locations,
         ),
         summary=f"{where[:1].upper()}{where[1:]}, which indexes {indexed}: allowed are {low} to {high}.",
         depth=Depth.BAD_VALUE,
@@ -148,7 +149,7 @@ def _guilty(candidate: Candidate, producers: list[int], case: Case) -> Party:
         kind=kinds.get(source.kind if source else "", "kernel"),  # type: ignore[arg-type]
         name=name,
         launch_index=candidate.launch.index,
-        model_locations=_lines(candidate),
+        model_locations=_model_lines(candidate, case),
     )
 
 
@@ -162,5 +163,10 @@ def _crashing(candidate: Candidate) -> Party:
     )
 
 
+def _model_lines(candidate: Candidate, case: Case) -> list[ModelLocation]:
+    """The line that raises in eager mode where that is known, else those of the kernel."""
+    return raising_lines(case) or _lines(candidate)
+
+
 def _lines(candidate: Candidate) -> list[ModelLocation]:
-    return list(candidate.provenance.locations[:3])
+    return list(candidate.provenance.locations[:6])

@@ -1,0 +1,58 @@
+"""The exported program on the failing call, operator by operator, in eager mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mcp_server.diagnosis.actions.exported_program import exported_path
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.steps.context import Context
+
+
+class Interpret:
+    """See which operator of the model raises, makes NaN, or breaks its fake function's promise."""
+
+    name = "interpret"
+    seconds = 4.0
+    alone = False
+
+    def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
+        return 1.0 if _program(case) is not None and _inputs(case) is not None else 0.0
+
+    async def act(self, case: Case, context: Context) -> None:
+        assert case.call is not None
+        workload = case.workload
+        updated = any(step["do"] == "constants" for step in case.call.request.get("steps", ()))
+        with_package = {} if updated else _package(case.call.request)
+        case.interpreted = await context.worker(
+            "interpret",
+            {
+                "exported": _program(case),
+                "inputs": _inputs(case),
+                "extra_imports": case.call.request.get("extra_imports", []),
+                **with_package,
+            },
+            env=workload.env if workload else {},
+            python=workload.python if workload else None,
+            cwd=workload.cwd if workload else None,
+            timeout_s=max(10.0, min(case.seconds_left, 120)),
+        )
+
+
+def _program(case: Case) -> Path | None:
+    return exported_path(case)
+
+
+def _inputs(case: Case) -> Any:
+    if case.call is None:
+        return None
+    return case.call.inputs if case.call.inputs is not None else case.call.request.get("inputs")
+
+
+def _package(request: dict[str, Any]) -> dict[str, Any]:
+    """What loading takes of a replay's request."""
+    names = ("package", "model_name", "device_index")
+    return {name: request[name] for name in names if name in request} if not request.get("library") else {}

@@ -1,0 +1,130 @@
+"""The first bad value that a watched call showed: NaN, infinity, or an index out of its bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors.eager import non_finite_lines
+from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
+from mcp_server.model import Evidence, Fix, ModelLocation, Party
+from mcp_server.steps.kernel_io import FirstBad
+
+
+def detect(case: Case) -> Iterator[Hypothesis]:
+    """Who brought the first bad value: a kernel, an input or a constant."""
+    first = case.kernel_io.first_bad if case.kernel_io is not None else None
+    if first is None:
+        return
+    if first.what == "non_finite":
+        yield _non_finite(first, case)
+    else:
+        yield _bad_index(first, case)
+
+
+def _non_finite(first: FirstBad, case: Case) -> Hypothesis:
+    inputs = _inputs_of(first, case)
+    return Hypothesis(
+        category="nan_or_inf",
+        guilty=_party(first, case),
+        summary=f"The first value that is not finite: {first.summary}{_from(inputs)}.",
+        depth=Depth.BAD_VALUE,
+        sources=frozenset({"probes", *_seen_outside(case)}),
+        evidence=(
+            Evidence(step="dump_kernel_io", fact=first.summary, source=_table(case)),
+            *_feeding(inputs, first),
+        ),
+        fix=_fix(first),
+        counter=_fill(first, case),
+        exact=first.kind != "unset",
+        weak=first.perhaps_intended and not _seen_outside(case),
+    )
+
+
+def _bad_index(first: FirstBad, case: Case) -> Hypothesis:
+    return Hypothesis(
+        category="index_out_of_bounds",
+        guilty=_party(first, case),
+        summary=f"The first index out of its bound: {first.summary}.",
+        depth=Depth.BAD_VALUE,
+        sources=frozenset({"probes", *_failed(case)}),
+        evidence=(Evidence(step="dump_kernel_io", fact=first.summary, source=_table(case)),),
+        fix=Fix(action=f"keep what {first.name} makes within the bound of the tensor that it indexes"),
+    )
+
+
+def _party(first: FirstBad, case: Case) -> Party:
+    kinds = {"kernel": "kernel", "input": "input", "constant": "constant"}
+    index = _input_index(first, case)
+    return Party(
+        kind=kinds.get(first.kind, "kernel"),  # type: ignore[arg-type]
+        name=first.name,
+        input_index=index,
+        launch_index=first.launch if first.kind == "kernel" else None,
+        value=f"{first.element.value} at {first.element.index}",
+        model_locations=_lines(first, case) or case.call_locations,
+    )
+
+
+def _lines(first: FirstBad, case: Case) -> list[ModelLocation]:
+    """The operator that does it in eager mode, where that is known, else all lines of the kernel."""
+    return (non_finite_lines(case) if first.what == "non_finite" else []) or first.locations[:6]
+
+
+def _input_index(first: FirstBad, case: Case) -> int | None:
+    if first.kind != "input" or case.package is None:
+        return None
+    return next((i.index for i in case.package.inputs if first.name in (i.label, i.name)), None)
+
+
+def _inputs_of(first: FirstBad, case: Case) -> list[str]:
+    """The inputs that the making launch depends on, by label."""
+    if first.kind != "kernel" or first.launch is None or case.view is None:
+        return []
+    return [case.view.label(name) for name in case.view.flow.backward_from(first.launch).inputs]
+
+
+def _from(inputs: list[str]) -> str:
+    return f"; it computes from {', '.join(inputs[:3])}" if 0 < len(inputs) <= 3 else ""
+
+
+def _feeding(inputs: list[str], first: FirstBad) -> tuple[Evidence, ...]:
+    if not inputs:
+        return ()
+    fact = f"launch {first.launch} depends on {', '.join(inputs[:6])}"
+    return (Evidence(step="inspect_package", fact=fact),)
+
+
+def _seen_outside(case: Case) -> set[str]:
+    """The values were seen without probes too, in the outputs of a run."""
+    return {"outputs"} if case.outputs_nonfinite else set()
+
+
+def _failed(case: Case) -> set[str]:
+    return {"failing call"} if case.failed else set()
+
+
+def _fill(first: FirstBad, case: Case) -> CounterTest | None:
+    """With a finite value in the place of the input's bad ones."""
+    index = _input_index(first, case)
+    if index is None or first.what != "non_finite":
+        return None
+    change = {"change": "fill", "input": index, "value": 0.0}
+    return CounterTest(f"fill:{index}", f"the call with the bad values of input {index} set to 0", (change,))
+
+
+def _fix(first: FirstBad) -> Fix:
+    if first.kind == "input":
+        return Fix(action=f"reject or clean values of {first.name} that are not finite before the call")
+    if first.kind == "constant":
+        return Fix(action=f"the weight {first.name} holds values that are not finite: load good weights")
+    lines = "; ".join(f"{line.file}:{line.line} {line.code}" for line in first.locations[:2])
+    return Fix(
+        action="guard the operation that makes it: an epsilon under a root or a division, a clamp before log"
+        f" or exp{' (' + lines + ')' if lines else ''}"
+    )
+
+
+def _table(case: Case) -> str:
+    table = case.kernel_io.table if case.kernel_io is not None else None
+    return table.uri if table is not None else ""

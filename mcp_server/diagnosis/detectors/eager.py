@@ -1,0 +1,169 @@
+"""What the model itself does with the same inputs, operator by operator: an oracle beside the package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.model import Category, Evidence, Fix, ModelLocation, Party
+from mcp_server.steps.context import Event
+
+INDEX_TEXTS = (
+    "index out of range",
+    "out of bounds",
+    "index_select",
+    "indices should be",
+    "out of range in self",
+)
+
+
+def detect(case: Case) -> Iterator[Hypothesis]:
+    """Hypotheses from the interpretation of the exported program."""
+    if case.interpreted is None:
+        return
+    yield from _guard(case)
+    yield from _raised(case)
+    yield from _fakes(case)
+    yield from _non_finite(case)
+    yield from _departs(case)
+
+
+def lines_of(event: Event) -> list[ModelLocation]:
+    """The model's lines of an operator, innermost first."""
+    stack: Sequence[dict[str, Any]] = event.get("stack", ())
+    return [ModelLocation(file=f["file"], line=int(f["line"]), code=f["code"]) for f in stack[:3]]
+
+
+def _layout(told: dict[str, Any]) -> str:
+    return f"shape {told['shape']}, stride {told['stride']}, {told['dtype']}"
+
+
+def raising_lines(case: Case) -> list[ModelLocation]:
+    """The model's lines of the operator that raised in eager mode."""
+    return [line for event in _events(case, "node_raised")[:1] for line in lines_of(event)]
+
+
+def non_finite_lines(case: Case) -> list[ModelLocation]:
+    """The model's lines of the operator that first made a value that is not finite."""
+    made = [e for e in _events(case, "node_non_finite") if not e["bad_inputs"] and not e["masked"]]
+    return lines_of(made[0]) if made else []
+
+
+def _events(case: Case, name: str) -> list[Event]:
+    return case.interpreted.all(name) if case.interpreted is not None else []
+
+
+def _guard(case: Case) -> Iterator[Hypothesis]:
+    for event in _events(case, "guard_failed")[:1]:
+        text = str(event["text"]).splitlines()[0][:300]
+        yield Hypothesis(
+            category=_guard_category(text),
+            guilty=Party(
+                kind="call", name="the call's inputs", value=text, model_locations=case.call_locations
+            ),
+            summary=f"The exported program refuses this call: {text}. The package drops that guard.",
+            depth=Depth.CALL,
+            sources=frozenset({"eager"} | ({"failing call"} if case.failed else set())),
+            evidence=(Evidence(step="interpret", fact=text),),
+            fix=Fix(
+                action="pass what the guard asks for, or export with dynamic shapes that allow this call"
+            ),
+            harmful=case.failed,
+        )
+
+
+def _guard_category(text: str) -> Category:
+    sized = "size()" in text or "shape" in text
+    compared = any(sign in text for sign in (" % ", " <= ", " >= ", " < ", " > "))
+    return "shape_out_of_range" if sized and compared else "input_mismatch"
+
+
+def _raised(case: Case) -> Iterator[Hypothesis]:
+    """The model fails in eager mode too: the fault is in the model or its inputs, not in compilation."""
+    for event in _events(case, "node_raised")[:1]:
+        text = str(event["text"]).splitlines()[0][:300]
+        if any(part in text for part in INDEX_TEXTS):
+            yield _index(event, text, case)
+
+
+def _index(event: Event, text: str, case: Case) -> Hypothesis:
+    return Hypothesis(
+        category="index_out_of_bounds",
+        guilty=Party(kind="op", name=str(event["op"]), value=text, model_locations=lines_of(event)),
+        summary=f"{event['op']} gets an index outside its tensor, in eager mode too: {text}.",
+        depth=Depth.FAULT_SITE,
+        sources=frozenset({"eager"} | ({"failing call"} if case.failed else set())),
+        evidence=(Evidence(step="interpret", fact=f"{event['node']} ({event['op']}) raised: {text}"),),
+    )
+
+
+def _fakes(case: Case) -> Iterator[Hypothesis]:
+    """Operators outside torch whose result is not what their fake function promised."""
+    for event in _events(case, "fake_mismatch"):
+        if str(event["op"]).startswith(("aten.", "<")):
+            continue
+        op = f"torch.ops.{event['op']}"
+        wanted, got = event["promised"], event["returned"]
+        fact = f"{op} promised {_layout(wanted)}; it returned {_layout(got)}"
+        yield Hypothesis(
+            category="custom_op",
+            guilty=Party(kind="op", name=op, model_locations=lines_of(event)),
+            summary=f"The fake function of {op} disagrees with the operator: {fact.partition(' ')[2]}.",
+            depth=Depth.STATE,
+            sources=frozenset({"eager"} | ({"failing call"} if case.failed else set())),
+            evidence=(Evidence(step="interpret", fact=fact),),
+            fix=Fix(action=f"make the fake function of {op} return the size and stride of the real result"),
+            harmful=case.failed,
+        )
+
+
+def _non_finite(case: Case) -> Iterator[Hypothesis]:
+    """The first operator that makes NaN from finite values."""
+    made = [e for e in _events(case, "node_non_finite") if not e["bad_inputs"] and not e["masked"]]
+    ends = case.interpreted.last("interpreted") if case.interpreted is not None else None
+    if not made or ends is None or not any(out.get("nan") or out.get("inf") for out in ends["outputs"]):
+        return
+    event = made[0]
+    fact = f"{event['node']} ({event['op']}) is the first whose result is not finite, from finite inputs"
+    kernel = case.kernel_io.first_bad if case.kernel_io is not None else None
+    known = kernel is not None and kernel.kind == "kernel"
+    yield Hypothesis(
+        category="nan_or_inf",
+        guilty=Party(
+            kind="kernel" if known and kernel is not None else "op",
+            name=kernel.name if known and kernel is not None else str(event["op"]),
+            launch_index=kernel.launch if known and kernel is not None else None,
+            model_locations=lines_of(event),
+        ),
+        summary=f"{event['op']} makes the first value that is not finite, in eager mode too: the model's own "
+        "arithmetic does it on these inputs.",
+        depth=Depth.BAD_VALUE,
+        sources=frozenset({"eager"} | ({"outputs"} if case.outputs_nonfinite else set())),
+        evidence=(Evidence(step="interpret", fact=fact),),
+        fix=Fix(
+            action="guard that operation: an epsilon under a root or a division, a clamp before log or exp",
+            before=lines_of(event)[0].code if lines_of(event) else None,
+        ),
+    )
+
+
+def _departs(case: Case) -> Iterator[Hypothesis]:
+    """Package and exported program give different numbers on the same inputs."""
+    compared = case.interpreted.last("compared") if case.interpreted is not None else None
+    if compared is None or compared["equal"]:
+        return
+    worst = max((pair.get("max_abs", 0.0) for pair in compared["outputs"]), default=0.0)
+    yield Hypothesis(
+        category="wrong_output",
+        guilty=Party(kind="package", name=str(case.package.path.name) if case.package else "the package"),
+        summary=f"The package departs from its own exported program on this call (by up to {worst:.3g}).",
+        depth=Depth.SYMPTOM,
+        sources=frozenset({"eager", *({"script's reference"} if case.plain_departs else set())}),
+        evidence=(
+            Evidence(step="interpret", fact=f"outputs differ from the exported program by up to {worst:.3g}"),
+        ),
+        fix=Fix(action="find the first launch that departs with compare_with_eager"),
+        exact=False,
+    )

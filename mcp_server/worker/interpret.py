@@ -1,0 +1,150 @@
+"""`interpret`: the exported program, operator by operator, on the inputs of a call.
+
+Tells which operator raises, which one first makes a value that is not finite, and whose result has another
+layout than its fake function promised when the program was exported.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Optional
+
+import torch
+from torch.utils import _pytree
+
+from .calling import call
+from .compare import compare_all
+from .exported import arguments, load_exported
+from .failures import facts
+from .imports import import_all
+from .loading import load
+from .report import Report
+from .tensors import outputs
+
+FRAME = re.compile(
+    r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]*)\n\s*(?P<code>[^\n]*)'
+)
+MOST_EVENTS = 20
+
+
+def operate(request: dict[str, Any], report: Report) -> None:
+    """Events `guard_failed`, `node_raised`, `node_non_finite`, `fake_mismatch`; `interpreted` at the end.
+
+    With `package` the same call is then made there, and event `compared` holds it against the interpretation.
+    """
+    import_all(list(request.get("extra_imports", ())), report)
+    program = load_exported(request, report)
+    report.event("reading_inputs")
+    args, kwargs = arguments(program, request)
+    leaves = _pytree.tree_leaves((args, kwargs))
+    watcher = Watcher(program.module(), leaves, report)
+    with torch.no_grad():
+        result = watcher.run(*leaves, enable_io_processing=False)
+    report.event("interpreted", nodes=watcher.count, outputs=outputs(result))
+    if request.get("package"):
+        loader = load(request, report)
+        flat = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        got = call(lambda: loader.run(flat), 0, report)
+        compare_all(_tensors(result), _tensors(got), (None, None), report)
+
+
+class Watcher(torch.fx.Interpreter):
+    """Runs one node after another and looks at what each returns."""
+
+    def __init__(self, module: Any, leaves: list[Any], report: Report) -> None:
+        super().__init__(module)
+        self.report = report
+        self.count = 0
+        self.symbols = bind(module, leaves)
+        self.told: dict[str, int] = {}
+        self.bad: set[str] = set()
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        try:
+            result = super().run_node(n)
+        except Exception as error:
+            guard = "guard" in str(n.target)
+            self._tell("guard_failed" if guard else "node_raised", n, **facts(error))
+            raise
+        if n.op == "call_function":
+            self.count += 1
+            self._look(n, result)
+        elif n.op in ("placeholder", "get_attr") and not _finite(result):
+            self.bad.add(n.name)
+        return result
+
+    def _look(self, node: torch.fx.Node, result: Any) -> None:
+        if not _finite(result):
+            fed = [arg.name for arg in node.all_input_nodes if arg.name in self.bad]
+            self._tell("node_non_finite", node, bad_inputs=fed, masked=_is_mask(result))
+            self.bad.add(node.name)
+        for promised, real in zip(_tensors(node.meta.get("val")), _tensors(result)):
+            difference = self._difference(promised, real, str(node.target).startswith("aten."))
+            if difference:
+                self._tell("fake_mismatch", node, **difference)
+
+    def _difference(self, promised: Any, real: torch.Tensor, common: bool) -> dict[str, Any]:
+        """Sizes and dtype of any operator, strides of those that are not torch's own."""
+        sizes = [self._number(size) for size in promised.shape]
+        strides = [self._number(step) for step in promised.stride()] if not common else list(real.stride())
+        wanted = {"shape": sizes, "stride": strides, "dtype": str(promised.dtype)}
+        got = {"shape": list(real.shape), "stride": list(real.stride()), "dtype": str(real.dtype)}
+        known = all(size is not None for size in sizes)
+        return {"promised": wanted, "returned": got} if known and _differ(wanted, got) else {}
+
+    def _number(self, size: Any) -> Optional[int]:
+        """A size with this call's values for its symbols; None for one that only the data tells."""
+        if isinstance(size, int):
+            return size
+        value = size.node.expr.subs(self.symbols)
+        return int(value) if value.is_number else None
+
+    def _tell(self, event: str, node: torch.fx.Node, **more: Any) -> None:
+        self.told[event] = self.told.get(event, 0) + 1
+        if self.told[event] <= MOST_EVENTS:
+            stack = stack_of(node)
+            self.report.event(event, node=node.name, op=str(node.target), stack=stack, **more)
+
+
+def bind(module: Any, leaves: list[Any]) -> dict[Any, int]:
+    """The value of each shape symbol: fake sizes of the placeholders against the real inputs."""
+    found: dict[Any, int] = {}
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for node, leaf in zip(placeholders, leaves):
+        fake = node.meta.get("val")
+        if isinstance(fake, torch.Tensor) and isinstance(leaf, torch.Tensor):
+            for size, actual in zip(fake.shape, leaf.shape):
+                if not isinstance(size, int) and size.node.expr.is_symbol:
+                    found[size.node.expr] = int(actual)
+    return found
+
+
+def stack_of(node: torch.fx.Node) -> list[dict[str, Any]]:
+    """Frames of the model's code that made the node, innermost first; torch's own left out."""
+    found: list[dict[str, Any]] = [
+        {**match.groupdict(), "line": int(match["line"])}
+        for match in FRAME.finditer(node.meta.get("stack_trace") or "")
+    ]
+    return [frame for frame in reversed(found) if "/site-packages/" not in str(frame["file"])]
+
+
+def _differ(wanted: dict[str, Any], got: dict[str, Any]) -> bool:
+    if wanted["shape"] != got["shape"] or wanted["dtype"] != got["dtype"]:
+        return True
+    steps = zip(got["shape"], wanted["stride"], got["stride"])
+    return any(size > 1 and want is not None and want != have for size, want, have in steps)
+
+
+def _tensors(value: Any) -> list[Any]:
+    return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _finite(value: Any) -> bool:
+    return all(
+        bool(torch.isfinite(t).all()) for t in _tensors(value) if t.is_floating_point() or t.is_complex()
+    )
+
+
+def _is_mask(value: Any) -> bool:
+    """Whether minus infinity is all that is not finite, as attention masks hold on purpose."""
+    return all(not bool((torch.isnan(t) | (t == float("inf"))).any()) for t in _tensors(value))
