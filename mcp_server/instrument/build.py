@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,15 +23,8 @@ from mcp_server.package.archive import Package, open_package
 from mcp_server.steps.context import WORKER_MAIN, Context
 
 PACKAGE = "package.pt2"
-# Sources that decide what a rebuild looks like: a change makes old entries unreachable.
-_OWN_SOURCES = (
-    "commands.py",
-    "rewrite.py",
-    "model_build.py",
-    "native/probes.h",
-    "native/regex.cpp",
-    "native/runtime.cpp",
-)
+# With native/, what decides what a rebuild looks like: a change makes old entries unreachable.
+_OWN_SOURCES = ("commands.py", "rewrite.py", "model_build.py")
 
 
 @dataclass
@@ -107,7 +101,8 @@ async def find_toolchain(python: Path, context: Context) -> Toolchain:
 
 
 def _key(package: Path, options: Options, toolchain: Toolchain, compiler: str) -> str:
-    own = {name: digest_file(NATIVE.parent / name) for name in _OWN_SOURCES}
+    sources = [*(NATIVE.parent / name for name in _OWN_SOURCES), *sorted(NATIVE.iterdir())]
+    own = {path.name: digest_file(path) for path in sources}
     binary = Path(compiler).resolve()
     stamp = (str(binary), binary.stat().st_mtime_ns)
     return digest_values([digest_package(package), asdict(options), asdict(toolchain), stamp, own])
@@ -152,8 +147,6 @@ def _write_manifest(
 
 def _forget_parts(work: Path) -> None:
     """Keep the package and the manifest only."""
-    import shutil
-
     for part in work.iterdir():
         if part.is_dir():
             shutil.rmtree(part)

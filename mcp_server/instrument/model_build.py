@@ -20,11 +20,15 @@ from mcp_server.package.wrapper import Wrapper, read_wrapper
 from mcp_server.steps.context import Context
 
 ATTEMPTS = 4
+SOURCES = "sources"
 
 _ERROR = re.compile(r"\.wrapper\.cpp:(\d+)(?::\d+)?: (?:fatal )?error: (.*)")
 _ASSERT = re.compile(r'AOTI_TORCH_CHECK\((?:[^;"]*),\s*"index out of bounds[^"]*"\s*\);')
 SANITIZE_FLAGS = {
-    "address": ("-fsanitize=address", "-fno-omit-frame-pointer", "-g1", "-O1"),
+    "address": (
+        *("-fsanitize=address", "-fno-omit-frame-pointer", "-g1", "-O1"),
+        *("-include", str(NATIVE / "masked_access.h")),
+    ),
     "undefined": ("-fsanitize=undefined", "-fno-sanitize=vptr", "-fno-omit-frame-pointer", "-g1", "-O1"),
 }
 
@@ -82,7 +86,7 @@ class ModelBuild:
         place = str(PurePosixPath(library.name).parent)
         companion = old.name if place == "." else f"{place}/{old.name}"
         return Rebuilt(
-            {library.name: rebuilt, source.name: self.work / "wrapper" / Path(source.name).name},
+            {library.name: rebuilt, source.name: self.work / SOURCES / Path(source.name).name},
             {companion: old},
             rewritten[0].probed,
             rewritten[0].skipped,
@@ -129,19 +133,29 @@ class ModelBuild:
     def _rewrite(self, wrapper: Wrapper, refused: dict[int, str]) -> Rewritten:
         if not self.tools.options.probes:
             return Rewritten(wrapper.text, (), ())
-        return rewrite(wrapper, self.package.model_name, refused)
+        separate = self.tools.options.sanitize == "address"
+        return rewrite(wrapper, self.package.model_name, refused, separate_weights=separate)
 
     async def _compile_wrapper(self, text: str) -> str | None:
         """None, or what the compiler said."""
         source = self.package.files.wrapper_source
         assert source is not None
-        place = self.work / "wrapper"
-        place.mkdir(exist_ok=True)
-        path = place / Path(source.name).name
-        path.write_text(text)
+        path = self._place(source.name, text)
         probes = ("-include", str(NATIVE / "probes.h")) if self.tools.options.probes else ()
-        extra = (self.tools.options.optimization, *probes)
+        extra = (self.tools.options.optimization, *probes, self._map)
         return await self._compile(path, "wrapper.o", extra)
+
+    @property
+    def _map(self) -> str:
+        """Errors and reports name a source without the directory, which is gone by then."""
+        return f"-ffile-prefix-map={self.work / SOURCES}/="
+
+    def _place(self, member: str, text: str) -> Path:
+        """Write a source under its own name, which errors and sanitizer reports will show."""
+        path = self.work / SOURCES / Path(member).name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return path
 
     async def _support(self) -> None:
         """Objects that are the same for every package of this compiler: the probe runtime, std::regex."""
@@ -155,12 +169,12 @@ class ModelBuild:
         text = self.package.kernel_text
         if not self.tools.options.index_asserts:
             text = _ASSERT.sub(";", text)
-        path = self.work / "kernels.cpp"
-        path.write_text(text)
+        assert self.package.files.kernel_source is not None
+        path = self._place(self.package.files.kernel_source.name, text)
         flags = commands.safe_flags(commands.read_recorded(text).compile)
         sanitize = SANITIZE_FLAGS[self.tools.options.sanitize] if self.tools.options.sanitize else ("-O3",)
         argv = commands.compile_command(
-            self.tools.compiler, flags, self.tools.toolchain, str(path), "kernels.o", sanitize
+            self.tools.compiler, flags, self.tools.toolchain, str(path), "kernels.o", (*sanitize, self._map)
         )
         await self._make(argv, "compile-kernels")
 

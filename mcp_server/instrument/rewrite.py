@@ -19,6 +19,7 @@ from mcp_server.package.wrapper import Body, Wrapper
 
 ROLE_BITS: dict[Role, int] = {"read": 1, "written": 2, "read_write": 3, "unknown": 0}
 
+_CONSTANT = re.compile(r"(?P<declared>auto& (?P<name>\w+) = (?P<value>constants_->at\(\d+\)));")
 _HOISTED = re.compile(r"wrap_with_raii_handle_if_needed\(")
 # No quotes, no assignment, no increment: evaluating it twice must not matter.
 _PURE = re.compile(r"(?!.*(?:\+\+|--|\"|'|(?<![=<>!])=(?!=)))[\w\s+\-*/%().:<>,&!|?]+", re.S)
@@ -55,13 +56,18 @@ def numbered(wrapper: Wrapper) -> list[tuple[int, Launch]]:
     return list(enumerate((*wrapper.run.launches, *folding)))
 
 
-def rewrite(wrapper: Wrapper, model: str, refused: dict[int, str] | None = None) -> Rewritten:
+def rewrite(
+    wrapper: Wrapper, model: str, refused: dict[int, str] | None = None, *, separate_weights: bool = False
+) -> Rewritten:
     """Insert probes into the text that `wrapper` was read from.
 
     `refused` maps launch numbers to why the compiler would not take their probes: they are left alone.
+    `separate_weights` gives each weight that no launch writes an allocation of its own.
     """
     refused = refused or {}
     edits = [_run_edit(body) for body in (wrapper.run, wrapper.folding) if body is not None and body.launches]
+    if separate_weights:
+        edits += _separations(wrapper)
     probed: list[int] = []
     skipped = [Skipped(model, None, "", f"line {p.line}: {p.what}") for p in wrapper.problems]
     for number, launch in numbered(wrapper):
@@ -82,6 +88,17 @@ def apply(text: str, edits: Collection[Edit]) -> str:
         parts += (text[at : edit.start], edit.text)
         at = edit.end
     return "".join((*parts, text[at:]))
+
+
+def _separations(wrapper: Wrapper) -> Iterator[Edit]:
+    body = wrapper.run
+    written = {n for launch in body.launches for n in launch.writes} | {t.writes for t in body.transfers}
+    storages = {buffer.storage for name, buffer in body.buffers.items() if name in written}
+    for match in _CONSTANT.finditer(wrapper.text, body.start, body.end):
+        buffer = body.buffers.get(match["name"])
+        if buffer is not None and buffer.kind == "constant" and buffer.storage not in storages:
+            value = f"aoti_debug::separate<RAIIAtenTensorHandle>({match['value']})"
+            yield Edit(match.start("declared"), match.end(), f"auto {match['name']} = {value};")
 
 
 def why_not(text: str, launch: Launch) -> str:

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <regex>
 #include <string>
 #include <type_traits>
@@ -18,6 +19,7 @@ extern template bool std::regex_match(const std::string&, std::smatch&, const st
 #endif
 
 struct AtenTensorOpaque;
+extern "C" std::int32_t aoti_torch_clone_preserve_strides(AtenTensorOpaque*, AtenTensorOpaque**);
 
 namespace aoti_debug {
 
@@ -60,6 +62,15 @@ AtenTensorOpaque* handle(const T& variable) {
   } else {
     return nullptr;
   }
+}
+
+// A weight in an allocation of its own, so that AddressSanitizer sees an access beyond it: all weights of a model
+// lie in one blob. Used instead of the constant itself where no launch writes it.
+template <typename Owner, typename T>
+Owner separate(const T& constant) {
+  AtenTensorOpaque* copy = nullptr;
+  if (aoti_torch_clone_preserve_strides(constant, &copy) != 0) throw std::bad_alloc();
+  return Owner(copy);
 }
 
 // One call of run_impl, or of the constant folding function.

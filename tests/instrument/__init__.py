@@ -1,0 +1,1 @@
+"""Tests of the rebuild of packages, its probes and its journal."""
