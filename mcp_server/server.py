@@ -24,6 +24,7 @@ from mcp_server.jobs.shutdown import exit_on_signals
 from mcp_server.jobs.store import Store
 from mcp_server.operations.declaration import Operation
 from mcp_server.operations.table import OPERATIONS
+from mcp_server.operations.work import open_store
 
 
 def make_server(store: Store, operations: tuple[Operation, ...] = OPERATIONS) -> ToolServer:
@@ -55,7 +56,7 @@ def serve() -> None:
     """Serve on stdio until the client closes it or a signal comes; then no job is left."""
     exit_on_signals()
     _enter_project()
-    make_server(Store()).run("stdio")
+    make_server(open_store()).run("stdio")
 
 
 def _enter_project() -> None:

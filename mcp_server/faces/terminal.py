@@ -14,11 +14,10 @@ from rich.console import Console
 from mcp_server.errors import ProblemError
 from mcp_server.faces.exits import exit_code
 from mcp_server.jobs.manager import JobState, Manager
-from mcp_server.jobs.store import Store
 from mcp_server.model import Record
 from mcp_server.operations.arguments import Arguments
 from mcp_server.operations.declaration import Operation
-from mcp_server.operations.work import work_of
+from mcp_server.operations.work import open_store, work_of
 from mcp_server.render import write
 from mcp_server.render.text import plain
 
@@ -69,7 +68,7 @@ def _said(problem: ProblemError) -> str:
 
 async def _carry_out(operation: Operation, arguments: Arguments) -> tuple[JobState, Record | None]:
     kept: list[Record] = []
-    async with Manager.open(Store()) as manager:
+    async with Manager.open(open_store()) as manager:
         job = manager.start(operation.name, work_of(operation, arguments, kept))
         with _progress() as show:
             while (state := await manager.wait(job.id, STEP_S)).state == "running":

@@ -140,7 +140,9 @@ class InspectArguments(Arguments):
     assertion: Annotated[str, Field(description="Question: this `index out of bounds: 0 <= tmp4 < ks1`.")] = (
         ""
     )
-    generated_line: Annotated[int, Field(ge=-1, description="With assertion: its generated line; default -1.")] = -1
+    generated_line: Annotated[
+        int, Field(ge=-1, description="With assertion: its generated line; default -1.")
+    ] = -1
     offset: Annotated[int, Field(ge=0, description="Facts to skip, default 0, for the next page.")] = 0
     graph: Annotated[bool, Field(description="Also draw the dataflow (SVG artifact), default false.")] = False
 

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mcp_server.errors import ProblemError
+from mcp_server.jobs.store import Store
 from mcp_server.operations.declaration import Operation
 
 if TYPE_CHECKING:
     from mcp_server.jobs.manager import Job, Work
     from mcp_server.model import Record
+
+log = logging.getLogger(__name__)
+
+
+def open_store() -> Store:
+    """The user's store; one in the temporary directory, with a warning, when the disk refuses it."""
+    try:
+        return Store()
+    except ProblemError as problem:
+        fallback = Path(tempfile.gettempdir()) / f"aoti-debug-{os.getuid()}"
+        log.warning("%s; using %s", problem, fallback)
+        return Store(fallback)
 
 
 def work_of(operation: Operation, arguments: Any, keep: list[Record] | None = None) -> Work:

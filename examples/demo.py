@@ -1,0 +1,72 @@
+"""`make demo`: compile a small ranker, feed it the batch that breaks it, and diagnose that."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from mcp_server.errors import ProblemError
+from mcp_server.faces.exits import Exit
+from mcp_server.faces.terminal import carried_out, print_problem, print_result
+from mcp_server.model import Verdict
+from mcp_server.operations.arguments import DiagnoseArguments
+from mcp_server.operations.table import DIAGNOSE
+
+EXAMPLES = Path(__file__).resolve().parent
+DIRECTORY = EXAMPLES.parent / ".cache" / "demo"
+PACKAGE = DIRECTORY / "ranker.pt2"
+BATCH = DIRECTORY / "bad.pt"
+EXPECTED = "index_out_of_bounds"
+
+# Model lines in the verdict need provenance; trusting the CPU's vector units saves compiling probes for them.
+COMPILE_ENV = {
+    "INDUCTOR_PROVENANCE": "1",
+    "TORCHINDUCTOR_VEC_ISA_OK": "1",
+    "TORCHINDUCTOR_CACHE_DIR": str(DIRECTORY / "inductor"),
+}
+
+
+def compile_ranker(console: Console) -> None:
+    """Make the package and both batches, unless this source made them already."""
+    source = EXAMPLES / "ranker.py"
+    if BATCH.exists() and BATCH.stat().st_mtime > source.stat().st_mtime:
+        console.print(f"using the package of an earlier run: {PACKAGE}", style="dim", soft_wrap=True)
+        return
+    argv = [sys.executable, "-W", "ignore", str(source), str(DIRECTORY)]
+    with console.status("compiling the ranker with AOTInductor (about half a minute, once)"):
+        done = subprocess.run(
+            argv, env={**os.environ, **COMPILE_ENV}, capture_output=True, text=True, check=False
+        )
+    if done.returncode:
+        raise ProblemError(
+            "the demo's model does not compile here", value=done.stderr[-2000:], next_call="aoti-debug doctor"
+        )
+    console.print(f"compiled {PACKAGE}", style="dim", soft_wrap=True)
+
+
+def diagnose_ranker(console: Console) -> Verdict:
+    """Diagnose the bad batch as `aoti-debug diagnose` does, and print the verdict."""
+    console.print(f"$ aoti-debug diagnose {PACKAGE} --inputs {BATCH}\n", style="bold", soft_wrap=True)
+    data, verdict = carried_out(DIAGNOSE, DiagnoseArguments(package=str(PACKAGE), inputs=str(BATCH)))
+    assert isinstance(verdict, Verdict)
+    print_result(data, verdict, as_json=False)
+    return verdict
+
+
+def main() -> int:
+    console = Console(stderr=True, highlight=False)
+    try:
+        compile_ranker(console)
+        verdict = diagnose_ranker(console)
+    except ProblemError as problem:
+        print_problem(problem)
+        return Exit.PROBLEM
+    return Exit.OK if verdict.category == EXPECTED else Exit.FAULT
+
+
+if __name__ == "__main__":
+    sys.exit(main())
