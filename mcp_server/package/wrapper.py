@@ -114,11 +114,23 @@ def _with_bodies(kernels: Mapping[str, Kernel], kernel_text: str) -> dict[str, K
     return {name: kernel for name, kernel in found.items() if name not in kernels or not kernels[name].source}
 
 
+def _ends_early(text: str, name: str, end: int) -> bool:
+    """The generator ends a function with `} // Class::name` (torch 2.8-2.15); found later, braces are lost."""
+    marker = text.find(f"::{name}\n", end)
+    return marker >= 0 and "\n" in text[end:marker]
+
+
+def _line(text: str, offset: int) -> int:
+    return text.count("\n", 0, offset) + 1
+
+
 def _read_function(
     text: str, name: str, start: int, line: int, kernels: Mapping[str, Kernel], problems: list[Problem]
 ) -> Body:
     scope = Scope(text, kernels, name)
     end = read_body(scope, start, line)
+    if _ends_early(text, name, end):
+        scope.problem("braces do not match: the function ends here, before its end", _line(text, end))
     problems += scope.problems
     return Body(
         name,

@@ -1,8 +1,8 @@
 """Compile zoo models with the value printer, run them, and keep what they print.
 
 `python -m tests.package.printed DIRECTORY NAME...` writes NAME.pt2 and NAME.txt. The printer (level 2) names
-each launch and each tensor argument, with its size, while the model runs: a witness for the reader that shares
-no code with it.
+each launch and each tensor argument, with its size, while the model runs: a witness for the reader, since it
+shares no code with it.
 """
 
 from __future__ import annotations
