@@ -29,7 +29,7 @@ def _non_finite(first: FirstBad, case: Case) -> Hypothesis:
         guilty=_party(first, case),
         summary=f"The first value that is not finite: {first.summary}{_from(inputs)}.",
         depth=Depth.BAD_VALUE,
-        sources=frozenset({"probes", *_seen_outside(case)}),
+        sources=frozenset({"probes", *_seen_outside(case), *({"eager"} if non_finite_lines(case) else ())}),
         evidence=(
             Evidence(step="dump_kernel_io", fact=first.summary, source=_table(case)),
             *_feeding(inputs, first),

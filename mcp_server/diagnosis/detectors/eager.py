@@ -36,6 +36,12 @@ def lines_of(event: Event) -> list[ModelLocation]:
     return [ModelLocation(file=f["file"], line=int(f["line"]), code=f["code"]) for f in stack[:3]]
 
 
+def _call_fails(case: Case) -> set[str]:
+    """The call by itself, made again, fails or departs from the reference."""
+    plain = case.runs.get("plain")
+    return {"failing call"} if plain is not None and plain.failure != "none" else set()
+
+
 def _layout(told: dict[str, Any]) -> str:
     return f"shape {told['shape']}, stride {told['stride']}, {told['dtype']}"
 
@@ -65,7 +71,7 @@ def _guard(case: Case) -> Iterator[Hypothesis]:
             ),
             summary=f"The exported program refuses this call: {text}. The package drops that guard.",
             depth=Depth.CALL,
-            sources=frozenset({"eager"} | ({"failing call"} if case.failed else set())),
+            sources=frozenset({"eager", *_call_fails(case)}),
             evidence=(Evidence(step="interpret", fact=text),),
             fix=Fix(
                 action="pass what the guard asks for, or export with dynamic shapes that allow this call"
@@ -94,8 +100,9 @@ def _index(event: Event, text: str, case: Case) -> Hypothesis:
         guilty=Party(kind="op", name=str(event["op"]), value=text, model_locations=lines_of(event)),
         summary=f"{event['op']} gets an index outside its tensor, in eager mode too: {text}.",
         depth=Depth.FAULT_SITE,
-        sources=frozenset({"eager"} | ({"failing call"} if case.failed else set())),
+        sources=frozenset({"eager", *_call_fails(case)}),
         evidence=(Evidence(step="interpret", fact=f"{event['node']} ({event['op']}) raised: {text}"),),
+        exact=False,
     )
 
 
@@ -112,7 +119,7 @@ def _fakes(case: Case) -> Iterator[Hypothesis]:
             guilty=Party(kind="op", name=op, model_locations=lines_of(event)),
             summary=f"The fake function of {op} disagrees with the operator: {fact.partition(' ')[2]}.",
             depth=Depth.STATE,
-            sources=frozenset({"eager"} | ({"failing call"} if case.failed else set())),
+            sources=frozenset({"eager", *_call_fails(case)}),
             evidence=(Evidence(step="interpret", fact=fact),),
             fix=Fix(action=f"make the fake function of {op} return the size and stride of the real result"),
             harmful=case.failed,
@@ -146,6 +153,7 @@ def _non_finite(case: Case) -> Iterator[Hypothesis]:
             action="guard that operation: an epsilon under a root or a division, a clamp before log or exp",
             before=lines_of(event)[0].code if lines_of(event) else None,
         ),
+        exact=False,
     )
 
 

@@ -55,7 +55,7 @@ def _by_input(suspect: Suspect, error: ErrorFact, case: Case) -> Hypothesis:
         ),
         summary=f"{where[:1].upper()}{where[1:]}, which indexes {indexed}: allowed are {low} to {high}.",
         depth=Depth.BAD_VALUE,
-        sources=frozenset({"log", "input values"}),
+        sources=frozenset({"log", "input values", *({"eager"} if raising_lines(case) else ())}),
         evidence=(
             Evidence(step="run", fact=error.text[:300], source=f"line {error.line} of the output"),
             Evidence(
