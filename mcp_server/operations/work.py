@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,9 @@ from mcp_server.operations.declaration import Operation
 if TYPE_CHECKING:
     from mcp_server.jobs.manager import Job, Work
     from mcp_server.model import Record
+
+LAUNCHER_VARIABLE = "AOTI_DEBUG_LAUNCHER"
+"""What starts programs here. Configuration of the server, never an argument of a call: it is run as it is."""
 
 log = logging.getLogger(__name__)
 
@@ -49,4 +53,5 @@ def _context(job: Job, arguments: Any) -> Any:
         directory=job.path,
         python=Path(python).expanduser().absolute() if python else default_python(),
         progress=job.progress,
+        launcher=tuple(shlex.split(os.environ.get(LAUNCHER_VARIABLE, ""))),
     )

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -71,13 +71,17 @@ def _quiet(message: str) -> None:
 
 @dataclass
 class Context:
-    """The surroundings of a step. `progress` is told one short line before each thing that takes time."""
+    """The surroundings of a step. `progress` is told one short line before each thing that takes time.
+
+    `launcher` is put before every child's argument list: `srun --gpus=1`, say.
+    """
 
     directory: Path
     python: Path
     progress: Callable[[str], None] = _quiet
     cost: Meter = field(default_factory=Meter)
     children: int = 0
+    launcher: tuple[str, ...] = ()
 
     async def run(self, command: Command, name: str) -> Finished:
         """Run a child whose output goes into a new directory, named after `name`, below this one."""
@@ -86,7 +90,7 @@ class Context:
     async def run_in(self, directory: Path, command: Command) -> Finished:
         """Run a child in a directory that `fresh` made."""
         self.progress(directory.name.split("-", 1)[1])
-        finished = await run(command, directory)
+        finished = await run(replace(command, argv=(*self.launcher, *command.argv)), directory)
         self.cost.wall_s += finished.wall_s
         return finished
 

@@ -24,21 +24,22 @@ GOOD = '[{"shape": [4, 6], "dtype": "int64", "low": 0, "high": 9}]'
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
+def environment(tmp_path: Path) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
+    return {**inherited, "AOTI_DEBUG_STATE": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """Runs a command line in a pipe, with a state directory of its own."""
     env = {**os.environ, "AOTI_DEBUG_STATE": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
     env.pop("FORCE_COLOR", None)
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        env = {**environment(tmp_path), **variables}
+        argv = [*CLI, *arguments]
         return subprocess.run(
-            [*CLI, *arguments],
-            cwd=tmp_path,
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
+            argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=300
         )
 
     return run
@@ -132,10 +133,14 @@ def test_an_interrupt_ends_the_child(run: Run, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(
         "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(300)"
     )
-    env = {**os.environ, "AOTI_DEBUG_STATE": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
     argv = [*CLI, "run-deterministic", "slow.py"]
     with subprocess.Popen(
-        argv, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        argv,
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         limit = time.monotonic() + 60
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
@@ -164,3 +169,13 @@ def test_doctor_without_torch(run: Run) -> None:
         pytest.skip("the system's python has torch")
     assert done.returncode == 1
     assert "AOTI_DEBUG_PYTHON" in done.stdout
+
+
+def test_a_launcher_comes_from_the_configuration(run: Run, tmp_path: Path) -> None:
+    """AOTI_DEBUG_LAUNCHER is put before every child's argument list."""
+    (tmp_path / "seen.py").write_text("import os; print('launched with', os.environ['MARK'])")
+    call = ("run-deterministic", "seen.py", "--repeats", "1", "--json")
+    done = run(*call, AOTI_DEBUG_LAUNCHER="/usr/bin/env MARK=it")
+    assert done.returncode == 0, done.stderr
+    log = json.loads(done.stdout)["runs"][0]["log"]["path"]
+    assert "launched with it" in Path(log).read_text()
