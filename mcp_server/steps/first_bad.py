@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from mcp_server.model import ModelLocation
@@ -22,7 +23,7 @@ class Model:
     package: Package
     wrapper: Wrapper
 
-    @property
+    @cached_property
     def flow(self) -> Dataflow:
         return Dataflow(self.wrapper.run)
 

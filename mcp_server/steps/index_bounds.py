@@ -12,28 +12,42 @@ from mcp_server.package.bounds import plain
 from mcp_server.package.kernel_code import find_asserts
 from mcp_server.package.wrapper import Wrapper
 
+_NUMBER = re.compile(r"-?\d+")
+_WHOLE = re.compile(r"(?:static_cast<int64_t>\(|\()*[a-z]\w*\)*")
+_CHOICE = re.compile(r"\bwhere\(|\?|\[&\]|blendv\(")
+# `| ~(tmp4 & xmask)` of Triton; masks of the iteration space alone leave no element out.
+_CONDITION = re.compile(r"~\((?!(?:[xyzr]\d*_?mask(?: & )?)+\))")
 # Beyond copies, conversions and the wrap of negative indices, a value is computed and no longer the tensor's.
 _ARITHMETIC = re.compile(r"[*/%&|^]|<<|>>|(?<!\w)-(?!\d)|\b(?:triton_helpers|libdevice)\b")
 
 
 @dataclass(frozen=True)
 class IndexBound:
-    """Elements of `name`, as `launch` reads it, must lie in [low, high)."""
+    """Elements of `name`, as `launch` reads it, must lie in [low, high).
+
+    `size` names the launch's argument that holds the upper bound when it is known at run time only; then
+    `high` is None, and `low` is 0, or None for minus that size (negative indices count from the end).
+    """
 
     name: str
     launch: int
-    low: int
-    high: int
+    low: int | None
+    high: int | None
+    size: str = ""
+
+    def at(self, value: int) -> IndexBound:
+        """The bound with the size as the call had it."""
+        return IndexBound(self.name, self.launch, -value if self.low is None else self.low, value, self.size)
 
     @property
     def text(self) -> str:
-        return f"{self.low} <= index < {self.high}"
+        return f"{self.low} <= index < {self.high}{f' = {self.size}' if self.size else ''}"
 
 
 def find_bounds(package: Package, wrapper: Wrapper) -> tuple[IndexBound, ...]:
-    """Bounds that are numbers, on tensors whose elements are used as indices without arithmetic."""
+    """Bounds on tensors whose elements are used as indices without arithmetic, from the kernels' asserts."""
     tracer = Tracer(wrapper, package.inputs, package.constants)
-    found = (_bound(candidate) for candidate in _candidates(tracer, wrapper))
+    found = (_bound(candidate) for candidate in _candidates(tracer, wrapper) if _is_plain(candidate))
     return tuple(dict.fromkeys(bound for bound in found if bound is not None))
 
 
@@ -52,15 +66,35 @@ def _candidates(tracer: Tracer, wrapper: Wrapper) -> Iterator[Candidate]:
             )
 
 
+def _is_plain(candidate: Candidate) -> bool:
+    """Whether the checked value is any element of one tensor, at most moved up by the bound when negative.
+
+    A value behind a condition is not, and neither is one at an offset or a step (a column of a table):
+    elements that are left out may hold anything.
+    """
+    trace = candidate.trace
+    loads = {load.line for load in trace.loads}
+    computed = [d.value for d in trace.definitions if d.line not in loads]
+    sums = sum("+" in value for value in computed)
+    choices = sum(bool(_CHOICE.search(value)) for value in computed)
+    line = candidate.kernel.source.split("\n")[candidate.check.line - 1]
+    own = {candidate.check.upper} if trace.wraps else set()
+    return (
+        len(candidate.sources) == 1
+        and set(trace.scalars) <= own
+        and sums <= trace.wraps
+        and choices <= trace.wraps
+        and not _CONDITION.search(line)
+        and all(_WHOLE.fullmatch(load.index.strip()) for load in trace.loads)
+        and not any(_ARITHMETIC.search(value) for value in computed)
+    )
+
+
 def _bound(candidate: Candidate) -> IndexBound | None:
-    bound = candidate.bound
-    if bound is None or bound.value is None or len(candidate.sources) != 1 or candidate.trace.scalars:
-        return None
-    loads = {load.line for load in candidate.trace.loads}
-    computed = [d.value for d in candidate.trace.definitions if d.line not in loads]
-    plus = sum("+" in value for value in computed)
-    if any(_ARITHMETIC.search(value) for value in computed) or plus > candidate.trace.wraps:
-        return None
-    if not re.fullmatch(r"-?\d+", candidate.lowest):
-        return None
-    return IndexBound(candidate.sources[0].tensor, candidate.launch.index, int(candidate.lowest), bound.value)
+    name, launch = candidate.sources[0].tensor, candidate.launch.index
+    bound, upper = candidate.bound, candidate.check.upper or ""
+    if bound is not None and bound.value is not None and _NUMBER.fullmatch(candidate.lowest):
+        return IndexBound(name, launch, int(candidate.lowest), bound.value)
+    if upper in {a.name for a in candidate.launch.arguments if not a.is_tensor}:
+        return IndexBound(name, launch, None if candidate.trace.wraps else 0, None, upper)
+    return None

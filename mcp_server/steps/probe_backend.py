@@ -10,12 +10,11 @@ from typing import Any
 from mcp_server.instrument.build import instrument
 from mcp_server.instrument.types import Instrumented, Options
 from mcp_server.model import PackageWorkload
-from mcp_server.package.launches import TENSORS
 from mcp_server.steps.context import Context, Event, WorkerRun
 from mcp_server.steps.first_bad import Model
 from mcp_server.steps.index_bounds import IndexBound, find_bounds
 from mcp_server.steps.kernel_choice import Choice
-from mcp_server.steps.kernel_io import ArgumentValues, LaunchValues, bad_element, measured
+from mcp_server.steps.kernel_io import ArgumentValues, BadElement, LaunchValues, bad_element, measured
 from mcp_server.steps.requests import run_request
 
 
@@ -48,7 +47,7 @@ async def observe(
             **_chosen(choice),
             "package": instrumented.package,
             "skip_before": unset_arguments(model),
-            "bounds": [{"name": b.name, "launch": b.launch, "low": b.low, "high": b.high} for b in bounds],
+            "bounds": [_request(bound) for bound in bounds if not bound.size],
             "save": _folder(directory) if save else None,
             "stop_at_first_bad": stop,
         },
@@ -69,6 +68,10 @@ def _was_stopped(done: WorkerRun, launches: list[LaunchValues]) -> bool:
     return raised and bool(launches) and launches[-1].bad
 
 
+def _request(bound: IndexBound) -> dict[str, Any]:
+    return {"name": bound.name, "launch": bound.launch, "low": bound.low, "high": bound.high}
+
+
 def _chosen(choice: Choice) -> dict[str, Any]:
     """Only what is asked for is a restriction."""
     asked = {"launches": choice.launches, "kernels": choice.kernels, "names": choice.buffers}
@@ -87,21 +90,26 @@ def _preload(instrumented: Instrumented) -> dict[str, str]:
 
 def unset_arguments(model: Model) -> dict[int, list[str]]:
     """By launch, the tensors that nothing has written before it: what they hold means nothing."""
-    flow = model.flow
     found: dict[int, list[str]] = {}
     for launch in model.wrapper.launches:
-        for name in {a.target for a in launch.arguments if a.kind in TENSORS and a.target}:
-            reached = flow.backward(name, launch.index)
-            if not (reached.steps or reached.inputs or reached.constants):
+        for name in {a.target for a in launch.tensors if a.target}:
+            if _is_unset(name, launch.index, model):
                 found.setdefault(launch.index, []).append(name)
     return found
+
+
+def _is_unset(name: str, launch: int, model: Model) -> bool:
+    if model.flow.last_writers(name, launch):
+        return False
+    origin = model.flow.backward(name, launch)
+    return not (origin.inputs or origin.constants)
 
 
 def read_events(
     context: Context, events: Iterable[Event], model: Model, bounds: Iterable[IndexBound]
 ) -> list[LaunchValues]:
     """The worker's events, grouped by launch in the order of the call."""
-    by_place = {(bound.name, bound.launch): bound.text for bound in bounds}
+    by_place = {(bound.name, bound.launch): bound for bound in bounds}
     grouped: dict[tuple[int, int], list[Event]] = {}
     for event in events:
         grouped.setdefault((event["run"], event["sequence"]), []).append(event)
@@ -109,11 +117,12 @@ def read_events(
 
 
 def _launch(
-    context: Context, events: list[Event], model: Model, bounds: Mapping[tuple[str, int], str]
+    context: Context, events: list[Event], model: Model, bounds: Mapping[tuple[str, int], IndexBound]
 ) -> LaunchValues:
     first = events[0]
     number = int(first["launch"])
-    arguments = [_argument(context, e, bounds.get((e["name"], number), "")) for e in events]
+    sizes = {e["parameter"]: e["value"] for e in events if isinstance(e.get("value"), int)}
+    arguments = [_held(_argument(context, e), bounds.get((e["name"], number)), sizes) for e in events]
     known = model.launch(number)
     tensors = {a.target for a in known.tensors if a.target} if known else set()
     return LaunchValues(
@@ -126,7 +135,27 @@ def _launch(
     )
 
 
-def _argument(context: Context, event: Event, bound: str) -> ArgumentValues:
+def _held(argument: ArgumentValues, bound: IndexBound | None, sizes: Mapping[str, int]) -> ArgumentValues:
+    """The argument with its bound. One that is a size of this call is held against minimum and maximum here:
+    the worker could not know it.
+    """
+    if bound is None or argument.role == "written" or (bound.size and bound.size not in sizes):
+        return argument
+    if not bound.size:
+        return argument.model_copy(update={"bound": bound.text})
+    known = bound.at(sizes[bound.size])
+    return argument.model_copy(update={"bound": known.text, "outside": _beyond(argument, known)})
+
+
+def _beyond(argument: ArgumentValues, bound: IndexBound) -> BadElement | None:
+    if argument.max is not None and bound.high is not None and argument.max >= bound.high:
+        return BadElement(value=str(int(argument.max)))
+    if argument.min is not None and bound.low is not None and argument.min < bound.low:
+        return BadElement(value=str(int(argument.min)))
+    return None
+
+
+def _argument(context: Context, event: Event) -> ArgumentValues:
     saved = event.get("saved")
     return ArgumentValues(
         name=event["name"],
@@ -134,7 +163,6 @@ def _argument(context: Context, event: Event, bound: str) -> ArgumentValues:
         role=event["role"],
         parameter=event["parameter"],
         value=str(event.get("value", "")),
-        bound=bound,
         outside=bad_element(event.get("outside")),
         saved=context.artifact(Path(saved), "tensor") if saved else None,
         **measured(event),

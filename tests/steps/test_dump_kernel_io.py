@@ -82,6 +82,14 @@ def test_probes_name_the_input_whose_index_is_out_of_bounds(zoo: ZooPackage, tmp
     assert seen.last_launch == bad.kernel == "cpp_fused_embedding_0"
 
 
+def test_an_index_is_held_against_a_size_of_the_call(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A bound that is the size of another input is taken from the launch itself."""
+    bad = dumped(tmp_path / "bad", package(zoo, "jagged", "bad-index")).first_bad
+    assert bad is not None and (bad.what, bad.kind, bad.element.value) == ("outside", "input", "9")
+    assert "< 6 = ks1" in bad.summary
+    assert dumped(tmp_path / "good", package(zoo, "jagged", "inputs")).first_bad is None
+
+
 def test_a_run_that_was_stopped_on_purpose_is_no_failure(zoo: ZooPackage, tmp_path: Path) -> None:
     """With stop_at_first_bad the call ends at the finding, and that end is not told as the workload's."""
     seen = dumped(tmp_path, package(zoo, "logarithm", "bad-nan"), stop_at_first_bad=True)
@@ -170,11 +178,13 @@ def test_missing_inputs_are_refused_before_any_work(zoo: ZooPackage, tmp_path: P
 
 
 def test_bounds_are_those_of_the_asserts(zoo: ZooPackage) -> None:
-    """A static bound on an index tensor is known before any run, with the wrap of negative indices."""
+    """Bounds on index tensors are known before any run, but for a size, with the wrap of negative indices."""
     ranker = model_of(zoo, "ranker")
     assert find_bounds(ranker.package, ranker.wrapper) == (IndexBound("arg5_1", 0, 0, 32),)
     jagged = model_of(zoo, "jagged")
-    assert find_bounds(jagged.package, jagged.wrapper) == ()
+    (bound,) = find_bounds(jagged.package, jagged.wrapper)
+    assert (bound.name, bound.low, bound.high, bound.size) == ("arg3_1", None, None, "ks1")
+    assert bound.at(6).text == "-6 <= index < 6 = ks1"
 
 
 NAN = BadElement(value="nan", index=[0], count=1)
