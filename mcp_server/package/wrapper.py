@@ -115,7 +115,7 @@ def _with_bodies(kernels: Mapping[str, Kernel], kernel_text: str) -> dict[str, K
 
 
 def _ends_early(text: str, name: str, end: int) -> bool:
-    """The generator ends a function with `} // Class::name` (torch 2.8-2.15); found later, a brace is lost."""
+    """A function ends with `} // Class::name` (torch 2.8-2.15); found later, a brace was lost."""
     marker = text.find(f"::{name}\n", end)
     return marker >= 0 and "\n" in text[end:marker]
 
