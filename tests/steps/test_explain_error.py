@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from mcp_server.evidence.families import FAMILIES
 from mcp_server.operations.table import OPERATIONS
 from mcp_server.steps.context import Context
 from mcp_server.steps.explain_error import Explanation, explain_error
-from tests.conftest import ZooPackage
+from tests.conftest import ZooPackage, torch_environment
 
 RECORDINGS = Path(__file__).resolve().parent.parent / "recordings"
 
@@ -138,3 +139,19 @@ async def test_next_calls_validate(context: Context) -> None:
         if found.next.tool in models:
             models[found.next.tool].model_validate(found.next.arguments)
     assert called >= {"check_devices", "diagnose"}
+
+
+@pytest.mark.slow
+async def test_output_of_a_real_crash(context: Context, zoo: ZooPackage) -> None:
+    """What this machine's torch prints for a bad index is explained down to the kernel and its launch."""
+    code = (
+        "import sys, torch; "
+        "run = torch._C._aoti.AOTIModelPackageLoader(sys.argv[1], 'model', False, 1, -1).run; "
+        "run([torch.full((4, 6), 99)])"
+    )
+    argv = [sys.executable, "-c", code, str(zoo("ranker"))]
+    done = subprocess.run(argv, env=torch_environment(), capture_output=True, text=True, check=False)
+    found = await explain_error(context, text=done.stdout + done.stderr, package=zoo("ranker"))
+    assert done.returncode != 0
+    assert (found.family, found.kernel) == ("cpu_index_assert", "cpp_fused_embedding_0")
+    assert [trace.index_from for trace in found.trace] == [["input 0 (args[0])"]]
