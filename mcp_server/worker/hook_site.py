@@ -107,4 +107,5 @@ def start() -> None:
     run_shadowed(here)
 
 
-start()
+if __name__ == "sitecustomize":
+    start()

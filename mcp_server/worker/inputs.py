@@ -117,10 +117,9 @@ def _strided(values: torch.Tensor, stride: list[int]) -> torch.Tensor:
     if len(stride) != values.dim() or any(step < 0 for step in stride):
         raise Refused("stride does not fit the shape", stride, "one non-negative number per dimension")
     span = 1 + sum((size - 1) * step for size, step in zip(values.shape, stride)) if values.numel() else 0
-    out = torch.zeros(span, dtype=values.dtype).as_strided(values.shape, stride)
-    if 0 in stride:  # several elements share memory: nothing to copy one by one
-        return out.fill_(values.reshape(-1)[0]) if values.numel() else out
-    return out.copy_(values)
+    if 0 in stride and span:  # several elements share memory: all get one value
+        return values.reshape(-1)[:1].repeat(span).as_strided(values.shape, stride)
+    return torch.zeros(span, dtype=values.dtype).as_strided(values.shape, stride).copy_(values)
 
 
 def read(request: dict[str, Any]) -> Inputs:
