@@ -1,0 +1,43 @@
+"""The sanitised build of the C++ kernels sees what index asserts do not."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from mcp_server.instrument.types import Options
+from mcp_server.steps.context import Context, WorkerRun
+from tests.conftest import ZooPackage
+from tests.instrument.conftest import Rebuild
+
+pytestmark = pytest.mark.slow
+
+
+def run(context: Context, zoo: ZooPackage, rebuild: Rebuild, kind: str, options: Options) -> WorkerRun:
+    rebuilt = rebuild("ranker", options)
+    request = {"package": rebuilt.package, "inputs": zoo("ranker").with_name(f"ranker.{kind}.pt")}
+    env = {"LD_PRELOAD": " ".join(rebuilt.preload), "ASAN_OPTIONS": "detect_leaks=0"}
+    return anyio.run(lambda: context.worker("run", request, env=env))
+
+
+BARE = Options(sanitize="address", index_asserts=False)
+
+
+def test_an_overrun_of_one_weight_into_the_next_is_seen(
+    zoo: ZooPackage, rebuild: Rebuild, context: Context
+) -> None:
+    """Row 32 of a 32-row embedding lies inside the blob of all weights: AddressSanitizer sees it only because
+    each weight has an allocation of its own. The report names kernel.cpp and its line."""
+    done = run(context, zoo, rebuild, "bad-index", BARE)
+    report = done.finished.stderr.read_text()
+    assert not done.finished.ok
+    assert "AddressSanitizer: heap-buffer-overflow" in report
+    frame = next(line for line in report.splitlines() if " in cpp_fused_embedding_0 " in line)
+    assert ".kernel.cpp:" in frame
+
+
+def test_a_good_run_stays_clean(zoo: ZooPackage, rebuild: Rebuild, context: Context) -> None:
+    """No report, and the outputs' statistics are told as usual."""
+    done = run(context, zoo, rebuild, "inputs", BARE)
+    assert done.finished.ok, done.finished.stderr.read_text()[:2000]
+    assert "AddressSanitizer" not in done.finished.stderr.read_text()
