@@ -1,0 +1,136 @@
+"""Writes the manifests of all clients from `pyproject.toml`; with `--check` it only compares."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parent.parent
+NAME = "aoti-debug"
+REPOSITORY = "https://github.com/aoti-debug/aoti-debug"
+REGISTRY_NAME = "io.github.aoti-debug/aoti-debug"
+
+Manifest = dict[str, Any]
+
+
+def project() -> Mapping[str, Any]:
+    """The `[project]` table: the source of every fact that manifests repeat."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        return dict(tomllib.load(file)["project"])
+
+
+def manifests() -> dict[str, Manifest]:
+    """Every manifest by its path."""
+    facts = project()
+    return {
+        ".claude-plugin/plugin.json": claude_plugin(facts),
+        ".mcp.json": servers("CLAUDE_PLUGIN"),
+        "plugin.json": agent_plugin(facts),
+        "mcp.json": agent_servers(),
+        "gemini-extension.json": gemini_extension(facts),
+        "server.json": registry_server(facts),
+    }
+
+
+def claude_plugin(facts: Mapping[str, Any]) -> Manifest:
+    author = {"name": facts["authors"][0]["name"]}
+    return {**_common(facts), "author": author, "keywords": facts["keywords"]}
+
+
+def agent_plugin(facts: Mapping[str, Any]) -> Manifest:
+    """Agent Plugins 1.0.0: a closed schema."""
+    return {"$schema": "https://agent-plugins.org/schemas/1.0.0/plugin.schema.json", **_common(facts)}
+
+
+def servers(prefix: str) -> Manifest:
+    """The server from the plugin's own folder, its environment outside: an update deletes the folder."""
+    environment = {"UV_PROJECT_ENVIRONMENT": f"${{{prefix}_DATA}}/venv"}
+    args = ["run", "--no-dev", "--project", f"${{{prefix}_ROOT}}", NAME, "serve"]
+    return {"mcpServers": {NAME: {"command": "uv", "args": args, "env": environment}}}
+
+
+def agent_servers() -> Manifest:
+    schema = "https://agent-plugins.org/schemas/1.0.0/mcp.schema.json"
+    entry = {"type": "stdio", **servers("PLUGIN")["mcpServers"][NAME]}
+    return {"$schema": schema, "mcpServers": {NAME: entry}}
+
+
+def gemini_extension(facts: Mapping[str, Any]) -> Manifest:
+    """Gemini CLI has no folder for a plugin's data, so uv keeps the environment in its cache."""
+    args = ["--from", "${extensionPath}", NAME, "serve"]
+    common = {key: value for key, value in _common(facts).items() if key != "license"}
+    return {**common, "mcpServers": {NAME: {"command": "uvx", "args": args}}, "contextFileName": "SKILL.md"}
+
+
+def registry_server(facts: Mapping[str, Any]) -> Manifest:
+    """The MCP registry's format of 2025-12-11; its description has at most 100 characters."""
+    package = {
+        "registryType": "pypi",
+        "identifier": facts["name"],
+        "version": facts["version"],
+        "runtimeHint": "uvx",
+        "transport": {"type": "stdio"},
+        "packageArguments": [{"type": "positional", "value": "serve"}],
+        "environmentVariables": [_variable(name, text) for name, text in VARIABLES.items()],
+    }
+    return {
+        "$schema": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
+        "name": REGISTRY_NAME,
+        "title": "AOTInductor debugger",
+        "description": "Diagnoses PyTorch AOTInductor failures by running the workload",
+        "version": facts["version"],
+        "repository": {"url": REPOSITORY, "source": "github"},
+        "packages": [package],
+    }
+
+
+VARIABLES = {
+    "AOTI_DEBUG_PYTHON": "Interpreter that has torch",
+    "AOTI_DEBUG_STATE": "Directory for the files of jobs",
+    "AOTI_DEBUG_LAUNCHER": "Put before every program that is run, such as srun --gpus=1",
+    "CUDA_HOME": "Root of the CUDA toolkit",
+}
+
+
+def _variable(name: str, text: str) -> Manifest:
+    return {"name": name, "description": text, "isRequired": False, "isSecret": False, "format": "string"}
+
+
+def _common(facts: Mapping[str, Any]) -> Manifest:
+    return {key: facts[key] for key in ("name", "version", "description", "license")}
+
+
+def text_of(manifest: Manifest) -> str:
+    return json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+
+
+def stale() -> list[str]:
+    """Paths whose file differs from what it should be."""
+    wanted = {path: text_of(manifest) for path, manifest in manifests().items()}
+    return [path for path, text in wanted.items() if not _holds(ROOT / path, text)]
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text(encoding="utf-8") == text
+
+
+def main() -> int:
+    if "--check" in sys.argv[1:]:
+        print("\n".join(f"stale: {path}" for path in stale()) or "all manifests agree with pyproject.toml")
+        return 1 if stale() else 0
+    for path, manifest in manifests().items():
+        (ROOT / path).parent.mkdir(exist_ok=True)
+        (ROOT / path).write_text(text_of(manifest), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
