@@ -22,6 +22,7 @@ from mcp_server.package.provenance import read_provenance
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.steps.context import Context
 from mcp_server.steps.failure import Failure, read_failure
+from mcp_server.steps.leases import gpus_of
 
 ROWS = 60
 ARGUMENTS = 12
@@ -109,7 +110,7 @@ async def trace_launches(
         timeout_s=workload.timeout_s,
         python=python,
         cwd=workload.cwd,
-        gpus=(max(workload.device_index, 0),) if package.device_type == "cuda" else None,
+        gpus=gpus_of(package.device_type, workload.device_index),
     )
     return _result(context, rebuilt, package, read_journal_file(journal), done.finished, environment, sync)
 

@@ -13,6 +13,7 @@ from mcp_server.evidence.captured import CapturedCall
 from mcp_server.model import CommandWorkload, ScriptWorkload
 from mcp_server.steps.capture import Capture, capture
 from mcp_server.steps.context import Context
+from mcp_server.steps.leases import gpus_of
 from mcp_server.steps.replay_plan import failing_phase, plan_replay
 
 
@@ -30,7 +31,7 @@ class CaptureProgram:
         assert isinstance(case.workload, ScriptWorkload | CommandWorkload)
         limit = min(case.workload.timeout_s, max(case.seconds_left * 0.6, 20))
         workload = case.workload.model_copy(update={"timeout_s": limit})
-        seen = await capture(context, workload, env=_provenance(case.workload.env))
+        seen = await capture(context, workload, env=_provenance(case.workload.env), gpus=gpus_of(None))
         case.capture = seen
         case.runs["script"] = see("script", seen.finished)
         case.notes += seen.notes

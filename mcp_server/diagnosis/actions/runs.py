@@ -9,6 +9,7 @@ from mcp_server.diagnosis.case import Case, RunSeen
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.jobs.types import Finished
 from mcp_server.steps.context import Context, WorkerRun
+from mcp_server.steps.leases import gpus_of
 from mcp_server.steps.logs import read_output
 from mcp_server.steps.run_deterministic import CHECK_INPUTS
 
@@ -38,7 +39,7 @@ async def run_call(
         timeout_s=min(workload.timeout_s if workload else 300, max(case.seconds_left, 10)),
         python=workload.python if workload else None,
         cwd=workload.cwd if workload else None,
-        gpus=() if case.device in (None, "cpu") else None,
+        gpus=gpus_of(case.device, int(case.call.request.get("device_index", -1))),
     )
     seen = see(label, done.finished, done)
     if record:
