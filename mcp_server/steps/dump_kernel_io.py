@@ -88,12 +88,12 @@ async def _compiled(
     """The package to run; an exported program is compiled with provenance, and the printer if asked for."""
     if isinstance(workload, PackageWorkload):
         return workload
-    flags: dict[str, object] = {"INDUCTOR_PROVENANCE": 1}
-    if level is not None:
-        flags[FLAG] = level
+    flags: dict[str, object] = {} if level is None else {FLAG: level}
     if level == "2" and choice.kernels:
         flags[FILTER] = ",".join(choice.kernels)
-    made = await compile_with_flags(context, workload, flags)
+    # Not as a flag: torch 2.8, which has no provenance, would be refused for it.
+    traced = workload.model_copy(update={"env": {"INDUCTOR_PROVENANCE": "1", **workload.env}})
+    made = await compile_with_flags(context, traced, flags)
     if made.package is None:
         raise ProblemError(
             "the exported program does not compile",

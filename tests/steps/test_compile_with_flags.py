@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
 from pathlib import Path
 
 import anyio
@@ -85,6 +87,15 @@ def test_the_device_is_read_from_the_program(zoo: ZooPackage, tmp_path: Path) ->
     other = tmp_path / "x.pt2"
     other.write_bytes(b"no zip archive")
     assert exported_device(other) is None
+
+
+def test_a_program_on_two_devices_counts_as_cuda(tmp_path: Path) -> None:
+    """One tensor on a GPU is enough for flags of CUDA to act."""
+    devices = [{"device": {"type": kind, "index": None}} for kind in ("cpu", "cuda")]
+    path = tmp_path / "mixed.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("mixed/models/model.json", json.dumps({"tensor_values": devices}))
+    assert exported_device(path) == "cuda"
 
 
 def test_a_chosen_flag_replaces_the_entry_of_an_earlier_compile() -> None:
