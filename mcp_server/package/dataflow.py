@@ -147,21 +147,35 @@ class Dataflow:
         return self.forward([use.name for use in step.writes], launch)
 
     def _spread(self, tainted: dict[int, str], start: int) -> tuple[dict[int, Step], list[Edge]]:
-        """Carry taint through the steps; twice, since a loop hands values back to its start."""
+        """Carry taint through the steps in the order in which they run."""
         steps: dict[int, Step] = {}
         edges: dict[tuple[int, int, str], Edge] = {}
         origin: dict[int, Step | None] = dict.fromkeys(tainted)
-        for _ in range(2 if any(_loops(step.path) for step in self.steps) else 1):
-            for step in self.steps[start:]:
-                touched = [use for use in step.reads if use.storage in tainted]
-                for use in touched:
-                    writer = origin[use.storage]
-                    key = (writer.order if writer else -1, step.order, use.name)
-                    edges[key] = Edge(writer, step, use.name)
-                if touched:
-                    steps[step.order] = step
-                self._after(step, bool(touched), tainted, origin)
+        for step in self._running(start):
+            touched = [use for use in step.reads if use.storage in tainted]
+            for use in touched:
+                writer = origin[use.storage]
+                key = (writer.order if writer else -1, step.order, use.name)
+                edges[key] = Edge(writer, step, use.name)
+            if touched:
+                steps[step.order] = step
+            self._after(step, bool(touched), tainted, origin)
         return steps, list(edges.values())
+
+    def _running(self, start: int) -> Iterator[Step]:
+        """The steps from one on; a loop's steps come again, since it hands values back to its start."""
+        at = start
+        while at < len(self.steps):
+            loop = next((block for block in self.steps[at].path if block.kind == "loop"), None)
+            low, high = at, at + 1
+            while loop and low and loop in self.steps[low - 1].path:
+                low -= 1
+            while loop and high < len(self.steps) and loop in self.steps[high].path:
+                high += 1
+            yield from self.steps[at:high]
+            if loop:
+                yield from self.steps[low:high] * 2
+            at = high
 
     @staticmethod
     def _after(step: Step, touched: bool, tainted: dict[int, str], origin: dict[int, Step | None]) -> None:

@@ -125,6 +125,22 @@ def test_a_loop_hands_values_back() -> None:
     assert flow.backward("buf3").launches == (0, 1, 2, 3, 4)
     assert flow.backward("buf3").inputs == ("arg0_1", "arg1_1")
     assert flow.forward(["arg0_1"]).launches == (1, 2, 4)
+    assert flow.forward_from(3).launches == (0, 1, 2, 3, 4)
+
+
+def test_a_loop_does_not_reach_what_ran_before_it() -> None:
+    """Memory that a loop taints and that had an earlier life does not taint the readers of that life."""
+    wrapper = body(
+        allocate("buf0"),
+        mm("buf0", "weight", "weight"),
+        allocate("buf1"),
+        mm("buf1", "buf0", "weight"),
+        "auto buf2 = std::move(buf0);  // reuse",
+        "while (1) {",
+        mm("buf2", "arg0_1", "weight"),
+        "}",
+    )
+    assert Dataflow(wrapper.run).forward(["arg0_1"]).launches == (2,)
 
 
 def test_a_long_chain() -> None:
