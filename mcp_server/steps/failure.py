@@ -6,9 +6,9 @@ from pathlib import Path
 
 from pydantic import Field
 
-from mcp_server.evidence.log import read_log
 from mcp_server.jobs.types import Ending, Finished
 from mcp_server.model import Category, Record
+from mcp_server.steps.logs import read_output
 
 
 class Failure(Record):
@@ -36,8 +36,7 @@ def read_failure(finished: Finished) -> Failure | None:
     how = Failure(
         ending=finished.ending, returncode=finished.returncode, signal=finished.signal, log=finished.output
     )
-    with finished.output.open(encoding="utf-8", errors="replace") as lines:
-        facts = read_log(lines)
+    facts = read_output(finished.output)
     if facts.root is None:
         last = facts.best_lines[-1:] or facts.tail[-1:]
         return how.model_copy(update={"line": last[0][0], "text": last[0][1]}) if last else how
