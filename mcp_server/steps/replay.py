@@ -142,7 +142,7 @@ def _compare(
         return _compare_error(phase.error.text, done, log)
     if phase.outcome == "unfinished":
         return _compare_death(seen, done, log)
-    return _compare_success(phase, done)
+    return _compare_success(seen, phase, done)
 
 
 def _compare_error(text: str, done: WorkerRun, log: LogFacts) -> tuple[Verdict, str]:
@@ -175,7 +175,7 @@ def _compare_death(seen: Capture, done: WorkerRun, log: LogFacts) -> tuple[Verdi
     return "reproduced", f"the same ending ({describe(done.finished)}), and {cause}"
 
 
-def _compare_success(phase: Phase, done: WorkerRun) -> tuple[Verdict, str]:
+def _compare_success(seen: Capture, phase: Phase, done: WorkerRun) -> tuple[Verdict, str]:
     """The phase itself went well: its results are what can be wrong."""
     if not done.finished.ok:
         return "different", f"the program came past it, the replay ended with {describe(done.finished)}"
@@ -191,7 +191,9 @@ def _compare_success(phase: Phase, done: WorkerRun) -> tuple[Verdict, str]:
         return "reproduced", "the same outputs as those that the program found wrong"
     if compared:
         return "needs_script", "what the program found wrong is not what the replay gives"
-    return "needs_script", "the call is healthy; the failure, if any, is outside of it"
+    if seen.finished.ok:
+        return "reproduced", "both the program and the replay ended well"
+    return "needs_script", "the call is healthy: the failure is outside of it"
 
 
 def _essence(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,8 +36,15 @@ CACHING_OFF = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 BLOCKING = {"CUDA_LAUNCH_BLOCKING": "1"}
 CHECK_INPUTS = {"AOTI_RUNTIME_CHECK_INPUTS": "1"}
 
-Runnable = PackageWorkload | ScriptWorkload | CommandWorkload
 Pattern = Literal["clean", "stable", "flaky", "varying"]
+
+
+@dataclass(frozen=True)
+class WorkerCall:
+    """A request for the worker that makes the call: `run`, or `replay` of a captured one."""
+
+    operation: Literal["run", "replay"]
+    request: Mapping[str, Any]
 
 
 class LastLaunchSeen(Record):
@@ -94,21 +102,25 @@ async def run_deterministic(
     check_inputs: bool = True,
     side_by_side: bool = False,
     gpus: tuple[int, ...] | None = None,
+    call: WorkerCall | None = None,
 ) -> Repeated:
     """Run `workload` `repeats` times (1-20), each in a process of its own; does it fail the same way?
 
     An exported program is compiled once and its package repeated. `side_by_side` starts all runs at once,
-    which also adds load. Raises `ProblemError` for bad arguments; runs that fail are the result.
+    which also adds load. `call`, a replay say, is repeated in place of the program. Raises `ProblemError`
+    for bad arguments; runs that fail are the result.
     """
     if not 1 <= repeats <= MOST_REPEATS:
         raise ProblemError("repeats is out of range", value=repeats, allowed=f"1 to {MOST_REPEATS}")
     flags = _flags(caching_off, blocking, check_inputs)
-    runnable = await _compiled(context, workload) if isinstance(workload, ExportedWorkload) else workload
+    if call is None:
+        workload = await _compiled(context, workload) if isinstance(workload, ExportedWorkload) else workload
+        call = WorkerCall("run", run_request(workload)) if isinstance(workload, PackageWorkload) else None
     runs: list[RepeatedRun | None] = [None] * repeats
 
     async def one(number: int) -> None:
         context.progress(f"run {number + 1} of {repeats}")
-        runs[number] = await _run(context, runnable, number, flags, gpus)
+        runs[number] = await _run(context, workload, call, number, flags, gpus)
 
     await _each(one, repeats, side_by_side)
     return _judge([run for run in runs if run], flags, workload, context)
@@ -159,13 +171,18 @@ async def _compiled(context: Context, workload: ExportedWorkload) -> PackageWork
 
 
 async def _run(
-    context: Context, workload: Runnable, number: int, flags: Mapping[str, str], gpus: tuple[int, ...] | None
+    context: Context,
+    workload: Workload,
+    call: WorkerCall | None,
+    number: int,
+    flags: Mapping[str, str],
+    gpus: tuple[int, ...] | None,
 ) -> RepeatedRun:
     env = {**workload.env, **flags}
-    if isinstance(workload, PackageWorkload):
+    if call is not None:
         done = await context.worker(
-            "run",
-            run_request(workload),
+            call.operation,
+            call.request,
             name=f"repeat-{number + 1}",
             env=env,
             python=workload.python,
@@ -174,6 +191,7 @@ async def _run(
             gpus=gpus,
         )
         return _seen(context, number, done.finished, done)
+    assert isinstance(workload, ScriptWorkload | CommandWorkload)
     command = Command(
         argv=workload_argv(context, workload),
         cwd=workload.cwd or Path.cwd(),

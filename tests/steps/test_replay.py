@@ -16,7 +16,7 @@ from mcp_server.steps.capture import Capture
 from mcp_server.steps.replay import Replayed, replay
 from mcp_server.steps.replay_plan import is_importable, own_module, plan_replay
 from tests.conftest import ZooPackage
-from tests.worker.support import captured, context_in
+from tests.worker.support import captured, context_in, work
 
 LOAD = "import sys, torch\nmodel = torch._inductor.aoti_load_package(sys.argv[1])\n"
 READ = "inputs = torch.load(sys.argv[2])\n"
@@ -60,6 +60,9 @@ def test_nan_from_a_strided_slice_is_reproduced(zoo: ZooPackage, tmp_path: Path)
     assert [leaf["stride"] for leaf in given["leaves"]] == [[40, 1], [40, 1]]
     assert [leaf["storage_offset"] for leaf in given["leaves"]] == [42, 60]
     assert torch.load(done.outputs, weights_only=True)[0].isnan().any()
+    exported = package.with_name("logarithm.exported.pt2")
+    eager = work(tmp_path, "eager", {"exported": exported, "inputs": call.file}).last("called")
+    assert eager is not None and eager["outputs"][0]["nan"] == call.outputs[0].nan
 
 
 def read_events(done: Replayed) -> tuple[dict[str, Any], ...]:
@@ -114,7 +117,8 @@ def test_a_failure_that_depends_on_the_program(zoo: ZooPackage, tmp_path: Path) 
     package = zoo("ranker")
     code = LOAD + READ + "model(*inputs)\nraise ValueError('mine')\n"
     seen = captured(tmp_path, code, str(package), str(package.with_name("ranker.inputs.pt")))
-    assert replayed(tmp_path, seen).verdict == "needs_script"
+    done = replayed(tmp_path, seen)
+    assert done.verdict == "needs_script" and "outside" in done.reason
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -13,7 +15,8 @@ import torch
 
 from mcp_server.model import CommandWorkload, ScriptWorkload
 from mcp_server.steps.capture import Capture, capture
-from mcp_server.steps.context import Context, WorkerRun
+from mcp_server.steps.context import Context, WorkerRun, read_events
+from mcp_server.worker.report import Report
 
 QUICK = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
 
@@ -31,6 +34,14 @@ def work(directory: Path, operation: str, request: Mapping[str, object], **optio
         return await context_in(directory).worker(operation, request, **{"cwd": directory, **options})
 
     return anyio.run(run)
+
+
+def here(directory: Path, operation: str, request: Mapping[str, object]) -> tuple[dict[str, Any], ...]:
+    """One operation in this process, for what needs none of its own; its events."""
+    report = Path(tempfile.mkdtemp(dir=directory)) / "report.jsonl"
+    plain = json.loads(json.dumps(request, default=str))
+    importlib.import_module(f"mcp_server.worker.{operation}").operate(plain, Report(str(report)))
+    return read_events(report)
 
 
 def saved(directory: Path, name: str, value: object) -> Path:

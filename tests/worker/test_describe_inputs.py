@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcp_server.errors import ProblemError
-from tests.conftest import ZooPackage
-from tests.worker.support import saved, work
-
-pytestmark = pytest.mark.slow
+from mcp_server.worker.failures import Refused
+from mcp_server.worker.inputs import load_file
+from tests.worker.support import here, saved
 
 
 def test_every_leaf_of_a_tree_has_its_facts(tmp_path: Path) -> None:
@@ -19,8 +17,7 @@ def test_every_leaf_of_a_tree_has_its_facts(tmp_path: Path) -> None:
     base = torch.arange(12.0).reshape(3, 4)
     base[0, 0] = float("nan")
     tree = {"args": [base.t(), {"ids": torch.tensor([3, -5])}, 7], "kwargs": {"mask": base[1:]}}
-    inputs = work(tmp_path, "describe_inputs", {"inputs": saved(tmp_path, "tree.pt", tree)}).last("inputs")
-    assert inputs is not None
+    (inputs,) = here(tmp_path, "describe_inputs", {"inputs": saved(tmp_path, "tree.pt", tree)})
     first, ids, number, mask = inputs["leaves"]
     assert first["stride"] == [1, 4] and not first["contiguous"] and first["nan"] == 1
     assert ids["path"].endswith("['ids']") and (ids["min"], ids["max"], ids["dtype"]) == (-5, 3, "int64")
@@ -29,19 +26,17 @@ def test_every_leaf_of_a_tree_has_its_facts(tmp_path: Path) -> None:
     assert inputs["sharing"] == [[0, 2]]
 
 
-def test_a_file_from_a_gpu_is_described_without_one(
-    zoo: ZooPackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The device that tensors were saved from is told on any machine; a run says why it cannot."""
+def test_a_file_from_a_gpu_is_described_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device that tensors were saved from is told on any machine; loading them says why it cannot."""
     if torch.cuda.is_available():
         pytest.skip("the second half needs a machine without CUDA")
     monkeypatch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:1")
     file = saved(tmp_path, "gpu.pt", [torch.ones(3), torch.zeros(2)])
-    inputs = work(tmp_path, "describe_inputs", {"inputs": file}).last("inputs")
-    assert inputs is not None and [leaf["device"] for leaf in inputs["leaves"]] == ["cuda:1", "cuda:1"]
+    (inputs,) = here(tmp_path, "describe_inputs", {"inputs": file})
+    assert [leaf["device"] for leaf in inputs["leaves"]] == ["cuda:1", "cuda:1"]
     assert inputs["leaves"][0]["mean"] == 1
-    with pytest.raises(ProblemError, match="a device that is not available here"):
-        work(tmp_path, "run", {"package": zoo("ranker"), "inputs": file})
+    with pytest.raises(Refused, match="a device that is not available here"):
+        load_file(str(file))
 
 
 def test_made_up_inputs_keep_to_their_specs(tmp_path: Path) -> None:
@@ -52,14 +47,10 @@ def test_made_up_inputs_keep_to_their_specs(tmp_path: Path) -> None:
         {"shape": [0, 2], "dtype": "bool"},
         {"shape": [5, 3], "dtype": "float32", "stride": [0, 1]},
     ]
-    runs = [
-        work(tmp_path, "describe_inputs", {"inputs": specs, "seed": seed}).last("inputs")
-        for seed in (0, 0, 1)
-    ]
-    assert runs[0] is not None and runs[1] is not None and runs[2] is not None
+    runs = [here(tmp_path, "describe_inputs", {"inputs": specs, "seed": seed})[0] for seed in (0, 0, 1)]
     ids, strided, empty, shared = runs[0]["leaves"]
     assert (ids["min"], ids["max"]) == (3, 5) and ids["shape"] == [50, 4]
     assert strided["stride"] == [1, 8] and -1 <= strided["min"] < strided["max"] <= 1
     assert empty["shape"] == [0, 2] and shared["stride"] == [0, 1]
-    sums = [[leaf["checksum"] for leaf in run["leaves"]] for run in runs if run]
+    sums = [[leaf["checksum"] for leaf in run["leaves"]] for run in runs]
     assert sums[0] == sums[1] != sums[2]

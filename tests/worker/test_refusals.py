@@ -11,8 +11,9 @@ import torch
 
 from mcp_server.errors import ProblemError
 from mcp_server.steps.context import default_python
+from mcp_server.worker.failures import Refused
 from tests.conftest import ZooPackage
-from tests.worker.support import saved, work
+from tests.worker.support import here, saved, work
 
 
 class NotTensors:
@@ -25,7 +26,6 @@ def refusal(directory: Path, operation: str, request: dict[str, object], **optio
     return caught.value
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -45,29 +45,44 @@ def test_bad_inputs_files(tmp_path: Path, name: str, words: str) -> None:
     saved(tmp_path, "object.pt", [NotTensors()])
     whole = saved(tmp_path, "number.pt", 3)
     (tmp_path / "cut.pt").write_bytes(whole.read_bytes()[:100])
-    problem = refusal(tmp_path, "describe_inputs", {"inputs": tmp_path / name})
-    assert words in problem.what and problem.value == str(tmp_path / name)
+    with pytest.raises(Refused) as caught:
+        here(tmp_path, "describe_inputs", {"inputs": tmp_path / name})
+    assert words in caught.value.what and caught.value.value == str(tmp_path / name)
+
+
+@pytest.mark.slow
+def test_a_refusal_reaches_the_caller(tmp_path: Path) -> None:
+    """What the worker refuses is raised with the offending value and what would be allowed."""
+    problem = refusal(tmp_path, "describe_inputs", {"inputs": tmp_path / "missing.pt"})
+    assert problem.what == "no such inputs file" and problem.value == str(tmp_path / "missing.pt")
+    assert "tensors" in problem.allowed
 
 
 @pytest.mark.slow
 def test_a_package_is_no_exported_program_and_the_other_way_round(zoo: ZooPackage, tmp_path: Path) -> None:
     """A package given as an exported program is recognised; so is an archive that is neither."""
-    problem = refusal(tmp_path, "eager", {"exported": zoo("ranker")})
-    assert "an AOTInductor package" in problem.what
+    with pytest.raises(Refused, match="an AOTInductor package"):
+        here(tmp_path, "eager", {"exported": zoo("ranker")})
     other = tmp_path / "other.pt2"
     with zipfile.ZipFile(other, "w") as archive:
         archive.writestr("readme", "nothing")
-    assert "another kind of archive" in refusal(tmp_path, "eager", {"exported": other}).what
+    with pytest.raises(Refused, match="another kind of archive"):
+        here(tmp_path, "eager", {"exported": other})
 
 
-@pytest.mark.slow
-def test_a_spec_with_an_unknown_dtype_or_a_bad_range(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Specs are checked before anything is called."""
-    package = zoo("ranker")
-    wrong = refusal(tmp_path, "run", {"package": package, "inputs": [{"shape": [8, 6], "dtype": "int65"}]})
-    assert wrong.value == "int65"
-    spec = {"shape": [8, 6], "dtype": "int64", "low": 5, "high": 1}
-    assert "low is greater" in refusal(tmp_path, "run", {"package": package, "inputs": [spec]}).what
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"shape": [8, 6], "dtype": "int65"}, "unknown dtype"),
+        ({"shape": [8, 6], "dtype": "int64", "low": 5, "high": 1}, "low is greater"),
+        ({"shape": [8, 6], "stride": [1]}, "stride does not fit"),
+        ({"shape": [8, 6], "device": "cuda:99"}, "cannot put an input there"),
+    ],
+)
+def test_bad_specs(tmp_path: Path, spec: dict[str, object], words: str) -> None:
+    """Specs with an unknown dtype, a bad range, a bad stride or a missing device are refused."""
+    with pytest.raises(Refused, match=words):
+        here(tmp_path, "describe_inputs", {"inputs": [spec]})
 
 
 def test_interpreters_that_cannot_work(tmp_path: Path) -> None:
