@@ -14,9 +14,9 @@ RECORDINGS = Path(__file__).resolve().parent.parent / "recordings" / "wrappers"
 GOLD = Path(__file__).resolve().parent / "gold"
 
 
-def recorded(name: str) -> Wrapper:
-    """A recorded wrapper of torch 2.11 on CUDA."""
-    return read_wrapper((RECORDINGS / f"{name}.torch-2.11-cuda.cpp").read_text(encoding="utf-8"))
+def recorded(name: str, compiled_by: str = "torch-2.11-cuda") -> Wrapper:
+    """A recorded wrapper."""
+    return read_wrapper((RECORDINGS / f"{name}.{compiled_by}.cpp").read_text(encoding="utf-8"))
 
 
 def summary(wrapper: Wrapper) -> str:

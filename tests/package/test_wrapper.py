@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mcp_server.package.archive import open_package
 from mcp_server.package.wrapper import Wrapper, read_wrapper
 from tests.conftest import ZooPackage
 from tests.package.made_wrapper import make_wrapper
-from tests.package.summaries import GOLD, recorded, summary
+from tests.package.summaries import GOLD, RECORDINGS, recorded, summary
 
 CPU = (
     "ranker",
@@ -30,10 +32,18 @@ def read(zoo: ZooPackage, name: str) -> Wrapper:
     return read_wrapper(package.wrapper_text, package.kernel_text)
 
 
-@pytest.mark.parametrize("name", ["jagged", "loop", "user_spread", "plugin"])
-def test_recorded_cuda_wrappers_read_as_before(name: str) -> None:
-    """Every launch, argument, role, writer and symbol of a recorded CUDA wrapper is as in its gold file."""
-    assert summary(recorded(name)) == (GOLD / f"{name}.txt").read_text(encoding="utf-8")
+@pytest.mark.parametrize("file", sorted(RECORDINGS.glob("*.cpp")), ids=lambda file: file.stem)
+def test_recorded_wrappers_read_as_before(file: Path) -> None:
+    """Every launch, argument, role, writer and symbol of a recorded wrapper is as in its gold file."""
+    wrapper = read_wrapper(file.read_text(encoding="utf-8"))
+    assert wrapper.problems == ()
+    assert summary(wrapper) == (GOLD / f"{file.stem}.txt").read_text(encoding="utf-8")
+
+
+def test_torch_2_15_checks_the_errors_of_a_scatter() -> None:
+    """The call that torch 2.13 leaves unchecked is checked in 2.15."""
+    scatter = next(n for n in recorded("scatter", "torch-2.15-cpu").launches if n.kind == "extern")
+    assert (scatter.callee, scatter.checked) == ("aoti_torch_cpu_scatter_reduce_two_out", True)
 
 
 @pytest.mark.slow
