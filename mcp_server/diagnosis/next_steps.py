@@ -14,6 +14,7 @@ from mcp_server.model import (
     PackageWorkload,
     ScriptWorkload,
     Workload,
+    WorkloadBase,
 )
 
 # What shows most about a category that is not settled: tool, and why.
@@ -21,10 +22,10 @@ TOOLS: dict[Category, tuple[str, str]] = {
     "device_mismatch": ("check_devices", "compare the inputs' devices with the package"),
     "input_mismatch": ("check_devices", "compare every input with what the package was compiled for"),
     "shape_out_of_range": ("check_devices", "compare every dimension with its compiled range"),
-    "index_out_of_bounds": ("locate_fault", "name the kernel, the index and the input behind it"),
-    "illegal_memory_access": ("locate_fault", "name the launch and the line of the bad access"),
+    "index_out_of_bounds": ("dump_kernel_io", "see the index, its bound and the input behind it"),
+    "illegal_memory_access": ("trace_launches", "name the launch at which the run ends, with its arguments"),
     "nan_or_inf": ("dump_kernel_io", "find the first launch whose output is not finite"),
-    "wrong_output": ("compare_with_eager", "find the first launch that departs from eager"),
+    "wrong_output": ("dump_kernel_io", "look at what each launch reads and writes"),
     "custom_op": (
         "run_deterministic",
         "run with the input checks, which compare each op's output with its fake",
@@ -36,6 +37,14 @@ TOOLS: dict[Category, tuple[str, str]] = {
     "out_of_memory": ("check_devices", "check free memory"),
 }
 
+# What these can look at; any other workload is repeated instead.
+TAKES: dict[str, tuple[type[WorkloadBase], ...]] = {
+    "check_devices": (PackageWorkload,),
+    "trace_launches": (PackageWorkload,),
+    "dump_kernel_io": (PackageWorkload, ExportedWorkload),
+}
+REPEAT = ("run_deterministic", "see whether and where repeats fail, with blocking launches and input checks")
+
 
 def next_steps(best: Hypothesis | None, case: Case) -> list[NextStep]:
     """The call that would settle the category, and one that would give more to work with."""
@@ -44,6 +53,8 @@ def next_steps(best: Hypothesis | None, case: Case) -> list[NextStep]:
     if best is None or best.category not in TOOLS:
         return []
     tool, why = TOOLS[best.category]
+    if not isinstance(case.workload, TAKES.get(tool, WorkloadBase)):
+        tool, why = REPEAT
     return [NextStep(why=why, tool=tool, arguments=workload_arguments(case.workload))]
 
 

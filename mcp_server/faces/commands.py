@@ -11,6 +11,7 @@ import typer
 from mcp_server.faces.parameters import arguments_of, parameters_of
 from mcp_server.operations.arguments import Arguments
 from mcp_server.operations.declaration import Operation
+from mcp_server.operations.spelling import command_name
 
 Runner = Callable[[Operation, Arguments, bool], int]
 """Carries an operation out, prints its result (as JSON if asked), and returns the exit code."""
@@ -27,7 +28,7 @@ def add_commands(app: typer.Typer, operations: Iterable[Operation], runner: Runn
     """One command per operation."""
     for operation in operations:
         app.command(
-            operation.name.replace("_", "-"),
+            command_name(operation.name),
             help=operation.description,
             short_help=operation.title,
             epilog=_examples(operation),

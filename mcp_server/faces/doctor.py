@@ -7,12 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from mcp_server.faces.exits import Exit
-from mcp_server.faces.machine_needs import Checkup, checkup
 from mcp_server.faces.terminal import carried_out, print_result
 from mcp_server.operations.arguments import CheckArguments
 from mcp_server.operations.declaration import READS, Operation
 from mcp_server.steps.check_devices import check_devices
 from mcp_server.steps.context import Context
+from mcp_server.steps.machine_needs import Checkup, checkup
 
 
 async def examine(context: Context, _arguments: Any) -> Checkup:

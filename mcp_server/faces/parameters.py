@@ -6,7 +6,7 @@ import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, get_args
 
 import typer
 from pydantic.fields import FieldInfo
@@ -15,11 +15,11 @@ from mcp_server.errors import ProblemError
 from mcp_server.faces.arguments import validated
 from mcp_server.operations.arguments import Arguments, WorkloadArguments, fields_of
 from mcp_server.operations.paths import is_exported_program
+from mcp_server.operations.spelling import is_mapping, option_names
 
 # The command waits for the end, so these mean nothing to it.
 NOT_ON_THE_COMMAND_LINE = frozenset({"wait_s"})
 
-OPTION_NAMES = {"inputs": ("--inputs", "-i"), "env": ("--env", "-e"), "flags": ("--flag", "-f")}
 TARGET_HELP = "A script (.py), a package or exported program (.pt2), or a program to run."
 REST_HELP = "Arguments of the script or program; put -- before those that start with a dash."
 
@@ -71,28 +71,18 @@ def _required(name: str, field: FieldInfo) -> Option:
 
 def _option(name: str, field: FieldInfo) -> Option:
     info = typer.Option(
-        *_option_names(name, field), help=field.description, show_default=False, metavar=_metavar(field)
+        *option_names(name, field), help=field.description, show_default=False, metavar=_metavar(field)
     )
-    default = [] if _is_mapping(field) else field.default
+    default = [] if is_mapping(field) else field.default
     return _parameter(name, Annotated[_shell_type(field), info], default)
 
 
 def _metavar(field: FieldInfo) -> str | None:
     if field.annotation is bool:
         return None
-    if _is_mapping(field):
+    if is_mapping(field):
         return "NAME=VALUE"
     return "NUMBER" if field.annotation in (int, float) else "TEXT"
-
-
-def _option_names(name: str, field: FieldInfo) -> tuple[str, ...]:
-    dashed = name.replace("_", "-")
-    plain = f"--{dashed}/--no-{dashed}" if field.annotation is bool else f"--{dashed}"
-    return OPTION_NAMES.get(name, (plain,))
-
-
-def _is_mapping(field: FieldInfo) -> bool:
-    return get_origin(field.annotation) is dict
 
 
 def _parameter(name: str, annotation: object, default: object) -> Option:
@@ -103,13 +93,13 @@ def _shell_type(field: FieldInfo) -> Any:
     """The type on the command line: NAME=VALUE for a mapping, text for anything that is not simple."""
     if field.annotation in (bool, int, float, str):
         return field.annotation
-    if field.annotation == list[str] or _is_mapping(field):
+    if field.annotation == list[str] or is_mapping(field):
         return list[str]
     return list[int] if field.annotation == list[int] else str
 
 
 def _from_text(name: str, field: FieldInfo, value: Any) -> Any:
-    if _is_mapping(field):
+    if is_mapping(field):
         return dict(_pair(name, item) for item in value)
     if isinstance(value, str) and str not in (field.annotation, *get_args(field.annotation)):
         return _json_value(name, value)

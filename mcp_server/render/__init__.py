@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from rich.console import Console, RenderableType
 
 from mcp_server.model import Record, Verdict
+from mcp_server.render.checkup import checkup_lines
 from mcp_server.render.records import record_lines
 from mcp_server.render.verdict import verdict_lines
+from mcp_server.steps.machine_needs import Checkup
 
 __all__ = ["as_text", "rendered", "write"]
 
@@ -20,7 +22,9 @@ PIPE_WIDTH = 10_000
 
 def rendered(result: Record) -> Iterator[RenderableType]:
     """The parts of a result in reading order."""
-    return verdict_lines(result) if isinstance(result, Verdict) else record_lines(result)
+    if isinstance(result, Verdict):
+        return verdict_lines(result)
+    return checkup_lines(result) if isinstance(result, Checkup) else record_lines(result)
 
 
 def write(result: Record) -> None:

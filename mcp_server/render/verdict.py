@@ -8,7 +8,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from mcp_server.model import CATEGORIES, Evidence, Fix, Party, Verdict
-from mcp_server.render.text import command_line, heading, indented, labelled, party_title, plain
+from mcp_server.operations.spelling import command_line
+from mcp_server.render.text import heading, indented, labelled, party_title, plain
 
 OUTCOME_STYLE = {"fault": "bold red", "no_fault": "bold green", "inconclusive": "bold yellow"}
 OUTCOME_TITLE = {"fault": "FAULT", "no_fault": "NO FAULT", "inconclusive": "INCONCLUSIVE"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import shlex
 import sys
 from functools import partial
 from pathlib import Path
@@ -11,10 +13,26 @@ from typing import Any
 import anyio
 import pytest
 
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.next_steps import next_steps
 from mcp_server.evidence.families import FAMILIES, Family
 from mcp_server.faces.arguments import validated
 from mcp_server.faces.instructions import INSTRUCTIONS
+from mcp_server.faces.parameters import parameters_of
 from mcp_server.faces.shorten import compact
+from mcp_server.model import (
+    CATEGORIES,
+    Category,
+    CommandWorkload,
+    ExportedWorkload,
+    PackageWorkload,
+    Party,
+    ScriptWorkload,
+    TensorSpec,
+    Workload,
+)
+from mcp_server.operations.spelling import command_line
 from mcp_server.operations.table import OPERATIONS
 from mcp_server.steps.context import Context
 from mcp_server.steps.explain_error import explain_error
@@ -74,9 +92,38 @@ def test_every_text_names_only_tools_that_exist(listed: list[dict[str, Any]]) ->
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.id)
 def test_the_next_call_of_an_explanation_is_valid(family: Family, tmp_path: Path) -> None:
-    """Each error family's suggested call validates against the schema of the tool that it names."""
+    """Each error family's suggested call validates against the tool's schema, and so does the shell line."""
     context = Context(directory=tmp_path, python=Path(sys.executable))
     explanation = anyio.run(partial(explain_error, context, text=family.example))
     by_name = {operation.name: operation for operation in OPERATIONS}
     step = explanation.next
-    validated(by_name[step.tool].arguments, step.arguments)
+    model = by_name[step.tool].arguments
+    validated(model, step.arguments)
+    options = {name for parameter in parameters_of(model) for name in spelled(parameter)}
+    words = shlex.split(command_line(step))
+    assert {word for word in words if word.startswith("--")} <= options
+
+
+def spelled(parameter: inspect.Parameter) -> list[str]:
+    """The option names of a command's parameter. In an annotation typer keeps the first one as `default`."""
+    info = parameter.annotation.__metadata__[0]
+    declared = [info.default, *(info.param_decls or ())]
+    return [name for names in declared if isinstance(names, str) for name in names.split("/")]
+
+
+WORKLOADS: tuple[Workload, ...] = (
+    ScriptWorkload(script=Path("a.py"), args=["-v"]),
+    PackageWorkload(package=Path("m.pt2"), inputs=[TensorSpec(shape=[2])]),
+    ExportedWorkload(exported=Path("e.pt2"), inputs=Path("b.pt")),
+    CommandWorkload(argv=["host", "m.pt2"]),
+)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.kind)
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_the_next_step_of_a_verdict_is_valid(category: Category, workload: Workload) -> None:
+    """Whatever the category and the workload, the suggested call names a tool and validates against it."""
+    by_name = {operation.name: operation for operation in OPERATIONS}
+    best = Hypothesis(category, Party(kind="call", name="call"), "summary", Depth.CALL, frozenset())
+    for step in next_steps(best, Case(workload, 10)):
+        validated(by_name[step.tool].arguments, step.arguments)

@@ -1,0 +1,116 @@
+"""One result of each layout, with everything in it that a layout may meet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mcp_server.model import (
+    Artifact,
+    Cost,
+    Evidence,
+    Fix,
+    ModelLocation,
+    NextStep,
+    Party,
+    Record,
+    RuledOut,
+    Verdict,
+)
+from mcp_server.steps.machine_needs import Checkup, Need
+
+
+class Launch(Record):
+    """Short fields only: a row of a table."""
+
+    index: int
+    kernel: str
+    shape: list[int]
+    note: str | None = None
+
+
+class Run(Record):
+    """A field that is too much for a row: a block."""
+
+    number: int
+    seconds: float
+    failed: bool
+    notes: list[str]
+    location: ModelLocation | None = None
+
+
+class Report(Record):
+    """The general layout."""
+
+    package: Path
+    launches: list[Launch]
+    runs: list[Run]
+    flags: dict[str, str]
+    next_steps: list[NextStep]
+    summary: str
+    empty: list[str]
+
+
+LINE = ModelLocation(file="model.py", line=42, code="rows = self.table(ids)")
+
+VERDICT = Verdict(
+    outcome="fault",
+    category="index_out_of_bounds",
+    confidence="proven",
+    summary="ids[3, 2] is 1000 and the table has 1000 rows.",
+    guilty=Party(kind="input", name="ids", input_index=0, value="1000 at [3, 2]", model_locations=[LINE]),
+    crashing=Party(
+        kind="kernel", name="cpp_fused_embedding_0", launch_index=3, generated_location="kernel.cpp:30"
+    ),
+    evidence=[
+        Evidence(
+            step="run",
+            fact="index out of bounds: 0 <= tmp4 < 1000L [red]\x1b[31m",
+            source="aoti-debug://jobs/job_00000000/01-run/output.log line 2",
+            command="aoti-debug run-deterministic m.pt2 --inputs b.pt",
+        )
+    ],
+    ruled_out=[RuledOut(hypothesis="the dtype", by="check_devices found no mismatch")],
+    fix=Fix(action="clamp the ids", before="model(ids)", after="model(ids.clamp(max=999))"),
+    next_steps=[
+        NextStep(
+            why="see the launches", tool="trace_launches", arguments={"package": "a b.pt2", "sync": False}
+        ),
+        NextStep(
+            why="with specs", tool="diagnose", arguments={"inputs": [{"shape": [2]}], "env": {"A": "1"}}
+        ),
+    ],
+    cost=Cost(runs=1, compiles=2, wall_s=4.25),
+    artifacts=[Artifact(uri="aoti-debug://jobs/j/log", path=Path("/state/log"), bytes=12, what="output")],
+)
+
+INCONCLUSIVE = Verdict(
+    outcome="inconclusive", summary="It failed once in three runs.", category="concurrency"
+)
+
+REPORT = Report(
+    package=Path("m.pt2"),
+    launches=[Launch(index=n, kernel=f"triton_poi_{n}", shape=[8, n]) for n in range(62)],
+    runs=[Run(number=1, seconds=0.25, failed=True, notes=["a sentence of its own"], location=LINE)],
+    flags={"CUDA_LAUNCH_BLOCKING": "1"},
+    next_steps=[
+        NextStep(why="look closer", tool="inspect_package", arguments={"package": "m.pt2", "launch": 3})
+    ],
+    summary="one of one failed",
+    empty=[],
+)
+
+CHECKUP = Checkup(
+    summary="missing or limited: GPU",
+    needs=[
+        Need(name="torch", standing="ok", found="2.13.0", for_what="every run", essential=True),
+        Need(name="GPU", standing="missing", found="none", for_what="CUDA packages", how="get one"),
+    ],
+    unknown=["the driver"],
+)
+
+SAMPLES: dict[str, Record] = {
+    "verdict": VERDICT,
+    "inconclusive": INCONCLUSIVE,
+    "report": REPORT,
+    "checkup": CHECKUP,
+}
