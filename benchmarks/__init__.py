@@ -1,0 +1,1 @@
+"""Measurements of what the project promises; each module says what it prints."""

@@ -1,0 +1,1 @@
+"""Failing (and healthy) programs with known answers, and the scorer of what `diagnose` makes of them."""

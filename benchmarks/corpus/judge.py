@@ -1,0 +1,178 @@
+"""Compares verdicts with answers. The only place, with `score.py`, that reads both."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.corpus.answers import Answer
+
+Data = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Score:
+    """One verdict, judged. None means that there is nothing to judge: `why` says what came instead."""
+
+    case: str
+    form: str
+    expected: str
+    outcome: str = ""
+    category: str = ""
+    category_right: bool | None = None
+    guilty_right: bool | None = None
+    line_right: bool | None = None
+    confidence: str = ""
+    runs: int = 0
+    compiles: int = 0
+    wall_s: float = 0.0
+    summary: str = ""
+    guilty: str = ""
+    why: str = ""
+
+    @property
+    def judged(self) -> bool:
+        return self.category_right is not None
+
+    @property
+    def claimed(self) -> bool:
+        """Whether a fault was asserted."""
+        return self.outcome == "fault"
+
+    @property
+    def right(self) -> bool:
+        """Category and guilty party, as far as the answer names one."""
+        return bool(self.category_right) and self.guilty_right is not False
+
+
+def judge(answer: Answer, form: str, verdict: Data, script: Path | None) -> Score:
+    """The score of `verdict`; `script` is None where the form leaves no source to point at."""
+    party = verdict.get("guilty") or {}
+    cost = verdict.get("cost") or {}
+    return Score(
+        case=answer.name,
+        form=form,
+        expected=answer.category or "no_fault",
+        outcome=verdict["outcome"],
+        category=verdict.get("category") or "",
+        category_right=category_right(answer, form, verdict),
+        guilty_right=guilty_right(answer, party),
+        line_right=line_right(answer, party, script) if script else None,
+        confidence=verdict.get("confidence") or "",
+        runs=cost.get("runs", 0),
+        compiles=cost.get("compiles", 0),
+        wall_s=cost.get("wall_s", 0.0),
+        summary=verdict.get("summary") or "",
+        guilty=_named(party),
+    )
+
+
+def category_right(answer: Answer, form: str, verdict: Data) -> bool:
+    """A fault needs its category. From a log that cannot tell, `inconclusive` is right as well."""
+    outcome = verdict["outcome"]
+    if form == "log" and outcome == "inconclusive" and "inconclusive" in answer.log_accepts:
+        return True
+    if answer.outcome == "no_fault":
+        return bool(outcome == "no_fault")
+    allowed = {*answer.categories, *(answer.log_accepts if form == "log" else ())}
+    return outcome == "fault" and verdict.get("category") in allowed
+
+
+def guilty_right(answer: Answer, party: Data) -> bool | None:
+    """None when the answer names nobody."""
+    if not answer.guilty:
+        return None
+    return any(fits(alternative, party) for alternative in answer.guilty)
+
+
+def fits(alternative: Data, party: Data) -> bool:
+    """Whether `party` is the one that `alternative` describes, in every field that it has."""
+    name = f"{party.get('name', '')} {party.get('value') or ''}"
+    if party.get("kind") not in alternative["kind"]:
+        return False
+    if "name" in alternative and not re.search(alternative["name"], name, re.IGNORECASE):
+        return False
+    exact = ("input_index", "dim", "launch_index")
+    return all(party.get(key) == alternative[key] for key in exact if key in alternative)
+
+
+def line_right(answer: Answer, party: Data, script: Path) -> bool | None:
+    """Whether a named model line holds one of the answer's substrings; None when it has none."""
+    if not answer.model_lines:
+        return None
+    source = script.read_text().splitlines()
+    return any(
+        wanted in line
+        for place in party.get("model_locations") or ()
+        for line in _texts(place, script.name, source)
+        for wanted in answer.model_lines
+    )
+
+
+def _texts(place: Data, script: str, source: Sequence[str]) -> list[str]:
+    """The code of a location: as told, and as the file has it at that line."""
+    told = [place.get("code") or ""]
+    number = place.get("line") or 0
+    if Path(place.get("file") or "").name == script and 0 < number <= len(source):
+        told.append(source[number - 1])
+    return told
+
+
+def _named(party: Data) -> str:
+    if not party:
+        return ""
+    index = f" #{party['input_index']}" if party.get("input_index") is not None else ""
+    return f"{party.get('kind')} {party.get('name')}{index}"
+
+
+@dataclass(frozen=True)
+class Share:
+    """`right` of `all`, against a target share."""
+
+    what: str
+    right: int
+    all: int
+    target: float
+
+    @property
+    def reached(self) -> bool:
+        return self.all == 0 or self.right >= self.target * self.all
+
+    def __str__(self) -> str:
+        part = f"{self.right}/{self.all}" + (f" = {100 * self.right / self.all:.0f} %" if self.all else "")
+        return f"{part} (target {100 * self.target:.0f} %)"
+
+
+# Targets of category, guilty party and model line, by form; a log alone shows no model line.
+TARGETS = {"script": (0.95, 0.90, 0.85), "package": (0.90, 0.85, 0.0), "log": (0.90, 0.0, 0.0)}
+
+
+def shares(scores: Sequence[Score], form: str) -> list[Share]:
+    """What of `form` is right, over the cases that were judged."""
+    judged = [score for score in scores if score.form == form and score.judged]
+    category, guilty, line = TARGETS[form]
+    found = [_share(f"{form}: category right", [s.category_right for s in judged], category)]
+    if guilty:
+        found.append(_share(f"{form}: guilty right", [s.guilty_right for s in judged], guilty))
+    if line:
+        found.append(_share(f"{form}: model line right", [s.line_right for s in judged], line))
+    healthy = [not score.claimed for score in judged if score.expected == "no_fault"]
+    return [*found, _share(f"{form}: no fault claimed on a healthy case", healthy, 1.0)]
+
+
+def calibration(scores: Iterable[Score]) -> list[Share]:
+    """Of the faults that were claimed with some confidence, how many are right."""
+    claimed = [score for score in scores if score.judged and score.claimed]
+    targets = {"proven": 1.0, "likely": 0.8}
+    return [
+        _share(f"right of {name}", [s.right for s in claimed if s.confidence == name], target)
+        for name, target in targets.items()
+    ]
+
+
+def _share(what: str, flags: Iterable[bool | None], target: float) -> Share:
+    told = [flag for flag in flags if flag is not None]
+    return Share(what, sum(told), len(told), target)

@@ -1,0 +1,159 @@
+"""Scores `diagnose` on the corpus: `python -m benchmarks.corpus.score --needs cpu`.
+
+Prints one row per case and form, the totals against their targets, and the calibration. Exit code 1 when a
+target is missed. Answers are read here, after the verdict, and nowhere in the product.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.corpus.answers import Answer
+from benchmarks.corpus.forms import CACHE, FORMS, Question, program
+from benchmarks.corpus.judge import Score, Share, calibration, judge, shares
+from benchmarks.corpus.validate import CASES, ROOT, select
+
+SLACK_S = 120
+COMMAND_LINE = "from mcp_server.cli import main; main()"
+
+
+def ask(question: Question, budget_s: float) -> dict[str, Any]:
+    """The verdict on `question`; `{"error": …}` when there is none."""
+    argv = [sys.executable, "-c", COMMAND_LINE, "diagnose", *question.arguments]
+    argv += ["--budget-s", str(budget_s), "--json"]
+    if "--log" not in question.arguments:
+        argv += ["--cwd", str(question.cwd), "--timeout-s", str(budget_s)]
+    try:
+        done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=budget_s + SLACK_S)
+    except subprocess.TimeoutExpired:
+        return {"error": f"no verdict after {budget_s + SLACK_S:.0f} s"}
+    try:
+        verdict: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        return {"error": " ".join(lines[-3:])[:300] or f"exit code {done.returncode}"}
+    return verdict
+
+
+def score_form(answer: Answer, directory: Path, form: str, given: argparse.Namespace) -> Score:
+    """Ask about one case in one form, and judge the verdict."""
+    nothing = Score(answer.name, form, answer.category or "no_fault")
+    case = program(answer, directory)
+    question = case.question(form)
+    if question is None:
+        return replace(nothing, why="the case has no such form")
+    verdict = _verdict(question, given, CACHE / "verdicts" / form / f"{case.home.name}.json")
+    if "error" in verdict:
+        return replace(nothing, category_right=False, why=verdict["error"])
+    return judge(answer, form, verdict, question.script)
+
+
+def _verdict(question: Question, given: argparse.Namespace, kept: Path) -> dict[str, Any]:
+    """A new verdict, or with `--kept` the one of last time."""
+    if given.kept and kept.exists():
+        found: dict[str, Any] = json.loads(kept.read_text())
+        return found
+    verdict = ask(question, given.budget_s)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(verdict, indent=1))
+    return verdict
+
+
+def run(given: argparse.Namespace, console: Console) -> list[Score]:
+    """Every chosen case in every chosen form."""
+    jobs = [(answer, directory) for answer, directory in chosen(given)]
+
+    def one(job: tuple[Answer, Path]) -> list[Score]:
+        found = [score_form(*job, form, given) for form in given.forms]
+        for score in found:
+            console.print(_line(score), markup=False, highlight=False)
+        return found
+
+    with ThreadPoolExecutor(given.jobs) as pool:
+        return [score for found in pool.map(one, jobs) for score in found]
+
+
+def chosen(given: argparse.Namespace) -> list[tuple[Answer, Path]]:
+    """Our own cases and those of `--dev`; with `--third N`, every third of them, from the Nth on."""
+    directories = [] if given.only_dev else [CASES]
+    directories += [given.dev] if given.dev else []
+    found = [(a, directory) for directory in directories for a in select(directory, given.needs, [])]
+    unknown = set(given.cases) - {answer.name for answer, _ in found}
+    if unknown:
+        raise SystemExit(f"no such case: {', '.join(sorted(unknown))}")
+    found = [pair for pair in found if not given.cases or pair[0].name in given.cases]
+    return found if given.third is None else found[given.third % 3 :: 3]
+
+
+def _line(score: Score) -> str:
+    marks = "".join(mark(flag) for flag in (score.category_right, score.guilty_right, score.line_right))
+    got = f"{score.outcome}/{score.category}/{score.confidence}" if not score.why else score.why
+    return f"{marks} {score.case} [{score.form}] {got} | {score.guilty} | {score.summary[:160]}"
+
+
+def mark(flag: bool | None) -> str:
+    """One character: right, wrong, or nothing to judge."""
+    return "·" if flag is None else "✓" if flag else "✗"
+
+
+def print_scores(scores: list[Score], console: Console) -> None:
+    """The table of cases, then the totals."""
+    table = Table("case", "form", "expected", "got", "cat", "guilty", "line", "confidence", "runs", "s")
+    for s in scores:
+        got = s.category or s.outcome or s.why
+        marks = (mark(s.category_right), mark(s.guilty_right), mark(s.line_right))
+        table.add_row(s.case, s.form, s.expected, got, *marks, s.confidence, str(s.runs), f"{s.wall_s:.0f}")
+    console.print(table)
+    totals = Table("total", "right", "")
+    for share in all_shares(scores):
+        totals.add_row(share.what, str(share), "reached" if share.reached else "MISSED")
+    console.print(totals)
+
+
+def all_shares(scores: list[Score]) -> list[Share]:
+    """The totals of every form that was scored, and the calibration."""
+    forms = [form for form in FORMS if any(score.form == form for score in scores)]
+    return [share for form in forms for share in shares(scores, form)] + calibration(scores)
+
+
+def arguments(argv: Iterable[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--needs", choices=("cpu", "cuda"))
+    parser.add_argument("--cases", nargs="*", default=[], metavar="NAME")
+    parser.add_argument("--forms", nargs="*", choices=FORMS, default=list(FORMS))
+    parser.add_argument("--third", type=int, metavar="N", help="only every third case, from the Nth on")
+    parser.add_argument("--dev", type=Path, help="another directory of cases and answers, scored as well")
+    parser.add_argument("--only-dev", action="store_true", help="score --dev alone")
+    parser.add_argument("--budget-s", type=float, default=300)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--kept", action="store_true", help="judge the verdicts of last time again")
+    parser.add_argument("--json", type=Path, help="write the scores there")
+    return parser.parse_args(None if argv is None else list(argv))
+
+
+def main() -> int:
+    given = arguments()
+    console = Console(width=160 if not sys.stdout.isatty() else None)
+    scores = run(given, console)
+    print_scores(scores, console)
+    if given.json:
+        given.json.write_text(json.dumps([asdict(score) for score in scores], indent=1))
+    return 0 if all(share.reached for share in all_shares(scores)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

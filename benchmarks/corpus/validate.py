@@ -1,0 +1,123 @@
+"""Runs cases and checks that each fails (or ends) as its answer says; needs no more than torch.
+
+`python -m benchmarks.corpus.validate [NAME…] --needs cuda --jobs 8 --out DIR` writes one log per case and
+`summary.json`; the exit code is 1 when a case did not behave as expected.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks.corpus.answers import Answer, read_answer
+
+CASES = Path(__file__).resolve().parent / "cases"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def select(directory: Path, needs: str | None, names: list[str]) -> list[Answer]:
+    """The answers in `directory`, by name, for `needs` (`cpu`, `cuda` or None for both)."""
+    answers = [read_answer(path) for path in sorted(directory.glob("*.yaml"))]
+    unknown = set(names) - {answer.name for answer in answers}
+    if unknown:
+        raise SystemExit(f"no such case: {', '.join(sorted(unknown))}")
+    return [a for a in answers if needs in (None, a.needs) and (not names or a.name in names)]
+
+
+def case_environment(name: str, cache: Path) -> dict[str, str]:
+    """Output that survives a crash, no ISA probe, a compile cache of the case's own."""
+    return {
+        **os.environ,
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",
+        "TORCHINDUCTOR_VEC_ISA_OK": "1",
+        "TORCHINDUCTOR_CACHE_DIR": str(cache / name),
+    }
+
+
+def run_case(answer: Answer, directory: Path, out: Path, cache: Path) -> dict[str, Any]:
+    """Run one case into `out/NAME.log`; its end and whether that was the expected one."""
+    log = out / f"{answer.name}.log"
+    began = time.monotonic()
+    with log.open("wb") as file:
+        child = subprocess.Popen(
+            [sys.executable, str(directory / f"{answer.name}.py")],
+            cwd=out,
+            env=case_environment(answer.name, cache),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        ended = _wait(child, answer.timeout_s)
+    seconds = round(time.monotonic() - began, 1)
+    text = log.read_text(errors="replace")
+    return {
+        "case": answer.name,
+        "rc": child.returncode,
+        "timed_out": not ended,
+        "wall_s": seconds,
+        "as_expected": as_expected(answer, text, child.returncode, timed_out=not ended),
+        "last_line": next((line for line in reversed(text.splitlines()) if line.strip()), "")[:300],
+    }
+
+
+def as_expected(answer: Answer, text: str, code: int, *, timed_out: bool) -> bool:
+    """Whether the end fits: the text (with a last line `rc=CODE`), and a time-out for a hang alone."""
+    told = f"{text}\nrc={code}\n"
+    found = re.search(answer.expected_error, told, re.MULTILINE) is not None
+    if answer.outcome == "no_fault":
+        return found and code == 0
+    return found and code != 0 and (answer.category == "hang" or not timed_out)
+
+
+def _wait(child: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    """Wait for the child, or kill its whole session after `timeout_s`; whether it ended by itself."""
+    try:
+        child.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        return False
+    return True
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", help="cases, default all")
+    parser.add_argument("--directory", type=Path, default=CASES)
+    parser.add_argument("--needs", choices=("cpu", "cuda"))
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=ROOT / ".cache" / "corpus" / "validate")
+    given = parser.parse_args()
+    out = given.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    answers = select(given.directory, given.needs, given.names)
+
+    def one(answer: Answer) -> dict[str, Any]:
+        result = run_case(answer, given.directory.resolve(), out, out / "inductor")
+        mark = "ok " if result["as_expected"] else "BAD"
+        print(
+            f"{mark} {answer.name:24} rc={result['rc']:<4} {result['wall_s']:6.1f} s  {result['last_line']}",
+            flush=True,
+        )
+        return result
+
+    with ThreadPoolExecutor(given.jobs) as pool:
+        results = list(pool.map(one, answers))
+    (out / "summary.json").write_text(json.dumps(results, indent=1))
+    return 0 if all(result["as_expected"] for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
