@@ -119,7 +119,7 @@ class ModelBuild:
             log = await self._compile_wrapper(rewritten.text)
             if log is None:
                 return rewritten
-            news = _blame(log, wrapper, refused)
+            news = blame(log, wrapper, refused)
             if not news:
                 break
             refused.update(news)
@@ -213,7 +213,7 @@ class ModelBuild:
         return target
 
 
-def _blame(log: str, wrapper: Wrapper, refused: dict[int, str]) -> dict[int, str]:
+def blame(log: str, wrapper: Wrapper, refused: dict[int, str]) -> dict[int, str]:
     """Launches on whose lines the compiler found errors, with the first error of each."""
     errors: dict[int, str] = {}
     for line, text in _ERROR.findall(log):

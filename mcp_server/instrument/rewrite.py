@@ -130,7 +130,7 @@ def _launch_edits(text: str, number: int, launch: Launch) -> list[Edit]:
             hoists.append(hoisted[0])
             bindings.append(hoisted[1])
         calls += _report(argument, hoisted[0].text if hoisted else None)
-    head = f"{{ aoti_debug::Launch aoti_debug_launch({number}, {_quoted(launch.kernel)}, {len(calls)}); "
+    head = f"{{ aoti_debug::Launch aoti_debug_launch({number}, {quoted(launch.kernel)}, {len(calls)}); "
     reports = "".join(f"aoti_debug_launch.{call}; " for call in calls)
     before = f"{head}{''.join(bindings)}{reports}aoti_debug_launch.before(); "
     return [
@@ -168,16 +168,16 @@ def _closing(text: str, at: int, limit: int) -> int | None:
 def _report(argument: Argument, hoisted: str | None) -> Iterator[str]:
     """The call that tells a probe of one argument; nothing for what is neither tensor nor number."""
     if argument.is_tensor and argument.target:
-        names = f"{_quoted(argument.target)}, {_quoted(argument.name)}, {ROLE_BITS[argument.role]}"
+        names = f"{quoted(argument.target)}, {quoted(argument.name)}, {ROLE_BITS[argument.role]}"
         if address := _HANDLE_ADDRESS.fullmatch(argument.expression):
             yield f"result({names}, {address[0]})"
         else:
             yield f"tensor({names}, aoti_debug::handle({hoisted or argument.target}))"
     elif argument.kind in ("symbol", "scalar") and _PURE.fullmatch(argument.expression):
         value = argument.expression.replace("\n", " ")
-        yield f"scalar({_quoted(argument.name or argument.target or '')}, {value})"
+        yield f"scalar({quoted(argument.name or argument.target or '')}, {value})"
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     """A C++ string literal of a name out of an untrusted text."""
     return '"' + _PLAIN.sub("?", name)[:200] + '"'

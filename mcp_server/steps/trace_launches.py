@@ -23,6 +23,7 @@ from mcp_server.package.wrapper import read_wrapper
 from mcp_server.steps.context import Context
 from mcp_server.steps.failure import Failure, read_failure
 from mcp_server.steps.leases import gpus_of
+from mcp_server.steps.requests import run_request
 
 ROWS = 60
 ARGUMENTS = 12
@@ -104,7 +105,7 @@ async def trace_launches(
     package = open_package(workload.package, workload.model_name)
     done = await context.worker(
         "run",
-        {**_request(workload), "package": rebuilt.package, "calls": calls},
+        {**run_request(workload), "package": rebuilt.package, "calls": calls},
         name="trace",
         env={**workload.env, **environment},
         timeout_s=workload.timeout_s,
@@ -119,15 +120,6 @@ def journal_environment(journal: Path, sync: bool, stop_at: int | None) -> dict[
     """What makes an instrumented package write its journal, in Python and in a C++ host alike."""
     stop = {} if stop_at is None else {"AOTI_DEBUG_STOP_AT": str(stop_at)}
     return {"AOTI_DEBUG_JOURNAL": str(journal), "AOTI_DEBUG_SYNC": str(int(sync)), **stop}
-
-
-def _request(workload: PackageWorkload) -> dict[str, object]:
-    return {
-        "model_name": workload.model_name,
-        "device_index": workload.device_index,
-        "extra_imports": workload.extra_imports,
-        "inputs": workload.inputs,
-    }
 
 
 def _prepared(rebuilt: Instrumented, environment: dict[str, str], sync: bool) -> Trace:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_server.instrument.rewrite import Edit, apply, numbered, rewrite
-from mcp_server.instrument.uninitialized import uninitialized
+from mcp_server.instrument.model_build import blame
+from mcp_server.instrument.rewrite import Edit, apply, numbered, quoted, rewrite
 from mcp_server.package.archive import open_package
 from mcp_server.package.wrapper import Wrapper, read_wrapper
 from tests.conftest import ZooPackage
@@ -75,6 +75,16 @@ def test_a_refused_launch_is_left_alone_and_listed() -> None:
     assert done.text.split("\n")[18] == WRAPPER.split("\n")[18]
 
 
+def test_a_compilers_errors_are_put_on_the_launch_of_their_line() -> None:
+    """An error on a launch's line refuses that launch once; an error elsewhere refuses nothing."""
+    places = ("19:5: error: no such thing", "19: error: again", "3:1: error: elsewhere")
+    log = "".join(f"x.wrapper.cpp:{place}\n" for place in places)
+    wrapper = read_wrapper(WRAPPER)
+    found = blame(log, wrapper, {})
+    assert found == {1: "the compiler refuses its probes: no such thing"}
+    assert blame(log, wrapper, found) == {}
+
+
 def test_a_weight_is_separated_unless_a_launch_writes_it() -> None:
     """A constant that is only read becomes an allocation of its own; a mutated buffer stays what it is."""
     separated = "auto w = aoti_debug::separate<RAIIAtenTensorHandle>(constants_->at(0));"
@@ -85,14 +95,7 @@ def test_a_weight_is_separated_unless_a_launch_writes_it() -> None:
 
 def test_names_out_of_the_package_cannot_leave_their_string() -> None:
     """A kernel name with quotes or control characters is made harmless."""
-    from mcp_server.instrument.rewrite import _quoted
-
-    assert _quoted('a"; system("x"); //\n\\') == '"a?; system(?x?); //??"'
-
-
-def test_a_fresh_buffer_holds_nothing_before_the_launch_that_fills_it() -> None:
-    """buf0 is read_write for the kernel's parameter, and yet uninitialised before launch 0."""
-    assert uninitialized(read_wrapper(WRAPPER).run) == {0: ("buf0",)}
+    assert quoted('a"; system("x"); //\n\\') == '"a?; system(?x?); //??"'
 
 
 @given(st.text("abc\n", max_size=20), st.lists(st.integers(0, 20), max_size=5))

@@ -58,7 +58,7 @@ def run_once(package: Path, inputs: Path, journal: Path, **env: str) -> subproce
 def test_every_model_of_the_zoo_is_the_same_program(
     zoo: ZooPackage, rebuild: Rebuild, tmp_path: Path
 ) -> None:
-    """Outputs and mutated inputs are bit-identical over three calls; every launch has probes; the file is untouched."""
+    """Outputs and mutated inputs are bit-identical over three calls, and every launch has probes."""
     pairs, probed = [], {}
     for name in CPU_MODELS:
         original = zoo(name)
