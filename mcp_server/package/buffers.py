@@ -33,6 +33,19 @@ class Buffer:
     reused: bool = False
 
 
+def shifted(base: str | None, offset: str) -> str:
+    """The offset in its storage of a view at `offset` of a tensor at `base`.
+
+    `reinterpret_tensor_wrapper` adds its offset to that of the tensor it is given (torch 2.8-2.15).
+    """
+    if base in (None, "0", "0L"):
+        return offset
+    first, second = str(base).rstrip("L"), offset.rstrip("L")
+    if first.isdigit() and second.isdigit():
+        return f"{int(first) + int(second)}L"
+    return f"{base} + {offset}"
+
+
 class BufferTable:
     """The buffers known so far, by name; later definitions of a name replace earlier ones."""
 
@@ -107,7 +120,7 @@ class BufferTable:
                 base=base,
                 sizes=sizes,
                 strides=strides,
-                offset=offset,
+                offset=shifted(old.offset, offset),
                 reused=reused,
             )
         )

@@ -79,7 +79,7 @@ def _pool(scope: Scope, statement: Statement, call: Call) -> None:
         dtype,
         (pool and pool.device) or "",
     )
-    scope.buffers.by_name[name] = replace(buffer, kind="pool", base=parts[0], offset=parts[1])
+    scope.buffers.by_name[name] = replace(buffer, kind="pool", base=parts[0])
 
 
 def _as_strided(scope: Scope, statement: Statement, call: Call) -> None:
@@ -131,7 +131,9 @@ def _alias(scope: Scope, statement: Statement, call: Call) -> None:
         if "view_dtype" in call.callee:
             start, end = call.arguments[1]
             dtype = scope.text[start:end].removeprefix("cached_torch_dtype_")
-            scope.buffers.by_name[name] = replace(scope.buffers.by_name[name], dtype=dtype)
+            scope.buffers.by_name[name] = replace(
+                scope.buffers.by_name[name], kind="view", dtype=dtype, sizes=None, strides=None
+            )
     else:
         scope.problem(f"an alias of {base}, which is not known", statement.line, statement.text)
 

@@ -9,78 +9,28 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
-from mcp_server.package.buffers import Buffer
+from mcp_server.package.buffers import Buffer, shifted
 from mcp_server.package.launches import Argument, Launch, Transfer
 from mcp_server.package.statements import Block
+from mcp_server.package.steps import (
+    SOURCES,
+    Edge,
+    Slice,
+    Step,
+    Use,
+    certain,
+    covers,
+    distinct,
+    extent_of,
+    innermost_loop,
+    needs_old,
+    touches,
+)
 from mcp_server.package.symbols import names_in, origins
 from mcp_server.package.wrapper import Body
-
-SOURCES = frozenset({"input", "constant"})
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """A variable that a step reads or writes.
-
-    `whole`: a write after which the storage holds what the step made, of its inputs and maybe of the old
-    content. `pure`: a read by a parameter that is only read. `extent` is the first and past-the-end
-    element, when static.
-    """
-
-    name: str
-    storage: int
-    whole: bool = False
-    extent: tuple[int, int] | None = None
-    pure: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A launch or a transfer with what it reads and writes. `path` holds the branches and loops around it."""
-
-    order: int
-    node: Launch | Transfer
-    reads: tuple[Use, ...]
-    writes: tuple[Use, ...]
-    path: tuple[Block, ...]
-
-    @property
-    def launch(self) -> int | None:
-        return self.node.index if isinstance(self.node, Launch) else None
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """`reader` uses what `writer` left in `name`. `writer` is None for an input, a constant or unset
-    memory.
-    """
-
-    writer: Step | None
-    reader: Step
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Part of the dataflow: steps in order, the edges between them, and where it starts or ends.
-
-    `unset` names buffers read before anything wrote them. `outputs` are output indices reached (forward
-    only).
-    """
-
-    steps: tuple[Step, ...]
-    edges: tuple[Edge, ...]
-    inputs: tuple[str, ...] = ()
-    constants: tuple[str, ...] = ()
-    unset: tuple[str, ...] = ()
-    outputs: tuple[int, ...] = ()
-
-    @property
-    def launches(self) -> tuple[int, ...]:
-        return tuple(step.launch for step in self.steps if step.launch is not None)
 
 
 class Dataflow:
@@ -209,7 +159,7 @@ class Dataflow:
 
         An `in_out_ptr` whose memory is fresh is no such end: a fused reduction sets it first.
         """
-        if any(_certain(writer, use, reader.path) for writer in writers):
+        if any(certain(writer, use, reader.path) for writer in writers):
             return
         root = self.root(use.name)
         if root.kind in SOURCES or (use.pure and not writers):
@@ -232,18 +182,18 @@ class Dataflow:
         killed = False
         for index in range(position - 1, -1, -1):
             step = self.steps[writers[index]]
-            if not _touches(step, use):
+            if not touches(step, use):
                 continue
             yield step
-            if _certain(step, use, path):
+            if certain(step, use, path):
                 killed = True
                 break
-        loop = _loops(path)
+        loop = innermost_loop(path)
         if loop is None or (killed and loop in self.steps[writers[index]].path):
             return
         for later in writers[position:]:
             step = self.steps[later]
-            if loop in step.path and _touches(step, use):
+            if loop in step.path and touches(step, use):
                 yield step
 
     def _step(self, order: int, node: Launch | Transfer) -> Step:
@@ -253,23 +203,24 @@ class Dataflow:
             written = self.body.buffers.get(node.writes)
             writes: tuple[Use, ...] = (self._whole_use(written),) if written else ()
             return Step(order, node, reads + self._controls(path), writes, path)
-        reads = tuple(self._use(a) for a in node.arguments if a.is_tensor and _needs_old(a))
+        reads = tuple(self._use(a) for a in node.arguments if a.is_tensor and needs_old(a))
         writes = tuple(self._use(a) for a in node.arguments if a.is_tensor and a.role != "read")
         reads += self._scalars(node) + self._controls(path)
-        return Step(order, node, _distinct(reads), _distinct(writes), path)
+        return Step(order, node, distinct(reads), distinct(writes), path)
 
     def _use(self, argument: Argument) -> Use:
         buffer = self.body.buffers[argument.target or ""]
         view = argument.view
         shape = view or buffer
-        extent = _extent(shape.sizes, shape.strides, shape.offset)
-        whole = argument.role in ("written", "read_write") and view is None and _covers(buffer)
+        offset = shifted(buffer.offset, view.offset) if view else buffer.offset
+        reach = extent_of(shape.sizes, shape.strides, offset)
+        whole = argument.role in ("written", "read_write") and view is None and covers(buffer)
         pure = argument.role == "read"
-        return Use(buffer.name, buffer.storage, whole, extent, pure)
+        return Use(buffer.name, buffer.storage, whole, reach, pure)
 
     def _whole_use(self, buffer: Buffer) -> Use:
-        extent = _extent(buffer.sizes, buffer.strides, buffer.offset)
-        return Use(buffer.name, buffer.storage, _covers(buffer), extent)
+        reach = extent_of(buffer.sizes, buffer.strides, buffer.offset)
+        return Use(buffer.name, buffer.storage, covers(buffer), reach)
 
     def _named(self, name: str | None) -> tuple[Use, ...]:
         buffer = self.body.buffers.get(name) if name else None
@@ -304,59 +255,3 @@ def _ended(found: dict[int, Step], edges: list[Edge], ends: dict[str, Buffer]) -
             names[kind].append(buffer.name)
     steps = tuple(found[order] for order in sorted(found))
     return Slice(steps, tuple(edges), tuple(names["input"]), tuple(names["constant"]), tuple(names["unset"]))
-
-
-def _needs_old(argument: Argument) -> bool:
-    """Whether the old content of a tensor counts: it is read, or some of it survives the write."""
-    return argument.role != "written" or argument.partial
-
-
-def _touches(step: Step, use: Use) -> bool:
-    """Whether a step writes memory that `use` looks at; disjoint static extents do not meet."""
-    for written in step.writes:
-        if written.storage != use.storage:
-            continue
-        if written.extent is None or use.extent is None:
-            return True
-        if written.extent[0] < use.extent[1] and use.extent[0] < written.extent[1]:
-            return True
-    return False
-
-
-def _certain(step: Step, use: Use, path: tuple[Block, ...]) -> bool:
-    """Whether a step has certainly replaced all that `use` looks at."""
-    if step.path != path[: len(step.path)]:
-        return False
-    return any(w.storage == use.storage and w.whole for w in step.writes)
-
-
-def _covers(buffer: Buffer) -> bool:
-    """Whether a write through this variable covers its storage: it owns it, or took it over for reuse."""
-    return buffer.kind not in ("view", "alias") or (buffer.reused and buffer.offset in ("0", "0L"))
-
-
-def _extent(
-    sizes: tuple[str, ...] | None, strides: tuple[str, ...] | None, offset: str | None
-) -> tuple[int, int] | None:
-    """First and past-the-end element of a static view; None when any part is symbolic."""
-    numbers = [_static(text) for text in (*(sizes or ("?",)), *(strides or ()), offset or "?")]
-    if None in numbers or sizes is None or strides is None or len(sizes) != len(strides):
-        return None
-    values = [n for n in numbers if n is not None]
-    count, start = len(sizes), values[-1]
-    reach = sum((size - 1) * stride for size, stride in zip(values[:count], values[count:-1], strict=True))
-    return start, start + reach + 1
-
-
-def _static(text: str) -> int | None:
-    text = text.rstrip("L")
-    return int(text) if text.isdigit() else None
-
-
-def _loops(path: tuple[Block, ...]) -> Block | None:
-    """The innermost loop of a path."""
-    return next((block for block in reversed(path) if block.kind == "loop"), None)
-
-
-def _distinct(uses: Iterable[Use]) -> tuple[Use, ...]:
-    return tuple(dict.fromkeys(uses))

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from mcp_server.package.dataflow import Edge, Slice, Step
 from mcp_server.package.launches import Launch
+from mcp_server.package.steps import Edge, Slice, Step
 from mcp_server.package.view import PackageView
 
 NodeKind = Literal["launch", "transfer", "input", "constant", "output", "memory"]

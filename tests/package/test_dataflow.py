@@ -78,6 +78,22 @@ def test_views_of_one_buffer_meet_only_where_they_overlap() -> None:
     assert flow.backward("buf1").inputs == ("arg0_1",)
 
 
+def test_a_view_of_a_view_adds_the_offsets() -> None:
+    """The second half of a buffer, seen through a view at offset zero of it, does not meet the first half."""
+    wrapper = body(
+        allocate("buf0"),
+        f"auto buf1 = {view('buf0', 0)};  // alias",
+        f"auto buf2 = {view('buf0', 4)};  // alias",
+        f"auto buf3 = {view('buf2', 0)};  // alias",
+        mm("buf1", "arg0_1", "weight"),
+        mm("buf2", "arg1_1", "weight"),
+        mm("buf0", view("buf2", 0), view("buf3", 0)),
+    )
+    flow = Dataflow(wrapper.run)
+    assert wrapper.buffers["buf3"].offset == "4L"
+    assert flow.backward_from(2).inputs == ("arg1_1",)
+
+
 def test_a_branch_may_or_may_not_write() -> None:
     """After a conditional write, the value may be the branch's or the one before."""
     wrapper = body(

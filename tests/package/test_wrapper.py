@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.package.archive import open_package
+from mcp_server.package.provenance import read_provenance
 from mcp_server.package.wrapper import Wrapper, read_wrapper
 from tests.conftest import ZooPackage
 from tests.package.made_wrapper import make_wrapper
@@ -136,3 +137,22 @@ def test_a_text_that_is_no_wrapper() -> None:
     assert [p.what for p in read_wrapper("int main() {}").problems] == [
         "no run_impl: this is not a wrapper, or it is cut"
     ]
+
+
+def test_a_context_guard_gives_its_launch_a_stack() -> None:
+    """The text of a KernelContextGuard, with its braces and quotes, belongs to the launch in its block."""
+    text = make_wrapper(2)
+    call = "    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_zero_(buf0));\n"
+    guard = (
+        '    {\n    KernelContextGuard _ctx("aoti_torch_cuda_mm_out", R"(\n'
+        'File "/app/model.py", line 12, in forward\n'
+        '    return {"a": self.head(x)};\n)");\n'
+        '    RAIIAtenRecordFunctionHandle record_mm_("aoti_torch_cuda_mm_out", nullptr);\n'
+        "    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_cuda_mm_out(buf2, buf1, table_weight));\n    }\n"
+    )
+    wrapper = read_wrapper(text.replace("    output_handles[0]", call + guard + "    output_handles[0]"))
+    assert wrapper.problems == ()
+    launch = wrapper.launches[-1]
+    assert (launch.kernel, launch.context[-1].kind) == ("aoti_torch_cuda_mm_out", "scope")
+    assert [m.line for m in read_provenance(launch, {}).locations] == [12]
+    assert [(t.callee, t.writes) for t in wrapper.run.transfers] == [("aoti_torch_zero_", "buf0")]
