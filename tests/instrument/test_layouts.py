@@ -42,10 +42,11 @@ def total(context: Context, package: Path, model: str, inputs: Path) -> float:
 def two_models(first: Path, second: Path, target: Path) -> Path:
     """One archive with both packages' models, `model` and `other`."""
     members = members_of(first)
+    top = next(iter(members)).partition("/")[0]
     for name, data in members_of(second).items():
         if "data/aotinductor/model/" in name:
             inner = name.partition("data/aotinductor/model/")[2]
-            members[f"{first.stem}/data/aotinductor/other/{inner}"] = data
+            members[f"{top}/data/aotinductor/other/{inner}"] = data
     return write(target, members)
 
 
