@@ -228,9 +228,7 @@ def become(argv: list[str], cwd: bytes, env: dict[bytes, bytes], error_fd: int, 
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
-        # 1 and not 0: the kernel writes no core file for either, but only 1 also stops a core_pattern that
-        # pipes the core to a program (fs/coredump.c).
-        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+        limit_core_files()
         restore_signals()
         keep_only_standard_streams()
         stage = "directory"
@@ -268,6 +266,17 @@ def silence() -> None:
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     os.close(null)
+
+
+def limit_core_files() -> None:
+    """No core files: 1 byte and not 0, since only 1 also stops a core_pattern that pipes to a program
+    (fs/coredump.c).
+
+    A hard limit of 0, as `ulimit -c 0` leaves it, cannot be raised and stays.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    most = 1 if hard == resource.RLIM_INFINITY else min(1, hard)
+    resource.setrlimit(resource.RLIMIT_CORE, (most, most))
 
 
 def main() -> None:

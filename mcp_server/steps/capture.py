@@ -64,6 +64,8 @@ async def capture(
     )
     context.cost.runs += 1
     finished = await context.run_in(directory, command)
+    if finished.ending == "not_started":
+        raise ProblemError(f"the program cannot be started: {finished.note}", value=list(argv))
     seen = read_capture(directory)
     context.cost.compiles += len(seen.compiles)
     fields = {name: getattr(seen, name) for name in Captured.model_fields}

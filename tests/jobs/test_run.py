@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -33,6 +34,19 @@ async def test_success(tmp_path: Path) -> None:
     assert done.stdout.read_text() == "out\n"
     assert done.stderr.read_text() == "err\n"
     assert sorted(done.output.read_text().split()) == ["err", "out"]
+
+
+async def test_no_core_files_allowed(tmp_path: Path) -> None:
+    """Under a hard limit of no core files at all (`ulimit -c 0`), a child starts as well."""
+    script = "import asyncio; from pathlib import Path; from mcp_server.jobs.run import run; "
+    script += "from mcp_server.jobs.types import Command; "
+    script += f"command = Command(('true',), Path({str(tmp_path)!r})); "
+    script += f"print(asyncio.run(run(command, Path({str(tmp_path / 'inner')!r}))).ending)"
+    root = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = await finish(
+        tmp_path, ("sh", "-c", 'ulimit -c 0; exec "$@"', "sh", sys.executable, "-c", script), env=root
+    )
+    assert done.stdout.read_text() == "exit\n", done.stderr.read_text()
 
 
 async def test_exit_status(tmp_path: Path) -> None:
