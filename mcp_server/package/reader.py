@@ -1,6 +1,6 @@
 """Reads one function body of a wrapper, statement by statement, into a `Scope`.
 
-The forms are those of torch/_inductor/codegen/cpp_wrapper_cpu.py and cpp_wrapper_gpu.py, torch 2.8 to 2.13.
+The forms are those of torch/_inductor/codegen/cpp_wrapper_cpu.py and cpp_wrapper_gpu.py, torch 2.8 to 2.15.
 A statement of no known form becomes a problem with its line; it is never skipped in silence.
 """
 
@@ -22,7 +22,7 @@ _SOURCES = re.compile(r"// (?:Topologically Sorted|Unsorted) Source Nodes: \[(.*
 _HANDLE = re.compile(r"// \[Provenance debug handles\] (.+):(\d+)$")
 _ARRAY = re.compile(r"(?:static )?(?:constexpr|const) int64_t \*?\s*(\w+)(?:\[\])?\s*=\s*(.*)", re.S)
 _INPUT = re.compile(r"(?:\[\[maybe_unused\]\] )?auto (\w+) = std::move\(inputs\[(\d+)\]\)")
-_CONSTANT = re.compile(r"(?:\[\[maybe_unused\]\] )?auto& (\w+) = constants_->at\((\d+)\)")
+_CONSTANT = re.compile(r"(?:\[\[maybe_unused\]\] )?auto&? (\w+) = constants_->at\((\d+)\)")
 _BIND = re.compile(r"(?:\[\[maybe_unused\]\] )?(?:auto|decltype\(auto\)|auto&) (\w+) = (.*)", re.S)
 _OWN = re.compile(r"RAIIAtenTensorHandle (\w+)\((?:RAIIAtenTensorHandle\()?(\w+)\)?\)")
 _DECLARE = re.compile(r"RAIIAtenTensorHandle (\w+)$")
@@ -34,6 +34,7 @@ _RESET = re.compile(r"(\w+)\.reset\(\)")
 _MOVED = re.compile(r"std::move\((\w+)\)")
 _POINTER = re.compile(r"CUdeviceptr (\w+) = reinterpret_cast<CUdeviceptr>\((\w+)\.data_ptr\(\)\)")
 _DESCRIPTOR = re.compile(r"&(\w+)(?:\.m)?, reinterpret_cast<void\*>\(\*\(&(\w+)\)\)")
+_HANDLES = re.compile(r"reinterpret_tensor_wrapper|_handle\b|constants_->|\binputs\[|std::move")
 _SIZES = re.compile(r"\w+\.(?:sizes|strides)\(\)$")
 _GUARD = re.compile(r'KernelContextGuard _ctx\("([^"]*)",\s*R"\((.*)\)"\)', re.S)
 _REASSIGNED = re.compile(r"^\s*(\w+) = std::move\(\w+\);", re.M)
@@ -228,7 +229,7 @@ class _Reader:
     def _bind_value(self, name: str, value: str, statement: Statement) -> bool:
         """A symbol or another scalar; a value made of unknown tensors is not understood."""
         scope = self.scope
-        if "reinterpret_tensor_wrapper" in value or "_handle" in value:
+        if _HANDLES.search(value):
             return False
         if _SYMBOL.fullmatch(name) or any(n in scope.symbols for n in names_in(value)):
             scope.symbols[name] = define(name, value, statement.line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,6 +16,10 @@ from mcp_server.package.symbols import Symbol, names_in
 
 _BUFFER_KINDS: dict[str, ArgumentKind] = {"input": "input", "constant": "constant"}
 _CONTEXT = frozenset({"stream", "kernels", "proxy_executor", "this->device_idx_", "this->cubin_dir_"})
+
+
+# Only a tensor is made by these: a name in them that is not known is not understood.
+_TENSOR_MADE = re.compile(r"reinterpret_tensor_wrapper\(|RAIIAtenTensorHandle\(|\.data_ptr\(|_handle\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +140,8 @@ class Scope:
             return "sizes"
         if target is not None:
             return self._named(reference, target)
-        known = [name for name in names_in(expression) if name in self.buffers]
-        return "unknown" if known else "scalar"
+        known = any(name in self.buffers for name in names_in(expression))
+        return "unknown" if known or _TENSOR_MADE.search(expression) else "scalar"
 
     def _named(self, reference: Reference, target: str) -> ArgumentKind:
         if reference.address and target not in self.buffers and reference.name != target:

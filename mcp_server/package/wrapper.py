@@ -1,7 +1,7 @@
 """Reads a generated wrapper.cpp: launches with their arguments, buffers, symbols, kernels. Nothing is
 executed.
-
-Checked against wrappers of torch 2.11 and 2.13; the statement forms are those of torch/_inductor/codegen.
+Checked against wrappers of torch 2.8, 2.11, 2.13 and 2.15; the statement forms are those of
+torch/_inductor/codegen (cpp_wrapper_cpu.py, cpp_wrapper_gpu.py).
 """
 
 from __future__ import annotations

@@ -156,3 +156,12 @@ def test_a_context_guard_gives_its_launch_a_stack() -> None:
     assert (launch.kernel, launch.context[-1].kind) == ("aoti_torch_cuda_mm_out", "scope")
     assert [m.line for m in read_provenance(launch, {}).locations] == [12]
     assert [(t.callee, t.writes) for t in wrapper.run.transfers] == [("aoti_torch_zero_", "buf0")]
+
+
+def test_a_tensor_of_unknown_origin_is_a_problem() -> None:
+    """An argument made of a tensor that the reader never saw is reported, and not taken for a number."""
+    text = make_wrapper(4).replace(
+        "auto& table_weight = constants_->at(0)", "auto& other = constants_->at(0)"
+    )
+    (problem,) = read_wrapper(text).problems
+    assert problem.what.startswith("the argument wrap_with_raii_handle_if_needed")
