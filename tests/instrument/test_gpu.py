@@ -1,0 +1,116 @@
+"""The same on a GPU: bit-identical outputs, and a device fault put on its launch.
+
+AOTI_DEBUG_CUDA_ZOO names a directory with packages made by `tests.zoo.build NAME DIRECTORY cuda`; without it
+the few models needed are compiled here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_server.instrument.addresses import AddressBook
+from mcp_server.instrument.build import instrument
+from mcp_server.instrument.cache import Cache
+from mcp_server.instrument.types import Instrumented, Options
+from mcp_server.model import PackageWorkload
+from mcp_server.steps.context import Context
+from mcp_server.steps.trace_launches import Trace, trace_launches
+from tests.conftest import ROOT, torch_environment
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
+
+NAMES = ("ranker", "logarithm", "loop", "branch", "plugin", "user_lookup", "user_shift")
+
+
+def cuda_package(name: str, directory: Path) -> Path:
+    """A CUDA package of the zoo: given, or compiled now."""
+    given = os.environ.get("AOTI_DEBUG_CUDA_ZOO")
+    if given:
+        return Path(given) / f"{name}.pt2"
+    argv = [sys.executable, "-W", "ignore", "-m", "tests.zoo.build", name, str(directory), "cuda"]
+    done = subprocess.run(
+        argv, env=torch_environment(), cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return directory / f"{name}.pt2"
+
+
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    directory = tmp_path_factory.mktemp("cuda-zoo")
+    return {name: cuda_package(name, directory) for name in NAMES}
+
+
+def rebuilt(package: Path, context: Context, cache: Cache) -> Instrumented:
+    return anyio.run(lambda: instrument(package, Options(), context, cache=cache))
+
+
+def traced(package: Path, inputs: str, context: Context, cache: Cache) -> Trace:
+    workload = PackageWorkload(package=package, inputs=package.with_name(f"{package.stem}.{inputs}.pt"))
+    return anyio.run(lambda: trace_launches(context, workload, cache=cache))
+
+
+def test_cuda_models_are_the_same_programs(
+    packages: dict[str, Path], context: Context, cache: Cache, tmp_path: Path
+) -> None:
+    """Outputs of three calls are bit-identical, every launch has probes, and a rebuild takes seconds."""
+    pairs = []
+    for package in packages.values():
+        done = rebuilt(package, context, cache)
+        assert done.skipped == ()
+        inputs = package.with_name(f"{package.stem}.inputs.pt")
+        pairs.append(
+            {
+                "original": str(package),
+                "rebuilt": str(done.package),
+                "inputs": str(inputs),
+                "device": "cuda",
+            }
+        )
+        print(package.stem, done.probed, done.timings)
+    (tmp_path / "pairs.json").write_text(json.dumps(pairs))
+    argv = [sys.executable, "-W", "ignore", "-m", "tests.instrument.pairs", str(tmp_path / "pairs.json")]
+    done_pairs = subprocess.run(
+        argv, env=torch_environment(), cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done_pairs.returncode == 0, done_pairs.stderr
+    assert json.loads(done_pairs.stdout) == [True] * len(pairs)
+
+
+FAULTS = [("user_lookup", "bad-read", "lookup_kernel_0"), ("user_shift", "bad-read", "shift_kernel_0")]
+
+
+@pytest.mark.parametrize(("name", "inputs", "kernel"), FAULTS)
+def test_a_device_fault_is_put_on_the_launch_that_caused_it(
+    packages: dict[str, Path], context: Context, cache: Cache, name: str, inputs: str, kernel: str
+) -> None:
+    """Synchronous mode alone names the launch, with no NVIDIA tool. In user_shift three launches share one
+    kernel, and only the last is guilty."""
+    seen = traced(packages[name], inputs, context, cache)
+    assert seen.how == "fault" and seen.last is not None and seen.last.kernel == kernel
+    assert seen.last.state == "fault" and "illegal" in seen.summary.lower()
+    same = [row.launch for row in seen.launches if row.kernel == kernel]
+    assert seen.last.launch == max(same)
+
+
+def test_addresses_of_a_gpu_run_are_placed(packages: dict[str, Path], context: Context, cache: Cache) -> None:
+    """Each tensor's own pointer is found again as element 0 of that tensor on its device."""
+    from mcp_server.evidence.journal import read_journal_file
+
+    seen = traced(packages["ranker"], "inputs", context, cache)
+    assert seen.how == "returned"
+    run = read_journal_file(Path(seen.environment["AOTI_DEBUG_JOURNAL"])).runs[0]
+    book = AddressBook(run.launches)
+    for launch in run.launches:
+        for argument in launch.arguments:
+            if argument.tensor is not None and argument.tensor.storage_bytes:
+                assert argument.tensor.device == "cuda:0"
+                owners = book.locate(argument.tensor.pointer, launch.sequence).owners
+                assert any(p.span.name == argument.name and p.element == 0 and p.live for p in owners)
