@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server import __version__
+from mcp_server import __version__, cli
+from mcp_server.operations.declaration import Operation
 from mcp_server.operations.table import OPERATIONS
 from tests.conftest import ZooPackage
 from tests.faces.clients import ROOT
@@ -22,6 +23,7 @@ CLI = [sys.executable, "-c", "from mcp_server.cli import main; main()"]
 GOOD = '[{"shape": [4, 6], "dtype": "int64", "low": 0, "high": 9}]'
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+Typed = Callable[..., tuple[int, str, str]]
 
 
 def environment(tmp_path: Path) -> dict[str, str]:
@@ -45,21 +47,34 @@ def run(tmp_path: Path) -> Run:
     return run
 
 
-def test_help_lists_every_operation(run: Run) -> None:
+@pytest.fixture
+def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
+    """Runs a command line inside this process: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AOTI_DEBUG_STATE", str(tmp_path / "state"))
+
+    def typed(*arguments: str) -> tuple[int, str, str]:
+        code = cli.run(list(arguments))
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return typed
+
+
+def test_help_lists_every_operation(typed: Typed) -> None:
     """The help names each command of the table and the exit codes."""
-    done = run("--help")
-    assert done.returncode == 0
-    assert all(operation.name.replace("_", "-") in done.stdout for operation in OPERATIONS)
-    assert "3 inconclusive" in done.stdout
+    code, out, _ = typed("--help")
+    assert code == 0
+    assert all(operation.name.replace("_", "-") in out for operation in OPERATIONS)
+    assert "3 inconclusive" in out
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
-def test_each_help_has_examples(run: Run, operation: object) -> None:
+def test_each_help_has_examples(typed: Typed, operation: Operation) -> None:
     """Every command's help describes its options and ends in examples that begin with the command."""
-    name = operation.name  # type: ignore[attr-defined]
-    done = run(name, "-h")
-    assert done.returncode == 0, done.stderr
-    assert f"aoti-debug {name.replace('_', '-')}" in done.stdout.split("Examples:")[1]
+    code, out, _ = typed(operation.name, "-h")
+    assert code == 0
+    assert f"aoti-debug {operation.name.replace('_', '-')}" in out.split("Examples:")[1]
 
 
 def test_version(run: Run) -> None:
@@ -82,13 +97,20 @@ def test_version(run: Run) -> None:
         (["wait_job"], "No such command"),
     ],
 )
-def test_wrong_calls(run: Run, arguments: list[str], said: str) -> None:
+def test_wrong_calls(typed: Typed, arguments: list[str], said: str) -> None:
     """A wrong call says what is wrong on stderr, prints nothing on stdout and exits with 2."""
-    done = run(*arguments)
+    code, out, err = typed(*arguments)
+    assert code == 2
+    assert said in err
+    assert out == ""
+    assert "Traceback" not in err
+
+
+def test_a_wrong_call_of_the_process(run: Run) -> None:
+    """The process exits with the same code, and without a traceback."""
+    done = run("diagnose", "no.pt2")
     assert done.returncode == 2
-    assert said in done.stderr
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: package does not exist")
 
 
 def test_text_is_plain_in_a_pipe(run: Run) -> None:

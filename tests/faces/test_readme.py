@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 
 import pytest
 
+from mcp_server import cli
 from mcp_server.operations.table import OPERATIONS
 from tests.faces.clients import ROOT
-from tests.faces.test_cli import CLI
 
 README = (ROOT / "README.md").read_text()
 COMMANDS = sorted(set(re.findall(r"^\$ (aoti-debug .+)$", README, re.MULTILINE)))
-OTHERS = {"serve", "doctor"}
 
 
 def options_of(words: list[str]) -> set[str]:
@@ -24,13 +22,13 @@ def options_of(words: list[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_a_shown_command_exists(line: str) -> None:
+def test_a_shown_command_exists(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The command and each of its options are in the command's own help."""
     _, name, *rest = shlex.split(line)
-    done = subprocess.run([*CLI, name, "--help"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0
+    assert cli.run([name, "--help"]) == 0
+    shown = capsys.readouterr().out
     assert all(
-        re.search(rf"(^|[ ,]){re.escape(option)}\b", done.stdout, re.MULTILINE) for option in options_of(rest)
+        re.search(rf"(^|[ ,]){re.escape(option)}\b", shown, re.MULTILINE) for option in options_of(rest)
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from mcp import Client
 
 from tests.conftest import ZooPackage
-from tests.faces.clients import ERAS, ROOT, Era, data_of, drive, real_server, text_of
+from tests.faces.clients import ROOT, data_of, drive, real_server, text_of
 
 BAD = [{"shape": [4, 6], "dtype": "int64", "low": 90, "high": 99}]
 
@@ -37,8 +37,7 @@ def test_an_unusable_state_directory_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("era", ERAS)
-def test_a_package_is_diagnosed(zoo: ZooPackage, tmp_path: Path, era: Era) -> None:
+def test_a_package_is_diagnosed(zoo: ZooPackage, tmp_path: Path) -> None:
     """The verdict on a bad index comes back in both channels, within the limit, with readable artifacts."""
     package = str(zoo("ranker"))
 
@@ -54,7 +53,7 @@ def test_a_package_is_diagnosed(zoo: ZooPackage, tmp_path: Path, era: Era) -> No
         for artifact in answer["artifacts"]:
             await client.read_resource(artifact["uri"])
 
-    drive(real_server(tmp_path / "state"), talk, era)
+    drive(real_server(tmp_path / "state"), talk)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_server.faces.shorten import LIMIT, compact, middle_cut, shorten
@@ -46,6 +46,7 @@ def test_a_long_string_keeps_its_head_and_tail() -> None:
     )
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.dictionaries(st.text(max_size=8), JSON_VALUES, max_size=6))
 def test_every_result_is_shortened_to_the_limit(result: dict[str, Any]) -> None:
     """Whatever the shape, the limit holds (as far as the note itself fits), and the input is not changed."""
