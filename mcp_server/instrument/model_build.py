@@ -8,6 +8,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+import anyio
+
 from mcp_server.errors import ProblemError
 from mcp_server.instrument import commands, original
 from mcp_server.instrument.cache import Cache
@@ -73,7 +75,7 @@ class ModelBuild:
                 value=self.package.model_name,
                 next_call="compile_with_flags on the exported program",
             )
-        old = self._extract(library.name)
+        old = await anyio.to_thread.run_sync(self._extract, library.name)
         wrapper = read_wrapper(self.package.wrapper_text, self.package.kernel_text)
         rewritten: list[Rewritten] = []
 
@@ -207,10 +209,13 @@ class ModelBuild:
             self.tools.compiler, self.recorded.link, self.tools.toolchain, [*inputs, *sanitize], str(target)
         )
         await self._make(argv, "link")
+        await anyio.to_thread.run_sync(self._append_weights, old, target)
+        return target
+
+    def _append_weights(self, old: Path, target: Path) -> None:
         if self.package.library is not None:
             with old.open("rb") as stream:
                 original.append_mapped_weights(self.package.library, stream, target)
-        return target
 
 
 def blame(log: str, wrapper: Wrapper, refused: dict[int, str]) -> dict[int, str]:

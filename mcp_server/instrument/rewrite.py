@@ -21,8 +21,10 @@ ROLE_BITS: dict[Role, int] = {"read": 1, "written": 2, "read_write": 3, "unknown
 
 _CONSTANT = re.compile(r"(?P<declared>auto& (?P<name>\w+) = (?P<value>constants_->at\(\d+\)));")
 _HOISTED = re.compile(r"wrap_with_raii_handle_if_needed\(")
-# No quotes, no assignment, no increment: evaluating it twice must not matter.
-_PURE = re.compile(r"(?!.*(?:\+\+|--|\"|'|(?<![=<>!])=(?!=)))[\w\s+\-*/%().:<>,&!|?]+", re.S)
+# No quotes, no assignment, no increment, nothing moved: evaluating it twice must not matter.
+_PURE = re.compile(
+    r"(?!.*(?:\+\+|--|\bmove\(|\brelease\(|\"|'|(?<![=<>!])=(?!=)))[\w\s+\-*/%().:<>,&!|?]+", re.S
+)
 _HANDLE_ADDRESS = re.compile(r"&(\w+_handle)")
 _PLAIN = re.compile(r"[^\x20-\x7e]|[\"\\]")
 _STATEMENT = re.compile(r"\s*(?:AOTI_TORCH_ERROR_CODE_CHECK\s*\(|[\w:.]+\s*\()")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -76,6 +77,12 @@ def test_every_model_of_the_zoo_is_the_same_program(
     assert dict(zip(CPU_MODELS, json.loads(done.stdout), strict=True)) == dict.fromkeys(CPU_MODELS, True)
     launches = {n: len(read_wrapper(open_package(zoo(n)).wrapper_text).launches) for n in CPU_MODELS}
     assert probed == launches
+
+
+def test_no_model_of_the_zoo_is_left_out() -> None:
+    """The list of names holds every entry of the zoo's source."""
+    source = (ROOT / "tests" / "zoo" / "models.py").read_text()
+    assert sorted(re.findall(r"\bEntry\(\s*\"(\w+)\"", source)) == sorted(CPU_MODELS)
 
 
 BAD = [("ranker", "index", 0), ("jagged", "index", 0), ("scatter", "index", 2)]
