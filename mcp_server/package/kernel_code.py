@@ -126,6 +126,11 @@ def indexed_by(source: str, variable: str, line: int, tensors: Collection[str]) 
     return tuple(found)
 
 
+def accesses_at(source: str, line: int, tensors: Collection[str]) -> tuple[Load, ...]:
+    """The accesses to parameters on one line (1-based in the source)."""
+    return tuple(_accesses(source.split("\n")[line - 1], line, tensors))
+
+
 def _copies(lines: list[str], variable: str, line: int) -> list[str]:
     """Names that the variable is only a copy of: C++ asserts check a converted, or unpacked, index."""
     names: list[str] = []

@@ -1,0 +1,281 @@
+"""Who made an address bad: rules from the surest to the weakest; none of them names what was not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mcp_server.faults.records import AddressPart, Blame, MissedArgument
+from mcp_server.faults.situation import Situation
+from mcp_server.package.launches import Launch
+from mcp_server.package.match import compare_inputs
+from mcp_server.package.mismatch import Mismatch
+
+_FOREIGN = ("proxy_executor", "fallback_shim", "extern")
+_OPS = ("proxy_executor", "fallback_shim")
+
+
+class Judge:
+    """The rules over one situation."""
+
+    def __init__(self, situation: Situation, missed: MissedArgument | None, parts: list[AddressPart]) -> None:
+        self.situation, self.missed, self.parts = situation, missed, parts
+        self.user = situation.kernel is None or situation.kernel.kind == "user_triton"
+
+    def blame(self) -> Blame:
+        """The first rule that holds."""
+        rules: tuple[Callable[[], Blame | None], ...] = (
+            self._host,
+            self._other_size,
+            self._index,
+            self._empty,
+            self._mismatch,
+            self._scalar,
+            self._foreign,
+            self._generated,
+            self._own,
+        )
+        return next(found for rule in rules if (found := rule()) is not None)
+
+    def _host(self) -> Blame | None:
+        if self.missed is None or self.missed.side != "host":
+            return None
+        reason = f"{self.missed.label} is a {self.missed.device} tensor, and the kernel runs on the GPU"
+        found = self._origin(self.missed.variable, "device_mismatch", [reason])
+        return found.model_copy(update={"category": "device_mismatch"})
+
+    def _other_size(self) -> Blame | None:
+        if self.missed is None or self.missed.declared_shape is None:
+            return None
+        reason = (
+            f"the wrapper computes with {self.missed.label} of shape {self.missed.declared_shape}, "
+            f"and it has {self.missed.shape}"
+        )
+        return self._origin(self.missed.variable, "illegal_memory_access", [reason])
+
+    def _origin(self, variable: str, category: str, reasons: list[str]) -> Blame:
+        """An input, a constant, or the operator that made a tensor."""
+        view = self.situation.view
+        buffer = view.wrapper.buffers.get(variable)
+        kind = buffer.kind if buffer else ""
+        position = next((i for i in view.package.inputs if i.name == variable), None)
+        if position is not None:
+            return Blame(
+                kind="input",
+                name=position.label,
+                category="input_mismatch",
+                confidence="likely",
+                received=True,
+                input_index=position.index,
+                reasons=reasons,
+            )
+        if kind == "constant":
+            return self._party("constant", view.label(variable), "constants", None, reasons)
+        maker = self._maker(variable)
+        if maker is None:
+            return self._party("unknown", view.label(variable), category, None, reasons)
+        if maker.kind in _OPS:
+            told = [*reasons, f"{self._name(maker)} made it: its fake function promises another shape"]
+            return self._party("op", self._name(maker), "custom_op", maker, told)
+        return self._party("upstream_kernel", self._name(maker), category, maker, reasons)
+
+    def _maker(self, variable: str) -> Launch | None:
+        writers = self.situation.view.flow.last_writers(variable, self.situation.launch.index)
+        numbers = [step.launch for step in writers if step.launch is not None]
+        return self.situation.view.wrapper.launches[numbers[0]] if numbers else None
+
+    def _name(self, launch: Launch) -> str:
+        nodes = self.situation.view.package.proxy_nodes
+        if launch.proxy_index is not None and launch.proxy_index < len(nodes):
+            return nodes[launch.proxy_index].target
+        return launch.symbol or launch.kernel
+
+    def _party(
+        self,
+        kind: str,
+        name: str,
+        category: str | None,
+        launch: Launch | None,
+        reasons: list[str],
+        sure: bool = True,
+    ) -> Blame:
+        at = launch or self.situation.launch
+        return Blame.model_validate(
+            {
+                "kind": kind,
+                "name": name,
+                "category": category,
+                "confidence": "likely" if sure else "possible",
+                "received": None if kind == "unknown" else kind != "kernel",
+                "launch": launch.index if launch else None,
+                "reasons": reasons,
+                "model": list(self.situation.view.provenance(at).locations),
+            }
+        )
+
+    def _index(self) -> Blame | None:
+        """An index that the tensor cannot hold came from outside the kernel."""
+        part = next((p for p in self.parts if p.kind == "index" and p.beyond), None)
+        if part is None or self.missed is None:
+            return None
+        reason = (
+            f"{part.label} ({part.parameter}) holds {part.minimum} to {part.maximum}; "
+            f"{self.missed.label} has room for {part.lowest} to {(part.limit or 0) - 1}"
+        )
+        if part.producers:
+            return self._produced(part, [reason])
+        variable = self.situation.variable(part.parameter)
+        found = self._origin(variable, "index_out_of_bounds", [reason])
+        if part.input_index is not None and found.kind != "input":
+            found = self._input(part, [reason])
+        return found.model_copy(update={"category": "index_out_of_bounds"})
+
+    def _input(self, part: AddressPart, reasons: list[str]) -> Blame:
+        return Blame(
+            kind="input",
+            name=part.inputs[0] if part.inputs else part.label,
+            category="index_out_of_bounds",
+            confidence="likely",
+            received=True,
+            input_index=part.input_index,
+            reasons=reasons,
+            model=part.model,
+        )
+
+    def _produced(self, part: AddressPart, reasons: list[str]) -> Blame:
+        """Generated code computes what the model says: behind it stands the input.
+
+        A kernel of the user may be wrong itself.
+        """
+        launches = [self.situation.view.wrapper.launches[n] for n in part.producers]
+        own = next((n for n in launches if n.kind in ("user_triton", *_OPS)), None)
+        told = [*reasons, f"launch {part.producers[0]} ({part.producer_kernels[0]}) wrote it"]
+        if own is None and part.input_index is not None:
+            told.append(f"it is generated code over {part.inputs[0]} only")
+            return self._input(part, told)
+        maker = own or launches[0]
+        behind = f"it depends on {', '.join(part.inputs)}" if part.inputs else "it depends on no input"
+        return self._party(
+            "upstream_kernel",
+            self._name(maker),
+            "index_out_of_bounds",
+            maker,
+            [*told, behind],
+            own is not None,
+        )
+
+    def _empty(self) -> Blame | None:
+        if self.missed is None or self.missed.side != "empty":
+            return None
+        reasons = [
+            f"{self.missed.label} has shape {self.missed.shape}: no memory, and the address is near null"
+        ]
+        if not self.user:
+            return self._origin(self.missed.variable, "shape_out_of_range", reasons)
+        masked = next(
+            (a.masked for a in self.situation.accesses if self.missed.parameter in a.parameters), None
+        )
+        if masked is False:
+            reasons.append("the access has no mask, so it happens for an empty tensor too")
+        return self._kernel(reasons, sure=masked is False)
+
+    def _kernel(self, reasons: list[str], *, sure: bool) -> Blame:
+        launch = self.situation.launch
+        return Blame(
+            kind="kernel",
+            name=self._name(launch),
+            category="illegal_memory_access",
+            confidence="likely" if sure else "possible",
+            received=False,
+            launch=launch.index,
+            reasons=reasons,
+            model=list(self.situation.view.provenance(launch).locations),
+        )
+
+    def _mismatch(self) -> Blame | None:
+        """An input that is not what the package was compiled for, and that this launch depends on."""
+        found = self._fatal()
+        if found is None or found.input_index is None:
+            return None
+        return Blame(
+            kind="input",
+            name=self.situation.view.package.inputs[found.input_index].label,
+            category=found.category,
+            confidence="likely",
+            received=True,
+            input_index=found.input_index,
+            dim=found.dim,
+            reasons=[found.sentence],
+        )
+
+    def _fatal(self) -> Mismatch | None:
+        view, given = self.situation.view, self.situation.evidence.given
+        if not given:
+            return None
+        fatal = [m for m in compare_inputs(view.package.signature, given) if m.severity == "fatal"]
+        variables = [a.target for a in self.situation.launch.tensors if a.target]
+        reached = {
+            name
+            for variable in variables
+            for name in (variable, *view.flow.backward(variable, self.situation.launch.index).inputs)
+        }
+        names = {i.index: i.name for i in view.package.inputs}
+        return next((m for m in fatal if m.input_index is not None and names[m.input_index] in reached), None)
+
+    def _scalar(self) -> Blame | None:
+        part = next((p for p in self.parts if p.kind == "scalar" and p.beyond), None)
+        if part is None or self.missed is None:
+            return None
+        elements = (part.limit or 0) * (part.factor or 1)
+        reasons = [
+            f"the scalar {part.parameter} = {part.maximum} ({part.label}) alone leaves {self.missed.label}, "
+            f"which has {elements} elements"
+        ]
+        found = self._kernel(reasons, sure=True)
+        return found.model_copy(update={"received": True, "input_index": part.input_index, "dim": part.dim})
+
+    def _foreign(self) -> Blame | None:
+        """A kernel that is not generated: of ATen, a library or a custom operator."""
+        launch = self.situation.launch
+        if launch.kind not in _FOREIGN:
+            return None
+        told = f"the fault is inside {self._name(launch)}, code that the package only calls"
+        if launch.kind == "extern":
+            return self._party("unknown", self._name(launch), "illegal_memory_access", launch, [told], False)
+        sure = launch.kind == "proxy_executor"
+        found = self._party("op", self._name(launch), "custom_op", launch, [told], sure)
+        return found.model_copy(update={"received": None})
+
+    def _generated(self) -> Blame | None:
+        """Generated addresses are right for the compiled sizes: the tensor is not what was compiled for."""
+        if self.user or self.missed is None:
+            return None
+        indices = [p for p in self.parts if p.kind == "index"]
+        if indices:
+            return self._indirect(indices)
+        reason = "generated code without a loaded index: a tensor is smaller than compiled for"
+        found = self._origin(self.missed.variable, "illegal_memory_access", [reason])
+        return found.model_copy(update={"confidence": "likely" if found.kind == "op" else "possible"})
+
+    def _indirect(self, indices: list[AddressPart]) -> Blame:
+        part = indices[0]
+        reason = f"the address is computed from {part.label} ({part.parameter}), whose values were not seen"
+        if part.beyond is False:
+            reason = f"{part.label} ({part.parameter}) holds {part.minimum} to {part.maximum}, which fits"
+        if part.input_index is not None and part.beyond is None:
+            return self._input(part, [reason]).model_copy(update={"confidence": "possible"})
+        return self._party("unknown", part.label, "index_out_of_bounds", None, [reason], False)
+
+    def _own(self) -> Blame:
+        """A kernel of the user whose inputs look good."""
+        seen = [p for p in self.parts if p.beyond is False]
+        reasons = [f"{p.parameter} holds {p.minimum} to {p.maximum}, which fits" for p in seen]
+        unseen = [p for p in self.parts if p.beyond is None]
+        reasons += [
+            f"{p.parameter} = {p.maximum} ({p.label}) goes into the address"
+            for p in unseen
+            if p.maximum is not None
+        ]
+        open_indices = [p for p in unseen if p.kind == "index"]
+        if not reasons:
+            reasons = ["no argument explains the address"]
+        return self._kernel(reasons, sure=not open_indices and self.missed is not None)

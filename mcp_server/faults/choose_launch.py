@@ -1,0 +1,137 @@
+"""Which launch of the wrapper a fault belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mcp_server.evidence.journal import Ending, JournalLaunch
+from mcp_server.faults.access import Access
+from mcp_server.faults.situation import Evidence
+from mcp_server.package.arithmetic import evaluate
+from mcp_server.package.assertion import Assertion
+from mcp_server.package.kernel_code import read_condition
+from mcp_server.package.launches import Launch
+from mcp_server.package.view import PackageView
+
+_ENDED_THERE = ("fault", "died", "threw")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The launch, what told it, and the others that fit when it is not certain."""
+
+    launch: Launch | None
+    how: str
+    certain: bool = False
+    candidates: tuple[int, ...] = ()
+    seen: JournalLaunch | None = None
+
+
+def choose_launch(view: PackageView, access: Access, evidence: Evidence) -> Choice:
+    """Kernel and file that the tool named, the launch at which the journal ends, the host frame, the grid."""
+    named = named_launches(view, access)
+    ended = _ended(evidence)
+    if ended is not None:
+        return _with_journal(view, named, ended, access, evidence)
+    if not named:
+        return Choice(
+            None, f"the package has no kernel {access.kernel}" if access.kernel else "no kernel is named"
+        )
+    return _without_journal(view, named, access, evidence)
+
+
+def named_launches(view: PackageView, access: Access) -> list[int]:
+    """Launches of the kernel that the tool named, by symbol, narrowed by the generated file."""
+    if access.condition:
+        return _asserting(view, access)
+    if not access.kernel:
+        return []
+    launches = [n for n in view.wrapper.launches if access.kernel in (n.symbol, n.kernel)]
+    if access.file.endswith(".py") and len({n.kernel for n in launches}) > 1:
+        kernels = view.kernels_of_file(access.file)
+        launches = [n for n in launches if n.kernel in kernels] or launches
+    return [n.index for n in launches]
+
+
+def _asserting(view: PackageView, access: Access) -> list[int]:
+    condition = read_condition(access.condition)
+    if condition is None:
+        return []
+    lower, variable, upper = condition
+    assertion = Assertion(
+        access.condition, variable, lower, upper, access.file or None, access.line, access.kernel or None
+    )
+    return list(dict.fromkeys(c.launch.index for c in view.tracer.trace(assertion)))
+
+
+def _ended(evidence: Evidence) -> Ending | None:
+    """Where the journal ends, if that is a launch that did not come back."""
+    if evidence.journal is None:
+        return None
+    ending = evidence.journal.ending
+    return ending if ending.how in _ENDED_THERE and ending.launch is not None else None
+
+
+def _with_journal(
+    view: PackageView, named: Sequence[int], ending: Ending, access: Access, evidence: Evidence
+) -> Choice:
+    seen = ending.launch
+    assert seen is not None
+    launch = _launch(view, seen.launch)
+    if launch is None:
+        return Choice(None, "the journal ends in constant folding, before the call", seen=seen)
+    waited = "each launch was waited for" if evidence.synchronous else "launches were not waited for"
+    if not named or seen.launch in named:
+        told = f"the journal ends there ({ending.how}; {waited})" + (
+            ", and the tool names its kernel" if named else ""
+        )
+        return Choice(launch, told, evidence.synchronous or bool(named and len(named) == 1), (), seen)
+    earlier = [n for n in named if n <= seen.launch] or list(named)
+    chosen = earlier[-1]
+    how = f"the tool names {access.kernel}, but the journal ends at launch {seen.launch} ({seen.kernel})"
+    return Choice(_launch(view, chosen), how, False, tuple(named), _seen(evidence, seen, chosen))
+
+
+def _without_journal(view: PackageView, named: Sequence[int], access: Access, evidence: Evidence) -> Choice:
+    site = evidence.sites.get(access.launch_offset) if access.launch_offset is not None else None
+    if site in named:
+        how = "the host frame's offset is that of this launch's call"
+        return Choice(_launch(view, site), how, True, (), _last_seen(evidence, site))
+    fitting = [n for n in named if _block_fits(view, view.wrapper.launches[n], access)] or list(named)
+    if len(fitting) == 1:
+        how = "the only launch of the kernel that the tool names"
+        if len(named) > 1:
+            how = "the only launch of the kernel with so many blocks"
+        return Choice(_launch(view, fitting[0]), how, True, (), _last_seen(evidence, fitting[0]))
+    how = f"the kernel is launched {len(fitting)} times, and nothing tells which"
+    return Choice(_launch(view, fitting[0]), how, False, tuple(fitting), _last_seen(evidence, fitting[0]))
+
+
+def _block_fits(view: PackageView, launch: Launch, access: Access) -> bool:
+    """False only when the block is outside of a grid whose size is a number."""
+    if access.block is None:
+        return True
+    for part, at in zip(view.wrapper.grid(launch), access.block, strict=False):
+        size = evaluate(part, {})
+        if size is not None and at >= size:
+            return False
+    return True
+
+
+def _launch(view: PackageView, number: int | None) -> Launch | None:
+    launches = view.wrapper.launches
+    return launches[number] if number is not None and number < len(launches) else None
+
+
+def _seen(evidence: Evidence, last: JournalLaunch, number: int) -> JournalLaunch | None:
+    """That launch in the call that ended, newest first."""
+    launches = evidence.journal.launches if evidence.journal else ()
+    fitting = [one for one in launches if one.run == last.run and one.launch == number]
+    return fitting[-1] if fitting else None
+
+
+def _last_seen(evidence: Evidence, number: int | None) -> JournalLaunch | None:
+    launches = evidence.journal.launches if evidence.journal else ()
+    fitting = [one for one in launches if one.launch == number]
+    return fitting[-1] if fitting else None

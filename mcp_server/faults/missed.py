@@ -1,0 +1,145 @@
+"""Which argument's memory an access missed, on which side, and by how much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mcp_server.evidence.journal import TensorFacts
+from mcp_server.faults.records import MissedArgument, Side
+from mcp_server.faults.situation import Situation
+from mcp_server.faults.use import LineAccess
+from mcp_server.instrument.addresses import logical_index
+
+
+@dataclass(frozen=True)
+class Extent:
+    """First and past-the-end address of the elements that shape and strides reach, in bytes."""
+
+    start: int
+    end: int
+
+    @property
+    def bytes(self) -> int:
+        return self.end - self.start
+
+
+def extent(tensor: TensorFacts) -> Extent:
+    """Where a tensor's elements lie; nothing for one without elements."""
+    if 0 in tensor.shape:
+        return Extent(tensor.pointer, tensor.pointer)
+    steps = [(size - 1) * step for size, step in zip(tensor.shape, tensor.stride, strict=True)]
+    low = sum(step for step in steps if step < 0)
+    high = sum(step for step in steps if step > 0) + 1
+    return Extent(tensor.pointer + low * tensor.itemsize, tensor.pointer + high * tensor.itemsize)
+
+
+def find_missed(situation: Situation) -> tuple[MissedArgument, LineAccess | None] | None:
+    """The argument that the access was meant for; None when the launch has no tensors to choose from."""
+    options = _options(situation)
+    if not options:
+        return None
+    ranked = sorted(options, key=lambda option: _rank(situation, option[0]))
+    parameter, access = ranked[0]
+    others = {name for name, _ in options} - {parameter}
+    return describe_missed(situation, parameter, certain=not others and access is not None), access
+
+
+def _options(situation: Situation) -> list[tuple[str, LineAccess | None]]:
+    """The pointers on the faulting line; all tensors of the launch when the line does not tell."""
+    found: dict[str, LineAccess | None] = {}
+    for access in situation.accesses:
+        for parameter in access.parameters:
+            found.setdefault(parameter, access)
+    if found:
+        return list(found.items())
+    return [(a.name, None) for a in situation.launch.tensors if a.name]
+
+
+def _rank(situation: Situation, parameter: str) -> tuple[int, int]:
+    """Empty tensors and those of another device first; then by distance; one that holds the address last."""
+    tensor, address = situation.tensor(parameter), situation.access.address
+    if tensor is None:
+        return (2, 0)
+    side, distance = _side(situation, tensor)
+    if side == "host" or (side == "empty" and (address is None or address < 1 << 32)):
+        return (0, 0)
+    if side in ("before", "after"):
+        return (1, distance or 0)
+    return (3, 0)
+
+
+def _side(situation: Situation, tensor: TensorFacts) -> tuple[Side, int | None]:
+    """The side of the tensor on which the access lies, and the bytes between them."""
+    if situation.view.package.device_type == "cuda" and tensor.device == "cpu":
+        return "host", None
+    span = extent(tensor)
+    if span.bytes == 0:
+        return "empty", None
+    address = situation.access.address
+    if address is None:
+        return "unknown", None
+    if address < span.start:
+        return "before", span.start - address
+    if address + (situation.access.size or 1) > span.end:
+        return "after", max(0, address - span.end)
+    return "inside", 0
+
+
+def describe_missed(situation: Situation, parameter: str, *, certain: bool) -> MissedArgument:
+    """An argument of the launch, measured against the access."""
+    argument = situation.by_parameter[parameter]
+    variable = argument.target or ""
+    known = MissedArgument(
+        parameter=parameter,
+        variable=variable,
+        label=situation.view.label(variable),
+        kind=argument.kind,
+        certain=certain,
+    )
+    tensor = situation.tensor(parameter)
+    if tensor is None:
+        return known
+    side, distance = _side(situation, tensor)
+    element = _element(situation, tensor, side)
+    index = logical_index(element, tensor.shape, tensor.stride) if element is not None else None
+    return known.model_copy(
+        update={
+            "dtype": tensor.dtype,
+            "shape": list(tensor.shape),
+            "stride": list(tensor.stride),
+            "device": tensor.device,
+            "side": side,
+            "bytes_outside": distance,
+            "elements_outside": None if distance is None else distance // tensor.itemsize,
+            "element": element,
+            "index": list(index) if index is not None and tensor.shape else None,
+            "holds_bytes": extent(tensor).bytes,
+            "declared_shape": _other_shape(situation, variable, tensor),
+        }
+    )
+
+
+def _element(situation: Situation, tensor: TensorFacts, side: Side) -> int | None:
+    address = situation.access.address
+    if address is None or side not in ("before", "after", "inside"):
+        return None
+    return (address - tensor.pointer) // tensor.itemsize
+
+
+def _other_shape(situation: Situation, variable: str, tensor: TensorFacts) -> list[int] | None:
+    """The declared shape where it holds another number of elements than the real one.
+
+    A launch may be given a view of the variable: the number of dimensions says nothing.
+    """
+    argument = next((a for a in situation.launch.tensors if a.target == variable), None)
+    declared = situation.declared_shape(variable)
+    if declared is None or argument is None or argument.view is not None:
+        return None
+    return list(declared) if _product(declared) != _product(tensor.shape) else None
+
+
+def _product(sizes: tuple[int, ...]) -> int:
+    total = 1
+    for size in sizes:
+        total *= size
+    return total
