@@ -95,7 +95,8 @@ _PARAMETERS = {
         "query key value dropout_p is_causal attn_mask scale ret0 ret1"
     ),
     "_scaled_dot_product_flash_attention": (
-        "query key value dropout_p is_causal return_debug_mask scale ret0 ret1 ret2 ret3 ret4 ret5 ret6 ret7 ret8"
+        "query key value dropout_p is_causal return_debug_mask scale "
+        "ret0 ret1 ret2 ret3 ret4 ret5 ret6 ret7 ret8"
     ),
     "_scaled_dot_product_efficient_attention": (
         "query key value attn_bias compute_log_sumexp dropout_p is_causal scale ret0 ret1 ret2 ret3"
