@@ -23,7 +23,7 @@ TOOLS: dict[Category, tuple[str, str]] = {
     "input_mismatch": ("check_devices", "compare every input with what the package was compiled for"),
     "shape_out_of_range": ("check_devices", "compare every dimension with its compiled range"),
     "index_out_of_bounds": ("dump_kernel_io", "see the index, its bound and the input behind it"),
-    "illegal_memory_access": ("trace_launches", "name the launch at which the run ends, with its arguments"),
+    "illegal_memory_access": ("locate_fault", "name the launch and the line of the bad access"),
     "nan_or_inf": ("dump_kernel_io", "find the first launch whose output is not finite"),
     "wrong_output": ("dump_kernel_io", "look at what each launch reads and writes"),
     "custom_op": (
@@ -41,6 +41,7 @@ TOOLS: dict[Category, tuple[str, str]] = {
 TAKES: dict[str, tuple[type[WorkloadBase], ...]] = {
     "check_devices": (PackageWorkload,),
     "trace_launches": (PackageWorkload,),
+    "locate_fault": (PackageWorkload,),
     "dump_kernel_io": (PackageWorkload, ExportedWorkload),
 }
 REPEAT = ("run_deterministic", "see whether and where repeats fail, with blocking launches and input checks")

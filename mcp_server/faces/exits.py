@@ -28,7 +28,8 @@ def exit_code(result: Record) -> Exit:
 
 
 def _failed(result: Record) -> bool:
-    return getattr(result, "failure", None) is not None
+    """A run failed, or a checker saw a fault in one that did not."""
+    return any(getattr(result, name, None) is not None for name in ("failure", "fault", "first_bad"))
 
 
 def _repeats_fail(result: Record) -> bool:

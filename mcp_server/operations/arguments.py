@@ -21,6 +21,9 @@ Inputs = Annotated[
         '[{"shape":[8,64],"dtype":"int64","device":"cuda:0","low":0,"high":9}].'
     ),
 ]
+Checker = Literal[
+    "auto", "memcheck", "initcheck", "racecheck", "synccheck", "core_dump", "sync", "asan", "ubsan", "native"
+]
 JobId = Annotated[str, Field(min_length=1, description="Handle that a running tool returned.")]
 
 
@@ -147,16 +150,30 @@ class InspectArguments(Arguments):
     graph: Annotated[bool, Field(description="Also draw the dataflow (SVG artifact), default false.")] = False
 
 
-class TraceArguments(ModelArguments):
-    """A package and its inputs, and how far to trace."""
+class CallArguments(ModelArguments):
+    """A package and the inputs of one call of it."""
 
     package: PackagePath
     inputs: Inputs = ""
     model_name: ModelName = "model"
     device_index: DeviceIndex = -1
+
+
+class TraceArguments(CallArguments):
+    """How far to trace a call."""
+
     sync: Annotated[bool, Field(description="Wait for the device after each launch, default true.")] = True
     stop_at: Annotated[int, Field(ge=-1, description="End before this launch; -1 (default): do not.")] = -1
     calls: Annotated[int, Field(ge=1, le=1000, description="Calls of the model, 1-1000, default 1.")] = 1
+
+
+class LocateArguments(CallArguments):
+    """Which checker to put a call under."""
+
+    tool: Annotated[Checker, Field(description="Default auto: the first of them that sees the fault.")] = (
+        "auto"
+    )
+    plain_runs: Annotated[int, Field(ge=0, le=20, description="Runs beside it, 0-20, default 1.")] = 1
 
 
 class DumpArguments(ModelArguments):

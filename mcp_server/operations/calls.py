@@ -92,13 +92,22 @@ async def dump_kernel_io(context: Context, given: args.DumpArguments) -> Record:
 
 
 async def trace_launches(context: Context, given: args.TraceArguments) -> Record:
-    from mcp_server.operations.workload import traced_package
+    from mcp_server.operations.workload import called_package
     from mcp_server.steps.trace_launches import trace_launches as step
 
     return await step(
         context,
-        traced_package(given, Path.cwd()),
+        called_package(given, Path.cwd()),
         sync=given.sync,
         stop_at=given.stop_at if given.stop_at >= 0 else None,
         calls=given.calls,
+    )
+
+
+async def locate_fault(context: Context, given: args.LocateArguments) -> Record:
+    from mcp_server.operations.workload import called_package
+    from mcp_server.steps.locate_fault import locate_fault as step
+
+    return await step(
+        context, called_package(given, Path.cwd()), tool=given.tool, plain_runs=given.plain_runs
     )

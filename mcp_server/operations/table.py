@@ -135,6 +135,23 @@ DUMP_KERNEL_IO = Operation(
     examples=("aoti-debug dump-kernel-io --package model.pt2 --inputs batch.pt --stop-at-first-bad",),
 )
 
+LOCATE_FAULT = Operation(
+    name="locate_fault",
+    title="Locate a memory fault",
+    description=joined(
+        """
+        Runs a package under a checker (GPU: memcheck, core dump, waiting launches; CPU: AddressSanitizer,
+        native stack) and joins what it sees with the package: launch, argument, access, nearest buffer,
+        generated line, model line, producer. Use for illegal memory access, segfaults, corruption, silent
+        bad reads. Needs inputs. 10-90 s. Next: dump_kernel_io of the producer, or the fix it names.
+        """
+    ),
+    arguments=args.LocateArguments,
+    hints=RUNS_USER_CODE,
+    call=calls.locate_fault,
+    examples=("aoti-debug locate-fault model.pt2 --inputs batch.pt",),
+)
+
 TRACE_LAUNCHES = Operation(
     name="trace_launches",
     title="Trace every launch",
@@ -159,6 +176,7 @@ OPERATIONS: tuple[Operation, ...] = (
     INSPECT_PACKAGE,
     RUN_DETERMINISTIC,
     DUMP_KERNEL_IO,
+    LOCATE_FAULT,
     TRACE_LAUNCHES,
     COMPILE_WITH_FLAGS,
 )

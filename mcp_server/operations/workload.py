@@ -15,16 +15,16 @@ from mcp_server.model import (
     Workload,
 )
 from mcp_server.operations.arguments import (
+    CallArguments,
     CheckArguments,
     CompileArguments,
     DumpArguments,
     RunArguments,
-    TraceArguments,
     WorkloadArguments,
 )
 from mcp_server.operations.paths import directory, exported_file, file, inputs_of, interpreter, package_file
 
-HasPackage = WorkloadArguments | CheckArguments | TraceArguments | DumpArguments
+HasPackage = WorkloadArguments | CheckArguments | CallArguments | DumpArguments
 
 # Which kinds of workload an optional argument means something for.
 APPLIES_TO = {
@@ -56,8 +56,8 @@ def checked_package(arguments: CheckArguments, base: Path) -> PackageWorkload | 
     return _package(arguments, directory("cwd", arguments.cwd, base))
 
 
-def traced_package(arguments: TraceArguments, base: Path) -> PackageWorkload:
-    """The package to trace. Raises ProblemError."""
+def called_package(arguments: CallArguments, base: Path) -> PackageWorkload:
+    """The package to call, with its inputs. Raises ProblemError."""
     return _package(arguments, directory("cwd", arguments.cwd, base))
 
 

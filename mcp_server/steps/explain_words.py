@@ -71,7 +71,7 @@ _CALLS: Mapping[Advice, tuple[str, str]] = {
         "trace the assertion to its launch, its bound and the input behind it",
     ),
     "constants": ("inspect_package", "list the package's constants with names, shapes and dtypes"),
-    "locate": ("trace_launches", "name the launch at which the run ends, with its arguments"),
+    "locate": ("locate_fault", "name the launch, the line and the access"),
     "find_nan": ("dump_kernel_io", "find the first launch whose output is not finite"),
     "compare": ("dump_kernel_io", "look at what each launch reads and writes"),
     "run_again": (
@@ -84,7 +84,9 @@ _CALLS: Mapping[Advice, tuple[str, str]] = {
     "trace_hang": ("trace_launches", "see the last launch that began and did not end"),
 }
 
-_PACKAGE_TOOLS = frozenset({"inspect_package", "check_devices", "trace_launches", "dump_kernel_io"})
+_PACKAGE_TOOLS = frozenset(
+    {"inspect_package", "check_devices", "trace_launches", "dump_kernel_io", "locate_fault"}
+)
 _OFFICIAL = (
     "PYTHONUNBUFFERED=1 PYTORCH_NO_CUDA_MEMORY_CACHING=1 CUDA_LAUNCH_BLOCKING=1 AOTI_RUNTIME_CHECK_INPUTS=1"
 )

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from mcp_server.errors import ProblemError
 from mcp_server.faces.arguments import validated
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload, TensorSpec
-from mcp_server.operations.arguments import InspectArguments, WorkloadArguments
+from mcp_server.operations.arguments import Checker, InspectArguments, WorkloadArguments
 from mcp_server.operations.question import question_of
 from mcp_server.operations.workload import workload_of
+from mcp_server.steps.fault_methods import Tool
 
 
 @pytest.fixture
@@ -112,3 +113,8 @@ def test_questions() -> None:
         question_of(InspectArguments(package="m.pt2", launch=0, buffer="buf1"))
     with pytest.raises(ProblemError, match="goes with an assertion"):
         question_of(InspectArguments(package="m.pt2", generated_line=3))
+
+
+def test_the_checkers_are_those_of_the_step() -> None:
+    """The schema lists every checker that locate_fault knows, and auto."""
+    assert set(get_args(Checker)) == {"auto", *get_args(Tool)}

@@ -82,7 +82,7 @@ async def test_silent_end(context: Context) -> None:
 async def test_open_launch_without_error(context: Context) -> None:
     """Without an error text the launch that did not end is named."""
     found = await explain_error(context, text="[ before_launch: a_0 ]")
-    assert (found.last_launch, found.next.tool) == ("a_0", "trace_launches")
+    assert (found.last_launch, found.next.tool) == ("a_0", "locate_fault")
 
 
 @pytest.mark.parametrize("given", [{}, {"text": " "}, {"text": "x", "log": Path("x.log")}])
