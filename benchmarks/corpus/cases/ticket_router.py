@@ -1,4 +1,4 @@
-"""Support tickets: the router gets new weights every week; teams come and go."""
+"""Support tickets: the router gets new weights every week, since week 3 from another trainer."""
 
 import os
 import tempfile
@@ -24,28 +24,31 @@ class Router(nn.Module):
         return self.team(h)
 
 
-def weekly(teams, week):
+def weekly(week):
     """What the trainer writes: one file per week."""
     torch.manual_seed(100 + week)
-    model = Router(teams).eval()
-    return model, {name: value.detach().clone() for name, value in model.state_dict().items()}
+    model = Router(24).eval()
+    state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    if week > 2:
+        state["team.weight"] = state["team.weight"].t().contiguous()
+    return model, state
 
 
 def main():
     torch.manual_seed(18)
     package = os.path.join(tempfile.mkdtemp(), "router.pt2")
-    model, _ = weekly(24, 0)
+    model, _ = weekly(0)
     with torch.no_grad():
         exported = torch.export.export(
             model, (torch.randint(0, 800, (4, 15)),), dynamic_shapes=({0: Dim("n", min=1, max=128)},)
         )
         torch._inductor.aoti_compile_and_package(exported, package_path=package)
         runner = torch._inductor.aoti_load_package(package)
-        for week, teams in ((1, 24), (2, 24), (3, 20)):
-            model, state = weekly(teams, week)
+        for week in (1, 2, 3):
+            model, state = weekly(week)
             runner.load_constants(state, check_full_update=True)
             tickets = torch.randint(0, 800, (10, 15))
-            got = runner(tickets)[:, :teams]
+            got = runner(tickets)
             torch.testing.assert_close(got, model(tickets), atol=1e-4, rtol=1e-4)
             print("week", week, got.argmax(-1).tolist(), flush=True)
 
