@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.diagnosis.actions.capture import CaptureProgram
+from mcp_server.diagnosis.actions.compile_exported import CompileExported
 from mcp_server.diagnosis.actions.counter_tests import CounterTests
 from mcp_server.diagnosis.actions.exported_program import ReadExported
 from mcp_server.diagnosis.actions.index_values import LookAtIndices
 from mcp_server.diagnosis.actions.inputs import CompareInputs
 from mcp_server.diagnosis.actions.interpret import Interpret
+from mcp_server.diagnosis.actions.machine import CheckMachine
 from mcp_server.diagnosis.actions.package_file import OpenPackage
 from mcp_server.diagnosis.actions.runs import CheckedRun, PlainRun
+from mcp_server.diagnosis.actions.trace import TraceLaunches
 from mcp_server.diagnosis.actions.watch_launches import WatchLaunches
 from mcp_server.diagnosis.case import CallSpec, Case
 from mcp_server.diagnosis.detectors import (
@@ -26,12 +29,16 @@ from mcp_server.diagnosis.detectors import (
     fixed_arguments,
     from_log,
     index,
+    last_launch,
     loading,
+    machine,
 )
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.judge import confidence, ranked
 from mcp_server.diagnosis.planner import Action, choose, perform
 from mcp_server.diagnosis.verdict import conclude
+from mcp_server.errors import ProblemError
+from mcp_server.evidence.log import read_log_file
 from mcp_server.model import PackageWorkload, Verdict, Workload
 from mcp_server.steps.context import Context
 from mcp_server.steps.requests import run_request
@@ -50,6 +57,8 @@ DETECTORS: tuple[Detector, ...] = (
     index.detect,
     bad_values.detect,
     eager.detect,
+    last_launch.detect,
+    machine.detect,
 )
 
 
@@ -57,6 +66,7 @@ def actions() -> list[Action]:
     """Everything that can be observed, in no particular order."""
     return [
         CaptureProgram(),
+        CompileExported(),
         OpenPackage(),
         ReadExported(),
         CompareInputs(),
@@ -65,13 +75,31 @@ def actions() -> list[Action]:
         Interpret(),
         LookAtIndices(),
         WatchLaunches(),
+        TraceLaunches(),
+        CheckMachine(),
         CounterTests(),
     ]
 
 
-async def diagnose(context: Context, workload: Workload, *, budget_s: float = DEFAULT_BUDGET_S) -> Verdict:
-    """A verdict on `workload`, within `budget_s` seconds of wall-clock time."""
+async def diagnose(
+    context: Context,
+    workload: Workload | None,
+    *,
+    log: Path | None = None,
+    budget_s: float = DEFAULT_BUDGET_S,
+) -> Verdict:
+    """A verdict on `workload`, within `budget_s` seconds of wall-clock time.
+
+    `log` is what a failing run printed: with no workload it is all there is, and a package workload without
+    inputs is then read beside it. Raises `ProblemError` when neither is given.
+    """
+    if workload is None and log is None:
+        raise ProblemError(
+            "nothing to diagnose", allowed="a script, package, exported program, command or log"
+        )
     case = Case(workload, budget_s)
+    if log is not None:
+        case.log, case.log_source = read_log_file(log), str(log)
     case.call = _direct_call(workload)
     available = actions()
     hypotheses = detect(case)
@@ -95,7 +123,7 @@ def _settled(hypotheses: list[Hypothesis], case: Case) -> bool:
     return best is not None and best.harmful and confidence(best, case) == "proven"
 
 
-def _direct_call(workload: Workload) -> CallSpec | None:
+def _direct_call(workload: Workload | None) -> CallSpec | None:
     """The call that a package workload is."""
     if not isinstance(workload, PackageWorkload):
         return None

@@ -17,8 +17,10 @@ from mcp_server.package.problems import PackageError
 from mcp_server.package.view import PackageView
 from mcp_server.steps.capture import Capture
 from mcp_server.steps.context import Event, WorkerRun
+from mcp_server.steps.fit import Problem
 from mcp_server.steps.given import Given
 from mcp_server.steps.kernel_io import KernelIO
+from mcp_server.steps.trace_launches import Trace
 
 # Runs that are what the user did, as opposed to experiments.
 OWN_RUNS = ("script", "plain", "command")
@@ -121,6 +123,8 @@ class Case:
     call: CallSpec | None = None
     kernel_io: KernelIO | None = None
     interpreted: WorkerRun | None = None
+    trace: Trace | None = None
+    problems: tuple[Problem, ...] = ()
     index_values: dict[Any, Event] = field(default_factory=dict)
     counters: dict[str, CounterResult] = field(default_factory=dict)
     found: dict[str, Any] = field(default_factory=dict)

@@ -89,7 +89,11 @@ class WorkloadArguments(ModelArguments):
 
 
 class DiagnoseArguments(WorkloadArguments):
-    """A workload and the time for the whole procedure."""
+    """A workload, or the log of one, and the time for the whole procedure."""
+
+    log: Annotated[
+        str, Field(description="File with what a failing run printed; alone or with a package.")
+    ] = ""
 
     budget_s: Annotated[
         float, Field(gt=0, le=86_400, description="Seconds for the whole procedure, 0-86400, default 300.")

@@ -79,8 +79,13 @@ def exported_program(arguments: CompileArguments, base: Path) -> ExportedWorkloa
     )
 
 
+def chosen_kinds(arguments: WorkloadArguments) -> list[str]:
+    """The kinds of workload that the arguments name."""
+    return [kind for kind in _BUILDERS if getattr(arguments, kind)]
+
+
 def _chosen_kind(arguments: WorkloadArguments) -> str:
-    kinds = [kind for kind in _BUILDERS if getattr(arguments, kind)]
+    kinds = chosen_kinds(arguments)
     if len(kinds) == 1:
         return kinds[0]
     allowed = "exactly one of " + ", ".join(_BUILDERS)

@@ -42,6 +42,7 @@ async def test_no_core_files_allowed(tmp_path: Path) -> None:
     script += "from mcp_server.jobs.types import Command; "
     script += f"command = Command(('true',), Path({str(tmp_path)!r})); "
     script += f"print(asyncio.run(run(command, Path({str(tmp_path / 'inner')!r}))).ending)"
+    (tmp_path / "inner").mkdir()
     root = {"PYTHONPATH": str(Path(__file__).parents[2])}
     done = await finish(
         tmp_path, ("sh", "-c", 'ulimit -c 0; exec "$@"', "sh", sys.executable, "-c", script), env=root

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -31,7 +32,9 @@ class CaptureProgram:
         assert isinstance(case.workload, ScriptWorkload | CommandWorkload)
         limit = min(case.workload.timeout_s, max(case.seconds_left * 0.6, 20))
         workload = case.workload.model_copy(update={"timeout_s": limit})
-        seen = await capture(context, workload, env=_provenance(case.workload.env), gpus=gpus_of(None))
+        seen = await capture(
+            context, workload, env=_provenance(case.workload.env), gpus=gpus_of(None), cap_bytes=_cap(context)
+        )
         case.capture = seen
         case.runs["script"] = see("script", seen.finished)
         case.notes += seen.notes
@@ -41,6 +44,11 @@ class CaptureProgram:
 def _provenance(asked: Mapping[str, str]) -> dict[str, str]:
     """A compile in this run also writes which model line each kernel comes from (torch >= 2.9)."""
     return {} if "INDUCTOR_PROVENANCE" in asked else {"INDUCTOR_PROVENANCE": "1"}
+
+
+def _cap(context: Context) -> int:
+    """Bytes of one saved call: generous, and far below what the disk has free."""
+    return max(64 << 20, min(8 << 30, shutil.disk_usage(context.directory).free // 8))
 
 
 def suspect_call(seen: Capture) -> CallSpec | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.model import ExportedWorkload
 from mcp_server.package.exported import read_exported
 from mcp_server.steps.context import Context
 
@@ -29,6 +30,8 @@ class ReadExported:
 
 def exported_path(case: Case) -> Path | None:
     """The saved program of the compile that wrote the package of the suspect call."""
+    if isinstance(case.workload, ExportedWorkload):
+        return case.workload.exported
     if case.capture is None or not case.capture.loads:
         return None
     call = case.capture.suspect

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mcp_server.diagnosis.case import Case, RunSeen
+from mcp_server.diagnosis.detectors.eager import refusal
 from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
 from mcp_server.model import Evidence, Party
 from mcp_server.package.mismatch import Mismatch
@@ -33,14 +34,15 @@ def detect(case: Case) -> Iterator[Hypothesis]:
 def _hypothesis(mismatch: Mismatch, case: Case) -> Hypothesis:
     checked = _confirmed_by_check(mismatch, case.runs.get("checked"))
     sources = {"package and inputs"} | ({"runtime check"} if checked else set())
+    refused = refusal(case) if mismatch.severity == "fatal" else None
     evidence = [Evidence(step="check_devices", fact=mismatch.sentence)]
     return Hypothesis(
         category=mismatch.category,
         guilty=_party(mismatch, case),
         summary=_summary(mismatch),
         depth=Depth.CALL,
-        sources=frozenset(sources),
-        evidence=tuple(evidence + ([checked] if checked else [])),
+        sources=frozenset(sources | ({"eager"} if refused else set())),
+        evidence=tuple(evidence + [fact for fact in (checked, refused) if fact is not None]),
         fix=mismatch.fix,
         counter=_counter(mismatch, case),
         harmful=mismatch.severity == "fatal" or case.failed,

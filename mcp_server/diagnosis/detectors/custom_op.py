@@ -16,6 +16,38 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         for error in facts.errors:
             if error.family.id == "size_stride_assert" and error.fields.get("op", "input").strip() != "input":
                 yield _hypothesis(error, label, case)
+    yield from _unregistered(case)
+
+
+def _unregistered(case: Case) -> Iterator[Hypothesis]:
+    """A load that misses an operator which the package itself lists."""
+    if case.package is None:
+        return
+    needed = {node.target for node in case.package.proxy_nodes}
+    for label, facts in case.logs:
+        root = facts.root
+        op = (root.fields.get("operator") or root.fields.get("op") or "") if root is not None else ""
+        if root is None or root.family.id != "op_not_registered" or not op:
+            continue
+        listed = any(target.startswith(op) for target in needed)
+        yield Hypothesis(
+            category="custom_op",
+            guilty=Party(kind="op", name=op, model_locations=_load_lines(case)),
+            summary=f"Operator {op} is not registered in the process that loads the package; packages do not "
+            "bring Python operators along.",
+            depth=Depth.STATE,
+            sources=frozenset({"log", *({"package file"} if listed else ())}),
+            evidence=(
+                Evidence(step="run", fact=root.text[:300], source=f"{label}:{root.line}"),
+                Evidence(step="open_package", fact=f"the package calls {', '.join(sorted(needed))[:300]}"),
+            ),
+            fix=Fix(action=f"import the module that registers {op} before the package is loaded"),
+        )
+
+
+def _load_lines(case: Case) -> list[ModelLocation]:
+    failed = [load for load in case.capture.loads if load.outcome != "ok"] if case.capture is not None else []
+    return failed[-1].stack[:2] if failed else []
 
 
 def _hypothesis(error: ErrorFact, label: str, case: Case) -> Hypothesis:

@@ -28,6 +28,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     yield from _fakes(case)
     yield from _non_finite(case)
     yield from _departs(case)
+    yield from _agrees(case)
 
 
 def lines_of(event: Event) -> list[ModelLocation]:
@@ -61,23 +62,30 @@ def _events(case: Case, name: str) -> list[Event]:
     return case.interpreted.all(name) if case.interpreted is not None else []
 
 
-def _guard(case: Case) -> Iterator[Hypothesis]:
+def refusal(case: Case) -> Evidence | None:
+    """The guard by which the exported program refuses the call."""
     for event in _events(case, "guard_failed")[:1]:
         text = str(event["text"]).splitlines()[0][:300]
-        yield Hypothesis(
-            category=_guard_category(text),
-            guilty=Party(
-                kind="call", name="the call's inputs", value=text, model_locations=case.call_locations
-            ),
-            summary=f"The exported program refuses this call: {text}. The package drops that guard.",
-            depth=Depth.CALL,
-            sources=frozenset({"eager", *_call_fails(case)}),
-            evidence=(Evidence(step="interpret", fact=text),),
-            fix=Fix(
-                action="pass what the guard asks for, or export with dynamic shapes that allow this call"
-            ),
-            harmful=case.failed,
-        )
+        return Evidence(step="interpret", fact=f"the exported program refuses this call: {text}")
+    return None
+
+
+def _guard(case: Case) -> Iterator[Hypothesis]:
+    """A refused call, where the comparison of the inputs does not say more exactly what is wrong."""
+    refused = refusal(case)
+    if refused is None or any(mismatch.severity == "fatal" for mismatch in case.mismatches):
+        return
+    text = refused.fact.partition(": ")[2]
+    yield Hypothesis(
+        category=_guard_category(text),
+        guilty=Party(kind="call", name="the call's inputs", value=text, model_locations=case.call_locations),
+        summary=f"The exported program refuses this call: {text}. The package drops that guard.",
+        depth=Depth.CALL,
+        sources=frozenset({"eager", *_call_fails(case)}),
+        evidence=(refused,),
+        fix=Fix(action="pass what the guard asks for, or export with dynamic shapes that allow this call"),
+        harmful=case.failed,
+    )
 
 
 def _guard_category(text: str) -> Category:
@@ -90,7 +98,7 @@ def _raised(case: Case) -> Iterator[Hypothesis]:
     """The model fails in eager mode too: the fault is in the model or its inputs, not in compilation."""
     for event in _events(case, "node_raised")[:1]:
         text = str(event["text"]).splitlines()[0][:300]
-        if any(part in text for part in INDEX_TEXTS):
+        if any(part in text for part in INDEX_TEXTS) and "tuple index" not in text:
             yield _index(event, text, case)
 
 
@@ -175,3 +183,53 @@ def _departs(case: Case) -> Iterator[Hypothesis]:
         fix=Fix(action="find the first launch that departs with compare_with_eager"),
         exact=False,
     )
+
+
+def _agrees(case: Case) -> Iterator[Hypothesis]:
+    """The package computes what was exported; the script's reference computes something else."""
+    compared = case.interpreted.last("compared") if case.interpreted is not None else None
+    if compared is None or not compared["equal"] or not case.plain_departs:
+        return
+    own = _own_code(case)
+    name = own[0] if len(own) == 1 else "the exported model"
+    yield Hypothesis(
+        category="wrong_output",
+        guilty=Party(
+            kind="kernel" if len(own) == 1 else "script",
+            name=name,
+            model_locations=_own_lines(name, case) or case.call_locations,
+        ),
+        summary="The package gives what its exported program gives, and the reference differs from both: "
+        + (f"{name}, the model's own kernel, computes something else." if len(own) == 1 else _AGREES_REST),
+        depth=Depth.FAULT_SITE,
+        sources=frozenset({"eager"}),
+        evidence=(
+            Evidence(step="interpret", fact="package and exported program agree on the failing call"),
+            Evidence(step="run", fact="the outputs differ from what the script compares them with"),
+        ),
+        fix=Fix(action=f"compare {name} with a plain implementation on the failing inputs"),
+    )
+
+
+_AGREES_REST = (
+    "the model was exported with other weights or in another mode, or the reference is another model."
+)
+
+
+def _own_code(case: Case) -> list[str]:
+    """User Triton kernels and operators outside torch that the package launches."""
+    if case.view is None:
+        return []
+    user = [
+        x.symbol or x.kernel
+        for x in case.view.wrapper.launches
+        if x.kind in ("user_triton", "proxy_executor")
+    ]
+    return list(dict.fromkeys(user))
+
+
+def _own_lines(name: str, case: Case) -> list[ModelLocation]:
+    if case.view is None:
+        return []
+    launches = [x for x in case.view.wrapper.launches if name in (x.symbol, x.kernel)]
+    return [line for launch in launches[:1] for line in case.view.provenance(launch).locations[:3]]

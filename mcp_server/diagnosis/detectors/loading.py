@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
-from mcp_server.model import Evidence, Fix, Party
+from mcp_server.model import Evidence, Fix, PackageWorkload, Party
+from mcp_server.steps.fit import defect_problem
 
 
 def detect(case: Case) -> Iterator[Hypothesis]:
@@ -23,9 +24,7 @@ def _unreadable(case: Case) -> Hypothesis:
     refused = any(facts.root is not None and facts.root.family.stage == "load" for _, facts in case.logs)
     return Hypothesis(
         category="invalid_package",
-        guilty=Party(
-            kind="package", name=str(case.found.get("package_path", "the package")), value=error.slug
-        ),
+        guilty=Party(kind="package", name=package_name(case), value=error.slug),
         summary=f"The package cannot be read: {error.what}.",
         depth=Depth.BUILD,
         sources=frozenset({"package file", "loader"} if refused else {"package file"}),
@@ -35,16 +34,37 @@ def _unreadable(case: Case) -> Hypothesis:
 
 
 def _defects(case: Case) -> Iterator[Hypothesis]:
+    """Fatal defects; weights that are not in the package are none when the program loads them."""
     assert case.package is not None
+    loaded = case.capture is not None and bool(case.capture.updates)
     for defect in case.package.defects:
-        if defect.fatal:
-            yield Hypothesis(
-                category="invalid_package",
-                guilty=Party(kind="package", name=str(case.package.path), value=defect.slug),
-                summary=f"The package is incomplete: {defect.what}.",
-                depth=Depth.BUILD,
-                sources=frozenset({"package file"}),
-                evidence=(Evidence(step="open_package", fact=defect.what),),
-                fix=Fix(action=defect.fix or "build the package again"),
-                harmful=case.failed,
-            )
+        problem = defect_problem(defect)
+        if not defect.fatal or (problem.category == "constants" and loaded):
+            continue
+        yield Hypothesis(
+            category=problem.category,
+            guilty=Party(kind="package", name=package_name(case), value=defect.slug),
+            summary=f"The package is incomplete: {defect.what}.",
+            depth=Depth.BUILD,
+            sources=frozenset({"package file", *_failing_load(case)}),
+            evidence=(Evidence(step="open_package", fact=defect.what),),
+            fix=problem.fix or Fix(action="build the package again"),
+            harmful=case.failed,
+        )
+
+
+def _failing_load(case: Case) -> set[str]:
+    """The call or load made again fails as well."""
+    plain = case.runs.get("plain")
+    return {"failing call"} if plain is not None and plain.failure != "none" else set()
+
+
+def package_name(case: Case) -> str:
+    """The package as the user named it."""
+    if case.capture is not None and case.capture.loads:
+        return str(case.capture.loads[-1].package)
+    return str(case.package.path) if case.package is not None else _workload_package(case)
+
+
+def _workload_package(case: Case) -> str:
+    return str(case.workload.package) if isinstance(case.workload, PackageWorkload) else "the package"

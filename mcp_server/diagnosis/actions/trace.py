@@ -1,0 +1,41 @@
+"""The journal of launches: the one at which the call ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mcp_server.diagnosis.actions.watch_launches import as_package
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.steps.context import Context
+from mcp_server.steps.trace_launches import trace_launches
+
+HANG_LIMIT_S = 40.0
+
+
+class TraceLaunches:
+    """Run the instrumented package, waiting for each launch, and see which one does not come back."""
+
+    name = "trace_launches"
+    seconds = 14.0
+    alone = True
+
+    def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
+        plain = case.runs.get("plain")
+        if case.call is None or case.package is None or plain is None or case.call.operation == "compile":
+            return 0.0
+        return 0.8 if plain.failure in ("signal", "timeout") or _device_fault(case) else 0.0
+
+    async def act(self, case: Case, context: Context) -> None:
+        workload = as_package(case)
+        plain = case.runs["plain"]
+        if plain.failure == "timeout":
+            workload = workload.model_copy(update={"timeout_s": HANG_LIMIT_S})
+        case.trace = await trace_launches(context, workload, sync=True)
+
+
+def _device_fault(case: Case) -> bool:
+    """Whether the device, and not the host's code, reported the failure of the call."""
+    plain = case.runs.get("plain")
+    root = plain.root if plain is not None else None
+    return root is not None and "illegal_memory_access" in root.candidates
