@@ -25,6 +25,7 @@ DIAGNOSE = Operation(
         "aoti-debug diagnose model.pt2 --inputs batch.pt --json",
         """aoti-debug diagnose model.pt2 -i '[{"shape": [8, 64], "dtype": "int64", "low": 0, "high": 9}]'""",
         "aoti-debug diagnose ./cpp_host model.pt2",
+        "aoti-debug diagnose --log crash.log",
     ),
 )
 
