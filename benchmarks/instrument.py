@@ -52,46 +52,9 @@ def compile_again(name: str, directory: Path) -> float:
     return float(done.stdout.split("seconds")[-1])
 
 
-OVERHEAD = """
-import json, sys, time, torch
-sys.path.insert(0, sys.argv[4])
-import importlib.util, os
-spec = importlib.util.spec_from_file_location("w", sys.argv[4] + "/__init__.py",
-submodule_search_locations=[sys.argv[4]]) module = importlib.util.module_from_spec(spec); sys.modules["w"] =
-module; spec.loader.exec_module(module) from w import probes
-torch.set_num_threads(1)
-inputs = torch.load(sys.argv[3], weights_only=True)
-def load(path): return torch._C._aoti.AOTIModelPackageLoader(path, "model", False, 1, -1)
-def seconds(model, calls=300):
-    best = 1e9
-    for _ in range(7):
-        start = time.perf_counter()
-        for _ in range(calls): model.run(list(inputs))
-        best = min(best, (time.perf_counter() - start) / calls)
-    return best
-plain = load(sys.argv[1])
-before = probes.mapped_files()
-probed = load(sys.argv[2])
-library = probes.find_libraries(before)[0]
-bare, journal = seconds(plain), seconds(probed)
-count = [0]
-def look(event):
-    for argument in probes.arguments(event):
-        tensor = probes.tensor_of(argument)
-        if tensor is not None:
-            count[0] += 1
-            tensor.shape
-    return False
-library.subscribe(look)
-probed.run(list(inputs)); events = count[0]
-print(json.dumps({"plain": bare, "probed": journal, "subscribed": seconds(probed, 100), "tensors": events}))
-"""
-
-
 def overhead(original: Path, rebuilt: Path, directory: Path, journal: bool) -> dict[str, float]:
     """Seconds of a call: original, with probes, with a subscriber that makes a tensor of each argument."""
-    script = directory / "overhead.py"
-    script.write_text(OVERHEAD)
+    script = Path(__file__).with_name("probe_overhead.py")
     worker = ROOT / "mcp_server" / "worker"
     env = {**os.environ, **({"AOTI_DEBUG_JOURNAL": str(directory / "journal")} if journal else {})}
     inputs = original.with_name(f"{original.stem}.inputs.pt")
