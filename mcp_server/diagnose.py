@@ -13,6 +13,7 @@ from mcp_server.diagnosis.actions.exported_program import ReadExported
 from mcp_server.diagnosis.actions.index_values import LookAtIndices
 from mcp_server.diagnosis.actions.inputs import CompareInputs
 from mcp_server.diagnosis.actions.interpret import Interpret
+from mcp_server.diagnosis.actions.locate import LocateFault
 from mcp_server.diagnosis.actions.machine import CheckMachine
 from mcp_server.diagnosis.actions.package_file import OpenPackage
 from mcp_server.diagnosis.actions.runs import CheckedRun, PlainRun
@@ -32,6 +33,7 @@ from mcp_server.diagnosis.detectors import (
     last_launch,
     loading,
     machine,
+    memory,
 )
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.judge import confidence, ranked
@@ -57,6 +59,7 @@ DETECTORS: tuple[Detector, ...] = (
     index.detect,
     bad_values.detect,
     eager.detect,
+    memory.detect,
     last_launch.detect,
     machine.detect,
 )
@@ -75,6 +78,7 @@ def actions() -> list[Action]:
         Interpret(),
         LookAtIndices(),
         WatchLaunches(),
+        LocateFault(),
         TraceLaunches(),
         CheckMachine(),
         CounterTests(),

@@ -20,6 +20,7 @@ from mcp_server.steps.context import Event, WorkerRun
 from mcp_server.steps.fit import Problem
 from mcp_server.steps.given import Given
 from mcp_server.steps.kernel_io import KernelIO
+from mcp_server.steps.locate_fault import LocatedFault
 from mcp_server.steps.trace_launches import Trace
 
 # Runs that are what the user did, as opposed to experiments.
@@ -124,6 +125,7 @@ class Case:
     kernel_io: KernelIO | None = None
     interpreted: WorkerRun | None = None
     trace: Trace | None = None
+    located: LocatedFault | None = None
     problems: tuple[Problem, ...] = ()
     index_values: dict[Any, Event] = field(default_factory=dict)
     counters: dict[str, CounterResult] = field(default_factory=dict)

@@ -47,16 +47,30 @@ TAKES: dict[str, tuple[type[WorkloadBase], ...]] = {
 REPEAT = ("run_deterministic", "see whether and where repeats fail, with blocking launches and input checks")
 
 
+# Tools that take a script or a command as well as a package.
+ANY_WORKLOAD = frozenset({"run_deterministic", "diagnose"})
+
+
 def next_steps(best: Hypothesis | None, case: Case) -> list[NextStep]:
-    """The call that would settle the category, and one that would give more to work with."""
+    """The call that would settle the category, or show more of it."""
     if case.workload is None:
         return [_from_log(best)]
     if best is None or best.category not in TOOLS:
         return []
     tool, why = TOOLS[best.category]
-    if not isinstance(case.workload, TAKES.get(tool, WorkloadBase)):
-        tool, why = REPEAT
-    return [NextStep(why=why, tool=tool, arguments=workload_arguments(case.workload))]
+    arguments = call_arguments(case) or workload_arguments(case.workload)
+    if tool not in ANY_WORKLOAD and "package" not in arguments:
+        tool, why = "run_deterministic", "see whether the failure is stable, and its root error"
+    return [NextStep(why=why, tool=tool, arguments=arguments)]
+
+
+def call_arguments(case: Case) -> dict[str, Any]:
+    """The package and the saved inputs of the suspect call."""
+    if case.call is None or case.call.package is None or case.call.inputs is None:
+        return {}
+    imports = [str(name) for name in case.call.request.get("extra_imports", ())]
+    found = {"package": str(case.call.package), "inputs": str(case.call.inputs), "extra_imports": imports}
+    return {name: value for name, value in found.items() if value}
 
 
 def _from_log(best: Hypothesis | None) -> NextStep:

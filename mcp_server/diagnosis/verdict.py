@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.commands import command_for
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.judge import confidence, ranked, ruled_out
 from mcp_server.diagnosis.next_steps import next_steps
@@ -27,7 +28,7 @@ def conclude(hypotheses: Sequence[Hypothesis], case: Case, context: Context) -> 
         category=best.category,
         confidence=_stated(outcome, best, case),
         summary=best.summary if outcome == "fault" else _open_summary(order, case),
-        guilty=best.guilty,
+        guilty=best.guilty if best.guilty.name else None,
         crashing=best.crashing,
         evidence=_evidence(best, case),
         ruled_out=_ruled_out(best, order, hypotheses, case),
@@ -79,7 +80,13 @@ def _evidence(best: Hypothesis, case: Case) -> list[Evidence]:
     result = case.counters.get(best.counter.key) if best.counter else None
     if result is not None:
         found.append(Evidence(step="counter_test", fact=result.what))
-    return found[:MAX_EVIDENCE]
+    return [_with_command(evidence, case) for evidence in found[:MAX_EVIDENCE]]
+
+
+def _with_command(evidence: Evidence, case: Case) -> Evidence:
+    if evidence.command:
+        return evidence
+    return evidence.model_copy(update={"command": command_for(evidence.step, case)})
 
 
 def _ruled_out(

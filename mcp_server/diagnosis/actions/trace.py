@@ -24,7 +24,10 @@ class TraceLaunches:
         plain = case.runs.get("plain")
         if case.call is None or case.package is None or plain is None or case.call.operation == "compile":
             return 0.0
-        return 0.8 if plain.failure in ("signal", "timeout") or _device_fault(case) else 0.0
+        nothing_located = case.located is not None and case.located.fault is None
+        if plain.failure == "timeout" or (nothing_located and plain.failure in ("signal", "exception")):
+            return 0.8
+        return 0.0
 
     async def act(self, case: Case, context: Context) -> None:
         workload = as_package(case)
@@ -32,10 +35,3 @@ class TraceLaunches:
         if plain.failure == "timeout":
             workload = workload.model_copy(update={"timeout_s": HANG_LIMIT_S})
         case.trace = await trace_launches(context, workload, sync=True)
-
-
-def _device_fault(case: Case) -> bool:
-    """Whether the device, and not the host's code, reported the failure of the call."""
-    plain = case.runs.get("plain")
-    root = plain.root if plain is not None else None
-    return root is not None and "illegal_memory_access" in root.candidates

@@ -81,7 +81,6 @@ def _confirmed_by_check(mismatch: Mismatch, run: RunSeen | None) -> Evidence | N
                 step="run_with_input_checks",
                 fact=error.text[:300],
                 source=f"checked:{error.line}",
-                command="AOTI_RUNTIME_CHECK_INPUTS=1 with the same call",
             )
     return None
 

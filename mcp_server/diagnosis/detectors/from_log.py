@@ -91,11 +91,12 @@ def evidence_of(root: ErrorFact, source: str) -> Evidence:
 def _party(category: Category, root: ErrorFact, facts: LogFacts) -> Party:
     name = next((root.fields[field] for field in NAMING_FIELDS if root.fields.get(field)), "")
     index = root.fields.get("input", "")
+    locations = locations_of(facts.frames)
     return Party(
         kind=PARTIES[category],
-        name=name or CATEGORIES[category],
+        name=name or (locations[0].file if PARTIES[category] == "script" and locations else ""),
         input_index=int(index) if index.isdigit() and PARTIES[category] == "input" else None,
-        model_locations=locations_of(facts.frames),
+        model_locations=locations,
         value=root.fields.get("got") or root.fields.get("value"),
     )
 

@@ -1,0 +1,44 @@
+"""The call under a memory checker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mcp_server.diagnosis.actions.watch_launches import as_package
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.steps.context import Context
+from mcp_server.steps.locate_fault import locate_fault
+
+
+class LocateFault:
+    """Name the launch, the argument and the line of a bad access, also of one that is silent."""
+
+    name = "locate_fault"
+    seconds = 20.0
+    alone = True
+
+    def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
+        plain = case.runs.get("plain")
+        if case.call is None or case.package is None or plain is None or case.call.operation == "compile":
+            return 0.0
+        if _says_memory(case) or (plain.failure == "signal" and plain.root is None):
+            return 1.0
+        return 0.6 if silent_suspicion(case) else 0.0
+
+    async def act(self, case: Case, context: Context) -> None:
+        case.located = await locate_fault(context, as_package(case), plain_runs=0)
+
+
+def _says_memory(case: Case) -> bool:
+    """Whether the failing call's error admits a bad access, and names no index assertion."""
+    plain = case.runs["plain"]
+    return plain.root is not None and "illegal_memory_access" in plain.root.candidates[:2]
+
+
+def silent_suspicion(case: Case) -> bool:
+    """Numbers that the exported program does not give, without an error: memory may be read wrongly."""
+    compared = case.interpreted.last("compared") if case.interpreted is not None else None
+    departs = compared is not None and not compared["equal"]
+    shapes = any(m.category == "shape_out_of_range" or m.aspect == "size" for m in case.mismatches)
+    return departs or (shapes and case.runs["plain"].failure == "none")

@@ -1,0 +1,122 @@
+"""A bad access that a checker saw, and who made its address bad."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors.from_log import DEPTHS
+from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
+from mcp_server.faults.records import AddressPart, Blame, Fault
+from mcp_server.model import Category, Evidence, Fix, Party, PartyKind
+
+KINDS: dict[str, PartyKind] = {
+    "kernel": "kernel",
+    "upstream_kernel": "kernel",
+    "op": "op",
+    "input": "input",
+    "constant": "constant",
+    "unknown": "kernel",
+}
+FIXES: dict[str, str] = {
+    "kernel": "correct the kernel's index arithmetic, or mask the access with the size of its argument",
+    "upstream_kernel": "keep the values that this kernel computes within the size of what they index",
+    "op": "make the fake function of the operator return the size and stride of the real result",
+    "input": "keep these values, or this size, within what the kernel can address",
+    "constant": "load weights of the shape and dtype that the package was compiled with",
+    "unknown": "check the index arithmetic of the kernel and the values that it is given",
+}
+
+
+def detect(case: Case) -> Iterator[Hypothesis]:
+    """One hypothesis for the first fault that was located."""
+    fault = case.located.fault if case.located is not None else None
+    if fault is None or (fault.kernel == "" and fault.launch is None):
+        return
+    blame = fault.blame or Blame(kind="unknown", name=fault.kernel)
+    category: Category = blame.category or "illegal_memory_access"
+    yield Hypothesis(
+        category=category,
+        guilty=_guilty(blame, fault),
+        summary=fault.summary or fault.text,
+        depth=max(DEPTHS[category], Depth.BAD_VALUE),
+        sources=frozenset(_sources(fault, case)),
+        evidence=tuple(_evidence(fault, blame)),
+        crashing=_crashing(fault),
+        fix=Fix(action=FIXES[blame.kind], before=fault.code.strip() or None),
+        counter=_clamp(fault, blame),
+        exact=blame.kind in ("op", "input") and blame.confidence == "likely",
+        weak=blame.kind == "unknown" and fault.launch is None,
+    )
+
+
+def _guilty(blame: Blame, fault: Fault) -> Party:
+    launch = blame.launch if blame.launch is not None else (fault.launch.index if fault.launch else None)
+    own = blame.kind in ("kernel", "unknown")
+    return Party(
+        kind=KINDS[blame.kind],
+        name=blame.name or fault.kernel,
+        input_index=blame.input_index,
+        dim=blame.dim,
+        launch_index=launch if KINDS[blame.kind] == "kernel" else None,
+        generated_location=_place(fault) if own else None,
+        model_locations=(blame.model or (fault.launch.model if fault.launch else []))[:4],
+    )
+
+
+def _crashing(fault: Fault) -> Party:
+    return Party(
+        kind="kernel",
+        name=fault.launch.kernel if fault.launch else fault.kernel,
+        launch_index=fault.launch.index if fault.launch else None,
+        generated_location=_place(fault),
+        model_locations=(fault.launch.model if fault.launch else [])[:4],
+    )
+
+
+def _place(fault: Fault) -> str | None:
+    if fault.location:
+        return fault.location
+    return f"{fault.generated_file}:{fault.generated_line}" if fault.generated_line else None
+
+
+def _sources(fault: Fault, case: Case) -> Iterator[str]:
+    """The checker, the failing call by itself, and the journal when it names the launch."""
+    yield fault.tool
+    plain = case.runs.get("plain")
+    if plain is not None and plain.failure != "none":
+        yield "failing call"
+    if fault.launch is not None and fault.launch.certain:
+        yield "probes"
+
+
+def _evidence(fault: Fault, blame: Blame) -> Iterator[Evidence]:
+    yield Evidence(step="locate_fault", fact=fault.text[:300], source=fault.tool)
+    if fault.code:
+        yield Evidence(step="locate_fault", fact=f"{_place(fault)}: {fault.code.strip()[:200]}")
+    if fault.nearest:
+        yield Evidence(step="locate_fault", fact=fault.nearest[:300])
+    for reason in blame.reasons[:3]:
+        yield Evidence(step="locate_fault", fact=reason[:300])
+
+
+def _clamp(fault: Fault, blame: Blame) -> CounterTest | None:
+    """The call with the index values of the blamed input kept inside."""
+    part = next((p for p in fault.parts if _clampable(p, blame)), None)
+    if part is None or part.limit is None:
+        return None
+    low, high = part.lowest or 0, part.limit - 1
+    change = {"change": "clamp", "input": part.input_index, "low": low, "high": high}
+    what = f"the call with input {part.input_index} clamped to {low}..{high}"
+    return CounterTest(f"clamp-address:{part.input_index}", what, (change,))
+
+
+def _clampable(part: AddressPart, blame: Blame) -> bool:
+    return (
+        blame.kind == "input"
+        and part.kind == "index"
+        and part.beyond is True
+        and part.input_index is not None
+        and part.input_index == blame.input_index
+        and part.limit is not None
+    )
