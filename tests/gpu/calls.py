@@ -1,0 +1,60 @@
+"""The calls that the tests judge: every tool, on CUDA workloads that fail or don't."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from mcp_server.diagnose import diagnose
+from mcp_server.model import PackageWorkload, Record, TensorSpec
+from mcp_server.steps.check_devices import check_devices
+from mcp_server.steps.compile_with_flags import compile_with_flags
+from mcp_server.steps.context import Context
+from mcp_server.steps.dump_kernel_io import dump_kernel_io
+from mcp_server.steps.run_deterministic import run_deterministic
+from mcp_server.steps.trace_launches import trace_launches
+from tests.gpu.zoo import CudaZoo
+
+Call = Callable[[Context, CudaZoo], Awaitable[Record]]
+
+PRINTER = "AOT_INDUCTOR_DEBUG_INTERMEDIATE_VALUE_PRINTER"
+CPU_IDS = TensorSpec(shape=[8, 6], dtype="int64", device="cpu", low=0, high=31)
+TOO_MANY = TensorSpec(shape=[70, 6], dtype="int64", device="cuda:0", low=0, high=31)
+
+
+async def _printed(context: Context, zoo: CudaZoo) -> Record:
+    """Compile with the value printer; then the printer's own view of the NaN, from the new package."""
+    compiled = await compile_with_flags(context, zoo.exported("logarithm", "bad-nan"), {PRINTER: 2})
+    assert compiled.package is not None, compiled.failure
+    inputs = zoo.inputs("logarithm", "bad-nan")
+    workload = PackageWorkload(package=compiled.package.path, inputs=inputs, timeout_s=60)
+    return await dump_kernel_io(context, workload, backend="printer")
+
+
+def diagnosed(name: str, inputs: str | list[TensorSpec]) -> Call:
+    return lambda context, zoo: diagnose(context, zoo.call(name, inputs), budget_s=150)
+
+
+# In the order in which the tests want them; the long ones first within their kind.
+CALLS: dict[str, Call] = {
+    "compile-with-printer": _printed,
+    "check-wrong-device": lambda context, zoo: check_devices(context, zoo.call("ranker", [CPU_IDS])),
+    "check-wrong-dtype": lambda context, zoo: check_devices(context, zoo.call("ranker", "bad-dtype")),
+    "check-out-of-range": lambda context, zoo: check_devices(context, zoo.call("ranker", [TOO_MANY])),
+    "check-static-toolchain": lambda context, zoo: check_devices(context, zoo.static_call()),
+    "repeat-bad-index": lambda context, zoo: run_deterministic(context, zoo.call("ranker", "bad-index")),
+    "dump-nan": lambda context, zoo: dump_kernel_io(context, zoo.call("logarithm", "bad-nan")),
+    "trace-shift": lambda context, zoo: trace_launches(context, zoo.call("user_shift", "bad-read")),
+    "diagnose-wrong-device": diagnosed("ranker", [CPU_IDS]),
+    "diagnose-wrong-dtype": diagnosed("ranker", "bad-dtype"),
+    "diagnose-out-of-range": diagnosed("ranker", [TOO_MANY]),
+    "diagnose-bad-index": diagnosed("ranker", "bad-index"),
+    "diagnose-bad-start": diagnosed("jagged", "bad-index"),
+    "diagnose-bad-scatter": diagnosed("scatter", "bad-index"),
+    "diagnose-nan": diagnosed("logarithm", "bad-nan"),
+    "diagnose-bad-read": diagnosed("user_lookup", "bad-read"),
+    "diagnose-bad-write": diagnosed("user_spread", "bad-write"),
+    "diagnose-bad-shift": diagnosed("user_shift", "bad-read"),
+    "diagnose-static-toolchain": lambda context, zoo: diagnose(context, zoo.static_call(), budget_s=150),
+    "diagnose-good-logarithm": diagnosed("logarithm", "inputs"),
+    "diagnose-good-lookup": diagnosed("user_lookup", "inputs"),
+}

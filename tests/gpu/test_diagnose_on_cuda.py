@@ -1,0 +1,86 @@
+"""`diagnose` on CUDA workloads: the category, and the input or kernel that it puts the fault on."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_server.model import Verdict
+from tests.gpu.conftest import Answers
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
+
+
+def verdict(answers: Answers, name: str) -> Verdict:
+    result = answers[f"diagnose-{name}"].result()
+    assert isinstance(result, Verdict)
+    return result
+
+
+INPUT_FAULTS = [
+    ("wrong-device", "device_mismatch", 0),
+    ("wrong-dtype", "input_mismatch", 0),
+    ("out-of-range", "shape_out_of_range", 0),
+    ("bad-index", "index_out_of_bounds", 0),
+    ("bad-start", "index_out_of_bounds", 1),
+    ("bad-scatter", "index_out_of_bounds", 1),
+]
+
+
+@pytest.mark.parametrize(("name", "category", "position"), INPUT_FAULTS)
+def test_a_bad_input_is_guilty(answers: Answers, name: str, category: str, position: int) -> None:
+    """What is wrong with an input is put on that input, not on the kernel or library call that crashed."""
+    seen = verdict(answers, name)
+    assert (seen.outcome, seen.category) == ("fault", category), seen.summary
+    assert seen.guilty is not None
+    assert (seen.guilty.kind, seen.guilty.input_index) == ("input", position), seen.summary
+    assert seen.fix is not None and seen.evidence
+
+
+def test_an_assertion_names_the_kernel_that_crashed(answers: Answers) -> None:
+    """Beside the guilty input: the launch that asserts, the line of its Triton code, the value."""
+    seen = verdict(answers, "bad-index")
+    assert seen.guilty is not None and "32" in (seen.guilty.value or "")
+    assert seen.crashing is not None and seen.crashing.name == "triton_poi_fused_embedding_0"
+    assert seen.crashing.launch_index == 0
+
+
+def test_nan_is_put_on_the_kernel_that_made_it(answers: Answers) -> None:
+    """A logarithm of a negative input value: the fused kernel, and the model's line."""
+    seen = verdict(answers, "nan")
+    assert (seen.outcome, seen.category) == ("fault", "nan_or_inf"), seen.summary
+    assert seen.guilty is not None and seen.guilty.kind == "kernel" and "log" in seen.guilty.name
+    assert any("torch.log(scale)" in place.code for place in seen.guilty.model_locations)
+
+
+USER_KERNELS = [
+    ("bad-read", "lookup_kernel", None),
+    ("bad-write", "spread_kernel", None),
+    ("bad-shift", "shift_kernel", 4),
+]
+
+
+@pytest.mark.parametrize(("name", "kernel", "launch"), USER_KERNELS)
+def test_a_user_kernel_out_of_bounds_is_named(
+    answers: Answers, name: str, kernel: str, launch: int | None
+) -> None:
+    """An access without a check in a user's Triton kernel: that kernel, and where told, that launch of it."""
+    seen = verdict(answers, name)
+    assert (seen.outcome, seen.category) == ("fault", "illegal_memory_access"), seen.summary
+    parties = [party for party in (seen.guilty, seen.crashing) if party is not None]
+    named = [party for party in parties if kernel in party.name]
+    assert named, [party.name for party in parties]
+    assert launch is None or launch in {party.launch_index for party in named}
+
+
+def test_a_static_cxx_runtime_is_the_toolchain(answers: Answers) -> None:
+    """A load that dies with SIGSEGV is put on the linked-in libstdc++, with the compiler to take instead."""
+    seen = verdict(answers, "static-toolchain")
+    assert (seen.outcome, seen.category) == ("fault", "toolchain"), seen.summary
+    assert seen.fix is not None and "CXX" in seen.fix.action
+
+
+@pytest.mark.parametrize("name", ["good-logarithm", "good-lookup"])
+def test_a_healthy_call_has_no_fault(answers: Answers, name: str) -> None:
+    """Good inputs are not accused of anything."""
+    seen = verdict(answers, name)
+    assert (seen.outcome, seen.category) == ("no_fault", None), seen.summary

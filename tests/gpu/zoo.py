@@ -1,0 +1,84 @@
+"""CUDA packages of the zoo, compiled side by side, and one whose library links libstdc++ statically."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcp_server.model import ExportedWorkload, PackageWorkload, TensorSpec
+from tests.conftest import ROOT, torch_environment
+
+NAMES = ("ranker", "logarithm", "jagged", "scatter", "user_lookup", "user_spread", "user_shift")
+STATIC = "static"  # a directory below the zoo's
+COMPILER = "/usr/bin/g++"
+
+
+@dataclass(frozen=True)
+class CudaZoo:
+    """A directory of packages made by `tests.zoo.build NAME DIRECTORY cuda`."""
+
+    directory: Path
+
+    def package(self, name: str) -> Path:
+        return self.directory / f"{name}.pt2"
+
+    def inputs(self, name: str, kind: str) -> Path:
+        return self.directory / f"{name}.{kind}.pt"
+
+    def call(self, name: str, inputs: str | list[TensorSpec]) -> PackageWorkload:
+        """The package with a kind of inputs (`inputs` are good ones, `bad-index` and so on are not)."""
+        given = self.inputs(name, inputs) if isinstance(inputs, str) else inputs
+        return PackageWorkload(package=self.package(name), inputs=given, timeout_s=60)
+
+    def exported(self, name: str, inputs: str) -> ExportedWorkload:
+        """The exported program behind the package, compiled with the zoo's cache."""
+        return ExportedWorkload(
+            exported=self.directory / f"{name}.exported.pt2",
+            inputs=self.inputs(name, inputs),
+            env={"TORCHINDUCTOR_CACHE_DIR": torch_environment()["TORCHINDUCTOR_CACHE_DIR"]},
+            timeout_s=150,
+        )
+
+    def static_call(self) -> PackageWorkload:
+        """Good inputs for a package that was compiled with a static libstdc++."""
+        package = self.directory / STATIC / "ranker.pt2"
+        return PackageWorkload(package=package, inputs=self.inputs("ranker", "inputs"), timeout_s=60)
+
+
+def make(directory: Path) -> CudaZoo:
+    """Compile what is not there yet; each compile has a cache of its own, so that none waits for another."""
+    (directory / STATIC).mkdir(parents=True, exist_ok=True)
+    wanted = [(name, directory, "") for name in NAMES]
+    wanted.append(("ranker", directory / STATIC, static_compiler(directory)))
+    missing = [one for one in wanted if not (one[1] / f"{one[0]}.pt2").exists()]
+    with ThreadPoolExecutor(len(missing) or 1) as pool:
+        list(pool.map(lambda one: _compile(*one), missing))
+    return CudaZoo(directory)
+
+
+def _compile(name: str, directory: Path, compiler: str) -> None:
+    """Inductor's cache does not know the linker behind a script: a compiler of our own gets its own cache."""
+    env = torch_environment()
+    if compiler:
+        env.update(CXX=compiler, TORCHINDUCTOR_CACHE_DIR=str(directory / "cache"))
+    argv = [sys.executable, "-W", "ignore", "-m", "tests.zoo.build", name, str(directory), "cuda"]
+    done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{name}: {done.stderr[-4000:]}"
+
+
+def static_compiler(directory: Path) -> str:
+    """A script that is g++ with a static C++ runtime, as some toolchains are by default."""
+    script = directory / "static-g++"
+    script.write_text(f'#!/bin/sh\nexec {plain_compiler()} "$@" -static-libstdc++\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+def plain_compiler() -> str:
+    """The distribution's g++, which links libstdc++ dynamically."""
+    return COMPILER if Path(COMPILER).exists() else shutil.which("g++") or os.environ.get("CXX", "g++")
