@@ -11,6 +11,7 @@ from mcp_server.package.match import compare_inputs
 from mcp_server.package.mismatch import Mismatch
 
 _FOREIGN = ("proxy_executor", "fallback_shim", "extern")
+NEAR_NULL = 1 << 20  # no allocation of a GPU or of Linux lies below
 _OPS = ("proxy_executor", "fallback_shim")
 
 
@@ -26,8 +27,10 @@ class Judge:
         rules: tuple[Callable[[], Blame | None], ...] = (
             self._host,
             self._other_size,
+            self._pointer,
             self._index,
             self._empty,
+            self._near_null,
             self._mismatch,
             self._scalar,
             self._foreign,
@@ -129,6 +132,16 @@ class Judge:
             found = self._input(part, [reason])
         return found.model_copy(update={"category": "index_out_of_bounds"})
 
+    def _pointer(self) -> Blame | None:
+        """The address itself was read from a tensor: whoever wrote it there."""
+        if self.situation.chased is None or not self.parts:
+            return None
+        part = self.parts[0]
+        reason = f"the address was loaded from {part.label} ({part.parameter})"
+        if part.producers:
+            return self._produced(part, [reason]).model_copy(update={"category": "illegal_memory_access"})
+        return self._origin(self.situation.variable(part.parameter), "illegal_memory_access", [reason])
+
     def _input(self, part: AddressPart, reasons: list[str]) -> Blame:
         return Blame(
             kind="input",
@@ -162,6 +175,14 @@ class Judge:
             [*told, behind],
             own is not None,
         )
+
+    def _near_null(self) -> Blame | None:
+        """Without a journal: an address close to zero is an offset from a pointer that is null."""
+        address = self.situation.access.address
+        if self.missed is None or self.missed.side != "unknown" or address is None or address >= NEAR_NULL:
+            return None
+        reason = f"address {address:#x} is an offset from null: {self.missed.label} may have no elements"
+        return self._kernel([reason], sure=False) if self.user else None
 
     def _empty(self) -> Blame | None:
         if self.missed is None or self.missed.side != "empty":

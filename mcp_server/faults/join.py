@@ -58,7 +58,7 @@ def join_fault(view: PackageView, access: Access, evidence: Evidence) -> Fault:
         return found.model_copy(update={"summary": summarise(found)})
     situation = Situation(view, access, choice.launch, evidence, choice.seen)
     located = find_missed(situation) if access.kind != "race" else None
-    missed, used = located if located is not None else (None, None)
+    missed, used = located if located is not None else (None, situation.chased)
     parts = _parts(situation, missed, used)
     missed, used, parts = _by_values(situation, missed, used, parts)
     found = fault.model_copy(
@@ -75,6 +75,8 @@ def join_fault(view: PackageView, access: Access, evidence: Evidence) -> Fault:
 
 
 def _parts(situation: Situation, missed: MissedArgument | None, used: LineAccess | None) -> list[AddressPart]:
+    if situation.chased is not None:
+        return find_parts(situation, situation.chased, None)
     if missed is None or used is None:
         return []
     return find_parts(situation, used, situation.tensor(missed.parameter))

@@ -34,8 +34,11 @@ def extent(tensor: TensorFacts) -> Extent:
 
 
 def find_missed(situation: Situation) -> tuple[MissedArgument, LineAccess | None] | None:
-    """The argument that the access was meant for; None when the launch has no tensors to choose from."""
-    options = _options(situation)
+    """The argument that the access was meant for.
+
+    None when the launch has no tensors, or when the address was itself loaded from memory.
+    """
+    options = _options(situation) if situation.chased is None else []
     if not options:
         return None
     ranked = sorted(options, key=lambda option: _rank(situation, option[0]))

@@ -12,6 +12,9 @@ from mcp_server.faults import cpp_line, triton_line
 from mcp_server.faults.access import Access
 from mcp_server.faults.use import KernelUse, LineAccess
 from mcp_server.package.arithmetic import evaluate
+from mcp_server.package.assertion import generated_line
+from mcp_server.package.bounds import plain
+from mcp_server.package.kernel_code import find_asserts, indexed_by, read_condition
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.mismatch import GivenTensor
@@ -99,19 +102,44 @@ class Situation:
         """The accesses that may be the one: on the line and of the direction that the tool told."""
         if self.use is None:
             return ()
-        if self.access.line is None:
+        if self.access.condition:
+            found = self._checked()
+        elif self.access.line is None:
             found = self._every()
-        elif self.use.kernel.kind == "cpp":
-            found = cpp_line.accesses_on(self.use, self.access.line)
         else:
-            found = triton_line.accesses_on(self.use, self.access.line)
+            found = self._on(self.use, self.access.line)
         fitting = [a for a in found if fits(a.direction, self.access.direction)]
         return tuple(fitting or found)
+
+    def _checked(self) -> tuple[LineAccess, ...]:
+        """The accesses whose index the failed assertion checks."""
+        use, condition = self.use, read_condition(self.access.condition)
+        if use is None or condition is None:
+            return ()
+        found: dict[tuple[int, str], LineAccess] = {}
+        for check in find_asserts(use.kernel.source):
+            if plain(check.text) != self.access.condition:
+                continue
+            for load in indexed_by(use.kernel.source, check.variable, check.line, use.tensors):
+                for access in self._on(use, generated_line(use.kernel, load.line)):
+                    found[access.line, access.code] = access
+        return tuple(found.values())
+
+    def _on(self, use: KernelUse, line: int) -> tuple[LineAccess, ...]:
+        if use.kernel.kind == "cpp":
+            return cpp_line.accesses_on(use, line)
+        return triton_line.accesses_on(use, line)
 
     def _every(self) -> tuple[LineAccess, ...]:
         if self.use is None or self.use.kernel.kind == "cpp":
             return ()
         return tuple(access for access, _, _ in triton_line.every_access(self.use))
+
+    @cached_property
+    def chased(self) -> LineAccess | None:
+        """The access when its address was itself loaded from memory, and starts at no argument."""
+        loaded = [a for a in self.accesses if a.loads and not a.parameters]
+        return loaded[0] if loaded and len(loaded) == len(self.accesses) else None
 
     def declared_shape(self, variable: str) -> tuple[int, ...] | None:
         """The sizes that the wrapper states for a variable, in numbers of this call."""

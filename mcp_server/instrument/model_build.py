@@ -135,7 +135,7 @@ class ModelBuild:
     def _rewrite(self, wrapper: Wrapper, refused: dict[int, str]) -> Rewritten:
         if not self.tools.options.probes:
             return Rewritten(wrapper.text, (), ())
-        separate = self.tools.options.sanitize == "address"
+        separate = self.tools.options.sanitize == "address" or self.tools.options.separate_weights
         return rewrite(wrapper, self.package.model_name, refused, separate_weights=separate)
 
     async def _compile_wrapper(self, text: str) -> str | None:

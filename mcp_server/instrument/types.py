@@ -17,6 +17,8 @@ class Options:
     `optimization` is for the wrapper: its header cost dominates, -O0 saves a quarter of the time. `sanitize`
     compiles the C++ kernels again with that sanitizer. `index_asserts` False takes the kernels' own bound
     checks out, so that a sanitizer sees the access itself. `compiler` names a program on PATH.
+    `separate_weights` gives each weight memory of its own instead of a place in the blob of all, so that a
+    checker sees an overrun of one into the next; AddressSanitizer implies it.
     """
 
     probes: bool = True
@@ -24,6 +26,7 @@ class Options:
     sanitize: Sanitizer | None = None
     index_asserts: bool = True
     compiler: str | None = None
+    separate_weights: bool = False
 
 
 @dataclass(frozen=True)

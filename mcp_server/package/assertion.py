@@ -144,7 +144,7 @@ class Tracer:
         """Kernels with that very check, narrowed by kernel, line and file as far as something is left."""
         found = self._checks.get(assertion.condition, [])
         named = [(k, c) for k, c in found if assertion.kernel in (None, k.name, k.symbol)]
-        placed = [(k, c) for k, c in named or found if assertion.line in (None, generated_line(k, c))]
+        placed = [(k, c) for k, c in named or found if assertion.line in (None, generated_line(k, c.line))]
         return self._in_file(placed or named or found, assertion)
 
     def _in_file(
@@ -220,11 +220,11 @@ def read_assertion(
     )
 
 
-def generated_line(kernel: Kernel, check: IndexAssert) -> int:
+def generated_line(kernel: Kernel, line: int) -> int:
     """The line that an error names: in the embedded text for Triton, in kernel.cpp for C++ (torch
     2.8-2.15).
     """
-    return check.line if kernel.kind != "cpp" else kernel.first_line + check.line - 1
+    return line if kernel.kind != "cpp" else kernel.first_line + line - 1
 
 
 def source_location(kernel: Kernel, line: int) -> str:

@@ -137,7 +137,7 @@ def _sanitizer(tool: SanitizerTool) -> Method:
     async def run(context: Context, target: Target) -> Found:
         return await run_sanitizer(context, target, tool)
 
-    return Method(run)
+    return Method(run, Options(separate_weights=tool == "memcheck"))
 
 
 METHODS: dict[Tool, Method] = {

@@ -36,14 +36,7 @@ class Target:
     rebuilt: Instrumented | None = None
     why_not: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def device_type(self) -> str:
-        return self.view.package.device_type or "cpu"
-
-    @property
-    def gpus(self) -> tuple[int, ...] | None:
-        return (max(self.workload.device_index, 0),) if self.device_type == "cuda" else None
+    gpus: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -55,18 +48,22 @@ class FaultRun:
 
 
 async def prepare(
-    context: Context, workload: PackageWorkload, options: Options, cache: Cache | None = None
+    context: Context,
+    workload: PackageWorkload,
+    options: Options,
+    *,
+    cache: Cache | None = None,
+    gpus: tuple[int, ...] | None = None,
 ) -> Target:
     """Rebuild the package with probes; one that cannot be rebuilt is taken as it is."""
     view = view_package(workload.package, workload.model_name)
+    python = context.python_for(workload)
     try:
-        rebuilt = await instrument(
-            workload.package, options, context, python=context.python_for(workload), cache=cache
-        )
+        rebuilt = await instrument(workload.package, options, context, python=python, cache=cache)
     except ProblemError as problem:
-        return Target(workload, view, None, str(problem))
+        return Target(workload, view, None, str(problem), gpus=gpus)
     env = {"LD_PRELOAD": " ".join(rebuilt.preload)} if rebuilt.preload else {}
-    return Target(workload, view, rebuilt, env=env)
+    return Target(workload, view, rebuilt, env=env, gpus=gpus)
 
 
 async def run_target(

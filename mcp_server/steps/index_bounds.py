@@ -60,7 +60,7 @@ def _candidates(tracer: Tracer, wrapper: Wrapper) -> Iterator[Candidate]:
                     check.variable,
                     check.lower,
                     check.upper,
-                    line=generated_line(kernel, check),
+                    line=generated_line(kernel, check.line),
                     kernel=kernel.name,
                 )
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Literal
 
 import anyio
@@ -65,23 +66,31 @@ async def locate_fault(
     *,
     tool: Tool | Literal["auto"] = "auto",
     plain_runs: int = 1,
+    gpus: tuple[int, ...] | None = None,
     cache: Cache | None = None,
 ) -> LocatedFault:
     """Run the call under checkers until one sees the fault, and join what it saw with the package.
 
     `auto` takes memcheck, a core dump, then waiting launches (CUDA); AddressSanitizer, then a native stack
     (CPU). `plain_runs` (0-20) of the original package, and one under the official flags, run beside it to
-    tell how the fault shows. A fault is a result, and so is none. Raises `ProblemError` for missing inputs,
-    a tool that does not fit the package's device, and a package that cannot be read.
+    tell how the fault shows; they take no lease of `gpus`. A fault is a result, and so is none. Raises
+    `ProblemError` for missing inputs, a tool that does not fit the package's device, and a package that
+    cannot be read.
     """
     _check(workload, plain_runs)
     tools = order(tool, view_package(workload.package, workload.model_name).package.device_type)
     runs: list[PlainRun] = []
     attempts: list[Attempt] = []
     outcome: list[tuple[Target, Found]] = []
+    targets: dict[Options, Target] = {}
+
+    async def prepared(options: Options) -> Target:
+        if options not in targets:
+            targets[options] = await prepare(context, workload, options, cache=cache, gpus=gpus)
+        return targets[options]
 
     async def search() -> None:
-        outcome.append(await _search(context, workload, tools, attempts, cache))
+        outcome.append(await _search(context, tools, attempts, prepared))
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(search)
@@ -112,19 +121,15 @@ async def _plainly(
 
 async def _search(
     context: Context,
-    workload: PackageWorkload,
     tools: tuple[Tool, ...],
     attempts: list[Attempt],
-    cache: Cache | None,
+    prepared: Callable[[Options], Awaitable[Target]],
 ) -> tuple[Target, Found]:
     """One method after the other until one sees a fault; the last one's run otherwise."""
-    prepared: dict[Options, Target] = {}
     last: tuple[Target, Found] | None = None
     for tool in tools:
         method = METHODS[tool]
-        if method.options not in prepared:
-            prepared[method.options] = await prepare(context, workload, method.options, cache)
-        target = prepared[method.options]
+        target = await prepared(method.options)
         try:
             found = await method.run(context, target)
         except ProblemError as problem:

@@ -84,7 +84,7 @@ def _how(failing: int, plain: int, flagged: bool, found: bool) -> How:
 
 _WORDS: dict[How, str] = {
     "plain": "A plain run fails too.",
-    "official_flags": "A plain run passes; without the caching allocator and with blocking launches it fails.",
+    "official_flags": "A plain run passes; with the caching allocator off and blocking launches it fails.",
     "flaky": "Plain runs fail from time to time.",
     "silent": "No run without a checker fails: wrong numbers are all that a user would see, if that.",
     "not_seen": "No run failed, with or without a checker.",
