@@ -5,8 +5,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST_ARGS ?=
+CORPUS_ARGS ?=
 
-.PHONY: help demo test test-gpu lint format clean
+.PHONY: help demo test test-gpu corpus corpus-gpu lint format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -25,6 +26,12 @@ test: $(STAMP) ## run the tests that need no GPU
 
 test-gpu: ## run the tests that need a CUDA device, with the python3 that has torch
 	$(PYTHON) -m pytest -m gpu $(PYTEST_ARGS)
+
+corpus: $(STAMP) ## score diagnose on the failing programs that need no GPU; CORPUS_ARGS="--cases NAME"
+	$(BIN)/python -m benchmarks.corpus.score --needs cpu $(CORPUS_ARGS)
+
+corpus-gpu: ## score diagnose on the failing programs that need a CUDA device
+	$(PYTHON) -m benchmarks.corpus.score --needs cuda $(CORPUS_ARGS)
 
 lint: $(STAMP) ## style and types
 	$(BIN)/ruff check .

@@ -10,7 +10,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -28,10 +28,11 @@ SLACK_S = 120
 COMMAND_LINE = "from mcp_server.cli import main; main()"
 
 
-def ask(question: Question, budget_s: float) -> dict[str, Any]:
-    """The verdict on `question`; `{"error": …}` when there is none."""
+def ask(question: Question, budget_s: float, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The verdict on `question`, with `env` set for the workload; `{"error": …}` when there is none."""
     argv = [sys.executable, "-c", COMMAND_LINE, "diagnose", *question.arguments]
     argv += ["--budget-s", str(budget_s), "--json"]
+    argv += [word for name, value in (env or {}).items() for word in ("--env", f"{name}={value}")]
     if "--log" not in question.arguments:
         argv += ["--cwd", str(question.cwd), "--timeout-s", str(budget_s)]
     try:

@@ -1,0 +1,143 @@
+"""Time to a verdict: `diagnose` against the procedure of PyTorch's guide, in turn on the same machine.
+
+`python -m benchmarks.time_to_verdict --needs cpu` runs both on every failing case of the corpus, each with a
+compile cache of its own that starts empty, and prints runs, compiles, seconds, the ratio, and whether each
+named the guilty party. Whoever follows the guide is given the benefit of the doubt (`official.names_guilty`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.corpus.answers import Answer
+from benchmarks.corpus.forms import CACHE, Program, program
+from benchmarks.corpus.judge import Score, judge
+from benchmarks.corpus.score import ask, mark
+from benchmarks.corpus.validate import CASES, select
+from benchmarks.official import Procedure, follow
+
+TARGETS = {"cpu": 5.0, "cuda": 10.0}
+RUNS_BEYOND_CAPTURE = 3
+
+
+@dataclass(frozen=True)
+class Race:
+    """Both on one case; seconds of wall-clock time. A program's every run compiles once."""
+
+    case: str
+    needs: str
+    official_runs: int
+    official_s: float
+    official_named: str | None
+    diagnose_runs: int
+    diagnose_compiles: int
+    diagnose_s: float
+    diagnose_named: bool
+    confidence: str
+
+    @property
+    def ratio(self) -> float:
+        return self.official_s / self.diagnose_s
+
+
+def race(answer: Answer, budget_s: float) -> Race:
+    """The guide first, then `diagnose`."""
+    case = program(answer, CASES)
+    home = CACHE / "races" / case.home.name
+    shutil.rmtree(home, ignore_errors=True)
+    (home / "official").mkdir(parents=True)
+    official = follow(answer, case.path, home / "official")
+    score, seconds = _diagnosed(case, home, budget_s)
+    return _race(answer, official, score, seconds)
+
+
+def _diagnosed(case: Program, home: Path, budget_s: float) -> tuple[Score, float]:
+    """The judged verdict on the script and the seconds until it came."""
+    question = case.question("script")
+    assert question is not None, "every case has a script"
+    began = time.monotonic()
+    verdict = ask(question, budget_s, env={"TORCHINDUCTOR_CACHE_DIR": str(home / "inductor")})
+    seconds = time.monotonic() - began
+    if "error" in verdict:
+        return Score(case.answer.name, "script", "", category_right=False, why=verdict["error"]), seconds
+    return judge(case.answer, "script", verdict, case.path), seconds
+
+
+def _race(answer: Answer, official: Procedure, score: Score, seconds: float) -> Race:
+    return Race(
+        case=answer.name,
+        needs=answer.needs,
+        official_runs=official.runs,
+        official_s=official.wall_s,
+        official_named=official.named_by,
+        diagnose_runs=score.runs,
+        diagnose_compiles=score.compiles,
+        diagnose_s=seconds,
+        diagnose_named=score.right,
+        confidence=score.confidence,
+    )
+
+
+def print_races(races: Sequence[Race], console: Console) -> None:
+    """A row per case, then the medians."""
+    table = Table(
+        "case", "guide: runs", "s", "named by", "diagnose: runs", "compiles", "s", "named", "sure", "ratio"
+    )
+    for r in races:
+        guide = (str(r.official_runs), f"{r.official_s:.0f}", r.official_named or "–")
+        ours = (str(r.diagnose_runs), str(r.diagnose_compiles), f"{r.diagnose_s:.0f}", mark(r.diagnose_named))
+        table.add_row(r.case, *guide, *ours, r.confidence, f"{r.ratio:.1f}")
+    console.print(table)
+    for line in summary(races):
+        console.print(line)
+
+
+def summary(races: Sequence[Race]) -> list[str]:
+    """Medians against their targets."""
+    lines = []
+    for needs, target in TARGETS.items():
+        found = [r for r in races if r.needs == needs]
+        if found:
+            ratio = statistics.median(r.ratio for r in found)
+            lines.append(f"{needs}: median ratio {ratio:.1f} (target {target:.0f}), {len(found)} cases")
+    beyond = statistics.median(r.diagnose_runs - 1 for r in races)
+    named = sum(r.official_named is not None for r in races), sum(r.diagnose_named for r in races)
+    lines.append(f"runs beyond the capture: median {beyond:.0f} (target {RUNS_BEYOND_CAPTURE})")
+    return [*lines, f"guilty party named: guide {named[0]}, diagnose {named[1]} of {len(races)}"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--needs", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--cases", nargs="*", default=[], metavar="NAME")
+    parser.add_argument("--budget-s", type=float, default=300)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    console = Console(width=150 if not sys.stdout.isatty() else None)
+    races = []
+    for answer in select(CASES, given.needs, given.cases):
+        if answer.outcome == "fault":
+            races.append(race(answer, given.budget_s))
+            console.print(f"{races[-1].case}: ratio {races[-1].ratio:.1f}", highlight=False)
+    if races:
+        print_races(races, console)
+    if given.json:
+        given.json.write_text(json.dumps([asdict(r) for r in races], indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
