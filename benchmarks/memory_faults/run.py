@@ -81,7 +81,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--jobs", type=int, default=max(2, (os.cpu_count() or 4) - 4))
+    parser.add_argument("--jobs", type=int, default=(os.cpu_count() or 4) + 8)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--budget", type=float, default=340, help="seconds")
     parser.add_argument("--only", default="", help="names of programs, with commas between")

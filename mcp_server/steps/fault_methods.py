@@ -133,17 +133,21 @@ def _tool(name: str, context: Context, target: Target) -> Path:
     return found
 
 
+_SEPARATE = Options(separate_weights=True)
+"""One rebuild for all that `auto` tries on CUDA."""
+
+
 def _sanitizer(tool: SanitizerTool) -> Method:
     async def run(context: Context, target: Target) -> Found:
         return await run_sanitizer(context, target, tool)
 
-    return Method(run, Options(separate_weights=tool == "memcheck"))
+    return Method(run, _SEPARATE if tool == "memcheck" else Options())
 
 
 METHODS: dict[Tool, Method] = {
     **{tool: _sanitizer(tool) for tool in get_args(SanitizerTool)},
-    "core_dump": Method(run_core_dump),
-    "sync": Method(run_sync),
+    "core_dump": Method(run_core_dump, _SEPARATE),
+    "sync": Method(run_sync, _SEPARATE),
     "asan": Method(run_asan, Options(sanitize="address", index_asserts=False)),
     "ubsan": Method(run_ubsan, Options(sanitize="undefined", index_asserts=False)),
     "native": Method(run_native),
