@@ -177,6 +177,12 @@ class Case:
         return own + [(run.label, run.log) for run in self.runs.values()]
 
     @property
+    def own_logs(self) -> list[tuple[str, LogFacts]]:
+        """The logs of what the user did, without those of our experiments."""
+        own = [(self.log_source, self.log)] if self.log else []
+        return own + [(label, run.log) for label, run in self.runs.items() if label in OWN_RUNS]
+
+    @property
     def device(self) -> str | None:
         return self.package.device_type if self.package else None
 

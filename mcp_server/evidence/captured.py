@@ -120,6 +120,7 @@ class CapturedCall(Phase):
     file: Path | None = None
     leaves: list[Leaf] = Field(default_factory=list)
     sharing: list[list[int]] = Field(default_factory=list)
+    moved: list[str] = Field(default_factory=list)
     outputs: list[Leaf] = Field(default_factory=list)
 
     @property

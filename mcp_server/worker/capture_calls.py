@@ -52,6 +52,7 @@ class Calls:
         self.numbers = itertools.count()
         self.loads: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.thread = threading.local()
+        self.managed: dict[int, list[tuple[str, Any, int, int]]] = {}
 
     # Loads
 
@@ -108,6 +109,10 @@ class Calls:
                 constants={str(name): layout(value) for name, value in constants.items()},
                 frames=frames(),
             )
+            if how == "load_constants" and _user_managed(args, kwargs):
+                self.managed[self.loads.get(loader, -1)] = [
+                    (str(name), weakref.ref(value), *_memory(value)) for name, value in constants.items()
+                ]
             return (number,)
 
         return begin
@@ -143,11 +148,17 @@ class Calls:
             thread_name=threading.current_thread().name,
             leaves=[layout(leaf) for leaf in flat],
             sharing=sharing(flat),
+            moved=self._moved(loader),
             file=path,
             notice=notice,
             frames=frames(),
         )
         return number, load, path, time.monotonic()
+
+    def _moved(self, loader: Any) -> list[str]:
+        """User-managed constants whose memory is not where the package was told: it keeps raw addresses."""
+        known = self.managed.get(self.loads.get(loader, -1), [])
+        return [name for name, held, address, size in known if not _in_place(held(), address, size)]
 
     def _pack(self, inputs: Any) -> dict[str, Any]:
         tree, self.thread.tree = getattr(self.thread, "tree", None), None
@@ -176,6 +187,21 @@ class Calls:
         self.journal.event("called", call=number, seconds=seconds, outputs=facts)
         odd = any("unreadable" in fact or fact.get("nan") or fact.get("inf") for fact in facts)
         self.store.retire(path, load, odd)
+
+
+def _user_managed(args: Any, kwargs: Any) -> bool:
+    """`user_managed` of `load_constants(map, use_inactive, check_full_update, user_managed)`, 2.8-2.15."""
+    return bool(kwargs.get("user_managed", args[2] if len(args) > 2 else False))
+
+
+def _memory(tensor: Any) -> tuple[int, int]:
+    """Address and bytes of the storage behind a tensor."""
+    storage = tensor.untyped_storage()
+    return int(storage.data_ptr()), int(storage.nbytes())
+
+
+def _in_place(tensor: Any, address: int, size: int) -> bool:
+    return tensor is None or _memory(tensor) == (address, size)
 
 
 def _names(loader: Any) -> list[str]:

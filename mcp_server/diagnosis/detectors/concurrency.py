@@ -19,6 +19,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         pair = overlapping(case.capture, load)
         if pair is not None and load.options.get("run_single_threaded"):
             yield _unsynchronised(load, pair, case)
+    yield from _moved(case)
     run = case.runs.get("script")
     if run is not None and run.failure == "timeout":
         yield from _waiting(case.capture)
@@ -102,3 +103,35 @@ def _hang_summary(several: bool) -> str:
             "it waits for a free runner, and the thread that has the runner waits for the GIL."
         )
     return "A call of the package did not come back within the time limit."
+
+
+def _moved(case: Case) -> Iterator[Hypothesis]:
+    """User-managed constants whose memory was freed or moved between their update and a call."""
+    assert case.capture is not None
+    call = next((c for c in case.capture.calls if c.moved), None)
+    if call is None:
+        return
+    names = ", ".join(call.moved[:4])
+    update = next((u for u in case.capture.updates if set(call.moved) <= set(u.constants)), None)
+    yield Hypothesis(
+        category="concurrency",
+        guilty=Party(
+            kind="constant",
+            name=call.moved[0],
+            model_locations=[*(update.stack[:1] if update else []), *call.stack[:1]],
+        ),
+        summary=f"The memory of user-managed constant {names} was freed or moved after load_constants: the "
+        "package keeps its old address and reads whatever is there now.",
+        depth=Depth.STATE,
+        sources=frozenset({"capture", *({"failing program"} if case.failed else ())}),
+        evidence=(
+            Evidence(
+                step="capture", fact=f"at the call, {names} is no longer where load_constants was given it"
+            ),
+        ),
+        fix=Fix(
+            action="keep the tensors given with user_managed=True where they are, or call load_constants "
+            "again after they moved"
+        ),
+        harmful=case.failed,
+    )

@@ -34,20 +34,30 @@ def detect(case: Case) -> Iterator[Hypothesis]:
 def _hypothesis(mismatch: Mismatch, case: Case) -> Hypothesis:
     checked = _confirmed_by_check(mismatch, case.runs.get("checked"))
     sources = {"package and inputs"} | ({"runtime check"} if checked else set())
-    refused = refusal(case) if mismatch.severity == "fatal" else None
+    overrun = _overrun(mismatch, case)
+    sure = mismatch.severity == "fatal" or overrun is not None
+    refused = refusal(case) if sure else None
     evidence = [Evidence(step="check_devices", fact=mismatch.sentence)]
     return Hypothesis(
         category=mismatch.category,
         guilty=_party(mismatch, case),
         summary=_summary(mismatch),
         depth=Depth.CALL,
-        sources=frozenset(sources | ({"eager"} if refused else set())),
-        evidence=tuple(evidence + [fact for fact in (checked, refused) if fact is not None]),
+        sources=frozenset(sources | ({"eager"} if refused else set()) | ({"checker"} if overrun else set())),
+        evidence=tuple(evidence + [fact for fact in (checked, refused, overrun) if fact is not None]),
         fix=mismatch.fix,
         counter=_counter(mismatch, case),
-        harmful=mismatch.severity == "fatal" or case.failed,
-        weak=mismatch.severity != "fatal",
+        harmful=sure or case.failed,
+        weak=not sure,
     )
+
+
+def _overrun(mismatch: Mismatch, case: Case) -> Evidence | None:
+    """A bad access in this very call: what makes a size out of range more than a false alarm."""
+    fault = case.located.fault if case.located is not None else None
+    if fault is None or mismatch.aspect not in ("range", "size", "relation"):
+        return None
+    return Evidence(step="locate_fault", fact=(fault.summary or fault.text)[:300])
 
 
 def _summary(mismatch: Mismatch) -> str:

@@ -59,8 +59,11 @@ NAMING_FIELDS = ("operator", "op", "constant", "library", "symbol", "name", "ker
 
 
 def detect(case: Case) -> Iterator[Hypothesis]:
-    """One hypothesis for each category that a root error admits; several candidates are weak ones."""
-    for source, facts in case.logs:
+    """One hypothesis for each category that a root error admits; several candidates are weak ones.
+
+    Only what the user saw counts here: a check that we switched on may raise a false alarm.
+    """
+    for source, facts in case.own_logs:
         if facts.root is not None:
             yield from _of_root(facts.root, facts, source)
 

@@ -35,11 +35,12 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         return
     blame = fault.blame or Blame(kind="unknown", name=fault.kernel)
     category: Category = blame.category or "illegal_memory_access"
+    explained = any(m.aspect in ("range", "size", "relation") for m in case.mismatches)
     yield Hypothesis(
         category=category,
         guilty=_guilty(blame, fault),
         summary=fault.summary or fault.text,
-        depth=max(DEPTHS[category], Depth.BAD_VALUE),
+        depth=Depth.FAULT_SITE if explained else max(DEPTHS[category], Depth.BAD_VALUE),
         sources=frozenset(_sources(fault, case)),
         evidence=tuple(_evidence(fault, blame)),
         crashing=_crashing(fault),
