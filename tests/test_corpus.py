@@ -96,6 +96,7 @@ def test_a_verdict_is_right_with_the_category_party_and_line_of_the_answer(tmp_p
         {"kind": "input", "name": "x", "input_index": 1, "dim": 1},
         {"kind": "kernel", "name": "x", "input_index": 1, "dim": 0},
         {"kind": "call", "name": "the arguments"},
+        {"kind": "call", "name": CATEGORIES["input_mismatch"], "value": "keyword"},
         {},
     ],
 )

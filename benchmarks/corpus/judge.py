@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.corpus.answers import Answer
+from mcp_server.model import CATEGORIES
 
 Data = dict[str, Any]
 
@@ -89,7 +90,12 @@ def guilty_right(answer: Answer, party: Data) -> bool | None:
 
 
 def fits(alternative: Data, party: Data) -> bool:
-    """Whether `party` is the one that `alternative` describes, in every field that it has."""
+    """Whether `party` is the one that `alternative` describes, in every field that it has.
+
+    A party that is called by the words that describe a category is nobody.
+    """
+    if party.get("name") in CATEGORIES.values():
+        return False
     name = f"{party.get('name', '')} {party.get('value') or ''}"
     if party.get("kind") not in alternative["kind"]:
         return False
