@@ -100,9 +100,9 @@ def _room(
     The other terms of an address are taken to move within the tensor. A selection may move negative values up
     by a bound, so that none is known to be too low.
     """
-    if missed is None or factor is None or factor <= 0:
+    elements = extent(missed).bytes // missed.itemsize if missed is not None else 0
+    if not elements or factor is None or factor <= 0:
         return None, None
-    elements = extent(missed).bytes // missed.itemsize
     limit = ceil(Fraction(elements) / factor)
     return (-limit if wraps else 0), limit
 
