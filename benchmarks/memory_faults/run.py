@@ -30,17 +30,19 @@ from programs import PROGRAMS, Program  # noqa: E402
 
 from mcp_server.faults.records import Fault  # noqa: E402
 from mcp_server.instrument.cache import Cache  # noqa: E402
+from mcp_server.instrument.types import Options  # noqa: E402
 from mcp_server.model import PackageWorkload  # noqa: E402
 from mcp_server.package.view import view_package  # noqa: E402
 from mcp_server.steps import memcheck  # noqa: E402
 from mcp_server.steps.context import Context  # noqa: E402
 from mcp_server.steps.cuda_tools import find_tool  # noqa: E402
-from mcp_server.steps.fault_run import Target, run_target  # noqa: E402
+from mcp_server.steps.fault_run import Target, prepare, run_target  # noqa: E402
 from mcp_server.steps.locate_fault import LocatedFault, locate_fault  # noqa: E402
 from mcp_server.steps.visibility import FLAGS, run_plainly  # noqa: E402
 
 KEPT = (".log", ".jsonl", ".xml", ".json", ".pt", ".pt2")
 LONGEST = 400_000
+JOURNALED = ("write_adjacent", "missing_mask")
 COMPILE_S, RUN_S = 240, 120
 
 
@@ -153,7 +155,16 @@ async def _runs(program: Program, where: Path, device: str, row: Row, deadline: 
             partial(_memcheck, where, workload, row),
             partial(_core, where, workload, cache, row),
         ]
+        if program.name in JOURNALED:
+            others.append(partial(_cached, where, workload, cache))
         await _each(others, deadline)
+
+
+async def _cached(where: Path, workload: PackageWorkload, cache: Cache) -> None:
+    """The addresses of a run with the caching allocator on: what the picture of the guide is drawn from."""
+    context = Context(where / "cached", Path(sys.executable))
+    target = await prepare(context, workload, Options(separate_weights=True), cache=cache)
+    await run_target(context, target, "cached", env={})
 
 
 async def _each(work: list[Any], deadline: float) -> None:

@@ -120,10 +120,9 @@ class Judge:
         part = next((p for p in self.parts if p.kind == "index" and p.beyond), None)
         if part is None or self.missed is None:
             return None
-        reason = (
-            f"{part.label} ({part.parameter}) holds {part.minimum} to {part.maximum}; "
-            f"{self.missed.label} has room for {part.lowest} to {(part.limit or 0) - 1}"
-        )
+        room = f"room for {part.lowest} to {part.limit - 1}" if part.limit is not None else "fewer elements"
+        holds = f"{part.label} ({part.parameter}) holds {part.minimum} to {part.maximum}"
+        reason = f"{holds}; {self.missed.label} has {room}"
         if part.producers:
             return self._produced(part, [reason])
         variable = self.situation.variable(part.parameter)

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from mcp_server.faults.linear import Reader, Sum, Term, plus
 from mcp_server.faults.use import KernelUse, LineAccess
-from mcp_server.package.kernel_code import accesses_at, trace_value
+from mcp_server.package.kernel_code import Trace, accesses_at, trace_value
 
 _REWRITES = (
     (re.compile(r"(?<=\d)(?:UL|L|U)+\b"), ""),
@@ -17,6 +17,10 @@ _REWRITES = (
     (re.compile(r"c10::div_floor_integer"), "floordiv"),
     (re.compile(r"\b(?:std|at|c10)::"), ""),
 )
+
+
+# `*` of a product, not of a pointer's type; shifts and divisions.
+_ARITHMETIC = re.compile(r"\w\)* ?\* ?\(*[\w]|<<|>>|[/%]")
 
 
 def accesses_on(use: KernelUse, line: int) -> tuple[LineAccess, ...]:
@@ -71,12 +75,14 @@ def _resolved(use: KernelUse, name: str, line: int) -> Sum | None:
     if not trace.loads:
         return None
     first = use.kernel.first_line - 1
-    loads = {
-        Term("load", load.parameter, load.line + first): _factor(len(trace.loads)) for load in trace.loads
-    }
-    return Sum(loads, Fraction(0) if len(trace.loads) == 1 else None, trace.wraps)
+    factor = _factor(trace)
+    loads = {Term("load", load.parameter, load.line + first): factor for load in trace.loads}
+    return Sum(loads, Fraction(0) if factor is not None else None, trace.wraps)
 
 
-def _factor(loads: int) -> Fraction | None:
-    """One load is copied, converted or moved up by its bound, which keeps its weight."""
-    return Fraction(1) if loads == 1 else None
+def _factor(trace: Trace) -> Fraction | None:
+    """A load that is copied, converted or moved up by its bound keeps its weight; arithmetic may change it."""
+    loads = {load.line for load in trace.loads}
+    computed = [d.value for d in trace.definitions if d.line not in loads]
+    plain = len(trace.loads) == 1 and not any(_ARITHMETIC.search(value) for value in computed)
+    return Fraction(1) if plain else None

@@ -9,7 +9,7 @@ from mcp_server.evidence.journal import TensorFacts
 from mcp_server.faults.linear import Term
 from mcp_server.faults.missed import extent
 from mcp_server.faults.records import AddressPart
-from mcp_server.faults.situation import Situation
+from mcp_server.faults.situation import Situation, ValueRange
 from mcp_server.faults.use import LineAccess
 from mcp_server.model import ModelLocation
 from mcp_server.package.bounds import plain, resolve_bound
@@ -46,7 +46,7 @@ def _index(situation: Situation, access: LineAccess, term: Term, missed: TensorF
         lowest=lowest,
         limit=limit,
         factor=_whole(factor),
-        beyond=_beyond(values.minimum if values else None, values.maximum if values else None, lowest, limit),
+        beyond=_index_beyond(values, lowest, limit, missed),
         producers=producers,
         producer_kernels=[situation.view.wrapper.launches[n].kernel for n in producers],
         inputs=[situation.view.label(name) for name in inputs],
@@ -90,6 +90,18 @@ def _scalar(situation: Situation, access: LineAccess, term: Term, missed: Tensor
         input_index=size.input_index if size else None,
         dim=size.dim if size else None,
     )
+
+
+def _index_beyond(
+    values: ValueRange | None, lowest: int | None, limit: int | None, missed: TensorFacts | None
+) -> bool | None:
+    """Without a known factor, an index beyond the number of elements is beyond all the same."""
+    if values is None:
+        return None
+    if limit is None and missed is not None:
+        elements = extent(missed).bytes // missed.itemsize
+        return True if elements and values.maximum >= elements else None
+    return _beyond(values.minimum, values.maximum, lowest, limit)
 
 
 def _room(

@@ -28,7 +28,8 @@ def tensor(
     pointer: int, shape: Sequence[int], dtype: str = "float32", itemsize: int = 4, device: str = "cuda:0"
 ) -> TensorFacts:
     """A contiguous tensor that fills its storage."""
-    stride, step = [], 1
+    stride: list[int] = []
+    step = 1
     for size in reversed(shape):
         stride.insert(0, step)
         step *= max(size, 1)
