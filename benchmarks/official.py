@@ -1,7 +1,7 @@
-"""The debugging procedure of PyTorch's AOTInductor guide as a script: every step runs the program again.
+"""The procedure of PyTorch's AOTInductor Debugging Guide as a script: every step runs the program again.
 
-Steps in the guide's order: the plain run, input checks, NaN asserts, the two flags that make a CUDA fault
-deterministic, the value printer at level 3 (which kernel was last), at level 2 for that kernel. All but the
+Steps in the guide's order: the plain run, its sanity checks in one run (input checks, NaN asserts), the two
+flags that make a CUDA fault deterministic, the value printer at level 3 (which kernel was last), at level 2 for that kernel. All but the
 run-time flags need a recompile, which the program does by itself. Whoever follows the guide stops at the
 first step that names the guilty party.
 """
@@ -57,8 +57,7 @@ def steps(answer: Answer, directory: Path) -> Iterator[tuple[str, Mapping[str, s
     """Names and flags. The last step depends on the log of the one before it."""
     stable = DETERMINISTIC if answer.needs == "cuda" else {}
     yield "plain", {}
-    yield "check_inputs", {"AOTI_RUNTIME_CHECK_INPUTS": "1"}
-    yield "nan_asserts", {"TORCHINDUCTOR_NAN_ASSERTS": "1"}
+    yield "sanity_checks", {"AOTI_RUNTIME_CHECK_INPUTS": "1", "TORCHINDUCTOR_NAN_ASSERTS": "1"}
     if stable:
         yield "deterministic", stable
     yield "printer_3", {PRINTER: "3", **stable}
