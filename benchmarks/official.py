@@ -1,9 +1,9 @@
 """The procedure of PyTorch's AOTInductor Debugging Guide as a script: every step runs the program again.
 
 Steps in the guide's order: the plain run, its sanity checks in one run (input checks, NaN asserts), the two
-flags that make a CUDA fault deterministic, the value printer at level 3 (which kernel was last), at level 2 for that kernel. All but the
-run-time flags need a recompile, which the program does by itself. Whoever follows the guide stops at the
-first step that names the guilty party.
+flags that make a CUDA fault deterministic, the value printer at level 3 (which kernel was last), at level 2
+for that kernel. All but the run-time flags need a recompile, which the program does by itself. Whoever
+follows the guide stops at the first step that names the guilty party.
 """
 
 from __future__ import annotations
