@@ -13,7 +13,7 @@ from mcp_server.operations.table import OPERATIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 SKILL = ROOT / "SKILL.md"
-GUIDES = [SKILL, ROOT / "triton-index-out-of-bounds.md"]
+GUIDES = [SKILL, ROOT / "triton-index-out-of-bounds.md", ROOT / "cuda-illegal-memory-access.md"]
 
 FIELDS = {"name", "description", "license", "compatibility", "metadata", "allowed-tools"}
 # A first cell in backticks, single or double, then the family in backticks.

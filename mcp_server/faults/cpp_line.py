@@ -81,7 +81,7 @@ def _resolved(use: KernelUse, name: str, line: int) -> Sum | None:
 
 
 def _factor(trace: Trace) -> Fraction | None:
-    """A load that is copied, converted or moved up by its bound keeps its weight; arithmetic may change it."""
+    """A load that is copied, converted or moved up by its bound keeps its weight; arithmetic may not."""
     loads = {load.line for load in trace.loads}
     computed = [d.value for d in trace.definitions if d.line not in loads]
     plain = len(trace.loads) == 1 and not any(_ARITHMETIC.search(value) for value in computed)

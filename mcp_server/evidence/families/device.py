@@ -6,7 +6,7 @@ CUDA driver.
 
 from __future__ import annotations
 
-from .kinds import INDEX_GUIDE, MEMORY_GUIDE, NAN_GUIDE, Defaults, Family, Rank
+from .kinds import INDEX_GUIDE, MAIN_GUIDE, MEMORY_GUIDE, NAN_GUIDE, Defaults, Family, Rank
 
 _table = Defaults(stage="call", guide=MEMORY_GUIDE, advice="locate")
 _add = _table.add
@@ -24,6 +24,7 @@ _add(
     "A kernel failed while the compiler benchmarked it on synthetic tensors; the user's inputs were not involved.",
     "Failed to run autotuning code block: Triton Error [CUDA]: device-side assert triggered",
     stage="compile",
+    guide=INDEX_GUIDE,
     advice="recompile",
     not_proven="That the model is wrong: synthetic index tensors can be out of range although real ones are not.",
 )
@@ -186,7 +187,7 @@ _add(
     ("arch_mismatch",),
     "The package's kernels were built for another GPU architecture.",
     "CUDA driver error: no kernel image is available for execution on the device",
-    guide="",
+    guide=MAIN_GUIDE,
     advice="check_package",
 )
 _add(
