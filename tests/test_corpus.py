@@ -112,6 +112,8 @@ def test_another_party_is_wrong(party: dict[str, Any]) -> None:
         (ANSWER, "script", {"category": "constants"}, False),
         (ANSWER, "script", {"outcome": "inconclusive"}, False),
         (ANSWER, "log", {"outcome": "inconclusive", "category": None}, True),
+        (replace(ANSWER, log_accepts=()), "log", {"outcome": "inconclusive"}, True),
+        (replace(ANSWER, log_accepts=()), "log", {"outcome": "inconclusive", "category": "hang"}, False),
         (HEALTHY, "script", {}, False),
         (HEALTHY, "script", {"outcome": "no_fault", "category": None}, True),
         (HEALTHY, "package", {"outcome": "inconclusive"}, False),
@@ -120,7 +122,7 @@ def test_another_party_is_wrong(party: dict[str, Any]) -> None:
 def test_the_category_is_judged_by_form(
     answer: Answer, form: str, fields: dict[str, Any], right: bool
 ) -> None:
-    """Only a log that cannot tell excuses a verdict that does not say."""
+    """Of a log alone, a suspicion is enough; any other form must claim what is right."""
     assert judge(answer, form, verdict(**fields), None).category_right is right
 
 

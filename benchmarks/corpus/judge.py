@@ -60,7 +60,7 @@ def judge(answer: Answer, form: str, verdict: Data, script: Path | None) -> Scor
         outcome=verdict["outcome"],
         category=verdict.get("category") or "",
         category_right=category_right(answer, form, verdict),
-        guilty_right=guilty_right(answer, party),
+        guilty_right=guilty_right(answer, party) if form != "log" or party.get("name") else None,
         line_right=line_right(answer, party, script) if script else None,
         confidence=verdict.get("confidence") or "",
         runs=cost.get("runs", 0),
@@ -72,14 +72,14 @@ def judge(answer: Answer, form: str, verdict: Data, script: Path | None) -> Scor
 
 
 def category_right(answer: Answer, form: str, verdict: Data) -> bool:
-    """A fault needs its category. From a log that cannot tell, `inconclusive` is right as well."""
-    outcome = verdict["outcome"]
-    if form == "log" and outcome == "inconclusive" and "inconclusive" in answer.log_accepts:
-        return True
+    """A fault needs its category. From a log, which may not be able to tell, the first suspicion counts."""
+    outcome, category = verdict["outcome"], verdict.get("category")
+    if form == "log" and outcome == "inconclusive":
+        return "inconclusive" in answer.log_accepts or category in answer.categories
     if answer.outcome == "no_fault":
         return bool(outcome == "no_fault")
     allowed = {*answer.categories, *(answer.log_accepts if form == "log" else ())}
-    return outcome == "fault" and verdict.get("category") in allowed
+    return outcome == "fault" and category in allowed
 
 
 def guilty_right(answer: Answer, party: Data) -> bool | None:
