@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -14,6 +14,7 @@ from mcp_server.steps import core_dump, cpu_fault, memcheck
 from mcp_server.steps.context import Context
 from mcp_server.steps.cuda_tools import find_tool
 from mcp_server.steps.fault_run import FaultRun, Target, run_target
+from mcp_server.steps.launch_sites import launch_sites
 from mcp_server.steps.memcheck import SanitizerTool
 from mcp_server.steps.run_deterministic import CACHING_OFF
 
@@ -59,6 +60,9 @@ async def run_sanitizer(context: Context, target: Target, tool: SanitizerTool) -
             "compute-sanitizer did not run the program: " + "; ".join(checked.report.messages[:3])
         )
     accesses = memcheck.accesses_of(checked, tool, target.view)
+    if target.rebuilt is None:
+        sites = await launch_sites(context, target.view, accesses)
+        run = FaultRun(run.done, replace(run.evidence, sites=sites))
     return Found(run, accesses, checked.report.errors, f"{checked.report.errors} errors counted")
 
 
