@@ -27,7 +27,7 @@ INTERPRETER_HELP = "pass `python`, or set AOTI_DEBUG_PYTHON, to a Python >= 3.9 
 WORKER_ENV = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
 
 # Operations that run the workload, and those that compile it; the others only look.
-RUNNING = frozenset({"run", "eager", "replay"})
+RUNNING = frozenset({"run", "observe", "eager", "replay"})
 COMPILING = frozenset({"compile"})
 
 

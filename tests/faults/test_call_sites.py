@@ -32,7 +32,7 @@ def listing(*targets: str) -> list[str]:
 
 
 def test_calls_of_run_impl_pair_off_with_launches(tmp_path: Path) -> None:
-    """Five launching calls, five Triton launches: the third call is launch 3, since launch 1 is an extern call."""
+    """Five launching calls, five Triton launches: the third call is launch 3, not 2."""
     launches = recorded("user_shift", tmp_path).wrapper.launches
     inlined = f"launchKernel{TYPES}"
     named = "void call_triton_poi_fused_sin_0<torch::aot_inductor::RAIIAtenTensorHandle>(int const&)"
