@@ -258,12 +258,22 @@ class Judge:
         launch = self.situation.launch
         if launch.kind not in _FOREIGN:
             return None
-        told = f"the fault is inside {self._name(launch)}, code that the package only calls"
+        told = [
+            f"the fault is inside {self._name(launch)}, code that the package only calls",
+            *self._integers(),
+        ]
         if launch.kind == "extern":
-            return self._party("unknown", self._name(launch), "illegal_memory_access", launch, [told], False)
+            return self._party("unknown", self._name(launch), "illegal_memory_access", launch, told, False)
         sure = launch.kind == "proxy_executor"
-        found = self._party("op", self._name(launch), "custom_op", launch, [told], sure)
+        found = self._party("op", self._name(launch), "custom_op", launch, told, sure)
         return found.model_copy(update={"received": None})
+
+    def _integers(self) -> list[str]:
+        """What the integer tensors of the launch held."""
+        ranges, launch = self.situation.evidence.ranges, self.situation.launch
+        found = {a.target: ranges.get((launch.index, a.target)) for a in launch.tensors if a.target}
+        label = self.situation.view.label
+        return [f"{label(n)} holds {r.minimum} to {r.maximum}" for n, r in found.items() if r is not None]
 
     def _generated(self) -> Blame | None:
         """Generated addresses are right for the compiled sizes: the tensor is not what was compiled for."""

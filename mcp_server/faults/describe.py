@@ -55,6 +55,8 @@ def _missed(missed: MissedArgument | None) -> str:
     what = f"{missed.parameter} ({missed.label}{shape})"
     if missed.side in ("before", "after"):
         index = f": index {missed.index}" if missed.index else ""
+        if not missed.certain:
+            return f"The nearest argument, {what}, is {missed.bytes_outside} bytes away."
         return f"It missed {what} by {missed.bytes_outside} bytes {missed.side} it{index}."
     if missed.side == "empty":
         return f"It went through {what}, which is empty."

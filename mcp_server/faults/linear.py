@@ -49,6 +49,7 @@ def _unknown(terms: Iterable[Term]) -> dict[Term, Fraction | None]:
 
 
 def plus(a: Sum, b: Sum, sign: int = 1) -> Sum:
+    """The sum, or with `sign` -1 the difference."""
     terms = dict(a.terms)
     for term, factor in b.terms.items():
         old = terms.get(term, Fraction(0))
@@ -129,7 +130,7 @@ class Reader:
                 found = self.resolve(name, node.lineno, depth + 1)
                 return found if found is not None else Sum({Term("other", name): Fraction(1)})
             case ast.BinOp(left=left, op=op, right=right):
-                return self._operation(op, self.read(left, depth + 1), self.read(right, depth + 1))
+                return self.operation(op, self.read(left, depth + 1), self.read(right, depth + 1))
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return plus(Sum(), self.read(operand, depth + 1), -1)
             case ast.Subscript(value=value):
@@ -142,7 +143,8 @@ class Reader:
                 return merge(self.read(body, depth + 1), self.read(orelse, depth + 1))
         return self._all(node, depth + 1)
 
-    def _operation(self, op: ast.operator, left: Sum, right: Sum) -> Sum:
+    def operation(self, op: ast.operator, left: Sum, right: Sum) -> Sum:
+        """Sums and products keep factors; every other operation makes them unknown."""
         match op:
             case ast.Add():
                 return plus(left, right)

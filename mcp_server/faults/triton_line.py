@@ -137,7 +137,7 @@ class _Scope:
         try:
             if isinstance(node, ast.AugAssign):
                 before = self._resolve(name, node.lineno, depth) or Sum({Term("other", name): None})
-                return self.reader._operation(node.op, before, self.reader.read(node.value, depth))
+                return self.reader.operation(node.op, before, self.reader.read(node.value, depth))
             if isinstance(node, ast.For):
                 return Sum({Term("other", name): None}, None)
             value = _value_for(name, node)
