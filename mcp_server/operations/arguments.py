@@ -13,7 +13,7 @@ InputsArgument = str | list[dict[str, Any]]
 PackagePath = Annotated[str, Field(description="AOTInductor .pt2 package.")]
 ExportedPath = Annotated[str, Field(description="torch.export.save'd .pt2 program.")]
 ModelName = Annotated[str, Field(description="Model in the package, default model.")]
-DeviceIndex = Annotated[int, Field(ge=-1, description="GPU to load on, default -1: as compiled.")]
+DeviceIndex = Annotated[int, Field(ge=-1, description="GPU, default -1: as compiled.")]
 Inputs = Annotated[
     InputsArgument,
     Field(
@@ -52,7 +52,7 @@ class WaitArguments(Arguments):
 class RunArguments(WaitArguments):
     """The surroundings in which something is run."""
 
-    cwd: Annotated[str, Field(description="Directory to run in; relative paths start here.")] = ""
+    cwd: Annotated[str, Field(description="Directory to run in; base of relative paths.")] = ""
     env: Annotated[dict[str, str], Field(description="Variables to set.")] = {}
     python: Annotated[str, Field(description="Interpreter with torch.")] = ""
     timeout_s: Annotated[
@@ -199,6 +199,18 @@ class DumpArguments(ModelArguments):
     stop_at_first_bad: Annotated[bool, Field(description="End at the first bad value, default false.")] = (
         False
     )
+
+
+class CompareArguments(WaitArguments):
+    """A package and the program that it was compiled from, the program alone, or a script."""
+
+    exported: ExportedPath = ""
+    package: PackagePath = ""
+    script: Annotated[str, Field(description="Or a Python file.")] = ""
+    inputs: Annotated[str, Field(description="File of torch.save'd tensors, or specs as JSON text.")] = ""
+    extra_imports: Annotated[list[str], Field(description="Files to import first.")] = []
+    python: Annotated[str, Field(description="Interpreter with torch.")] = ""
+    tolerance: Annotated[float, Field(gt=0, le=1000, description="Factor, 0-1000, default 1.")] = 1
 
 
 class JobArguments(Arguments):

@@ -107,6 +107,14 @@ async def trace_launches(context: Context, given: args.TraceArguments) -> Record
     )
 
 
+async def compare_with_eager(context: Context, given: args.CompareArguments) -> Record:
+    from mcp_server.operations.workload import compared_model
+    from mcp_server.steps.compare_with_eager import compare_with_eager as step
+
+    workload, exported = compared_model(given, Path.cwd())
+    return await step(context, workload, exported, tolerance=given.tolerance)
+
+
 async def locate_fault(context: Context, given: args.LocateArguments) -> Record:
     from mcp_server.operations.workload import called_package
     from mcp_server.steps.locate_fault import locate_fault as step

@@ -170,6 +170,21 @@ TRACE_LAUNCHES = Operation(
     examples=("aoti-debug trace-launches model.pt2 --inputs batch.pt",),
 )
 
+COMPARE_WITH_EAGER = Operation(
+    name="compare_with_eager",
+    title="Compare with eager",
+    description=joined(
+        """
+        Finds the first launch of a package that departs from its exported program in eager mode by more
+        than rounding. Use for wrong numbers without an error. 5-60 s. Next: inspect_package.
+        """
+    ),
+    arguments=args.CompareArguments,
+    hints=RUNS_USER_CODE,
+    call=calls.compare_with_eager,
+    examples=("aoti-debug compare-with-eager --package model.pt2 --exported program.pt2 --inputs batch.pt",),
+)
+
 OPERATIONS: tuple[Operation, ...] = (
     DIAGNOSE,
     EXPLAIN_ERROR,
@@ -179,5 +194,6 @@ OPERATIONS: tuple[Operation, ...] = (
     DUMP_KERNEL_IO,
     LOCATE_FAULT,
     TRACE_LAUNCHES,
+    COMPARE_WITH_EAGER,
     COMPILE_WITH_FLAGS,
 )

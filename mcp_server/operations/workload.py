@@ -17,6 +17,7 @@ from mcp_server.model import (
 from mcp_server.operations.arguments import (
     CallArguments,
     CheckArguments,
+    CompareArguments,
     CompileArguments,
     DumpArguments,
     RunArguments,
@@ -77,6 +78,24 @@ def exported_program(arguments: CompileArguments, base: Path) -> ExportedWorkloa
         extra_imports=arguments.extra_imports,
         **_surroundings(arguments, cwd),
     )
+
+
+def compared_model(
+    arguments: CompareArguments, base: Path
+) -> tuple[PackageWorkload | ExportedWorkload | ScriptWorkload, Path | None]:
+    """What to compare, and the exported program of a package. Raises ProblemError."""
+    shared: dict[str, Any] = {"python": interpreter(arguments.python, base), "cwd": base}
+    if arguments.script:
+        if arguments.package or arguments.exported or arguments.inputs or arguments.extra_imports:
+            raise ProblemError("a script brings its own model and inputs", allowed="script alone")
+        return ScriptWorkload(script=file("script", arguments.script, base), **shared), None
+    if not arguments.exported:
+        raise ProblemError("nothing to compare with", allowed="exported, package and exported, or script")
+    exported = exported_file(arguments.exported, base)
+    shared.update(inputs=inputs_of(arguments.inputs, base), extra_imports=arguments.extra_imports)
+    if not arguments.package:
+        return ExportedWorkload(exported=exported, **shared), None
+    return PackageWorkload(package=package_file(arguments.package, base), **shared), exported
 
 
 def chosen_kinds(arguments: WorkloadArguments) -> list[str]:

@@ -11,7 +11,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import Artifact, ExportedWorkload, PackageWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.wrapper import read_wrapper
-from mcp_server.steps.compile_with_flags import compile_with_flags
+from mcp_server.steps.compiled import compiled_package
 from mcp_server.steps.context import Context
 from mcp_server.steps.failure import read_failure
 from mcp_server.steps.first_bad import Model, find_first_bad
@@ -91,17 +91,7 @@ async def _compiled(
     flags: dict[str, object] = {} if level is None else {FLAG: level}
     if level == "2" and choice.kernels:
         flags[FILTER] = ",".join(choice.kernels)
-    # Not as a flag: torch 2.8, which has no provenance, would be refused for it.
-    traced = workload.model_copy(update={"env": {"INDUCTOR_PROVENANCE": "1", **workload.env}})
-    made = await compile_with_flags(context, traced, flags)
-    if made.package is None:
-        raise ProblemError(
-            "the exported program does not compile",
-            value=made.failure.text if made.failure else "",
-            next_call="compile_with_flags, or diagnose",
-        )
-    shared = workload.model_dump(include={"env", "python", "cwd", "timeout_s", "extra_imports"})
-    return PackageWorkload(package=made.package.path, inputs=workload.inputs, **shared)
+    return await compiled_package(context, workload, flags)
 
 
 def _result(

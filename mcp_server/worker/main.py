@@ -24,6 +24,7 @@ OPERATIONS = {
     "compile": "compile",
     "eager": "eager",
     "compare": "compare",
+    "beside": "beside",
     "interpret": "interpret",
     "replay": "replay",
     "index_values": "index_values",

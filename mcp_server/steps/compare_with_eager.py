@@ -1,0 +1,202 @@
+"""`compare_with_eager`: the first launch whose output departs from the exported program in eager mode."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from mcp_server.errors import ProblemError
+from mcp_server.instrument.build import instrument
+from mcp_server.instrument.types import Options
+from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
+from mcp_server.package.archive import open_package
+from mcp_server.package.wrapper import read_wrapper
+from mcp_server.steps.capture import capture
+from mcp_server.steps.compiled import compiled_package
+from mcp_server.steps.context import Context, WorkerRun
+from mcp_server.steps.eager_departure import Judge, Nodes, read_launches, read_outputs
+from mcp_server.steps.eager_records import ComparedWithEager, LaunchCompared, Status
+from mcp_server.steps.eager_verdict import Repeats, conclude, find_departure
+from mcp_server.steps.failure import read_failure
+from mcp_server.steps.first_bad import Model
+from mcp_server.steps.leases import gpus_of
+from mcp_server.steps.probe_backend import unset_arguments
+
+SHOWN = 24
+_LAUNCHES = TypeAdapter(list[LaunchCompared])
+_ORDER: tuple[Status, ...] = ("departs", "partial", "unmatched", "matches")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A package with inputs, and the exported program that it was compiled from."""
+
+    workload: PackageWorkload
+    exported: Path
+
+
+async def compare_with_eager(
+    context: Context,
+    workload: PackageWorkload | ExportedWorkload | ScriptWorkload,
+    exported: Path | None = None,
+    *,
+    tolerance: float = 1.0,
+    shown: int = SHOWN,
+) -> ComparedWithEager:
+    """Run both on the same inputs; hold every launch and every output against the program's own nodes.
+
+    A package needs `exported`, the program that it was compiled from; an exported program is compiled here; a
+    script is run once and its suspect call taken. Without inputs the program's example inputs are used.
+    `tolerance` multiplies the tolerance (see `worker/closeness.py`). Repeats tell differences between runs
+    from departures, and a run with unset memory filled tells reads of it. A run that fails is a result.
+    Raises ProblemError for a missing program, and for a script that makes no call of a package it compiled.
+    """
+    if not 0 < tolerance <= 1e6:
+        raise ProblemError("tolerance is out of range", value=tolerance, allowed="above 0, up to 1e6")
+    pair = await _pair(context, workload, exported)
+    package = open_package(pair.workload.package, pair.workload.model_name)
+    model = Model(package, read_wrapper(package.wrapper_text, package.kernel_text))
+    nodes = Nodes(model)
+    done, notes = await _beside(context, pair, model, nodes, tolerance)
+    return _result(context, done, model, nodes, notes, shown)
+
+
+async def _pair(
+    context: Context, workload: PackageWorkload | ExportedWorkload | ScriptWorkload, exported: Path | None
+) -> Pair:
+    if isinstance(workload, ScriptWorkload):
+        return await _captured(context, workload)
+    if isinstance(workload, ExportedWorkload):
+        return Pair(await compiled_package(context, workload, {}), workload.exported)
+    if exported is None:
+        raise ProblemError(
+            "comparing a package needs the exported program that it was compiled from",
+            allowed="exported=a .pt2 of torch.export.save, or script=the program that compiles and calls it",
+        )
+    return Pair(workload, exported)
+
+
+async def _captured(context: Context, workload: ScriptWorkload) -> Pair:
+    """The suspect call of a script with its program, as the capture kept them."""
+    seen = await capture(context, workload, env={"INDUCTOR_PROVENANCE": "1", **workload.env})
+    call = seen.suspect
+    load = seen.load_of(call) if call is not None else None
+    compiled = seen.compile_of(load) if load is not None else None
+    if call is None or call.file is None or load is None or compiled is None or compiled.exported is None:
+        raise ProblemError(
+            "the script makes no call of a package that it compiled itself, or it was not kept",
+            value=str(workload.script),
+            allowed="package and exported, saved by the script",
+        )
+    shared = workload.model_dump(include={"env", "python", "cwd", "timeout_s"})
+    found = PackageWorkload(package=load.copy_path or load.package, inputs=call.file, **shared)
+    return Pair(found.model_copy(update=_options(load.options)), compiled.exported)
+
+
+def _options(options: dict[str, Any]) -> dict[str, Any]:
+    """How the script loaded it, as far as a package workload says."""
+    return {name: options[name] for name in ("model_name", "device_index") if name in options}
+
+
+async def _beside(
+    context: Context, pair: Pair, model: Model, nodes: Nodes, tolerance: float
+) -> tuple[WorkerRun, list[str]]:
+    """The worker's comparison; without probes, of outputs only, when the package cannot be rebuilt."""
+    workload = pair.workload
+    python = context.python_for(workload)
+    request: dict[str, object] = {
+        "exported": pair.exported,
+        "inputs": workload.inputs,
+        "package": workload.package,
+        "model_name": workload.model_name,
+        "device_index": workload.device_index,
+        "extra_imports": workload.extra_imports,
+        "factor": tolerance,
+    }
+    env, notes = dict(workload.env), list[str]()
+    try:
+        rebuilt = await instrument(workload.package, Options(), context, python=python)
+        request.update(package=rebuilt.package, nodes=nodes.of, unset=_fillable(model))
+        env.update({"LD_PRELOAD": " ".join(rebuilt.preload)} if rebuilt.preload else {})
+        notes += _without_nodes(nodes)
+        notes += [f"launch {s.launch} ({s.kernel}) has no probes: {s.reason}" for s in rebuilt.skipped]
+    except ProblemError as problem:
+        request.update(probes=False)
+        notes.append(f"only outputs were compared, the package cannot be rebuilt with probes: {problem}")
+    done = await context.worker(
+        "beside",
+        request,
+        env=env,
+        python=python,
+        cwd=workload.cwd,
+        timeout_s=workload.timeout_s,
+        gpus=gpus_of(model.package.device_type, workload.device_index),
+    )
+    context.cost.runs += len(done.all("calling"))
+    return done, notes
+
+
+def _fillable(model: Model) -> dict[int, list[str]]:
+    """Unset memory by launch, outside of branches and loops: in them a name may stand for other memory."""
+    straight = {launch.index for launch in model.wrapper.launches if not launch.context}
+    return {launch: names for launch, names in unset_arguments(model).items() if launch in straight}
+
+
+def _without_nodes(nodes: Nodes) -> list[str]:
+    if nodes.of:
+        return []
+    return [
+        "the package does not say which nodes its launches come from (compile with INDUCTOR_PROVENANCE=1, "
+        "torch >= 2.9): a launch is matched by its values alone, and none can be said to depart"
+    ]
+
+
+def _result(
+    context: Context, done: WorkerRun, model: Model, nodes: Nodes, notes: list[str], shown: int
+) -> ComparedWithEager:
+    outputs = read_outputs(done.all("output"))
+    repeats = Repeats(done)
+    judge = Judge(read_launches(done.all("beside"), nodes), model, nodes)
+    first = find_departure(judge, outputs, repeats)
+    launches = judge.settled(departed=first is not None)
+    ranked = sorted(launches, key=lambda row: _ORDER.index(row.status))
+    outcome, summary = conclude(done, outputs, first, repeats)
+    return ComparedWithEager(
+        outcome=outcome,
+        summary=summary,
+        first=first,
+        outputs=outputs,
+        deterministic=repeats.same("first", "second"),
+        varies_from=repeats.change("first", "second"),
+        reads_unset=repeats.reads_unset,
+        unset_from=repeats.change("first", "filled") if repeats.reads_unset else None,
+        counts=dict(Counter(row.status for row in launches)),
+        launches=ranked[:shown],
+        left_out=max(0, len(launches) - shown),
+        notes=[*notes, *_told(done)],
+        failure=read_failure(done.finished),
+        json_file=_write(context, done.directory / "launches.json", launches),
+        log=context.artifact(done.finished.output, "output of the runs"),
+        cost=context.cost.cost(),
+    )
+
+
+def _told(done: WorkerRun) -> list[str]:
+    """What the worker could not do."""
+    notes = [
+        f"the exported program's own guard refuses these inputs: {e['text']}"
+        for e in done.all("guard_failed")[:1]
+    ]
+    notes += [f"no float64 reference: {event['text']}" for event in done.all("no_float64")]
+    left = sum(event["left_out"] for event in done.all("running_float64"))
+    notes += [f"{left} eager values were not kept: too large"] if left else []
+    return notes + [f"the observer failed: {e['text'].splitlines()[-1]}" for e in done.all("observer_failed")]
+
+
+def _write(context: Context, path: Path, launches: list[LaunchCompared]) -> Any:
+    path.write_bytes(_LAUNCHES.dump_json(launches, indent=1))
+    return context.artifact(path, "every tensor that was compared")

@@ -1,0 +1,197 @@
+"""From the worker's comparisons to the first launch that departs from eager."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from mcp_server.package.launches import Launch
+from mcp_server.package.provenance import read_provenance
+from mcp_server.steps.context import Event
+from mcp_server.steps.eager_records import (
+    Agreement,
+    Changed,
+    Departure,
+    Difference,
+    Kind,
+    LaunchCompared,
+    OutputCompared,
+    Status,
+)
+from mcp_server.steps.first_bad import Model
+
+PRODUCTS = ("mm", "conv", "linear", "attention", "einsum")
+_DIFFERENCE = tuple(Difference.model_fields)
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Which nodes of the exported program each launch carries out, as the package's provenance tells."""
+
+    model: Model
+
+    @cached_property
+    def of(self) -> dict[int, list[str]]:
+        """By launch the nodes before Inductor's own passes; empty without INDUCTOR_PROVENANCE."""
+        return {launch.index: names for launch in self._launches if (names := self._names(launch))}
+
+    @cached_property
+    def completed(self) -> dict[str, int]:
+        """The launch at which a node's value is whole: the last one that carries it.
+
+        Not in branches and loops, whose launches carry the node of the whole branch or loop.
+        """
+        straight = {launch.index for launch in self._launches if not launch.context}
+        last = {name: launch for launch, names in sorted(self.of.items()) for name in names}
+        return {name: launch for name, launch in last.items() if launch in straight}
+
+    @property
+    def _launches(self) -> Sequence[Launch]:
+        return self.model.wrapper.launches
+
+    def _names(self, launch: Launch) -> list[str]:
+        return list(read_provenance(launch, self.model.package.kernel_information).pre_grad)
+
+
+def read_launches(events: Iterable[Event], nodes: Nodes) -> list[LaunchCompared]:
+    """The worker's `beside` events in the order of the call, each with its status."""
+    return [_launch(event, nodes) for event in events]
+
+
+def _launch(event: Event, nodes: Nodes) -> LaunchCompared:
+    closest = event["closest"]
+    status = _status(int(event["launch"]), closest, nodes)
+    return LaunchCompared(
+        launch=event["launch"],
+        sequence=event["sequence"],
+        kernel=event["kernel"],
+        argument=event["name"],
+        dtype=event["dtype"],
+        device=event["device"],
+        shape=event["shape"],
+        status=status,
+        within_tf32=bool(closest) and any(one["within_tf32"] for one in closest),
+        **(difference(closest[0]) if closest else {}),
+    )
+
+
+def _status(launch: int, closest: Sequence[Mapping[str, Any]], nodes: Nodes) -> Status:
+    if not closest:
+        return "unmatched"
+    if closest[0]["within"]:
+        return "matches"
+    if not nodes.of:  # every node of that shape was tried: none may be meant
+        return "unmatched"
+    whole = any(nodes.completed.get(one["node"]) == launch for one in closest)
+    return "departs" if whole else "partial"
+
+
+def difference(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `Difference` that the worker measured."""
+    known = {name: facts[name] for name in _DIFFERENCE if facts.get(name) is not None}
+    return {
+        name: _number(value) if name in ("error", "eager_error", "allowed") else value
+        for name, value in known.items()
+    }
+
+
+def _number(value: float | str) -> float:
+    """The report writes inf and nan as text."""
+    return float(value)
+
+
+def read_outputs(events: Iterable[Event]) -> list[OutputCompared]:
+    """The worker's `output` events."""
+    return [_output(event) for event in events]
+
+
+def _output(event: Event) -> OutputCompared:
+    if "within" not in event or event["dtypes"][0] != event["dtypes"][1]:
+        layouts = [f"{dtype} {shape}" for dtype, shape in zip(event["dtypes"], event["shapes"], strict=True)]
+        return OutputCompared(index=event["index"], agreement="layout", layouts=layouts, **difference(event))
+    agreement: Agreement = "equal" if event["equal"] else "rounding" if event["within"] else "departs"
+    return OutputCompared(index=event["index"], agreement=agreement, **difference(event))
+
+
+def first_change(one: Sequence[Event], other: Sequence[Event]) -> Changed | None:
+    """The first tensor whose checksum differs between two runs."""
+    known = {(event["sequence"], event["name"]): event["checksum"] for event in one}
+    for event in other:
+        if known.get((event["sequence"], event["name"]), event["checksum"]) != event["checksum"]:
+            return Changed(launch=event["launch"], kernel=event["kernel"], argument=event["name"])
+    return None
+
+
+class Judge:
+    """Finds the departure among the launches of one call, by the package's dataflow."""
+
+    def __init__(self, launches: Sequence[LaunchCompared], model: Model, nodes: Nodes) -> None:
+        self.launches = launches
+        self.model = model
+        self.nodes = nodes
+        self.matching = {row.launch for row in launches if row.status == "matches"}
+
+    def first(self) -> LaunchCompared | None:
+        """The first tensor that departs and that no matching launch was computed from."""
+        return next(
+            (row for row in self.launches if row.status == "departs" and not self._excused(row)), None
+        )
+
+    def _excused(self, row: LaunchCompared) -> bool:
+        """A later launch that matches was computed from it: it holds what it should, only no node's value."""
+        reached = self.model.flow.forward([row.argument], row.launch).launches
+        return any(launch > row.launch and launch in self.matching for launch in reached)
+
+    def settled(self, departed: bool) -> list[LaunchCompared]:
+        """The launches; `departs` is left where an output is wrong and no matching launch speaks against."""
+        return [self._settled(row, departed) for row in self.launches]
+
+    def _settled(self, row: LaunchCompared, departed: bool) -> LaunchCompared:
+        if row.status != "departs" or (departed and not self._excused(row)):
+            return row
+        return row.model_copy(update={"status": "partial"})
+
+    def suspects(self, row: LaunchCompared) -> list[int]:
+        """Launches behind `row` of which nothing is known to be right."""
+        behind = [n for n in self.model.flow.backward_from(row.launch).launches if n < row.launch]
+        proven = {n for n in behind if n in self.matching}
+        excused = {r.launch for r in self.launches if r.launch in behind and self._excused(r)}
+        return [n for n in behind if n not in proven | excused]
+
+    def departure(self, row: LaunchCompared, kind: Kind) -> Departure:
+        suspects = self.suspects(row)
+        return Departure(
+            kind=kind,
+            launch=row.launch,
+            kernel=row.kernel,
+            argument=row.argument,
+            difference=Difference(**row.model_dump(include=set(_DIFFERENCE))),
+            suspects=suspects,
+            locations=self.model.locations(row.launch),
+            summary=_summary(row, suspects, kind),
+        )
+
+    def multiplies(self, row: LaunchCompared | None) -> bool:
+        """Whether matrix products are behind a launch, or anywhere when no launch is given."""
+        wrapper = self.model.wrapper
+        behind = self.model.flow.backward_from(row.launch).launches if row else range(len(wrapper.launches))
+        names = [name for n in behind for name in (wrapper.launches[n].kernel, *self.nodes.of.get(n, ()))]
+        return any(word in name for name in names for word in PRODUCTS)
+
+
+def _summary(row: LaunchCompared, suspects: Sequence[int], kind: Kind) -> str:
+    where = f"launch {row.launch}, {row.kernel}, is the first to depart from eager: {row.argument}"
+    values = f", {row.values[1]} for {row.values[0]} at {row.first}" if row.values else ""
+    before = f"; it may begin in launch {', '.join(map(str, suspects))}, not matched" if suspects else ""
+    return f"{where} against {row.node}{values} ({row.beyond} of {row.elements} elements){_why(kind)}{before}"
+
+
+def _why(kind: Kind) -> str:
+    return {
+        "error": "",
+        "tf32": "; as much as TF32 products explain",
+        "nondeterministic": "; runs of this call differ from each other",
+        "uninitialised": "; it depends on memory that nothing wrote",
+    }[kind]

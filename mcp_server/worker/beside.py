@@ -1,0 +1,188 @@
+"""`beside`: an instrumented package launch by launch beside the exported program in eager mode."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+import torch
+from torch.utils import _pytree
+
+from .calling import call
+from .closeness import Expected, measure
+from .eager_values import expectations
+from .exported import arguments, load_exported
+from .failures import Refused
+from .imports import import_all
+from .loading import load
+from .probes import AFTER, ROLES, Event, find_libraries, mapped_files, tensor_of
+from .probes import arguments as probe_arguments
+from .report import Report
+from .tensors import checksum
+
+KEPT_BYTES = 2 << 30  # of eager values, and as much again of float64 ones
+CLOSEST = 3  # nodes told for a tensor that none fits
+
+
+def operate(request: dict[str, Any], report: Report) -> None:
+    """Event `beside` for each tensor that a launch writes, `output` for each output, `rerun` for repeats.
+
+    Request: `package` (instrumented unless `probes` is false), `exported`, `inputs`, `factor` of the
+    tolerance; `nodes`: {launch: names of the nodes that it may hold}, without which every node is tried;
+    `unset`: {launch: names of tensors that nothing has written before it}.
+
+    The package runs four times, each time loaded afresh: for the comparison, twice more as it is, and with
+    the unset tensors filled before their first launch, so that reads of memory that nothing wrote show.
+    """
+    import_all(list(request.get("extra_imports", ())), report)
+    program = load_exported(request, report)
+    report.event("reading_inputs")
+    leaves = _pytree.tree_leaves(arguments(program, request))
+    nodes = {int(launch): names for launch, names in (request.get("nodes") or {}).items()}
+    wanted = frozenset(name for names in nodes.values() for name in names) if nodes else None
+    expected, eager, exact = expectations(program.module(), leaves, wanted, KEPT_BYTES, report)
+    bench = Bench(request, leaves, report)
+    comparison = Comparison(expected, nodes, float(request.get("factor", 1.0)), report)
+    _outputs(bench.run("compared", comparison.take), eager, exact, comparison)
+    for kind in ("first", "second"):
+        bench.run(kind, Marks(kind, report).take)
+    unset = {int(launch): frozenset(names) for launch, names in (request.get("unset") or {}).items()}
+    bench.run("filled", Marks("filled", report, unset).take)
+
+
+class Bench:
+    """Runs the package, with a subscriber for its launches where it has probes."""
+
+    def __init__(self, request: dict[str, Any], leaves: list[Any], report: Report) -> None:
+        self.request = request
+        self.leaves = leaves
+        self.report = report
+        self.loaders: list[Any] = []  # kept: a library that is unloaded takes its probes with it
+
+    def run(self, kind: str, take: Callable[[Event], bool]) -> list[torch.Tensor]:
+        """The outputs of one call of a fresh load: one package may keep state from call to call."""
+        before = mapped_files()
+        loader = load(self.request, self.report)
+        self.loaders.append(loader)
+        libraries = find_libraries(before) if self.request.get("probes", True) else []
+        if self.request.get("probes", True) and not libraries:
+            raise Refused("the package is not instrumented", self.request["package"])
+        for library in libraries:
+            library.subscribe(take)
+        flat = [leaf.clone() for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
+        result = call(lambda: loader.run(flat), len(self.loaders) - 1, self.report)
+        for library in libraries:
+            library.unsubscribe()
+            if library.failure:
+                self.report.event("observer_failed", text=library.failure[-4000:])
+        tensors = _tensors(result)
+        self.report.event("outputs", run=kind, checksums=[checksum(tensor) for tensor in tensors])
+        return tensors
+
+
+class Comparison:
+    """Holds what each launch writes against the eager values of its nodes."""
+
+    def __init__(
+        self, expected: dict[str, list[Expected]], nodes: dict[int, list[str]], factor: float, report: Report
+    ) -> None:
+        self.expected = expected
+        self.nodes = nodes
+        self.factor = factor
+        self.report = report
+
+    def take(self, event: Event) -> bool:
+        for facts, tensor in written(event):
+            self.report.event("beside", **facts, **self.compare(tensor, self._candidates(int(event.launch))))
+        return False
+
+    def compare(self, tensor: torch.Tensor, candidates: list[Expected]) -> dict[str, Any]:
+        """The closest values of the same shape, the best first; of another shape only one that fits."""
+        alike = [one for one in candidates if _squeezed(one.eager) == _squeezed(tensor)]
+        found = sorted((self._measured(tensor, one) for one in alike), key=_distance)
+        if not (found and found[0]["within"]):
+            others = [one for one in candidates if one not in alike and one.eager.numel() == tensor.numel()]
+            fitting = [facts for one in others if (facts := self._measured(tensor, one))["within"]]
+            found = fitting[:1] + found
+        shape = list(tensor.shape)
+        dtype = str(tensor.dtype).replace("torch.", "")
+        return {"shape": shape, "dtype": dtype, "device": tensor.device.type, "closest": found[:CLOSEST]}
+
+    def _candidates(self, launch: int) -> list[Expected]:
+        names = self.nodes.get(launch, ()) if self.nodes else self.expected
+        return [one for name in names for one in self.expected.get(name, ())]
+
+    def _measured(self, tensor: torch.Tensor, one: Expected) -> dict[str, Any]:
+        return measure(tensor, one, self.factor)
+
+
+class Marks:
+    """Tells a checksum of all that is written; with `unset`, fills that memory before its first launch."""
+
+    def __init__(self, kind: str, report: Report, unset: Optional[dict[int, frozenset[str]]] = None) -> None:
+        self.kind = kind
+        self.report = report
+        self.unset = unset or {}
+
+    def take(self, event: Event) -> bool:
+        if event.phase != AFTER:
+            self._fill(event)
+        for facts, tensor in written(event):
+            self.report.event("rerun", run=self.kind, **facts, checksum=checksum(tensor))
+        return False
+
+    def _fill(self, event: Event) -> None:
+        names = self.unset.get(int(event.launch), frozenset())
+        for argument in probe_arguments(event):
+            tensor = tensor_of(argument) if argument.name.decode() in names else None
+            if tensor is not None and tensor.is_floating_point():
+                tensor.fill_(float("nan"))
+
+
+def written(event: Event) -> "list[tuple[dict[str, Any], torch.Tensor]]":
+    """What a launch wrote, after it, with where that is."""
+    found = []
+    for argument in probe_arguments(event) if event.phase == AFTER else ():
+        tensor = tensor_of(argument) if ROLES.get(argument.role) != "read" else None
+        if tensor is not None and tensor.layout is torch.strided:
+            _synchronize(tensor)
+            facts = {
+                "launch": int(event.launch),
+                "sequence": int(event.sequence),
+                "kernel": event.kernel.decode(),
+                "name": argument.name.decode(),
+            }
+            found.append((facts, tensor))
+    return found
+
+
+def _outputs(got: list[torch.Tensor], eager: Any, exact: Any, comparison: Comparison) -> None:
+    """Compare the outputs of the whole program."""
+    wanted, precise = _tensors(eager), _tensors(exact)
+    report = comparison.report
+    report.event("counted_outputs", package=len(got), eager=len(wanted))
+    for place, (have, want) in enumerate(zip(got, wanted)):
+        other = precise[place] if len(precise) == len(wanted) else None
+        shapes = [list(want.shape), list(have.shape)]
+        facts = {"index": place, "shapes": shapes, "dtypes": [str(want.dtype), str(have.dtype)]}
+        if have.shape == want.shape:
+            terms = max((one.terms for ones in comparison.expected.values() for one in ones), default=1.0)
+            expected = Expected("output {}".format(place), want, other, terms)
+            facts.update(measure(have, expected, comparison.factor))
+        report.event("output", **facts)
+
+
+def _distance(facts: dict[str, Any]) -> float:
+    return float(facts.get("excess", facts["error"]))
+
+
+def _squeezed(tensor: torch.Tensor) -> list[int]:
+    return [size for size in tensor.shape if size != 1]
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _synchronize(tensor: torch.Tensor) -> None:
+    if tensor.is_cuda:
+        torch.cuda.synchronize(tensor.device)

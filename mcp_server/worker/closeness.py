@@ -1,0 +1,110 @@
+"""How far a tensor is from the eager one, held against what rounding explains.
+
+The tolerance of an element x of a result that sums K products is
+    factor * 16 * eps * sqrt(K) * (|x| + rms(x)) + 4 * (largest error of eager itself)
+with eps of the coarser of the two dtypes. The second term comes from the float64 reference and grows with the
+depth of the program as rounding does; it is 0 where there is no reference. Whole numbers must be equal.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import torch
+
+from .values import unravel
+
+ROUNDINGS = 16.0
+EAGER_ERRORS = 4.0
+TF32_EPS = 2.0**-10  # 10 bits of mantissa in the products of float32 matrices
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """What eager computed for one node: `exact` is the float64 reference, `terms` the products in a sum."""
+
+    node: str
+    eager: torch.Tensor
+    exact: Optional[torch.Tensor]
+    terms: float
+
+
+def measure(got: torch.Tensor, want: Expected, factor: float) -> dict[str, Any]:
+    """Errors against the reference, whether they are within the tolerance, and the first element beyond it.
+
+    Both tensors have the same number of elements; they are compared in logical order. `excess` is the largest
+    error in units of its tolerance: at most 1 when all is `within`. `within_tf32` takes the eps of TF32.
+    """
+    actual, eager = _wide(got), _wide(want.eager)
+    reference = _wide(want.exact) if want.exact is not None else eager
+    if not (want.eager.is_floating_point() or want.eager.is_complex()):
+        return _exactly(actual, eager, want)
+    own = _error(eager, reference)
+    error = _error(actual, reference)
+    eps = max(_eps(got.dtype), _eps(want.eager.dtype))
+    allowed = _allowed(reference, own, eps * factor, want.terms)
+    ratio = _ratio(error, allowed)
+    coarse = _ratio(error, _allowed(reference, own, TF32_EPS * factor, want.terms))
+    return {
+        **_told(actual, eager, ratio > 1, want),
+        "error": _largest(error),
+        "eager_error": _largest(own) if want.exact is not None else None,
+        "allowed": _largest(allowed),
+        "excess": _largest(ratio),
+        "within": not bool((ratio > 1).any()),
+        "within_tf32": not bool((coarse > 1).any()),
+        "equal": bool(torch.equal(got.reshape(-1), want.eager.reshape(-1).to(got.dtype))),
+    }
+
+
+def _exactly(actual: torch.Tensor, eager: torch.Tensor, want: Expected) -> dict[str, Any]:
+    same = not bool((actual != eager).any())
+    error = float((actual - eager).abs().max()) if actual.numel() else 0.0
+    told = _told(actual, eager, actual != eager, want)
+    return {**told, "error": error, "within": same, "within_tf32": same, "equal": same, "allowed": 0.0}
+
+
+def _told(actual: torch.Tensor, eager: torch.Tensor, beyond: torch.Tensor, want: Expected) -> dict[str, Any]:
+    """The node, and the first element that is beyond the tolerance, with both values."""
+    found: dict[str, Any] = {"node": want.node, "elements": actual.numel(), "beyond": int(beyond.sum())}
+    if found["beyond"]:
+        place = int(beyond.to(torch.uint8).argmax())
+        found["first"] = unravel(place, tuple(want.eager.shape))
+        found["values"] = [str(eager[place].item()), str(actual[place].item())]
+    return found
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    flat = tensor.detach().reshape(-1)
+    if flat.is_complex():
+        return flat.to(torch.complex128)
+    return flat.to(torch.float64) if flat.is_floating_point() else flat.to(torch.int64)
+
+
+def _eps(dtype: torch.dtype) -> float:
+    return float(torch.finfo(dtype).eps) if dtype.is_floating_point or dtype.is_complex else 0.0
+
+
+def _error(value: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """Absolute differences; equal infinities and NaN in both differ by nothing, NaN in one by infinity."""
+    difference = (value - reference).abs()
+    same = (value == reference) | (torch.isnan(value) & torch.isnan(reference))
+    return torch.where(same, 0.0, torch.where(torch.isnan(difference), math.inf, difference))
+
+
+def _allowed(reference: torch.Tensor, own: torch.Tensor, eps: float, terms: float) -> torch.Tensor:
+    size = torch.nan_to_num(reference.abs(), nan=0.0, posinf=0.0)
+    rms = float((size * size).mean().sqrt()) if size.numel() else 0.0
+    finite = own[torch.isfinite(own)]
+    eager = float(finite.max()) if finite.numel() else 0.0
+    return ROUNDINGS * eps * math.sqrt(max(terms, 1.0)) * (size + rms) + EAGER_ERRORS * eager
+
+
+def _ratio(error: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    return torch.where(error == 0, 0.0, error / allowed.clamp(min=1e-300))
+
+
+def _largest(values: torch.Tensor) -> float:
+    return float(values.max()) if values.numel() else 0.0
