@@ -109,20 +109,22 @@ async def _sanitized(context: Context, target: Target, name: str) -> Found:
     if target.rebuilt is None:
         raise ProblemError(f"the package cannot be rebuilt: {target.why_not}")
     run = await run_target(context, target, name, env=cpu_fault.SANITIZER_ENV)
-    return Found(run, cpu_fault.read_accesses(run.done.finished.output))
+    return Found(run, cpu_fault.read_accesses(run.done.finished.output) or _died(run))
+
+
+def _died(run: FaultRun) -> list[Access]:
+    """The launch during which the process ended, when nothing else tells of it."""
+    journal = run.evidence.journal
+    if journal is None or journal.ending.how != "died":
+        return []
+    return [Access("native", "signal", run.done.finished.signal or "the process ended during the launch")]
 
 
 async def run_native(context: Context, target: Target) -> Found:
     """The stack of the crash by gdb, and the index assertion that was printed."""
     prefix = cpu_fault.gdb_prefix()
     run = await run_target(context, target, "native", env={"OMP_NUM_THREADS": "1"}, prefix=prefix)
-    found = cpu_fault.read_accesses(run.done.finished.output)
-    journal = run.evidence.journal
-    died = journal is not None and journal.ending.how == "died"
-    if not found and died:
-        found = [
-            Access("native", "signal", run.done.finished.signal or "the process ended during the launch")
-        ]
+    found = cpu_fault.read_accesses(run.done.finished.output) or _died(run)
     return Found(run, found, None, "gdb" if prefix else "no gdb on PATH")
 
 
