@@ -74,7 +74,11 @@ def _compile(name: str, directory: Path, compiler: str) -> None:
 def static_compiler(directory: Path) -> str:
     """A script that is g++ with a static C++ runtime, as some toolchains are by default."""
     script = directory / "static-g++"
-    script.write_text(f'#!/bin/sh\nexec {plain_compiler()} "$@" -static-libstdc++\n')
+    # Only links get the option: with it g++ would link a precompiled header too.
+    script.write_text(
+        f'#!/bin/sh\ncase " $* " in *" -shared "*) set -- "$@" -static-libstdc++ ;; esac\n'
+        f'exec {plain_compiler()} "$@"\n'
+    )
     script.chmod(0o755)
     return str(script)
 

@@ -95,7 +95,9 @@ def test_a_device_fault_is_put_on_the_launch_that_caused_it(
     kernel, and only the last is guilty."""
     seen = traced(packages[name], inputs, context, cache)
     assert seen.how == "fault" and seen.last is not None and seen.last.kernel == kernel
-    assert seen.last.state == "fault" and "illegal" in seen.summary.lower()
+    # The same bug reads as an illegal access or as a wrong address space, from run to run.
+    assert seen.last.state == "fault"
+    assert any(text in seen.summary for text in ("illegal memory access", "address space"))
     same = [row.launch for row in seen.launches if row.kernel == kernel]
     assert seen.last.launch == max(same)
 
