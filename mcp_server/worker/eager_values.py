@@ -111,9 +111,8 @@ def expectations(
     """
     report.event("running_eager")
     eager = Recorder(module, wanted, cap, report)
-    with torch.no_grad():
-        result = eager.run(*_copied(leaves), enable_io_processing=False)
-        again = Recorder(module, frozenset(), 0, report).run(*_copied(leaves), enable_io_processing=False)
+    result = _run(eager, leaves)
+    again = _run(Recorder(module, frozenset(), 0, report), leaves)
     report.event("eager_again", same=_marks(result) == _marks(again))
     report.event("running_float64", nodes=len(eager.kept), left_out=eager.left_out)
     exact = ExactRecorder(module, wanted, cap, report)
@@ -121,10 +120,19 @@ def expectations(
     return _joined(eager.kept, exact.kept), result, precise
 
 
+def _run(recorder: Recorder, leaves: list[Any]) -> Any:
+    """One run on copies of the inputs; buffers that the program changes are put back."""
+    buffers = [(buffer, buffer.clone()) for buffer in recorder.module.buffers()]
+    with torch.no_grad():
+        outputs = _copied(recorder.run(*_copied(leaves), enable_io_processing=False))
+        for buffer, value in buffers:
+            buffer.copy_(value)
+    return outputs
+
+
 def _tried(exact: ExactRecorder, leaves: list[Any], report: Report) -> Any:
     try:
-        with torch.no_grad():
-            return exact.run(*[_widened(leaf) for leaf in _copied(leaves)], enable_io_processing=False)
+        return _run(exact, [_widened(leaf) for leaf in leaves])
     except Exception as error:
         report.event("no_float64", text="{}: {}".format(type(error).__name__, error)[:500])
         return None
@@ -179,9 +187,9 @@ def _widened(value: Any) -> Any:
     return value.to(torch.float64) if value.is_floating_point() else value
 
 
-def _copied(leaves: list[Any]) -> list[Any]:
-    """A program may change its inputs in place."""
-    return [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+def _copied(tree: Any) -> Any:
+    """The same with tensors of its own."""
+    return _pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, tree)
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

@@ -1,0 +1,87 @@
+"""The tolerance: rounding in any order is within it, an error is not, and TF32 is told from both."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcp_server.worker.closeness import Expected, measure
+
+INF, NAN = math.inf, math.nan
+
+
+def product(seed: int, terms: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, Expected]:
+    """Two factors and what eager makes of them, with its float64 reference."""
+    generator = torch.Generator().manual_seed(seed)
+    left = torch.randn(4, terms, generator=generator).to(dtype)
+    right = torch.randn(terms, 4, generator=generator).to(dtype)
+    exact = left.double() @ right.double()
+    return left, right, Expected("mm", left @ right, exact, float(terms))
+
+
+def in_pieces(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """The same product summed one term after another, which rounds most."""
+    total = torch.zeros(left.shape[0], right.shape[1], dtype=left.dtype)
+    for k in range(left.shape[1]):
+        total = total + left[:, k : k + 1] * right[k : k + 1]
+    return total
+
+
+def tf32(tensor: torch.Tensor) -> torch.Tensor:
+    """Floats cut to 10 bits of mantissa."""
+    return (tensor.view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 10_000), st.integers(1, 300), st.sampled_from([torch.float32, torch.bfloat16]))
+def test_the_order_of_a_sum_is_rounding(seed: int, terms: int, dtype: torch.dtype) -> None:
+    """A product summed in another order is within the tolerance, for any length and dtype."""
+    left, right, want = product(seed, terms, dtype)
+    assert measure(in_pieces(left, right), want, 1.0)["within"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 10_000), st.integers(16, 300))
+def test_one_wrong_term_is_an_error(seed: int, terms: int) -> None:
+    """A factor that is off by a tenth departs, and TF32 does not explain it."""
+    left, right, want = product(seed, terms, torch.float32)
+    spoiled = left.clone()
+    spoiled[1] += 0.1 * torch.where(spoiled[1] < 0, -1.0, 1.0)
+    found = measure(spoiled @ right, want, 1.0)
+    assert not found["within"] and found["first"][0] == 1 and found["beyond"] <= 4
+
+
+def test_tf32_products_are_told_apart() -> None:
+    """Factors cut to TF32 are beyond the tolerance of float32, and within that of TF32."""
+    left, right, want = product(3, 64, torch.float32)
+    found = measure(tf32(left) @ tf32(right), want, 1.0)
+    assert (found["within"], found["within_tf32"]) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted", "within"),
+    [(NAN, NAN, True), (INF, INF, True), (-INF, INF, False), (NAN, 1.0, False), (INF, 1.0, False)],
+)
+def test_nonfinite_values(value: float, wanted: float, within: bool) -> None:
+    """NaN and infinities agree with themselves only."""
+    eager = torch.tensor([1.0, wanted])
+    found = measure(torch.tensor([1.0, value]), Expected("n", eager, eager.double(), 1.0), 1.0)
+    assert found["within"] is within and found.get("first") == (None if within else [1])
+
+
+def test_whole_numbers_must_be_equal() -> None:
+    """One index that is off by one is told with its place and both values."""
+    want = Expected("argmax", torch.tensor([[3, 1], [2, 0]]), None, 1.0)
+    found = measure(torch.tensor([[3, 1], [1, 0]]), want, 1.0)
+    assert (found["within"], found["first"], found["values"]) == (False, [1, 0], ["2", "1"])
+
+
+def test_the_factor_widens_the_tolerance() -> None:
+    """What departs at 1 is within at 1000."""
+    want = Expected("n", torch.ones(4), torch.ones(4, dtype=torch.float64), 1.0)
+    off = torch.ones(4) + 1e-4
+    assert [measure(off, want, factor)["within"] for factor in (1.0, 1000.0)] == [False, True]
