@@ -169,7 +169,7 @@ def _generated() -> None:
             Gather,
             lambda: (rows_of(4096), torch.arange(4096) % 64),
             lambda: (rows_of(4096), (torch.arange(4096) % 64).to(torch.int32)),
-            Truth("fused", "arg", ("input",), 1),
+            Truth("fused", "", ("input",), 1),
             dynamic,
             ALL,
             NO_ASSERTS,

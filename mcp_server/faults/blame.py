@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mcp_server.faults.missed import extent
 from mcp_server.faults.records import AddressPart, Blame, MissedArgument
 from mcp_server.faults.situation import Situation
 from mcp_server.package.launches import Launch
@@ -25,7 +26,9 @@ class Judge:
     def blame(self) -> Blame:
         """The first rule that holds."""
         rules: tuple[Callable[[], Blame | None], ...] = (
+            self._unwritten,
             self._host,
+            self._misaligned,
             self._other_size,
             self._pointer,
             self._index,
@@ -38,6 +41,29 @@ class Judge:
             self._own,
         )
         return next(found for rule in rules if (found := rule()) is not None)
+
+    def _unwritten(self) -> Blame | None:
+        """initcheck: whoever was to write the memory that was read."""
+        if self.situation.access.kind != "uninitialised" or self.missed is None:
+            return None
+        maker = self._maker(self.missed.variable)
+        told = f"{self.missed.label} holds elements that nothing wrote"
+        if maker is None:
+            return self._party("unknown", self.missed.label, "wrong_output", None, [told], False)
+        kind = "op" if maker.kind in _OPS else "upstream_kernel"
+        return self._party(
+            kind, self._name(maker), "wrong_output", maker, [f"{told}; launch {maker.index} was to"]
+        )
+
+    def _misaligned(self) -> Blame | None:
+        """A tensor starts at a multiple of its element size: the kernel's own offset or cast is to blame."""
+        access = self.situation.access
+        if access.kind != "misaligned" or access.address is None or not access.size:
+            return None
+        off = access.address % access.size
+        reasons = [f"the address is {off} bytes off a multiple of {access.size}"]
+        reasons += [f"{p.parameter} = {p.maximum} goes into it" for p in self.parts if p.maximum is not None]
+        return self._kernel(reasons, sure=self.user)
 
     def _host(self) -> Blame | None:
         if self.missed is None or self.missed.side != "host":
@@ -295,17 +321,24 @@ class Judge:
             return self._input(part, [reason]).model_copy(update={"confidence": "possible"})
         return self._party("unknown", part.label, "index_out_of_bounds", None, [reason], False)
 
+    def _beyond_int32(self) -> bool:
+        tensor = self.situation.tensor(self.missed.parameter) if self.missed else None
+        return tensor is not None and extent(tensor).bytes // tensor.itemsize > 1 << 31
+
     def _own(self) -> Blame:
         """A kernel of the user whose inputs look good."""
         seen = [p for p in self.parts if p.beyond is False]
         reasons = [f"{p.parameter} holds {p.minimum} to {p.maximum}, which fits" for p in seen]
         unseen = [p for p in self.parts if p.beyond is None]
+        stride = self.missed.stride if self.missed else None
         reasons += [
-            f"{p.parameter} = {p.maximum} ({p.label}) goes into the address"
+            f"{p.parameter} = {p.maximum} goes into the address of a tensor with strides {stride}"
             for p in unseen
             if p.maximum is not None
         ]
         open_indices = [p for p in unseen if p.kind == "index"]
+        if self.missed is not None and self.missed.side == "before" and self._beyond_int32():
+            reasons.insert(0, f"{self.missed.label} has elements beyond 2147483647: an int32 offset wraps")
         if not reasons:
             reasons = ["no argument explains the address"]
         return self._kernel(reasons, sure=not open_indices and self.missed is not None)
