@@ -217,12 +217,14 @@ class Judge:
         ]
         if not self.user:
             return self._origin(self.missed.variable, "shape_out_of_range", reasons)
-        masked = next(
-            (a.masked for a in self.situation.accesses if self.missed.parameter in a.parameters), None
-        )
-        if masked is False:
+        if self._masked() is False:
             reasons.append("the access has no mask, so it happens for an empty tensor too")
-        return self._kernel(reasons, sure=masked is False)
+        return self._kernel(reasons, sure=self._masked() is False)
+
+    def _masked(self) -> bool | None:
+        """Whether the access to the missed argument has a mask; None when the access is not known."""
+        name = self.missed.parameter if self.missed else ""
+        return next((a.masked for a in self.situation.accesses if name in a.parameters), None)
 
     def _kernel(self, reasons: list[str], *, sure: bool) -> Blame:
         launch = self.situation.launch
@@ -339,6 +341,7 @@ class Judge:
         open_indices = [p for p in unseen if p.kind == "index"]
         if self.missed is not None and self.missed.side == "before" and self._beyond_int32():
             reasons.insert(0, f"{self.missed.label} has elements beyond 2147483647: an int32 offset wraps")
-        if not reasons:
-            reasons = ["no argument explains the address"]
+        reasons = reasons or ["no argument explains the address"]
+        if self._masked() is False:
+            reasons.append("the access has no mask")
         return self._kernel(reasons, sure=not open_indices and self.missed is not None)
