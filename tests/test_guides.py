@@ -13,7 +13,13 @@ from mcp_server.operations.table import OPERATIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 SKILL = ROOT / "SKILL.md"
-GUIDES = [SKILL, ROOT / "triton-index-out-of-bounds.md", ROOT / "cuda-illegal-memory-access.md"]
+SUB_GUIDES = (
+    "triton-index-out-of-bounds.md",
+    "cuda-illegal-memory-access.md",
+    "nan-and-wrong-output.md",
+    "dynamic-shapes-and-custom-ops.md",
+)
+GUIDES = [SKILL, *(ROOT / name for name in SUB_GUIDES)]
 
 FIELDS = {"name", "description", "license", "compatibility", "metadata", "allowed-tools"}
 # A first cell in backticks, single or double, then the family in backticks.
