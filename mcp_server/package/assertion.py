@@ -21,6 +21,7 @@ from mcp_server.package.kernel_code import (
     indexed_by,
     read_condition,
     trace_value,
+    unwrapped,
 )
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Launch
@@ -202,6 +203,7 @@ def read_assertion(
     text: str, file: str | None = None, line: int | None = None, kernel: str | None = None
 ) -> Assertion | None:
     """What an error text, or the bare condition, says; None when it holds no index assertion."""
+    text = unwrapped(text)
     match = _TEXT.search(text.strip())
     condition = read_condition(plain(match[1].strip())) if match else None
     if match is None or condition is None:

@@ -36,7 +36,8 @@ class ExportedFacts:
 
     `state` are the fully qualified names of parameters and buffers. `fixed` are arguments that are no
     tensors, by their place among the flat arguments, with the value at export: AOTInductor computes with
-    that value whatever it is called with. `ranges` are the inclusive bounds of the user's dynamic dimensions by symbol.
+    that value whatever it is called with. `ranges` are the inclusive bounds of the user's dynamic
+    dimensions by symbol.
     """
 
     state: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ _ASSERT = re.compile(
     r'(?:tl\.device_assert|AOTI_TORCH_CHECK|TORCH_CHECK)\(.*"index out of bounds: (?P<text>[^"]*)"'
 )
 _CONDITION = re.compile(r"(?:(?P<lower>-?[^<]+?) <= )?(?P<variable>\w+)(?: < (?P<upper>.+))?$")
+_BROADCAST = re.compile(r"tl\.broadcast_to\((\w+), \[[^\]]*\]\)")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _WHERE = re.compile(r"tl\.where\(|\w+ \? \w+ : \w+|::blendv\(")
 _NEGATIVE = re.compile(r"\w+ < (?:0|\w+)\b")
@@ -76,15 +77,21 @@ def read_condition(text: str) -> tuple[str | None, str, str | None] | None:
     return match["lower"], match["variable"], match["upper"]
 
 
+def unwrapped(text: str) -> str:
+    """A condition without `tl.broadcast_to(tmp4, [XBLOCK])` around its variable (Triton, torch 2.11)."""
+    return _BROADCAST.sub(r"\1", text)
+
+
 def find_asserts(source: str) -> tuple[IndexAssert, ...]:
     """The index asserts of a kernel, in order."""
     found = []
     for number, line in enumerate(source.split("\n"), 1):
         match = _ASSERT.search(line)
-        condition = read_condition(match["text"]) if match else None
-        if match and condition:
+        text = unwrapped(match["text"]) if match else ""
+        condition = read_condition(text)
+        if condition:
             lower, variable, upper = condition
-            found.append(IndexAssert(number, match["text"], variable, lower, upper))
+            found.append(IndexAssert(number, text, variable, lower, upper))
     return tuple(found)
 
 

@@ -97,10 +97,20 @@ def run_shadowed(here: str) -> None:
         _execute(spec, "sitecustomize")
 
 
+def print_stacks_late() -> None:
+    """Have every thread's Python stack printed shortly before the time limit, without the GIL."""
+    after = os.environ.get("AOTI_DEBUG_STACKS_AFTER")
+    if after:
+        import faulthandler
+
+        faulthandler.dump_traceback_later(float(after), exit=False)
+
+
 def start() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
     if os.environ.get("AOTI_DEBUG_CAPTURE"):
+        print_stacks_late()
         sys.meta_path.insert(0, Watcher)
         for name in WATCHED & set(sys.modules):
             attached(name)

@@ -33,12 +33,20 @@ class CaptureProgram:
         limit = min(case.workload.timeout_s, max(case.seconds_left * 0.6, 20))
         workload = case.workload.model_copy(update={"timeout_s": limit})
         seen = await capture(
-            context, workload, env=_provenance(case.workload.env), gpus=gpus_of(None), cap_bytes=_cap(context)
+            context,
+            workload,
+            env={**_provenance(case.workload.env), STACKS: str(limit * 0.85)},
+            gpus=gpus_of(None),
+            cap_bytes=_cap(context),
         )
         case.capture = seen
         case.runs["script"] = see("script", seen.finished)
         case.notes += seen.notes
         case.call = suspect_call(seen)
+
+
+# Seconds after which the hook prints every thread's stack: what a program that hangs is doing.
+STACKS = "AOTI_DEBUG_STACKS_AFTER"
 
 
 def _provenance(asked: Mapping[str, str]) -> dict[str, str]:

@@ -36,7 +36,7 @@ async def run_call(
         {**case.call.request, **(extra or {})},
         name=label,
         env={**(workload.env if workload else {}), **(env or {})},
-        timeout_s=min(workload.timeout_s if workload else 300, max(case.seconds_left, 10)),
+        timeout_s=_limit(case),
         python=workload.python if workload else None,
         cwd=workload.cwd if workload else None,
         gpus=gpus_of(case.device, int(case.call.request.get("device_index", -1))),
@@ -45,6 +45,17 @@ async def run_call(
     if record:
         case.runs[label] = seen
     return seen
+
+
+HANGING_S = 45.0  # for a call that did not end in the program either
+
+
+def _limit(case: Case) -> float:
+    """Seconds for one run: the workload's own, what the budget leaves, little for a known hang."""
+    asked = case.workload.timeout_s if case.workload else 300
+    script = case.runs.get("script")
+    hangs = script is not None and script.failure == "timeout"
+    return min(asked, max(case.seconds_left, 10), HANGING_S if hangs else asked)
 
 
 class PlainRun:

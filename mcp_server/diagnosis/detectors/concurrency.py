@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors.from_log import WORKER
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.evidence.captured import Captured, CapturedCall, CapturedLoad
-from mcp_server.model import Evidence, Fix, Party
+from mcp_server.evidence.facts import ThreadStack
+from mcp_server.model import Evidence, Fix, ModelLocation, Party
 
 
 def detect(case: Case) -> Iterator[Hypothesis]:
@@ -22,7 +24,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     yield from _moved(case)
     run = case.runs.get("script")
     if run is not None and run.failure == "timeout":
-        yield from _waiting(case.capture)
+        yield from _waiting(case.capture, run.log.threads)
 
 
 def overlapping(capture: Captured, load: CapturedLoad) -> tuple[CapturedCall, CapturedCall] | None:
@@ -65,7 +67,7 @@ def _unsynchronised(load: CapturedLoad, pair: tuple[CapturedCall, CapturedCall],
     )
 
 
-def _waiting(capture: Captured) -> Iterator[Hypothesis]:
+def _waiting(capture: Captured, stacks: Sequence[ThreadStack]) -> Iterator[Hypothesis]:
     """Threads that were all inside a call when the time ran out."""
     inside = [call for call in capture.calls if call.outcome == "unfinished"]
     threads = {call.thread for call in inside}
@@ -73,12 +75,13 @@ def _waiting(capture: Captured) -> Iterator[Hypothesis]:
         return
     several = len(threads) > 1
     at = inside[0]
+    place = _where(stacks)
     yield Hypothesis(
         category="hang",
         guilty=Party(
             kind="call",
             name=f"call of the package from {len(threads)} threads" if several else "call of the package",
-            model_locations=at.stack[:2],
+            model_locations=[*place, *at.stack[:2]],
         ),
         summary=_hang_summary(several),
         depth=Depth.STATE,
@@ -94,6 +97,17 @@ def _waiting(capture: Captured) -> Iterator[Hypothesis]:
         ),
         exact=several,
     )
+
+
+def _where(stacks: Sequence[ThreadStack]) -> list[ModelLocation]:
+    """The user's innermost line of each thread: below a call, inside an operator of the user's own."""
+    found = {}
+    for stack in stacks:
+        own = [frame for frame in stack.frames if frame.user and not frame.file.startswith(WORKER)]
+        if own:
+            place = ModelLocation(file=own[-1].file, line=own[-1].line, code=own[-1].code)
+            found[place.file, place.line] = place
+    return list(found.values())[:3]
 
 
 def _hang_summary(several: bool) -> str:

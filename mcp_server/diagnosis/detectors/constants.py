@@ -30,13 +30,17 @@ def detect(case: Case) -> Iterator[Hypothesis]:
 def _wrong(update: CapturedUpdate, compiled: dict[str, CompiledConstant], case: Case) -> Iterator[Hypothesis]:
     for name, leaf in update.constants.items():
         constant = compiled.get(name)
-        difference = _difference(leaf, constant) if constant is not None else None
+        difference = _difference(leaf, constant, update) if constant is not None else None
         if difference is not None:
             yield _hypothesis(name, update, difference, case)
 
 
-def _difference(given: Leaf, constant: CompiledConstant) -> tuple[str, str, str] | None:
-    """What differs: (aspect, given, compiled)."""
+def _difference(
+    given: Leaf, constant: CompiledConstant, update: CapturedUpdate
+) -> tuple[str, str, str] | None:
+    """What differs: (aspect, given, compiled); another device only where the update failed on it."""
+    if update.outcome == "failed" and given.device.partition(":")[0] not in ("", constant.device_type):
+        return "device", given.device, constant.device_type
     if given.dtype and given.dtype != constant.dtype:
         return "dtype", given.dtype, constant.dtype
     if given.shape is not None and tuple(given.shape) != constant.shape:
@@ -99,6 +103,8 @@ def _fix(name: str, aspect: str, compiled: str) -> Fix:
             before=f"state[{name!r}]",
             after=f"state[{name!r}].to(torch.{compiled})",
         )
+    if aspect == "device":
+        return Fix(action=f"move it to {compiled} before the update, or pass allow_h2d_copy=True")
     if aspect == "stride":
         return Fix(action="pass a tensor with the compiled strides", after=f"state[{name!r}].contiguous()")
     return Fix(action=f"pass {name} with shape {compiled}, or export and compile again with the new shape")

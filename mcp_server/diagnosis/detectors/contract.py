@@ -55,9 +55,18 @@ def _hypothesis(mismatch: Mismatch, case: Case) -> Hypothesis:
 def _overrun(mismatch: Mismatch, case: Case) -> Evidence | None:
     """A bad access in this very call: what makes a size out of range more than a false alarm."""
     fault = case.located.fault if case.located is not None else None
-    if fault is None or mismatch.aspect not in ("range", "size", "relation"):
+    if fault is None or not _above(mismatch, case):
         return None
     return Evidence(step="locate_fault", fact=(fault.summary or fault.text)[:300])
+
+
+def _above(mismatch: Mismatch, case: Case) -> bool:
+    """A size above its range can be read past; one below it reads too little, never too much."""
+    if mismatch.aspect != "range" or mismatch.input_index is None or mismatch.dim is None:
+        return False
+    assert case.package is not None
+    upper = case.package.inputs[mismatch.input_index].dims[mismatch.dim].upper
+    return upper is not None and mismatch.got.isdigit() and int(mismatch.got) > upper
 
 
 def _summary(mismatch: Mismatch) -> str:

@@ -181,6 +181,7 @@ def _departs(case: Case) -> Iterator[Hypothesis]:
             Evidence(step="interpret", fact=f"outputs differ from the exported program by up to {worst:.3g}"),
         ),
         fix=Fix(action="find the first launch that departs with compare_with_eager"),
+        harmful=case.failed,
         exact=False,
     )
 

@@ -27,7 +27,8 @@ def _given(case: Case, place: int) -> str | None:
 
 
 def _hypothesis(place: int, fixed: object, given: str, case: Case) -> Hypothesis:
-    path = str(case.leaves[place].get("path") or f"argument {place}")
+    paths = case.given.paths if case.given is not None else ()
+    path = paths[place] if place < len(paths) else f"argument {place}"
     fact = (
         f"argument {place} ({path}) is {given}; it was {fixed!r} at export, which the package computes with"
     )

@@ -65,12 +65,15 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     """
     for source, facts in case.own_logs:
         if facts.root is not None:
-            yield from _of_root(facts.root, facts, source)
+            yield from _of_root(facts.root, facts, source, case)
 
 
-def _of_root(root: ErrorFact, facts: LogFacts, source: str) -> Iterator[Hypothesis]:
-    several = len(root.candidates) > 1
-    for place, category in enumerate(root.candidates):
+def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: Case) -> Iterator[Hypothesis]:
+    open_ones = [category for category in root.candidates if not excluded(category, case)] or [
+        *root.candidates
+    ]
+    several = len(open_ones) > 1
+    for place, category in enumerate(open_ones):
         yield Hypothesis(
             category=category,
             guilty=_party(category, root, facts),
@@ -83,6 +86,33 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str) -> Iterator[Hypothes
             weak=several,
             exact=not several,
         )
+
+
+CONTRACT: frozenset[Category] = frozenset({"input_mismatch", "device_mismatch", "shape_out_of_range"})
+
+
+def excluded(category: Category, case: Case) -> bool:
+    """Whether what was observed rules a candidate of an ambiguous text out."""
+    if category in CONTRACT:
+        compared = case.given is not None and "run_with_input_checks" in case.done
+        return compared and not any(m.category == category for m in case.mismatches) and not _refused(case)
+    if category == "custom_op":
+        return case.package is not None and not _own_operators(case)
+    if category == "constants":
+        return case.package is not None and case.capture is not None and not case.capture.updates
+    if category == "nan_or_inf":
+        return case.plain is not None and "plain" in case.runs and not case.outputs_nonfinite
+    return False
+
+
+def _refused(case: Case) -> bool:
+    return case.interpreted is not None and case.interpreted.last("guard_failed") is not None
+
+
+def _own_operators(case: Case) -> bool:
+    """Whether the package calls operators that are not torch's own."""
+    assert case.package is not None
+    return any(not node.target.startswith("aten::") for node in case.package.proxy_nodes)
 
 
 def evidence_of(root: ErrorFact, source: str) -> Evidence:

@@ -143,8 +143,8 @@ def _guilty(candidate: Candidate, producers: list[int], case: Case) -> Party:
             kind="kernel", name=launch.kernel, launch_index=launch.index, model_locations=list(lines[:2])
         )
     source = candidate.sources[0] if candidate.sources else None
-    name = source.label if source else candidate.kernel.name
     kinds = {"input": "input", "constant": "constant"}
+    name = source.label if source and source.kind in kinds else candidate.kernel.name
     return Party(
         kind=kinds.get(source.kind if source else "", "kernel"),  # type: ignore[arg-type]
         name=name,

@@ -33,9 +33,9 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     fault = case.located.fault if case.located is not None else None
     if fault is None or (fault.kernel == "" and fault.launch is None):
         return
-    blame = fault.blame or Blame(kind="unknown", name=fault.kernel)
+    blame = _blame(fault)
     category: Category = blame.category or "illegal_memory_access"
-    explained = any(m.aspect in ("range", "size", "relation") for m in case.mismatches)
+    explained = any(m.severity == "fatal" or m.aspect == "range" for m in case.mismatches)
     yield Hypothesis(
         category=category,
         guilty=_guilty(blame, fault),
@@ -46,9 +46,19 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         crashing=_crashing(fault),
         fix=Fix(action=FIXES[blame.kind], before=fault.code.strip() or None),
         counter=_clamp(fault, blame),
-        exact=blame.kind in ("op", "input") and blame.confidence == "likely",
+        exact=False,
         weak=blame.kind == "unknown" and fault.launch is None,
     )
+
+
+def _blame(fault: Fault) -> Blame:
+    """The join's own judgement; an access through an empty tensor is the kernel's, which has to mask it."""
+    blame = fault.blame or Blame(kind="unknown", name=fault.kernel)
+    if fault.missed is None or fault.missed.side != "empty" or blame.kind != "input":
+        return blame
+    model = fault.launch.model if fault.launch else []
+    reason = f"{fault.missed.label} is empty: there is no element that an index could name"
+    return Blame(kind="kernel", name=fault.kernel, confidence="likely", reasons=[reason], model=model)
 
 
 def _guilty(blame: Blame, fault: Fault) -> Party:
