@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from mcp_server.diagnose import diagnose
 from mcp_server.model import PackageWorkload, Record, TensorSpec
 from mcp_server.steps.check_devices import check_devices
+from mcp_server.steps.compare_with_eager import compare_with_eager
 from mcp_server.steps.compile_with_flags import compile_with_flags
 from mcp_server.steps.context import Context
 from mcp_server.steps.dump_kernel_io import dump_kernel_io
@@ -30,6 +31,13 @@ async def _printed(context: Context, zoo: CudaZoo) -> Record:
     return await dump_kernel_io(context, workload, backend="printer")
 
 
+def compared(name: str) -> Call:
+    """A healthy package beside its own program."""
+    return lambda context, zoo: compare_with_eager(
+        context, zoo.call(name, "inputs"), zoo.exported(name, "inputs").exported
+    )
+
+
 def diagnosed(name: str, inputs: str | list[TensorSpec]) -> Call:
     return lambda context, zoo: diagnose(context, zoo.call(name, inputs), budget_s=150)
 
@@ -44,6 +52,8 @@ CALLS: dict[str, Call] = {
     "repeat-bad-index": lambda context, zoo: run_deterministic(context, zoo.call("ranker", "bad-index")),
     "dump-nan": lambda context, zoo: dump_kernel_io(context, zoo.call("logarithm", "bad-nan")),
     "trace-shift": lambda context, zoo: trace_launches(context, zoo.call("user_shift", "bad-read")),
+    "compare-logarithm": compared("logarithm"),
+    "compare-ranker": compared("ranker"),
     "diagnose-wrong-device": diagnosed("ranker", [CPU_IDS]),
     "diagnose-wrong-dtype": diagnosed("ranker", "bad-dtype"),
     "diagnose-out-of-range": diagnosed("ranker", [TOO_MANY]),

@@ -9,6 +9,7 @@ import pytest
 
 from mcp_server.steps.check_devices import DevicesChecked
 from mcp_server.steps.context import Context
+from mcp_server.steps.eager_records import ComparedWithEager
 from mcp_server.steps.explain_error import explain_error
 from mcp_server.steps.kernel_io import KernelIO
 from mcp_server.steps.run_deterministic import Repeated
@@ -116,3 +117,13 @@ def test_synchronous_tracing_stops_at_the_launch_that_faults(answers: Answers) -
     shifts = [row.launch for row in result.launches if row.kernel == "shift_kernel_0"]
     assert len(shifts) == 3 and result.last.launch == shifts[2]
     assert any("shift(b.sin()" in place.code for place in result.last.model)
+
+
+@pytest.mark.parametrize("name", ["logarithm", "ranker"])
+def test_a_healthy_package_agrees_with_eager(answers: Answers, name: str) -> None:
+    """Split products, padded weights and fused kernels are no departures."""
+    result = answers[f"compare-{name}"].result()
+    assert isinstance(result, ComparedWithEager)
+    assert result.outcome == "agrees" and result.first is None, result.summary
+    assert (result.deterministic, result.reads_unset) == (True, False)
+    assert result.counts["matches"] >= 2 and "departs" not in result.counts
