@@ -34,6 +34,7 @@ from mcp_server.diagnosis.detectors import (
     loading,
     machine,
     memory,
+    unchecked,
 )
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.judge import confidence, ranked
@@ -58,6 +59,7 @@ DETECTORS: tuple[Detector, ...] = (
     custom_op.detect,
     index.detect,
     bad_values.detect,
+    unchecked.detect,
     eager.detect,
     memory.detect,
     last_launch.detect,

@@ -21,6 +21,7 @@ from mcp_server.steps.fit import Problem
 from mcp_server.steps.given import Given
 from mcp_server.steps.kernel_io import KernelIO
 from mcp_server.steps.locate_fault import LocatedFault
+from mcp_server.steps.replay_plan import failing_phase
 from mcp_server.steps.trace_launches import Trace
 
 # Runs that are what the user did, as opposed to experiments.
@@ -197,6 +198,18 @@ class Case:
     def reproduced(self) -> bool:
         """Whether we saw the failure ourselves, or there was none to see but a broken contract."""
         return self.log is None or bool(self.runs) or self.package_error is not None
+
+    @property
+    def handled(self) -> bool:
+        """Whether the suspect call raised, and the program went on and ended well all the same."""
+        suspect = self.capture.suspect if self.capture is not None else None
+        return suspect is not None and suspect.outcome == "failed" and not self.failed
+
+    @property
+    def failing_locations(self) -> list[ModelLocation]:
+        """The user's lines of the compile, load, update or call that failed."""
+        phase = failing_phase(self.capture) if self.capture is not None else None
+        return phase.stack[:2] if phase is not None and phase.outcome != "ok" else []
 
     @property
     def healthy(self) -> bool:

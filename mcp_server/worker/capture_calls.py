@@ -106,7 +106,7 @@ class Calls:
                 file=path,
                 notice=notice,
                 compiled=_names(loader),
-                constants={str(name): layout(value) for name, value in constants.items()},
+                constants={str(name): _output(value) for name, value in constants.items()},
                 frames=frames(),
             )
             if how == "load_constants" and _user_managed(args, kwargs):

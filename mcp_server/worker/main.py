@@ -53,6 +53,15 @@ def adopt() -> None:
     spec.loader.exec_module(package)
 
 
+def print_stacks_late() -> None:
+    """Every thread's stack shortly before the time limit: what a call that hangs is doing."""
+    after = os.environ.get("AOTI_DEBUG_STACKS_AFTER")
+    if after:
+        import faulthandler
+
+        faulthandler.dump_traceback_later(float(after), exit=False)
+
+
 def perform(request: dict[str, Any], report: Any) -> int:
     """Do the asked operation; the exit status."""
     failures = importlib.import_module(PACKAGE + ".failures")
@@ -76,6 +85,7 @@ def perform(request: dict[str, Any], report: Any) -> int:
 def main(argv: list[str]) -> int:
     hide()
     adopt()
+    print_stacks_late()
     with open(argv[1], encoding="utf-8") as file:
         request = json.load(file)
     report = importlib.import_module(PACKAGE + ".report").Report(argv[2])

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mcp_server.diagnosis.actions.runs import see
+from mcp_server.diagnosis.actions.runs import STACKS, see
 from mcp_server.diagnosis.case import CallSpec, Case
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.errors import ProblemError
@@ -43,10 +43,6 @@ class CaptureProgram:
         case.runs["script"] = see("script", seen.finished)
         case.notes += seen.notes
         case.call = suspect_call(seen)
-
-
-# Seconds after which the hook prints every thread's stack: what a program that hangs is doing.
-STACKS = "AOTI_DEBUG_STACKS_AFTER"
 
 
 def _provenance(asked: Mapping[str, str]) -> dict[str, str]:

@@ -31,12 +31,13 @@ async def run_call(
     """Make the case's call once in the worker; the result is also kept in `case.runs[label]`."""
     assert case.call is not None
     workload = case.workload
+    limit = _limit(case)
     done = await context.worker(
         case.call.operation,
         {**case.call.request, **(extra or {})},
         name=label,
-        env={**(workload.env if workload else {}), **(env or {})},
-        timeout_s=_limit(case),
+        env={STACKS: str(limit * 0.85), **(workload.env if workload else {}), **(env or {})},
+        timeout_s=limit,
         python=workload.python if workload else None,
         cwd=workload.cwd if workload else None,
         gpus=gpus_of(case.device, int(case.call.request.get("device_index", -1))),
@@ -46,6 +47,9 @@ async def run_call(
         case.runs[label] = seen
     return seen
 
+
+# Seconds after which a child prints every thread's stack: what a call that hangs is doing.
+STACKS = "AOTI_DEBUG_STACKS_AFTER"
 
 HANGING_S = 45.0  # for a call that did not end in the program either
 

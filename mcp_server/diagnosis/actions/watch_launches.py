@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors.unchecked import unchecked_launches
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.index_parts import candidates
 from mcp_server.model import PackageWorkload, TensorSpec
@@ -13,6 +14,9 @@ from mcp_server.steps.context import Context
 from mcp_server.steps.dump_kernel_io import dump_kernel_io
 
 NAN_FAMILIES = frozenset({"not_close_nan", "script_says_nan", "nan_assert", "device_assert_nan"})
+
+
+MOST_LAUNCHES = 10_000  # of one call; the detectors look at all of them
 
 
 class WatchLaunches:
@@ -27,10 +31,14 @@ class WatchLaunches:
             return 0.0
         if says_nonfinite(case):
             return 1.0
-        return 0.8 if any(s.producers for c in candidates(case) for s in c.sources) else 0.0
+        if any(s.producers for c in candidates(case) for s in c.sources):
+            return 0.8
+        return 0.5 if unchecked_launches(case) else 0.0
 
     async def act(self, case: Case, context: Context) -> None:
-        case.kernel_io = await dump_kernel_io(context, as_package(case), stop_at_first_bad=True)
+        case.kernel_io = await dump_kernel_io(
+            context, as_package(case), stop_at_first_bad=True, shown=MOST_LAUNCHES
+        )
 
 
 def says_nonfinite(case: Case) -> bool:

@@ -16,6 +16,7 @@ from mcp_server.model import Evidence, Fix, ModelLocation, Party
 def detect(case: Case) -> Iterator[Hypothesis]:
     """Overlapping calls of one model, judged by how it was loaded and how the program ended."""
     if case.capture is None:
+        yield from _hanging_call(case)
         return
     for load in case.capture.loads:
         pair = overlapping(case.capture, load)
@@ -24,7 +25,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     yield from _moved(case)
     run = case.runs.get("script")
     if run is not None and run.failure == "timeout":
-        yield from _waiting(case.capture, run.log.threads)
+        yield from _waiting(case, run.log.threads)
 
 
 def overlapping(capture: Captured, load: CapturedLoad) -> tuple[CapturedCall, CapturedCall] | None:
@@ -67,20 +68,22 @@ def _unsynchronised(load: CapturedLoad, pair: tuple[CapturedCall, CapturedCall],
     )
 
 
-def _waiting(capture: Captured, stacks: Sequence[ThreadStack]) -> Iterator[Hypothesis]:
+def _waiting(case: Case, stacks: Sequence[ThreadStack]) -> Iterator[Hypothesis]:
     """Threads that were all inside a call when the time ran out."""
-    inside = [call for call in capture.calls if call.outcome == "unfinished"]
+    assert case.capture is not None
+    inside = [call for call in case.capture.calls if call.outcome == "unfinished"]
     threads = {call.thread for call in inside}
     if not inside:
         return
     several = len(threads) > 1
     at = inside[0]
     place = _where(stacks)
+    op = _operator(stacks, case)
     yield Hypothesis(
         category="hang",
         guilty=Party(
-            kind="call",
-            name=f"call of the package from {len(threads)} threads" if several else "call of the package",
+            kind="op" if op and not several else "call",
+            name=_name(op, len(threads)),
             model_locations=[*place, *at.stack[:2]],
         ),
         summary=_hang_summary(several),
@@ -99,6 +102,36 @@ def _waiting(capture: Captured, stacks: Sequence[ThreadStack]) -> Iterator[Hypot
     )
 
 
+def _hanging_call(case: Case) -> Iterator[Hypothesis]:
+    """A replayed call that does not come back, with the operator in which it is, where a stack tells."""
+    plain = case.runs.get("plain")
+    if plain is None or plain.failure != "timeout":
+        return
+    places = _where(plain.log.threads)
+    op = _operator(plain.log.threads, case)
+    yield Hypothesis(
+        category="hang",
+        guilty=Party(kind="op" if op else "call", name=op or "call of the package", model_locations=places),
+        summary=f"The call does not come back within its time limit{': it is inside ' + op if op else ''}.",
+        depth=Depth.STATE,
+        sources=frozenset({"time limit", *({"stack"} if op else ())}),
+        evidence=(Evidence(step="run", fact=f"no end after {plain.finished.wall_s:.0f} s"),),
+        exact=bool(op),
+    )
+
+
+def _operator(stacks: Sequence[ThreadStack], case: Case) -> str:
+    """The package's own operator that a thread is inside, told by the name of its function."""
+    functions = {
+        frame.function.rpartition(".")[2] for stack in stacks for frame in stack.frames if frame.user
+    }
+    nodes = case.package.proxy_nodes if case.package is not None else ()
+    for target in dict.fromkeys(node.target for node in nodes):
+        if target.partition("::")[2].partition(".")[0] in functions:
+            return target
+    return ""
+
+
 def _where(stacks: Sequence[ThreadStack]) -> list[ModelLocation]:
     """The user's innermost line of each thread: below a call, inside an operator of the user's own."""
     found = {}
@@ -108,6 +141,12 @@ def _where(stacks: Sequence[ThreadStack]) -> list[ModelLocation]:
             place = ModelLocation(file=own[-1].file, line=own[-1].line, code=own[-1].code)
             found[place.file, place.line] = place
     return list(found.values())[:3]
+
+
+def _name(op: str, threads: int) -> str:
+    if threads > 1:
+        return f"call of the package from {threads} threads" + (f", one inside {op}" if op else "")
+    return op or "call of the package"
 
 
 def _hang_summary(several: bool) -> str:

@@ -25,6 +25,8 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     for update in case.capture.updates:
         yield from _wrong(update, compiled, case)
         yield from _unreached(update, compiled, case)
+        yield from _not_finite(update, case)
+        yield from _partial(update, case)
 
 
 def _wrong(update: CapturedUpdate, compiled: dict[str, CompiledConstant], case: Case) -> Iterator[Hypothesis]:
@@ -133,3 +135,45 @@ def _unreached(
             fix=Fix(action=KEEP_ALL),
             harmful=case.failed,
         )
+
+
+def _not_finite(update: CapturedUpdate, case: Case) -> Iterator[Hypothesis]:
+    """Weights that hold NaN when they are given."""
+    bad = [name for name, leaf in update.constants.items() if leaf.nan]
+    if not bad:
+        return
+    shown = ", ".join(bad[:4])
+    yield Hypothesis(
+        category="constants",
+        guilty=Party(kind="constant", name=bad[0], value="holds NaN", model_locations=update.stack[:2]),
+        summary=f"{update.how} was given constants that hold NaN: {shown}.",
+        depth=Depth.STATE,
+        sources=frozenset({"capture", *({"outputs"} if case.outputs_nonfinite else ())}),
+        evidence=(
+            Evidence(step="capture", fact=f"{update.constants[bad[0]].nan} values of {bad[0]} are NaN"),
+        ),
+        fix=Fix(action="check the weights for values that are not finite before they are loaded"),
+        harmful=case.failed,
+    )
+
+
+def _partial(update: CapturedUpdate, case: Case) -> Iterator[Hypothesis]:
+    """An update that leaves some of the model's constants at what they were."""
+    if not update.missing or not update.constants or update.outcome != "ok":
+        return
+    shown = ", ".join(update.missing[:4])
+    yield Hypothesis(
+        category="constants",
+        guilty=Party(
+            kind="constant", name=update.missing[0], value="not given", model_locations=update.stack[:2]
+        ),
+        summary=f"{update.how} left {len(update.missing)} constants as they were: {shown}.",
+        depth=Depth.STATE,
+        sources=frozenset({"capture"}),
+        evidence=(
+            Evidence(step="capture", fact=f"the model has {shown}, and the update does not name them"),
+        ),
+        fix=Fix(action="pass every constant, with check_full_update=True"),
+        harmful=case.failed,
+        exact=case.plain_departs,
+    )

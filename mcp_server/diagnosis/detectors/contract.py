@@ -47,7 +47,7 @@ def _hypothesis(mismatch: Mismatch, case: Case) -> Hypothesis:
         evidence=tuple(evidence + [fact for fact in (checked, refused, overrun) if fact is not None]),
         fix=mismatch.fix,
         counter=_counter(mismatch, case),
-        harmful=sure or case.failed,
+        harmful=(sure and not case.handled) or case.failed,
         weak=not sure,
     )
 

@@ -76,7 +76,7 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: Case) -> Itera
     for place, category in enumerate(open_ones):
         yield Hypothesis(
             category=category,
-            guilty=_party(category, root, facts),
+            guilty=_party(category, root, facts, case),
             summary=_summary(category, root, several),
             depth=Depth.SYMPTOM if place else DEPTHS[category],
             sources=frozenset({"log"}),
@@ -121,17 +121,25 @@ def evidence_of(root: ErrorFact, source: str) -> Evidence:
     return Evidence(step="read_log", fact=root.text[:400] + times, source=f"{source}:{root.line}")
 
 
-def _party(category: Category, root: ErrorFact, facts: LogFacts) -> Party:
+def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Case) -> Party:
     name = next((root.fields[field] for field in NAMING_FIELDS if root.fields.get(field)), "")
     index = root.fields.get("input", "")
-    locations = locations_of(facts.frames)
+    locations = locations_of(facts.frames) or case.failing_locations
     return Party(
         kind=PARTIES[category],
-        name=name or (locations[0].file if PARTIES[category] == "script" and locations else ""),
+        name=name or _place(category, locations),
         input_index=int(index) if index.isdigit() and PARTIES[category] == "input" else None,
         model_locations=locations,
         value=root.fields.get("got") or root.fields.get("value"),
     )
+
+
+# Categories that a line of the user's program stands for when no text names the party.
+BY_LINE: frozenset[Category] = frozenset({"script_error", "compile_failure", "concurrency"})
+
+
+def _place(category: Category, locations: list[ModelLocation]) -> str:
+    return f"{locations[0].file}:{locations[0].line}" if category in BY_LINE and locations else ""
 
 
 def _crashing(root: ErrorFact, facts: LogFacts) -> Party | None:

@@ -24,7 +24,9 @@ def _unreadable(case: Case) -> Hypothesis:
     refused = any(facts.root is not None and facts.root.family.stage == "load" for _, facts in case.logs)
     return Hypothesis(
         category="invalid_package",
-        guilty=Party(kind="package", name=package_name(case), value=error.slug),
+        guilty=Party(
+            kind="package", name=package_name(case), value=error.slug, model_locations=case.failing_locations
+        ),
         summary=f"The package cannot be read: {error.what}.",
         depth=Depth.BUILD,
         sources=frozenset({"package file", "loader"} if refused else {"package file"}),
@@ -36,7 +38,7 @@ def _unreadable(case: Case) -> Hypothesis:
 def _defects(case: Case) -> Iterator[Hypothesis]:
     """Fatal defects; weights that are not in the package are none when the program loads them."""
     assert case.package is not None
-    loaded = case.capture is not None and bool(case.capture.updates)
+    loaded = _constants_given(case)
     for defect in case.package.defects:
         problem = defect_problem(defect)
         if not defect.fatal or (problem.category == "constants" and loaded):
@@ -51,6 +53,16 @@ def _defects(case: Case) -> Iterator[Hypothesis]:
             fix=problem.fix or Fix(action="build the package again"),
             harmful=case.failed,
         )
+
+
+def _constants_given(case: Case) -> bool:
+    """Whether the program gave this very model its weights."""
+    seen = case.capture
+    if seen is None:
+        return False
+    call = seen.suspect
+    load = seen.load_of(call) if call is not None else None
+    return any(load is None or (u.pid, u.load) == (load.pid, load.number) for u in seen.updates)
 
 
 def _failing_load(case: Case) -> set[str]:

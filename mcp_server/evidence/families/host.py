@@ -27,6 +27,17 @@ _CRASH: tuple[Category, ...] = (
 )
 
 _add(
+    "temp_directory",
+    r"(?P<detail>Error generating temporary directory: .*|Failed to create (?:a )?(?:temp\w*|output) director\w+.*|No usable temporary directory found.*)",
+    ("temporary directory", "Failed to create"),
+    "environment",
+    "The directory for temporary files (TMPDIR) is missing or cannot be written.",
+    "RuntimeError: Error generating temporary directory: No such file or directory",
+    stage="load",
+    rank=Rank.CAUSE,
+    advice="check_machine",
+)
+_add(
     "tensors_not_close",
     r"(?P<detail>(?:Tensor-likes|Scalars|Sequences?|Tensors) are not (?:close|equal)!?)",
     ("are not close", "are not equal"),
