@@ -34,7 +34,7 @@ from mcp_server.diagnosis.detectors import (
     loading,
     machine,
     memory,
-    unchecked,
+    scatter,
 )
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.judge import confidence, ranked
@@ -59,7 +59,7 @@ DETECTORS: tuple[Detector, ...] = (
     custom_op.detect,
     index.detect,
     bad_values.detect,
-    unchecked.detect,
+    scatter.detect,
     eager.detect,
     memory.detect,
     last_launch.detect,

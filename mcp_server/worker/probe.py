@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.util
 import os
@@ -86,7 +87,7 @@ def _cuda() -> dict[str, Any]:
 
 def _driver() -> dict[str, Any]:
     return {
-        "driver_cuda": torch._C._cuda_getDriverVersion(),
+        "driver_cuda": _driver_version(),
         "runtime_cuda": torch._C._cuda_getCompiledVersion(),
     }
 
@@ -101,3 +102,10 @@ def _gpu(index: int) -> dict[str, Any]:
         "free_bytes": free,
         "total_bytes": total,
     }
+
+
+def _driver_version() -> int:
+    """The newest CUDA that the driver runs, as 1000 * major + 10 * minor, from the driver itself."""
+    version = ctypes.c_int()
+    ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    return version.value

@@ -63,9 +63,13 @@ USER_KERNELS = [
 def test_a_user_kernel_out_of_bounds_is_named(
     answers: Answers, name: str, kernel: str, launch: int | None
 ) -> None:
-    """An access without a check in a user's Triton kernel: that kernel, and where told, that launch of it."""
+    """An access without a check in a user's Triton kernel: that kernel, and where told, that launch of it.
+
+    Where an index of the caller leaves its table, the index is what is wrong.
+    """
     seen = verdict(answers, name)
-    assert (seen.outcome, seen.category) == ("fault", "illegal_memory_access"), seen.summary
+    assert seen.outcome == "fault", seen.summary
+    assert seen.category in ("illegal_memory_access", "index_out_of_bounds"), seen.summary
     parties = [party for party in (seen.guilty, seen.crashing) if party is not None]
     named = [party for party in parties if kernel in party.name]
     assert named, [party.name for party in parties]

@@ -83,7 +83,7 @@ def test_the_text_of_the_crash_leads_to_the_input(
     log = repeated.runs[0].log.path
     explain = partial(explain_error, cuda_context, log=log, package=cuda_zoo.package("ranker"))
     told = anyio.run(explain)
-    assert told.known and told.family == "device_assert_index" and told.category == "index_out_of_bounds"
+    assert told.known and told.family == "device_assert_index" and told.candidates[0] == "index_out_of_bounds"
     assert "< 32" in told.text and told.count >= 1
     fact = told.trace[0]
     assert fact.launch == 0 and fact.kernel == "triton_poi_fused_embedding_0"

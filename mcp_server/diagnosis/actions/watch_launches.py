@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors.unchecked import unchecked_launches
+from mcp_server.diagnosis.detectors.scatter import indexing_launches
 from mcp_server.diagnosis.hypothesis import Hypothesis
-from mcp_server.diagnosis.index_parts import candidates
+from mcp_server.diagnosis.index_parts import candidates, index_error
 from mcp_server.model import PackageWorkload, TensorSpec
 from mcp_server.steps.context import Context
 from mcp_server.steps.dump_kernel_io import dump_kernel_io
@@ -33,12 +33,19 @@ class WatchLaunches:
             return 1.0
         if any(s.producers for c in candidates(case) for s in c.sources):
             return 0.8
-        return 0.5 if unchecked_launches(case) else 0.0
+        return 0.5 if _writes_by_index(case) else 0.0
 
     async def act(self, case: Case, context: Context) -> None:
         case.kernel_io = await dump_kernel_io(
             context, as_package(case), stop_at_first_bad=True, shown=MOST_LAUNCHES
         )
+
+
+def _writes_by_index(case: Case) -> bool:
+    """Launches that drop the error of a bad index, or an index assertion that no generated kernel holds."""
+    launches = indexing_launches(case)
+    asserted = index_error(case) is not None and not candidates(case)
+    return any(not launch.checked for launch in launches) or (asserted and bool(launches))
 
 
 def says_nonfinite(case: Case) -> bool:

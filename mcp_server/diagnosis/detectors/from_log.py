@@ -55,7 +55,7 @@ PARTIES: dict[Category, PartyKind] = {
 WORKER = str(WORKER_MAIN.parent)
 
 # Fields of an error text that name the guilty party, the most telling first.
-NAMING_FIELDS = ("operator", "op", "constant", "library", "symbol", "name", "kernel", "file", "package")
+NAMING_FIELDS = ("operator", "op", "constant", "library", "symbol", "name", "kernel", "package")
 
 
 def detect(case: Case) -> Iterator[Hypothesis]:

@@ -1,7 +1,8 @@
-"""Scatter and index_put whose error is thrown away: an index out of range changes nothing and says nothing.
+"""Launches that write where an index says: scatter, index_put and their like.
 
-Generated wrappers of torch <= 2.13 call these shims without the error check (cpp_wrapper_cpu.py:1885-1916),
-so that the call returns numbers that are partly not written.
+Generated wrappers of torch <= 2.13 call the shims of scatter and index_put without the error check
+(cpp_wrapper_cpu.py:1885-1916): on the CPU an index out of range then changes nothing and says nothing. On
+CUDA the assertion is in ATen's own kernel, and no generated line names it.
 """
 
 from __future__ import annotations
@@ -17,28 +18,23 @@ from mcp_server.steps.kernel_io import ArgumentValues, LaunchValues
 INDEXING = ("scatter", "index_put", "index_add", "index_copy")
 
 
-def unchecked_launches(case: Case) -> list[Launch]:
-    """The launches whose error code is not looked at, and that write where an index says."""
-    if case.view is None:
-        return []
-    return [
-        launch
-        for launch in case.view.wrapper.launches
-        if not launch.checked and any(word in launch.kernel for word in INDEXING)
-    ]
+def indexing_launches(case: Case) -> list[Launch]:
+    """The launches that write where an index says."""
+    launches = case.view.wrapper.launches if case.view is not None else ()
+    return [launch for launch in launches if any(word in launch.kernel for word in INDEXING)]
 
 
 def detect(case: Case) -> Iterator[Hypothesis]:
     """Watched launches of that kind that were given an index beyond the tensor they write."""
     if case.kernel_io is None:
         return
-    numbers = {launch.index for launch in unchecked_launches(case)}
+    checked = {launch.index: launch.checked for launch in indexing_launches(case)}
     for seen in case.kernel_io.launches:
-        if seen.launch in numbers:
-            yield from _beyond(seen, case)
+        if seen.launch in checked:
+            yield from _beyond(seen, checked[seen.launch], case)
 
 
-def _beyond(seen: LaunchValues, case: Case) -> Iterator[Hypothesis]:
+def _beyond(seen: LaunchValues, checked: bool, case: Case) -> Iterator[Hypothesis]:
     before = [a for a in seen.arguments if a.when == "before"]
     target = next((a for a in before if a.shape and a.role in ("written", "read_write")), None)
     for index in before:
@@ -46,12 +42,14 @@ def _beyond(seen: LaunchValues, case: Case) -> Iterator[Hypothesis]:
             continue
         largest = max(target.shape)
         if index.max >= largest or (index.min is not None and index.min < -largest):
-            yield _hypothesis(seen, target, index, largest, case)
+            yield _hypothesis(seen, target, index, checked, case)
 
 
 def _hypothesis(
-    seen: LaunchValues, target: ArgumentValues, index: ArgumentValues, largest: int, case: Case
+    seen: LaunchValues, target: ArgumentValues, index: ArgumentValues, checked: bool, case: Case
 ) -> Hypothesis:
+    largest = max(target.shape or [0])
+    lost = "" if checked else ", and its error is thrown away"
     item = next((i for i in case.package.inputs if i.name == index.name), None) if case.package else None
     name = (item.path or item.name) if item is not None else index.name
     fact = f"{name} holds {index.min:.0f} to {index.max:.0f}; {target.name} has shape {target.shape}"
@@ -65,14 +63,18 @@ def _hypothesis(
             value=f"up to {index.max:.0f} (no dimension is larger than {largest})",
             model_locations=seen.locations[:3] or case.call_locations,
         ),
-        summary=f"Launch {seen.launch} ({seen.kernel}) got an index outside what it writes, and its error is "
-        f"thrown away: {fact}.",
+        summary=f"Launch {seen.launch} ({seen.kernel}) got an index outside what it writes{lost}: {fact}.",
         depth=Depth.BAD_VALUE,
-        sources=frozenset({"probes", "package file"}),
+        sources=frozenset({"probes", *({"package file"} if not checked else ()), *_fails(case)}),
         evidence=(
             Evidence(step="dump_kernel_io", fact=fact),
-            Evidence(step="inspect_package", fact=f"the error code of launch {seen.launch} is not checked"),
+            Evidence(step="inspect_package", fact=f"launch {seen.launch} writes where {name} says{lost}"),
         ),
         crashing=Party(kind="kernel", name=seen.kernel, launch_index=seen.launch),
         fix=Fix(action=f"keep {name} below the size of the dimension that is written; torch >= 2.14 raises"),
     )
+
+
+def _fails(case: Case) -> set[str]:
+    plain = case.runs.get("plain")
+    return {"failing call"} if plain is not None and plain.failure != "none" else set()
