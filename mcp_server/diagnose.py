@@ -35,6 +35,7 @@ from mcp_server.diagnosis.detectors import (
     machine,
     memory,
     scatter,
+    sharing,
 )
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.judge import confidence, ranked
@@ -60,6 +61,7 @@ DETECTORS: tuple[Detector, ...] = (
     index.detect,
     bad_values.detect,
     scatter.detect,
+    sharing.detect,
     eager.detect,
     memory.detect,
     last_launch.detect,

@@ -118,6 +118,7 @@ class Case:
     package_error: PackageError | None = None
     leaves: list[Event] = field(default_factory=list)
     given: Given | None = None
+    sharing: list[list[int]] = field(default_factory=list)
     exported: ExportedFacts | None = None
     mismatches: tuple[Mismatch, ...] = ()
     runs: dict[str, RunSeen] = field(default_factory=dict)

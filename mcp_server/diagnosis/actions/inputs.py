@@ -39,6 +39,7 @@ class CompareInputs:
             return
         signature = case.package.signature
         case.leaves = list(told["leaves"])
+        case.sharing = list(told.get("sharing", ()))
         case.given = from_leaves(case.leaves, signature)
         found = compare_inputs(signature, case.given.tensors) + compare_structure(signature, case.given.paths)
         case.mismatches = tuple(_with_user_range(mismatch, case) for mismatch in found)

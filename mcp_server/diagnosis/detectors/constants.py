@@ -73,7 +73,7 @@ def _hypothesis(
             model_locations=update.stack[:2],
         ),
         summary=f"Constant {name} was updated with {aspect} {given} where {compiled} is compiled: "
-        "its bytes are copied without a check.",
+        + ("the update refuses it." if aspect == "device" else "its bytes are copied without a check."),
         depth=Depth.STATE,
         sources=frozenset({"capture", *(_witness(update, case) - {"replay"})}),
         evidence=(Evidence(step="capture", fact=fact, source=str(update.file or "")),),
