@@ -85,12 +85,12 @@ def _clamp(part: IndexPart) -> CounterTest:
 
 
 def _fix(name: str, suspect: Suspect, facts: dict[str, Any]) -> Fix:
-    high = suspect.part.high
+    low, high = suspect.part.low, suspect.part.high
+    larger = f", or make what they index larger than {facts['max']}" if facts["max"] > high else ""
     return Fix(
-        action=f"keep these values in {suspect.part.low}..{high} where they are made, or make what they "
-        f"index larger than {facts['max']}",
+        action=f"keep these values in {low}..{high} where they are made{larger}",
         before=name,
-        after=f"{name}.clamp(max={high})  # or reject the request",
+        after=f"{name}.clamp({low}, {high})  # or reject the request",
     )
 
 
@@ -120,7 +120,7 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Case) 
         category="index_out_of_bounds",
         guilty=_guilty(candidate, producers, case),
         summary=f"Launch {candidate.launch.index} ({candidate.kernel.name}) was given an index outside "
-        f"{candidate.lowest}..{bound if bound is not None else candidate.check.upper}{behind}"
+        f"{candidate.lowest}..{bound - 1 if bound is not None else f'{candidate.check.upper} - 1'}{behind}"
         f"{'; it depends on ' + ', '.join(inputs[:3]) if inputs else ''}.",
         depth=Depth.BAD_VALUE,
         sources=frozenset({"log"}),
