@@ -8,6 +8,7 @@ from mcp_server.diagnosis.case import Case, RunSeen
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.evidence.facts import ErrorFact
 from mcp_server.model import Evidence, Fix, ModelLocation, Party
+from mcp_server.package.launches import Launch
 
 
 def detect(case: Case) -> Iterator[Hypothesis]:
@@ -79,9 +80,18 @@ def _launch(op: str, case: Case) -> tuple[int | None, list[ModelLocation]]:
     """The launch of that operator, where there is one, and its model lines."""
     if case.view is None:
         return None, []
-    short = op.removeprefix("torch.ops.").replace(".default", "")
-    names = {short, short.replace(".", "::")}
-    for launch in case.view.wrapper.launches:
-        if any(name in launch.kernel or name in launch.callee for name in names):
-            return launch.index, list(case.view.provenance(launch).locations[:2])
-    return None, []
+    short = op.removeprefix("torch.ops.").removesuffix(".default")
+    found = [launch for launch in case.view.wrapper.launches if _launches(launch, short, case)]
+    if not found:
+        return None, []
+    index = found[0].index if len(found) == 1 else None
+    return index, list(case.view.provenance(found[0]).locations[:2])
+
+
+def _launches(launch: Launch, op: str, case: Case) -> bool:
+    """Whether a launch is of `namespace.name`; a shim's name, by which wrappers call it, has no namespace."""
+    if launch.kernel == f"aoti_torch_{case.device}_{op.rpartition('.')[2]}":
+        return True
+    return any(
+        name in text for name in (op, op.replace(".", "::")) for text in (launch.kernel, launch.callee)
+    )
