@@ -1,0 +1,1 @@
+"""Tests of the procedure: detectors, judge, planner and whole diagnoses."""

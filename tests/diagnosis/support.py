@@ -1,0 +1,96 @@
+"""Observations of the kinds that actions make, built with the readers that the actions use."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mcp_server.diagnosis.case import CallSpec, Case, RunSeen
+from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.evidence.log import read_log
+from mcp_server.jobs.types import Ending, Finished
+from mcp_server.model import Category, PackageWorkload, Party
+from mcp_server.package.archive import open_package
+from mcp_server.package.match import compare_inputs
+from mcp_server.package.mismatch import GivenTensor
+from mcp_server.steps.capture import Capture
+from mcp_server.steps.context import Event, WorkerRun, read_events
+from mcp_server.steps.given import Given
+from mcp_server.worker import interpret
+from mcp_server.worker.report import Report
+
+LOG = Path("output.log")
+RAISED = "Error: index out of bounds: 0 <= tmp2 < 32L"
+GOOD_IDS = GivenTensor("int64", (8, 6))
+
+
+def finished(ending: Ending = "exit", returncode: int | None = 0) -> Finished:
+    return Finished(ending, returncode, None, 1.0, LOG, LOG, LOG)
+
+
+def worker_run(*events: Event) -> WorkerRun:
+    return WorkerRun(finished(), events, Path("job"), Path("python"))
+
+
+def run(label: str, text: str = "", *events: Event, ending: Ending = "exit") -> RunSeen:
+    """A run with this output; it failed if it printed anything or did not exit by itself."""
+    code = (1 if text else 0) if ending == "exit" else None
+    return RunSeen(label, finished(ending, code), read_log(text.splitlines()), worker_run(*events))
+
+
+def called(**facts: object) -> Event:
+    """The worker's report of a call with one output."""
+    return {"event": "called", "outputs": [{"nan": 0, "inf": 0, **facts}]}
+
+
+def package_case(package: Path, *tensors: GivenTensor) -> Case:
+    """A case in which the package was opened, and these inputs were compared with it."""
+    case = Case(PackageWorkload(package=package, inputs=Path("inputs.pt")))
+    case.call = CallSpec("run", {"inputs": "inputs.pt"}, package, Path("inputs.pt"))
+    case.package = open_package(package)
+    if tensors:
+        case.given = Given(tensors)
+        case.mismatches = tuple(compare_inputs(case.package.signature, tensors))
+    return case
+
+
+def failing(case: Case, text: str = "Segmentation fault") -> Case:
+    """The same case after its call was seen to fail."""
+    case.runs["plain"] = run("plain", text)
+    return case
+
+
+def index_text(package: Path) -> str:
+    """What a failed index check of this CPU package prints."""
+    found = re.search(r"index out of bounds: [^\"]+", open_package(package).kernel_text)
+    assert found is not None
+    return f"Error: {found[0]}"
+
+
+def capture(**records: Sequence[Any]) -> Capture:
+    """A capture with these records, given as the journal holds them."""
+    return Capture.model_validate({**records, "finished": finished(), "directory": "job"})
+
+
+def phase(n: int, **more: object) -> dict[str, Any]:
+    return {"pid": 1, "n": n, "t": float(n), "number": 1, "outcome": "ok", **more}
+
+
+def interpreted(directory: Path, exported: Path, inputs: Path) -> WorkerRun:
+    """The program run operator by operator; one that raises has reported it by then."""
+    report = directory / "report.jsonl"
+    request = {"exported": str(exported), "inputs": str(inputs), "extra_imports": []}
+    with contextlib.suppress(Exception):
+        interpret.operate(request, Report(str(report)))
+    return worker_run(*read_events(report))
+
+
+def hypothesis(
+    name: str = "a", category: Category = "nan_or_inf", *sources: str, depth: Depth = Depth.CALL, **more: Any
+) -> Hypothesis:
+    """A hypothesis about a party of this name."""
+    party = Party(kind="input", name=name)
+    return Hypothesis(category, party, f"{category} of {name}", depth, frozenset(sources), **more)

@@ -1,0 +1,182 @@
+"""Detectors of a call that does not fit its package: mismatches, fixed arguments, refused guards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors import contract, eager, fixed_arguments
+from mcp_server.faults.records import Fault
+from mcp_server.model import Category, Cost
+from mcp_server.package.exported import ExportedFacts
+from mcp_server.package.mismatch import GivenTensor, Mismatch
+from mcp_server.package.structure import compare_structure
+from mcp_server.steps.given import Given
+from mcp_server.steps.locate_fault import LocatedFault
+from tests.conftest import ZooPackage
+from tests.diagnosis.support import GOOD_IDS, failing, package_case, run, worker_run
+
+X, SCALE = GivenTensor("float32", (8, 16)), GivenTensor("float32", (8, 16))
+
+
+def test_inputs_that_fit_accuse_nobody(zoo: ZooPackage) -> None:
+    """Inputs as compiled give no hypothesis, also when the call fails."""
+    assert list(contract.detect(failing(package_case(zoo("ranker"), GOOD_IDS)))) == []
+
+
+CHANGES: list[tuple[GivenTensor, Category, dict[str, object]]] = [
+    (
+        replace(X, dtype="float64"),
+        "input_mismatch",
+        {"change": "cast", "input": 0, "dtype": "float32"},
+    ),
+    (
+        replace(X, stride=(1, 8)),
+        "input_mismatch",
+        {"change": "restride", "input": 0, "stride": [16, 1]},
+    ),
+    (
+        replace(X, device="cuda:0"),
+        "device_mismatch",
+        {"change": "move", "input": 0, "device": "cpu"},
+    ),
+    (
+        replace(X, shape=(8, 15)),
+        "input_mismatch",
+        {"change": "resize", "input": 0, "dim": 1, "size": 16},
+    ),
+    (
+        replace(X, shape=(65, 16)),
+        "shape_out_of_range",
+        {"change": "resize", "input": 0, "dim": 0, "size": 64},
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "category", "change"), CHANGES, ids=lambda value: str(value)[:40])
+def test_a_mismatch_brings_the_test_that_mends_it(
+    zoo: ZooPackage, given: GivenTensor, category: Category, change: dict[str, object]
+) -> None:
+    """Each kind of mismatch is put on its input, with the one change that removes it."""
+    found = [
+        h
+        for h in contract.detect(failing(package_case(zoo("logarithm"), given, SCALE)))
+        if h.guilty.input_index == 0
+    ]
+    assert [h.category for h in found] == [category]
+    assert found[0].counter is not None and found[0].counter.changes == (change,)
+
+
+def test_the_packages_own_check_is_a_second_source(zoo: ZooPackage) -> None:
+    """A check that names another input confirms nothing; one that names this input does."""
+    case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, dtype="int32")))
+    for place, sources in ((1, 1), (0, 2)):
+        text = f"Error: input_handles[{place}]: unmatched dtype, expected: 4(at::kLong), but got: 3"
+        case.runs["checked"] = run("checked", text)
+        (found,) = contract.detect(case)
+        assert len(found.sources) == sources
+
+
+def test_a_range_is_harmless_until_something_fails(zoo: ZooPackage) -> None:
+    """A suspicious size on a healthy run is weak and harmless: compiled ranges give false alarms."""
+    case = package_case(zoo("ranker"), replace(GOOD_IDS, shape=(65, 6)))
+    case.mismatches = tuple(m.model_copy(update={"severity": "suspicious"}) for m in case.mismatches)
+    (found,) = contract.detect(case)
+    assert found.weak and not found.harmful
+
+
+@pytest.mark.parametrize(("rows", "sure"), [(65, True), (1, False)])
+def test_a_bad_access_makes_only_a_size_above_its_range_sure(zoo: ZooPackage, rows: int, sure: bool) -> None:
+    """Memory read past its end speaks for a size that is too large, never for one that is too small."""
+    case = package_case(zoo("ranker"), replace(GOOD_IDS, shape=(rows, 6)))
+    case.mismatches = tuple(m.model_copy(update={"severity": "suspicious"}) for m in case.mismatches)
+    fault = Fault(tool="asan", kind="heap-buffer-overflow", text="READ of size 4", kernel="k")
+    case.located = LocatedFault(
+        found=True, tool=None, summary="", fault=fault, instrumented=False, cost=Cost()
+    )
+    (found,) = contract.detect(case)
+    assert ("checker" in found.sources, not found.weak) == (sure, sure)
+
+
+def features(order: tuple[str, str]) -> Mismatch:
+    paths = [f"args[0][{name!r}]" for name in order]
+    expected = ["args[0]['item']", "args[0]['user']"]
+    return Mismatch(
+        category="input_mismatch",
+        aspect="structure",
+        severity="fatal",
+        sentence="the structure differs",
+        expected=", ".join(expected),
+        got=", ".join(paths),
+        fix={"action": "pass the exported keys"},  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"), [(("user", "item"), [1, 0]), (("user", "other"), None)], ids=["swapped", "renamed"]
+)
+def test_a_wrong_order_is_tried_in_the_right_one(
+    zoo: ZooPackage, order: tuple[str, str], expected: list[int] | None
+) -> None:
+    """Leaves in another order are permuted back; other names cannot be mended."""
+    case = package_case(zoo("logarithm"))
+    case.mismatches = (features(order),)
+    (found,) = contract.detect(case)
+    changes = found.counter.changes if found.counter is not None else None
+    assert changes == (None if expected is None else ({"change": "permute", "order": expected},))
+
+
+def test_a_flat_call_has_no_structure_to_differ(zoo: ZooPackage) -> None:
+    """The comparison of structures says nothing where no paths are known."""
+    case = package_case(zoo("ranker"), GOOD_IDS)
+    assert case.package is not None and list(compare_structure(case.package.signature, ())) == []
+
+
+def fixed_case(value: str) -> Case:
+    case = Case(None)
+    case.exported = ExportedFacts(fixed=((1, 3),))
+    case.leaves = [{"kind": "tensor"}, {"kind": "other", "value": value}]
+    case.given = Given((), ("args[0]", "args[1]"))
+    return failing(case)
+
+
+def test_a_number_that_was_fixed_at_export() -> None:
+    """A number that is not the exported one is named with both values; the same number is not."""
+    assert list(fixed_arguments.detect(fixed_case("3"))) == []
+    (found,) = fixed_arguments.detect(fixed_case("4"))
+    assert (found.guilty.name, found.guilty.value) == ("args[1]", "4 (exported: 3)")
+    assert found.category == "input_mismatch" and found.harmful
+
+
+def test_a_tensor_in_a_fixed_place_is_not_judged() -> None:
+    """Where a tensor was passed its value is not known, and nothing is claimed."""
+    case = fixed_case("4")
+    case.leaves[1] = {"kind": "tensor", "value": "4"}
+    assert list(fixed_arguments.detect(case)) == []
+
+
+GUARDS: list[tuple[str, Category]] = [
+    ("Guard failed: x.size()[0] <= 64", "shape_out_of_range"),
+    ("Guard failed: x.size()[0] % 2 == 0", "shape_out_of_range"),
+    ("Guard failed: x.dtype == torch.float32", "input_mismatch"),
+]
+
+
+@pytest.mark.parametrize(("text", "category"), GUARDS)
+def test_a_refused_guard_names_its_category(text: str, category: Category) -> None:
+    """A guard over sizes is a shape out of range, any other one a mismatch."""
+    case = failing(Case(None))
+    case.interpreted = worker_run({"event": "guard_failed", "text": text})
+    (found,) = eager.detect(case)
+    assert found.category == category and found.sources == {"eager", "failing call"}
+
+
+def test_a_refusal_confirms_the_mismatch_that_says_more(zoo: ZooPackage) -> None:
+    """Where the comparison already names the input, the refusal is its second source, not another cause."""
+    case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, dtype="int32")))
+    case.interpreted = worker_run({"event": "guard_failed", "text": "Guard failed: dtype"})
+    assert list(eager.detect(case)) == []
+    (found,) = contract.detect(case)
+    assert "eager" in found.sources

@@ -1,0 +1,147 @@
+"""A failed index check: which elements of which input it can have seen, and which are outside."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors import index
+from mcp_server.diagnosis.index_parts import IndexPart, affine, bound_value, candidates, suspects
+from mcp_server.package.arithmetic import evaluate
+from mcp_server.package.mismatch import GivenTensor
+from tests.conftest import ZooPackage
+from tests.diagnosis.support import GOOD_IDS, failing, index_text, package_case
+
+VARIABLES = ("x0", "x1", "x2")
+
+
+@given(
+    st.integers(0, 1000),
+    st.lists(st.integers(1, 500), max_size=3),
+    st.lists(st.integers(0, 50), min_size=3, max_size=3),
+)
+def test_affine_names_every_element_that_is_read(offset: int, factors: list[int], values: list[int]) -> None:
+    """Direct evaluation at any loop variables gives offset + k*stride of what `affine` says."""
+    terms = [f"{factor}L*{name}" for factor, name in zip(factors, VARIABLES, strict=False)]
+    text = " + ".join([f"{offset}L", *terms])
+    place = affine(text)
+    assert place is not None and place[0] == offset
+    element = evaluate(text, dict(zip(VARIABLES, values, strict=True)))
+    assert element is not None and (element - place[0]) % place[1] == 0
+
+
+@given(st.integers(0, 1000), st.integers(1, 500))
+def test_affine_is_exact_for_one_variable(offset: int, stride: int) -> None:
+    """With one loop variable the offset and the stride are those of the expression."""
+    assert affine(f"static_cast<int64_t>({offset}L + {stride}L*x0)") == (offset, stride)
+
+
+@pytest.mark.parametrize("text", ["x0*x0", "x0 % 3", "tmp[x0]", "1 +", ""])
+def test_other_expressions_are_not_affine(text: str) -> None:
+    """What is not linear, or not understood, is not guessed at."""
+    assert affine(text) is None
+
+
+@pytest.mark.parametrize(("text", "place"), [("x0", (0, 1)), ("7L", (7, 1)), ("3L + 2L*x1 + 6L*x0", (3, 2))])
+def test_affine_examples(text: str, place: tuple[int, int]) -> None:
+    """Offset and greatest common stride of expressions as code generation prints them."""
+    assert affine(text) == place
+    assert evaluate(text, dict.fromkeys(VARIABLES, 0)) == Fraction(place[0])
+
+
+def failed(zoo: ZooPackage, name: str, *tensors: GivenTensor) -> Case:
+    """The case after the package's only index check failed."""
+    return failing(package_case(zoo(name), *tensors), index_text(zoo(name)))
+
+
+def test_the_elements_that_a_check_can_have_seen(zoo: ZooPackage) -> None:
+    """The check of the ranker is of all elements of input 0, within the rows of its table."""
+    (suspect,) = suspects(failed(zoo, "ranker", GOOD_IDS))
+    part = suspect.part
+    assert (part.input, part.offset, part.stride, part.high) == (0, 0, 1, 31)
+    assert part.low in (0, -32)
+
+
+def jagged(zoo: ZooPackage) -> Case:
+    return failed(zoo, "jagged", GivenTensor("float32", (6, 8)), GivenTensor("int64", (4,)))
+
+
+def test_a_bound_that_is_a_size_of_the_call(zoo: ZooPackage) -> None:
+    """A symbolic bound is the size that this call has; without the inputs it is not known."""
+    case = jagged(zoo)
+    found = candidates(case)
+    assert {bound_value(candidate, case) for candidate in found} == {6}
+    assert {suspect.part.input for suspect in suspects(case)} == {1}
+    case.given = None
+    assert suspects(case) == []
+
+
+def test_a_log_without_an_index_check_has_no_candidates(zoo: ZooPackage) -> None:
+    """Another failure of the same package is not put on an index."""
+    case = failing(package_case(zoo("ranker"), GOOD_IDS), "Segmentation fault")
+    assert candidates(case) == () and list(index.detect(case)) == []
+
+
+def outside(part: IndexPart, value: int, count: int = 1) -> dict[str, object]:
+    return {
+        "index": [0, 5],
+        "value": value,
+        "outside": count,
+        "elements": 48,
+        "min": min(value, 0),
+        "max": value,
+    }
+
+
+def test_an_element_outside_is_guilty(zoo: ZooPackage) -> None:
+    """The input, element, value and bound, the launch that crashed, and the clamp that would prove it."""
+    case = failed(zoo, "ranker", GOOD_IDS)
+    part = suspects(case)[0].part
+    case.index_values[part] = outside(part, 32)
+    (found,) = index.detect(case)
+    assert (found.guilty.kind, found.guilty.input_index) == ("input", 0)
+    assert (found.guilty.value or "").startswith("32 at [0, 5]")
+    assert found.crashing is not None and found.crashing.launch_index == 0
+    assert found.sources == {"log", "input values"}
+    assert found.counter is not None
+    assert found.counter.changes == ({"change": "clamp", **part.request()},)
+
+
+@pytest.mark.parametrize("value", [40, -40])
+def test_the_fix_keeps_both_ends(zoo: ZooPackage, value: int) -> None:
+    """The code that is offered brings a value below the range in as well as one above it."""
+    case = failed(zoo, "ranker", GOOD_IDS)
+    part = suspects(case)[0].part
+    case.index_values[part] = outside(part, value)
+    (found,) = index.detect(case)
+    assert found.fix is not None
+    assert f".clamp({part.low}, {part.high})" in (found.fix.after or "")
+
+
+def test_without_a_look_at_the_values_the_launch_is_told(zoo: ZooPackage) -> None:
+    """Until the values are seen, the log alone tells the check and the input that it depends on."""
+    (found,) = index.detect(failed(zoo, "ranker", GOOD_IDS))
+    assert found.sources == {"log"} and found.guilty.input_index is None
+    assert "index outside 0..31;" in found.summary or "index outside -32..31;" in found.summary
+
+
+def test_values_that_are_all_inside_clear_the_check(zoo: ZooPackage) -> None:
+    """When every element that this check can see is inside, it did not fail here, and nothing is claimed."""
+    case = failed(zoo, "ranker", GOOD_IDS)
+    for suspect in suspects(case):
+        case.index_values[suspect.part] = outside(suspect.part, 3, count=0)
+    assert list(index.detect(case)) == []
+
+
+def test_another_size_of_the_call_moves_the_bound(zoo: ZooPackage) -> None:
+    """The bound follows the input that is indexed, not the sizes at export."""
+    case = jagged(zoo)
+    assert case.given is not None
+    longer = replace(case.given.tensors[0], shape=(100, 8))
+    case.given = replace(case.given, tensors=(longer, case.given.tensors[1]))
+    assert {suspect.part.high for suspect in suspects(case)} == {99}

@@ -1,0 +1,177 @@
+"""Detectors of what a program did to a loaded package: constants, threads, operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors import concurrency, constants, custom_op
+from mcp_server.evidence.captured import CapturedUpdate
+from mcp_server.package.exported import ExportedFacts
+from tests.conftest import ZooPackage
+from tests.diagnosis.support import capture, failing, package_case, phase, run
+
+GOOD = {"dtype": "float32", "device": "cpu", "shape": [32, 16], "stride": [16, 1]}
+
+
+def updated(package: Any, leaf: dict[str, Any], outcome: str = "ok") -> Case:
+    """A failing case whose embedding table was replaced by this tensor."""
+    case = failing(package_case(package))
+    given = {"table.weight": {**GOOD, **leaf}}
+    record = phase(1, load=1, how="load_constants", constants=given, outcome=outcome)
+    case.capture = capture(updates=[record])
+    return case
+
+
+def test_good_constants_accuse_nobody(zoo: ZooPackage) -> None:
+    """An update with the compiled dtype, shape and stride is not the cause of a failure."""
+    assert list(constants.detect(updated(zoo("ranker"), {}))) == []
+
+
+DIFFERENT = [
+    ({"dtype": "float16"}, "dtype float16", True),
+    ({"shape": [31, 16]}, "shape [31, 16]", False),
+    ({"stride": [1, 32]}, "stride (1, 32)", False),
+]
+
+
+@pytest.mark.parametrize(("leaf", "value", "mendable"), DIFFERENT, ids=["dtype", "shape", "stride"])
+def test_a_constant_that_differs_is_named(
+    zoo: ZooPackage, leaf: dict[str, Any], value: str, mendable: bool
+) -> None:
+    """Name, given and compiled value are told; only a dtype can be mended by a cast and tried again."""
+    (found,) = constants.detect(updated(zoo("ranker"), leaf))
+    assert found.category == "constants" and found.guilty.name == "table.weight"
+    assert (found.guilty.value or "").startswith(value)
+    assert (found.counter is not None) == mendable
+    if found.counter is not None:
+        assert found.counter.options == {"cast": {"table.weight": "float32"}}
+
+
+@pytest.mark.parametrize(("outcome", "count"), [("ok", 0), ("failed", 1)])
+def test_another_device_counts_when_the_update_failed(zoo: ZooPackage, outcome: str, count: int) -> None:
+    """Constants may be copied from another device, so that one is a cause only of an update that failed."""
+    found = list(constants.detect(updated(zoo("ranker"), {"device": "cuda:0"}, outcome)))
+    assert len(found) == count
+    assert all("update failed" in h.sources for h in found)
+
+
+def test_a_folded_parameter_is_not_reached(zoo: ZooPackage) -> None:
+    """A parameter of the exported model that the package does not hold keeps its old value."""
+    case = updated(zoo("ranker"), {})
+    assert case.package is not None
+    case.exported = ExportedFacts(state=(*[c.fqn for c in case.package.constants], "gone.weight"))
+    (found,) = constants.detect(case)
+    assert found.guilty.name == "gone.weight" and found.fix is not None
+    assert found.fix.action == constants.KEEP_ALL
+
+
+def test_missing_and_unknown_names_are_told() -> None:
+    """An update knows which compiled names it left out, and which it gave in vain."""
+    record = phase(1, load=1, how="x", compiled=["a", "b"], constants={"b": GOOD, "c": GOOD})
+    update = CapturedUpdate.model_validate(record)
+    assert (update.missing, update.unknown) == (["a"], ["c"])
+
+
+def threads(single: bool, second_begins: float, second_thread: int = 2) -> Case:
+    """Two calls of one model; the first takes from 1.0 to 2.0 s."""
+    load = phase(0, loader="aoti_load_package", package="m.pt2", options={"run_single_threaded": single})
+    first = phase(1, load=1, thread=1, thread_name="one", seconds=1.0)
+    second = phase(2, load=1, thread=second_thread, thread_name="two", seconds=1.0) | {"t": second_begins}
+    case = failing(Case(None))
+    case.capture = capture(loads=[load], calls=[first, second])
+    return case
+
+
+def test_overlapping_calls_without_synchronisation() -> None:
+    """run_single_threaded with two threads inside at once is named, with both threads and the way out."""
+    (found,) = concurrency.detect(threads(True, 1.5))
+    assert found.category == "concurrency" and found.harmful
+    assert "one" in found.evidence[0].fact and "two" in found.evidence[0].fact
+    assert found.sources == {"capture", "load options"}
+
+
+@pytest.mark.parametrize(
+    ("single", "begins", "thread"), [(False, 1.5, 2), (True, 2.5, 2), (True, 1.5, 1)],
+    ids=["synchronised", "one after the other", "one thread"],
+)  # fmt: skip
+def test_calls_that_do_no_harm(single: bool, begins: float, thread: int) -> None:
+    """Synchronised, sequential or nested calls are no concurrency fault."""
+    assert list(concurrency.detect(threads(single, begins, thread))) == []
+
+
+def waiting(*numbers: int) -> Case:
+    calls = [
+        phase(
+            n,
+            load=1,
+            thread=n,
+            thread_name=f"t{n}",
+            outcome="unfinished",
+            stack=[{"file": "a.py", "line": n}],
+        )
+        for n in numbers
+    ]
+    case = Case(None)
+    case.capture = capture(calls=calls)
+    case.runs["script"] = run("script", ending="timeout")
+    return case
+
+
+def test_threads_that_never_come_back() -> None:
+    """Several unfinished calls at the time limit are a hang of calls, with the remedy for several threads."""
+    (found,) = concurrency.detect(waiting(1, 2))
+    assert found.category == "hang" and found.exact and "2 threads" in found.guilty.name
+    assert found.fix is not None and "num_runners" in found.fix.action
+
+
+def test_one_thread_that_never_comes_back_is_less_sure() -> None:
+    """A single unfinished call may hang anywhere inside: not exact, and the next look is told."""
+    (found,) = concurrency.detect(waiting(1))
+    assert not found.exact and found.fix is not None and "trace_launches" in found.fix.action
+
+
+def test_moved_user_managed_constants() -> None:
+    """Memory that moved between load_constants and the call is put on the constant, at both lines."""
+    case = failing(Case(None))
+    update = phase(
+        1, load=1, how="load_constants", constants={"w": GOOD}, stack=[{"file": "a.py", "line": 3}]
+    )
+    call = phase(2, load=1, thread=1, moved=["w"], stack=[{"file": "a.py", "line": 9}])
+    case.capture = capture(updates=[update], calls=[call])
+    case.runs["script"] = run("script", "Segmentation fault")
+    (found,) = concurrency.detect(case)
+    assert (found.guilty.kind, found.guilty.name) == ("constant", "w")
+    assert [place.line for place in found.guilty.model_locations] == [3, 9]
+    assert "failing program" in found.sources
+
+
+BAD_FAKE = "AssertionError: expected size 4==4, stride 8==1 at dim=0\nError in op: {}"
+
+
+def test_a_result_of_another_layout_names_its_operator(zoo: ZooPackage) -> None:
+    """assert_size_stride names the operator; its launch is found in the package."""
+    case = package_case(zoo("plugin"))
+    case.runs["checked"] = run("checked", BAD_FAKE.format("torch.ops.aotizoo.halve_rows.default"))
+    (found,) = custom_op.detect(case)
+    assert found.guilty.name == "torch.ops.aotizoo.halve_rows.default"
+    assert found.guilty.launch_index is not None
+    assert any("halve_rows" in place.code for place in found.guilty.model_locations)
+
+
+def test_a_layout_check_of_an_input_is_no_operators_fault(zoo: ZooPackage) -> None:
+    """The same text for an input is left to the comparison of the inputs."""
+    case = package_case(zoo("plugin"))
+    case.runs["checked"] = run("checked", BAD_FAKE.format("input"))
+    assert list(custom_op.detect(case)) == []
+
+
+@pytest.mark.parametrize(("name", "sources"), [("plugin", 2), ("ranker", 1)])
+def test_an_unregistered_operator(zoo: ZooPackage, name: str, sources: int) -> None:
+    """A package that lists the missing operator is a second source; one that does not is none."""
+    case = package_case(zoo(name))
+    case.runs["plain"] = run("plain", "RuntimeError: Could not find schema for aotizoo::halve_rows.")
+    (found,) = custom_op.detect(case)
+    assert found.guilty.name == "aotizoo::halve_rows" and len(found.sources) == sources

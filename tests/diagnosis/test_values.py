@@ -1,0 +1,233 @@
+"""Detectors of what a call computed: eager mode, watched launches, located accesses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mcp_server.diagnosis.actions.locate import silent_suspicion
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors import bad_values, eager, last_launch, memory
+from mcp_server.diagnosis.hypothesis import Depth
+from mcp_server.diagnosis.judge import confidence
+from mcp_server.faults.records import AddressPart, Blame, Fault, FaultLaunch, MissedArgument
+from mcp_server.model import Artifact, Cost
+from mcp_server.steps.kernel_io import BadElement, FirstBad, KernelIO
+from mcp_server.steps.locate_fault import LocatedFault
+from mcp_server.steps.trace_launches import LaunchRow, Trace
+from tests.conftest import ZooPackage
+from tests.diagnosis.support import called, failing, interpreted, package_case, run, worker_run
+
+
+def in_eager(zoo: ZooPackage, directory: Path, name: str, inputs: Path) -> Case:
+    """The case after its exported program was run operator by operator."""
+    case = package_case(zoo(name))
+    case.interpreted = interpreted(directory, zoo(name).with_name(f"{name}.exported.pt2"), inputs)
+    return case
+
+
+def test_an_index_that_eager_mode_refuses_too(zoo: ZooPackage, tmp_path: Path) -> None:
+    """The operator that raises is named with the model's line, as a site that is not proof by itself."""
+    case = failing(in_eager(zoo, tmp_path, "ranker", zoo("ranker").with_name("ranker.bad-index.pt")))
+    (found,) = eager.detect(case)
+    assert found.category == "index_out_of_bounds" and not found.exact
+    assert "self.table(ids)" in found.guilty.model_locations[0].code
+    assert confidence(found, case) == "likely"
+
+
+def test_the_operator_that_makes_nan_in_eager_mode(zoo: ZooPackage, tmp_path: Path) -> None:
+    """The logarithm is named, and the outputs of the package are a second source where they were seen."""
+    case = in_eager(zoo, tmp_path, "logarithm", zoo("logarithm").with_name("logarithm.bad-nan.pt"))
+    case.runs["plain"] = run("plain", "", called(nan=1))
+    (found,) = eager.detect(case)
+    assert found.category == "nan_or_inf" and "log" in found.guilty.name
+    assert found.sources == {"eager", "outputs"}
+
+
+@pytest.mark.parametrize("name", ["ranker", "logarithm"])
+def test_good_inputs_show_nothing_in_eager_mode(zoo: ZooPackage, tmp_path: Path, name: str) -> None:
+    """A healthy program accuses nobody."""
+    case = in_eager(zoo, tmp_path, name, zoo(name).with_name(f"{name}.inputs.pt"))
+    assert case.interpreted is not None and case.interpreted.last("interpreted") is not None
+    assert list(eager.detect(case)) == []
+
+
+def test_a_program_refuses_what_its_guards_exclude(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A size outside the exported range is refused by the program itself, as a guard or as an error."""
+    torch.save((torch.zeros(100, 6, dtype=torch.int64),), tmp_path / "large.pt")
+    case = in_eager(zoo, tmp_path, "ranker", tmp_path / "large.pt")
+    refused = eager.refusal(case)
+    assert refused is not None and "refuses this call" in refused.fact
+
+
+def mismatch(op: str) -> dict[str, Any]:
+    layout = {"shape": [4, 8], "dtype": "float32"}
+    promised, returned = {**layout, "stride": [8, 1]}, {**layout, "stride": [1, 4]}
+    event = {"event": "fake_mismatch", "op": op, "node": "n", "stack": []}
+    return {**event, "promised": promised, "returned": returned}
+
+
+def test_a_fake_function_that_disagrees() -> None:
+    """An operator of the user's is named with both layouts; torch's own and higher-order ones are not."""
+    case = failing(Case(None))
+    case.interpreted = worker_run(*map(mismatch, ("aten.t.default", "<cond>", "mine.op.default")))
+    (found,) = eager.detect(case)
+    assert found.guilty.name == "torch.ops.mine.op.default" and found.category == "custom_op"
+    assert "stride [8, 1]" in found.summary and "stride [1, 4]" in found.summary
+
+
+DEPARTS = {"event": "compared", "equal": False, "outputs": [{"max_abs": 0.5}]}
+
+
+def test_a_departure_is_harmless_when_nothing_failed(zoo: ZooPackage) -> None:
+    """Package and program differ, which alone is a look to take, not a fault: nothing failed."""
+    case = package_case(zoo("ranker"))
+    case.runs["plain"] = run("plain", "", called())
+    case.interpreted = worker_run(DEPARTS)
+    (found,) = eager.detect(case)
+    assert (found.category, found.harmful, found.depth) == ("wrong_output", False, Depth.SYMPTOM)
+    assert "0.5" in found.summary and silent_suspicion(case)
+
+
+def test_the_scripts_own_reference_is_a_second_source(zoo: ZooPackage) -> None:
+    """A script that found the numbers wrong confirms the departure, and it is harmful then."""
+    case = package_case(zoo("ranker"))
+    told = {"event": "compared_expected", "equal": False, "outputs": [{"shape": [[2], [2]]}]}
+    case.runs["plain"] = case.runs["script"] = run("plain", "", called(), told)
+    case.interpreted = worker_run(DEPARTS)
+    (found,) = eager.detect(case)
+    assert found.harmful and found.sources == {"eager", "script's reference"}
+
+
+def watched(zoo: ZooPackage, **facts: Any) -> Case:
+    """A call that gave NaN, and of which the launches were watched."""
+    case = package_case(zoo("logarithm"))
+    case.runs["plain"] = run("plain", "", called(nan=1))
+    first = {"what": "non_finite", "argument": "buf1", "kernel": "k", "element": BadElement(value="nan")}
+    artifact = Artifact(uri="u", path=Path("p"), bytes=0, what="log")
+    case.kernel_io = KernelIO(
+        backend="probes",
+        why="",
+        returned=True,
+        first_bad=FirstBad.model_validate({**first, "summary": "it", **facts}),
+        log=artifact,
+        cost=Cost(),
+    )
+    return case
+
+
+def test_the_launch_that_made_nan_is_guilty(zoo: ZooPackage) -> None:
+    """A kernel that made NaN of good inputs, with the model inputs that it depends on."""
+    (found,) = bad_values.detect(watched(zoo, kind="kernel", name="k", launch=1))
+    assert (found.guilty.kind, found.guilty.launch_index) == ("kernel", 1)
+    assert found.sources == {"probes", "outputs"} and found.counter is None
+    assert any("args[1]" in evidence.fact for evidence in found.evidence)
+
+
+def test_an_input_that_held_nan_is_tried_without(zoo: ZooPackage) -> None:
+    """NaN that came in with an input is put on it, and the test is the call with these values replaced."""
+    case = watched(zoo, kind="input", name="input 1 (args[1])", launch=1)
+    assert case.package is not None
+    (found,) = bad_values.detect(case)
+    assert found.guilty.input_index == 1 and found.guilty.launch_index is None
+    assert found.counter is not None
+    assert found.counter.changes == ({"change": "fill", "input": 1, "value": 0.0},)
+
+
+def test_a_mask_that_no_output_shows_is_weak(zoo: ZooPackage) -> None:
+    """Minus infinity inside, with finite outputs, may be intended."""
+    case = watched(zoo, kind="kernel", name="k", launch=1, perhaps_intended=True)
+    assert [found.weak for found in bad_values.detect(case)] == [False]
+    case.runs["plain"] = run("plain", "", called())
+    assert [found.weak for found in bad_values.detect(case)] == [True]
+
+
+def located(zoo: ZooPackage, **facts: Any) -> Case:
+    """A failing call with a bad access that a checker put on a launch."""
+    case = failing(package_case(zoo("logarithm")))
+    launch = FaultLaunch(index=1, kernel="k", kind="kernel", line=9, how="journal", certain=True)
+    base = {"tool": "asan", "kind": "overflow", "text": "WRITE of size 4", "kernel": "k", "launch": launch}
+    fault = Fault.model_validate({**base, **facts})
+    case.located = LocatedFault(
+        found=True, tool=None, summary="", fault=fault, instrumented=True, cost=Cost()
+    )
+    return case
+
+
+INDEX = AddressPart(
+    kind="index", parameter="in_ptr0", label="input 1", lowest=0, limit=32, beyond=True, input_index=1
+)
+
+
+def test_a_kernel_that_leaves_its_memory(zoo: ZooPackage) -> None:
+    """A blamed kernel is guilty at its launch; two observations of one access are no proof of who made it."""
+    case = located(zoo, blame=Blame(kind="kernel", name="k"))
+    (found,) = memory.detect(case)
+    assert (found.guilty.kind, found.guilty.launch_index) == ("kernel", 1)
+    assert len(found.sources) >= 2 and found.counter is None
+    assert confidence(found, case) == "likely"
+
+
+def test_an_index_from_an_input_is_clamped(zoo: ZooPackage) -> None:
+    """A blamed input with a known limit brings the clamp that decides; until then nothing is proven."""
+    blame = Blame(kind="input", name="args[1]", input_index=1, category="index_out_of_bounds")
+    case = located(zoo, blame=blame, parts=[INDEX])
+    (found,) = memory.detect(case)
+    assert found.guilty.input_index == 1 and found.guilty.launch_index is None
+    assert found.counter is not None
+    assert found.counter.changes == ({"change": "clamp", "input": 1, "low": 0, "high": 31},)
+    assert confidence(found, case) == "likely"
+
+
+UNCLAMPABLE = [{"beyond": None}, {"limit": None}, {"kind": "scalar"}, {"input_index": 0}]
+
+
+@pytest.mark.parametrize("change", UNCLAMPABLE, ids=lambda change: next(iter(change)))
+def test_what_is_not_known_to_be_outside_is_not_clamped(zoo: ZooPackage, change: dict[str, Any]) -> None:
+    """No counter-test for a part whose bound, values or input are not those of the blame."""
+    blame = Blame(kind="input", name="args[1]", input_index=1)
+    (found,) = memory.detect(located(zoo, blame=blame, parts=[INDEX.model_copy(update=change)]))
+    assert found.counter is None
+
+
+def test_an_empty_tensor_is_the_kernels_to_mask(zoo: ZooPackage) -> None:
+    """No index value is right for a tensor without elements, so the kernel is guilty, not the input."""
+    missed = MissedArgument(parameter="p", variable="v", label="input 0", kind="input", side="empty")
+    blame = Blame(kind="input", name="args[1]", input_index=1)
+    (found,) = memory.detect(located(zoo, blame=blame, parts=[INDEX], missed=missed))
+    assert (found.guilty.kind, found.counter) == ("kernel", None)
+    assert any("is empty" in evidence.fact for evidence in found.evidence)
+
+
+def test_a_fault_that_nothing_names_accuses_nobody(zoo: ZooPackage) -> None:
+    """An access without a kernel and without a launch gives no hypothesis."""
+    assert list(memory.detect(located(zoo, kernel="", launch=None))) == []
+
+
+def traced(zoo: ZooPackage, how: str, plain: Any) -> Case:
+    """A call whose last launch is known from the journal."""
+    case = package_case(zoo("logarithm"))
+    case.runs["plain"] = plain
+    row = LaunchRow(
+        launch=1, sequence=2, call=0, kernel="k", line=7, state="open", seconds=None, arguments=["x"]
+    )
+    told = {"how": how, "summary": "It ended in launch 1.", "last": row, "synchronous": True}
+    paths = {"package": Path("m.pt2"), "environment": {}, "rebuild_s": 0.0, "cached": False}
+    case.trace = Trace.model_validate({**told, **paths})
+    return case
+
+
+def test_the_launch_that_does_not_end(zoo: ZooPackage) -> None:
+    """A call that timed out inside a launch is a hang of that kernel."""
+    (found,) = last_launch.detect(traced(zoo, "died", run("plain", ending="timeout")))
+    assert (found.category, found.guilty.launch_index) == ("hang", 1)
+
+
+def test_the_launch_of_another_error_is_left_to_others(zoo: ZooPackage) -> None:
+    """A call that ended with an error that no bad access explains is not put on memory."""
+    text = "Error: input_handles[0]: unmatched dtype, expected: 4(at::kLong), but got: 3"
+    assert list(last_launch.detect(traced(zoo, "threw", run("plain", text)))) == []
+    assert list(last_launch.detect(traced(zoo, "returned", run("plain", "Segmentation fault")))) == []
