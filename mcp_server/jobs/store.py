@@ -126,10 +126,14 @@ class Store:
         if not uri.startswith(SCHEME) or not slash or "\0" in unquote(relative):
             raise ProblemError("not an artifact", value=uri, allowed=f"{SCHEME}JOB_ID/PATH")
         root = self.find(job_id).path.resolve()
-        path = (root / unquote(relative)).resolve()
+        try:
+            path = (root / unquote(relative)).resolve()
+            found = path.is_file()
+        except OSError as error:  # a name that is too long, or too many links
+            raise ProblemError(f"not the path of an artifact ({error.strerror})", value=uri[:300]) from None
         if not path.is_relative_to(root):
             raise ProblemError("the path leaves the job's directory", value=uri)
-        if not path.is_file():
+        if not found:
             raise ProblemError("the job left no such file", value=uri)
         return path
 
