@@ -193,7 +193,19 @@ class Case:
         """Whether anything failed where the user could see it."""
         if self.package_error is not None or (self.log is not None and self.log.root is not None):
             return True
+        script = self.runs.get("script")
+        if script is not None and script.failure == "none":
+            return self._silently_failed
         return any(run.failure != "none" for label, run in self.runs.items() if label in OWN_RUNS)
+
+    @property
+    def _silently_failed(self) -> bool:
+        """A program that ended well, though a call that it took for good fails when it is made again."""
+        suspect = self.capture.suspect if self.capture is not None else None
+        plain = self.runs.get("plain")
+        return (
+            suspect is not None and suspect.outcome == "ok" and plain is not None and plain.failure != "none"
+        )
 
     @property
     def reproduced(self) -> bool:

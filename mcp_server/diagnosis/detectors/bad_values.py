@@ -56,14 +56,24 @@ def _bad_index(first: FirstBad, case: Case) -> Hypothesis:
 def _party(first: FirstBad, case: Case) -> Party:
     kinds = {"kernel": "kernel", "input": "input", "constant": "constant"}
     index = _input_index(first, case)
+    op = _operator(first, case)
     return Party(
-        kind=kinds.get(first.kind, "kernel"),  # type: ignore[arg-type]
-        name=first.name,
+        kind="op" if op else kinds.get(first.kind, "kernel"),  # type: ignore[arg-type]
+        name=op or first.name,
         input_index=index,
         launch_index=first.launch if first.kind == "kernel" else None,
         value=f"{first.element.value} at {first.element.index}",
         model_locations=_lines(first, case) or case.call_locations,
     )
+
+
+def _operator(first: FirstBad, case: Case) -> str:
+    """The operator that a proxy-executor launch calls; empty for kernels."""
+    if first.kind != "kernel" or first.launch is None or case.view is None or case.package is None:
+        return ""
+    launches, nodes = case.view.wrapper.launches, case.package.proxy_nodes
+    place = launches[first.launch].proxy_index if first.launch < len(launches) else None
+    return nodes[place].target if place is not None and place < len(nodes) else ""
 
 
 def _lines(first: FirstBad, case: Case) -> list[ModelLocation]:

@@ -41,7 +41,8 @@ def _defects(case: Case) -> Iterator[Hypothesis]:
     loaded = _constants_given(case)
     for defect in case.package.defects:
         problem = defect_problem(defect)
-        if not defect.fatal or (problem.category == "constants" and loaded):
+        missing_weights = problem.category == "constants" and not loaded
+        if not missing_weights and (not defect.fatal or problem.category == "constants"):
             continue
         yield Hypothesis(
             category=problem.category,
