@@ -7,13 +7,14 @@ import shlex
 from mcp_server.diagnosis.case import Case
 from mcp_server.steps.context import WORKER_MAIN, WorkerRun
 
-# Steps whose evidence one of our own commands shows again, on the package and inputs of the call.
+# Steps whose evidence one of our own commands shows again, on the package and inputs of the call. The package
+# comes last: some commands take it as their target, others as an option.
 ON_THE_CALL = {
-    "check_devices": ("check-devices",),
+    "check_devices": ("check-devices", "--package"),
     "run": ("run-deterministic", "--repeats", "1", "--no-check-inputs"),
     "run_with_input_checks": ("run-deterministic", "--repeats", "1"),
-    "look_at_indices": ("dump-kernel-io", "--stop-at-first-bad"),
-    "dump_kernel_io": ("dump-kernel-io", "--stop-at-first-bad"),
+    "look_at_indices": ("dump-kernel-io", "--stop-at-first-bad", "--package"),
+    "dump_kernel_io": ("dump-kernel-io", "--stop-at-first-bad", "--package"),
     "trace_launches": ("trace-launches",),
     "locate_fault": ("locate-fault",),
 }
@@ -40,7 +41,7 @@ def _on_the_call(command: str, *options: str, case: Case) -> str:
     inputs = case.call.inputs if case.call is not None else None
     if not _package(case) or inputs is None:
         return ""
-    return _line(command, *_package(case), "--inputs", str(inputs), *options)
+    return _line(command, *options, *_package(case), "--inputs", str(inputs))
 
 
 def _package(case: Case) -> tuple[str, ...]:
