@@ -1,0 +1,132 @@
+"""Whole diagnoses on the CPU: real packages and programs, run to a verdict."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_server.diagnose import diagnose
+from mcp_server.model import PackageWorkload, ScriptWorkload, Verdict, Workload
+from mcp_server.steps.context import Context
+from tests.conftest import ZooPackage
+
+pytestmark = pytest.mark.slow
+
+
+def verdict(directory: Path, workload: Workload | None, log: Path | None = None) -> Verdict:
+    async def work() -> Verdict:
+        job = directory / "job"
+        job.mkdir()
+        context = Context(directory=job, python=Path(sys.executable))
+        return await diagnose(context, workload, log=log, budget_s=120)
+
+    return anyio.run(work)
+
+
+def of_package(zoo: ZooPackage, directory: Path, name: str, inputs: str) -> Verdict:
+    package = zoo(name)
+    return verdict(
+        directory, PackageWorkload(package=package, inputs=package.with_name(f"{name}.{inputs}.pt"))
+    )
+
+
+INDICES = [
+    ("ranker", 0, "32 at [0, 5] (allowed: 0..31)", 0, "self.table(ids)"),
+    ("jagged", 1, "9 at [3] (allowed: -6..5)", 0, "values[starts]"),
+    ("scatter", 1, "300 at [7] (allowed: -12..11)", 2, "index_put"),
+]
+
+
+@pytest.mark.parametrize(("name", "place", "value", "launch", "code"), INDICES, ids=lambda value: str(value))
+def test_a_bad_index_is_put_on_the_input(
+    zoo: ZooPackage, tmp_path: Path, name: str, place: int, value: str, launch: int, code: str
+) -> None:
+    """The element, its value and bound (of `jagged`, a size of the call), the launch, the model line."""
+    found = of_package(zoo, tmp_path, name, "bad-index")
+    assert (found.category, found.confidence) == ("index_out_of_bounds", "proven"), found.summary
+    assert found.guilty is not None and found.crashing is not None
+    assert (found.guilty.kind, found.guilty.input_index, found.guilty.value) == ("input", place, value)
+    assert found.crashing.launch_index == launch
+    assert code in found.guilty.model_locations[0].code
+
+
+def test_a_wrong_dtype_is_put_on_the_input(zoo: ZooPackage, tmp_path: Path) -> None:
+    """int32 where int64 is compiled: not the index check that fails because of it."""
+    found = of_package(zoo, tmp_path, "ranker", "bad-dtype")
+    assert (found.category, found.confidence) == ("input_mismatch", "proven"), found.summary
+    assert found.guilty is not None and found.guilty.value == "int32 (compiled: int64)"
+    assert found.fix is not None and found.fix.after == "args[0].to(torch.int64)"
+
+
+def test_nan_is_put_on_the_launch_that_made_it(zoo: ZooPackage, tmp_path: Path) -> None:
+    """The logarithm of a negative value: its launch, the element and the model's line."""
+    found = of_package(zoo, tmp_path, "logarithm", "bad-nan")
+    assert (found.category, found.confidence) == ("nan_or_inf", "proven"), found.summary
+    assert found.guilty is not None and found.guilty.kind == "kernel"
+    assert (found.guilty.launch_index, found.guilty.value) == (1, "nan at [0, 5]")
+    assert "torch.log(scale)" in found.guilty.model_locations[0].code
+
+
+def test_a_healthy_call_has_no_fault(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Good inputs are run, and nobody is accused."""
+    found = of_package(zoo, tmp_path, "ranker", "inputs")
+    assert (found.outcome, found.category, found.guilty) == ("no_fault", None, None), found.summary
+    assert found.cost.runs >= 1
+
+
+def test_a_truncated_package(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A package cut in the middle is invalid, and no run of it is needed to say so."""
+    package = tmp_path / "cut.pt2"
+    shutil.copyfile(zoo("ranker"), package)
+    with package.open("r+b") as file:
+        file.truncate(package.stat().st_size // 2)
+    inputs = zoo("ranker").with_name("ranker.inputs.pt")
+    found = verdict(tmp_path, PackageWorkload(package=package, inputs=inputs))
+    assert (found.category, found.guilty and found.guilty.value) == ("invalid_package", "truncated_zip")
+    assert found.confidence == "proven" or found.confidence == "likely"
+
+
+def test_a_log_alone_starts_nothing_and_proves_nothing(tmp_path: Path) -> None:
+    """An index assertion in a log: the category as a candidate, no run, and the call that would settle it."""
+    log = tmp_path / "crash.log"
+    log.write_text("Error: index out of bounds: 0 <= tmp2 < 32L\n")
+    found = verdict(tmp_path, None, log)
+    assert found.confidence != "proven" and found.cost.runs == 0
+    assert "index_out_of_bounds" in (found.category or found.summary)
+    assert [step.tool for step in found.next_steps] == ["diagnose"]
+
+
+SWAPPED = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def forward(self, features):
+        return features["user"] * 2 - features["item"]
+
+def batch():
+    return {"user": torch.ones(4, 8), "item": torch.full((4, 8), 5.0)}
+
+model = Model().eval()
+exported = torch.export.export(model, (batch(),))
+package = torch._inductor.aoti_compile_and_package(exported, package_path="model.pt2")
+compiled = torch._inductor.aoti_load_package(package)
+torch.testing.assert_close(compiled(batch()), model(batch()))
+swapped = dict(reversed(batch().items()))
+torch.testing.assert_close(compiled(swapped), model(swapped))
+"""
+
+
+def test_a_script_that_passes_keys_in_another_order(tmp_path: Path) -> None:
+    """The captured call is compared with the package, and made again in the exported order to prove it."""
+    script = tmp_path / "serve.py"
+    script.write_text(SWAPPED)
+    env = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
+    found = verdict(tmp_path, ScriptWorkload(script=script, cwd=tmp_path, env=env))
+    assert (found.category, found.confidence) == ("input_mismatch", "proven"), found.model_dump_json(indent=1)
+    assert found.guilty is not None
+    assert any("compiled(swapped)" in place.code for place in found.guilty.model_locations)

@@ -1,0 +1,146 @@
+"""Detectors of logs, package files and machines."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors import from_log, loading, machine
+from mcp_server.evidence.log import read_log
+from mcp_server.model import Category
+from mcp_server.package.archive import open_package
+from mcp_server.package.problems import PackageError
+from mcp_server.steps.fit import Problem
+from tests.conftest import ZooPackage
+from tests.diagnosis.support import GOOD_IDS, RAISED, called, failing, package_case, run, worker_run
+from tests.package.archives import changed, without
+
+CHECKED = "run_with_input_checks"
+OUT_OF_MEMORY = "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
+
+
+def categories(case: Case) -> list[Category]:
+    return [h.category for h in from_log.detect(case)]
+
+
+def test_one_cause_is_named_and_several_are_weak() -> None:
+    """A text of one category is a hypothesis with its meaning as a fix; an ambiguous one gives candidates."""
+    (sure,) = from_log.detect(failing(Case(None), OUT_OF_MEMORY))
+    assert (sure.category, sure.weak, sure.fix is not None) == ("out_of_memory", False, True)
+    several = list(from_log.detect(failing(Case(None), RAISED)))
+    assert len(several) > 1
+    assert all(h.weak and h.fix is None and h.sources == {"log"} for h in several)
+
+
+def test_inputs_that_fit_narrow_an_ambiguous_text(zoo: ZooPackage) -> None:
+    """An index assertion admits bad inputs until they were compared and the package's own check was run."""
+    case = failing(package_case(zoo("ranker"), GOOD_IDS), RAISED)
+    assert "input_mismatch" in categories(case)
+    case.done.append(CHECKED)
+    (left,) = from_log.detect(case)
+    assert left.category == "index_out_of_bounds" and not left.weak
+
+
+def test_inputs_that_differ_keep_their_candidate(zoo: ZooPackage) -> None:
+    """A mismatch, or a refusal by the exported program, leaves the contract as a candidate."""
+    case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, dtype="int32")), RAISED)
+    case.done.append(CHECKED)
+    assert categories(case) == ["index_out_of_bounds", "input_mismatch"]
+    case = failing(package_case(zoo("ranker"), GOOD_IDS), RAISED)
+    case.done.append(CHECKED)
+    case.interpreted = worker_run({"event": "guard_failed", "text": "no"})
+    assert "input_mismatch" in categories(case)
+
+
+@pytest.mark.parametrize(("name", "kept"), [("ranker", False), ("plugin", True)])
+def test_an_operator_is_no_candidate_without_one(zoo: ZooPackage, name: str, kept: bool) -> None:
+    """A crash is put on a custom operator only where the package calls one."""
+    assert ("custom_op" in categories(failing(package_case(zoo(name))))) == kept
+
+
+def test_what_our_experiments_print_is_not_the_users_error() -> None:
+    """A check that we switched on may raise a false alarm, so its text makes no hypothesis here."""
+    case = Case(None)
+    case.runs["plain"] = run("plain", "", called())
+    case.runs["checked"] = run("checked", RAISED)
+    assert categories(case) == []
+
+
+def test_a_given_log_says_where_it_was_read() -> None:
+    """The evidence of a log names the file and the line."""
+    case = Case(None)
+    case.log, case.log_source = read_log(["fine", OUT_OF_MEMORY]), "crash.log"
+    (found,) = from_log.detect(case)
+    assert found.evidence[0].source == "crash.log:2"
+
+
+def cut(package: Path, target: Path) -> Path:
+    shutil.copyfile(package, target)
+    with target.open("r+b") as file:
+        file.truncate(package.stat().st_size // 2)
+    return target
+
+
+def empty(_package: Path, target: Path) -> Path:
+    target.touch()
+    return target
+
+
+def text(_package: Path, target: Path) -> Path:
+    target.write_text("version https://git-lfs.github.com/spec/v1\n")
+    return target
+
+
+def missing(_package: Path, target: Path) -> Path:
+    return target
+
+
+BROKEN = [(cut, "truncated_zip"), (empty, "empty_file"), (text, "not_a_zip"), (missing, "missing_file")]
+
+
+@pytest.mark.parametrize(("breaks", "slug"), BROKEN, ids=[slug for _, slug in BROKEN])
+def test_a_file_that_cannot_be_read(
+    zoo: ZooPackage, tmp_path: Path, breaks: Callable[[Path, Path], Path], slug: str
+) -> None:
+    """The package is guilty, with the reason why it cannot be read and what to do."""
+    with pytest.raises(PackageError) as raised:
+        open_package(breaks(zoo("ranker"), tmp_path / "broken.pt2"))
+    case = Case(None)
+    case.package_error = raised.value
+    (found,) = loading.detect(case)
+    assert (found.category, found.guilty.kind, found.guilty.value) == ("invalid_package", "package", slug)
+    assert found.fix is not None and case.failed
+
+
+def test_a_defect_is_harmful_when_something_failed(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A package without its library is incomplete; a failing call makes that the cause."""
+    case = package_case(changed(zoo("ranker"), tmp_path / "incomplete.pt2", without(".so")))
+    before = list(loading.detect(case))
+    assert before and not any(h.harmful or "failing call" in h.sources for h in before)
+    after = list(loading.detect(failing(case)))
+    assert after and all(h.harmful and "failing call" in h.sources for h in after)
+
+
+def test_a_whole_package_has_no_defect(zoo: ZooPackage) -> None:
+    """A failing call of a package that is complete is not put on the file."""
+    assert list(loading.detect(failing(package_case(zoo("ranker"))))) == []
+
+
+def problem(certain: bool) -> Problem:
+    return Problem(category="arch_mismatch", what="the kernels need another GPU", certain=certain)
+
+
+@pytest.mark.parametrize(("said", "sources"), [("Segmentation fault", 1), ("no kernel image", 2)])
+def test_a_machine_that_does_not_fit(zoo: ZooPackage, said: str, sources: int) -> None:
+    """A certain problem is a hypothesis, and a text that admits its category a second source."""
+    texts = {"no kernel image": "CUDA error: no kernel image is available for execution on the device"}
+    case = failing(package_case(zoo("ranker")), texts.get(said, said))
+    case.problems = (problem(True), problem(False))
+    (found,) = machine.detect(case)
+    assert found.category == "arch_mismatch" and len(found.sources) == sources
+    assert found.summary.startswith("The kernels")

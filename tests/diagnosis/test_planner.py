@@ -1,0 +1,112 @@
+"""What is observed next, and what a broken observation costs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_server.diagnose import actions
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.planner import Action, choose, perform
+from mcp_server.errors import ProblemError
+from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload, Workload
+from mcp_server.steps.context import Context
+
+
+@dataclass
+class Look:
+    """An observation that notes itself, after waiting for `beside` others to have begun."""
+
+    name: str
+    seconds: float = 1.0
+    worth: float = 1.0
+    alone: bool = False
+    error: Exception | None = None
+    seen: list[str] = field(default_factory=list)
+
+    def gain(self, _case: Case, _open: Sequence[Hypothesis]) -> float:
+        return self.worth
+
+    async def act(self, case: Case, _context: Context) -> None:
+        if self.error is not None:
+            raise self.error
+        await anyio.sleep(0)
+        case.notes.append(f"{self.name} looked")
+
+
+def chosen(*looks: Look, case: Case | None = None) -> list[str]:
+    found: Sequence[Action] = looks
+    return [choice.action.name for choice in choose(found, case or Case(None), [])]
+
+
+def performed(case: Case, *looks: Look) -> Case:
+    context = Context(directory=Path("job"), python=Path(sys.executable))
+    anyio.run(perform, choose(looks, case, []), case, context)
+    return case
+
+
+def test_the_best_worth_comes_first() -> None:
+    """Gain per second decides, not gain: a cheap look goes before an expensive one that tells more."""
+    assert chosen(Look("dear", seconds=30), Look("cheap", seconds=1, worth=0.5))[0] == "cheap"
+
+
+def test_two_looks_run_side_by_side() -> None:
+    """At most two at a time, the two best."""
+    assert chosen(Look("a", 3), Look("b", 1), Look("c", 2)) == ["b", "c"]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_what_must_be_alone_is_alone(first: bool) -> None:
+    """An action that must not share the machine is neither joined by another nor joins one."""
+    looks = [Look("alone", seconds=1 if first else 3, alone=True), Look("other", seconds=2)]
+    assert chosen(*looks) == (["alone"] if first else ["other"])
+
+
+def test_nothing_is_chosen_without_gain_or_time() -> None:
+    """An action that would tell nothing, or takes longer than what is left, is not started."""
+    assert chosen(Look("useless", worth=0)) == []
+    assert chosen(Look("long", seconds=20), case=Case(None, budget_s=10)) == []
+    assert chosen(Look("short", seconds=5), case=Case(None, budget_s=10)) == ["short"]
+
+
+def test_what_was_done_is_not_repeated() -> None:
+    """A performed action is recorded with why it was chosen, and is never chosen again."""
+    look = Look("a")
+    case = performed(Case(None), look)
+    assert case.done == ["a"] and case.decisions[0].startswith("a (gain 1.00")
+    assert chosen(look, case=case) == []
+
+
+@pytest.mark.parametrize("error", [ProblemError("no such file"), ValueError("odd")], ids=["refused", "bug"])
+def test_a_broken_look_leaves_a_note(error: Exception) -> None:
+    """Whether it refused or broke, the reason is noted, the other look goes on, and it is not tried again."""
+    broken = Look("broken", error=error)
+    case = performed(Case(None), broken, Look("other"))
+    assert "other looked" in case.notes
+    assert any(note.startswith("broken") and str(error) in note for note in case.notes)
+    assert chosen(broken, case=case) == []
+
+
+FIRST: list[tuple[Workload, list[str]]] = [
+    (ScriptWorkload(script=Path("a.py")), ["capture"]),
+    (CommandWorkload(argv=["host"]), ["capture"]),
+    (ExportedWorkload(exported=Path("e.pt2")), ["read_exported"]),
+    (PackageWorkload(package=Path("m.pt2")), ["open_package"]),
+]
+
+
+@pytest.mark.parametrize(("workload", "first"), FIRST, ids=lambda value: getattr(value, "kind", ""))
+def test_the_first_look_at_a_workload(workload: Workload, first: list[str]) -> None:
+    """Files are read before anything runs; a program is captured, by itself."""
+    assert [c.action.name for c in choose(actions(), Case(workload), [])] == first
+
+
+def test_a_log_has_nothing_to_run() -> None:
+    """Without a workload no action can act."""
+    assert choose(actions(), Case(None), []) == []
