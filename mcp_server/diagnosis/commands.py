@@ -30,7 +30,7 @@ def command_for(step: str, case: Case) -> str:
         return _line("explain-error", "--log", _log(case)) if _log(case) else ""
     if step == "capture" and case.capture is not None:
         return f"cat {shlex.quote(str(case.capture.directory))}/capture-*.jsonl"
-    return _worker(step, case)
+    return again(case.interpreted) if step == "interpret" else ""
 
 
 def _line(*words: str) -> str:
@@ -54,15 +54,9 @@ def _log(case: Case) -> str:
     return str(case.plain.finished.output) if case.plain is not None else ""
 
 
-def _worker(step: str, case: Case) -> str:
+def again(run: WorkerRun | None) -> str:
     """The same request given to the worker again, with its report on the terminal."""
-    run = case.interpreted if step == "interpret" else None
-    if step == "counter_test":
-        tested = [result.run for result in case.counters.values() if result.run is not None]
-        run = tested[-1].worker if tested else None
-    return _again(run) if run is not None else ""
-
-
-def _again(run: WorkerRun) -> str:
+    if run is None:
+        return ""
     request = run.directory / "request.json"
     return shlex.join([str(run.python), "-u", str(WORKER_MAIN), str(request), "/dev/stdout"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.commands import command_for
+from mcp_server.diagnosis.commands import again, command_for
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.judge import confidence, ranked, ruled_out
 from mcp_server.diagnosis.next_steps import next_steps
@@ -79,7 +79,8 @@ def _evidence(best: Hypothesis, case: Case) -> list[Evidence]:
     found = list({e.fact: e for e in best.evidence}.values())
     result = case.counters.get(best.counter.key) if best.counter else None
     if result is not None:
-        found.append(Evidence(step="counter_test", fact=result.what))
+        repeat = again(result.run.worker) if result.run is not None else ""
+        found.append(Evidence(step="counter_test", fact=result.what, command=repeat))
     return [_with_command(evidence, case) for evidence in found[:MAX_EVIDENCE]]
 
 
