@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,16 +14,18 @@ import typer
 import mcp_server.diagnosis
 from mcp_server.diagnosis.case import Case, CounterResult
 from mcp_server.diagnosis.commands import ON_THE_CALL, command_for
+from mcp_server.diagnosis.hypothesis import CounterTest
+from mcp_server.diagnosis.verdict import conclude
 from mcp_server.evidence.log import read_log
 from mcp_server.faces.app import app
-from mcp_server.steps.context import WORKER_MAIN
+from mcp_server.steps.context import WORKER_MAIN, Context
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import capture, package_case, run, worker_run
+from tests.diagnosis.support import capture, failing, hypothesis, package_case, run, worker_run
 
 SOURCES = Path(mcp_server.diagnosis.__file__).parent
 STEPS = sorted({s for f in SOURCES.rglob("*.py") for s in re.findall(r'step="(\w+)"', f.read_text())})
-WORKER_STEPS = {"interpret", "counter_test"}
-WITHOUT = {"note", "read_exported"}  # said by us; read from a file that no command of ours shows
+# Said by us; brings its own command; read from a file that no command of ours shows.
+WITHOUT = {"note", "counter_test", "read_exported"}
 
 
 def full_case(zoo: ZooPackage) -> Case:
@@ -50,17 +54,30 @@ def test_the_detectors_name_steps() -> None:
     assert set(ON_THE_CALL) <= set(STEPS)
 
 
-@pytest.mark.parametrize("step", [s for s in STEPS if s not in WORKER_STEPS | WITHOUT | {"capture"}])
+@pytest.mark.parametrize("step", [s for s in STEPS if s not in WITHOUT | {"capture", "interpret"}])
 def test_evidence_brings_a_command_of_ours(zoo: ZooPackage, step: str) -> None:
     """Command, options and arguments are those that the command line takes."""
     parse(command_for(step, full_case(zoo)))
 
 
-@pytest.mark.parametrize("step", sorted(WORKER_STEPS))
-def test_the_worker_is_asked_again(zoo: ZooPackage, step: str) -> None:
+AGAIN = ["-u", str(WORKER_MAIN), str(Path("job/request.json")), "/dev/stdout"]
+
+
+def test_the_worker_is_asked_again(zoo: ZooPackage) -> None:
     """What only the worker shows is the same request to it again, printed on the terminal."""
-    words = shlex.split(command_for(step, full_case(zoo)))
-    assert words[1:] == ["-u", str(WORKER_MAIN), str(Path("job/request.json")), "/dev/stdout"]
+    assert shlex.split(command_for("interpret", full_case(zoo)))[1:] == AGAIN
+
+
+def test_a_counter_test_is_repeated_as_it_was(zoo: ZooPackage) -> None:
+    """The command is that of the verdict's own test, not of the last one that was tried."""
+    case = full_case(zoo)
+    other = run("counter-2")
+    assert other.worker is not None
+    moved = replace(other, worker=replace(other.worker, directory=Path("other")))
+    case.counters["later"] = CounterResult(False, "still fails", moved)
+    best = hypothesis("a", "nan_or_inf", "x", counter=CounterTest("key", "without it"))
+    found = conclude([best], failing(case), Context(Path("job"), Path(sys.executable)))
+    assert [shlex.split(e.command)[1:] for e in found.evidence if e.step == "counter_test"] == [AGAIN]
 
 
 def test_a_capture_is_read_from_its_journals(zoo: ZooPackage) -> None:
