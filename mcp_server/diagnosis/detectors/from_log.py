@@ -83,6 +83,7 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: Case) -> Itera
             evidence=(evidence_of(root, source),),
             crashing=_crashing(root, facts),
             fix=Fix(action=root.family.meaning) if not several else None,
+            harmful=case.failed,
             weak=several,
             exact=not several,
         )
