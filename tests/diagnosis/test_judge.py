@@ -153,6 +153,13 @@ def test_a_suspicious_size_on_a_healthy_run_is_no_fault(zoo: ZooPackage) -> None
     assert verdict(case, *detect(case)).outcome == "no_fault"
 
 
+def test_what_did_no_harm_is_no_fault() -> None:
+    """A sound observation that broke nothing, such as a departure in rounding, does not make a fault."""
+    case = Case(None)
+    case.runs["plain"] = run("plain", "", called())
+    assert verdict(case, hypothesis("a", "wrong_output", "eager", harmful=False)).outcome == "no_fault"
+
+
 def test_nothing_known_is_inconclusive() -> None:
     """No run and no hypothesis is neither a fault nor health."""
     found = verdict(Case(None))
