@@ -152,6 +152,12 @@ class Case:
         return any(run.nonfinite for run in self.runs.values()) or (suspect is not None and suspect.nonfinite)
 
     @property
+    def call_fails(self) -> frozenset[str]:
+        """The source `failing call`: the call by itself, made again, fails or departs from the reference."""
+        plain = self.runs.get("plain")
+        return frozenset({"failing call"}) if plain is not None and plain.failure != "none" else frozenset()
+
+    @property
     def plain_departs(self) -> bool:
         """Whether the call, made as it was, gives what the script found wrong."""
         plain = self.runs.get("plain")

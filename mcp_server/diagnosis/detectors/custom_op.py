@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mcp_server.diagnosis.case import Case, RunSeen
+from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.evidence.facts import ErrorFact
 from mcp_server.model import Evidence, Fix, ModelLocation, Party
@@ -60,7 +60,7 @@ def _hypothesis(error: ErrorFact, label: str, case: Case) -> Hypothesis:
         summary=f"The fake function of {op} promises another size or stride than the operator returns "
         f"({error.text.removeprefix('Error: ')[:160]}): later kernels use the promised one.",
         depth=Depth.STATE,
-        sources=frozenset({"runtime check", *_wrong_values(case.runs.get("plain"))}),
+        sources=frozenset({"runtime check", *case.call_fails}),
         evidence=(
             Evidence(step="run_with_input_checks", fact=error.text[:300], source=f"{label}:{error.line}"),
         ),
@@ -69,11 +69,6 @@ def _hypothesis(error: ErrorFact, label: str, case: Case) -> Hypothesis:
             "torch.library.opcheck compares them"
         ),
     )
-
-
-def _wrong_values(plain: RunSeen | None) -> set[str]:
-    """Without the check, the call's numbers depart from the reference, or it fails otherwise."""
-    return {"failing call"} if plain is not None and plain.failure != "none" else set()
 
 
 def _launch(op: str, case: Case) -> tuple[int | None, list[ModelLocation]]:

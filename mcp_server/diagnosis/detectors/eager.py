@@ -37,12 +37,6 @@ def lines_of(event: Event) -> list[ModelLocation]:
     return [ModelLocation(file=f["file"], line=int(f["line"]), code=f["code"]) for f in stack[:3]]
 
 
-def _call_fails(case: Case) -> set[str]:
-    """The call by itself, made again, fails or departs from the reference."""
-    plain = case.runs.get("plain")
-    return {"failing call"} if plain is not None and plain.failure != "none" else set()
-
-
 def _layout(told: dict[str, Any]) -> str:
     return f"shape {told['shape']}, stride {told['stride']}, {told['dtype']}"
 
@@ -81,7 +75,7 @@ def _guard(case: Case) -> Iterator[Hypothesis]:
         guilty=Party(kind="call", name="the call's inputs", value=text, model_locations=case.call_locations),
         summary=f"The exported program refuses this call: {text}. The package drops that guard.",
         depth=Depth.CALL,
-        sources=frozenset({"eager", *_call_fails(case)}),
+        sources=frozenset({"eager", *case.call_fails}),
         evidence=(refused,),
         fix=Fix(action="pass what the guard asks for, or export with dynamic shapes that allow this call"),
         harmful=case.failed,
@@ -108,7 +102,7 @@ def _index(event: Event, text: str, case: Case) -> Hypothesis:
         guilty=Party(kind="op", name=str(event["op"]), value=text, model_locations=lines_of(event)),
         summary=f"{event['op']} gets an index outside its tensor, in eager mode too: {text}.",
         depth=Depth.FAULT_SITE,
-        sources=frozenset({"eager", *_call_fails(case)}),
+        sources=frozenset({"eager", *case.call_fails}),
         evidence=(Evidence(step="interpret", fact=f"{event['node']} ({event['op']}) raised: {text}"),),
         exact=False,
     )
@@ -127,7 +121,7 @@ def _fakes(case: Case) -> Iterator[Hypothesis]:
             guilty=Party(kind="op", name=op, model_locations=lines_of(event)),
             summary=f"The fake function of {op} disagrees with the operator: {fact.partition(' ')[2]}.",
             depth=Depth.STATE,
-            sources=frozenset({"eager", *_call_fails(case)}),
+            sources=frozenset({"eager", *case.call_fails}),
             evidence=(Evidence(step="interpret", fact=fact),),
             fix=Fix(action=f"make the fake function of {op} return the size and stride of the real result"),
             harmful=case.failed,

@@ -49,7 +49,7 @@ def _defects(case: Case) -> Iterator[Hypothesis]:
             guilty=Party(kind="package", name=package_name(case), value=defect.slug),
             summary=f"The package is incomplete: {defect.what}.",
             depth=Depth.BUILD,
-            sources=frozenset({"package file", *_failing_load(case)}),
+            sources=frozenset({"package file", *case.call_fails}),
             evidence=(Evidence(step="open_package", fact=defect.what),),
             fix=problem.fix or Fix(action="build the package again"),
             harmful=case.failed,
@@ -64,12 +64,6 @@ def _constants_given(case: Case) -> bool:
     call = seen.suspect
     load = seen.load_of(call) if call is not None else None
     return any(load is None or (u.pid, u.load) == (load.pid, load.number) for u in seen.updates)
-
-
-def _failing_load(case: Case) -> set[str]:
-    """The call or load made again fails as well."""
-    plain = case.runs.get("plain")
-    return {"failing call"} if plain is not None and plain.failure != "none" else set()
 
 
 def package_name(case: Case) -> str:

@@ -94,9 +94,7 @@ def _place(fault: Fault) -> str | None:
 def _sources(fault: Fault, case: Case) -> Iterator[str]:
     """The checker, the failing call by itself, and the journal when it names the launch."""
     yield fault.tool
-    plain = case.runs.get("plain")
-    if plain is not None and plain.failure != "none":
-        yield "failing call"
+    yield from case.call_fails
     if fault.launch is not None and fault.launch.certain:
         yield "probes"
 

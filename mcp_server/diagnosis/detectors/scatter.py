@@ -65,7 +65,7 @@ def _hypothesis(
         ),
         summary=f"Launch {seen.launch} ({seen.kernel}) got an index outside what it writes{lost}: {fact}.",
         depth=Depth.BAD_VALUE,
-        sources=frozenset({"probes", *({"package file"} if not checked else ()), *_fails(case)}),
+        sources=frozenset({"probes", *({"package file"} if not checked else ()), *case.call_fails}),
         evidence=(
             Evidence(step="dump_kernel_io", fact=fact),
             Evidence(step="inspect_package", fact=f"launch {seen.launch} writes where {name} says{lost}"),
@@ -73,8 +73,3 @@ def _hypothesis(
         crashing=Party(kind="kernel", name=seen.kernel, launch_index=seen.launch),
         fix=Fix(action=f"keep {name} below the size of the dimension that is written; torch >= 2.14 raises"),
     )
-
-
-def _fails(case: Case) -> set[str]:
-    plain = case.runs.get("plain")
-    return {"failing call"} if plain is not None and plain.failure != "none" else set()
