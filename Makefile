@@ -5,6 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST_ARGS ?=
+PYTEST_JOBS ?= 2
 CORPUS_ARGS ?=
 
 .PHONY: help demo test test-gpu corpus corpus-gpu lint format clean
@@ -22,7 +23,7 @@ demo: $(STAMP) ## compile a small model, break it, diagnose it
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP) ## run the tests that need no GPU
-	$(BIN)/python -m pytest -m 'not gpu' $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not gpu' -n $(PYTEST_JOBS) --dist loadfile $(PYTEST_ARGS)
 
 test-gpu: ## run the tests that need a CUDA device, with the python3 that has torch
 	$(PYTHON) -m pytest -m gpu $(PYTEST_ARGS)

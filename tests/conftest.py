@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -9,11 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache" / "zoo"
 
 ZooPackage = Callable[[str], Path]
+
+
+# CI tries the same examples every time, without a limit on each: a new find is for a developer's own run.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+if os.environ.get("CI"):
+    settings.load_profile("repeatable")
 
 
 def torch_environment() -> dict[str, str]:
@@ -28,13 +36,22 @@ def torch_environment() -> dict[str, str]:
 
 
 def build(name: str) -> Path:
-    """Compile the zoo's model `name` into the cache unless this source built it already."""
+    """Compile the zoo's model `name` into the cache unless this source built it already.
+
+    Test processes side by side share the cache: one of them builds, the others wait for it.
+    """
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _build(name)
+
+
+def _build(name: str) -> Path:
     package = CACHE / f"{name}.pt2"
     sources = [ROOT / "tests" / "zoo" / "models.py", ROOT / "tests" / "zoo" / "build.py"]
     newest = max(path.stat().st_mtime for path in sources)
     if package.exists() and package.stat().st_mtime > newest:
         return package
-    CACHE.mkdir(parents=True, exist_ok=True)
     argv = [sys.executable, "-W", "ignore", "-m", "tests.zoo.build", name, str(CACHE)]
     environment = torch_environment()
     done = subprocess.run(argv, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)

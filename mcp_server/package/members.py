@@ -162,7 +162,7 @@ class ZipContainer:
         with _open_zip(self.path) as archive:
             try:
                 return archive.read(info)
-            except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+            except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
                 raise PackageError(
                     "damaged_member", f"{info.filename} cannot be unpacked: {error}"
                 ) from error
@@ -171,7 +171,7 @@ class ZipContainer:
 def _open_zip(path: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, struct.error, ValueError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, struct.error, ValueError, OSError, NotImplementedError) as error:
         raise PackageError(
             "truncated_zip",
             f"{path} starts as a zip archive but has no readable directory at its end ({error}); "
