@@ -7,6 +7,7 @@ from typing import Any
 
 from mcp_server.diagnosis.case import Case, RunSeen
 from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.index_parts import suspects
 from mcp_server.jobs.types import Finished
 from mcp_server.steps.context import Context, WorkerRun
 from mcp_server.steps.leases import gpus_of
@@ -89,6 +90,8 @@ class CheckedRun:
     def gain(self, case: Case, open_hypotheses: Sequence[Hypothesis]) -> float:
         if case.call is None or "plain" not in case.runs:
             return 0.0
+        if "look_at_indices" not in case.done and suspects(case):
+            return 0.0  # looking at the indices is cheaper, and tells more of an index assertion
         contract = {"input_mismatch", "device_mismatch", "shape_out_of_range", "custom_op"}
         return 0.8 if any(h.category in contract for h in open_hypotheses) or not case.mismatches else 0.3
 
