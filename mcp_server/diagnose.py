@@ -112,7 +112,7 @@ async def diagnose(
     available = actions()
     hypotheses = detect(case)
     while not _settled(hypotheses, case):
-        case.found["hypotheses"] = hypotheses
+        case.hypotheses = hypotheses
         choices = choose(available, case, hypotheses)
         if not choices:
             break

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.evidence.facts import ErrorFact, LogFacts
 from mcp_server.jobs.types import Finished
 from mcp_server.model import Artifact, Evidence, ModelLocation, Workload
@@ -131,7 +132,7 @@ class Case:
     problems: tuple[Problem, ...] = ()
     index_values: dict[Any, Event] = field(default_factory=dict)
     counters: dict[str, CounterResult] = field(default_factory=dict)
-    found: dict[str, Any] = field(default_factory=dict)
+    hypotheses: list[Hypothesis] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

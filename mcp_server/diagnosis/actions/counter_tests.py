@@ -31,7 +31,7 @@ class CounterTests:
 
     async def act(self, case: Case, context: Context) -> None:
         self.tried += 1
-        hypotheses = case.found.get("hypotheses", ())
+        hypotheses = case.hypotheses
         test = next_test(case, hypotheses)
         if test is None:
             return
