@@ -163,8 +163,9 @@ async def _runs(program: Program, where: Path, device: str, row: Row, deadline: 
 async def _cached(where: Path, workload: PackageWorkload, cache: Cache) -> None:
     """The addresses of a run with the caching allocator on: what the picture of the guide is drawn from."""
     context = Context(where / "cached", Path(sys.executable))
-    target = await prepare(context, workload, Options(separate_weights=True), cache=cache)
-    await run_target(context, target, "cached", env={})
+    async with anyio.create_task_group() as tasks:
+        target = prepare(context, workload, Options(separate_weights=True), tasks, cache=cache)
+        await run_target(context, target, "cached", env={})
 
 
 async def _each(work: list[Any], deadline: float) -> None:

@@ -81,6 +81,7 @@ async def run_core_dump(context: Context, target: Target) -> Found:
 
 async def run_sync(context: Context, target: Target) -> Found:
     """No NVIDIA tool at all: the journal of launches that are waited for."""
+    await target.settled()
     if target.rebuilt is None:
         raise ProblemError(f"it needs probes: {target.why_not}")
     run = await run_target(context, target, "sync", env=dict(CACHING_OFF))
@@ -106,6 +107,7 @@ async def run_ubsan(context: Context, target: Target) -> Found:
 
 
 async def _sanitized(context: Context, target: Target, name: str) -> Found:
+    await target.settled()
     if target.rebuilt is None:
         raise ProblemError(f"the package cannot be rebuilt: {target.why_not}")
     run = await run_target(context, target, name, env=cpu_fault.SANITIZER_ENV)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+
+import anyio
+from anyio.abc import TaskGroup
 
 from mcp_server.errors import ProblemError
 from mcp_server.evidence.journal import read_journal_file
@@ -27,16 +31,62 @@ MOST_NAMES = 200
 _INTEGERS = ("int", "uint", "bool")
 
 
+class Rebuild:
+    """A rebuild under way. Workers that started meanwhile wait for the file `handoff`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.handoff = directory / "package.json"
+        self.made: Instrumented | None = None
+        self.why_not = ""
+        self._done = anyio.Event()
+
+    async def carry_out(
+        self, context: Context, workload: PackageWorkload, options: Options, cache: Cache | None
+    ) -> None:
+        """Rebuild the package with probes; one that cannot be rebuilt is handed on as it is."""
+        python = context.python_for(workload)
+        try:
+            self.made = await instrument(workload.package, options, context, python=python, cache=cache)
+        except ProblemError as problem:
+            self.why_not = str(problem)
+        package = self.made.package if self.made else workload.package
+        partial = self.handoff.with_suffix(".partial")
+        partial.write_text(json.dumps({"package": str(package), "probes": self.made is not None}))
+        partial.rename(self.handoff)
+        self._done.set()
+
+    async def wait(self) -> None:
+        await self._done.wait()
+
+
 @dataclass(frozen=True)
 class Target:
-    """What is run: the rebuilt package, or the original with the reason why."""
+    """What is run: the package as it is, or with probes as soon as `rebuild` is done."""
 
     workload: PackageWorkload
     view: PackageView
-    rebuilt: Instrumented | None = None
-    why_not: str = ""
-    env: Mapping[str, str] = field(default_factory=dict)
+    rebuild: Rebuild | None = None
     gpus: tuple[int, ...] | None = None
+
+    async def settled(self) -> None:
+        """Wait until `rebuilt` and `why_not` hold."""
+        if self.rebuild is not None:
+            await self.rebuild.wait()
+
+    @property
+    def rebuilt(self) -> Instrumented | None:
+        return self.rebuild.made if self.rebuild else None
+
+    @property
+    def why_not(self) -> str:
+        """Why there are no probes; empty where there are, and where none were asked for."""
+        return self.rebuild.why_not if self.rebuild else ""
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What must be preloaded; only known when the rebuild is done."""
+        preload = self.rebuilt.preload if self.rebuilt else ()
+        return {"LD_PRELOAD": " ".join(preload)} if preload else {}
 
 
 @dataclass(frozen=True)
@@ -47,23 +97,19 @@ class FaultRun:
     evidence: Evidence
 
 
-async def prepare(
+def prepare(
     context: Context,
     workload: PackageWorkload,
     options: Options,
+    tasks: TaskGroup,
     *,
     cache: Cache | None = None,
     gpus: tuple[int, ...] | None = None,
 ) -> Target:
-    """Rebuild the package with probes; one that cannot be rebuilt is taken as it is."""
-    view = view_package(workload.package, workload.model_name)
-    python = context.python_for(workload)
-    try:
-        rebuilt = await instrument(workload.package, options, context, python=python, cache=cache)
-    except ProblemError as problem:
-        return Target(workload, view, None, str(problem), gpus=gpus)
-    env = {"LD_PRELOAD": " ".join(rebuilt.preload)} if rebuilt.preload else {}
-    return Target(workload, view, rebuilt, env=env, gpus=gpus)
+    """Begin to rebuild the package with probes, as one of `tasks`."""
+    rebuild = Rebuild(context.fresh("rebuild"))
+    tasks.start_soon(rebuild.carry_out, context, workload, options, cache)
+    return Target(workload, view_package(workload.package, workload.model_name), rebuild, gpus)
 
 
 async def run_target(
@@ -76,14 +122,18 @@ async def run_target(
     prefix: Sequence[str] = (),
     directory: Path | None = None,
 ) -> FaultRun:
-    """Run once, each launch waited for; a crash is what is looked for."""
+    """Run once, each launch waited for; a crash is what is looked for.
+
+    The worker starts at once and waits for the rebuilt package itself.
+    """
     directory = directory or context.fresh(name)
     journal = directory / "launches.jsonl"
     workload, operation, request = target.workload, "run", run_request(target.workload)
     wanted = {**workload.env, **target.env, **env}
-    if target.rebuilt is not None:
+    if target.rebuild is not None:
         operation = "observe"
-        request = {**request, **observed(target.view), "package": target.rebuilt.package}
+        started = {"handoff": target.rebuild.handoff, "warm": target.view.package.device_type}
+        request = {**request, **observed(target.view), **started}
         wanted |= journal_environment(journal, True, None)
     done = await context.worker(
         operation,
@@ -97,6 +147,7 @@ async def run_target(
         gpus=target.gpus,
         prefix=prefix,
     )
+    await target.settled()
     return FaultRun(done, _evidence(target, done, journal))
 
 

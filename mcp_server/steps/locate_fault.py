@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Literal
 
 import anyio
@@ -84,15 +84,16 @@ async def locate_fault(
     outcome: list[tuple[Target, Found]] = []
     targets: dict[Options, Target] = {}
 
-    async def prepared(options: Options) -> Target:
-        if options not in targets:
-            targets[options] = await prepare(context, workload, options, cache=cache, gpus=gpus)
-        return targets[options]
-
-    async def search() -> None:
-        outcome.append(await _search(context, tools, attempts, prepared))
-
     async with anyio.create_task_group() as tasks:
+
+        def prepared(options: Options) -> Target:
+            if options not in targets:
+                targets[options] = prepare(context, workload, options, tasks, cache=cache, gpus=gpus)
+            return targets[options]
+
+        async def search() -> None:
+            outcome.append(await _search(context, tools, attempts, prepared))
+
         tasks.start_soon(search)
         for flags, name in _plain(workload, plain_runs):
             tasks.start_soon(_plainly, context, workload, flags, name, runs)
@@ -123,13 +124,13 @@ async def _search(
     context: Context,
     tools: tuple[Tool, ...],
     attempts: list[Attempt],
-    prepared: Callable[[Options], Awaitable[Target]],
+    prepared: Callable[[Options], Target],
 ) -> tuple[Target, Found]:
     """One method after the other until one sees a fault; the last one's run otherwise."""
     last: tuple[Target, Found] | None = None
     for tool in tools:
         method = METHODS[tool]
-        target = await prepared(method.options)
+        target = prepared(method.options)
         try:
             found = await method.run(context, target)
         except ProblemError as problem:

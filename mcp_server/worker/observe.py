@@ -9,6 +9,7 @@ import torch
 
 from . import run
 from .failures import Refused
+from .handoff import received
 from .probes import (
     AFTER,
     INTEGER,
@@ -37,8 +38,14 @@ def operate(request: "dict[str, Any]", report: Report) -> None:
     - `statistics` (default true): counts of nan, inf and zero, min, max, mean, checksum;
     - `bounds`: `[{"name": variable or parameter, "launch": n?, "low": 0, "high": 32}]` for index tensors;
     - `save`: a directory for the tensors, `save_bytes` the cap of all of them;
-    - `stop_at_first_bad`: end the run at the first bad value; `max_events`.
+    - `stop_at_first_bad`: end the run at the first bad value; `max_events`;
+    - `handoff`: a file that will name the package (see `handoff`); one without probes is only run.
     """
+    if request.get("handoff"):
+        request = received(request, report)
+        if not request["probes"]:
+            run.operate(request, report)
+            return
     before = mapped_files()
     observer = Observer(request, report)
 

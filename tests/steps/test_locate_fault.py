@@ -137,8 +137,9 @@ def test_the_sanitizer_wraps_an_observed_run(
     assert find_tool("compute-sanitizer", Path(sys.executable), {}) == sanitizer
 
     async def run() -> Any:
-        target = await prepare(context, call(zoo, "ranker", "inputs"), Options(), cache=cache)
-        return await run_sanitizer(context, target, "memcheck")
+        async with anyio.create_task_group() as tasks:
+            target = prepare(context, call(zoo, "ranker", "inputs"), Options(), tasks, cache=cache)
+            return await run_sanitizer(context, target, "memcheck")
 
     found = anyio.run(run)
     assert found.errors == 148_640
