@@ -36,6 +36,7 @@ from mcp_server.diagnosis.detectors import (
     memory,
     scatter,
     sharing,
+    streams,
 )
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.judge import confidence, ranked
@@ -62,6 +63,7 @@ DETECTORS: tuple[Detector, ...] = (
     bad_values.detect,
     scatter.detect,
     sharing.detect,
+    streams.detect,
     eager.detect,
     memory.detect,
     last_launch.detect,

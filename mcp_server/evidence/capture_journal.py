@@ -14,6 +14,7 @@ from mcp_server.evidence.captured import (
     CapturedCompile,
     CapturedLoad,
     CapturedProcess,
+    CapturedReplay,
     CapturedUpdate,
     Phase,
 )
@@ -43,6 +44,7 @@ def read_capture(directory: Path) -> Captured:
         assertions=[
             _build(CapturedAssertion, _failed(e, e)) for e in merged if e["event"] == "assertion_failed"
         ],
+        replays=[_build(CapturedReplay, e) for e in merged if e["event"] == "graph_input_gone"],
     )
 
 
@@ -89,7 +91,7 @@ def _phases(events: list[Event], begin: str, kind: type[P]) -> list[P]:
 
 
 def _ended(begun: Event, end: Event) -> Event:
-    extra = {key: end[key] for key in ("outputs", "package", "seconds") if end.get(key) is not None}
+    extra = {key: end[key] for key in ("outputs", "package", "seconds", "raced") if end.get(key) is not None}
     return {**begun, **extra, "outcome": "ok"}
 
 

@@ -121,6 +121,7 @@ class CapturedCall(Phase):
     leaves: list[Leaf] = Field(default_factory=list)
     sharing: list[list[int]] = Field(default_factory=list)
     moved: list[str] = Field(default_factory=list)
+    raced: list[int] = Field(default_factory=list)
     outputs: list[Leaf] = Field(default_factory=list)
 
     @property
@@ -136,6 +137,13 @@ class CapturedCall(Phase):
     def broke_device(self) -> bool:
         """Whether it ended with an error of the device, which every later use of it meets again."""
         return bool(self.unreadable) or (self.error is not None and "CUDA error" in self.error.text)
+
+
+class CapturedReplay(Phase):
+    """A replay of a CUDA graph after the memory of input `input` of the captured call was let go."""
+
+    call: int
+    input: int
 
 
 class CapturedAssertion(Phase):
@@ -164,6 +172,7 @@ class Captured(Record):
     updates: list[CapturedUpdate] = Field(default_factory=list)
     calls: list[CapturedCall] = Field(default_factory=list)
     assertions: list[CapturedAssertion] = Field(default_factory=list)
+    replays: list[CapturedReplay] = Field(default_factory=list)
 
     @property
     def failing(self) -> CapturedCall | None:

@@ -12,6 +12,10 @@ Before = Callable[..., Any]
 After = Callable[[Any, Any, Optional[BaseException]], None]
 
 
+def nothing(_state: Any, _result: Any, _error: Optional[BaseException]) -> None:
+    """For a function of which only the beginning is told."""
+
+
 def safely(journal: Journal, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call the hook's own code; what it raises is journaled and goes no further."""
     try:

@@ -7,12 +7,14 @@ import os
 import threading
 import time
 import weakref
+from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 import torch
 
 from .callers import frames
 from .calling import synchronize
+from .capture_streams import Snapshot, Streams
 from .failures import TEXT_LIMIT
 from .journal import Journal
 from .layout import CALL_FORMAT, TooLarge, pack, pack_leaves, sharing
@@ -43,6 +45,17 @@ def capturing() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
+@dataclass(frozen=True, eq=False)
+class Entered:
+    """A call that has begun."""
+
+    number: int
+    load: int
+    path: Optional[str]
+    snapshot: Optional[Snapshot]
+    start: float
+
+
 class Calls:
     """Numbers loads, updates and calls of this process, and remembers which loader is which load."""
 
@@ -53,6 +66,7 @@ class Calls:
         self.loads: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.thread = threading.local()
         self.managed: dict[int, list[tuple[str, Any, int, int]]] = {}
+        self.streams = Streams(journal)
 
     # Loads
 
@@ -133,12 +147,11 @@ class Calls:
     def leaving(self, _state: bool, _result: Any, _error: Optional[BaseException]) -> None:
         self.thread.tree = None
 
-    def calling(
-        self, loader: Any, inputs: Any, *_args: Any, **_kwargs: Any
-    ) -> tuple[int, int, Optional[str], float]:
+    def calling(self, loader: Any, inputs: Any, *_args: Any, **_kwargs: Any) -> Entered:
         number = next(self.numbers)
         load = self.loads.get(loader, -1)
         flat = [leaf for leaf in inputs if isinstance(leaf, torch.Tensor)]
+        snapshot = None if capturing() else self.streams.snapshot(flat)
         path, notice = self._saved("inputs", number, lambda: self._pack(inputs))
         self.journal.event(
             "calling",
@@ -153,7 +166,9 @@ class Calls:
             notice=notice,
             frames=frames(),
         )
-        return number, load, path, time.monotonic()
+        if capturing():
+            self.streams.hold(number, flat)
+        return Entered(number, load, path, snapshot, time.monotonic())
 
     def _moved(self, loader: Any) -> list[str]:
         """User-managed constants whose memory is not where the package was told: it keeps raw addresses."""
@@ -175,18 +190,21 @@ class Calls:
         except (TooLarge, OSError, RuntimeError) as error:
             return None, "{}: {}".format(type(error).__name__, error)[:500]
 
-    def called(
-        self, state: tuple[int, int, Optional[str], float], result: Any, error: Optional[BaseException]
-    ) -> None:
-        number, load, path, start = state
-        seconds = time.monotonic() - start
+    def called(self, state: Entered, result: Any, error: Optional[BaseException]) -> None:
+        seconds = time.monotonic() - state.start
         if error is not None:
-            self.journal.event("call_failed", call=number, seconds=seconds, **failure(error))
+            self.journal.event("call_failed", call=state.number, seconds=seconds, **failure(error))
             return
         facts = [_output(leaf) for leaf in result]
-        self.journal.event("called", call=number, seconds=seconds, outputs=facts)
         odd = any("unreadable" in fact or fact.get("nan") or fact.get("inf") for fact in facts)
-        self.store.retire(path, load, odd)
+        raced = _raced(state.snapshot, facts)
+        self.journal.event("called", call=state.number, seconds=seconds, outputs=facts, raced=raced)
+        self.store.retire(state.path, state.load, odd)
+
+
+def _raced(snapshot: Optional[Snapshot], facts: list[dict[str, Any]]) -> list[int]:
+    broken = any("unreadable" in fact for fact in facts)
+    return [] if snapshot is None or broken else snapshot.raced()
 
 
 def _user_managed(args: Any, kwargs: Any) -> bool:

@@ -12,7 +12,7 @@ import sys
 import threading
 from typing import Any, Callable
 
-from .around import wrap
+from .around import nothing, wrap
 from .capture_calls import Calls
 from .capture_compiles import Compiles
 from .journal import Journal
@@ -54,6 +54,13 @@ class Hook:
             owner = getattr(torch._C._aoti, name, None)
             if owner is not None:
                 self._runner(owner)
+
+        self._streams(torch.cuda)
+
+    def _streams(self, cuda: Any) -> None:
+        watch = self.calls.streams
+        wrap(self.journal, cuda.StreamContext, "__init__", watch.entered, nothing)
+        wrap(self.journal, cuda.CUDAGraph, "replay", watch.replaying, nothing)
 
     def _runner(self, owner: Any) -> None:
         wrap(self.journal, owner, "__init__", self.calls.loading, self.calls.loaded)

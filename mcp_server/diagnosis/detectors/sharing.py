@@ -11,18 +11,19 @@ from mcp_server.model import Evidence, Fix, Party
 
 def detect(case: Case) -> Iterator[Hypothesis]:
     """Inputs of one memory, at least one of them written: export saw them as separate tensors."""
-    if case.package is None or case.view is None or not case.sharing:
+    if case.package is None or not case.sharing:
         return
-    written = _written(case)
+    written = written_inputs(case)
     for group in case.sharing:
         changed = [index for index in group if index in written]
         if len(group) > 1 and changed:
             yield _hypothesis(group, changed[0], case)
 
 
-def _written(case: Case) -> set[int]:
-    """Positions of the inputs that some launch or copy writes."""
-    assert case.view is not None
+def written_inputs(case: Case) -> set[int]:
+    """Positions of the inputs that some launch or copy writes, as far as the package tells."""
+    if case.view is None:
+        return set()
     run = case.view.wrapper.run
     names = {name for launch in run.launches for name in launch.writes} | {t.writes for t in run.transfers}
     storages = {run.buffers[name].storage for name in names if name in run.buffers}

@@ -1,0 +1,90 @@
+"""CUDA streams and graphs: inputs that another stream still writes, and replays that read freed inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors.sharing import written_inputs
+from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.evidence.captured import CapturedCall, CapturedReplay
+from mcp_server.model import Evidence, Fix, Party
+
+
+def detect(case: Case) -> Iterator[Hypothesis]:
+    """One hypothesis for the first call that raced with a stream, one for each input that a graph lost."""
+    if case.capture is None:
+        return
+    written = written_inputs(case)
+    for call in case.capture.calls:
+        late = [place for place in call.raced if place not in written]
+        if late:
+            yield _raced(call, late, case)
+            break
+    for replay in case.capture.replays:
+        yield _lost(replay, case)
+
+
+def _raced(call: CapturedCall, late: list[int], case: Case) -> Hypothesis:
+    label = _label(late[0], case)
+    return Hypothesis(
+        category="concurrency",
+        guilty=Party(kind="input", name=label, input_index=late[0], model_locations=call.stack[:2]),
+        summary=f"Input {late[0]} ({label}) was still being written by another stream when the package read "
+        "it.",
+        depth=Depth.STATE,
+        sources=_sources(case),
+        evidence=(
+            Evidence(
+                step="capture",
+                fact=f"input {late[0]}, copied in the order of the calling stream, differs from what it held "
+                "once all streams were done; the package does not write it",
+            ),
+        ),
+        fix=Fix(
+            action="make the calling stream wait for the stream that fills the input",
+            before=call.stack[0].code if call.stack else None,
+            after="torch.cuda.current_stream().wait_stream(other_stream)",
+        ),
+        harmful=case.failed,
+    )
+
+
+def _lost(replay: CapturedReplay, case: Case) -> Hypothesis:
+    label = _label(replay.input, case)
+    assert case.capture is not None
+    call = next((c for c in case.capture.calls if (c.pid, c.number) == (replay.pid, replay.call)), None)
+    return Hypothesis(
+        category="concurrency",
+        guilty=Party(
+            kind="input",
+            name=label,
+            input_index=replay.input,
+            model_locations=[*replay.stack[:2], *(call.stack[:1] if call else [])],
+        ),
+        summary=f"A CUDA graph was replayed after the memory of input {replay.input} ({label}) of its call "
+        "had been let go: the graph reads the old address, not the tensor that took its place.",
+        depth=Depth.STATE,
+        sources=_sources(case),
+        evidence=(
+            Evidence(
+                step="capture",
+                fact=f"at the replay, no tensor holds the memory of input {replay.input} at the capture",
+            ),
+        ),
+        fix=Fix(
+            action="keep the tensor that was captured, and copy new values into it before each replay",
+            before="static_input = request",
+            after="static_input.copy_(request)",
+        ),
+        harmful=case.failed,
+    )
+
+
+def _label(place: int, case: Case) -> str:
+    inputs = case.package.inputs if case.package is not None else ()
+    return inputs[place].label if place < len(inputs) else f"inputs[{place}]"
+
+
+def _sources(case: Case) -> frozenset[str]:
+    return frozenset({"capture", *({"failing program"} if case.failed else ())})
