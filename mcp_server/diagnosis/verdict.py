@@ -9,7 +9,7 @@ from mcp_server.diagnosis.commands import again, command_for
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.judge import confidence, ranked, ruled_out
 from mcp_server.diagnosis.next_steps import next_steps
-from mcp_server.model import Confidence, Evidence, Outcome, RuledOut, Verdict
+from mcp_server.model import Confidence, Evidence, Outcome, Party, RuledOut, Verdict
 from mcp_server.steps.context import Context
 
 MAX_EVIDENCE = 10
@@ -28,7 +28,7 @@ def conclude(hypotheses: Sequence[Hypothesis], case: Case, context: Context) -> 
         category=best.category,
         confidence=_stated(outcome, best, case),
         summary=best.summary if outcome == "fault" else _open_summary(order, case),
-        guilty=best.guilty if best.guilty.name else None,
+        guilty=_placed(best.guilty, case) if best.guilty.name else None,
         crashing=best.crashing,
         evidence=_evidence(best, case),
         ruled_out=_ruled_out(best, order, hypotheses, case),
@@ -37,6 +37,13 @@ def conclude(hypotheses: Sequence[Hypothesis], case: Case, context: Context) -> 
         cost=context.cost.cost(),
         artifacts=case.artifacts,
     )
+
+
+def _placed(party: Party, case: Case) -> Party:
+    """The guilty party with the user's line that failed, where no line is known that tells more."""
+    if party.model_locations:
+        return party
+    return party.model_copy(update={"model_locations": case.failing_locations or case.call_locations})
 
 
 def _outcome(best: Hypothesis | None, case: Case) -> Outcome:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors.from_log import DEPTHS, PARTIES
+from mcp_server.diagnosis.detectors.from_log import DEPTHS
+from mcp_server.diagnosis.detectors.log_words import PARTIES
 from mcp_server.diagnosis.hypothesis import Hypothesis
-from mcp_server.model import Evidence, Party
+from mcp_server.model import Category, Evidence, Party, PartyKind
 from mcp_server.steps.fit import Problem
+
+# What the load asks for: `device_index` is an argument of the call that loads.
+KINDS: dict[Category, PartyKind] = {**PARTIES, "device_mismatch": "call"}
 
 
 def detect(case: Case) -> Iterator[Hypothesis]:
@@ -25,7 +29,7 @@ def _hypothesis(problem: Problem, case: Case) -> Hypothesis:
     )
     return Hypothesis(
         category=problem.category,
-        guilty=Party(kind=PARTIES[problem.category], name=problem.what[:120]),
+        guilty=_party(problem, case),
         summary=f"{problem.what[:1].upper()}{problem.what[1:]}.",
         depth=DEPTHS[problem.category],
         sources=frozenset({"package and machine", *({"log"} if agrees else ())}),
@@ -33,3 +37,9 @@ def _hypothesis(problem: Problem, case: Case) -> Hypothesis:
         fix=problem.fix,
         harmful=case.failed,
     )
+
+
+def _party(problem: Problem, case: Case) -> Party:
+    kind = KINDS[problem.category]
+    name = case.package.path.name if kind == "package" and case.package is not None else problem.what[:120]
+    return Party(kind=kind, name=name, value=problem.what[:200] if name != problem.what else None)

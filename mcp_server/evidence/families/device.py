@@ -32,7 +32,7 @@ _add(
     "device_assert_index",
     (
         _SITE
-        + r"Assertion `(?P<assertion>index out of bounds: (?P<lower>.+?) <= (?P<index>\w+) < (?P<bound>.+?))` failed",
+        + r"Assertion `(?P<assertion>index out of bounds: (?P<lower>.+?) <= (?P<index>\w+|tl\.broadcast_to\(\w+, [^)]*\)) < (?P<bound>.+?))` failed",
         _SITE
         + r"Assertion `(?P<assertion>[^`]*(?:srcIndex|index out of bounds|idx_dim|dstIndex)[^`]*)` failed",
     ),
