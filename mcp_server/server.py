@@ -1,4 +1,4 @@
-"""The MCP face: declares tools, resources and prompts, and serves them on stdio. It decides nothing.
+"""The MCP face: declares tools, resources and prompts, and serves them on stdio or HTTP. It decides nothing.
 
 Never imports torch: a workload lives in the worker, and the server starts in well under a second.
 """
@@ -15,6 +15,7 @@ from mcp.server import MCPServer
 
 from mcp_server import __version__
 from mcp_server.faces.instructions import INSTRUCTIONS
+from mcp_server.faces.listening import Listening
 from mcp_server.faces.prompts import add_prompts
 from mcp_server.faces.resources import add_resources
 from mcp_server.faces.running import Running
@@ -57,6 +58,14 @@ def serve() -> None:
     exit_on_signals()
     _enter_project()
     make_server(open_store()).run("stdio")
+
+
+def serve_http(listening: Listening) -> None:
+    """Serve on HTTP until a signal comes; then no job is left. Raises ProblemError for a bad address."""
+    from mcp_server.faces import http  # its web server would delay the start on stdio
+
+    exit_on_signals()
+    http.serve_http(make_server(open_store()), listening)
 
 
 def _enter_project() -> None:

@@ -9,6 +9,7 @@ import typer
 from mcp_server import __version__
 from mcp_server.faces.commands import add_commands
 from mcp_server.faces.doctor import doctor
+from mcp_server.faces.serve import serve
 from mcp_server.faces.terminal import run_operation
 from mcp_server.operations.table import OPERATIONS
 
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 add_commands(app, OPERATIONS, run_operation)
 app.command("doctor")(doctor)
+app.command("serve")(serve)
 
 
 def _print_version(asked: bool) -> None:
@@ -52,11 +54,3 @@ def options(
     ] = False,
 ) -> None:
     """Options before the command."""
-
-
-@app.command()
-def serve() -> None:
-    """Serve the same operations over MCP on stdio, for an agent."""
-    from mcp_server.server import serve as serve_stdio
-
-    serve_stdio()

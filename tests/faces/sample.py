@@ -9,6 +9,8 @@ from typing import Annotated
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
+from mcp_server.faces.http import serve_http
+from mcp_server.faces.listening import Listening
 from mcp_server.jobs.shutdown import exit_on_signals
 from mcp_server.jobs.store import Store
 from mcp_server.jobs.types import Command
@@ -83,7 +85,11 @@ OPERATIONS = (
 
 def main() -> None:
     exit_on_signals()
-    make_server(Store(Path(sys.argv[1])), OPERATIONS).run("stdio")
+    server = make_server(Store(Path(sys.argv[1])), OPERATIONS)
+    if "--http" in sys.argv:
+        serve_http(server, Listening(port=0))
+    else:
+        server.run("stdio")
 
 
 if __name__ == "__main__":
