@@ -14,6 +14,9 @@ from mcp_server.model import Category
 _COMPILE_FILE = re.compile(
     r"[/\\]torch[/\\](?:_inductor|_dynamo|export|fx|_functorch|_export)[/\\]|[/\\]triton[/\\]"
 )
+# The frame below which a package's own code runs (torch 2.8-2.15, `AOTICompiledModel.__call__`).
+_PACKAGE_CALL = re.compile(r"\bloader\.(?:boxed_)?run\(")
+_PACKAGE_FILE = re.compile(r"[/\\]torch[/\\](?:export[/\\]pt2_archive|_inductor[/\\]package)[/\\]")
 _OWN_CHECK = re.compile(r"(?:raise|assert)\b|self\.fail\(|sys\.exit\(")
 _STAGES: tuple[tuple[re.Pattern[str], Category], ...] = (
     (
@@ -79,12 +82,18 @@ def settle_exception(error: ErrorFact) -> ErrorFact:
 
 def _exception_family(exception: PythonException) -> str:
     inner = exception.frames[-1]
+    if any(_is_package_call(frame) for frame in exception.frames):
+        return "operator_raised" if inner.user else "operator_refused"
     if inner.user:
         checks = _OWN_CHECK.match(inner.code) is not None or exception.type.endswith("AssertionError")
         return "own_check" if checks else "script_exception"
     if _COMPILE_FILE.search(inner.file) and any(_is_compile_call(frame) for frame in exception.frames):
         return "compiler_exception"
     return "python_exception"
+
+
+def _is_package_call(frame: Frame) -> bool:
+    return _PACKAGE_FILE.search(frame.file) is not None and _PACKAGE_CALL.search(frame.code) is not None
 
 
 def _is_compile_call(frame: Frame) -> bool:
@@ -128,6 +137,8 @@ def _pointer(site: Site) -> str:
 def refine(root: ErrorFact, errors: Iterable[ErrorFact], threads: Sequence[ThreadStack]) -> ErrorFact:
     """Reorder the root's candidates by what else the log says."""
     root = _with_device_status(root, errors)
+    root = _with_machine(root, errors)
+    root = _with_shim(root, errors)
     root = _with_stage(root, _root_frames(root, threads))
     root = _with_values(root, errors)
     return _with_operator(root)
@@ -159,6 +170,32 @@ def _with_stage(root: ErrorFact, frames: Sequence[Frame]) -> ErrorFact:
             if pattern.search(frame.function) or pattern.search(frame.code):
                 return replace(root, candidates=_first(category, root.candidates))
     return root
+
+
+def _with_machine(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
+    """A library that does not load, of a package that was built for another kind of processor."""
+    other = next((e for e in errors if e.family.id == "device_information" and _foreign(e)), None)
+    if other is None or root.family.stage != "load" or root.rank < Rank.ERROR:
+        return root
+    fields = {**root.fields, "built_for": other.fields["package"], "here": other.fields["here"]}
+    return replace(root, fields=fields, candidates=("arch_mismatch",))
+
+
+def _foreign(error: ErrorFact) -> bool:
+    """Whether another machine type is meant; instruction sets and GPUs may fit all the same."""
+    return error.fields.get("key") == "AOTI_MACHINE" and error.fields["here"] != error.fields["package"]
+
+
+def _with_shim(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
+    """An exception without a family of its own that an operator call of the generated code reported."""
+    if root.family.id not in {"python_exception", "script_exception"}:
+        return root
+    call = next((e for e in errors if e.family.id == "shim_call" and e.process == root.process), None)
+    if call is None:
+        return root
+    family = BY_ID["operator_refused"]
+    fields = {**root.fields, "op": call.fields["call"]}
+    return replace(root, family=family, fields=fields, candidates=family.candidates)
 
 
 def _with_values(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:

@@ -158,8 +158,21 @@ _add(
         r"index (?P<value>-?\d+) is out of bounds for (?:dimension|axis) (?P<dim>\d+) with size (?P<bound>\d+)",
         r"[Dd]imension out of range \(expected to be in range of (?P<range>\[.*?\]), but got (?P<value>-?\d+)\)",
         r"(?P<detail>Target (?P<value>-?\d+) is out of bounds|offsets\[0\] has to be 0.*|INDICES element is out of DATA bounds.*)",
+        r"Expected (?P<detail>(?P<index>\w+) < (?P<bound>index_size|\w+_size|num_\w+) to be true)",
+        r"[Ii]ndex (?P<at>\d+) of \w+ takes value (?P<value>-?\d+) which is not in the valid range \[-?\d+, (?P<bound>\d+)\)",
+        r"(?P<detail>index_\w+\(\): (?:self indexing axis )?(?:index )?out of (?:range|bounds).*|indices? (?:element )?(?:is )?out of (?:range|bounds).*)",
     ),
-    ("index out of range", "is out of bounds", "imension out of range", "offsets[0]", "INDICES element"),
+    (
+        "index out of range",
+        "is out of bounds",
+        "imension out of range",
+        "offsets[0]",
+        "INDICES element",
+        " to be true",
+        "valid range [",
+        "out of range",
+        "out of bounds",
+    ),
     ("index_out_of_bounds",),
     "An ATen operator refused an index.",
     "IndexError: index out of range in self",
@@ -201,7 +214,7 @@ _add(
         r"Expected tensor for argument #(?P<argument>\d+) '(?P<name>\w+)' to have (?:one of the following )?scalar types?:? (?P<expected>[^;]+); but got (?P<got>\S+) instead",
     ),
     ("the same dtype", "but found", "scalar type"),
-    ("input_mismatch", "script_error"),
+    ("input_mismatch", "custom_op", "constants", "script_error"),
     "An operator's operands have different dtypes.",
     "RuntimeError: mat1 and mat2 must have the same dtype, but got Double and Float",
 )
@@ -220,6 +233,24 @@ _add(
     ("input_mismatch", "compile_failure"),
     "A missing tensor; a dynamic integer input is not supported by AOTInductor.",
     "RuntimeError: Expected a proper Tensor but got None (or an undefined Tensor in C++) for argument #1 'other'",
+)
+_add(
+    "operator_refused",
+    (),
+    (),
+    ("input_mismatch", "shape_out_of_range", "custom_op", "index_out_of_bounds"),
+    "An operator inside the package refused its operands; a package checks no input shapes by default.",
+    "RuntimeError: mat1 must be a matrix, got 1-D tensor",
+    not_proven="Whether the caller's tensors, or what an earlier operator returned, do not fit.",
+)
+_add(
+    "operator_raised",
+    (),
+    (),
+    ("custom_op", "input_mismatch", "script_error"),
+    "A Python operator that the package calls raised an exception.",
+    "ValueError: table not loaded",
+    guide="dynamic-shapes-and-custom-ops.md",
 )
 _add(
     "misaligned_input",
