@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -9,6 +10,26 @@ from typing import Literal
 from mcp_server.evidence.families import Family, Rank
 from mcp_server.evidence.sanitizer import SanitizerReport
 from mcp_server.model import Category
+
+# Families of texts that the end of a process leaves.
+ENDINGS = frozenset(
+    {
+        "aborted",
+        "child_failed",
+        "heap_corruption",
+        "illegal_instruction",
+        "killed",
+        "segfault",
+        "terminate",
+        "terminate_recursively",
+        "timeout",
+    }
+)
+# How Python, the C++ runtime, compilers and device assertions begin a text that nobody caught.
+_FATAL = re.compile(
+    r"\s*(?:what\(\):|Error: |(?:\w+\.)*\w*(?:Error|Exception)(?:: |$)|=========|==\d+==|"
+    r"\S+:\d+(?::\d+)?: |.*\berror: )"
+)
 
 Relation = Literal["", "cause", "during"]
 
@@ -29,7 +50,7 @@ class PythonException:
     """One exception of a traceback; frames are outermost first.
 
     `relation` says how it follows from the exception before it in the log: raised `from` it ("cause"), or
-    while it was handled ("during").
+    while it was handled ("during"). `logged`: a logger printed the traceback, so that the program caught it.
     """
 
     type: str
@@ -38,6 +59,7 @@ class PythonException:
     line: int
     relation: Relation = ""
     process: str = ""
+    logged: bool = False
 
     @property
     def user_frames(self) -> tuple[Frame, ...]:
@@ -122,6 +144,16 @@ class LogFacts:
     truncated: str = ""
     best_lines: tuple[tuple[int, str], ...] = ()
     tail: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def fatal(self) -> bool:
+        """Whether the root ended something, and was not just printed by a program that went on."""
+        if self.root is None:
+            return False
+        if any(error.family.id in ENDINGS for error in self.errors):
+            return True
+        exception = self.root.exception
+        return not exception.logged if exception is not None else _FATAL.match(self.root.text) is not None
 
     @property
     def frames(self) -> tuple[Frame, ...]:

@@ -40,6 +40,15 @@ _CUT = re.compile(
 )
 
 
+_LOGGED = re.compile(r".{0,60}?\b(?:ERROR|CRITICAL)\b")
+
+
+def _is_logged(before: Line) -> bool:
+    """Whether the program's own logger printed the line before a traceback: it caught the exception."""
+    own = "torch/" not in before.source
+    return own and (before.level == "E" or _LOGGED.match(before.text) is not None)
+
+
 def read_log(lines: Iterable[str]) -> LogFacts:
     """Read a log, one string a line (with or without its newline), and say what it holds."""
     reader = _Reader()
@@ -69,6 +78,7 @@ class _Reader:
         self._latest: dict[str, tuple[_Key, int]] = {}
         self._tracebacks: dict[str, TracebackReader] = {}
         self._busy = False
+        self._before: Line | None = None
         self._scout = Scout()
         self._sanitizer = SanitizerReader()
         self._sanitizer_line = 0
@@ -82,7 +92,8 @@ class _Reader:
 
     def read(self, batch: list[Line]) -> None:
         """Take a few hundred lines; on each only what its template can hold is looked for."""
-        for line, look in zip(batch, self._scout.looks(batch), strict=True):
+        for before, line, look in zip([self._before, *batch], batch, self._scout.looks(batch), strict=False):
+            self._before = before
             if line.text.startswith(MARK):
                 self._sanitizer.feed(line.text)
                 if not self._sanitizer_line and is_record(line.text[len(MARK) :].strip()):
@@ -90,6 +101,7 @@ class _Reader:
             elif look is not NOTHING or self._busy:
                 self._read_line(line, look)
         self._read_processes(batch)
+        self._before = batch[-1]
         self._lines = batch[-1].number
         self._characters += sum(len(line.text) + 1 for line in batch)
         self._tail.extend((line.number, bound(line.text, 300)) for line in batch[-TAIL:] if line.text.strip())
@@ -121,6 +133,7 @@ class _Reader:
             if not begins:
                 return None, False
             reader = self._tracebacks.setdefault(self._bounded(key), TracebackReader(line.process))
+            reader.logged = self._before is not None and _is_logged(self._before)
         role = reader.feed(line.text, line.number)
         if reader.busy != self._busy:
             self._busy = any(other.busy for other in self._tracebacks.values())

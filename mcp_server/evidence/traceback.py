@@ -38,13 +38,17 @@ def is_user_file(file: str) -> bool:
 
 
 class TracebackReader:
-    """Feed it the lines of one process; it tells what each line is, and keeps what was complete."""
+    """Feed it the lines of one process; it tells what each line is, and keeps what was complete.
+
+    `logged` is set from outside, by who saw the line before the traceback.
+    """
 
     def __init__(self, process: str = "") -> None:
         self.process = process
         self.exceptions: list[PythonException] = []
         self.threads: list[ThreadStack] = []
         self.open_since = 0
+        self.logged = False
         self._frames: list[Frame] = []
         self._relation: Relation = ""
         self._message_lines = 0
@@ -94,7 +98,13 @@ class TracebackReader:
 
     def _end_exception(self, type_name: str, message: str, number: int) -> None:
         exception = PythonException(
-            type_name, bound(message), tuple(self._frames), number, self._relation, self.process
+            type_name,
+            bound(message),
+            tuple(self._frames),
+            number,
+            self._relation,
+            self.process,
+            self.logged,
         )
         if len(self.exceptions) >= MAX_KEPT:
             del self.exceptions[MAX_KEPT // 2]

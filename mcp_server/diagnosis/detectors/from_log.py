@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors.log_words import action, named
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.evidence.facts import ErrorFact, Frame, LogFacts
-from mcp_server.model import CATEGORIES, Category, Evidence, Fix, ModelLocation, Party, PartyKind
+from mcp_server.model import CATEGORIES, Category, Evidence, Fix, ModelLocation, Party
 from mcp_server.steps.context import WORKER_MAIN
 
 DEPTHS: dict[Category, Depth] = {
@@ -31,31 +32,7 @@ DEPTHS: dict[Category, Depth] = {
     "script_error": Depth.SYMPTOM,
 }
 
-PARTIES: dict[Category, PartyKind] = {
-    "invalid_package": "package",
-    "compile_failure": "toolchain",
-    "toolchain": "toolchain",
-    "arch_mismatch": "package",
-    "environment": "environment",
-    "device_mismatch": "input",
-    "input_mismatch": "input",
-    "shape_out_of_range": "input",
-    "constants": "constant",
-    "custom_op": "op",
-    "concurrency": "call",
-    "out_of_memory": "environment",
-    "index_out_of_bounds": "input",
-    "nan_or_inf": "kernel",
-    "illegal_memory_access": "kernel",
-    "hang": "call",
-    "wrong_output": "kernel",
-    "script_error": "script",
-}
-
 WORKER = str(WORKER_MAIN.parent)
-
-# Fields of an error text that name the guilty party, the most telling first.
-NAMING_FIELDS = ("operator", "op", "constant", "library", "symbol", "name", "kernel", "package")
 
 
 def detect(case: Case) -> Iterator[Hypothesis]:
@@ -73,6 +50,7 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: Case) -> Itera
         *root.candidates
     ]
     several = len(open_ones) > 1
+    survived = case.workload is None and not facts.fatal
     for place, category in enumerate(open_ones):
         yield Hypothesis(
             category=category,
@@ -82,10 +60,10 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: Case) -> Itera
             sources=frozenset({"log"}),
             evidence=(evidence_of(root, source),),
             crashing=_crashing(root, facts),
-            fix=Fix(action=root.family.meaning) if not several else None,
+            fix=Fix(action=action(root)) if not several else None,
             harmful=case.failed,
-            weak=several,
-            exact=not several,
+            weak=several or survived,
+            exact=len(root.candidates) == 1,
         )
 
 
@@ -103,7 +81,15 @@ def excluded(category: Category, case: Case) -> bool:
         return case.package is not None and case.capture is not None and not case.capture.updates
     if category == "nan_or_inf":
         return case.plain is not None and "plain" in case.runs and not case.outputs_nonfinite
+    if category == "script_error":
+        return _fails_without_script(case)
     return False
+
+
+def _fails_without_script(case: Case) -> bool:
+    """Whether the call fails by itself, so that no statement of the user's is needed for the failure."""
+    plain = case.runs.get("plain")
+    return plain is not None and plain.failure not in ("none", "differs")
 
 
 def _refused(case: Case) -> bool:
@@ -123,15 +109,15 @@ def evidence_of(root: ErrorFact, source: str) -> Evidence:
 
 
 def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Case) -> Party:
-    name = next((root.fields[field] for field in NAMING_FIELDS if root.fields.get(field)), "")
+    who = named(category, root)
     index = root.fields.get("input", "")
     locations = locations_of(facts.frames) or case.failing_locations
     return Party(
-        kind=PARTIES[category],
-        name=name or _place(category, locations),
-        input_index=int(index) if index.isdigit() and PARTIES[category] == "input" else None,
+        kind=who.kind,
+        name=who.name or _place(category, locations),
+        input_index=int(index) if index.isdigit() and who.kind == "input" else None,
         model_locations=locations,
-        value=root.fields.get("got") or root.fields.get("value"),
+        value=who.value,
     )
 
 
@@ -160,5 +146,5 @@ def locations_of(frames: tuple[Frame, ...]) -> list[ModelLocation]:
 
 def _summary(category: Category, root: ErrorFact, several: bool) -> str:
     if not several:
-        return f"{root.family.meaning} ({CATEGORIES[category]})"
+        return f"{root.family.meaning} The text: {root.text[:200]}"
     return f"The text admits several causes; one is {category}: {CATEGORIES[category]}."

@@ -166,7 +166,7 @@ _add(
 _add(
     "no_compiler",
     (
-        r"No working C\+\+ compiler found(?P<detail>.*)",
+        r"No working C\+\+ compiler found(?P<detail>.*?(?:'(?P<program>[^']+)'\))?)$",
         r"Compiler: (?P<compiler>\S+) is not found",
         r"InvalidCxxCompiler",
         r"(?P<detail>Failed to find C compiler|nvcc is required to build fatbin|No such file or directory: '(?P<program>[^']*(?:g\+\+|gcc|clang|nvcc|ptxas|ld)[^'/]*)'|(?:g\+\+|gcc|clang\+\+|nvcc|ptxas): (?:command )?not found|CUDA_HOME environment variable is not set)",

@@ -1,0 +1,178 @@
+"""What the text of an error names: the guilty party, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mcp_server.evidence.facts import ErrorFact
+from mcp_server.evidence.families import Advice
+from mcp_server.model import Category, PartyKind
+
+PARTIES: dict[Category, PartyKind] = {
+    "invalid_package": "package",
+    "compile_failure": "toolchain",
+    "toolchain": "toolchain",
+    "arch_mismatch": "package",
+    "environment": "environment",
+    "device_mismatch": "input",
+    "input_mismatch": "input",
+    "shape_out_of_range": "input",
+    "constants": "constant",
+    "custom_op": "op",
+    "concurrency": "call",
+    "out_of_memory": "environment",
+    "index_out_of_bounds": "input",
+    "nan_or_inf": "kernel",
+    "illegal_memory_access": "kernel",
+    "hang": "call",
+    "wrong_output": "kernel",
+    "script_error": "script",
+}
+
+
+@dataclass(frozen=True)
+class Named:
+    """Who an error text names: `name` may be empty, `value` is what the text says of it."""
+
+    kind: PartyKind
+    name: str = ""
+    value: str | None = None
+
+
+@dataclass(frozen=True)
+class _Words:
+    """How the fields of a family make a name and a value; kind None is the usual one of the category."""
+
+    kind: PartyKind | None
+    name: str
+    value: str = ""
+
+
+_CALL_INPUTS = "the call's inputs"
+_WORDS: Mapping[str, tuple[_Words, ...]] = {
+    "kwarg_names": (_Words("call", "keyword arguments {got}", "{got} (exported: {expected})"),),
+    "input_count": (_Words("call", _CALL_INPUTS, "{got} tensors (compiled: {expected})"),),
+    "input_tree": (_Words("call", _CALL_INPUTS, "{got} leaves (exported: {expected})"),),
+    "undefined_symbol": (_Words(None, "{symbol}", "needed by {library}"),),
+    "linker": (_Words(None, "{symbol}"), _Words(None, "-l{library}"), _Words(None, "linker", "{detail}")),
+    "no_compiler": (_Words(None, "{program}"), _Words(None, "{compiler}"), _Words(None, "C++ compiler")),
+    "cpp_header": (_Words(None, "{header}"), _Words(None, "{header2}")),
+    "library_version": (_Words(None, "{library}", "lacks {version}"),),
+    "compiler_option": (_Words(None, "{program}", "{detail}"),),
+    "model_name": (_Words(None, "model '{model}'"),),
+    "package_file_missing": (_Words(None, "{path}"),),
+    "temp_directory": (_Words(None, "TMPDIR"),),
+    "disk": (_Words(None, "{detail}"),),
+    "permission": (_Words(None, "{path}"), _Words(None, "{detail}")),
+    "no_driver": (_Words(None, "CUDA driver", "{status}"),),
+    "host_out_of_memory": (
+        _Words(None, "host memory", "{bytes} bytes asked for"),
+        _Words(None, "host memory"),
+    ),
+    "device_out_of_memory": (
+        _Words(None, "memory of GPU {device}", "{asked} asked for, {total} in all"),
+        _Words(None, "device memory", "{asked} asked for"),
+        _Words(None, "device memory"),
+    ),
+    "compiler_killed": (_Words(None, "host memory", "the compiler was killed"),),
+    "constant_unknown": (_Words(None, "{constant}"),),
+    "export_constraints": (
+        _Words("script", "dimension {dim}", "{value}"),
+        _Words("script", "dimension {dims}"),
+    ),
+    "data_dependent": (_Words("script", "{expression}"),),
+    "module_missing": (_Words("environment", "module {module}"),),
+    "cpu_index_assert": (_Words("kernel", "{kernel}"),),
+    "device_assert_index": (_Words("kernel", "{kernel}"),),
+    "runtime_assert": (_Words("call", _CALL_INPUTS, "{value} where {condition} is assumed"),),
+    "stream_capture": (_Words("call", "the call inside a CUDA graph capture"),),
+    "runner_device": (_Words("call", "device_index of the load", "{runner}"),),
+}
+
+# Fields that name the guilty party in families without words of their own, the most telling first.
+_FIELDS = ("operator", "op", "constant", "library", "symbol", "name", "kernel", "package")
+_FIELD_KINDS: Mapping[str, PartyKind] = {"kernel": "kernel", "op": "op", "operator": "op"}
+
+_ACTIONS: Mapping[Advice, str] = {
+    "check_inputs": "compare every input with what the package was compiled for, and convert what differs",
+    "check_package": "build or copy the package again, for this machine, and compare its checksum",
+    "check_machine": "mend the machine or process environment that the text names, then run again",
+    "trace_index": "keep the index within the bound of the tensor that it indexes",
+    "locate": "find the launch and the line of the access, then mend the index or the size behind it",
+    "find_nan": "find the first launch whose output is not finite, and guard its operation",
+    "compare": "find the first launch that departs from the reference",
+    "recompile": "mend the line of the model that the compiler names, then compile again",
+    "run_again": "run again with blocking launches and input checks, keeping all output",
+    "read_cause": "read the error before this one: it holds the cause",
+    "constants": "give every constant of the package under its own name, dtype, shape and device",
+    "fix_script": "mend the statement that raised",
+    "trace_hang": "find the launch or lock that does not come back",
+}
+_OWN_ACTIONS: Mapping[str, str] = {
+    "kwarg_names": "call the package with the keyword arguments {expected}",
+    "input_count": "pass {expected} tensors; arguments that are no tensors do not count",
+    "undefined_symbol": "load or link the library that defines {symbol} before the package is loaded, or "
+    "build the package with the libtorch that is installed",
+    "no_compiler": "install a C++ compiler, or let CXX name one that exists",
+    "op_not_registered": "import the module that registers {op} before the package is loaded",
+    "temp_directory": "let TMPDIR name a directory that exists and can be written",
+    "host_out_of_memory": "make the batch smaller, or give the process more memory",
+    "device_out_of_memory": "make the batch smaller, or free device memory before the call",
+    "export_constraints": "mark that dimension static, or make the model work for all sizes of it",
+    "data_dependent": "use torch.where or torch.cond for the branch, or promise it with torch._check",
+    "model_name": "pass the model_name under which the model was packaged",
+    "library_version": "start with a newer {library}, or compile with the older compiler",
+}
+
+
+class _Fields(dict[str, str]):
+    """Fields of which a missing one spoils the words."""
+
+    def __missing__(self, name: str) -> str:
+        raise KeyError(name)
+
+
+def named(category: Category, root: ErrorFact) -> Named:
+    """The party that `root` names; without a name where it names none."""
+    if category == "arch_mismatch" and "built_for" in root.fields:
+        return Named(
+            "package", "the package", f"built for {root.fields['built_for']}, here {root.fields['here']}"
+        )
+    for words in _WORDS.get(root.family.id, ()):
+        if found := _filled(words, category, root):
+            return found
+    for field in _FIELDS:
+        if root.fields.get(field):
+            return Named(_FIELD_KINDS.get(field, PARTIES[category]), root.fields[field], _got(root))
+    return Named(_unnamed_kind(category, root), "", _got(root))
+
+
+def _filled(words: _Words, category: Category, root: ErrorFact) -> Named | None:
+    name = _fill(words.name, root)
+    if not name:
+        return None
+    return Named(words.kind or PARTIES[category], name, _fill(words.value, root) or _got(root))
+
+
+def _fill(template: str, root: ErrorFact) -> str:
+    try:
+        return template.format_map(_Fields(root.fields))
+    except KeyError:
+        return ""
+
+
+def _unnamed_kind(category: Category, root: ErrorFact) -> PartyKind:
+    """Export and lowering fail on what the model does, C++ on the toolchain."""
+    compiled = category == "compile_failure" and root.family.stage in ("export", "compile")
+    return "script" if compiled and not root.family.id.startswith("cpp_") else PARTIES[category]
+
+
+def _got(root: ErrorFact) -> str | None:
+    return root.fields.get("got") or root.fields.get("value")
+
+
+def action(root: ErrorFact) -> str:
+    """What to do about a fault of which this text is the root."""
+    own = _OWN_ACTIONS.get(root.family.id)
+    return (own and _fill(own, root)) or _ACTIONS[root.family.advice]
