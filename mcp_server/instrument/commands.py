@@ -19,6 +19,9 @@ from mcp_server.instrument.types import Toolchain
 
 COMPILERS = ("g++", "c++", "clang++")
 
+# g++ collects its garbage from 128 MiB on; torch's headers make 400, and leaving that be saves a tenth.
+_NO_COLLECTION = ("--param", "ggc-min-heapsize=600000")  # KiB
+
 _COMPILE = re.compile(r"^// Compile cmd\n// (.*)$", re.M)
 _LINK = re.compile(r"^// Link cmd\n// (.*)$", re.M)
 _COMPILER = re.compile(r"(?:g\+\+|c\+\+|clang\+\+)(?:-\d+)?")
@@ -124,7 +127,13 @@ def compile_command(
     cuda = toolchain.cuda_include if "USE_CUDA" in flags.defines else ()
     found = [path for path in flags.includes if Path(path).is_dir()]
     paths = dict.fromkeys((*toolchain.include, *cuda, *found))
-    return (compiler, *kept, "-w", *extra, *(f"-I{path}" for path in paths), "-c", source, "-o", target)
+    fixed = (*collection_flags(compiler), "-w", *extra)
+    return (compiler, *kept, *fixed, *(f"-I{path}" for path in paths), "-c", source, "-o", target)
+
+
+def collection_flags(compiler: str) -> tuple[str, ...]:
+    """Flags with which g++ spends no time on its garbage; clang knows no such thing."""
+    return () if "clang" in Path(compiler).name else _NO_COLLECTION
 
 
 _LIBRARIES = frozenset(

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from mcp_server.instrument.cache import MANIFEST, Cache
-from mcp_server.instrument.commands import Flags
+from mcp_server.instrument.commands import Flags, collection_flags
 from mcp_server.instrument.compiling import compile_or_raise, together
 from mcp_server.instrument.digest import digest_file, digest_values
 from mcp_server.steps.context import Context
@@ -29,17 +29,8 @@ class SupportObject:
         cuda = ["-DAOTI_DEBUG_CUDA"] if "USE_CUDA" in flags.defines else []
         target = str(Path(self.source).with_suffix(".o"))
         hidden = ("-fPIC", "-fvisibility=hidden", "-w")
-        return (
-            compiler,
-            *kept,
-            *cuda,
-            self.optimization,
-            *hidden,
-            "-c",
-            str(NATIVE / self.source),
-            "-o",
-            target,
-        )
+        flags_of_ours = (*cuda, self.optimization, *collection_flags(compiler), *hidden)
+        return (compiler, *kept, *flags_of_ours, "-c", str(NATIVE / self.source), "-o", target)
 
 
 OBJECTS = (SupportObject("runtime.cpp", "-O2"), SupportObject("regex.cpp", "-O0"))

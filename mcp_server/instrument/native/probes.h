@@ -7,11 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <new>
-#include <regex>
-#include <string>
 #include <type_traits>
 
 #ifndef AOTI_DEBUG_RUNTIME
+#include <regex>
+#include <string>
+
 // Defined in regex.cpp.
 extern template class std::basic_regex<char>;
 extern template bool std::regex_match(const std::string&, std::smatch&, const std::regex&,
