@@ -20,7 +20,7 @@ from mcp_server.instrument.types import Toolchain
 COMPILERS = ("g++", "c++", "clang++")
 
 # g++ collects its garbage from 128 MiB on; torch's headers make 400, and leaving that be saves a tenth.
-_NO_COLLECTION = ("--param", "ggc-min-heapsize=600000")  # KiB
+_NO_COLLECTION = ("--param=ggc-min-heapsize=600000",)  # KiB
 
 _COMPILE = re.compile(r"^// Compile cmd\n// (.*)$", re.M)
 _LINK = re.compile(r"^// Link cmd\n// (.*)$", re.M)

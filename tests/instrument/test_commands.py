@@ -102,7 +102,7 @@ def test_any_recorded_words_give_only_flags_of_known_forms(words: list[str]) -> 
     argv = compile_command("g++", safe_flags(["g++", *words]), TOOLCHAIN, "a.cpp", "a.o")
     for word in argv[1:]:
         assert word in ("a.cpp", "a.o", "-c", "-o", "-w") or word.startswith(
-            ("-I/", "-D", "-std=", "-m", "-f", "-p")
+            ("-I/", "-D", "-std=", "-m", "-f", "-p", "--param=ggc-")
         )
         assert "plugin" not in word or word.startswith(("-D", "-I/"))
 
