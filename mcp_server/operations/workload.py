@@ -19,6 +19,7 @@ from mcp_server.operations.arguments import (
     CheckArguments,
     CompareArguments,
     CompileArguments,
+    DiagnoseArguments,
     DumpArguments,
     RunArguments,
     WorkloadArguments,
@@ -126,8 +127,10 @@ def _script(arguments: WorkloadArguments, cwd: Path) -> ScriptWorkload:
 
 
 def _package(arguments: HasPackage, cwd: Path) -> PackageWorkload:
+    # Another file in the place of the package may be the very fault that is to be diagnosed.
+    checked = file("package", arguments.package, cwd) if isinstance(arguments, DiagnoseArguments) else None
     return PackageWorkload(
-        package=package_file(arguments.package, cwd),
+        package=checked or package_file(arguments.package, cwd),
         inputs=inputs_of(arguments.inputs, cwd),
         model_name=arguments.model_name,
         device_index=arguments.device_index,
