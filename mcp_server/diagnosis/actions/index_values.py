@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.index_parts import IndexPart, suspects
+from mcp_server.diagnosis.operator_index import operator_indices
 from mcp_server.steps.context import Context
+
+
+def parts_to_see(case: Case) -> list[IndexPart]:
+    """Elements of inputs that a failed assertion of a kernel, or the check of an operator, saw."""
+    asserted = [suspect.part for suspect in suspects(case)]
+    refused = [index.part for index in operator_indices(case) if index.part is not None]
+    return list(dict.fromkeys(asserted + refused))
 
 
 class LookAtIndices:
@@ -18,11 +26,11 @@ class LookAtIndices:
     alone = False
 
     def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
-        return 1.0 if case.call is not None and case.given is not None and suspects(case) else 0.0
+        return 1.0 if case.call is not None and case.given is not None and parts_to_see(case) else 0.0
 
     async def act(self, case: Case, context: Context) -> None:
         assert case.call is not None
-        parts = list(dict.fromkeys(suspect.part for suspect in suspects(case)))
+        parts = parts_to_see(case)
         asked = case.call.inputs if case.call.inputs is not None else case.call.request.get("inputs")
         request = {"inputs": asked, "parts": [part.request() for part in parts]}
         python = case.workload.python if case.workload else None

@@ -71,11 +71,12 @@ def _by_input(suspect: Suspect, error: ErrorFact, case: Case) -> Hypothesis:
         ),
         crashing=_crashing(suspect.candidate),
         fix=_fix(item.path or f"inputs[{item.index}]", suspect, facts),
-        counter=_clamp(suspect.part),
+        counter=clamp(suspect.part),
     )
 
 
-def _clamp(part: IndexPart) -> CounterTest:
+def clamp(part: IndexPart) -> CounterTest:
+    """The call with the elements of `part` kept within their bounds."""
     change = {"change": "clamp", **part.request()}
     return CounterTest(
         key=f"clamp:{part.input}:{part.offset}:{part.stride}",
