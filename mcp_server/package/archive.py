@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import cached_property
 from pathlib import Path
 
@@ -216,6 +218,11 @@ def _choose(models: dict[str, ModelFiles], name: str | None, path: Path) -> Mode
             f"{path} has no model of this name",
             value=name,
             allowed=", ".join(models),
-            next_call=f"give model_name={next(iter(models))!r}",
+            next_call=f"give model_name={_nearest(name, models)!r}",
         )
     return models[name]
+
+
+def _nearest(name: str, models: Iterable[str]) -> str:
+    """The model whose name is most like `name`, whatever its case."""
+    return max(models, key=lambda model: SequenceMatcher(None, name.lower(), model.lower()).ratio())
