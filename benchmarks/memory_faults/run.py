@@ -36,7 +36,7 @@ from mcp_server.package.view import view_package  # noqa: E402
 from mcp_server.steps import memcheck  # noqa: E402
 from mcp_server.steps.context import Context  # noqa: E402
 from mcp_server.steps.cuda_tools import find_tool  # noqa: E402
-from mcp_server.steps.fault_run import Target, prepare, run_target  # noqa: E402
+from mcp_server.steps.fault_run import PackageTarget, prepare  # noqa: E402
 from mcp_server.steps.locate_fault import LocatedFault, locate_fault  # noqa: E402
 from mcp_server.steps.visibility import FLAGS, run_plainly  # noqa: E402
 
@@ -165,7 +165,7 @@ async def _cached(where: Path, workload: PackageWorkload, cache: Cache) -> None:
     context = Context(where / "cached", Path(sys.executable))
     async with anyio.create_task_group() as tasks:
         target = prepare(context, workload, Options(separate_weights=True), tasks, cache=cache)
-        await run_target(context, target, "cached", env={})
+        await target.run(context, "cached", env={})
 
 
 async def _each(work: list[Any], deadline: float) -> None:
@@ -192,9 +192,8 @@ async def _memcheck(where: Path, workload: PackageWorkload, row: Row) -> None:
         return
     context = Context(where / "memcheck", Path(sys.executable))
     directory = context.fresh("memcheck")
-    run = await run_target(
+    run = await PackageTarget(workload, view_package(workload.package)).run(
         context,
-        Target(workload, view_package(workload.package)),
         "memcheck",
         env=memcheck.sanitizer_environment(),
         prefix=memcheck.sanitizer_prefix(program, "memcheck", directory),

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from mcp_server.errors import ProblemError
 from mcp_server.faces.arguments import validated
-from mcp_server.operations.arguments import Arguments, WorkloadArguments, fields_of
+from mcp_server.operations.arguments import Arguments, ProgramArguments, fields_of
 from mcp_server.operations.paths import is_exported_program
 from mcp_server.operations.spelling import is_mapping, option_names
 
@@ -30,7 +30,7 @@ def parameters_of(model: type[Arguments]) -> list[Option]:
     """The signature of the command: positionals first, then one option per field."""
     fields = {name: field for name, field in fields_of(model) if name not in NOT_ON_THE_COMMAND_LINE}
     positional = [_required(name, field) for name, field in fields.items() if field.is_required()]
-    if issubclass(model, WorkloadArguments):
+    if issubclass(model, ProgramArguments):
         positional = [
             _parameter("target", Annotated[str, typer.Argument(help=TARGET_HELP, metavar="TARGET")], ""),
             _parameter("rest", Annotated[list[str], typer.Argument(help=REST_HELP, metavar="ARGS")], []),

@@ -17,7 +17,7 @@ DeviceIndex = Annotated[int, Field(ge=-1, description="GPU, default -1: as compi
 Inputs = Annotated[
     InputsArgument,
     Field(
-        description="File of torch.save'd tensors, or specs such as "
+        description="torch.save'd file, or specs such as "
         '[{"shape":[8,64],"dtype":"int64","device":"cuda:0","low":0,"high":9}].'
     ),
 ]
@@ -45,7 +45,7 @@ class WaitArguments(Arguments):
     """How long a call may block before it hands out a job handle."""
 
     wait_s: Annotated[
-        float, Field(ge=0, le=45, description="Seconds until a job_id comes back instead, 0-45, default 30.")
+        float, Field(ge=0, le=45, description="Seconds to wait, then a job_id; 0-45, default 30.")
     ] = 30
 
 
@@ -75,17 +75,22 @@ class CheckArguments(ModelArguments):
     device_index: DeviceIndex = -1
 
 
-class WorkloadArguments(ModelArguments):
-    """Exactly one of `script`, `package`, `exported`, `command` names the workload."""
+class ProgramArguments(ModelArguments):
+    """A program of the user's, or a package with the inputs of one call."""
 
-    script: Annotated[str, Field(description="Python file; or give package, exported or command.")] = ""
+    script: Annotated[str, Field(description="Python file, not a package.")] = ""
     script_args: Annotated[list[str], Field(description="Arguments of the script.")] = []
     package: PackagePath = ""
-    exported: ExportedPath = ""
     command: Annotated[list[str], Field(description="Program and its arguments.")] = []
     inputs: Inputs = ""
     model_name: ModelName = "model"
     device_index: DeviceIndex = -1
+
+
+class WorkloadArguments(ProgramArguments):
+    """Exactly one of `script`, `package`, `exported`, `command` names the workload."""
+
+    exported: ExportedPath = ""
 
 
 class DiagnoseArguments(WorkloadArguments):
@@ -171,12 +176,10 @@ class TraceArguments(CallArguments):
     calls: Annotated[int, Field(ge=1, le=1000, description="Calls of the model, 1-1000, default 1.")] = 1
 
 
-class LocateArguments(CallArguments):
-    """Which checker to put a call under."""
+class LocateArguments(ProgramArguments):
+    """What to put under which checker. A `package` beside a `command` is the one that its host loads."""
 
-    tool: Annotated[Checker, Field(description="Default auto: the first of them that sees the fault.")] = (
-        "auto"
-    )
+    tool: Annotated[Checker, Field(description="Default auto: the first that sees the fault.")] = "auto"
     plain_runs: Annotated[int, Field(ge=0, le=20, description="Runs beside it, 0-20, default 1.")] = 1
 
 

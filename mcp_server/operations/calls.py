@@ -116,9 +116,14 @@ async def compare_with_eager(context: Context, given: args.CompareArguments) -> 
 
 
 async def locate_fault(context: Context, given: args.LocateArguments) -> Record:
-    from mcp_server.operations.workload import called_package
+    from mcp_server.model import PackageWorkload
+    from mcp_server.operations.workload import located_workload
     from mcp_server.steps.locate_fault import locate_fault as step
+    from mcp_server.steps.locate_in_program import locate_in_program
 
-    return await step(
-        context, called_package(given, Path.cwd()), tool=given.tool, plain_runs=given.plain_runs
+    workload, package = located_workload(given, Path.cwd())
+    if isinstance(workload, PackageWorkload):
+        return await step(context, workload, tool=given.tool, plain_runs=given.plain_runs)
+    return await locate_in_program(
+        context, workload, package=package, tool=given.tool, plain_runs=given.plain_runs
     )

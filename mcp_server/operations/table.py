@@ -141,16 +141,20 @@ LOCATE_FAULT = Operation(
     title="Locate a memory fault",
     description=joined(
         """
-        Runs a package under a checker (GPU: memcheck, core dump, waiting launches; CPU: AddressSanitizer,
-        native stack) and joins what it sees with the package: launch, argument, access, nearest buffer,
-        generated line, model line, producer. Use for illegal memory access, segfaults, corruption, silent
-        bad reads. Needs inputs. 10-90 s. Next: dump_kernel_io of the producer, or the fix it names.
+        Puts a package's call, or the failing call of a script or command, under a checker and names launch,
+        argument, access, generated and model line, producer. Use for illegal memory access, segfaults,
+        corruption, silent bad reads. A package needs inputs, a C++ host (command) a package. 10-90 s.
+        Next: dump_kernel_io of the producer, or the fix it names.
         """
     ),
     arguments=args.LocateArguments,
     hints=RUNS_USER_CODE,
     call=calls.locate_fault,
-    examples=("aoti-debug locate-fault model.pt2 --inputs batch.pt",),
+    examples=(
+        "aoti-debug locate-fault model.pt2 --inputs batch.pt",
+        "aoti-debug locate-fault serve.py -- --batch 8",
+        "aoti-debug locate-fault ./cpp_host model.pt2 --package model.pt2",
+    ),
 )
 
 TRACE_LAUNCHES = Operation(

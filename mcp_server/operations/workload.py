@@ -21,12 +21,14 @@ from mcp_server.operations.arguments import (
     CompileArguments,
     DiagnoseArguments,
     DumpArguments,
+    LocateArguments,
+    ProgramArguments,
     RunArguments,
     WorkloadArguments,
 )
 from mcp_server.operations.paths import directory, exported_file, file, inputs_of, interpreter, package_file
 
-HasPackage = WorkloadArguments | CheckArguments | CallArguments | DumpArguments
+HasPackage = ProgramArguments | CheckArguments | CallArguments | DumpArguments
 
 # Which kinds of workload an optional argument means something for.
 APPLIES_TO = {
@@ -38,7 +40,7 @@ APPLIES_TO = {
 }
 
 
-def workload_of(arguments: WorkloadArguments, base: Path) -> Workload:
+def workload_of(arguments: ProgramArguments, base: Path) -> Workload:
     """The workload that `arguments` name; relative paths start at `cwd`, and that at `base`.
 
     Raises ProblemError: no workload or more than one, an argument that does not apply, a path that is
@@ -47,6 +49,18 @@ def workload_of(arguments: WorkloadArguments, base: Path) -> Workload:
     kind = _chosen_kind(arguments)
     _check_applicable(arguments, kind)
     return _BUILDERS[kind](arguments, directory("cwd", arguments.cwd, base))
+
+
+def located_workload(
+    arguments: LocateArguments, base: Path
+) -> tuple[PackageWorkload | ScriptWorkload | CommandWorkload, Path | None]:
+    """What to put under a checker, and the package that a command's host loads. Raises ProblemError."""
+    host = bool(arguments.command and arguments.package)
+    alone = arguments.model_copy(update={"package": ""}) if host else arguments
+    workload = workload_of(alone, base)
+    assert not isinstance(workload, ExportedWorkload)
+    package = package_file(arguments.package, directory("cwd", arguments.cwd, base)) if host else None
+    return workload, package
 
 
 def checked_package(arguments: CheckArguments, base: Path) -> PackageWorkload | None:
@@ -99,29 +113,29 @@ def compared_model(
     return PackageWorkload(package=package_file(arguments.package, base), **shared), exported
 
 
-def chosen_kinds(arguments: WorkloadArguments) -> list[str]:
+def chosen_kinds(arguments: ProgramArguments) -> list[str]:
     """The kinds of workload that the arguments name."""
-    return [kind for kind in _BUILDERS if getattr(arguments, kind)]
+    return [kind for kind in _BUILDERS if getattr(arguments, kind, None)]
 
 
-def _chosen_kind(arguments: WorkloadArguments) -> str:
+def _chosen_kind(arguments: ProgramArguments) -> str:
     kinds = chosen_kinds(arguments)
     if len(kinds) == 1:
         return kinds[0]
-    allowed = "exactly one of " + ", ".join(_BUILDERS)
+    allowed = "exactly one of " + ", ".join(k for k in _BUILDERS if hasattr(arguments, k))
     if not kinds:
         raise ProblemError("no workload given", allowed=allowed)
     raise ProblemError("more than one workload given", value=", ".join(kinds), allowed=allowed)
 
 
-def _check_applicable(arguments: WorkloadArguments, kind: str) -> None:
+def _check_applicable(arguments: ProgramArguments, kind: str) -> None:
     for name, kinds in APPLIES_TO.items():
         default = type(arguments).model_fields[name].default
         if kind not in kinds and getattr(arguments, name) != default:
             raise ProblemError(f"{name} does not apply to a {kind}", allowed=f"with {' or '.join(kinds)}")
 
 
-def _script(arguments: WorkloadArguments, cwd: Path) -> ScriptWorkload:
+def _script(arguments: ProgramArguments, cwd: Path) -> ScriptWorkload:
     script = file("script", arguments.script, cwd)
     return ScriptWorkload(script=script, args=arguments.script_args, **_surroundings(arguments, cwd))
 
@@ -148,7 +162,7 @@ def _exported(arguments: WorkloadArguments | DumpArguments, cwd: Path) -> Export
     )
 
 
-def _command(arguments: WorkloadArguments, cwd: Path) -> CommandWorkload:
+def _command(arguments: ProgramArguments, cwd: Path) -> CommandWorkload:
     return CommandWorkload(argv=arguments.command, **_surroundings(arguments, cwd))
 
 
@@ -161,7 +175,7 @@ def _surroundings(arguments: RunArguments, cwd: Path) -> dict[str, Any]:
     }
 
 
-_BUILDERS: dict[str, Callable[[WorkloadArguments, Path], Workload]] = {
+_BUILDERS: dict[str, Callable[[Any, Path], Workload]] = {
     "script": _script,
     "package": _package,
     "exported": _exported,

@@ -13,7 +13,7 @@ from mcp_server.instrument.types import Options
 from mcp_server.steps import core_dump, cpu_fault, memcheck
 from mcp_server.steps.context import Context
 from mcp_server.steps.cuda_tools import find_tool
-from mcp_server.steps.fault_run import FaultRun, Target, run_target
+from mcp_server.steps.fault_run import FaultRun, Target
 from mcp_server.steps.launch_sites import launch_sites
 from mcp_server.steps.memcheck import SanitizerTool
 from mcp_server.steps.run_deterministic import CACHING_OFF
@@ -45,9 +45,8 @@ async def run_sanitizer(context: Context, target: Target, tool: SanitizerTool) -
     """One run under compute-sanitizer. The report decides; its exit code does not."""
     program = _tool("compute-sanitizer", context, target)
     directory = context.fresh(tool)
-    run = await run_target(
+    run = await target.run(
         context,
-        target,
         tool,
         env=memcheck.sanitizer_environment(),
         unset=memcheck.left_out(target.workload.env),
@@ -70,7 +69,7 @@ async def run_core_dump(context: Context, target: Target) -> Found:
     """One run that leaves a light core dump, read by cuda-gdb where there is one."""
     directory = context.fresh("core-dump")
     env = {**core_dump.core_environment(directory), **CACHING_OFF}
-    run = await run_target(context, target, "core-dump", env=env, directory=directory)
+    run = await target.run(context, "core-dump", env=env, directory=directory)
     output = run.done.finished.output
     debugger = find_tool("cuda-gdb", context.python_for(target.workload), target.workload.env)
     access = await core_dump.read_core(context, directory, output, debugger)
@@ -84,7 +83,7 @@ async def run_sync(context: Context, target: Target) -> Found:
     await target.settled()
     if target.rebuilt is None:
         raise ProblemError(f"it needs probes: {target.why_not}")
-    run = await run_target(context, target, "sync", env=dict(CACHING_OFF))
+    run = await target.run(context, "sync", env=dict(CACHING_OFF))
     asserted = cpu_fault.printed_assertions(run.done.finished.output)
     if asserted:
         return Found(run, asserted)
@@ -110,7 +109,7 @@ async def _sanitized(context: Context, target: Target, name: str) -> Found:
     await target.settled()
     if target.rebuilt is None:
         raise ProblemError(f"the package cannot be rebuilt: {target.why_not}")
-    run = await run_target(context, target, name, env=cpu_fault.SANITIZER_ENV)
+    run = await target.run(context, name, env=cpu_fault.SANITIZER_ENV)
     return Found(run, cpu_fault.read_accesses(run.done.finished.output) or _died(run))
 
 
@@ -125,7 +124,7 @@ def _died(run: FaultRun) -> list[Access]:
 async def run_native(context: Context, target: Target) -> Found:
     """The stack of the crash by gdb, and the index assertion that was printed."""
     prefix = cpu_fault.gdb_prefix()
-    run = await run_target(context, target, "native", env={"OMP_NUM_THREADS": "1"}, prefix=prefix)
+    run = await target.run(context, "native", env={"OMP_NUM_THREADS": "1"}, prefix=prefix)
     found = cpu_fault.read_accesses(run.done.finished.output) or _died(run)
     return Found(run, found, None, "gdb" if prefix else "no gdb on PATH")
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -16,7 +17,7 @@ from mcp_server.faults.situation import Evidence, ValueRange
 from mcp_server.instrument.build import instrument
 from mcp_server.instrument.cache import Cache
 from mcp_server.instrument.types import Instrumented, Options
-from mcp_server.model import PackageWorkload
+from mcp_server.model import PackageWorkload, WorkloadBase
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.steps.context import Context, Event, WorkerRun
 from mcp_server.steps.first_bad import Model
@@ -60,7 +61,48 @@ class Rebuild:
 
 
 @dataclass(frozen=True)
-class Target:
+class FaultRun:
+    """A run and what it left for the join."""
+
+    done: WorkerRun
+    evidence: Evidence
+
+
+class Target(Protocol):
+    """What a method runs: a call of a package, or a whole program."""
+
+    @property
+    def workload(self) -> WorkloadBase: ...
+
+    @property
+    def view(self) -> PackageView: ...
+
+    @property
+    def rebuilt(self) -> Instrumented | None:
+        """The package with probes; None where there is none."""
+
+    @property
+    def why_not(self) -> str:
+        """Why there are no probes; empty where there are, and where none were asked for."""
+
+    async def settled(self) -> None:
+        """Wait until `rebuilt` and `why_not` hold."""
+
+    async def run(
+        self,
+        context: Context,
+        name: str,
+        *,
+        env: Mapping[str, str],
+        unset: Sequence[str] = (),
+        prefix: Sequence[str] = (),
+        directory: Path | None = None,
+    ) -> FaultRun:
+        """Run once; a crash is what is looked for."""
+
+
+@dataclass(frozen=True)
+class PackageTarget:
     """What is run: the package as it is, or with probes as soon as `rebuild` is done."""
 
     workload: PackageWorkload
@@ -69,7 +111,6 @@ class Target:
     gpus: tuple[int, ...] | None = None
 
     async def settled(self) -> None:
-        """Wait until `rebuilt` and `why_not` hold."""
         if self.rebuild is not None:
             await self.rebuild.wait()
 
@@ -79,7 +120,6 @@ class Target:
 
     @property
     def why_not(self) -> str:
-        """Why there are no probes; empty where there are, and where none were asked for."""
         return self.rebuild.why_not if self.rebuild else ""
 
     @property
@@ -88,13 +128,43 @@ class Target:
         preload = self.rebuilt.preload if self.rebuilt else ()
         return {"LD_PRELOAD": " ".join(preload)} if preload else {}
 
+    async def run(
+        self,
+        context: Context,
+        name: str,
+        *,
+        env: Mapping[str, str],
+        unset: Sequence[str] = (),
+        prefix: Sequence[str] = (),
+        directory: Path | None = None,
+    ) -> FaultRun:
+        """Run once, each launch waited for; a crash is what is looked for.
 
-@dataclass(frozen=True)
-class FaultRun:
-    """A run and what it left for the join."""
-
-    done: WorkerRun
-    evidence: Evidence
+        The worker starts at once and waits for the rebuilt package itself.
+        """
+        directory = directory or context.fresh(name)
+        journal = directory / "launches.jsonl"
+        workload, operation, request = self.workload, "run", run_request(self.workload)
+        wanted = {**workload.env, **self.env, **env}
+        if self.rebuild is not None:
+            operation = "observe"
+            started = {"handoff": self.rebuild.handoff, "warm": self.view.package.device_type}
+            request = {**request, **observed(self.view), **started}
+            wanted |= journal_environment(journal, True, None)
+        done = await context.worker(
+            operation,
+            request,
+            directory=directory,
+            env={key: value for key, value in wanted.items() if key not in unset},
+            unset=tuple(unset),
+            timeout_s=workload.timeout_s,
+            python=context.python_for(workload),
+            cwd=workload.cwd,
+            gpus=self.gpus,
+            prefix=prefix,
+        )
+        await self.settled()
+        return FaultRun(done, _evidence(self, done, journal))
 
 
 def prepare(
@@ -105,50 +175,11 @@ def prepare(
     *,
     cache: Cache | None = None,
     gpus: tuple[int, ...] | None = None,
-) -> Target:
+) -> PackageTarget:
     """Begin to rebuild the package with probes, as one of `tasks`."""
     rebuild = Rebuild(context.fresh("rebuild"))
     tasks.start_soon(rebuild.carry_out, context, workload, options, cache)
-    return Target(workload, view_package(workload.package, workload.model_name), rebuild, gpus)
-
-
-async def run_target(
-    context: Context,
-    target: Target,
-    name: str,
-    *,
-    env: Mapping[str, str],
-    unset: Sequence[str] = (),
-    prefix: Sequence[str] = (),
-    directory: Path | None = None,
-) -> FaultRun:
-    """Run once, each launch waited for; a crash is what is looked for.
-
-    The worker starts at once and waits for the rebuilt package itself.
-    """
-    directory = directory or context.fresh(name)
-    journal = directory / "launches.jsonl"
-    workload, operation, request = target.workload, "run", run_request(target.workload)
-    wanted = {**workload.env, **target.env, **env}
-    if target.rebuild is not None:
-        operation = "observe"
-        started = {"handoff": target.rebuild.handoff, "warm": target.view.package.device_type}
-        request = {**request, **observed(target.view), **started}
-        wanted |= journal_environment(journal, True, None)
-    done = await context.worker(
-        operation,
-        request,
-        directory=directory,
-        env={key: value for key, value in wanted.items() if key not in unset},
-        unset=tuple(unset),
-        timeout_s=workload.timeout_s,
-        python=context.python_for(workload),
-        cwd=workload.cwd,
-        gpus=target.gpus,
-        prefix=prefix,
-    )
-    await target.settled()
-    return FaultRun(done, _evidence(target, done, journal))
+    return PackageTarget(workload, view_package(workload.package, workload.model_name), rebuild, gpus)
 
 
 def observed(view: PackageView) -> dict[str, object]:
@@ -170,7 +201,7 @@ def integer_tensors(view: PackageView) -> list[str]:
     return [name for name in used if (types.get(name) or "int").startswith(_INTEGERS)]
 
 
-def _evidence(target: Target, done: WorkerRun, journal: Path) -> Evidence:
+def _evidence(target: PackageTarget, done: WorkerRun, journal: Path) -> Evidence:
     given = done.last("given")
     leaves = given["leaves"] if given else []
     tensors = [{"kind": "tensor", **leaf} for leaf in leaves if leaf.get("shape") is not None]

@@ -91,14 +91,14 @@ async def locate_fault(
                 targets[options] = prepare(context, workload, options, tasks, cache=cache, gpus=gpus)
             return targets[options]
 
-        async def search() -> None:
-            outcome.append(await _search(context, tools, attempts, prepared))
+        async def look() -> None:
+            outcome.append(await search(context, tools, attempts, prepared))
 
-        tasks.start_soon(search)
+        tasks.start_soon(look)
         for flags, name in _plain(workload, plain_runs):
             tasks.start_soon(_plainly, context, workload, flags, name, runs)
     target, found = outcome[0]
-    return _result(context, target, found, attempts, plain.judge(runs, bool(found.accesses)))
+    return result(context, target, found, attempts, plain.judge(runs, bool(found.accesses)))
 
 
 def _check(workload: PackageWorkload, plain_runs: int) -> None:
@@ -120,7 +120,7 @@ async def _plainly(
     runs.append(await plain.run_plainly(context, workload, flags, name))
 
 
-async def _search(
+async def search(
     context: Context,
     tools: tuple[Tool, ...],
     attempts: list[Attempt],
@@ -155,9 +155,10 @@ def _attempt(tool: Tool, found: Found) -> Attempt:
     )
 
 
-def _result(
+def result(
     context: Context, target: Target, found: Found, attempts: list[Attempt], shown: Visibility | None
 ) -> LocatedFault:
+    """What the last run showed, joined with the package."""
     fault = _first(target, found.accesses, found.run.evidence)
     done = found.run.done
     artifacts = [context.artifact(done.finished.output, "output of the run that was looked at")]
