@@ -10,6 +10,7 @@ from mcp_server import __version__
 from mcp_server.faces.commands import add_commands
 from mcp_server.faces.doctor import doctor
 from mcp_server.faces.serve import serve
+from mcp_server.faces.sweep import sweep
 from mcp_server.faces.terminal import run_operation
 from mcp_server.operations.table import OPERATIONS
 
@@ -39,6 +40,7 @@ app = typer.Typer(
 add_commands(app, OPERATIONS, run_operation)
 app.command("doctor")(doctor)
 app.command("serve")(serve)
+app.command("sweep")(sweep)
 
 
 def _print_version(asked: bool) -> None:

@@ -1,0 +1,86 @@
+"""A sweep on a real Ray cluster of two nodes, one of which dies while a case runs on it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_server.sweep.cluster import Cluster
+from mcp_server.sweep.record import Results
+from mcp_server.sweep.run import sweep
+from tests.sweep.support import killer, plan
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """A head without processors, so that cases run on the two nodes beside it."""
+    ray = pytest.importorskip("ray")
+    utils = pytest.importorskip("ray.cluster_utils")
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    )
+    made = utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    try:
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
+
+
+def test_two_nodes_and_a_killed_worker(cluster: Any, tmp_path: Path) -> None:
+    """Cases run on both nodes, and the one whose process was killed is tried again."""
+    for _ in range(2):
+        cluster.add_node(num_cpus=1)
+    (tmp_path / "index.log").write_text("RuntimeError: index out of bounds: 0 <= tmp2 < 32L\n")
+    text = f"""
+        cases:
+          - {{name: one, log: index.log, gpus: 0}}
+          - {{name: two, log: index.log, gpus: 0}}
+          - {{script: {killer(tmp_path)}, gpus: 0, timeout_s: 60}}
+    """
+    found = anyio.run(
+        lambda: sweep(plan(tmp_path, text), Results(tmp_path / "out"), lambda: Cluster(cluster.address))
+    )
+    assert [case.ended for case in found.cases] == ["verdict"] * 3
+    assert [attempt.ended for attempt in found.cases[2].attempts] == ["lost", "verdict"]
+
+
+SLEEPER = (
+    "import time\nfrom pathlib import Path\nPath(__file__).with_suffix('.begun').touch()\ntime.sleep(8)\n"
+)
+
+
+def test_a_node_that_dies_loses_no_case(cluster: Any, tmp_path: Path) -> None:
+    """The case goes to the node that is left, and the report tells of the loss."""
+    script = tmp_path / "sleeper.py"
+    script.write_text(SLEEPER)
+    doomed = cluster.add_node(num_cpus=1)
+    text = f"cases: [{{script: {script}, gpus: 0, timeout_s: 60}}]"
+
+    async def swept() -> Any:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(
+                anyio.to_thread.run_sync, _replace, cluster, doomed, script.with_suffix(".begun")
+            )
+            return await sweep(
+                plan(tmp_path, text), Results(tmp_path / "out"), lambda: Cluster(cluster.address)
+            )
+
+    (case,) = anyio.run(swept).cases
+    assert [attempt.ended for attempt in case.attempts] == ["lost", "verdict"]
+    assert case.attempts[0].where == "the cluster" and case.attempts[0].why
+
+
+def _replace(cluster: Any, doomed: Any, begun: Path) -> None:
+    while not begun.exists():
+        time.sleep(0.2)
+    cluster.add_node(num_cpus=1)
+    cluster.remove_node(doomed, allow_graceful=False)
