@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,10 +52,20 @@ class CudaZoo:
 
 
 def make(directory: Path) -> CudaZoo:
-    """Compile what is not there yet; each compile has a cache of its own, so that none waits for another."""
+    """The packages that the tools are tried on."""
     (directory / STATIC).mkdir(parents=True, exist_ok=True)
     wanted = [(name, directory, "") for name in NAMES]
-    wanted.append(("ranker", directory / STATIC, static_compiler(directory)))
+    return _make(directory, [*wanted, ("ranker", directory / STATIC, static_compiler(directory))])
+
+
+def make_models(directory: Path, names: Iterable[str]) -> CudaZoo:
+    """Packages of some models."""
+    directory.mkdir(parents=True, exist_ok=True)
+    return _make(directory, [(name, directory, "") for name in names])
+
+
+def _make(directory: Path, wanted: Sequence[tuple[str, Path, str]]) -> CudaZoo:
+    """Compile what is not there yet; each compile has a cache of its own, so that none waits for another."""
     missing = [one for one in wanted if not (one[1] / f"{one[0]}.pt2").exists()]
     with ThreadPoolExecutor(len(missing) or 1) as pool:
         list(pool.map(lambda one: _compile(*one), missing))
