@@ -132,10 +132,10 @@ def main() -> int:
         if answer.outcome == "fault":
             races.append(race(answer, given.budget_s))
             console.print(f"{races[-1].case}: ratio {races[-1].ratio:.1f}", highlight=False)
+            if given.json:  # after each case: one that takes long must not cost the others
+                given.json.write_text(json.dumps([asdict(r) for r in races], indent=1))
     if races:
         print_races(races, console)
-    if given.json:
-        given.json.write_text(json.dumps([asdict(r) for r in races], indent=1))
     return 0
 
 

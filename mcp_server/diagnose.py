@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
+
 from mcp_server.diagnosis.actions.capture import CaptureProgram
 from mcp_server.diagnosis.actions.compile_exported import CompileExported
 from mcp_server.diagnosis.actions.counter_tests import CounterTests
@@ -50,6 +52,7 @@ from mcp_server.steps.context import Context
 from mcp_server.steps.requests import run_request
 
 DEFAULT_BUDGET_S = 300.0
+CLOSING_S = 0.8  # to end what runs, and to weigh what is known
 
 Detector = Callable[[Case], Iterator[Hypothesis]]
 DETECTORS: tuple[Detector, ...] = (
@@ -113,16 +116,23 @@ async def diagnose(
     if log is not None:
         case.log, case.log_source = read_log_file(log), str(log)
     case.call = _direct_call(workload)
+    async with context.sharing_imports():
+        await investigate(case, context)
+    return conclude(detect(case), case, context)
+
+
+async def investigate(case: Case, context: Context) -> None:
+    """Observe until a verdict stands, nothing more can be learnt, or the budget is spent."""
     available = actions()
-    hypotheses = detect(case)
-    while not _settled(hypotheses, case):
-        case.hypotheses = hypotheses
-        choices = choose(available, case, hypotheses)
-        if not choices:
-            break
-        await perform(choices, case, context)
-        hypotheses = detect(case)
-    return conclude(hypotheses, case, context)
+    with anyio.move_on_after(case.seconds_left - CLOSING_S) as budget:
+        while not _settled(hypotheses := detect(case), case):
+            case.hypotheses = hypotheses
+            choices = choose(available, case, hypotheses)
+            if not choices:
+                return
+            await perform(choices, case, context)
+    if budget.cancelled_caught:
+        case.notes.append(f"the budget of {case.budget_s:g} s ended during {', '.join(case.running)}")
 
 
 def detect(case: Case) -> list[Hypothesis]:

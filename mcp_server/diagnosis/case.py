@@ -134,6 +134,7 @@ class Case:
     counters: dict[str, CounterResult] = field(default_factory=dict)
     hypotheses: list[Hypothesis] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
+    running: list[str] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     artifacts: list[Artifact] = field(default_factory=list)

@@ -65,6 +65,7 @@ async def perform(choices: Sequence[Choice], case: Case, context: Context) -> No
         case.decisions.append(
             f"{choice.action.name} (gain {choice.gain:.2f}, about {choice.action.seconds:.0f} s)"
         )
+    case.running = [choice.action.name for choice in choices]
     async with anyio.create_task_group() as group:
         for choice in choices:
             group.start_soon(_attempt, choice.action, case, context)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import anyio
 
@@ -18,14 +19,39 @@ from mcp_server.jobs.endings import Report
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
+STOP = b"T"  # the supervisor's word for: ask the program to end
 KILL_LIMIT_S = 6.0  # the supervisor gives up a sweep after 5 s
 REAP_STEP_S = 0.001
+
+
+class Keeper(Protocol):
+    """The process that keeps watch over a program. `poll` is None while it has to be reaped still."""
+
+    def poll(self) -> int | None: ...
+
+    def kill(self) -> None: ...
+
+
+class Starter(Protocol):
+    """Starts a program under a supervisor."""
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        stdout: int,
+        stderr: int,
+        memory_bytes: int | None = None,
+        keep_fds: Sequence[int] = (),
+    ) -> Child: ...
 
 
 class Child:
     """A running supervisor and the program below it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], lifeline: socket.socket) -> None:
+    def __init__(self, process: Keeper, lifeline: socket.socket) -> None:
         self._process = process
         self._lifeline = lifeline
         self._heard = b""
@@ -42,6 +68,7 @@ class Child:
         stderr: int,
         memory_bytes: int | None = None,
         keep_fds: Sequence[int] = (),
+        stdin: int = subprocess.DEVNULL,
     ) -> Child:
         """Start the supervisor; `keep_fds` stay open in it (leases), and not in the program.
 
@@ -52,15 +79,19 @@ class Child:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                process = spawn(argv, theirs.fileno(), stdout, stderr, keep_fds)
+                process = spawn(argv, theirs.fileno(), (stdin, stdout, stderr), keep_fds)
         except OSError as error:
             ours.close()
             raise ProblemError(f"cannot start a process: {error.strerror}", value=argv[0]) from error
-        child = cls(process, ours)
+        return cls.asked(process, ours, request(cwd, env, memory_bytes))
+
+    @classmethod
+    def asked(cls, process: Keeper, lifeline: socket.socket, asked: bytes) -> Child:
+        """The child of a supervisor that waits for its request."""
         with suppress(OSError):  # a supervisor that is gone is noticed by `ended`
-            ours.sendall(request(cwd, env, memory_bytes))
-        ours.setblocking(False)
-        return child
+            lifeline.sendall(asked)
+        lifeline.setblocking(False)
+        return cls(process, lifeline)
 
     async def ended(self) -> None:
         """Return once the supervisor is gone, and with it everything below it."""
@@ -80,7 +111,8 @@ class Child:
 
     async def stop(self, grace_s: float) -> None:
         """SIGTERM to the program's group; after `grace_s` seconds, SIGKILL to the whole tree."""
-        self._process.terminate()
+        with suppress(OSError):
+            self._lifeline.send(STOP)
         with anyio.move_on_after(grace_s):
             await self.ended()
         if self.has_ended:
@@ -92,8 +124,10 @@ class Child:
             self._process.kill()
 
     async def close(self) -> None:
-        """Reap the supervisor and give the socket back."""
+        """Reap the supervisor and give the socket back; one that said nothing of the end takes all along."""
         self._hang_up()
+        if self.report().status is None:
+            self._process.kill()
         while self._process.poll() is None:
             await anyio.sleep(REAP_STEP_S)
         self._lifeline.close()
@@ -111,14 +145,14 @@ class Child:
 
 
 def spawn(
-    argv: Sequence[str], lifeline: int, stdout: int, stderr: int, keep_fds: Sequence[int]
+    argv: Sequence[str], lifeline: int, streams: tuple[int, int, int], keep_fds: Sequence[int]
 ) -> subprocess.Popen[bytes]:
     """The supervisor as a process, in a session of its own: a terminal's Ctrl-C is not for it."""
     return subprocess.Popen(
         [sys.executable, "-I", "-S", str(SUPERVISOR), str(lifeline), "--", *argv],
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
+        stdin=streams[0],
+        stdout=streams[1],
+        stderr=streams[2],
         env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
         pass_fds=(lifeline, *keep_fds),
         start_new_session=True,

@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.child import Child
+from mcp_server.jobs.child import Child, Starter
 from mcp_server.jobs.endings import Decoded, Stop, decode, oom_kill_count, survivors
 from mcp_server.jobs.environment import child_environment
 from mcp_server.jobs.gpus import device_names, leased
@@ -28,11 +28,18 @@ DRAIN_S = 2.0  # for output that is still in the pipes when every process is gon
 PLAIN_TERMINAL: Mapping[str, str] = {"TERM": "dumb", "NO_COLOR": "1"}
 
 
-async def run(command: Command, directory: Path, *, on_line: Callable[[str], None] | None = None) -> Finished:
+async def run(
+    command: Command,
+    directory: Path,
+    *,
+    on_line: Callable[[str], None] | None = None,
+    start: Starter = Child.start,
+) -> Finished:
     """Run `command`, keep its output in `directory`, and say how it ended.
 
     Writes `output.log`, `stdout.log` and `stderr.log`. `on_line` gets cleaned, bounded lines of both streams
     as they arrive, and a line when the command has to wait for a GPU (the time limit begins after that).
+    `start` starts the program under a supervisor.
     When this returns or is cancelled, no process of the command is left. A command that fails or cannot be
     started is a result; raises ProblemError for impossible arguments and for a directory that cannot be
     written.
@@ -41,10 +48,10 @@ async def run(command: Command, directory: Path, *, on_line: Callable[[str], Non
         raise ProblemError("no time to run in", value=command.timeout_s, allowed="seconds above 0")
     env = child_environment({**(PLAIN_TERMINAL if command.terminal else {}), **command.env}, command.unset)
     if not command.gpus:
-        return await _run(command, env, directory, on_line)
+        return await _run(command, env, directory, on_line, start)
     names = device_names(command.gpus, env.get("CUDA_VISIBLE_DEVICES"))
     async with leased(names, str(directory), on_wait=on_line) as leases:
-        return await _run(command, env, directory, on_line, leases)
+        return await _run(command, env, directory, on_line, start, leases)
 
 
 async def _run(
@@ -52,12 +59,13 @@ async def _run(
     env: dict[str, str],
     directory: Path,
     on_line: Callable[[str], None] | None,
+    start: Starter,
     leases: Sequence[int] = (),
 ) -> Finished:
     mark = env[MARK] = secrets.token_hex(16)
     with Capture(directory, terminal=command.terminal, on_line=on_line) as capture:
         started, kills = time.monotonic(), oom_kill_count()
-        child = Child.start(
+        child = start(
             command.argv,
             cwd=command.cwd,
             env=env,

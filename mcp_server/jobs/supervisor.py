@@ -4,7 +4,8 @@ Started by the server as `python -I -S supervisor.py FD -- ARGV...`, in a sessio
 only, and few modules of that: each import costs every child a millisecond. FD is one end of a socket pair:
 
   server -> supervisor   8 bytes of length, then `cwd NUL memory_limit NUL NAME=VALUE NUL NAME=VALUE ...`;
-                         afterwards nothing. End of file means that the server is gone or wants the end.
+                         then `T` to ask the program to end. End of file: the server is gone, or wants the end
+                         at once.
   supervisor -> server   lines of words:
                          `failed STAGE ERRNO`      the program could not be started
                          `started PID`             exec succeeded
@@ -20,6 +21,8 @@ Linux only. Out of reach: processes that the job hands to a daemon (docker, syst
 # pathlib and contextlib would cost 5 ms a start:
 # ruff: noqa: PTH110, PTH123, PTH208, SIM105
 
+from __future__ import annotations
+
 import ctypes
 import os
 import resource
@@ -28,9 +31,14 @@ import signal
 import sys
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
 
+STOP = b"T"
 TERM_GRACE_S = 1.0
 SWEEP_LIMIT_S = 5.0
 SWEEP_STEP_S = 0.002
@@ -155,13 +163,16 @@ class Supervisor:
         if self.deadline is None:
             self.deadline = time.monotonic() + TERM_GRACE_S
 
-    def start(self, argv: list[str], cwd: bytes, env: dict[bytes, bytes]) -> bool:
-        """Fork and exec; True when exec succeeded."""
+    def start(self, become: Callable[[int, int], None]) -> bool:
+        """Fork, and let the child `become` the program; True when that succeeded.
+
+        `become` gets a descriptor, closed when the program begins, for why it cannot, and our process id.
+        """
         error_out, error_in = os.pipe()
         parent = os.getpid()
         self.child = os.fork()
         if self.child == 0:
-            become(argv, cwd, env, error_in, parent)
+            become(error_in, parent)
         os.close(error_in)
         silence()
         message = os.read(error_out, 100).decode()
@@ -204,9 +215,21 @@ class Supervisor:
             ready, _, _ = select.select([self.fd, self.wake], [], [], self.timeout())
             if self.wake in ready:
                 os.read(self.wake, 4096)
-            expired = self.deadline is not None and time.monotonic() >= self.deadline
-            if self.fd in ready or expired or self.over_memory():
+            if self.fd in ready and not self.asked_to_stop():
                 return
+            expired = self.deadline is not None and time.monotonic() >= self.deadline
+            if expired or self.over_memory():
+                return
+
+    def asked_to_stop(self) -> bool:
+        """Take the server's word; False when it hung up."""
+        try:
+            word = os.read(self.fd, 1)
+        except OSError:
+            return False
+        if word == STOP:
+            self.on_stop()
+        return bool(word)
 
     def sweep(self) -> int:
         """Kill every descendant; the number that could not be killed (blocked in the kernel)."""
@@ -220,16 +243,21 @@ class Supervisor:
         return 0
 
 
+def stand_alone(parent: int) -> None:
+    """In the forked child: a session of its own, which ends with the supervisor."""
+    os.setsid()
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    limit_core_files()
+    restore_signals()
+
+
 def become(argv: list[str], cwd: bytes, env: dict[bytes, bytes], error_fd: int, parent: int) -> None:
     """In the forked child: turn into the program, or say at which stage that failed. Never returns."""
     stage = "session"
     try:
-        os.setsid()
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-        limit_core_files()
-        restore_signals()
+        stand_alone(parent)
         keep_only_standard_streams()
         stage = "directory"
         os.chdir(cwd)
@@ -286,8 +314,13 @@ def main() -> None:
         cwd, memory_limit, env = read_request(fd)
     except EOFError:
         os._exit(1)
+    supervise(fd, memory_limit, lambda error_fd, parent: become(argv, cwd, env, error_fd, parent))
+
+
+def supervise(fd: int, memory_limit: int, become: Callable[[int, int], None]) -> None:
+    """See the program through from its start to when nothing of it is left. Never returns."""
     supervisor = Supervisor(fd, memory_limit)
-    if supervisor.start(argv, cwd, env):
+    if supervisor.start(become):
         supervisor.watch()
     left = supervisor.sweep()
     status = FAILED_START_STATUS if supervisor.status is None else supervisor.status

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ from urllib.parse import quote
 
 from mcp_server import worker
 from mcp_server.errors import ProblemError
+from mcp_server.jobs.child import Child, Starter
 from mcp_server.jobs.run import run
 from mcp_server.jobs.store import SCHEME
 from mcp_server.jobs.types import Command, Finished
 from mcp_server.model import Artifact, Cost, WorkloadBase
+from mcp_server.steps.shared_import import SharedImport, shared_import
 
 Event = dict[str, Any]
 
@@ -82,15 +85,27 @@ class Context:
     cost: Meter = field(default_factory=Meter)
     children: int = 0
     launcher: tuple[str, ...] = ()
+    imports: SharedImport | None = None
+
+    @asynccontextmanager
+    async def sharing_imports(self) -> AsyncIterator[None]:
+        """Within this, requests to the worker share one import of torch where they can."""
+        async with shared_import(self.directory / "import-torch") as self.imports:
+            try:
+                yield
+            finally:
+                self.cost.wall_s += self.imports.seconds
+                self.imports = None
 
     async def run(self, command: Command, name: str) -> Finished:
         """Run a child whose output goes into a new directory, named after `name`, below this one."""
         return await self.run_in(self.fresh(name), command)
 
-    async def run_in(self, directory: Path, command: Command) -> Finished:
+    async def run_in(self, directory: Path, command: Command, start: Starter = Child.start) -> Finished:
         """Run a child in a directory that `fresh` made."""
         self.progress(directory.name.split("-", 1)[1])
-        finished = await run(replace(command, argv=(*self.launcher, *command.argv)), directory)
+        launched = replace(command, argv=(*self.launcher, *command.argv))
+        finished = await run(launched, directory, start=start)
         self.cost.wall_s += finished.wall_s
         return finished
 
@@ -135,7 +150,10 @@ class Context:
             unset=tuple(unset),
         )
         self._count(operation)
-        finished = await self.run_in(directory, command)
+        start: Starter = Child.start
+        if self.imports is not None and not prefix and not self.launcher:
+            start = await self.imports.starter(operation, command)
+        finished = await self.run_in(directory, command, start)
         done = WorkerRun(finished, read_events(directory / "report.jsonl"), directory, interpreter)
         _raise_refusal(done)
         return done

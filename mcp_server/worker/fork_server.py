@@ -1,0 +1,153 @@
+"""Imports torch once and forks for each request: `PYTHON -u fork_server.py SUPERVISOR`.
+
+SUPERVISOR is the path of `jobs/supervisor.py`. Descriptor 0 is a Unix socket of packets. The server says
+`ready` when torch is imported; every packet it gets is a JSON list, the arguments of `main.py`, with the
+descriptors of a lifeline, stdout, stderr, and leases. It forks a supervisor, which forks the worker: the
+lifeline, the limits and the sweep of what is left are those of a worker that was started by exec. It ends,
+and all that it forked with it, when the socket is closed.
+
+Only the import is shared. It makes no tensor and touches no device: CUDA cannot be used in a process that was
+forked after it was initialised (torch/csrc/cuda/utils.cpp, 2.13), so a server whose import did that gives up.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import json
+import os
+import signal
+import socket
+import sys
+import warnings
+from typing import Any
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PACKET_BYTES = 65536
+MOST_DESCRIPTORS = 64
+
+
+class Forked(BaseException):
+    """Unwinds the stack of the server in a forked worker, so that it ends as a program of its own does."""
+
+
+def load(name: str, path: str) -> Any:
+    """A module from its file: no package of ours is importable here."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def serve(server: socket.socket, supervisor: Any) -> None:
+    """Fork a supervisor for each packet until the socket is closed; raises `Forked` in the workers."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended supervisors leave no zombies
+    while True:
+        packet, descriptors, _, _ = socket.recv_fds(server, PACKET_BYTES, MOST_DESCRIPTORS)
+        if not packet:
+            return
+        if fork(supervisor, descriptors[0]) == 0:
+            server.close()
+            keep(supervisor, json.loads(packet), descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def fork(supervisor: Any, lifeline: int) -> int:
+    """os.fork; no room for a process is reported as the supervisor reports it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # 3.12 warns of threads, such as those of NumPy's BLAS
+            return os.fork()
+    except OSError as error:
+        supervisor.report(lifeline, "failed", "session", error.errno)
+        supervisor.report(lifeline, "ended", supervisor.FAILED_START_STATUS, 0)
+        return -1
+
+
+def keep(supervisor: Any, argv: list[str], descriptors: list[int]) -> None:
+    """In the forked process: be the supervisor of one worker. Returns nowhere; the worker gets `Forked`."""
+    os.setsid()
+    lifeline, stdout, stderr = descriptors[:3]
+    null = os.open(os.devnull, os.O_RDWR)
+    for source, target in ((null, 0), (stdout, 1), (stderr, 2)):
+        os.dup2(source, target)
+    for descriptor in (null, stdout, stderr):
+        os.close(descriptor)
+    supervisor.prctl(supervisor.PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        cwd, memory_limit, env = supervisor.read_request(lifeline)
+        foreign = [lifeline, *descriptors[3:]]
+        supervisor.supervise(
+            lifeline,
+            memory_limit,
+            lambda error, parent: become(supervisor, (error, parent), foreign, cwd, env, argv),
+        )
+    except EOFError:
+        os._exit(1)
+
+
+def become(
+    supervisor: Any,
+    start: tuple[int, int],
+    foreign: list[int],
+    cwd: bytes,
+    env: dict[bytes, bytes],
+    argv: list[str],
+) -> None:
+    """In the worker: take on its session, directory and environment, then raise `Forked`."""
+    error, parent = start
+    stage = "session"
+    try:
+        supervisor.stand_alone(parent)
+        default_signals()
+        stage = "directory"
+        os.chdir(cwd)
+        os.environb.clear()
+        os.environb.update(env)
+    except OSError as failure:
+        os.write(error, "{} {}".format(stage, failure.errno).encode())
+        os._exit(127)
+    for descriptor in (error, *foreign):
+        os.close(descriptor)
+    raise Forked(argv)
+
+
+def default_signals() -> None:
+    """The handlers of a Python that has just begun, and not those of the supervisor."""
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def import_torch() -> bool:
+    """Whether torch is here, with no device touched."""
+    import torch
+
+    return not torch.cuda.is_initialized()
+
+
+def main(argv: list[str]) -> int:
+    worker = load("_aoti_debug_main", os.path.join(HERE, "main.py"))
+    worker.hide()
+    server = socket.socket(fileno=0)
+    supervisor = load("_aoti_debug_supervisor", argv[1])
+    if not import_torch():
+        return 1
+    gc.freeze()  # the collector must not write to pages that are shared
+    server.send(b"ready")
+    try:
+        serve(server, supervisor)
+    except Forked as forked:
+        arguments: list[str] = forked.args[0]
+    else:
+        return 0
+    sys.argv[:] = arguments
+    return int(worker.main(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
