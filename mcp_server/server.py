@@ -19,6 +19,7 @@ from mcp_server.faces.listening import Listening
 from mcp_server.faces.prompts import add_prompts
 from mcp_server.faces.resources import add_resources
 from mcp_server.faces.running import Running
+from mcp_server.faces.tasks import Tasks
 from mcp_server.faces.tools import ToolServer
 from mcp_server.jobs.manager import Manager
 from mcp_server.jobs.shutdown import exit_on_signals
@@ -46,6 +47,7 @@ def make_server(store: Store, operations: tuple[Operation, ...] = OPERATIONS) ->
         version=__version__,
         log_level="WARNING",
         lifespan=lifespan,
+        extensions=[Tasks(running, operations)],
         subscriptions=False,
     )
     add_resources(server, store)

@@ -17,7 +17,7 @@ from mcp_server.operations.declaration import CONTROLS, READS, Declaration, Oper
 from mcp_server.operations.work import work_of
 
 if TYPE_CHECKING:
-    from mcp_server.jobs.manager import Job, JobState, Manager
+    from mcp_server.jobs.manager import JobState, Manager
 
 LONGEST_WAIT_S = 45.0
 """Kimi CLI cuts a call at 60 s; the other clients allow more."""
@@ -78,13 +78,18 @@ class Running:
     def _tool(self, operation: Operation) -> ToolFace:
         async def answer(arguments: Any, progress: Progress) -> Result:
             wait_s = arguments.wait_s if isinstance(arguments, WaitArguments) else LONGEST_WAIT_S
-            job = self.manager.start(operation.name, work_of(operation, arguments))
-            return answered(await self._first_wait(job, wait_s, progress))
+            return answered(await self.begin(operation, arguments, wait_s, progress))
 
         return ToolFace(operation, answer)
 
-    async def _first_wait(self, job: Job, wait_s: float, progress: Progress) -> JobState:
-        """Until the caller has the handle, the job is the call's: cancelling the call stops it."""
+    async def begin(
+        self, operation: Operation, arguments: Any, wait_s: float, progress: Progress
+    ) -> JobState:
+        """Start the operation as a job and wait for it `wait_s` seconds at most.
+
+        Until the caller has the handle, the job is the call's: cancelling the call stops it.
+        """
+        job = self.manager.start(operation.name, work_of(operation, arguments))
         try:
             return await self._watched(job.id, wait_s, progress)
         except anyio.get_cancelled_exc_class():

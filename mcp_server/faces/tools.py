@@ -49,21 +49,30 @@ class ToolServer(MCPServer[Any]):
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult:
         """Both channels carry the same JSON; a problem is an error result that says what to do instead."""
-        try:
+
+        async def answer() -> Result:
             face = self._face(name)
             checked: Arguments = validated(face.declaration.arguments, arguments)
-            return _complete(await face.answer(checked, _progress(context)))
-        except ProblemError as problem:
-            return _failed(problem)
-        except Exception as error:
-            log.exception("%s failed", name)
-            return _failed(_bug(name, error))
+            return await face.answer(checked, _progress(context))
+
+        return await result_of(name, answer)
 
     def _face(self, name: str) -> ToolFace:
         if name not in self._faces:
             known = ", ".join(self._faces)
             raise ProblemError(f"unknown tool {name!r}{closest(name, self._faces)}", allowed=known)
         return self._faces[name]
+
+
+async def result_of(name: str, answer: Callable[[], Awaitable[Result]]) -> CallToolResult:
+    """What the tool `name` answers, or why it cannot. Never raises."""
+    try:
+        return _complete(await answer())
+    except ProblemError as problem:
+        return _failed(problem)
+    except Exception as error:
+        log.exception("%s failed", name)
+        return _failed(_bug(name, error))
 
 
 def input_schema(model: type[Arguments]) -> dict[str, Any]:
