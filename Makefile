@@ -8,7 +8,7 @@ PYTEST_ARGS ?=
 PYTEST_JOBS ?= 2
 CORPUS_ARGS ?=
 
-.PHONY: help demo test test-gpu corpus corpus-gpu lint format clean
+.PHONY: help demo test test-gpu test-ray corpus corpus-gpu lint format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -23,10 +23,14 @@ demo: $(STAMP) ## compile a small model, break it, diagnose it
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP) ## run the tests that need no GPU
-	$(BIN)/python -m pytest -m 'not gpu' -n $(PYTEST_JOBS) --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not gpu and not ray' -n $(PYTEST_JOBS) --dist loadfile $(PYTEST_ARGS)
 
 test-gpu: ## run the tests that need a CUDA device, with the python3 that has torch
 	$(PYTHON) -m pytest -m gpu $(PYTEST_ARGS)
+
+test-ray: $(STAMP) ## run the tests of sweep on a local Ray cluster of two nodes
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[ray]'
+	$(BIN)/python -m pytest -m ray $(PYTEST_ARGS)
 
 corpus: $(STAMP) ## score diagnose on the failing programs that need no GPU; CORPUS_ARGS="--cases NAME"
 	$(BIN)/python -m benchmarks.corpus.score --needs cpu $(CORPUS_ARGS)

@@ -53,34 +53,42 @@ def test_two_nodes_and_a_killed_worker(cluster: Any, tmp_path: Path) -> None:
     assert [attempt.ended for attempt in found.cases[2].attempts] == ["lost", "verdict"]
 
 
-SLEEPER = (
-    "import time\nfrom pathlib import Path\nPath(__file__).with_suffix('.begun').touch()\ntime.sleep(8)\n"
-)
+SLEEPER = """
+import os, time
+from pathlib import Path
+Path(__file__).with_suffix(".pid").write_text(f"{os.getpid()}")
+time.sleep(8)
+"""
 
 
 def test_a_node_that_dies_loses_no_case(cluster: Any, tmp_path: Path) -> None:
     """The case goes to the node that is left, and the report tells of the loss."""
     script = tmp_path / "sleeper.py"
     script.write_text(SLEEPER)
-    doomed = cluster.add_node(num_cpus=1)
+    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
     text = f"cases: [{{script: {script}, gpus: 0, timeout_s: 60}}]"
+    executor = Cluster(cluster.address)
 
     async def swept() -> Any:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(
-                anyio.to_thread.run_sync, _replace, cluster, doomed, script.with_suffix(".begun")
-            )
-            return await sweep(
-                plan(tmp_path, text), Results(tmp_path / "out"), lambda: Cluster(cluster.address)
-            )
+            tasks.start_soon(anyio.to_thread.run_sync, _end, cluster, nodes, script.with_suffix(".pid"))
+            return await sweep(plan(tmp_path, text), Results(tmp_path / "out"), lambda: executor)
 
     (case,) = anyio.run(swept).cases
     assert [attempt.ended for attempt in case.attempts] == ["lost", "verdict"]
     assert case.attempts[0].where == "the cluster" and case.attempts[0].why
 
 
-def _replace(cluster: Any, doomed: Any, begun: Path) -> None:
-    while not begun.exists():
+def _end(cluster: Any, nodes: list[Any], pid_file: Path) -> None:
+    """End the node on which the program runs."""
+    while not (pid_file.exists() and pid_file.read_text()):
         time.sleep(0.2)
-    cluster.add_node(num_cpus=1)
+    above = set(_ancestors(int(pid_file.read_text())))
+    doomed = next(node for node in nodes if node.all_processes["raylet"][0].process.pid in above)
     cluster.remove_node(doomed, allow_graceful=False)
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    while pid > 1:
+        yield pid
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
