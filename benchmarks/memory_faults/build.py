@@ -15,7 +15,7 @@ from programs import PROGRAMS, bad_inputs, export
 def main(name: str, directory: str, device: str) -> None:
     """Compile one program."""
     if device == "cuda":
-        import triton_programs  # noqa: F401 - adds its programs
+        import cuda_programs  # noqa: F401 - adds its programs and triton's
     program, where = PROGRAMS[name], Path(directory)
     torch.save([tensor.to(device) for tensor in program.good()], where / f"{name}.good.pt")
     torch.save(bad_inputs(program, device), where / f"{name}.bad.pt")

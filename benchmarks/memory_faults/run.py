@@ -66,7 +66,7 @@ def main() -> None:
     """Compile, run, write."""
     asked = _arguments()
     if asked.device == "cuda":
-        import triton_programs  # noqa: F401 - adds its programs
+        import cuda_programs  # noqa: F401 - adds its programs and triton's
     chosen = [p for p in PROGRAMS.values() if asked.device in p.devices]
     chosen = [p for p in chosen if not asked.only or p.name in asked.only.split(",")]
     asked.out.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ def _program(program: Program, device: str, out: Path, deadline: float) -> Row:
     where = out / program.name
     where.mkdir(exist_ok=True)
     try:
-        row.seconds["compile"] = _compile(program.name, where, device, deadline)
+        row.seconds["compile"] = compile_program(program.name, where, device, deadline)
         anyio.run(_runs, program, where, device, row, deadline)
     except Exception as error:  # one program must not cost the others' results
         row.error = f"{type(error).__name__}: {error}"[:400]
@@ -105,7 +105,8 @@ def _program(program: Program, device: str, out: Path, deadline: float) -> Row:
     return row
 
 
-def _compile(name: str, where: Path, device: str, deadline: float) -> float:
+def compile_program(name: str, where: Path, device: str, deadline: float) -> float:
+    """Compile one program into `where`, in a process and cache of its own; the seconds that took."""
     start = time.monotonic()
     environment = {
         **os.environ,
@@ -125,7 +126,7 @@ def _compile(name: str, where: Path, device: str, deadline: float) -> float:
 
 
 async def _runs(program: Program, where: Path, device: str, row: Row, deadline: float) -> None:
-    imports = ["triton_programs.py" if device == "cuda" else "programs.py"]
+    imports = ["cuda_programs.py" if device == "cuda" else "programs.py"]
     workload = PackageWorkload(
         package=where / f"{program.name}.pt2",
         inputs=where / f"{program.name}.bad.pt",
