@@ -62,7 +62,7 @@ async def instrument(
     models = [open_package(package, name) for name in open_package(package).models]
     toolchain = await find_toolchain(python or context.python, context)
     recorded = commands.read_recorded(models[0].wrapper_text)
-    compiler = await anyio.to_thread.run_sync(commands.choose_compiler, options.compiler, recorded.compile)
+    compiler = await anyio.to_thread.run_sync(commands.choose_compiler, options.compiler, recorded)
     key = await anyio.to_thread.run_sync(_key, package, options, toolchain, compiler)
     cache = cache or Cache()
     async with cache.locked(key):

@@ -1,4 +1,4 @@
-"""The compile and link commands that a wrapper records, made safe and fit for this machine.
+"""The compile command that a wrapper records, made safe and fit for this machine, and the link command.
 
 A package is untrusted: of its recorded commands only flags of known, harmless forms are kept, and never a
 path of a compiler, a plugin, a response file or a linker script.
@@ -23,7 +23,6 @@ COMPILERS = ("g++", "c++", "clang++")
 _NO_COLLECTION = ("--param=ggc-min-heapsize=600000",)  # KiB
 
 _COMPILE = re.compile(r"^// Compile cmd\n// (.*)$", re.M)
-_LINK = re.compile(r"^// Link cmd\n// (.*)$", re.M)
 _COMPILER = re.compile(r"(?:g\+\+|c\+\+|clang\+\+)(?:-\d+)?")
 _DEFINE = re.compile(r"[A-Za-z_]\w*(?:=[\w.:+\-]*)?")
 # One alternative for each family: language, code generation (by name), machine, warnings off, standard.
@@ -39,14 +38,6 @@ _SANE_PATH = re.compile(r"/[\w./+\-@]*")
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """The last pair of commands of a source file, as words. torch appends a pair at each compile."""
-
-    compile: tuple[str, ...]
-    link: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Flags:
     """What is kept of a recorded command, its -I directories, and what was not known."""
 
@@ -59,15 +50,18 @@ class Flags:
         return frozenset(flag[2:] for flag in self.kept if flag.startswith("-D"))
 
 
-def read_recorded(source: str) -> Recorded:
-    """Raises `ProblemError` when the source holds no pair of commands."""
-    compiles, links = _COMPILE.findall(source), _LINK.findall(source)
-    if not compiles or not links:
+def read_recorded(source: str) -> tuple[str, ...]:
+    """The words of the last compile command that a source records: torch appends one at each compile.
+
+    Raises `ProblemError` when there is none.
+    """
+    compiles = _COMPILE.findall(source)
+    if not compiles:
         raise ProblemError(
             "the wrapper records no compile command, so it cannot be rebuilt",
             next_call="compile_with_flags on the exported program",
         )
-    return Recorded(_words(compiles[-1]), _words(links[-1]))
+    return _words(compiles[-1])
 
 
 def _words(line: str) -> tuple[str, ...]:
@@ -136,31 +130,15 @@ def collection_flags(compiler: str) -> tuple[str, ...]:
     return () if "clang" in Path(compiler).name else _NO_COLLECTION
 
 
-_LIBRARIES = frozenset(
-    {"torch", "torch_cpu", "torch_cuda", "c10", "c10_cuda", "gomp", "omp", "iomp5", "cuda"}
-)
+def link_command(compiler: str, objects: Sequence[str], companion: Path, target: str) -> tuple[str, ...]:
+    """argv that links objects of ours and the original library, lying beside the target, into `target`.
 
-
-def link_command(
-    compiler: str, recorded: Sequence[str], toolchain: Toolchain, inputs: Sequence[str], target: str
-) -> tuple[str, ...]:
-    """argv that links `inputs` into the library `target`.
-
-    Libraries are taken from a fixed set; whatever else the original needed it still brings in itself, being a
-    dependency of the result (see link.py).
+    No other library is named: what the original needs is loaded with it, found as it always was, and all that
+    the objects refer to is in there. More would be one that a host without Python may not find (libtorch.so,
+    which a torch 2.13 package does not need).
     """
-    wanted = [word for word in recorded if word.startswith("-l") and word[2:] in _LIBRARIES]
-    places = (*toolchain.library, *toolchain.cuda_library)
-    libraries = [word for word in wanted if word != "-lcuda" or _links_cuda(places)]
-    return (
-        *(compiler, "-shared", "-fPIC", "-o", target, *inputs),
-        *("-Wl,-rpath,$ORIGIN", "-Wl,--no-as-needed", *(f"-L{path}" for path in places), *libraries),
-    )
-
-
-def _links_cuda(places: Iterable[str]) -> bool:
-    """Whether a libcuda.so to link against exists; without a driver there is none, and none is needed."""
-    return any((Path(place) / "libcuda.so").exists() for place in (*places, "/usr/lib/x86_64-linux-gnu"))
+    original = ("-Wl,--no-as-needed", f"-L{companion.parent}", f"-l:{companion.name}")
+    return (compiler, "-shared", "-fPIC", "-o", target, *objects, *original, "-Wl,-rpath,$ORIGIN")
 
 
 def choose_compiler(asked: str | None, recorded: Sequence[str]) -> str:

@@ -62,8 +62,7 @@ class ModelBuild:
 
     def __init__(self, package: Package, tools: Tools, work: Path) -> None:
         self.package, self.tools, self.work = package, tools, work
-        self.recorded = commands.read_recorded(package.wrapper_text)
-        self.flags = commands.safe_flags(self.recorded.compile)
+        self.flags = commands.safe_flags(commands.read_recorded(package.wrapper_text))
         self.notes = [f"flag left out: {flag}" for flag in self.flags.dropped]
 
     async def build(self) -> Rebuilt:
@@ -173,7 +172,7 @@ class ModelBuild:
             text = _ASSERT.sub(";", text)
         assert self.package.files.kernel_source is not None
         path = self._place(self.package.files.kernel_source.name, text)
-        flags = commands.safe_flags(commands.read_recorded(text).compile)
+        flags = commands.safe_flags(commands.read_recorded(text))
         sanitize = SANITIZE_FLAGS[self.tools.options.sanitize] if self.tools.options.sanitize else ("-O3",)
         argv = commands.compile_command(
             self.tools.compiler, flags, self.tools.toolchain, str(path), "kernels.o", (*sanitize, self._map)
@@ -202,12 +201,9 @@ class ModelBuild:
     async def _link(self, old: Path, member: str) -> Path:
         target = self.work / "rebuilt" / Path(member).name
         target.parent.mkdir()
-        objects = [path.name for path in sorted(self.work.glob("*.o"))]
-        inputs = [*objects, f"-L{self.work}", f"-l:{old.name}"]
         sanitize = SANITIZE_FLAGS[self.tools.options.sanitize][:1] if self.tools.options.sanitize else ()
-        argv = commands.link_command(
-            self.tools.compiler, self.recorded.link, self.tools.toolchain, [*inputs, *sanitize], str(target)
-        )
+        objects = [path.name for path in sorted(self.work.glob("*.o"))]
+        argv = commands.link_command(self.tools.compiler, [*objects, *sanitize], old, str(target))
         await self._make(argv, "link")
         await anyio.to_thread.run_sync(self._append_weights, old, target)
         return target

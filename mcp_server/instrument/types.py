@@ -41,13 +41,11 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Where an interpreter's torch and CUDA headers and libraries lie. Paths exist."""
+    """Where an interpreter's torch and CUDA headers lie. Paths exist."""
 
     torch_version: str
     include: tuple[str, ...]
     cuda_include: tuple[str, ...]
-    library: tuple[str, ...]
-    cuda_library: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -142,21 +142,17 @@ class _Shim:
         library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", name))
         self._copy = library.aoti_torch_new_tensor_handle
         self._copy.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)]
-        self._defined = library.aoti_torch_is_defined
-        self._defined.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_bool)]
         self._capsule = ctypes.pythonapi.PyCapsule_New
         self._capsule.restype = ctypes.py_object
         self._capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
         self._steal = torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr
 
     def tensor(self, handle: int) -> Optional[torch.Tensor]:
-        defined = ctypes.c_bool(False)
-        if self._defined(handle, ctypes.byref(defined)) or not defined.value:
-            return None
+        """The tensor; torch itself makes None of one that is undefined."""
         copy = ctypes.c_void_p()
         if self._copy(handle, ctypes.byref(copy)):
             return None
-        tensor: torch.Tensor = self._steal(self._capsule(copy, None, None))
+        tensor: Optional[torch.Tensor] = self._steal(self._capsule(copy, None, None))
         return tensor
 
 

@@ -1,4 +1,4 @@
-"""Prints where this interpreter's torch and CUDA headers and libraries lie, as one JSON object.
+"""Prints where this interpreter's torch and CUDA headers lie, as one JSON object.
 
 A script of its own, since it must be quick: nothing is imported but the standard library, torch least of all.
 """
@@ -53,13 +53,6 @@ def pip_parts(nvidia: str) -> "list[str]":
     return sorted(name for name in os.listdir(nvidia) if name.startswith("cu"))
 
 
-def cuda_libraries() -> "list[str]":
-    nvidia = package_directory("nvidia")
-    candidates = [os.path.join(root, part) for root in cuda_roots() for part in ("lib64", "lib")]
-    candidates += [os.path.join(nvidia, part, "lib") for part in pip_parts(nvidia)] if nvidia else []
-    return existing(candidates)
-
-
 def describe() -> "dict[str, object]":
     torch = package_directory("torch")
     if torch is None:
@@ -70,8 +63,6 @@ def describe() -> "dict[str, object]":
         "torch_version": torch_version(torch),
         "include": existing([*headers, sysconfig.get_paths()["include"]]),
         "cuda_include": cuda_includes(),
-        "library": existing([os.path.join(torch, "lib")]),
-        "cuda_library": cuda_libraries(),
     }
 
 

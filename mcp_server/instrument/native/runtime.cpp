@@ -20,11 +20,13 @@
 #include <stdexcept>
 #include <string>
 
-// The stable C shim of libtorch, present in torch 2.8-2.15.
+// The stable C shim of libtorch, present in torch 2.8-2.15 (the two weak ones are not in 2.8).
 extern "C" {
 std::int32_t aoti_torch_layout_strided();
-int aoti_torch_is_defined(AtenTensorOpaque*, bool*);
-int aoti_torch_get_layout(AtenTensorOpaque*, std::int32_t*);
+__attribute__((weak)) int aoti_torch_is_defined(AtenTensorOpaque*, bool*);
+__attribute__((weak)) int aoti_torch_get_layout(AtenTensorOpaque*, std::int32_t*);
+int aoti_torch_new_uninitialized_tensor(AtenTensorOpaque**);
+int aoti_torch_delete_tensor_object(AtenTensorOpaque*);
 int aoti_torch_get_data_ptr(AtenTensorOpaque*, void**);
 int aoti_torch_get_storage_size(AtenTensorOpaque*, std::int64_t*);
 int aoti_torch_get_storage_offset(AtenTensorOpaque*, std::int64_t*);
@@ -206,12 +208,34 @@ class Line {
   std::string& text_;
 };
 
-bool readable(AtenTensorOpaque* tensor) {
-  bool defined = false;
-  std::int32_t layout = -1;
-  return tensor != nullptr && aoti_torch_is_defined(tensor, &defined) == 0 && defined &&
-      aoti_torch_get_layout(tensor, &layout) == 0 && layout == aoti_torch_layout_strided();
+// The dtype code that this torch gives an undefined tensor: one more for each dtype that a release adds.
+std::int32_t undefined_dtype() {
+  std::int32_t dtype = -1;
+  AtenTensorOpaque* nothing = nullptr;
+  if (aoti_torch_new_uninitialized_tensor(&nothing) != 0) return dtype;
+  aoti_torch_get_dtype(nothing, &dtype);
+  aoti_torch_delete_tensor_object(nothing);
+  return dtype;
 }
+
+// Asked first, since a shim that throws and catches prints a text that reads like the workload's (up to torch 2.12).
+bool defined(AtenTensorOpaque* tensor) {
+  if (aoti_torch_is_defined != nullptr) {
+    bool answer = false;
+    return aoti_torch_is_defined(tensor, &answer) == 0 && answer;
+  }
+  static const std::int32_t undefined = undefined_dtype();
+  std::int32_t dtype = undefined;
+  return aoti_torch_get_dtype(tensor, &dtype) == 0 && dtype != undefined;
+}
+
+bool strided(AtenTensorOpaque* tensor) {
+  if (aoti_torch_get_layout == nullptr) return true;
+  std::int32_t layout = -1;
+  return aoti_torch_get_layout(tensor, &layout) == 0 && layout == aoti_torch_layout_strided();
+}
+
+bool readable(AtenTensorOpaque* tensor) { return tensor != nullptr && defined(tensor) && strided(tensor); }
 
 AtenTensorOpaque* handle_of(const Argument& argument, int phase) {
   if (argument.result == nullptr) return argument.handle;

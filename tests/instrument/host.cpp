@@ -1,0 +1,28 @@
+// A host without Python: loads a package of the ranker and calls it once, `host PACKAGE good|unmapped`. With
+// `unmapped` the input is memory that may not be read, so that the first launch is a segmentation fault.
+#include <ATen/ops/from_blob.h>
+#include <torch/csrc/inductor/aoti_package/model_package_loader.h>
+
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  constexpr std::int64_t rows = 8, columns = 6;
+  std::vector<std::int64_t> ids(rows * columns, 3);
+  void* data = ids.data();
+  if (std::strcmp(argv[2], "unmapped") == 0) {
+    data = ::mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    std::printf("unmapped %p\n", data);
+    std::fflush(stdout);
+  }
+  std::vector<at::Tensor> inputs{at::from_blob(data, {rows, columns}, at::TensorOptions().dtype(at::kLong))};
+  torch::inductor::AOTIModelPackageLoader loader(argv[1]);
+  const std::vector<at::Tensor> outputs = loader.run(inputs);
+  std::printf("%zu outputs\n", outputs.size());
+  return 0;
+}
