@@ -36,6 +36,7 @@ class ForkServer:
 
     def __init__(self, server: socket.socket) -> None:
         self._server = server
+        self.lost = False
 
     def start(
         self,
@@ -68,7 +69,8 @@ class ForkServer:
         return 0
 
     def kill(self) -> None:
-        """End the process and everything that it forked."""
+        """End the process and everything that it forked; called when a supervisor said nothing of its end."""
+        self.lost = True
         with suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
 

@@ -150,10 +150,12 @@ class Context:
             unset=tuple(unset),
         )
         self._count(operation)
-        start: Starter = Child.start
-        if self.imports is not None and not prefix and not self.launcher:
-            start = await self.imports.starter(operation, command)
+        shared = self.imports if not prefix and not self.launcher else None
+        start = await shared.starter(operation, command) if shared is not None else Child.start
         finished = await self.run_in(directory, command, start)
+        if shared is not None and shared.lost(finished):
+            (directory / "report.jsonl").unlink(missing_ok=True)
+            finished = await self.run_in(directory, command)
         done = WorkerRun(finished, read_events(directory / "report.jsonl"), directory, interpreter)
         _raise_refusal(done)
         return done

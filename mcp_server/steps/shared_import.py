@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 from mcp_server import worker
 from mcp_server.jobs.child import Child, Starter
 from mcp_server.jobs.fork_server import ForkServer, fork_server
-from mcp_server.jobs.types import Command
+from mcp_server.jobs.types import Command, Finished
 
 FORK_SERVER = Path(worker.__file__).with_name("fork_server.py")
 
@@ -56,6 +56,10 @@ class SharedImport:
         await self.tried.wait()
         fits = self.server is not None and surroundings(command) == surroundings(self.first)
         return self.server.start if self.server is not None and fits else Child.start
+
+    def lost(self, finished: Finished) -> bool:
+        """Whether this may be the end of the server, and not that of a forked worker."""
+        return self.server is not None and self.server.lost and finished.signal == "SIGKILL"
 
     async def _serve(self, command: Command) -> None:
         interpreter, unbuffered = command.argv[:2]
