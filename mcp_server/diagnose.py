@@ -17,6 +17,7 @@ from mcp_server.diagnosis.actions.inputs import CompareInputs
 from mcp_server.diagnosis.actions.interpret import Interpret
 from mcp_server.diagnosis.actions.locate import LocateFault
 from mcp_server.diagnosis.actions.machine import CheckMachine
+from mcp_server.diagnosis.actions.operators import WatchOperators
 from mcp_server.diagnosis.actions.package_file import OpenPackage
 from mcp_server.diagnosis.actions.runs import CheckedRun, PlainRun
 from mcp_server.diagnosis.actions.trace import TraceLaunches
@@ -37,6 +38,7 @@ from mcp_server.diagnosis.detectors import (
     machine,
     memory,
     operator_index,
+    operator_results,
     scatter,
     sharing,
     streams,
@@ -63,6 +65,7 @@ DETECTORS: tuple[Detector, ...] = (
     constants.detect,
     concurrency.detect,
     custom_op.detect,
+    operator_results.detect,
     index.detect,
     operator_index.detect,
     bad_values.detect,
@@ -87,6 +90,7 @@ def actions() -> list[Action]:
         PlainRun(),
         CheckedRun(),
         Interpret(),
+        WatchOperators(),
         LookAtIndices(),
         WatchLaunches(),
         LocateFault(),

@@ -18,6 +18,7 @@ from mcp_server.package.problems import PackageError
 from mcp_server.package.view import PackageView
 from mcp_server.steps.capture import Capture
 from mcp_server.steps.context import Event, WorkerRun
+from mcp_server.steps.eager_records import ComparedWithEager
 from mcp_server.steps.fit import Problem
 from mcp_server.steps.given import Given
 from mcp_server.steps.kernel_io import KernelIO
@@ -27,6 +28,11 @@ from mcp_server.steps.trace_launches import Trace
 
 # Runs that are what the user did, as opposed to experiments.
 OWN_RUNS = ("script", "plain", "command")
+
+NO_REFERENCE = (
+    "The numbers themselves were not checked: there was no reference to hold them against "
+    "(compare_with_eager takes the exported program)."
+)
 
 Failure = Literal["none", "exception", "signal", "timeout", "out_of_memory", "nonfinite", "differs"]
 
@@ -126,7 +132,9 @@ class Case:
     capture: Capture | None = None
     call: CallSpec | None = None
     kernel_io: KernelIO | None = None
+    with_eager: ComparedWithEager | None = None
     interpreted: WorkerRun | None = None
+    operators: WorkerRun | None = None
     trace: Trace | None = None
     located: LocatedFault | None = None
     problems: tuple[Problem, ...] = ()
@@ -239,8 +247,17 @@ class Case:
 
     @property
     def health_summary(self) -> str:
-        """What was tried without finding a fault."""
-        return "No fault found: the workload ran to its end, with finite outputs and inputs that fit."
+        """What was tried without finding a fault, and what could not be."""
+        ended = "No fault found: the workload ran to its end, with finite outputs and inputs that fit."
+        return ended if self.compared else f"{ended} {NO_REFERENCE}"
+
+    @property
+    def compared(self) -> bool:
+        """Whether the outputs of the call were held against anything."""
+        plain = self.runs.get("plain")
+        told = plain.worker.last("compared_expected") if plain is not None and plain.worker else None
+        beside = self.interpreted.last("compared") if self.interpreted is not None else None
+        return bool(told or beside or self.with_eager is not None)
 
     @property
     def health_evidence(self) -> list[Evidence]:

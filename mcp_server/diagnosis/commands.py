@@ -30,7 +30,7 @@ def command_for(step: str, case: Case) -> str:
         return _line("explain-error", "--log", _log(case)) if _log(case) else ""
     if step == "capture" and case.capture is not None:
         return f"cat {shlex.quote(str(case.capture.directory))}/capture-*.jsonl"
-    return again(case.interpreted) if step == "interpret" else ""
+    return again({"interpret": case.interpreted, "watch_operators": case.operators}.get(step))
 
 
 def _line(*words: str) -> str:

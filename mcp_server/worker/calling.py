@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from typing import Any, Callable
+from typing import Any, Callable, ContextManager
 
 import torch
 
@@ -27,6 +28,15 @@ def call(function: Callable[[], Any], index: int, report: Report) -> Any:
     seconds = time.monotonic() - start
     report.event("called", call=index, seconds=seconds, outputs=outputs(result))
     return result
+
+
+def watching(request: dict[str, Any], report: Report) -> ContextManager[Any]:
+    """A context for calls in which `request["operators"]`, `watch` or `repair`, acts on custom operators."""
+    if not request.get("operators"):
+        return contextlib.nullcontext()
+    from .operators import Operators  # loads much of torch that a plain call does not need
+
+    return Operators(report, repair=request["operators"] == "repair")
 
 
 def tell_inputs(tree: Any, report: Report) -> None:

@@ -7,7 +7,7 @@ layout than its fake function promised when the program was exported.
 from __future__ import annotations
 
 import re
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch.utils import _pytree
@@ -18,6 +18,7 @@ from .exported import arguments, load_exported
 from .failures import facts
 from .imports import import_all
 from .loading import load
+from .promises import difference
 from .report import Report
 from .tensors import outputs
 
@@ -79,25 +80,9 @@ class Watcher(torch.fx.Interpreter):
             self._tell("node_non_finite", node, bad_inputs=fed, masked=_is_mask(result))
             self.bad.add(node.name)
         for promised, real in zip(_tensors(node.meta.get("val")), _tensors(result)):
-            difference = self._difference(promised, real, str(node.target).startswith("aten."))
-            if difference:
-                self._tell("fake_mismatch", node, **difference)
-
-    def _difference(self, promised: Any, real: torch.Tensor, common: bool) -> dict[str, Any]:
-        """Sizes and dtype of any operator, strides of those that are not torch's own."""
-        sizes = [self._number(size) for size in promised.shape]
-        strides = [self._number(step) for step in promised.stride()] if not common else list(real.stride())
-        wanted = {"shape": sizes, "stride": strides, "dtype": str(promised.dtype)}
-        got = {"shape": list(real.shape), "stride": list(real.stride()), "dtype": str(real.dtype)}
-        known = all(size is not None for size in sizes)
-        return {"promised": wanted, "returned": got} if known and _differ(wanted, got) else {}
-
-    def _number(self, size: Any) -> Optional[int]:
-        """A size with this call's values for its symbols; None for one that only the data tells."""
-        if isinstance(size, int):
-            return size
-        value = size.node.expr.subs(self.symbols)
-        return int(value) if value.is_number else None
+            broken = difference(promised, real, self.symbols)
+            if broken and not (str(node.target).startswith("aten.") and _only_strides(broken)):
+                self._tell("fake_mismatch", node, **broken)
 
     def _tell(self, event: str, node: torch.fx.Node, **more: Any) -> None:
         self.told[event] = self.told.get(event, 0) + 1
@@ -128,11 +113,9 @@ def stack_of(node: torch.fx.Node) -> list[dict[str, Any]]:
     return [frame for frame in reversed(found) if "/site-packages/" not in str(frame["file"])]
 
 
-def _differ(wanted: dict[str, Any], got: dict[str, Any]) -> bool:
-    if wanted["shape"] != got["shape"] or wanted["dtype"] != got["dtype"]:
-        return True
-    steps = zip(got["shape"], wanted["stride"], got["stride"])
-    return any(size > 1 and want is not None and want != have for size, want, have in steps)
+def _only_strides(broken: dict[str, Any]) -> bool:
+    """torch's own operators may choose their strides."""
+    return all(broken["promised"][what] == broken["returned"][what] for what in ("shape", "dtype", "device"))
 
 
 def _tensors(value: Any) -> list[Any]:

@@ -6,7 +6,7 @@ from typing import Any, Callable
 
 import torch
 
-from .calling import call, save, tell_inputs
+from .calling import call, save, tell_inputs, watching
 from .compare import compare_all
 from .imports import import_all
 from .inputs import Inputs, arrange, flatten, load_file
@@ -21,8 +21,8 @@ def operate(request: dict[str, Any], report: Report) -> None:
     A step is {"do": "constants", "file", "how", "arguments"} or {"do": "call", "file"}. Tensors given to
     `load_constants` stay alive, as a user-managed update needs. `changes` alter the inputs of the last call
     (see `transforms`); `save_outputs` keeps what it returned; `actual` is the file of a failed comparison,
-    both sides of which are compared with it. `cast` maps names of constants to the dtype that they get
-    before an update.
+    both sides of which are compared with it; `operators` as in `run`. `cast` maps names of constants to the
+    dtype that they get before an update.
     """
     import_all(list(request.get("extra_imports", ())), report)
     loader = load_library(request, report) if request.get("library") else load(request, report)
@@ -34,7 +34,8 @@ def operate(request: dict[str, Any], report: Report) -> None:
             alive.append(_update(loader, step, dict(request.get("cast", {})), report))
         else:
             changes = list(request.get("changes", ())) if index == len(steps) - 1 else []
-            result = _call(loader, step, index, report, changes)
+            with watching(request, report):
+                result = _call(loader, step, index, report, changes)
     if request.get("save_outputs") and result is not None:
         save(result, str(request["save_outputs"]), report)
     if request.get("actual") and result is not None:

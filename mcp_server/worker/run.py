@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from .calling import call, save, tell_inputs
+from .calling import call, save, tell_inputs, watching
 from .imports import import_all
 from .inputs import flatten, read
 from .loading import load
@@ -16,7 +16,8 @@ def operate(request: dict[str, Any], report: Report, loaded: Callable[[], None] 
     """Call `request["package"]` `request["calls"]` times (default 1), with fresh inputs each time.
 
     Fresh, because a package may change its inputs in place. With no inputs the package is only loaded.
-    `changes` alter the inputs before each call (see `transforms`). `loaded` is called before the first one.
+    `changes` alter the inputs before each call (see `transforms`); `operators` (`watch` or `repair`) acts on
+    custom operators (see `operators`). `loaded` is called before the first one.
     """
     import_all(list(request.get("extra_imports", ())), report)
     loader = load(request, report)
@@ -30,6 +31,7 @@ def operate(request: dict[str, Any], report: Report, loaded: Callable[[], None] 
         flat = apply(flatten(read(request), in_spec), list(request.get("changes", ())))
         if index == 0:
             tell_inputs(flat, report)
-        result = call(lambda flat=flat: loader.run(flat), index, report)  # type: ignore[misc]
+        with watching(request, report):
+            result = call(lambda flat=flat: loader.run(flat), index, report)  # type: ignore[misc]
     if request.get("save_outputs"):
         save(result, str(request["save_outputs"]), report)

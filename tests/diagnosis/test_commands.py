@@ -25,6 +25,7 @@ from tests.diagnosis.support import capture, failing, hypothesis, package_case, 
 SOURCES = Path(mcp_server.diagnosis.__file__).parent
 STEPS = sorted({s for f in SOURCES.rglob("*.py") for s in re.findall(r'step="(\w+)"', f.read_text())})
 # Said by us; brings its own command; read from a file that no command of ours shows.
+ASKED_AGAIN = ("interpret", "watch_operators")
 WITHOUT = {"note", "counter_test", "read_exported"}
 
 
@@ -32,7 +33,7 @@ def full_case(zoo: ZooPackage) -> Case:
     """A case in which every kind of evidence can have come up."""
     case = package_case(zoo("ranker"))
     case.log, case.log_source = read_log(["Segmentation fault"]), "a log.txt"
-    case.interpreted = worker_run()
+    case.interpreted = case.operators = worker_run()
     case.counters["key"] = CounterResult(True, "passes", run("counter-1"))
     case.capture = capture()
     return case
@@ -54,7 +55,7 @@ def test_the_detectors_name_steps() -> None:
     assert set(ON_THE_CALL) <= set(STEPS)
 
 
-@pytest.mark.parametrize("step", [s for s in STEPS if s not in WITHOUT | {"capture", "interpret"}])
+@pytest.mark.parametrize("step", [s for s in STEPS if s not in WITHOUT | {"capture", *ASKED_AGAIN}])
 def test_evidence_brings_a_command_of_ours(zoo: ZooPackage, step: str) -> None:
     """Command, options and arguments are those that the command line takes."""
     parse(command_for(step, full_case(zoo)))
@@ -63,9 +64,10 @@ def test_evidence_brings_a_command_of_ours(zoo: ZooPackage, step: str) -> None:
 AGAIN = ["-u", str(WORKER_MAIN), str(Path("job/request.json")), "/dev/stdout"]
 
 
-def test_the_worker_is_asked_again(zoo: ZooPackage) -> None:
+@pytest.mark.parametrize("step", ASKED_AGAIN)
+def test_the_worker_is_asked_again(zoo: ZooPackage, step: str) -> None:
     """What only the worker shows is the same request to it again, printed on the terminal."""
-    assert shlex.split(command_for("interpret", full_case(zoo)))[1:] == AGAIN
+    assert shlex.split(command_for(step, full_case(zoo)))[1:] == AGAIN
 
 
 def test_a_counter_test_is_repeated_as_it_was(zoo: ZooPackage) -> None:

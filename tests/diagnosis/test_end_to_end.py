@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from mcp_server.diagnose import diagnose
 from mcp_server.model import PackageWorkload, ScriptWorkload, Verdict, Workload
 from mcp_server.steps.context import Context
-from tests.conftest import ZooPackage
+from tests.conftest import ZooPackage, torch_environment
 
 pytestmark = pytest.mark.slow
 
@@ -130,3 +131,55 @@ def test_a_script_that_passes_keys_in_another_order(tmp_path: Path) -> None:
     assert (found.category, found.confidence) == ("input_mismatch", "proven"), found.model_dump_json(indent=1)
     assert found.guilty is not None
     assert any("compiled(swapped)" in place.code for place in found.guilty.model_locations)
+
+
+OPERATORS = """
+import torch
+
+@torch.library.custom_op("aotisilent::op", mutates_args=())
+def op(x: torch.Tensor) -> torch.Tensor:
+    return (x + 1).{layout}
+
+@op.register_fake
+def _(x):
+    return torch.empty_like(x)
+"""
+COMPILE = """
+import torch
+import kept
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(torch.ops.aotisilent.op(x * 2)) - x
+
+x = torch.randn(6, 8)
+torch.save((x,), "inputs.pt")
+exported = torch.export.export(Model(), (x,))
+torch._inductor.aoti_compile_and_package(exported, package_path="model.pt2")
+"""
+
+
+def with_operators(directory: Path, layout: str) -> Verdict:
+    """The package of `directory`, with an operator that returns its result in this layout."""
+    operators = directory / f"{layout[:4]}.py"
+    operators.write_text(OPERATORS.format(layout=layout))
+    package, inputs = directory / "model.pt2", directory / "inputs.pt"
+    workload = PackageWorkload(package=package, inputs=inputs, extra_imports=[str(operators)])
+    (directory / layout[:4]).mkdir()
+    return verdict(directory / layout[:4], workload)
+
+
+def test_a_silent_fake_function_is_found_from_the_package_alone(tmp_path: Path) -> None:
+    """Other strides than promised raise nothing; keeping the promise changes the result, which proves it.
+
+    An operator that keeps its promise is not accused, and the verdict says that nothing was compared.
+    """
+    (tmp_path / "kept.py").write_text(OPERATORS.format(layout="clone()"))
+    environment = {**torch_environment(), "PYTHONPATH": str(tmp_path)}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", COMPILE], cwd=tmp_path, env=environment, check=True)
+    found = with_operators(tmp_path, "t().contiguous().t()")
+    assert (found.category, found.confidence) == ("custom_op", "proven"), found.summary
+    assert found.guilty is not None and found.guilty.name == "torch.ops.aotisilent.op.default"
+    assert any("returns other values" in evidence.fact for evidence in found.evidence)
+    found = with_operators(tmp_path, "clone()")
+    assert found.outcome == "no_fault" and "no reference" in found.summary

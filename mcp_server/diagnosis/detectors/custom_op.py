@@ -53,7 +53,7 @@ def _load_lines(case: Case) -> list[ModelLocation]:
 
 def _hypothesis(error: ErrorFact, label: str, case: Case) -> Hypothesis:
     op = error.fields["op"].strip()
-    launch, lines = _launch(op, case)
+    launch, lines = launch_of(op, case)
     return Hypothesis(
         category="custom_op",
         guilty=Party(kind="op", name=op, launch_index=launch, model_locations=lines),
@@ -71,8 +71,8 @@ def _hypothesis(error: ErrorFact, label: str, case: Case) -> Hypothesis:
     )
 
 
-def _launch(op: str, case: Case) -> tuple[int | None, list[ModelLocation]]:
-    """The launch of that operator, where there is one, and its model lines."""
+def launch_of(op: str, case: Case) -> tuple[int | None, list[ModelLocation]]:
+    """The launch of `torch.ops.namespace.name.overload`, if it has only one, and its model lines."""
     if case.view is None:
         return None, []
     short = op.removeprefix("torch.ops.").removesuffix(".default")
@@ -85,6 +85,9 @@ def _launch(op: str, case: Case) -> tuple[int | None, list[ModelLocation]]:
 
 def _launches(launch: Launch, op: str, case: Case) -> bool:
     """Whether a launch is of `namespace.name`; a shim's name, by which wrappers call it, has no namespace."""
+    nodes = case.package.proxy_nodes if case.package is not None else ()
+    if launch.proxy_index is not None and launch.proxy_index < len(nodes):
+        return nodes[launch.proxy_index].target.replace("::", ".") == op
     if launch.kernel == f"aoti_torch_{case.device}_{op.rpartition('.')[2]}":
         return True
     return any(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors.operator_results import REPAIRED, describe
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.model import Category, Evidence, Fix, ModelLocation, Party
 from mcp_server.steps.context import Event
@@ -35,10 +36,6 @@ def lines_of(event: Event) -> list[ModelLocation]:
     """The model's lines of an operator, innermost first."""
     stack: Sequence[dict[str, Any]] = event.get("stack", ())
     return [ModelLocation(file=f["file"], line=int(f["line"]), code=f["code"]) for f in stack[:3]]
-
-
-def _layout(told: dict[str, Any]) -> str:
-    return f"shape {told['shape']}, stride {told['stride']}, {told['dtype']}"
 
 
 def raising_lines(case: Case) -> list[ModelLocation]:
@@ -115,7 +112,7 @@ def _fakes(case: Case) -> Iterator[Hypothesis]:
             continue
         op = f"torch.ops.{event['op']}"
         wanted, got = event["promised"], event["returned"]
-        fact = f"{op} promised {_layout(wanted)}; it returned {_layout(got)}"
+        fact = f"{op} promised {describe(wanted)}; it returned {describe(got)}"
         yield Hypothesis(
             category="custom_op",
             guilty=Party(kind="op", name=op, model_locations=lines_of(event)),
@@ -124,7 +121,8 @@ def _fakes(case: Case) -> Iterator[Hypothesis]:
             sources=frozenset({"eager", *case.call_fails}),
             evidence=(Evidence(step="interpret", fact=fact),),
             fix=Fix(action=f"make the fake function of {op} return the size and stride of the real result"),
-            harmful=case.failed,
+            counter=REPAIRED,
+            harmful=case.failed or REPAIRED.key in case.counters,
         )
 
 

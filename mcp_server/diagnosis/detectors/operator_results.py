@@ -1,0 +1,71 @@
+"""Custom operators that were seen to break what they, or their fake functions, promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors.custom_op import launch_of
+from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
+from mcp_server.model import Evidence, Fix, Party
+from mcp_server.steps.context import Event
+
+REPAIRED = CounterTest(
+    key="operators as promised",
+    what="the call with the operators' results laid out as their fake functions promise",
+    options={"operators": "repair"},
+)
+TORCHS = ("aten::", "prims::", "inductor::", "quantized::", "_c10d_functional::")
+
+
+def own_operators(case: Case) -> list[str]:
+    """Operators outside torch that the package calls, as `namespace::name`."""
+    nodes = case.package.proxy_nodes if case.package is not None else ()
+    return sorted({node.target for node in nodes if not node.target.startswith(TORCHS)})
+
+
+def detect(case: Case) -> Iterator[Hypothesis]:
+    """One hypothesis for each operator, of its first call that broke a promise."""
+    first: dict[str, Event] = {}
+    for event in case.operators.all("operator") if case.operators is not None else ():
+        first.setdefault(str(event["op"]), event)
+    for op, event in first.items():
+        yield _hypothesis(f"torch.ops.{op}", event, case)
+
+
+def _hypothesis(op: str, event: Event, case: Case) -> Hypothesis:
+    broken, fix = _told(op, event)
+    launch, lines = launch_of(op, case)
+    return Hypothesis(
+        category="custom_op",
+        guilty=Party(kind="op", name=op, launch_index=launch, model_locations=lines),
+        summary=f"{broken}; the package counts on what was promised.",
+        depth=Depth.STATE,
+        sources=frozenset({"operator call", *case.call_fails}),
+        evidence=(Evidence(step="watch_operators", fact=f"call {event['call']} of {op}: {broken}"),),
+        fix=Fix(action=fix),
+        counter=REPAIRED,
+    )
+
+
+def _told(op: str, event: Event) -> tuple[str, str]:
+    """What is broken, and what mends it."""
+    if event["layouts"]:
+        pair = event["layouts"][0]
+        text = (
+            f"The fake function of {op} promises {describe(pair['promised'])}; "
+            f"the operator returned {describe(pair['returned'])}"
+        )
+        return text, f"make the fake function of {op} return the size, stride and dtype of the real result"
+    if event["mutated"]:
+        names = ", ".join(event["mutated"])
+        text = f"{op} writes to its argument {names}, which its schema declares as only read"
+        return text, f"declare it (mutates_args), or let {op} work on a copy"
+    names = ", ".join(event["aliases"])
+    text = f"{op} returns memory of its argument {names}, though its schema declares a result of its own"
+    return text, f"return a clone from {op}"
+
+
+def describe(layout: dict[str, Any]) -> str:
+    return f"shape {layout['shape']}, stride {layout['stride']}, {layout['dtype'].removeprefix('torch.')}"
