@@ -19,6 +19,7 @@ from mcp_server.jobs.run import run
 from mcp_server.jobs.store import SCHEME
 from mcp_server.jobs.types import Command, Finished
 from mcp_server.model import Artifact, Cost, WorkloadBase
+from mcp_server.steps.launchers import launched, separate_ranks
 from mcp_server.steps.shared_import import SharedImport, shared_import
 
 Event = dict[str, Any]
@@ -104,8 +105,10 @@ class Context:
     async def run_in(self, directory: Path, command: Command, start: Starter = Child.start) -> Finished:
         """Run a child in a directory that `fresh` made."""
         self.progress(directory.name.split("-", 1)[1])
-        launched = replace(command, argv=(*self.launcher, *command.argv))
-        finished = await run(launched, directory, start=start)
+        argv = launched(self.launcher, command.argv, directory)
+        env = {**command.env, **({"AOTI_DEBUG_LAUNCHED": "1"} if self.launcher else {})}
+        finished = await run(replace(command, argv=argv, env=env), directory, start=start)
+        separate_ranks(finished.output, self.launcher)
         self.cost.wall_s += finished.wall_s
         return finished
 

@@ -30,6 +30,7 @@ OPERATIONS = {
     "index_values": "index_values",
     "observe": "observe",
     "describe_files": "describe_files",
+    "attempt": "reduction.attempt",
     "record": "reduction.record",
     "reduce": "reduction.operate",
 }
@@ -86,7 +87,16 @@ def perform(request: dict[str, Any], report: Any) -> int:
     return 0
 
 
+def other_rank() -> bool:
+    """Whether a launcher started this process beside the one of rank 0, which does the work."""
+    ranks = (os.environ.get(name) for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"))
+    rank = next(filter(None, ranks), "0")
+    return "AOTI_DEBUG_LAUNCHED" in os.environ and rank != "0"
+
+
 def main(argv: list[str]) -> int:
+    if other_rank():
+        return 0
     hide()
     sys.path.append(os.getcwd())  # last, where it shadows no module
     adopt()

@@ -1,0 +1,90 @@
+"""Launchers that start a program several times: ranks are told apart, and each gets a log of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from mcp_server.evidence.text import read_line
+
+MOST_RANKS = 256
+LONGEST_LINE = 64 << 10  # characters
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """Options that a launcher needs so that each line of output names its rank.
+
+    `options` go in unless the prefix has one of `unless`. `{directory}` is where the run's output goes.
+    """
+
+    options: tuple[str, ...]
+    unless: tuple[str, ...]
+
+
+# torch.distributed.run of torch 2.8-2.15; srun of Slurm 20-25.
+LAUNCHERS: dict[str, tuple[Launcher, ...]] = {
+    "torchrun": (
+        Launcher(("--no-python",), ("--no-python", "--no_python")),
+        Launcher(("--log-dir", "{directory}/torchrun"), ("--log-dir", "--log_dir")),
+        Launcher(("--tee", "3"), ("--tee", "-t")),
+    ),
+    "srun": (Launcher(("--label",), ("--label", "-l")),),
+}
+
+
+def launched(prefix: Sequence[str], argv: Sequence[str], directory: Path) -> tuple[str, ...]:
+    """`argv` under the launcher `prefix`, with the options that keep its ranks apart."""
+    if not prefix:
+        return tuple(argv)
+    added = [
+        option.replace("{directory}", str(directory))
+        for launcher in LAUNCHERS.get(Path(prefix[0]).name, ())
+        if not _given(launcher, prefix)
+        for option in launcher.options
+    ]
+    return (*prefix, *added, *argv)
+
+
+def _given(launcher: Launcher, prefix: Sequence[str]) -> bool:
+    return any(word.partition("=")[0] in launcher.unless for word in prefix)
+
+
+def separate_ranks(output: Path, prefix: Sequence[str]) -> list[Path]:
+    """Write the lines of each rank to `ranks/RANK.log` beside `output`.
+
+    Nothing is written unless a known launcher was used and two ranks printed something.
+    """
+    if not prefix or Path(prefix[0]).name not in LAUNCHERS:
+        return []
+    ranks = _ranks(output)
+    if len(ranks) < 2:
+        return []
+    directory = output.parent / "ranks"
+    directory.mkdir(exist_ok=True)
+    paths = {rank: directory / f"{rank}.log" for rank in ranks}
+    with ExitStack() as files:
+        opened = {rank: files.enter_context(path.open("w")) for rank, path in paths.items()}
+        _distribute(output, opened)
+    return list(paths.values())
+
+
+def _ranks(output: Path) -> list[str]:
+    found: dict[str, None] = {}
+    with output.open(errors="replace") as lines:
+        for line in lines:
+            process = read_line(line[:LONGEST_LINE], 0).process
+            if process and len(found) < MOST_RANKS:
+                found[process] = None
+    return sorted(found, key=int)
+
+
+def _distribute(output: Path, opened: Mapping[str, TextIO]) -> None:
+    with output.open(errors="replace") as lines:
+        for raw in lines:
+            line = read_line(raw[:LONGEST_LINE], 0)
+            if line.process in opened:
+                opened[line.process].write(line.text + "\n")
