@@ -14,6 +14,7 @@ from typing import Any
 from mcp.server import MCPServer
 
 from mcp_server import __version__
+from mcp_server.faces.completions import add_completions
 from mcp_server.faces.instructions import INSTRUCTIONS
 from mcp_server.faces.listening import Listening
 from mcp_server.faces.prompts import add_prompts
@@ -52,6 +53,7 @@ def make_server(store: Store, operations: tuple[Operation, ...] = OPERATIONS) ->
     )
     add_resources(server, store)
     add_prompts(server)
+    add_completions(server, store)
     return server
 
 

@@ -1,26 +1,35 @@
-"""MCP resources: the guides, the flag table, and the files that jobs leave."""
+"""MCP resources: the guides, the flag table, jobs and the files that they leave, parts of a package."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from mcp.server import MCPServer
+from mcp.server.mcpserver import ResourceSecurity
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 
 from mcp_server.errors import ProblemError
 from mcp_server.faces.artifacts import PAGE_BYTES, read_artifact
 from mcp_server.faces.guides import Guide, available
+from mcp_server.jobs.manager import load
 from mcp_server.jobs.store import SCHEME, Store
 
 MARKDOWN = "text/markdown"
+JSON = "application/json"
+SHOWN_JOBS = 50
 
 
 def add_resources(server: MCPServer[Any], store: Store) -> None:
-    """Offer every guide, the flag table, and the artifacts of `store`."""
+    """Offer every guide, the flag table, the jobs and artifacts of `store`, and what packages hold."""
     for guide in available():
         _add_guide(server, guide)
     _add_flags(server)
+    _add_jobs(server, store)
     _add_artifacts(server, store)
+    _add_packages(server)
 
 
 def _add_guide(server: MCPServer[Any], guide: Guide) -> None:
@@ -39,11 +48,59 @@ def _add_flags(server: MCPServer[Any]) -> None:
         return table_markdown(FLAGS)
 
 
+def _add_jobs(server: MCPServer[Any], store: Store) -> None:
+    @server.resource("aoti-debug://jobs", name="jobs", title="The newest jobs", mime_type=JSON)
+    def jobs() -> str:
+        """Handle, tool and state of the newest jobs, also of those whose handle was lost."""
+        newest = list(reversed(store.ids()))[:SHOWN_JOBS]
+        return json.dumps([_summary(store, job_id) for job_id in newest], indent=1)
+
+
+def _summary(store: Store, job_id: str) -> dict[str, Any]:
+    directory = store.find(job_id)
+    saved = load(directory.path)
+    state = saved.state if saved else "running" if store.is_running(directory) else "lost"
+    return {"job_id": job_id, "tool": directory.kind, "state": state}
+
+
 def _add_artifacts(server: MCPServer[Any], store: Store) -> None:
     @server.resource(SCHEME + "{job_id}/{+name}{?offset,limit}", name="artifact", title="A file of a job")
     def artifact(job_id: str, name: str, offset: int = 0, limit: int = PAGE_BYTES) -> str:
         """Log, report or result of a job; offset and limit are bytes, 20,000 by default."""
-        try:
+        with _refusals():
             return read_artifact(store, job_id, name, offset, limit)
-        except ProblemError as problem:
-            raise ResourceNotFoundError(str(problem)) from problem
+
+
+def _add_packages(server: MCPServer[Any]) -> None:
+    # A package lies where the caller says, as with the tools: its path is no part of this server's tree.
+    anywhere = ResourceSecurity(exempt_params={"package"})
+    common: dict[str, Any] = {"mime_type": JSON, "security": anywhere}
+
+    @server.resource(
+        "aoti-debug://kernels/{kernel}{?package}", name="kernel", title="A kernel of a package", **common
+    )
+    def kernel(kernel: str, package: str = "") -> str:
+        """Source, assertions and launches of a kernel of the .pt2 file `package`."""
+        from mcp_server.faces.packages import kernel_text
+
+        with _refusals():
+            return kernel_text(package, kernel)
+
+    @server.resource(
+        "aoti-debug://buffers/{buffer}{?package}", name="buffer", title="A buffer of a package", **common
+    )
+    def buffer(buffer: str, package: str = "") -> str:
+        """Shape, producer and readers of a tensor of the .pt2 file `package`."""
+        from mcp_server.faces.packages import buffer_text
+
+        with _refusals():
+            return buffer_text(package, buffer)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """A problem as the protocol has it."""
+    try:
+        yield
+    except ProblemError as problem:
+        raise ResourceNotFoundError(str(problem)) from problem
