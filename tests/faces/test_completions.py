@@ -148,7 +148,7 @@ def test_resources_that_are_not_there(tmp_path: Path, uri: str) -> None:
     """A kernel or buffer of no package is an error that names what is missing."""
 
     async def talk(client: Client) -> None:
-        with pytest.raises(MCPError, match="package|path"):
+        with pytest.raises(MCPError, match=r"package|path"):
             await client.read_resource(uri)
 
     talk_to(tmp_path / "state", talk)
