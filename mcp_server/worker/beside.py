@@ -8,6 +8,7 @@ import torch
 from torch.utils import _pytree
 
 from .calling import call
+from .checksums import checksum
 from .closeness import Expected, measure
 from .eager_values import expectations
 from .exported import arguments, load_exported
@@ -17,7 +18,6 @@ from .loading import load
 from .probes import AFTER, ROLES, Event, find_libraries, mapped_files, tensor_of
 from .probes import arguments as probe_arguments
 from .report import Report
-from .tensors import checksum
 
 KEPT_BYTES = 2 << 30  # of eager values, and as much again of float64 ones
 CLOSEST = 3  # nodes told for a tensor that none fits

@@ -10,7 +10,7 @@ from .failures import Refused
 from .inputs import load_file
 from .report import Report
 from .tensors import describe
-from .values import count_zero, first_non_finite
+from .values import first_non_finite
 
 
 def operate(request: dict[str, Any], report: Report) -> None:
@@ -26,4 +26,4 @@ def _facts(path: str) -> dict[str, Any]:
         return {"unreadable": refused.what}
     if not isinstance(tensor, torch.Tensor):
         return {"unreadable": "no tensor but " + type(tensor).__name__}
-    return {**describe(tensor), "zero": count_zero(tensor), "non_finite": first_non_finite(tensor)}
+    return {**describe(tensor), "non_finite": first_non_finite(tensor)}

@@ -7,9 +7,9 @@ from typing import Any, Optional
 import torch
 from torch.utils import _pytree
 
+from .checksums import checksum
 from .closeness import Expected
 from .report import Report
-from .tensors import checksum
 
 PRODUCTS = ("mm", "linear", "matmul", "conv", "attention")  # in the names of operators that sum products
 BIAS = {"linear": (2, (0, 1)), "addmm": (0, (1, 2))}  # operator: place of its bias, places of the factors

@@ -25,7 +25,7 @@ from .probes import (
 from .report import Report
 from .selection import Selection
 from .tensors import layout, statistics
-from .values import count_zero, first_non_finite, first_outside
+from .values import first_non_finite, first_outside
 
 MAX_EVENTS = 100_000
 SAVE_BYTES = 4 << 30  # of all tensors saved in one observation
@@ -91,6 +91,7 @@ class Observer:
         if phase not in self.selection.phases:
             return False
         bad = False
+        _wait()
         for argument in arguments(event):
             bad = self._argument(event, kernel, phase, argument) or bad
         return bad and self._stop
@@ -109,7 +110,6 @@ class Observer:
         tensor = tensor_of(argument)
         if tensor is None:
             return False
-        _synchronize(tensor)
         return self._tensor(event, kernel, phase, facts, tensor)
 
     def _tensor(
@@ -118,8 +118,8 @@ class Observer:
         found = {**facts, **layout(tensor), "pointer": _pointer(tensor)}
         if self._statistics:
             found.update(statistics(tensor))
-            found["zero"] = count_zero(tensor) if _countable(tensor) else None
-            found["non_finite"] = first_non_finite(tensor) if _countable(tensor) else None
+            bad = found.get("nan") or found.get("inf")
+            found["non_finite"] = first_non_finite(tensor) if bad else None
         found["outside"] = self._outside(event.launch, facts, tensor)
         found["saved"] = self._saved(event, phase, facts["name"], tensor)
         self._tell(event, kernel, phase, found)
@@ -193,9 +193,10 @@ def _capturing() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
-def _synchronize(tensor: torch.Tensor) -> None:
-    if tensor.is_cuda:
-        torch.cuda.synchronize(tensor.device)
+def _wait() -> None:
+    """For the device, whatever stream the launch is on."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def _countable(tensor: torch.Tensor) -> bool:

@@ -14,9 +14,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .checksums import checksum
 from .promises import difference
 from .report import Report
-from .tensors import checksum
 
 MOST_EVENTS = 20
 # Operators of torch itself: their fake functions are not the user's, and what they return is theirs.

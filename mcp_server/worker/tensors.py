@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
+import cmath
 from typing import Any
 
 import torch
 
+from .checksums import checksum
+from .summary import summary
+
 STATISTICS_LIMIT = 1 << 30  # elements; beyond it the temporaries would need gigabytes
-CHUNK = 1 << 24  # elements looked at together
 
 
 def layout(tensor: torch.Tensor) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def alignment(tensor: torch.Tensor) -> int:
 
 
 def statistics(tensor: torch.Tensor) -> dict[str, Any]:
-    """nan, inf (counts), min, max, mean of the finite values, and a checksum of the bytes.
+    """nan, inf, zero (counts), min, max, mean of the finite values, and a checksum.
 
     Min, max and mean are left out where the dtype has no order or nothing is finite.
     """
@@ -53,18 +54,22 @@ def statistics(tensor: torch.Tensor) -> dict[str, Any]:
         return {"skipped": "more than {} elements".format(STATISTICS_LIMIT)}
     found = {"checksum": checksum(tensor)}
     if tensor.numel():
-        found.update(_numbers(_comparable(tensor.reshape(-1))))
+        found.update(summary(_comparable(tensor.reshape(-1))))
     return found
 
 
 def nonfinite(tensor: torch.Tensor) -> dict[str, int]:
-    """Counts of NaN and of infinities, in one pass when there are none."""
+    """Counts of NaN and of infinities; a finite sum, without temporaries, shows that there are none."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return {"nan": 0, "inf": 0}
     values = _comparable(tensor)
-    if bool(torch.isfinite(values).all()):
+    if cmath.isfinite(values.sum(dtype=_WIDE.get(values.dtype)).item()):
         return {"nan": 0, "inf": 0}
     return {"nan": int(torch.isnan(values).sum()), "inf": int(torch.isinf(values).sum())}
+
+
+# A sum of finite halves may leave their range; one of floats may too, and is then counted to be sure.
+_WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
 def _comparable(flat: torch.Tensor) -> torch.Tensor:
@@ -72,38 +77,6 @@ def _comparable(flat: torch.Tensor) -> torch.Tensor:
     if flat.is_floating_point() and flat.element_size() == 1:
         return flat.to(torch.float32)
     return flat.to(torch.uint8) if flat.dtype is torch.bool else flat
-
-
-def _numbers(flat: torch.Tensor) -> dict[str, Any]:
-    nan = inf = count = 0
-    low: list[Any] = []
-    high: list[Any] = []
-    total = 0.0
-    for part in flat.split(CHUNK):
-        nan += int(torch.isnan(part).sum())
-        inf += int(torch.isinf(part).sum())
-        if part.is_complex():
-            continue
-        finite = part[torch.isfinite(part)]
-        if finite.numel():
-            low.append(finite.min().item())
-            high.append(finite.max().item())
-            total += float(finite.double().sum())
-            count += finite.numel()
-    found: dict[str, Any] = {"nan": nan, "inf": inf}
-    if count:
-        found.update(min=min(low), max=max(high), mean=total / count)
-    return found
-
-
-def checksum(tensor: torch.Tensor) -> str:
-    """A digest of the values in logical order, with their dtype and shape."""
-    digest = hashlib.blake2b(digest_size=12)
-    digest.update("{} {}".format(tensor.dtype, list(tensor.shape)).encode())
-    for part in tensor.reshape(-1).split(CHUNK) if tensor.numel() else ():
-        host = part.resolve_conj().resolve_neg().cpu().contiguous()
-        digest.update(ctypes.string_at(host.data_ptr(), host.numel() * host.element_size()))
-    return digest.hexdigest()
 
 
 def describe(tensor: torch.Tensor) -> dict[str, Any]:

@@ -16,11 +16,6 @@ def first_non_finite(tensor: torch.Tensor) -> "Optional[dict[str, Any]]":
     return _first(tensor, lambda part: ~torch.isfinite(part))
 
 
-def count_zero(tensor: torch.Tensor) -> int:
-    """How many elements are zero."""
-    return sum(int((_wide(part) == 0).sum()) for part in tensor.detach().reshape(-1).split(CHUNK))
-
-
 def _wide(part: torch.Tensor) -> torch.Tensor:
     """Eight-bit floats have few operators."""
     return part.to(torch.float32) if part.is_floating_point() and part.element_size() == 1 else part

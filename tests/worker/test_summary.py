@@ -1,0 +1,72 @@
+"""Counts and extremes of tensors, against a plain count in Python."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcp_server.worker import checksums
+from mcp_server.worker.summary import summary
+from mcp_server.worker.tensors import statistics
+
+REALS = st.lists(
+    st.one_of(st.sampled_from([0.0, math.nan, math.inf, -math.inf]), st.floats(-100, 100, width=16)),
+    min_size=1,
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(REALS, st.sampled_from([torch.float32, torch.float64, torch.float16, torch.bfloat16]))
+def test_counts_and_extremes_are_those_of_a_plain_count(values: list[float], dtype: torch.dtype) -> None:
+    """NaN, infinities and zeros are counted, and only finite values have a part in min, max and mean."""
+    tensor = torch.tensor(values, dtype=dtype)
+    plain = tensor.tolist()
+    finite = [value for value in plain if math.isfinite(value)]
+    found = summary(tensor)
+    assert found["nan"] == sum(map(math.isnan, plain))
+    assert found["inf"] == sum(map(math.isinf, plain))
+    assert found["zero"] == plain.count(0.0)
+    assert ("min" in found) == bool(finite)
+    if finite:
+        assert (found["min"], found["max"]) == (min(finite), max(finite))
+        assert found["mean"] == pytest.approx(sum(finite) / len(finite), rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.int64, torch.uint8, torch.bool, torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2]
+)
+def test_every_kind_of_number_is_counted(dtype: torch.dtype) -> None:
+    """Whole numbers, bools, complex and eight-bit floats too; complex numbers have no order."""
+    found = statistics(torch.tensor([0.0, 1.0, 1.0]).to(dtype))
+    assert (found["nan"], found["inf"], found["zero"]) == (0, 0, 1)
+    assert ("min" in found) == (not dtype.is_complex)
+
+
+def test_large_whole_numbers_stay_exact() -> None:
+    """int64 extremes do not pass through a float."""
+    large = 2**62 + 1
+    found = summary(torch.tensor([-large, large]))
+    assert (found["min"], found["max"]) == (-large, large)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.int64, torch.complex64])
+def test_the_sums_of_a_device_tell_values_and_places(dtype: torch.dtype) -> None:
+    """What a digest on a device is made of differs when a value or two places change, and not otherwise."""
+    values = torch.tensor([0, 1, 1, 0, 1]).to(dtype)
+    swapped, changed = values.flip(0), values.clone()
+    changed[0] = 1
+    digests = [checksums._sums(one) for one in (values, values.clone(), swapped, changed)]
+    assert digests[0] == digests[1] and len(set(digests)) == 3
+
+
+def test_digests_of_tensors_beyond_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks change nothing that is counted."""
+    values = torch.arange(10.0)
+    whole = summary(values)
+    monkeypatch.setattr("mcp_server.worker.summary.CHUNK", 3)
+    assert summary(values) == whole
