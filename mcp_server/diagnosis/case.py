@@ -162,6 +162,13 @@ class Case:
         return any(run.nonfinite for run in self.runs.values()) or (suspect is not None and suspect.nonfinite)
 
     @property
+    def outputs_nan(self) -> bool:
+        """Whether NaN came out of a call, seen without probes."""
+        suspect = self.capture.suspect if self.capture is not None else None
+        called = any(out.get("nan") for run in self.runs.values() for out in run.outputs)
+        return called or (suspect is not None and any(leaf.nan for leaf in suspect.outputs))
+
+    @property
     def call_fails(self) -> frozenset[str]:
         """The source `failing call`: the call by itself, made again, fails or departs from the reference."""
         plain = self.runs.get("plain")
@@ -248,7 +255,10 @@ class Case:
     @property
     def health_summary(self) -> str:
         """What was tried without finding a fault, and what could not be."""
-        ended = "No fault found: the workload ran to its end, with finite outputs and inputs that fit."
+        outputs = (
+            "minus infinity in its outputs, as a mask has it," if self.outputs_nonfinite else "finite outputs"
+        )
+        ended = f"No fault found: the workload ran to its end, with {outputs} and inputs that fit."
         return ended if self.compared else f"{ended} {NO_REFERENCE}"
 
     @property

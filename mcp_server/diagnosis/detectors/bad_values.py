@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
@@ -9,6 +10,9 @@ from mcp_server.diagnosis.detectors.eager import non_finite_lines
 from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
 from mcp_server.model import Evidence, Fix, ModelLocation, Party
 from mcp_server.steps.kernel_io import FirstBad
+
+# `log` as an operator of its own: log_softmax and logical operators have other names around it.
+_LOGARITHM = re.compile(r"(?<![a-z])log(?:2|10|it)?(?![a-z0-9]|_softmax|_sigmoid)")
 
 
 def detect(case: Case) -> Iterator[Hypothesis]:
@@ -37,8 +41,22 @@ def _non_finite(first: FirstBad, case: Case) -> Hypothesis:
         fix=_fix(first),
         counter=_fill(first, case),
         exact=first.kind != "unset",
-        weak=first.perhaps_intended and not _seen_outside(case),
+        weak=_meant(first, case),
+        harmful=not _meant(first, case) or _takes_logarithm(first, case),
     )
+
+
+def _meant(first: FirstBad, case: Case) -> bool:
+    """Whether minus infinity is all there is, and the program did not fail over it: a mask, say."""
+    complained = case.outputs_nan or (case.failed and case.outputs_nonfinite)
+    return first.perhaps_intended and not complained
+
+
+def _takes_logarithm(first: FirstBad, case: Case) -> bool:
+    """Whether the launch can have made minus infinity by arithmetic, from a zero."""
+    launches = case.view.wrapper.launches if case.view is not None else ()
+    launch = launches[first.launch] if first.launch is not None and first.launch < len(launches) else None
+    return launch is not None and _LOGARITHM.search(" ".join((launch.kernel, *launch.atens))) is not None
 
 
 def _bad_index(first: FirstBad, case: Case) -> Hypothesis:
