@@ -15,6 +15,7 @@ from mcp_server.model import Evidence, Fix, Party
 from mcp_server.package.launches import Launch
 from mcp_server.steps.kernel_io import ArgumentValues, LaunchValues
 
+# Of these, only index_put counts negative indices from the end.
 INDEXING = ("scatter", "index_put", "index_add", "index_copy")
 
 
@@ -41,7 +42,8 @@ def _beyond(seen: LaunchValues, checked: bool, case: Case) -> Iterator[Hypothesi
         if target is None or target.shape is None or index.dtype != "int64" or index.max is None:
             continue
         largest = max(target.shape)
-        if index.max >= largest or (index.min is not None and index.min < -largest):
+        lowest = -largest if "index_put" in seen.kernel else 0
+        if index.max >= largest or (index.min is not None and index.min < lowest):
             yield _hypothesis(seen, target, index, checked, case)
 
 
@@ -60,7 +62,7 @@ def _hypothesis(
             name=name,
             input_index=item.index if item is not None else None,
             launch_index=seen.launch,
-            value=f"up to {index.max:.0f} (no dimension is larger than {largest})",
+            value=f"{index.min:.0f} to {index.max:.0f} (no dimension is larger than {largest})",
             model_locations=seen.locations[:3] or case.call_locations,
         ),
         summary=f"Launch {seen.launch} ({seen.kernel}) got an index outside what it writes{lost}: {fact}.",
@@ -71,5 +73,5 @@ def _hypothesis(
             Evidence(step="inspect_package", fact=f"launch {seen.launch} writes where {name} says{lost}"),
         ),
         crashing=Party(kind="kernel", name=seen.kernel, launch_index=seen.launch),
-        fix=Fix(action=f"keep {name} below the size of the dimension that is written; torch >= 2.14 raises"),
+        fix=Fix(action=f"keep {name} within the size of the dimension that is written; torch >= 2.14 raises"),
     )
