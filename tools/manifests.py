@@ -1,8 +1,12 @@
-"""Writes the manifests of all clients from `pyproject.toml`; with `--check` it only compares."""
+"""Writes the manifests of all clients, and the dependencies in the launcher, from `pyproject.toml`.
+
+With `--check` it only compares.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +19,7 @@ else:
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "aoti-debug"
+LAUNCHER = "tools/aoti_debug.py"
 REPOSITORY = "https://github.com/aoti-debug/aoti-debug"
 REGISTRY_NAME = "io.github.aoti-debug/aoti-debug"
 
@@ -32,7 +37,7 @@ def manifests() -> dict[str, Manifest]:
     facts = project()
     return {
         ".claude-plugin/plugin.json": claude_plugin(facts),
-        ".mcp.json": servers("CLAUDE_PLUGIN"),
+        ".mcp.json": servers("${CLAUDE_PLUGIN_ROOT}"),
         "plugin.json": agent_plugin(facts),
         "mcp.json": agent_servers(),
         "gemini-extension.json": gemini_extension(facts),
@@ -50,24 +55,22 @@ def agent_plugin(facts: Mapping[str, Any]) -> Manifest:
     return {"$schema": "https://agent-plugins.org/schemas/1.0.0/plugin.schema.json", **_common(facts)}
 
 
-def servers(prefix: str) -> Manifest:
-    """The server from the plugin's own folder, its environment outside: an update deletes the folder."""
-    environment = {"UV_PROJECT_ENVIRONMENT": f"${{{prefix}_DATA}}/venv"}
-    args = ["run", "--no-dev", "--project", f"${{{prefix}_ROOT}}", NAME, "serve"]
-    return {"mcpServers": {NAME: {"command": "uv", "args": args, "env": environment}}}
+def servers(root: str) -> Manifest:
+    """The server from the folder `root`; uv keeps its environment elsewhere: an update deletes the folder."""
+    return {
+        "mcpServers": {NAME: {"command": "uv", "args": ["run", "--script", f"{root}/{LAUNCHER}", "serve"]}}
+    }
 
 
 def agent_servers() -> Manifest:
     schema = "https://agent-plugins.org/schemas/1.0.0/mcp.schema.json"
-    entry = {"type": "stdio", **servers("PLUGIN")["mcpServers"][NAME]}
+    entry = {"type": "stdio", **servers("${PLUGIN_ROOT}")["mcpServers"][NAME]}
     return {"$schema": schema, "mcpServers": {NAME: entry}}
 
 
 def gemini_extension(facts: Mapping[str, Any]) -> Manifest:
-    """Gemini CLI has no folder for a plugin's data, so uv keeps the environment in its cache."""
-    args = ["--from", "${extensionPath}", NAME, "serve"]
     common = {key: value for key, value in _common(facts).items() if key != "license"}
-    return {**common, "mcpServers": {NAME: {"command": "uvx", "args": args}}, "contextFileName": "SKILL.md"}
+    return {**common, **servers("${extensionPath}"), "contextFileName": "SKILL.md"}
 
 
 def registry_server(facts: Mapping[str, Any]) -> Manifest:
@@ -108,14 +111,24 @@ def _common(facts: Mapping[str, Any]) -> Manifest:
     return {key: facts[key] for key in ("name", "version", "description", "license")}
 
 
-def text_of(manifest: Manifest) -> str:
-    return json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+def launcher(facts: Mapping[str, Any]) -> str:
+    """The launcher with the dependencies in its header (PEP 723), which uv reads."""
+    text = (ROOT / LAUNCHER).read_text(encoding="utf-8")
+    needs = ["requires-python = " + json.dumps(facts["requires-python"]), "dependencies = ["]
+    needs += [f"  {json.dumps(dependency)}," for dependency in facts["dependencies"]]
+    header = "\n".join(f"# {line}" for line in ["/// script", *needs, "]", "///"])
+    return re.sub(r"# /// script\n.*?\n# ///", lambda _: header, text, flags=re.DOTALL)
+
+
+def files() -> dict[str, str]:
+    """The text of every file that is written from the project's table, by its path."""
+    texts = {path: json.dumps(made, indent=2, ensure_ascii=False) for path, made in manifests().items()}
+    return {**{path: text + "\n" for path, text in texts.items()}, LAUNCHER: launcher(project())}
 
 
 def stale() -> list[str]:
     """Paths whose file differs from what it should be."""
-    wanted = {path: text_of(manifest) for path, manifest in manifests().items()}
-    return [path for path, text in wanted.items() if not _holds(ROOT / path, text)]
+    return [path for path, text in files().items() if not _holds(ROOT / path, text)]
 
 
 def _holds(path: Path, text: str) -> bool:
@@ -126,9 +139,9 @@ def main() -> int:
     if "--check" in sys.argv[1:]:
         print("\n".join(f"stale: {path}" for path in stale()) or "all manifests agree with pyproject.toml")
         return 1 if stale() else 0
-    for path, manifest in manifests().items():
+    for path, text in files().items():
         (ROOT / path).parent.mkdir(exist_ok=True)
-        (ROOT / path).write_text(text_of(manifest), encoding="utf-8")
+        (ROOT / path).write_text(text, encoding="utf-8")
     return 0
 
 
