@@ -27,6 +27,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         yield from _unreached(update, compiled, case)
         yield from _not_finite(update, case)
         yield from _partial(update, case)
+        yield from _misnamed(update, case)
 
 
 def _wrong(update: CapturedUpdate, compiled: dict[str, CompiledConstant], case: Case) -> Iterator[Hypothesis]:
@@ -177,3 +178,51 @@ def _partial(update: CapturedUpdate, case: Case) -> Iterator[Hypothesis]:
         harmful=case.failed,
         exact=case.plain_departs,
     )
+
+
+def _misnamed(update: CapturedUpdate, case: Case) -> Iterator[Hypothesis]:
+    """An update that was refused, because it names other constants than the package has."""
+    if update.outcome != "failed" or not update.compiled or not (update.unknown or update.missing):
+        return
+    text = update.error.text if update.error is not None else ""
+    name = next((n for n in (*update.unknown, *update.missing) if n in text), "")
+    if not name:
+        return
+    known = name in update.compiled
+    yield Hypothesis(
+        category="constants",
+        guilty=Party(
+            kind="constant",
+            name=name,
+            value="not given" if known else "not a constant of the package",
+            model_locations=update.stack[:2],
+        ),
+        summary=f"{update.how} was refused: {_names_differ(update)}.",
+        depth=Depth.STATE,
+        sources=frozenset({"capture", "update failed"}),
+        evidence=(
+            Evidence(step="capture", fact=_names_differ(update)),
+            Evidence(step="run", fact=text[:300]),
+        ),
+        fix=_renaming(name, update, case),
+        harmful=case.failed,
+    )
+
+
+def _names_differ(update: CapturedUpdate) -> str:
+    parts = [
+        f"{len(names)} {what}: {', '.join(names[:3])}"
+        for names, what in ((update.unknown, "given and not in the package"), (update.missing, "not given"))
+        if names
+    ]
+    return "; ".join(parts)
+
+
+def _renaming(name: str, update: CapturedUpdate, case: Case) -> Fix:
+    """The compiled name that ends like the given one, where there is one."""
+    same = [other for other in update.compiled if name.endswith(f".{other}") or other.endswith(f".{name}")]
+    if len(same) == 1:
+        return Fix(action="give the constants under the names of the export", before=name, after=same[0])
+    if case.exported is not None and name in case.exported.state:
+        return Fix(action=f"{name} was folded into the code when the package was compiled: {KEEP_ALL}")
+    return Fix(action=f"give exactly the package's constants: {', '.join(update.compiled[:4])}")
