@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
-from mcp_server.model import Evidence, Fix, PackageWorkload, Party
+from mcp_server.model import Evidence, Fix, ModelLocation, PackageWorkload, Party
 from mcp_server.steps.fit import defect_problem
 
 
@@ -46,7 +46,9 @@ def _defects(case: Case) -> Iterator[Hypothesis]:
             continue
         yield Hypothesis(
             category=problem.category,
-            guilty=Party(kind="package", name=package_name(case), value=defect.slug),
+            guilty=Party(
+                kind="package", name=package_name(case), value=defect.slug, model_locations=_load_lines(case)
+            ),
             summary=f"The package is incomplete: {defect.what}.",
             depth=Depth.BUILD,
             sources=frozenset({"package file", *case.call_fails}),
@@ -54,6 +56,14 @@ def _defects(case: Case) -> Iterator[Hypothesis]:
             fix=problem.fix or Fix(action="build the package again"),
             harmful=case.failed,
         )
+
+
+def _load_lines(case: Case) -> list[ModelLocation]:
+    """The user's lines that load the package of the suspect call, then those that call it."""
+    seen = case.capture
+    call = seen.suspect if seen is not None else None
+    load = seen.load_of(call) if seen is not None and call is not None else None
+    return [*(load.stack[:1] if load is not None else case.failing_locations), *case.call_locations]
 
 
 def _constants_given(case: Case) -> bool:

@@ -42,4 +42,5 @@ def _hypothesis(problem: Problem, case: Case) -> Hypothesis:
 def _party(problem: Problem, case: Case) -> Party:
     kind = KINDS[problem.category]
     name = case.package.path.name if kind == "package" and case.package is not None else problem.what[:120]
-    return Party(kind=kind, name=name, value=problem.what[:200] if name != problem.what else None)
+    value = problem.what[:200] if name != problem.what else None
+    return Party(kind=kind, name=name, value=value, model_locations=case.failing_locations)
