@@ -79,12 +79,17 @@ def report(fd: int, *words: object) -> None:
         pass
 
 
+def proc(*parts: object) -> str:
+    """A path below /proc."""
+    return "/".join(["/proc", *map(str, parts)])
+
+
 def children_of(pid: int) -> list[int]:
     """Direct children, of all threads of the process."""
     found: list[int] = []
     try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as listing:
+        for thread in os.listdir(proc(pid, "task")):
+            with open(proc(pid, "task", thread, "children"), "rb") as listing:
                 found.extend(map(int, listing.read().split()))
     except OSError:
         pass  # the process ended while it was read
@@ -96,7 +101,7 @@ def all_children() -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
-            with open(f"/proc/{name}/stat", "rb") as stat:
+            with open(proc(name, "stat"), "rb") as stat:
                 parent = int(stat.read().rpartition(b")")[2].split()[1])
         except OSError:
             continue
@@ -121,7 +126,7 @@ def private_memory(pid: int) -> int:
     """Anonymous and shared-memory bytes in RAM; file pages are left out, the kernel can drop those."""
     total = 0
     try:
-        with open(f"/proc/{pid}/status", "rb") as status:
+        with open(proc(pid, "status"), "rb") as status:
             for line in status:
                 if line.startswith((b"RssAnon:", b"RssShmem:")):
                     total += int(line.split()[1]) * 1024

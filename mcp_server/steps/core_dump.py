@@ -27,7 +27,7 @@ def core_environment(directory: Path) -> dict[str, str]:
 
 async def read_core(context: Context, directory: Path, output: Path, debugger: Path | None) -> Access | None:
     """The fault of the dump in `directory`; None when the run left neither a dump nor a progress log."""
-    core = next(iter(sorted(directory.glob("core.*"))), None)
+    core = next(iter(sorted(path for path in directory.iterdir() if path.stem == "core")), None)
     if core is not None and debugger is not None:
         asked = [part for command in _ASK for part in ("-ex", command)]
         argv = (str(debugger), "-batch", "-ex", f"target cudacore {core}", *asked)
