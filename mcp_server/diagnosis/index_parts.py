@@ -65,13 +65,22 @@ def suspects(case: Case) -> list[Suspect]:
 
 
 def _of(candidate: Candidate, case: Case) -> Iterator[Suspect]:
-    bound = bound_value(candidate, case)
     for source in candidate.sources:
         index = _input_index(source, case)
         place = affine(source.load.index)
-        if source.direct and index is not None and bound is not None and place is not None:
-            low = -bound if candidate.trace.wraps else 0
-            yield Suspect(candidate, source, IndexPart(index, *place, low, bound - 1))
+        ends = _allowed(candidate, source, case)
+        if source.direct and index is not None and ends is not None and place is not None:
+            yield Suspect(candidate, source, IndexPart(index, *place, *ends))
+
+
+def _allowed(candidate: Candidate, source: IndexSource, case: Case) -> tuple[int, int] | None:
+    """What an element may be in this call, both ends inclusive; None where the kernel does more than sums."""
+    if source.allowed is None:
+        return None
+    given = {a.name: a.expression for a in candidate.launch.arguments if a.name and not a.is_tensor}
+    sizes = symbol_values(case.package.signature, case.given.tensors) if case.package and case.given else {}
+    values = {name: evaluate(text, sizes) for name, text in given.items()}
+    return source.allowed.numbers({n: int(v) for n, v in values.items() if v is not None})
 
 
 def bound_value(candidate: Candidate, case: Case) -> int | None:

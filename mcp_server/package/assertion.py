@@ -13,6 +13,13 @@ from functools import cached_property
 from mcp_server.package.bounds import Bound, plain, resolve_bound
 from mcp_server.package.constants import CompiledConstant
 from mcp_server.package.dataflow import Dataflow
+from mcp_server.package.index_form import (
+    Allowed,
+    IndexForm,
+    allowed_elements,
+    position_limit,
+    read_form,
+)
 from mcp_server.package.kernel_code import (
     IndexAssert,
     Load,
@@ -29,7 +36,10 @@ from mcp_server.package.provenance import Provenance, read_provenance
 from mcp_server.package.signature import CompiledInput
 from mcp_server.package.wrapper import Wrapper
 
-_TEXT = re.compile(r"(?:index out of bounds: )?(-?\w+ <= \w+(?: < [^`'\"\n]+?)?)(?=[`'\"\n]| failed|$)")
+_TEXT = re.compile(
+    r"(?:index out of bounds: )?((?:-?\w+ <= \w+(?: < [^`'\"\n]+?)?)|(?:\btmp\w* < [^`'\"\n]+?))"
+    r"(?=[`'\"\n]| failed|$)"
+)
 _DEVICE = re.compile(r"(?P<file>[^\s:`]*\.py):(?P<line>\d+): ")
 _HOST = re.compile(r"Exception raised from (?P<kernel>\w+) at (?P<file>\S+?\.cpp):(?P<line>\d+)")
 
@@ -55,9 +65,9 @@ class Assertion:
 class IndexSource:
     """A tensor that the index was loaded from.
 
-    `argument` is the launch's, `tensor` the variable in the wrapper. `producers` are the launches that last
-    wrote it (none: it is an input or a constant as given). `inputs` are all model inputs that its values
-    depend on, by label.
+    `tensor` is the variable in the wrapper. `producers` are the launches that last wrote it, maybe the
+    asserting one itself (none: it is an input or a constant as given). `inputs` are all model inputs that its
+    values depend on, by label. `allowed` is what its elements may be, None where that cannot be told.
     """
 
     load: Load
@@ -66,10 +76,11 @@ class IndexSource:
     label: str
     producers: tuple[int, ...]
     inputs: tuple[str, ...]
+    allowed: Allowed | None = None
 
     @property
     def direct(self) -> bool:
-        """Whether the index is an input's value itself, not computed by any launch."""
+        """Whether this is an input as given, not computed by any launch."""
         return self.kind == "input" and not self.producers
 
 
@@ -78,7 +89,9 @@ class Candidate:
     """One launch at which the assertion may have failed.
 
     `location` is `wrapper.cpp:LINE` for Triton (where the source is embedded) and `kernel.cpp:LINE` for
-    C++. `indexed` are the tensors that the checked index addresses.
+    C++. `indexed` are the tensors that the checked index addresses. `form` is how the kernel computes the
+    index from loaded elements, None where it does something else to them. `position` is set for an index that
+    comes from no data: it runs from 0 to below that size.
     """
 
     launch: Launch
@@ -90,6 +103,8 @@ class Candidate:
     sources: tuple[IndexSource, ...]
     indexed: tuple[str, ...]
     provenance: Provenance
+    form: IndexForm | None = None
+    position: Bound | None = None
 
     @property
     def lowest(self) -> str:
@@ -159,34 +174,47 @@ class Tracer:
     def _candidate(self, launch: Launch, kernel: Kernel, check: IndexAssert) -> Candidate:
         tensors = {a.name for a in launch.tensors}
         scalars = {a.name for a in launch.arguments if a.name and not a.is_tensor}
-        trace = trace_value(kernel.source, check.variable, check.line, tensors, scalars)
+        place = (kernel.source, check.variable, check.line)
+        trace = trace_value(*place, tensors, scalars)
+        form = read_form(*place, tensors, scalars)
         by_name = {a.name: a for a in launch.arguments}
-        indexed = indexed_by(kernel.source, check.variable, check.line, tensors)
-        bound = None
-        if check.upper:
-            bound = resolve_bound(check.upper, launch, self.wrapper.symbols, self.inputs)
+        limit = None if trace.loads else position_limit(*place)
         return Candidate(
             launch,
             kernel,
             check,
             source_location(kernel, check.line),
-            bound,
+            self._bound(check.upper, launch),
             trace,
-            tuple(self._source(load, by_name[load.parameter], launch) for load in trace.loads),
-            tuple(dict.fromkeys(self.label(by_name[load.parameter].target) for load in indexed)),
+            tuple(self._source(load, by_name[load.parameter], launch, check, form) for load in trace.loads),
+            tuple(
+                dict.fromkeys(self.label(by_name[a.parameter].target) for a in indexed_by(*place, tensors))
+            ),
             read_provenance(launch, self.information),
+            form,
+            self._bound(limit, launch),
         )
 
-    def _source(self, load: Load, argument: Argument, launch: Launch) -> IndexSource:
+    def _bound(self, text: str | None, launch: Launch) -> Bound | None:
+        return resolve_bound(text, launch, self.wrapper.symbols, self.inputs) if text else None
+
+    def _source(
+        self, load: Load, argument: Argument, launch: Launch, check: IndexAssert, form: IndexForm | None
+    ) -> IndexSource:
         name = argument.target or ""
-        behind = self._flow.backward(name, launch.index)
-        producers = tuple(
-            s.launch for s in self._flow.last_writers(name, launch.index) if s.launch is not None
+        made_here = argument.role == "written"
+        behind = (
+            self._flow.backward_from(launch.index) if made_here else self._flow.backward(name, launch.index)
         )
+        producers = (launch.index,) if made_here else self._last_writers(name, launch)
         kind = "input" if not producers and len(behind.inputs) == 1 else argument.kind
         inputs = tuple(self.label(n) for n in behind.inputs)
         label = inputs[0] if kind == "input" and inputs else self.label(name)
-        return IndexSource(load, name, kind, label, producers, inputs)
+        allowed = allowed_elements(form, load, check.lower, check.upper) if form else None
+        return IndexSource(load, name, kind, label, producers, inputs, allowed)
+
+    def _last_writers(self, name: str, launch: Launch) -> tuple[int, ...]:
+        return tuple(s.launch for s in self._flow.last_writers(name, launch.index) if s.launch is not None)
 
     def label(self, name: str | None) -> str:
         """A tensor of the wrapper in words: the caller's input, the model's constant, or the buffer."""

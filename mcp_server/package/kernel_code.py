@@ -108,11 +108,11 @@ def trace_value(
         name, below = queue.pop(0)
         if name in scalars:
             used[name] = None
-        definition = _definition(lines, name, below)
+        definition = definition_above(lines, name, below)
         if definition is None or (name, definition.line) in definitions:
             continue
         definitions[name, definition.line] = definition
-        found = _loads(definition, tensors)
+        found = loads_of(definition, tensors)
         loads.update(dict.fromkeys(found))
         queue += [] if found else [(n, definition.line) for n in _NAME.findall(definition.value) if n != name]
     chain = tuple(definitions.values())
@@ -141,18 +141,24 @@ def accesses_at(source: str, line: int, tensors: Collection[str]) -> tuple[Load,
 def _copies(lines: list[str], variable: str, line: int) -> list[str]:
     """Names that the variable is only a copy of: C++ asserts check a converted, or unpacked, index."""
     names: list[str] = []
-    definition = _definition(lines, variable, line)
+    definition = definition_above(lines, variable, line)
     while definition is not None and len(names) < _MULTILINE:
-        match = _COPY.search(definition.value)
-        if match is None:
+        name = copied_name(definition)
+        if name is None:
             break
-        name = next(group for group in match.groups() if group)
         names.append(name)
-        definition = _definition(lines, name, definition.line)
+        definition = definition_above(lines, name, definition.line)
     return names
 
 
-def _definition(lines: list[str], name: str, below: int) -> Definition | None:
+def copied_name(definition: Definition) -> str | None:
+    """The variable that a definition only copies, converts or unpacks."""
+    match = _COPY.search(definition.value)
+    name = next((group for group in match.groups() if group), "") if match else ""
+    return name if name.isidentifier() else None
+
+
+def definition_above(lines: list[str], name: str, below: int) -> Definition | None:
     """The nearest assignment to `name` above a line; its value may span lines (a C++ lambda)."""
     start = re.compile(rf"^\s*(?:[\w:<>, ]+ )?{re.escape(name)}\s*=(?!=)")
     for number in range(min(below, len(lines) + 1) - 1, 0, -1):
@@ -175,7 +181,8 @@ def _value(lines: list[str], number: int) -> str:
     return " ".join(parts)
 
 
-def _loads(definition: Definition, tensors: Collection[str]) -> list[Load]:
+def loads_of(definition: Definition, tensors: Collection[str]) -> list[Load]:
+    """The accesses to parameters in the value of a definition."""
     return _accesses(definition.value, definition.line, tensors)
 
 

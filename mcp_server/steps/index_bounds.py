@@ -12,13 +12,9 @@ from mcp_server.package.bounds import plain
 from mcp_server.package.kernel_code import find_asserts
 from mcp_server.package.wrapper import Wrapper
 
-_NUMBER = re.compile(r"-?\d+")
 _WHOLE = re.compile(r"(?:static_cast<int64_t>\(|\()*[a-z]\w*\)*")
-_CHOICE = re.compile(r"\bwhere\(|\?|\[&\]|blendv\(")
 # `| ~(tmp4 & xmask)` of Triton; masks of the iteration space alone leave no element out.
 _CONDITION = re.compile(r"~\((?!(?:[xyzr]\d*_?mask(?: & )?)+\))")
-# Beyond copies, conversions and the wrap of negative indices, a value is computed and no longer the tensor's.
-_ARITHMETIC = re.compile(r"[*/%&|^]|<<|>>|(?<!\w)-(?!\d)|\b(?:triton_helpers|libdevice)\b")
 
 
 @dataclass(frozen=True)
@@ -45,9 +41,9 @@ class IndexBound:
 
 
 def find_bounds(package: Package, wrapper: Wrapper) -> tuple[IndexBound, ...]:
-    """Bounds on tensors whose elements are used as indices without arithmetic, from the kernels' asserts."""
+    """Bounds on tensors whose elements make indices, from the kernels' asserts."""
     tracer = Tracer(wrapper, package.inputs, package.constants)
-    found = (_bound(candidate) for candidate in _candidates(tracer, wrapper) if _is_plain(candidate))
+    found = (_bound(candidate) for candidate in _candidates(tracer, wrapper) if _takes_any(candidate))
     return tuple(dict.fromkeys(bound for bound in found if bound is not None))
 
 
@@ -66,35 +62,28 @@ def _candidates(tracer: Tracer, wrapper: Wrapper) -> Iterator[Candidate]:
             )
 
 
-def _is_plain(candidate: Candidate) -> bool:
-    """Whether the checked value is any element of one tensor, at most moved up by the bound when negative.
+def _takes_any(candidate: Candidate) -> bool:
+    """Whether the checked value is computed from any element of one tensor.
 
     A value behind a condition is not, and neither is one at an offset or a step (a column of a table):
     elements that are left out may hold anything.
     """
-    trace = candidate.trace
-    loads = {load.line for load in trace.loads}
-    computed = [d.value for d in trace.definitions if d.line not in loads]
-    sums = sum("+" in value for value in computed)
-    choices = sum(bool(_CHOICE.search(value)) for value in computed)
     line = candidate.kernel.source.split("\n")[candidate.check.line - 1]
-    own = {candidate.check.upper} if trace.wraps else set()
     return (
         len(candidate.sources) == 1
-        and set(trace.scalars) <= own
-        and sums <= trace.wraps
-        and choices <= trace.wraps
         and not _CONDITION.search(line)
-        and all(_WHOLE.fullmatch(load.index.strip()) for load in trace.loads)
-        and not any(_ARITHMETIC.search(value) for value in computed)
+        and all(_WHOLE.fullmatch(load.index.strip()) for load in candidate.trace.loads)
     )
 
 
 def _bound(candidate: Candidate) -> IndexBound | None:
-    name, launch = candidate.sources[0].tensor, candidate.launch.index
-    bound, upper = candidate.bound, candidate.check.upper or ""
-    if bound is not None and bound.value is not None and _NUMBER.fullmatch(candidate.lowest):
-        return IndexBound(name, launch, int(candidate.lowest), bound.value)
-    if upper in {a.name for a in candidate.launch.arguments if not a.is_tensor}:
+    (source,) = candidate.sources
+    if source.allowed is None:
+        return None
+    name, launch, upper = source.tensor, candidate.launch.index, candidate.check.upper or ""
+    if (ends := source.allowed.numbers({})) is not None:
+        return IndexBound(name, launch, ends[0], ends[1] + 1)
+    plain_size = candidate.form is not None and candidate.form.is_plain
+    if plain_size and upper in {a.name for a in candidate.launch.arguments if not a.is_tensor}:
         return IndexBound(name, launch, None if candidate.trace.wraps else 0, None, upper)
     return None

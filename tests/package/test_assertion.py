@@ -95,7 +95,7 @@ def test_an_embedding_index(zoo: ZooPackage) -> None:
     _, (found,) = traced(zoo, "ranker", HOST)
     assert found.indexed == ("constant table.weight of shape [32, 16]",)
     assert can_be_empty(found) == ""
-    assert propose(found).after == "assert 0 <= int(args[0].min()) and int(args[0].max()) < 32"
+    assert propose(found).after == "assert 0 <= int(args[0].min()) and int(args[0].max()) <= 31"
     assert [m.code for m in found.provenance.locations] == ["rows = self.table(ids)"]
 
 

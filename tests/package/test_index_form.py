@@ -1,0 +1,177 @@
+"""The arithmetic between a load and the check of an index: what an element may be, told from the kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_server.package.advice import explain, propose
+from mcp_server.package.assertion import Candidate, Tracer, read_assertion
+from mcp_server.package.index_form import IndexForm, allowed_elements, position_limit, read_form
+from mcp_server.package.inputs import read_signature
+from mcp_server.package.wrapper import read_wrapper
+from tests.package.summaries import RECORDINGS
+
+KERNELS = RECORDINGS.parent / "kernels"
+RECORDED = "computed_index.torch-2.13-cpu.cpp"
+
+
+def traced(condition: str) -> Candidate:
+    """The one candidate for a check of the recorded model, whose indices are all computed."""
+    wrapper = read_wrapper(text(RECORDINGS), text(KERNELS))
+    assertion = read_assertion(condition)
+    assert assertion is not None
+    (found,) = Tracer(wrapper, read_signature(wrapper.text).inputs).trace(assertion)
+    return found
+
+
+def text(directory: Path) -> str:
+    return (directory / RECORDED).read_text(encoding="utf-8")
+
+
+def facts(condition: str) -> str:
+    return "\n".join(explain(traced(condition)))
+
+
+def test_a_shifted_index_allows_shifted_values() -> None:
+    """`lengths - 1` into a size: lengths of 1 up to that size; the guard names the caller's."""
+    found = facts("0 <= tmp4 < ks1")
+    assert "the index is x - 1, x being a value of input 1 (args[1])" in found
+    assert "the kernel reads a value of input 1 (args[1]), as given; it may be 1 to s27" in found
+    guard = propose(traced("0 <= tmp4 < ks1")).after
+    assert guard == "assert 1 <= int(args[1].min()) and int(args[1].max()) <= args[0].shape[1]"
+
+
+def test_a_scaled_index_allows_fewer_values() -> None:
+    """`2*tokens + 1` into 40 rows: tokens of 0 to 19."""
+    assert "it may be 0 to 19" in facts("0 <= tmp6 < 40")
+
+
+def test_a_mirrored_index_that_wraps() -> None:
+    """`39 - lengths` into 40 rows, where negative indices count from the end: lengths of 0 to 79."""
+    found = facts("0 <= tmp15 < 40")
+    assert "the index is -x + 39" in found and "it may be 0 to 79" in found
+    assert "count from the end" in found
+
+
+def test_an_index_made_by_the_same_launch() -> None:
+    """An argmax that the asserting kernel computes itself is named as its product, with the inputs behind."""
+    found = traced("0 <= tmp24 < 40")
+    (source,) = found.sources
+    assert source.producers == (found.launch.index,) and not source.direct
+    assert "written by launch 2 (this one), which depends on input 2 (args[2])" in facts("0 <= tmp24 < 40")
+    assert "clamp(0, 39)" in (propose(found).after or "")
+
+
+def test_a_sum_of_two_inputs_tells_no_range_for_either() -> None:
+    """Where two elements make the index both are named, and neither is said to have a range of its own."""
+    found = facts("0 <= tmp42 < 40")
+    assert "the index is x + y" in found or "the index is y + x" in found
+    assert "input 1 (args[1])" in found and "input 0 (args[0])" in found
+    assert "it may be" not in found
+
+
+POSITIONS = {
+    "C++": (
+        "for(int64_t x1=static_cast<int64_t>(0L); x1<static_cast<int64_t>(ks1); "
+        "x1+=static_cast<int64_t>(1L))\n"
+        "auto tmp5 = x1;\nauto tmp6 = c10::convert<int64_t>(tmp5);\n"
+        'AOTI_TORCH_CHECK(tmp6 < 64L, "index out of bounds: tmp6 < 64L");'
+    ),
+    "Triton": (
+        "x1 = (xindex % ks1)\ntmp6 = x1\n"
+        'tl.device_assert((tmp6 < 64) | ~(xmask), "index out of bounds: tmp6 < 64")'
+    ),
+}
+
+
+@pytest.mark.parametrize("form", POSITIONS)
+def test_a_position_is_no_data(form: str) -> None:
+    """An index that is a loop variable is told to be a position below its loop's size."""
+    source = POSITIONS[form]
+    assert position_limit(source, "tmp6", source.count("\n") + 1) == "ks1"
+
+
+@pytest.mark.parametrize("condition", ["index out of bounds: tmp6 < 64L", "tmp6 < 64L"])
+def test_a_check_of_the_upper_end_only(condition: str) -> None:
+    """Where code generation knows that an index is not negative, the text has one side."""
+    found = read_assertion(condition)
+    assert found is not None
+    assert (found.condition, found.lower, found.upper) == ("tmp6 < 64", None, "64")
+
+
+CPP = (
+    "auto {0} = in_ptr0[static_cast<int64_t>(x0)];",
+    "static_cast<int64_t>({0})",
+    "int64_t({0})",
+    "{1} ? {2} : {0}",
+)
+TRITON = (
+    "{0} = tl.load(in_ptr0 + (x0), xmask)",
+    "tl.full([1], {0}, tl.int64)",
+    "{0}",
+    "tl.where({1}, {2}, {0})",
+)
+
+
+@st.composite
+def kernels(draw: st.DrawFn) -> tuple[str, int, int, int, bool]:
+    """A kernel that checks scale*element + shift against a size, maybe wrapped, in one of both languages."""
+    load, number, cast, choice = draw(st.sampled_from([CPP, TRITON]))
+    scale, shift = draw(st.integers(-4, 4).filter(bool)), draw(st.integers(-60, 60))
+    size, wraps = draw(st.integers(1, 50)), draw(st.booleans())
+    let = "auto " if load is CPP[0] else ""
+    lines = [
+        load.format("tmp0"),
+        f"{let}tmp1 = {number.format(scale)}",
+        f"{let}tmp2 = {number.format(shift)}",
+    ]
+    lines += [f"{let}tmp3 = {cast.format('tmp0 * tmp1')}", f"{let}tmp4 = {cast.format('tmp3 + tmp2')}"]
+    if wraps:
+        lines += [f"{let}tmp5 = {size}", f"{let}tmp6 = {cast.format('tmp4 + tmp5')}", f"{let}tmp7 = tmp4 < 0"]
+        lines += [f"{let}tmp4 = {choice.format('tmp4', 'tmp7', 'tmp6')}"]
+    return "\n".join([*lines, "check"]), scale, shift, size, wraps
+
+
+@given(kernels())
+def test_exactly_the_allowed_elements_pass(made: tuple[str, int, int, int, bool]) -> None:
+    """An element from -300 to 300 is in the range told if and only if its index passes the check."""
+    source, scale, shift, size, wraps = made
+    form = read_form(source, "tmp4", source.count("\n") + 1, {"in_ptr0"}, ())
+    assert form is not None
+    (load,) = form.loads.values()
+    allowed = allowed_elements(form, load, "0", str(size))
+    assert allowed is not None
+    low, high = allowed.numbers({}) or (0, 0)
+    for element in range(-300, 301):
+        index = scale * element + shift
+        index += size if wraps and index < 0 else 0
+        assert (low <= element <= high) == (0 <= index < size), element
+
+
+UNKNOWN = [
+    "tmp4 = tmp0 / tmp1",
+    "tmp4 = max_propagate_nan(tmp0, tmp1)",
+    "tmp4 = tmp0 * tmp0",
+    "tmp4 = tl.where(mask, tmp0, tmp1)",
+    "tmp4 = tmp0 < 0",
+    "tmp4 = triton_helpers.maximum(tmp0, tmp1)",
+    "tmp4 = (",
+]
+
+
+@pytest.mark.parametrize("last", UNKNOWN)
+def test_other_arithmetic_is_not_guessed(last: str) -> None:
+    """Division, clamps, products and masks have no form, and nothing is said of their ranges."""
+    source = f"tmp0 = tl.load(in_ptr0 + (x0), xmask)\ntmp1 = tl.full([1], 7, tl.int64)\n{last}\ncheck"
+    assert read_form(source, "tmp4", 4, {"in_ptr0"}, ()) is None
+
+
+@given(st.text(alphabet="tmp0123 =+-*(),<?:wherxin_[]\n", max_size=200))
+def test_damaged_kernels_do_not_raise(source: str) -> None:
+    """Any text has a form or none."""
+    form = read_form(source, "tmp1", source.count("\n") + 1, {"in_ptr0"}, {"ks0"})
+    assert form is None or isinstance(form, IndexForm)
