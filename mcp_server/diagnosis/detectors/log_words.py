@@ -64,6 +64,7 @@ _WORDS: Mapping[str, tuple[_Words, ...]] = {
     "package_file_missing": (_Words(None, "{path}"),),
     "temp_directory": (_Words(None, "TMPDIR"),),
     "disk": (_Words(None, "{detail}"),),
+    "bad_path": (_Words(None, "{path}", "{detail}"), _Words(None, "{detail}")),
     "permission": (_Words(None, "{path}"), _Words(None, "{detail}")),
     "no_driver": (_Words(None, "CUDA driver", "{status}"),),
     "host_out_of_memory": (

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from . import compiling, device, host, inputs, loading
+from . import compiling, device, host, inputs, loading, resources
 from .kinds import Advice, Family, Rank, Stage
 
 FAMILIES: tuple[Family, ...] = (
     *device.FAMILIES,
     *inputs.FAMILIES,
     *loading.FAMILIES,
+    *resources.FAMILIES,
     *compiling.FAMILIES,
     *host.FAMILIES,
 )

@@ -27,17 +27,6 @@ _CRASH: tuple[Category, ...] = (
 )
 
 _add(
-    "temp_directory",
-    r"(?P<detail>Error generating temporary directory: .*|Failed to create (?:a )?(?:temp\w*|output) director\w+.*|No usable temporary directory found.*)",
-    ("temporary directory", "Failed to create"),
-    "environment",
-    "The directory for temporary files (TMPDIR) is missing or cannot be written.",
-    "RuntimeError: Error generating temporary directory: No such file or directory",
-    stage="load",
-    rank=Rank.CAUSE,
-    advice="check_machine",
-)
-_add(
     "tensors_not_close",
     r"(?P<detail>(?:Tensor-likes|Scalars|Sequences?|Tensors) are not (?:close|equal)!?)",
     ("are not close", "are not equal"),
@@ -221,23 +210,6 @@ _add(
     advice="run_again",
 )
 _add(
-    "host_out_of_memory",
-    r"(?P<detail>(?:^|\W)MemoryError|std::bad_alloc|DefaultCPUAllocator: can't allocate memory(?:: you tried to allocate (?P<bytes>\d+) bytes)?|Cannot allocate memory|oom-kill|Out of memory: Killed process|\[enforce fail at .*alloc_cpu)",
-    (
-        "MemoryError",
-        "bad_alloc",
-        "can't allocate",
-        "Cannot allocate memory",
-        "oom-kill",
-        "Out of memory: ",
-        "alloc_cpu",
-    ),
-    "out_of_memory",
-    "The host has no memory for the request.",
-    "RuntimeError: [enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes.",
-    advice="check_machine",
-)
-_add(
     "killed",
     (r"(?P<detail>(?:^|\s)Killed\s*$|SIGKILL|signal 9\b)", _exit("137|-9")),
     ("Killed", "SIGKILL", "signal 9", *_EXIT_HINTS),
@@ -268,24 +240,6 @@ _add(
     "subprocess.TimeoutExpired: Command '['python', 'serve.py']' timed out after 60 seconds",
     advice="trace_hang",
     not_proven="That it never ends: a first compile can take a minute.",
-)
-_add(
-    "disk",
-    r"(?P<detail>No space left on device|Disk quota exceeded|Read-only file system|Too many open files)",
-    ("No space left", "quota exceeded", "Read-only file", "Too many open files"),
-    "environment",
-    "A file could not be written or opened.",
-    "OSError: [Errno 28] No space left on device: '/tmp/torchinductor'",
-    advice="check_machine",
-)
-_add(
-    "permission",
-    r"(?P<detail>PermissionError|Permission denied|Operation not permitted(?! when))(?:.*?: '(?P<path>[^']+)')?",
-    ("PermissionError", "Permission denied", "Operation not permitted"),
-    "environment",
-    "Access to a file or device was refused.",
-    "PermissionError: [Errno 13] Permission denied: '/cache/x'",
-    advice="check_machine",
 )
 _add(
     "module_missing",

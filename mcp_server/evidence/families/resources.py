@@ -1,0 +1,77 @@
+"""Errors of memory, files and directories: what a machine refuses, whoever asks for it.
+
+They come before the families of compilation: a compiler's error that wraps one of these is the machine's fault.
+"""
+
+from __future__ import annotations
+
+from .kinds import Defaults, Family, Rank
+
+_table = Defaults(stage="any", advice="check_machine")
+_add = _table.add
+
+_add(
+    "temp_directory",
+    r"(?P<detail>Error generating temporary directory: .*|Failed to create (?:a )?(?:temp\w*|output) director\w+.*|No usable temporary directory found.*)",
+    ("temporary directory", "Failed to create"),
+    "environment",
+    "The directory for temporary files (TMPDIR) is missing or cannot be written.",
+    "RuntimeError: Error generating temporary directory: No such file or directory",
+    stage="load",
+    rank=Rank.CAUSE,
+)
+_add(
+    "host_out_of_memory",
+    r"(?P<detail>(?:^|\W)MemoryError|std::bad_alloc|DefaultCPUAllocator: can't allocate memory(?:: you tried to allocate (?P<bytes>\d+) bytes)?|Cannot allocate memory|oom-kill|Out of memory: Killed process|\[enforce fail at .*alloc_cpu)",
+    (
+        "MemoryError",
+        "bad_alloc",
+        "can't allocate",
+        "Cannot allocate memory",
+        "oom-kill",
+        "Out of memory: ",
+        "alloc_cpu",
+    ),
+    "out_of_memory",
+    "The host has no memory for the request.",
+    "RuntimeError: [enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes.",
+)
+_add(
+    "disk",
+    r"(?P<detail>No space left on device|Disk quota exceeded|Read-only file system|Too many open files)",
+    ("No space left", "quota exceeded", "Read-only file", "Too many open files"),
+    "environment",
+    "A file could not be written or opened.",
+    "OSError: [Errno 28] No space left on device: '/tmp/torchinductor'",
+)
+_add(
+    "permission",
+    r"(?P<detail>PermissionError|Permission denied|Operation not permitted(?! when))(?:.*?: '(?P<path>[^']+)')?",
+    ("PermissionError", "Permission denied", "Operation not permitted"),
+    "environment",
+    "Access to a file or device was refused.",
+    "PermissionError: [Errno 13] Permission denied: '/cache/x'",
+)
+_add(
+    "bad_path",
+    (
+        r"(?P<detail>NotADirectoryError|\[Errno 20\] Not a directory|\[Errno 36\] File name too long)(?:.*?: '(?P<path>[^']+)')?",
+        r"(?P<detail>Stale file handle|Transport endpoint is not connected|\[Errno 5\] Input/output error)(?:.*?: '(?P<path>[^']+)')?",
+        r"(?P<detail>can't start new thread|\[Errno 11\] Resource temporarily unavailable)",
+    ),
+    (
+        "NotADirectory",
+        "Not a directory",
+        "name too long",
+        "Stale file",
+        "Transport endpoint",
+        "output error",
+        "start new thread",
+        "temporarily unavailable",
+    ),
+    "environment",
+    "The operating system refuses a directory, a file or a thread.",
+    "NotADirectoryError: [Errno 20] Not a directory: '/cache/inductor'",
+)
+
+FAMILIES: tuple[Family, ...] = tuple(_table.rows)
