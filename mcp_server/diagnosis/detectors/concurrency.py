@@ -93,12 +93,18 @@ def _waiting(case: Case, stacks: Sequence[ThreadStack]) -> Iterator[Hypothesis]:
             Evidence(step="capture", fact=f"thread {call.thread_name} entered a call and did not come back")
             for call in inside[:4]
         ),
-        fix=Fix(
-            action="give every thread its own runner (num_runners), or hold a lock around the call"
-            if several
-            else "find the launch that does not end with trace_launches"
-        ),
+        fix=Fix(action=_hang_action(several, op)),
         exact=several,
+    )
+
+
+def _hang_action(several: bool, op: str) -> str:
+    if several:
+        return "give every thread its own runner (num_runners), or hold a lock around the call"
+    return (
+        f"give the loop or wait in {op} an end"
+        if op
+        else "find the launch that does not end with trace_launches"
     )
 
 
@@ -116,6 +122,7 @@ def _hanging_call(case: Case) -> Iterator[Hypothesis]:
         depth=Depth.STATE,
         sources=frozenset({"time limit", *({"stack"} if op else ())}),
         evidence=(Evidence(step="run", fact=f"no end after {plain.finished.wall_s:.0f} s"),),
+        fix=Fix(action=_hang_action(False, op)),
         exact=bool(op),
     )
 
