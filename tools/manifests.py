@@ -1,6 +1,6 @@
 """Writes the manifests of all clients, and the dependencies in the launcher, from `pyproject.toml`.
 
-With `--check` it only compares.
+With `--check` it only compares. After a change of dependencies: `uv lock --script tools/aoti_debug.py`.
 """
 
 from __future__ import annotations

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 from mcp_server import __version__
 from tests.faces.clients import ROOT
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+LAUNCHER = "tools/aoti_debug.py"
+ROOTS = {
+    ".mcp.json": "${CLAUDE_PLUGIN_ROOT}",
+    "mcp.json": "${PLUGIN_ROOT}",
+    "gemini-extension.json": "${extensionPath}",
+}
 FILES = (".claude-plugin/plugin.json", "plugin.json", "gemini-extension.json", "server.json")
 
 
@@ -32,8 +45,33 @@ def test_limits_of_the_registry() -> None:
     assert f"mcp-name: {server['name']}" in (ROOT / "README.md").read_text()
 
 
-def test_the_environment_is_outside_of_the_skill_folder() -> None:
-    """An update deletes the folder, so no manifest lets uv put its environment there."""
-    for file in (".mcp.json", "mcp.json"):
+def test_the_server_starts_from_the_installed_folder() -> None:
+    """Each client that installs the folder starts its launcher, and uv keeps the environment in its cache."""
+    for file, root in ROOTS.items():
         entry = json.loads((ROOT / file).read_text())["mcpServers"]["aoti-debug"]
-        assert "DATA" in entry["env"]["UV_PROJECT_ENVIRONMENT"]
+        assert entry["command"] == "uv" and "env" not in entry
+        assert entry["args"] == ["run", "--frozen", "--script", f"{root}/{LAUNCHER}", "serve"]
+    assert (ROOT / LAUNCHER).is_file()
+
+
+def test_the_lock_fits_the_dependencies() -> None:
+    """`--frozen` does not look whether the lock is stale, so this does."""
+    locked = tomllib.loads((ROOT / f"{LAUNCHER}.lock").read_text())["manifest"]["requirements"]
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert sorted(need["name"] + need["specifier"] for need in locked) == sorted(wanted)
+
+
+def test_the_launcher_is_the_command_line(tmp_path: Path) -> None:
+    """The launcher runs the package beside it, wherever it is started, without an installed one."""
+    argv = [sys.executable, str(ROOT / LAUNCHER), "--version"]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{__version__}\n"
+
+
+def test_codex_hands_the_variables_of_cuda_on() -> None:
+    """Codex filters the environment: the block in the README names what a workload needs to find its GPU."""
+    block = re.search(r"```toml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert block
+    server = tomllib.loads(block[1])["mcp_servers"]["aoti-debug"]
+    needed = {"CUDA_HOME", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "CONDA_PREFIX", "VIRTUAL_ENV"}
+    assert needed | {"AOTI_DEBUG_PYTHON"} <= set(server["env_vars"])
