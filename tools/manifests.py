@@ -56,10 +56,13 @@ def agent_plugin(facts: Mapping[str, Any]) -> Manifest:
 
 
 def servers(root: str) -> Manifest:
-    """The server from the folder `root`; uv keeps its environment elsewhere: an update deletes the folder."""
-    return {
-        "mcpServers": {NAME: {"command": "uv", "args": ["run", "--script", f"{root}/{LAUNCHER}", "serve"]}}
-    }
+    """The server from the folder `root`; uv keeps its environment elsewhere: an update deletes the folder.
+
+    `--frozen` takes the versions from the lock beside the launcher: no index is asked, so a machine without
+    network starts it too once the packages are in uv's cache.
+    """
+    args = ["run", "--frozen", "--script", f"{root}/{LAUNCHER}", "serve"]
+    return {"mcpServers": {NAME: {"command": "uv", "args": args}}}
 
 
 def agent_servers() -> Manifest:
