@@ -120,8 +120,13 @@ async def diagnose(
     if log is not None:
         case.log, case.log_source = read_log_file(log), str(log)
     case.call = _direct_call(workload)
-    async with context.sharing_imports():
-        await investigate(case, context)
+    try:
+        async with context.sharing_imports():
+            await investigate(case, context)
+    except anyio.get_cancelled_exc_class():
+        case.decisions.append(f"stopped during {', '.join(case.running)}")
+        context.knows(conclude(detect(case), case, context))
+        raise
     return conclude(detect(case), case, context)
 
 
@@ -136,7 +141,7 @@ async def investigate(case: Case, context: Context) -> None:
                 return
             await perform(choices, case, context)
     if budget.cancelled_caught:
-        case.notes.append(f"the budget of {case.budget_s:g} s ended during {', '.join(case.running)}")
+        case.decisions.append(f"the budget of {case.budget_s:g} s ended during {', '.join(case.running)}")
 
 
 def detect(case: Case) -> list[Hypothesis]:

@@ -216,5 +216,6 @@ class Verdict(Record):
     ruled_out: list[RuledOut] = Field(default_factory=list)
     fix: Fix | None = None
     next_steps: list[NextStep] = Field(default_factory=list)
+    decisions: list[str] = Field(default_factory=list)
     cost: Cost = Field(default_factory=Cost)
     artifacts: list[Artifact] = Field(default_factory=list)

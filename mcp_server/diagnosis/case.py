@@ -187,6 +187,12 @@ class Case:
         return call.stack[:2] if call is not None else []
 
     @property
+    def surroundings(self) -> dict[str, Any]:
+        """Variables, interpreter and directory of the workload, as the worker takes them."""
+        given = self.workload
+        return {"env": given.env, "python": given.python, "cwd": given.cwd} if given else {}
+
+    @property
     def seconds_left(self) -> float:
         return self.budget_s - (time.monotonic() - self.started)
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from mcp_server.diagnosis.call_arguments import call_arguments
 from mcp_server.diagnosis.case import Case
+from mcp_server.model import CommandWorkload, ScriptWorkload
 from mcp_server.steps.context import WORKER_MAIN, WorkerRun
 
 # Steps whose evidence one of our own commands shows again, on the package and inputs of the call. The package
@@ -19,18 +24,24 @@ ON_THE_CALL = {
     "locate_fault": ("locate-fault",),
 }
 
+# Runs by their label: what a healthy one shows is shown again by the step that made it.
+RUNS = {"plain": "run", "checked": "run_with_input_checks", "command": "script"}
+
 
 def command_for(step: str, case: Case) -> str:
     """The command of a step; empty when there is none."""
+    step = RUNS.get(step, step)
     if step in ON_THE_CALL:
         return _on_the_call(*ON_THE_CALL[step], case=case)
+    if step == "script":
+        return _program(case)
     if step in ("inspect_package", "open_package"):
         return _line("inspect-package", *_package(case)) if _package(case) else ""
     if step == "read_log":
         return _line("explain-error", "--log", _log(case)) if _log(case) else ""
     if step == "capture" and case.capture is not None:
         return f"cat {shlex.quote(str(case.capture.directory))}/capture-*.jsonl"
-    return again({"interpret": case.interpreted, "watch_operators": case.operators}.get(step))
+    return again({"interpret": case.interpreted, "watch_operators": case.operators}.get(step), case)
 
 
 def _line(*words: str) -> str:
@@ -38,14 +49,48 @@ def _line(*words: str) -> str:
 
 
 def _on_the_call(command: str, *options: str, case: Case) -> str:
-    inputs = case.call.inputs if case.call is not None else None
-    if not _package(case) or inputs is None:
-        return ""
-    return _line(command, *options, *_package(case), "--inputs", str(inputs))
+    given = call_arguments(case)
+    return _line(command, *options, given.pop("package"), *_options(given)) if given else ""
+
+
+def _options(given: Mapping[str, Any]) -> Iterator[str]:
+    """Arguments as options: a list is named once for each item, specs are JSON."""
+    for name, value in given.items():
+        option = f"--{name.replace('_', '-')}"
+        if name == "inputs" and isinstance(value, list):
+            yield from (option, json.dumps(value))
+        elif isinstance(value, Mapping):
+            yield from (word for key, item in value.items() for word in (option, f"{key}={item}"))
+        elif isinstance(value, list):
+            yield from (word for item in value for word in (option, item))
+        else:
+            yield from (option, str(value))
 
 
 def _package(case: Case) -> tuple[str, ...]:
-    return (str(case.call.package),) if case.call is not None and case.call.package is not None else ()
+    if case.call is None or case.call.package is None:
+        return ()
+    model = str(case.call.request.get("model_name", "model"))
+    return (str(case.call.package), *(("--model-name", model) if model != "model" else ()))
+
+
+def _program(case: Case) -> str:
+    """The user's own program, in its directory, as it was run, without the hook."""
+    workload = case.workload
+    if not isinstance(workload, ScriptWorkload | CommandWorkload):
+        return ""
+    if isinstance(workload, ScriptWorkload):
+        argv = [str(workload.python or "python"), str(workload.script), *workload.args]
+    else:
+        argv = workload.argv
+    line = _in_environment(workload.env, argv)
+    return f"cd {shlex.quote(str(workload.cwd))} && {line}" if workload.cwd is not None else line
+
+
+def _in_environment(env: Mapping[str, str], argv: Sequence[str]) -> str:
+    """A command with variables before it."""
+    variables = [f"{name}={value}" for name, value in env.items()]
+    return shlex.join(["env", *variables, *argv] if variables else argv)
 
 
 def _log(case: Case) -> str:
@@ -54,9 +99,9 @@ def _log(case: Case) -> str:
     return str(case.plain.finished.output) if case.plain is not None else ""
 
 
-def again(run: WorkerRun | None) -> str:
+def again(run: WorkerRun | None, case: Case) -> str:
     """The same request given to the worker again, with its report on the terminal."""
     if run is None:
         return ""
-    request = run.directory / "request.json"
-    return shlex.join([str(run.python), "-u", str(WORKER_MAIN), str(request), "/dev/stdout"])
+    argv = [str(run.python), "-u", str(WORKER_MAIN), str(run.directory / "request.json"), "/dev/stdout"]
+    return _in_environment(case.workload.env if case.workload else {}, argv)

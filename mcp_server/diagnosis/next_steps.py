@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from mcp_server.diagnosis.call_arguments import call_arguments, workload_arguments
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Hypothesis
-from mcp_server.model import (
-    Category,
-    CommandWorkload,
-    ExportedWorkload,
-    NextStep,
-    PackageWorkload,
-    ScriptWorkload,
-    Workload,
-    WorkloadBase,
-)
+from mcp_server.model import Category, NextStep
 
 # What shows most about a category that is not settled: tool, and why.
 TOOLS: dict[Category, tuple[str, str]] = {
@@ -37,16 +27,6 @@ TOOLS: dict[Category, tuple[str, str]] = {
     "out_of_memory": ("check_devices", "check free memory"),
 }
 
-# What these can look at; any other workload is repeated instead.
-TAKES: dict[str, tuple[type[WorkloadBase], ...]] = {
-    "check_devices": (PackageWorkload,),
-    "trace_launches": (PackageWorkload,),
-    "locate_fault": (PackageWorkload,),
-    "dump_kernel_io": (PackageWorkload, ExportedWorkload),
-}
-REPEAT = ("run_deterministic", "see whether and where repeats fail, with blocking launches and input checks")
-
-
 # Tools that take a script or a command as well as a package.
 ANY_WORKLOAD = frozenset({"run_deterministic", "diagnose"})
 
@@ -64,15 +44,6 @@ def next_steps(best: Hypothesis | None, case: Case) -> list[NextStep]:
     return [NextStep(why=why, tool=tool, arguments=arguments)]
 
 
-def call_arguments(case: Case) -> dict[str, Any]:
-    """The package and the saved inputs of the suspect call."""
-    if case.call is None or case.call.package is None or case.call.inputs is None:
-        return {}
-    imports = [str(name) for name in case.call.request.get("extra_imports", ())]
-    found = {"package": str(case.call.package), "inputs": str(case.call.inputs), "extra_imports": imports}
-    return {name: value for name, value in found.items() if value}
-
-
 def _from_log(best: Hypothesis | None) -> NextStep:
     what = f" and prove {best.category}" if best else ""
     return NextStep(
@@ -80,23 +51,3 @@ def _from_log(best: Hypothesis | None) -> NextStep:
         tool="diagnose",
         arguments={"script": "path/of/the/failing/program.py"},
     )
-
-
-def workload_arguments(workload: Workload) -> dict[str, Any]:
-    """The flat tool arguments that name this workload."""
-    found: dict[str, Any] = {}
-    if isinstance(workload, ScriptWorkload):
-        found = {"script": str(workload.script), "script_args": workload.args}
-    elif isinstance(workload, PackageWorkload):
-        found = {"package": str(workload.package), "inputs": _inputs(workload.inputs)}
-    elif isinstance(workload, ExportedWorkload):
-        found = {"exported": str(workload.exported), "inputs": _inputs(workload.inputs)}
-    elif isinstance(workload, CommandWorkload):
-        found = {"command": workload.argv}
-    return {name: value for name, value in found.items() if value}
-
-
-def _inputs(inputs: Any) -> Any:
-    if isinstance(inputs, list):
-        return [spec.model_dump(exclude_none=True) for spec in inputs]
-    return str(inputs) if inputs else None

@@ -46,12 +46,18 @@ class Choice:
 
 
 def choose(actions: Sequence[Action], case: Case, hypotheses: Sequence[Hypothesis]) -> list[Choice]:
-    """The best action, and those that can run beside it; empty when nothing is worth its time."""
-    choices = [
-        Choice(action, action.gain(case, hypotheses))
-        for action in actions
-        if action.name not in case.done and action.seconds < case.seconds_left
-    ]
+    """The best action, and those that can run beside it; empty when nothing is worth its time.
+
+    What is expected to take longer than the budget leaves is tried only when nothing else can be, and nothing
+    has run yet: then it is all that there is to learn from.
+    """
+    possible = [action for action in actions if action.name not in case.done]
+    affordable = [action for action in possible if action.seconds < case.seconds_left]
+    return _best(affordable, case, hypotheses) or ([] if case.runs else _best(possible, case, hypotheses))
+
+
+def _best(actions: Sequence[Action], case: Case, hypotheses: Sequence[Hypothesis]) -> list[Choice]:
+    choices = [Choice(action, action.gain(case, hypotheses)) for action in actions]
     best = sorted((c for c in choices if c.gain > 0), key=lambda c: c.worth, reverse=True)
     if not best or best[0].action.alone:
         return best[:1]

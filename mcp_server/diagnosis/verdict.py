@@ -34,6 +34,7 @@ def conclude(hypotheses: Sequence[Hypothesis], case: Case, context: Context) -> 
         ruled_out=_ruled_out(best, order, hypotheses, case),
         fix=best.fix,
         next_steps=next_steps(best, case),
+        decisions=case.decisions,
         cost=context.cost.cost(),
         artifacts=case.artifacts,
     )
@@ -68,9 +69,10 @@ def _without_fault(
         outcome=outcome,
         confidence="likely" if outcome == "no_fault" else "possible",
         summary=case.health_summary if outcome == "no_fault" else case.open_question,
-        evidence=[*case.health_evidence, *notes][:MAX_EVIDENCE],
+        evidence=[_with_command(e, case) for e in (*case.health_evidence, *notes)][:MAX_EVIDENCE],
         ruled_out=ruled_out(hypotheses, case)[:MAX_RULED_OUT],
         next_steps=next_steps(None, case),
+        decisions=case.decisions,
         cost=context.cost.cost(),
         artifacts=case.artifacts,
     )
@@ -86,7 +88,7 @@ def _evidence(best: Hypothesis, case: Case) -> list[Evidence]:
     found = list({e.fact: e for e in best.evidence}.values())
     result = case.counters.get(best.counter.key) if best.counter else None
     if result is not None:
-        repeat = again(result.run.worker) if result.run is not None else ""
+        repeat = again(result.run.worker, case) if result.run is not None else ""
         found.append(Evidence(step="counter_test", fact=result.what, command=repeat))
     return [_with_command(evidence, case) for evidence in found[:MAX_EVIDENCE]]
 

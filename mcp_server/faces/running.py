@@ -14,6 +14,7 @@ from mcp_server.faces.shorten import shorten
 from mcp_server.faces.tools import Progress, Result, ToolFace
 from mcp_server.operations.arguments import JobArguments, WaitArguments, WaitJobArguments
 from mcp_server.operations.declaration import CONTROLS, READS, Declaration, Operation, joined
+from mcp_server.operations.resumed import taken_up
 from mcp_server.operations.work import work_of
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ class Running:
 
         Until the caller has the handle, the job is the call's: cancelling the call stops it.
         """
-        job = self.manager.start(operation.name, work_of(operation, arguments))
+        arguments, again = taken_up(self.manager.store, arguments)
+        job = self.manager.start(operation.name, work_of(operation, arguments), again=again)
         try:
             return await self._watched(job.id, wait_s, progress)
         except anyio.get_cancelled_exc_class():
@@ -143,6 +145,11 @@ def _handle(state: JobState) -> Result:
     if state.state == "running":
         arguments = {"job_id": state.job_id, "wait_s": 30}
         handle["next_steps"] = [{"why": "the job still runs", "tool": "wait_job", "arguments": arguments}]
+    if state.state == "stopped" and state.kind == "diagnose":
+        why = "go on with the evidence that was gathered"
+        handle["next_steps"] = [{"why": why, "tool": "diagnose", "arguments": {"log": state.job_id}}]
     if state.problem:
         handle["problem"] = state.problem.model_dump(mode="json")
-    return handle
+    if state.result is None:
+        return handle
+    return shorten({**handle, "result": state.result}, full=_whole(state.job_id))

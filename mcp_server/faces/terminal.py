@@ -17,6 +17,7 @@ from mcp_server.jobs.manager import JobState, Manager
 from mcp_server.model import Record
 from mcp_server.operations.arguments import Arguments
 from mcp_server.operations.declaration import Operation
+from mcp_server.operations.resumed import taken_up
 from mcp_server.operations.work import open_store, work_of
 from mcp_server.render import write
 from mcp_server.render.text import plain
@@ -69,7 +70,8 @@ def _said(problem: ProblemError) -> str:
 async def _carry_out(operation: Operation, arguments: Arguments) -> tuple[JobState, Record | None]:
     kept: list[Record] = []
     async with Manager.open(open_store()) as manager:
-        job = manager.start(operation.name, work_of(operation, arguments, kept))
+        arguments, again = taken_up(manager.store, arguments)
+        job = manager.start(operation.name, work_of(operation, arguments, kept), again=again)
         with _progress() as show:
             while (state := await manager.wait(job.id, STEP_S)).state == "running":
                 show(state)

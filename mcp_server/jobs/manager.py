@@ -40,7 +40,8 @@ class Problem(Record):
 
 
 class JobState(Record):
-    """Where a job stands. `finished` has a result, `failed` and `stopped` have a problem.
+    """Where a job stands. `finished` has a result, `failed` and `stopped` have a problem; `stopped` may have
+    a result as well: what was known by then.
 
     A workload that fails is a finished job; `failed` means that the tool could not do its part.
     `wall_s` is seconds since the start, `progress` the last lines of it.
@@ -63,6 +64,7 @@ class Job:
         self.done = anyio.Event()
         self.scope = anyio.CancelScope()
         self.state: JobState | None = None
+        self._known: BaseModel | None = None
         self._started = time.monotonic()
         self._progress: deque[str] = deque(maxlen=PROGRESS_LINES)
 
@@ -80,8 +82,17 @@ class Job:
         if text:
             self._progress.append(text[:PROGRESS_WIDTH])
 
+    def knows(self, result: BaseModel) -> None:
+        """Leave what is known so far: the result of a job that is stopped."""
+        self._known = result
+
     def look(self) -> JobState:
         return self.state or self.state_as("running")
+
+    def stopped(self) -> JobState:
+        """The state of a job that did not come to its end."""
+        known = None if self._known is None else as_data(self._known)
+        return self.state_as("stopped", problem=Problem(what="the job was stopped"), result=known)
 
     def state_as(self, state: State, **what: Any) -> JobState:
         return JobState(
@@ -112,9 +123,13 @@ class Manager:
             yield cls(store, tasks)
             tasks.cancel_scope.cancel()
 
-    def start(self, kind: str, work: Work) -> Job:
-        """Begin `work` in the background. Raises ProblemError when no directory can be made for it."""
-        job = Job(self.store.create(kind))
+    def start(self, kind: str, work: Work, *, again: str = "") -> Job:
+        """Begin `work` in the background, in a new directory or in that of the ended job `again`.
+
+        Raises ProblemError when no directory can be made for it, and when that job is unknown or still runs.
+        """
+        job = Job(self.store.reopen(again) if again else self.store.create(kind))
+        (job.path / RESULT_FILE).unlink(missing_ok=True)
         self._jobs[job.id] = job
         self._tasks.start_soon(self._see_through, job, work)
         return job
@@ -153,7 +168,7 @@ class Manager:
             with job.scope:
                 job.state = await _outcome(job, work)
         finally:
-            job.state = job.state or job.state_as("stopped", problem=Problem(what="the job was stopped"))
+            job.state = job.state or job.stopped()
             self._put_away(job)
         await anyio.to_thread.run_sync(self._sweep)
 
@@ -196,11 +211,16 @@ class Manager:
 
 async def _outcome(job: Job, work: Work) -> JobState:
     try:
-        # As JSON has it, so that the answer now and the one from disk later are the same: NaN becomes null.
-        result = json.loads((await work(job)).model_dump_json())
+        result = as_data(await work(job))
     except Exception as error:
         return job.state_as("failed", problem=_problem(job, error))
     return job.state_as("finished", result=result)
+
+
+def as_data(result: BaseModel) -> dict[str, Any]:
+    """As JSON has it, so that the answer now and the one from disk later are the same: NaN becomes null."""
+    data: dict[str, Any] = json.loads(result.model_dump_json())
+    return data
 
 
 def _problem(job: Job, error: BaseException) -> Problem:

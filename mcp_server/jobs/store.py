@@ -9,7 +9,7 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -88,6 +88,17 @@ class Store:
             lock = try_lock(path / "running.lock")
             (path / "job.json").write_text(json.dumps({"kind": kind, "number": number}))
         return JobDirectory(job_id, path, kind, number, lock)
+
+    def reopen(self, job_id: str) -> JobDirectory:
+        """The folder of a job that has ended, locked as running again. Raises ProblemError as `find` does,
+        and for a job that still runs.
+        """
+        found = self.find(job_id)
+        with storing(self.jobs), self._exclusive():
+            lock = try_lock(found.path / "running.lock")
+        if lock is None:
+            raise ProblemError("the job still runs", value=job_id, next_call="wait for its end, or stop it")
+        return replace(found, lock=lock)
 
     def find(self, job_id: str) -> JobDirectory:
         """The folder of a job; raises ProblemError for what is no handle, unknown, or swept away."""

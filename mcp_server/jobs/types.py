@@ -35,7 +35,8 @@ class Finished:
 
     `returncode` is None when a signal or a limit ended the child; `signal` is a name such as `SIGSEGV`.
     `root` of a shell-style status (128 + n) is decoded into `signal` too. `output` may leave out a
-    counted middle part when the child printed more than the cap.
+    counted middle part when the child printed more than the cap. `reused` marks a child that ended in an
+    earlier turn of the job and was not run again.
     """
 
     ending: Ending
@@ -47,6 +48,7 @@ class Finished:
     stderr: Path
     dropped_bytes: int = 0
     note: str = ""
+    reused: bool = False
 
     @property
     def ok(self) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.store import Store
 from mcp_server.operations.declaration import Operation
+from mcp_server.operations.resumed import remember
 
 if TYPE_CHECKING:
     from mcp_server.jobs.manager import Job, Work
@@ -37,6 +38,7 @@ def work_of(operation: Operation, arguments: Any, keep: list[Record] | None = No
     """The operation as work for the manager; the result is also put into `keep`, as the record that it is."""
 
     async def work(job: Job) -> Record:
+        remember(job.path, operation.name, arguments)
         result = await operation.call(_context(job, arguments), arguments)
         if keep is not None:
             keep.append(result)
@@ -47,11 +49,14 @@ def work_of(operation: Operation, arguments: Any, keep: list[Record] | None = No
 
 def _context(job: Job, arguments: Any) -> Any:
     from mcp_server.steps.context import Context, default_python
+    from mcp_server.steps.kept import Kept
 
     python = getattr(arguments, "python", "")
     return Context(
         directory=job.path,
         python=Path(python).expanduser().absolute() if python else default_python(),
         progress=job.progress,
+        kept=Kept.read(job.path),
+        knows=job.knows,
         launcher=tuple(shlex.split(os.environ.get(LAUNCHER_VARIABLE, ""))),
     )

@@ -25,6 +25,7 @@ def verdict_lines(verdict: Verdict) -> Iterator[RenderableType]:
     if verdict.fix:
         yield from _fix(verdict.fix)
     yield from _next_steps(verdict)
+    yield from _decisions(verdict.decisions)
     yield from _closing(verdict)
 
 
@@ -87,6 +88,13 @@ def _next_steps(verdict: Verdict) -> Iterator[RenderableType]:
     for step in verdict.next_steps:
         yield indented(f"- {step.why}")
         yield indented(f"$ {command_line(step)}", "green", by=4)
+
+
+def _decisions(decisions: list[str]) -> Iterator[RenderableType]:
+    if decisions:
+        yield heading("Looked at, in this order")
+    for number, decision in enumerate(decisions, 1):
+        yield indented(f"{number}. {decision}", "dim")
 
 
 def _closing(verdict: Verdict) -> Iterator[RenderableType]:

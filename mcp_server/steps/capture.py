@@ -62,12 +62,11 @@ async def capture(
         gpus=gpus,
         unset=unset,
     )
-    context.cost.runs += 1
-    finished = await context.run_in(directory, command)
+    finished = await context.run_in(directory, command, runs=1)
     if finished.ending == "not_started":
         raise ProblemError(f"the program cannot be started: {finished.note}", value=list(argv))
     seen = read_capture(directory)
-    context.cost.compiles += len(seen.compiles)
+    context.cost.compiles += len(seen.compiles) if not finished.reused else 0
     fields = {name: getattr(seen, name) for name in Captured.model_fields}
     return Capture(**fields, finished=finished, directory=directory, notes=_notes(seen, argv))
 

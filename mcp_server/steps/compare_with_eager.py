@@ -136,7 +136,7 @@ async def _beside(
         timeout_s=workload.timeout_s,
         gpus=gpus_of(model.package.device_type, workload.device_index),
     )
-    context.cost.runs += len(done.all("calling"))
+    context.cost.runs += len(done.all("calling")) if not done.finished.reused else 0
     return done, notes
 
 

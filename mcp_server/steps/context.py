@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,7 +19,8 @@ from mcp_server.jobs.child import Child, Starter
 from mcp_server.jobs.run import run
 from mcp_server.jobs.store import SCHEME
 from mcp_server.jobs.types import Command, Finished
-from mcp_server.model import Artifact, Cost, WorkloadBase
+from mcp_server.model import Artifact, Cost, Record, WorkloadBase
+from mcp_server.steps.kept import Kept, keep, key_of
 from mcp_server.steps.launchers import launched, separate_ranks
 from mcp_server.steps.shared_import import SharedImport, shared_import
 
@@ -73,20 +75,30 @@ def _quiet(message: str) -> None:
     """Progress that nobody asked for."""
 
 
+def _nothing_lost(result: Record) -> None:
+    """What is known when nobody asks for less than the whole."""
+
+
 @dataclass
 class Context:
     """The surroundings of a step. `progress` is told one short line before each thing that takes time.
 
-    `launcher` is put before every child's argument list: `srun --gpus=1`, say.
+    `launcher` is put before every child's argument list: `srun --gpus=1`, say. `kept` are the steps of
+    earlier turns of the job, which are not run again. `knows` is told the result so far by what is stopped.
     """
 
     directory: Path
     python: Path
     progress: Callable[[str], None] = _quiet
     cost: Meter = field(default_factory=Meter)
+    kept: Kept = field(default_factory=Kept)
     children: int = 0
     launcher: tuple[str, ...] = ()
     imports: SharedImport | None = None
+    knows: Callable[[Record], None] = _nothing_lost
+
+    def __post_init__(self) -> None:
+        self.children = max(self.children, self.kept.last)
 
     @asynccontextmanager
     async def sharing_imports(self) -> AsyncIterator[None]:
@@ -98,18 +110,38 @@ class Context:
                 self.cost.wall_s += self.imports.seconds
                 self.imports = None
 
-    async def run(self, command: Command, name: str) -> Finished:
+    async def run(self, command: Command, name: str, *, runs: int = 0) -> Finished:
         """Run a child whose output goes into a new directory, named after `name`, below this one."""
-        return await self.run_in(self.fresh(name), command)
+        return await self.run_in(self.fresh(name), command, runs=runs)
 
-    async def run_in(self, directory: Path, command: Command, start: Starter = Child.start) -> Finished:
-        """Run a child in a directory that `fresh` made."""
+    async def run_in(
+        self,
+        directory: Path,
+        command: Command,
+        start: Callable[[], Awaitable[Starter]] | None = None,
+        *,
+        runs: int = 0,
+    ) -> Finished:
+        """Run a child in a directory that `fresh` made, or take the result that is kept of it.
+
+        `start` is asked how to start it; `runs` is how many runs of the workload that is.
+        """
+        key = key_of(command, directory)
+        kept = self.kept.take(key, command, directory)
+        if kept is not None:
+            return kept
         self.progress(directory.name.split("-", 1)[1])
+        finished = await self._carry_out(directory, command, await start() if start else Child.start)
+        keep(key, directory, finished)
+        self.cost.runs += runs
+        self.cost.wall_s += finished.wall_s
+        return finished
+
+    async def _carry_out(self, directory: Path, command: Command, start: Starter) -> Finished:
         argv = launched(self.launcher, command.argv, directory)
         env = {**command.env, **({"AOTI_DEBUG_LAUNCHED": "1"} if self.launcher else {})}
         finished = await run(replace(command, argv=argv, env=env), directory, start=start)
         separate_ranks(finished.output, self.launcher)
-        self.cost.wall_s += finished.wall_s
         return finished
 
     def fresh(self, name: str) -> Path:
@@ -152,20 +184,16 @@ class Context:
             gpus=gpus,
             unset=tuple(unset),
         )
-        self._count(operation)
         shared = self.imports if not prefix and not self.launcher else None
-        start = await shared.starter(operation, command) if shared is not None else Child.start
-        finished = await self.run_in(directory, command, start)
+        start = partial(shared.starter, operation, command) if shared is not None else None
+        finished = await self.run_in(directory, command, start, runs=operation in RUNNING)
         if shared is not None and shared.lost(finished):
             (directory / "report.jsonl").unlink(missing_ok=True)
             finished = await self.run_in(directory, command)
+        self.cost.compiles += operation in COMPILING and not finished.reused
         done = WorkerRun(finished, read_events(directory / "report.jsonl"), directory, interpreter)
         _raise_refusal(done)
         return done
-
-    def _count(self, operation: str) -> None:
-        self.cost.runs += operation in RUNNING
-        self.cost.compiles += operation in COMPILING
 
     def artifact(self, path: Path, what: str) -> Artifact:
         """`path` as an artifact of this job; raises `ProblemError` when it is not there."""

@@ -139,8 +139,7 @@ class ProgramTarget:
             timeout_s=self.workload.timeout_s,
             unset=tuple(unset),
         )
-        context.cost.runs += 1
-        finished = await context.run_in(directory, command)
+        finished = await context.run_in(directory, command, runs=1)
         done = WorkerRun(finished, (), directory, context.python_for(self.workload))
         return FaultRun(done, Evidence())
 

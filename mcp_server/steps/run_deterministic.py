@@ -199,8 +199,7 @@ async def _run(
         timeout_s=workload.timeout_s,
         gpus=gpus,
     )
-    context.cost.runs += 1
-    return _seen(context, number, await context.run(command, f"repeat-{number + 1}"), None)
+    return _seen(context, number, await context.run(command, f"repeat-{number + 1}", runs=1), None)
 
 
 def _seen(context: Context, number: int, finished: Finished, done: WorkerRun | None) -> RepeatedRun:

@@ -17,6 +17,7 @@ from mcp_server.diagnosis.planner import Action, choose, perform
 from mcp_server.errors import ProblemError
 from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload, Workload
 from mcp_server.steps.context import Context
+from tests.diagnosis.support import run
 
 
 @dataclass
@@ -71,8 +72,15 @@ def test_what_must_be_alone_is_alone(first: bool) -> None:
 def test_nothing_is_chosen_without_gain_or_time() -> None:
     """An action that would tell nothing, or takes longer than what is left, is not started."""
     assert chosen(Look("useless", worth=0)) == []
-    assert chosen(Look("long", seconds=20), case=Case(None, budget_s=10)) == []
-    assert chosen(Look("short", seconds=5), case=Case(None, budget_s=10)) == ["short"]
+    case = Case(None, budget_s=10)
+    assert chosen(Look("long", seconds=20), Look("short", seconds=5), case=case) == ["short"]
+    case.runs["plain"] = run("plain")
+    assert chosen(Look("long", seconds=20), case=case) == []
+
+
+def test_something_is_tried_with_any_budget() -> None:
+    """While nothing has run, what may take too long is tried all the same: the budget ends it."""
+    assert chosen(Look("long", seconds=20), case=Case(None, budget_s=10)) == ["long"]
 
 
 def test_what_was_done_is_not_repeated() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from mcp_server.diagnosis.actions.runs import STACKS, see
 from mcp_server.diagnosis.case import CallSpec, Case
 from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.limits import limit_of
 from mcp_server.errors import ProblemError
 from mcp_server.evidence.captured import CapturedCall
 from mcp_server.model import CommandWorkload, ScriptWorkload
@@ -16,6 +17,8 @@ from mcp_server.steps.capture import Capture, capture
 from mcp_server.steps.context import Context
 from mcp_server.steps.leases import gpus_of
 from mcp_server.steps.replay_plan import failing_phase, plan_replay
+
+CAPTURE_SHARE = 0.6  # of the budget: the rest is for the call that was captured
 
 
 class CaptureProgram:
@@ -30,15 +33,16 @@ class CaptureProgram:
 
     async def act(self, case: Case, context: Context) -> None:
         assert isinstance(case.workload, ScriptWorkload | CommandWorkload)
-        limit = min(case.workload.timeout_s, max(case.seconds_left * 0.6, 20))
-        workload = case.workload.model_copy(update={"timeout_s": limit})
+        limit = limit_of(case, share=CAPTURE_SHARE)
+        workload = case.workload.model_copy(update={"timeout_s": limit.seconds})
         seen = await capture(
             context,
             workload,
-            env={**_provenance(case.workload.env), STACKS: str(limit * 0.85)},
+            env={**_provenance(case.workload.env), STACKS: str(limit.seconds * 0.85)},
             gpus=gpus_of(None),
             cap_bytes=_cap(context),
         )
+        limit.check(seen.finished, "the program")
         case.capture = seen
         case.runs["script"] = see("script", seen.finished)
         case.notes += seen.notes

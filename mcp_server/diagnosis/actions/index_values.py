@@ -33,7 +33,6 @@ class LookAtIndices:
         parts = parts_to_see(case)
         asked = case.call.inputs if case.call.inputs is not None else case.call.request.get("inputs")
         request = {"inputs": asked, "parts": [part.request() for part in parts]}
-        python = case.workload.python if case.workload else None
-        done = await context.worker("index_values", request, name="index-values", python=python)
+        done = await context.worker("index_values", request, name="index-values", **case.surroundings)
         for event in done.all("index_values"):
             case.index_values[IndexPart(**event["part"])] = event

@@ -27,12 +27,11 @@ class CompareInputs:
 
     async def act(self, case: Case, context: Context) -> None:
         assert case.package is not None and case.call is not None
-        workload = case.workload
         done = await context.worker(
             "describe_inputs",
             {"inputs": _asked(case)},
             name="describe-inputs",
-            python=workload.python if workload else None,
+            **case.surroundings,
         )
         told = done.last("inputs")
         if told is None:

@@ -24,7 +24,6 @@ class Interpret:
 
     async def act(self, case: Case, context: Context) -> None:
         assert case.call is not None
-        workload = case.workload
         updated = any(step["do"] == "constants" for step in case.call.request.get("steps", ()))
         with_package = {} if updated else _package(case.call.request)
         case.interpreted = await context.worker(
@@ -35,9 +34,7 @@ class Interpret:
                 "extra_imports": case.call.request.get("extra_imports", []),
                 **with_package,
             },
-            env=workload.env if workload else {},
-            python=workload.python if workload else None,
-            cwd=workload.cwd if workload else None,
+            **case.surroundings,
             timeout_s=max(10.0, min(case.seconds_left, 120)),
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 from mcp_server.diagnosis.case import Case, RunSeen
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.index_parts import suspects
+from mcp_server.diagnosis.limits import limit_of
 from mcp_server.jobs.types import Finished
 from mcp_server.steps.context import Context, WorkerRun
 from mcp_server.steps.leases import gpus_of
@@ -32,17 +33,18 @@ async def run_call(
     """Make the case's call once in the worker; the result is also kept in `case.runs[label]`."""
     assert case.call is not None
     workload = case.workload
-    limit = _limit(case)
+    limit = limit_of(case)
     done = await context.worker(
         case.call.operation,
         {**case.call.request, **(extra or {})},
         name=label,
-        env={STACKS: str(limit * 0.85), **(workload.env if workload else {}), **(env or {})},
-        timeout_s=limit,
+        env={STACKS: str(limit.seconds * 0.85), **(workload.env if workload else {}), **(env or {})},
+        timeout_s=limit.seconds,
         python=workload.python if workload else None,
         cwd=workload.cwd if workload else None,
         gpus=gpus_of(case.device, int(case.call.request.get("device_index", -1))),
     )
+    limit.check(done.finished, "the call")
     seen = see(label, done.finished, done)
     if record:
         case.runs[label] = seen
@@ -54,16 +56,6 @@ STACKS = "AOTI_DEBUG_STACKS_AFTER"
 
 # Two OpenMP threads that fail at once print `terminate called recursively` and lose the assertion.
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-
-HANGING_S = 45.0  # for a call that did not end in the program either
-
-
-def _limit(case: Case) -> float:
-    """Seconds for one run: the workload's own, what the budget leaves, little for a known hang."""
-    asked = case.workload.timeout_s if case.workload else 300
-    script = case.runs.get("script")
-    hangs = script is not None and script.failure == "timeout"
-    return min(asked, max(case.seconds_left, 10), HANGING_S if hangs else asked)
 
 
 class PlainRun:

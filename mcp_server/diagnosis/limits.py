@@ -1,0 +1,37 @@
+"""How long one run may take, and when a run that was cut short says nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.errors import ProblemError
+from mcp_server.jobs.types import Finished
+
+HANGING_S = 45.0  # long enough to call it a hang, for a call that has not ended in the program either
+SHORTEST_S = 1.0
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Seconds for one run. `cut` marks a limit that the budget made too short to show a hang."""
+
+    seconds: float
+    cut: bool
+
+    def check(self, finished: Finished, what: str) -> None:
+        """Raise ProblemError for a run that only the budget ended: it is evidence of nothing."""
+        if self.cut and finished.ending == "timeout":
+            raise ProblemError(
+                f"{what} did not end within the {self.seconds:.0f} s that the budget left for it"
+            )
+
+
+def limit_of(case: Case, *, share: float = 1.0) -> Limit:
+    """The workload's own limit, a `share` of what the budget leaves, little for a known hang."""
+    asked = case.workload.timeout_s if case.workload else HANGING_S
+    script = case.runs.get("script")
+    if script is not None and script.failure == "timeout":
+        asked = min(asked, HANGING_S)
+    left = max(case.seconds_left * share, SHORTEST_S)
+    return Limit(min(asked, left), cut=left < min(asked, HANGING_S))

@@ -1,0 +1,99 @@
+"""A diagnosis keeps to its budget, can be stopped at any time, and goes on where it was."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_server.diagnose import diagnose
+from mcp_server.jobs.supervisor import children_of
+from mcp_server.model import PackageWorkload, Record, ScriptWorkload, Verdict, Workload
+from mcp_server.steps.context import Context
+from mcp_server.steps.kept import Kept
+from tests.conftest import ZooPackage
+
+pytestmark = pytest.mark.slow
+
+
+def context_of(job: Path, **more: object) -> Context:
+    """A turn of the job in that directory, with what earlier turns kept."""
+    job.mkdir(exist_ok=True)
+    return Context(directory=job, python=Path(sys.executable), kept=Kept.read(job), **more)  # type: ignore[arg-type]
+
+
+def bad_index(zoo: ZooPackage) -> PackageWorkload:
+    package = zoo("ranker")
+    return PackageWorkload(package=package, inputs=package.with_name("ranker.bad-index.pt"))
+
+
+def diagnosed(context: Context, workload: Workload, budget_s: float = 120) -> Verdict:
+    async def work() -> Verdict:
+        return await diagnose(context, workload, budget_s=budget_s)
+
+    return anyio.run(work)
+
+
+def stopped_at(step: str, context: Context, workload: Workload) -> Verdict:
+    """What a diagnosis knows that is cancelled when `step` begins."""
+    known: list[Record] = []
+
+    async def work() -> None:
+        with anyio.CancelScope() as scope:
+            context.progress = lambda line: scope.cancel() if line == step else None
+            context.knows = known.append
+            await diagnose(context, workload)
+
+    anyio.run(work)
+    (verdict,) = known
+    assert isinstance(verdict, Verdict)
+    return verdict
+
+
+@pytest.mark.parametrize("budget_s", [5, 20])
+def test_the_budget_holds(tmp_path: Path, budget_s: float) -> None:
+    """A program that takes longer is ended in time; that it was is said, and nobody is accused of hanging."""
+    script = tmp_path / "slow.py"
+    script.write_text("import time\ntime.sleep(600)\n")
+    began = time.monotonic()
+    found = diagnosed(context_of(tmp_path / "job"), ScriptWorkload(script=script, cwd=tmp_path), budget_s)
+    assert time.monotonic() - began < budget_s + 0.2
+    assert (found.outcome, found.category) == ("inconclusive", None)
+    told = [*found.decisions, *(e.fact for e in found.evidence)]
+    assert any("budget" in line for line in told), told
+    assert children_of(os.getpid()) == []
+
+
+def test_a_stopped_diagnosis_says_what_it_knows(zoo: ZooPackage, tmp_path: Path) -> None:
+    """The failure was seen, its cause was not: no more than that is claimed, and where it stopped is told."""
+    found = stopped_at("index-values", context_of(tmp_path / "job"), bad_index(zoo))
+    assert found.confidence != "proven" and found.cost.runs == 1
+    assert found.decisions[-1] == "stopped during look_at_indices"
+
+
+def test_going_on_gathers_nothing_twice(zoo: ZooPackage, tmp_path: Path) -> None:
+    """After a stop the verdict is the same as without one, and the run that was made is not repeated."""
+    job = tmp_path / "job"
+    stopped_at("index-values", context_of(job), bad_index(zoo))
+    found = diagnosed(context_of(job), bad_index(zoo))
+    assert (found.category, found.confidence) == ("index_out_of_bounds", "proven")
+    assert found.cost.runs == 0 and any("index-values" in path.name for path in job.iterdir())
+    again = diagnosed(context_of(job), bad_index(zoo))
+    assert (again.cost.runs, again.cost.wall_s) == (0, 0)
+    assert again.evidence and [e.fact for e in again.evidence] == [e.fact for e in found.evidence]
+
+
+def test_other_inputs_are_other_evidence(zoo: ZooPackage, tmp_path: Path) -> None:
+    """The same path with another content is asked anew: what was seen before says nothing of it."""
+    inputs = tmp_path / "batch.pt"
+    package = zoo("ranker")
+    workload = PackageWorkload(package=package, inputs=inputs)
+    inputs.write_bytes(package.with_name("ranker.bad-index.pt").read_bytes())
+    assert diagnosed(context_of(tmp_path / "job"), workload).outcome == "fault"
+    inputs.write_bytes(package.with_name("ranker.inputs.pt").read_bytes())
+    found = diagnosed(context_of(tmp_path / "job"), workload)
+    assert (found.outcome, found.cost.runs > 0) == ("no_fault", True)
