@@ -87,7 +87,7 @@ def _exception_family(exception: PythonException) -> str:
     if inner.user:
         checks = _OWN_CHECK.match(inner.code) is not None or exception.type.endswith("AssertionError")
         return "own_check" if checks else "script_exception"
-    if _COMPILE_FILE.search(inner.file) and any(_is_compile_call(frame) for frame in exception.frames):
+    if any(_is_compile_call(frame) for frame in exception.frames):
         return "compiler_exception"
     return "python_exception"
 
@@ -97,7 +97,8 @@ def _is_package_call(frame: Frame) -> bool:
 
 
 def _is_compile_call(frame: Frame) -> bool:
-    return "compile" in frame.function or "export" in frame.function or "lower" in frame.function
+    named = any(word in frame.function for word in ("compile", "export", "lower"))
+    return named and _COMPILE_FILE.search(frame.file) is not None
 
 
 def sanitizer_errors(report: SanitizerReport, line: int) -> list[ErrorFact]:
