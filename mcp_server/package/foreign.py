@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
@@ -11,6 +12,23 @@ _ZIP_MAGIC = b"PK"
 _PICKLE_PROTOCOLS = tuple(b"\x80" + bytes([n]) for n in range(2, 6))
 _LEGACY_TORCH_MAGIC = bytes.fromhex("6cfc9c46f9206aa850")
 _ELF_MAGIC = b"\x7fELF"
+_STARTS = (
+    (b"version https://git-lfs", "a Git LFS pointer, not the file: run `git lfs pull`"),
+    (b"\x1f\x8b", "a gzip file"),
+    (b"GGUF", "a GGUF model file"),
+    (b"\x89HDF", "an HDF5 file"),
+    (b"<", "a web page or XML, perhaps the error page of a download"),
+    (b"\x08", "a protocol buffer, perhaps an ONNX model"),
+)
+"""First bytes of files that are mistaken for a package, and what they are."""
+_SAFETENSORS = re.compile(rb".{7}\0\{\"", re.S)
+_ZIPS = (
+    (re.compile(r"[^/]+\.dist-info/"), "a Python wheel"),
+    (re.compile(r"[^/]+\.npy$"), "a NumPy archive (.npz)"),
+    (re.compile(r"MAR-INF/"), "a TorchServe archive (.mar)"),
+    (re.compile(r"META-INF/MANIFEST\.MF$"), "a Java archive"),
+)
+"""Members by which other zip archives are known."""
 _COMPILE = "aoti-debug compile, or torch._inductor.aoti_compile_and_package(exported_program)"
 
 
@@ -29,13 +47,21 @@ def check_is_zip(path: Path) -> None:
             f"{path} is a shared library with no wrapper.cpp beside it",
             next_call=f"give the .pt2 of {_COMPILE}",
         )
-    raise PackageError(
-        "not_a_zip", f"{path} is not a .pt2: it does not start like a zip archive", value=head[:8]
-    )
+    raise PackageError("not_a_zip", f"{path} is not a .pt2: {_told_by(head)}", value=head[:8])
+
+
+def _told_by(head: bytes) -> str:
+    """What a file is by its first bytes, as far as they tell."""
+    if _SAFETENSORS.match(head):
+        return "it is a safetensors file"
+    found = next((what for start, what in _STARTS if head.startswith(start)), None)
+    return f"it is {found}" if found else "it does not start like a zip archive"
 
 
 def _head(path: Path) -> bytes:
     try:
+        if path.exists() and not path.is_file():
+            raise PackageError("unreadable_file", f"{path} is no regular file (a pipe or a device)")
         with path.open("rb") as file:
             return file.read(64)
     except FileNotFoundError as error:
@@ -82,6 +108,13 @@ def no_model(path: Path, names: Iterable[str]) -> PackageError:
             f"{path} holds a shared library outside data/aotinductor/: a layout from before torch 2.6",
             next_call=f"compile it again with the torch that loads it: {_COMPILE}",
         )
+    for pattern, what in _ZIPS:
+        if any(pattern.match(name) for name in names):
+            return PackageError(
+                "other_zip",
+                f"{path} is {what}, not an AOTInductor package",
+                next_call=f"give the .pt2 of {_COMPILE}",
+            )
     return PackageError(
         "no_model",
         f"{path} holds no AOTInductor model (no data/aotinductor/<model>/ in it)",

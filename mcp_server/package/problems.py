@@ -21,7 +21,7 @@ Slug = Literal[
     "torchscript_file",
     "torch_save_file",
     "pickle_file",
-    "wheel_or_other_zip",
+    "other_zip",
     "shared_library_without_wrapper",
     "outdated_layout",
     "no_model",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 
@@ -55,6 +56,50 @@ def test_archives_by_their_members(tmp_path: Path) -> None:
     assert refusal(write(tmp_path / "ts.pt2", script)).slug == "torchscript_file"
     assert refusal(write(tmp_path / "old.pt2", {"m/abc.so": b"", "m/abc.cpp": b""})).slug == "outdated_layout"
     assert refusal(write(tmp_path / "zip.pt2", {"readme.txt": b""})).slug == "no_model"
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\n", "Git LFS pointer"),
+        (b"<!DOCTYPE html><html>404</html>", "web page"),
+        (b"\x08\x08\x12\x07pytorch", "ONNX"),
+        (b"\x1f\x8b\x08\x00", "gzip"),
+        (b"GGUF\x03\0\0\0", "GGUF"),
+        ((60).to_bytes(8, "little") + b'{"weight":{}}', "safetensors"),
+    ],
+)
+def test_files_by_their_first_bytes(tmp_path: Path, start: bytes, said: str) -> None:
+    """What is mistaken for a package by its name is called what it is."""
+    (tmp_path / "model.pt2").write_bytes(start)
+    error = refusal(tmp_path / "model.pt2")
+    assert error.slug == "not_a_zip" and said in error.what
+
+
+@pytest.mark.parametrize(
+    ("member", "said"),
+    [
+        ("torch-2.13.0.dist-info/METADATA", "Python wheel"),
+        ("arr_0.npy", "NumPy"),
+        ("MAR-INF/MANIFEST.json", "TorchServe"),
+        ("META-INF/MANIFEST.MF", "Java"),
+    ],
+)
+def test_other_zips(tmp_path: Path, member: str, said: str) -> None:
+    """Zip archives of other kinds are called what they are."""
+    error = refusal(write(tmp_path / "model.pt2", {member: b""}))
+    assert error.slug == "other_zip" and said in error.what
+
+
+def test_pipes_and_devices_are_not_opened(tmp_path: Path) -> None:
+    """Opening a pipe would wait for its writer, alone or among the files of a directory."""
+    os.mkfifo(tmp_path / "pipe.pt2")
+    assert refusal(tmp_path / "pipe.pt2").slug == "unreadable_file"
+    assert refusal(Path("/dev/zero")).slug == "unreadable_file"
+    model = tmp_path / "unpacked" / "data" / "aotinductor" / "model"
+    model.mkdir(parents=True)
+    os.mkfifo(model / "a.wrapper.cpp")
+    assert refusal(tmp_path / "unpacked").slug == "no_model"
 
 
 def test_a_cut_archive(zoo: ZooPackage, tmp_path: Path) -> None:
