@@ -1,19 +1,24 @@
 """What a rebuild with probes costs, against a compile of the same model in the same run.
 
-`python -m benchmarks.instrument [NAME]` prints seconds of the cold rebuild, of one from the cache, and of
-`aoti_compile_and_package`; microseconds that the journal and a Python subscriber add for each tensor
-argument; and the rebuild of a wrapper of 1,000 launches.
+`python -m benchmarks.instrument [--packages DIRECTORY] [NAME]` prints wall and processor seconds of the cold
+rebuild, of one from the cache, and of `aoti_compile_and_package`; microseconds that the journal and a Python
+subscriber add for each tensor argument; and the rebuild of a wrapper of 1,000 launches. Processor seconds
+hardly change with what else the machine does. DIRECTORY holds packages of `tests.zoo.build`, for CUDA say.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -29,15 +34,31 @@ from tests.conftest import ROOT, build
 LAUNCHES = 1000
 
 
-def rebuild(package: Path, directory: Path, cache: Cache) -> tuple[Instrumented, float]:
-    start = time.perf_counter()
+@dataclass(frozen=True)
+class Spent:
+    """Seconds of the clock, and of processors in children."""
+
+    wall: float
+    processor: float
+
+    def __str__(self) -> str:
+        return f"{self.wall:8.2f} s, {self.processor:.1f} s of processor time"
+
+
+def children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def rebuild(package: Path, directory: Path, cache: Cache) -> tuple[Instrumented, Spent]:
+    start, before = time.perf_counter(), children_s()
     context = Context(Path(tempfile.mkdtemp(dir=directory)), Path(sys.executable))
     done = anyio.run(lambda: instrument(package, Options(), context, cache=cache))
-    return done, time.perf_counter() - start
+    return done, Spent(time.perf_counter() - start, children_s() - before)
 
 
-def compile_again(name: str, directory: Path) -> float:
-    """Seconds that `aoti_compile_and_package` takes with empty caches, torch's import left out."""
+def compile_again(package: Path, directory: Path) -> Spent:
+    """What `aoti_compile_and_package` takes with empty caches; the clock leaves torch's import out."""
     code = (
         "import sys, time, torch, tests.zoo.models\n"
         "exported = torch.export.load(sys.argv[1])\n"
@@ -45,11 +66,17 @@ def compile_again(name: str, directory: Path) -> float:
         "torch._inductor.aoti_compile_and_package(exported, package_path=sys.argv[2])\n"
         "print('seconds', time.perf_counter() - start)\n"
     )
-    exported = build(name).with_name(f"{name}.exported.pt2")
-    env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(directory / "cold"), "PYTHONPATH": str(ROOT)}
+    exported = package.with_name(f"{package.stem}.exported.pt2")
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    caches = {
+        "TORCHINDUCTOR_CACHE_DIR": str(directory / "cold"),
+        "TRITON_CACHE_DIR": str(directory / "triton"),
+    }
+    env = {**os.environ, **caches, "TORCHINDUCTOR_VEC_ISA_OK": "1", "PYTHONPATH": path}
+    before = children_s()
     argv = [sys.executable, "-W", "ignore", "-c", code, str(exported), str(directory / "again.pt2")]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
-    return float(done.stdout.split("seconds")[-1])
+    return Spent(float(done.stdout.split("seconds")[-1]), children_s() - before)
 
 
 def overhead(original: Path, rebuilt: Path, directory: Path, journal: bool) -> dict[str, float]:
@@ -78,45 +105,60 @@ def enlarge(package: Path, target: Path) -> Path:
     return target
 
 
-def cold_again(package: Path, directory: Path, cache: Cache, rebuilt: Instrumented) -> tuple[Path, float]:
+def cold_again(package: Path, directory: Path, cache: Cache, rebuilt: Instrumented) -> tuple[Path, Spent]:
     """Rebuild when only the support objects are cached; the earlier result is kept for measuring."""
     kept = directory / "kept"
     rebuilt.package.parent.rename(kept)
-    _, seconds = rebuild(package, directory, cache)
-    return kept / rebuilt.package.name, seconds
+    _, spent = rebuild(package, directory, cache)
+    return kept / rebuilt.package.name, spent
 
 
-def measure(name: str, directory: Path) -> list[tuple[str, float, str]]:
-    """Rows of the table: what, how much, in which unit and against which limit."""
-    package, cache = build(name), Cache(directory / "cache")
+def measure(package: Path, directory: Path) -> Iterator[tuple[str, str]]:
+    """Rows of the table: what, and how much against which limit."""
+    cache = Cache(directory / "cache")
     rebuilt, first = rebuild(package, directory, cache)
+    yield "rebuild, empty cache", f"{first} (limit 5 on 2 cores, 8 for CUDA)"
     _, cached = rebuild(package, directory, cache)
+    yield "rebuild, cached", f"{cached} (limit 0.2)"
     kept, cold = cold_again(package, directory, cache, rebuilt)
-    compiled = compile_again(name, directory)
+    yield "rebuild, cold, runtime compiled", str(cold)
+    yield from measure_calls(package, kept, directory)
+    compiled = compile_again(package, directory)
+    yield (
+        "aoti_compile_and_package",
+        f"{compiled}: {compiled.wall / first.wall:.1f} times the first rebuild (limit 3)",
+    )
     _, large = rebuild(enlarge(package, directory / "large.pt2"), directory, cache)
+    yield f"rebuild of {LAUNCHES} launches", f"{large} (limit 15)"
+
+
+def measure_calls(package: Path, kept: Path, directory: Path) -> Iterator[tuple[str, str]]:
+    """What probes add to a call, by tensor argument."""
     quiet = overhead(package, kept, directory, journal=False)
     loud = overhead(package, kept, directory, journal=True)
     arguments = quiet["tensors"] / 2  # each is seen before and after
     micro = 1e6 / arguments
-    return [
-        ("rebuild, first of this compiler", first, "s"),
-        ("rebuild, cold", cold, "s (limit 5)"),
-        ("rebuild, cached", cached, "s (limit 0.2)"),
-        ("aoti_compile_and_package", compiled, f"s = {compiled / cold:.1f} times the rebuild (limit 3)"),
-        (f"rebuild of {LAUNCHES} launches", large, "s (limit 15)"),
-        ("probes that nobody uses", (quiet["probed"] - quiet["plain"]) * micro, "us an argument"),
-        ("journal", (loud["probed"] - quiet["plain"]) * micro, "us an argument (limit 5)"),
-        ("subscriber", (quiet["subscribed"] - quiet["probed"]) * micro / 2, "us a tensor (limit 15)"),
-    ]
+    unused, journal = quiet["probed"] - quiet["plain"], loud["probed"] - quiet["plain"]
+    yield "a call without probes", f"{quiet['plain'] * 1e6:8.2f} us, {arguments:.0f} tensor arguments"
+    yield "probes that nobody uses", f"{unused * micro:8.2f} us an argument"
+    yield "journal", f"{journal * micro:8.2f} us an argument (limit 5)"
+    subscriber = (quiet["subscribed"] - quiet["probed"]) * micro / 2
+    yield "subscriber", f"{subscriber:8.2f} us a tensor (limit 15)"
 
 
-def main(name: str) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", nargs="?", default="ranker")
+    parser.add_argument("--packages", type=Path)
+    asked = parser.parse_args()
+    package = asked.packages / f"{asked.name}.pt2" if asked.packages else build(asked.name)
     with tempfile.TemporaryDirectory() as directory:
-        rows = measure(name, Path(directory))
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    for what, value, unit in rows:
-        print(f"{what:32} {value:8.2f} {unit}")
+        for what, how_much in measure(package.resolve(), Path(directory)):
+            print(
+                f"{what:32} {how_much}   [load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores]",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "ranker")
+    main()
