@@ -23,6 +23,9 @@ LAUNCHER = "tools/aoti_debug.py"
 REPOSITORY = "https://github.com/aoti-debug/aoti-debug"
 REGISTRY_NAME = "io.github.aoti-debug/aoti-debug"
 
+GEMINI_CALL_MS = 600_000
+"""Gemini CLI's own limit of one call."""
+
 Manifest = dict[str, Any]
 
 
@@ -72,8 +75,10 @@ def agent_servers() -> Manifest:
 
 
 def gemini_extension(facts: Mapping[str, Any]) -> Manifest:
+    """With a time limit: `gemini mcp list` gives a server 5 s else, and a first start loads packages."""
     common = {key: value for key, value in _common(facts).items() if key != "license"}
-    return {**common, **servers("${extensionPath}"), "contextFileName": "SKILL.md"}
+    entry = {**servers("${extensionPath}")["mcpServers"][NAME], "timeout": GEMINI_CALL_MS}
+    return {**common, "mcpServers": {NAME: entry}, "contextFileName": "SKILL.md"}
 
 
 def registry_server(facts: Mapping[str, Any]) -> Manifest:
