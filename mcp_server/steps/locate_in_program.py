@@ -67,6 +67,8 @@ async def locate_in_program(
 def captured_call(seen: Capture, workload: Program) -> tuple[PackageWorkload | None, str]:
     """The failing or suspect call as a package workload, or None and why it cannot be one."""
     phase = failing_phase(seen)
+    if in_graph(seen) and seen.failing is None and not seen.finished.ok:
+        return None, "the program replays CUDA graphs, which are no calls, and failed outside of one"
     if not isinstance(phase, CapturedCall):
         return None, "the program failed outside of a call"
     try:

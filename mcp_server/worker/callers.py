@@ -5,25 +5,48 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, Optional
 
 import torch
+
+from .report import Encoded
+from .told import MOST, Texts
 
 OURS = os.path.dirname(os.path.abspath(__file__))
 TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 FRAMES = 8
 
 
-def frames() -> list[dict[str, Any]]:
-    """File, line, function and source text of the user's frames, innermost first; torch's are left out."""
-    found: list[dict[str, Any]] = []
-    frame = sys._getframe(1)
-    while frame is not None and len(found) < FRAMES:
-        name = frame.f_code.co_filename
-        if not name.startswith((OURS, TORCH)) and not name.startswith("<frozen"):
-            code = linecache.getline(name, frame.f_lineno).strip()[:200]
-            found.append(
-                {"file": name, "line": frame.f_lineno, "function": frame.f_code.co_name, "code": code}
-            )
-        frame = frame.f_back  # type: ignore[assignment]
+_texts = Texts()
+_ours: dict[CodeType, bool] = {}
+
+
+def frames() -> Encoded:
+    """File, line, function and source text of the user's frames, innermost first; torch's are left out.
+
+    As JSON text, which is made once for each chain of lines: reading source lines is what takes time.
+    """
+    chain: list[tuple[CodeType, int]] = []
+    frame: Optional[FrameType] = sys._getframe(1)
+    while frame is not None and len(chain) < FRAMES:
+        if not _is_ours(frame.f_code):
+            chain.append((frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return _texts.get(tuple(chain), lambda: [_told(*each) for each in chain])
+
+
+def _is_ours(code: CodeType) -> bool:
+    """Whether the code is of the hook, of torch, or of the import system."""
+    found = _ours.get(code)
+    if found is None:
+        if len(_ours) >= MOST:
+            _ours.clear()
+        name = code.co_filename
+        found = _ours[code] = name.startswith((OURS, TORCH, "<frozen"))
     return found
+
+
+def _told(code: CodeType, line: int) -> dict[str, Any]:
+    text = linecache.getline(code.co_filename, line).strip()[:200]
+    return {"file": code.co_filename, "line": line, "function": code.co_name, "code": text}

@@ -14,7 +14,7 @@ from .tensors import layout, leaves, outputs
 
 def synchronize() -> None:
     """Wait for the device, so that a fault belongs to this call and not to the next one."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 

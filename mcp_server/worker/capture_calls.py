@@ -18,8 +18,9 @@ from .capture_streams import Snapshot, Streams
 from .failures import TEXT_LIMIT
 from .journal import Journal
 from .layout import CALL_FORMAT, TooLarge, pack, pack_leaves, sharing
+from .report import Encoded, encode
 from .storehouse import Storehouse
-from .tensors import layout, nonfinite
+from .told import Output, tell_all, tell_layout, tell_output
 
 # Parameters of the loaders' constructors in torch 2.8-2.15; the binding itself tells no names.
 LOADER_OPTIONS = (
@@ -120,7 +121,7 @@ class Calls:
                 file=path,
                 notice=notice,
                 compiled=_names(loader),
-                constants={str(name): _output(value) for name, value in constants.items()},
+                constants=_told(constants),
                 frames=frames(),
             )
             if how == "load_constants" and _user_managed(args, kwargs):
@@ -159,7 +160,7 @@ class Calls:
             load=load,
             thread=threading.get_ident(),
             thread_name=threading.current_thread().name,
-            leaves=[layout(leaf) for leaf in flat],
+            leaves=tell_all([tell_layout(leaf) for leaf in flat]),
             sharing=sharing(flat),
             moved=self._moved(loader),
             file=path,
@@ -195,16 +196,12 @@ class Calls:
         if error is not None:
             self.journal.event("call_failed", call=state.number, seconds=seconds, **failure(error))
             return
-        facts = [_output(leaf) for leaf in result]
-        odd = any("unreadable" in fact or fact.get("nan") or fact.get("inf") for fact in facts)
-        raced = _raced(state.snapshot, facts)
-        self.journal.event("called", call=state.number, seconds=seconds, outputs=facts, raced=raced)
-        self.store.retire(state.path, state.load, odd)
-
-
-def _raced(snapshot: Optional[Snapshot], facts: list[dict[str, Any]]) -> list[int]:
-    broken = any("unreadable" in fact for fact in facts)
-    return [] if snapshot is None or broken else snapshot.raced()
+        outputs = _outputs(result)
+        broken = any(output.unreadable for output in outputs)
+        raced = state.snapshot.raced() if state.snapshot is not None and not broken else []
+        told = tell_all([output.text for output in outputs])
+        self.journal.event("called", call=state.number, seconds=seconds, outputs=told, raced=raced)
+        self.store.retire(state.path, state.load, any(output.odd for output in outputs))
 
 
 def _user_managed(args: Any, kwargs: Any) -> bool:
@@ -234,19 +231,28 @@ def _pack_constants(constants: Any, cap: int) -> dict[str, Any]:
     return dict(zip(names, pack_leaves(list(constants.values()), cap)))
 
 
-def _output(leaf: Any) -> dict[str, Any]:
-    """Layout, and how many values are NaN or infinite.
+def _told(constants: Any) -> Encoded:
+    """Layout and counts of NaN and infinities of each new constant."""
+    error = device_error()
+    facts = {str(name): tell_output(value, error, True).text for name, value in constants.items()}
+    return Encoded("{" + ", ".join(encode(name) + ": " + text for name, text in facts.items()) + "}")
+
+
+def _outputs(result: Any) -> list[Output]:
+    """What is told of each output of a call.
 
     This waits for the device: a fault of the call's kernels then shows here, as `unreadable`, and not at some
     later line. The error itself stays with the CUDA context and reaches the program as before.
     """
-    if not isinstance(leaf, torch.Tensor):
-        return {"value": repr(leaf)[:200]}
-    facts = layout(leaf)
-    if capturing():
-        return facts
+    recorded = capturing()
+    error = "" if recorded else device_error()
+    return [tell_output(leaf, error, not recorded) for leaf in result]
+
+
+def device_error() -> str:
+    """Waits for the device; what it said if it failed."""
     try:
         synchronize()
     except RuntimeError as error:
-        return {**facts, "unreadable": str(error)[:2000]}
-    return {**facts, **nonfinite(leaf.detach())}
+        return str(error)
+    return ""

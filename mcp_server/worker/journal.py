@@ -6,14 +6,13 @@ that the latest calls of a long-running server are still there.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
 import time
 from typing import Any
 
-from .report import plain
+from .report import encode
 
 FULL = 16 << 20  # bytes of a journal before it goes on in the two tails
 TAIL = 2 << 20  # bytes of one tail
@@ -60,8 +59,11 @@ class Journal:
 
     def _write(self, event: str, facts: dict[str, Any]) -> None:
         self.count += 1
-        record = {"event": event, "n": self.count, "pid": self.pid, "t": time.time(), **plain(facts)}
-        line = (json.dumps(record, allow_nan=False) + "\n").encode("utf-8", "replace")
+        begin = '{{"event": "{}", "n": {}, "pid": {}, "t": {!r}'.format(
+            event, self.count, self.pid, time.time()
+        )
+        members = ['"{}": {}'.format(name, encode(value)) for name, value in facts.items()]
+        line = (", ".join([begin, *members]) + "}\n").encode("utf-8", "replace")
         if self.written + len(line) > FULL:
             self._turn(len(line))
         self.written += len(line)
