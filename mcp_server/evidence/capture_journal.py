@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +17,7 @@ from mcp_server.evidence.captured import (
     CapturedUpdate,
     Phase,
 )
+from mcp_server.json_text import read_json
 
 Event = dict[str, Any]
 P = TypeVar("P", bound=Phase)
@@ -59,7 +59,7 @@ def _events(path: Path) -> Iterator[Event]:
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             try:
-                event = json.loads(line)
+                event = read_json(line)
             except ValueError:
                 continue
             if isinstance(event, dict) and {"event", "n", "t", "pid"} <= event.keys():

@@ -6,11 +6,12 @@ c10::DeviceType (torch 2.8-2.15).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+
+from mcp_server.json_text import read_json
 
 RunEnd = Literal["returned", "threw", "unfinished"]
 Role = Literal["read", "written", "read_write", "unknown"]
@@ -197,7 +198,7 @@ class _Builder:
         if not line.strip():
             return
         try:
-            self._take(json.loads(line))
+            self._take(read_json(line))
         except (ValueError, KeyError, TypeError, AttributeError):
             self.cut_lines += 1
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from difflib import SequenceMatcher
 from functools import cached_property
 from pathlib import Path
 
+from mcp_server.json_text import read_json
 from mcp_server.package.constants import CompiledConstant, read_constants
 from mcp_server.package.defects import find_defects
 from mcp_server.package.elf import Library, LibraryError, read_library
@@ -90,7 +90,7 @@ class Package:
     def kernel_information(self) -> dict[str, object]:
         """Raw provenance by `kernel:handle`; empty without `INDUCTOR_PROVENANCE=1` at compile time."""
         try:
-            raw = json.loads(self._text(self.files.kernel_information) or "{}")
+            raw = read_json(self._text(self.files.kernel_information) or "{}")
         except (ValueError, PackageError):
             return {}
         return raw if isinstance(raw, dict) else {}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from mcp_server.json_text import read_json
 from mcp_server.package.members import ZipContainer, read_bytes
 from mcp_server.package.problems import PackageError
 
@@ -55,7 +55,7 @@ def read_exported(path: Path) -> ExportedFacts:
     name = next((m.name for m in archive.members if _GRAPH.search(m.name)), None)
     if name is None:
         raise PackageError("no_model", f"{path} holds no exported graph")
-    graph = json.loads(read_bytes(archive, name))
+    graph = read_json(read_bytes(archive, name))
     specs = graph.get("graph_module", {}).get("signature", {}).get("input_specs", [])
     return ExportedFacts(
         state=tuple(filter(None, (_state_name(spec) for spec in specs))),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from mcp_server.json_text import read_json
 
 _PREFIX = "AOTI_"
 
@@ -27,7 +28,7 @@ class Metadata:
 
 def read_metadata(text: str) -> Metadata:
     """Raises `ValueError` when the text is not a JSON object."""
-    raw = json.loads(text)
+    raw = read_json(text)
     if not isinstance(raw, dict):
         raise ValueError("metadata is not a JSON object")
     values = {str(key): str(value) for key, value in raw.items()}

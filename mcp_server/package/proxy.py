@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from mcp_server.json_text import read_json
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class ProxyNode:
 
 def read_proxy_nodes(text: str) -> tuple[ProxyNode, ...]:
     """Raises `ValueError` when the text is not the JSON of a node list."""
-    raw = json.loads(text)
+    raw = read_json(text)
     if not isinstance(raw, dict) or not isinstance(raw.get("nodes"), list):
         raise ValueError("no list of nodes")
     return tuple(_node(entry) for entry in raw["nodes"] if isinstance(entry, dict))

@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from mcp_server.json_text import read_json
 
 KEYED = ("builtins.dict", "collections.OrderedDict")
 _PROTOCOL = 1
@@ -38,7 +39,7 @@ class TreeNode:
 def read_treespec(text: str) -> TreeNode:
     """The tree that `text` describes. Raises `TreeSpecError`."""
     try:
-        protocol, root = json.loads(text)
+        protocol, root = read_json(text)
     except (ValueError, TypeError, RecursionError) as error:
         raise TreeSpecError(f"not a serialized tree spec: {error}") from error
     if protocol != _PROTOCOL:
@@ -62,7 +63,7 @@ def _keys(kind: str, context: object) -> tuple[object, ...]:
     if kind not in KEYED and kind != "collections.defaultdict":
         return ()
     try:
-        keys = json.loads(context) if isinstance(context, str) else context
+        keys = read_json(context) if isinstance(context, str) else context
     except ValueError:
         return ()
     if isinstance(keys, dict):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from mcp_server.json_text import read_json
 from mcp_server.package.constants import CompiledConstant
 from mcp_server.package.elf import Library
 from mcp_server.package.layout import ModelFiles
@@ -39,7 +39,7 @@ def included_in_library(wrapper: str) -> bool | None:
 
 def weight_files(config: str) -> tuple[str, ...]:
     """File names in a `weights_config.json`: `{fqn: [file, shape, stride, offset]}`. Raises `ValueError`."""
-    raw = json.loads(config)
+    raw = read_json(config)
     if not isinstance(raw, dict) or not all(isinstance(v, list) and v for v in raw.values()):
         raise ValueError("weights_config.json is not an object of lists")
     return tuple(dict.fromkeys(str(value[0]) for value in raw.values()))

@@ -68,7 +68,7 @@ def read_plan(path: Path) -> tuple[SweepCase, ...]:
 def _load(path: Path) -> dict[str, Any]:
     try:
         document = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ProblemError(f"the cases cannot be read: {error}", value=str(path), allowed=EXAMPLE) from error
     return _mapping(document, "the file")
 

@@ -1,0 +1,101 @@
+"""Everything that reads bytes from outside, as functions of bytes, with what each may refuse them with."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcp_server.errors import ProblemError
+from mcp_server.evidence.capture_journal import read_capture
+from mcp_server.evidence.cuda_gdb import read_cuda_gdb
+from mcp_server.evidence.journal import read_journal
+from mcp_server.evidence.log import read_log
+from mcp_server.evidence.native import read_native
+from mcp_server.evidence.printer import summarise
+from mcp_server.evidence.progress_log import read_progress_log
+from mcp_server.evidence.sanitizer import read_sanitizer
+from mcp_server.evidence.sanitizer_xml import read_sanitizer_xml
+from mcp_server.package.archive import open_package
+from mcp_server.package.assertion import read_assertion
+from mcp_server.package.elf import read_library
+from mcp_server.package.exported import read_exported
+from mcp_server.package.metadata import read_metadata
+from mcp_server.package.problems import PackageError
+from mcp_server.package.view import PackageView
+from mcp_server.package.wrapper import read_wrapper
+from mcp_server.sweep.plan import read_plan
+
+RECORDED = Path(__file__).resolve().parents[1] / "recordings"
+FINDS = Path(__file__).parent / "finds"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A reader of bytes. `seeds` are patterns below `tests/recordings`."""
+
+    read: Callable[[bytes], object]
+    refusals: tuple[type[Exception], ...] = ()
+    seeds: tuple[str, ...] = ()
+
+    def tolerates(self, data: bytes) -> None:
+        """Raises what the reader must not raise."""
+        try:
+            self.read(data)
+        except self.refusals:
+            return
+
+
+def _lines(data: bytes) -> list[str]:
+    return data.decode("utf-8", "replace").splitlines()
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _of_file(read: Callable[[Path], object], name: str) -> Callable[[bytes], object]:
+    def of_bytes(data: bytes) -> object:
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / name
+            path.write_bytes(data)
+            return read(path)
+
+    return of_bytes
+
+
+def _package(path: Path) -> object:
+    package = open_package(path)
+    return PackageView(package).wrapper if package.wrapper_text else None
+
+
+TARGETS: dict[str, Target] = {
+    "log": Target(lambda data: read_log(_lines(data)), seeds=("**/*.plain.txt", "**/*.log")),
+    "sanitizer": Target(lambda data: read_sanitizer(_lines(data)), seeds=("**/*memcheck*.txt",)),
+    "sanitizer_xml": Target(
+        _of_file(read_sanitizer_xml, "report.xml"), (ProblemError, ValueError), seeds=("**/*.xml",)
+    ),
+    "cuda_gdb": Target(lambda data: read_cuda_gdb(_lines(data)), seeds=("**/*gdb*.txt",)),
+    "progress_log": Target(lambda data: read_progress_log(_lines(data)), seeds=("**/*coredump*.txt",)),
+    "native": Target(lambda data: read_native(_lines(data)), seeds=("**/*asan*.txt",)),
+    "printer": Target(lambda data: summarise(_lines(data)), seeds=("**/*printer*.txt",)),
+    "journal": Target(lambda data: read_journal(_lines(data)), seeds=("**/*journal*",)),
+    "capture": Target(_of_file(lambda path: read_capture(path.parent), "capture-1.jsonl"), (ValueError,)),
+    "wrapper": Target(lambda data: read_wrapper(_text(data)), seeds=("wrappers/**/*",)),
+    "assertion": Target(lambda data: read_assertion(_text(data)), seeds=("**/*index-oob*.txt",)),
+    "metadata": Target(lambda data: read_metadata(_text(data)), (ValueError,)),
+    "library": Target(lambda data: read_library(io.BytesIO(data)), (PackageError, ValueError)),
+    "package": Target(_of_file(_package, "model.pt2"), (PackageError, ProblemError)),
+    "exported": Target(_of_file(read_exported, "program.pt2"), (PackageError, ProblemError, ValueError)),
+    "sweep": Target(_of_file(read_plan, "cases.yaml"), (ProblemError,)),
+}
+
+
+def seeds(target: Target) -> Iterator[bytes]:
+    """Real output to begin from, at most 100 KB each."""
+    for pattern in target.seeds:
+        for path in sorted(RECORDED.glob(pattern)):
+            if path.is_file():
+                yield path.read_bytes()[:100_000]

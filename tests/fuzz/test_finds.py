@@ -1,0 +1,33 @@
+"""Inputs that once broke a reader, and every reader on what is no text at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.targets import FINDS, TARGETS, seeds
+
+KEPT = sorted(path for path in FINDS.glob("*/*") if path.is_file())
+HOSTILE = (b"", b"\0", b"\xff" * 100, b"[" * 5000, b"(" * 5000 + b")" * 5000, b"9" * 5000, b"a\r" * 2000)
+
+
+@pytest.mark.parametrize("path", KEPT, ids=[f"{path.parent.name}-{path.name}" for path in KEPT])
+def test_finds_stay_mended(path: Path) -> None:
+    """What a fuzzer found once is read, or refused in words."""
+    TARGETS[path.parent.name].tolerates(path.read_bytes())
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_hostile_bytes(name: str) -> None:
+    """Nothing, zeros, deep nesting and endless numbers are tolerated by every reader."""
+    for data in HOSTILE:
+        TARGETS[name].tolerates(data)
+
+
+@pytest.mark.parametrize("name", [name for name, target in TARGETS.items() if target.seeds])
+def test_cut_recordings(name: str) -> None:
+    """Real output that ends anywhere is tolerated."""
+    for data in list(seeds(TARGETS[name]))[:3]:
+        for end in range(0, min(len(data), 20_000), 997):
+            TARGETS[name].tolerates(data[:end])
