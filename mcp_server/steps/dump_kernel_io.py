@@ -51,7 +51,7 @@ async def dump_kernel_io(
         raise ProblemError("save and stop_at_first_bad need backend probes", allowed="printer level 1 saves")
     compiled = await _compiled(context, workload, choice, level if backend == "printer" else None)
     model = _model(compiled)
-    choice = choice.checked(model.wrapper)
+    choice = choice.checked(model)
     if backend == "printer":
         seen = await run_printer(context, compiled, model, level)
         return _result(context, seen, model, choice, "printer", "asked for", shown)

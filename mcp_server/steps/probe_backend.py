@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,7 @@ async def observe(
             "package": instrumented.package,
             "skip_before": unset_arguments(model),
             "bounds": [_request(bound) for bound in bounds if not bound.size],
-            "save": _folder(directory) if save else None,
+            **({"save": _folder(directory), "save_bytes": _cap(directory)} if save else {}),
             "stop_at_first_bad": stop,
         },
         directory=directory,
@@ -76,6 +77,11 @@ def _chosen(choice: Choice) -> dict[str, Any]:
     """Only what is asked for is a restriction."""
     asked = {"launches": choice.launches, "kernels": choice.kernels, "names": choice.buffers}
     return {name: list(value) for name, value in asked.items() if value}
+
+
+def _cap(directory: Path) -> int:
+    """Bytes that tensors may take: at most half of what the disk has free."""
+    return min(4 << 30, shutil.disk_usage(directory).free // 2)
 
 
 def _folder(directory: Path) -> Path:
@@ -164,7 +170,7 @@ def _argument(context: Context, event: Event) -> ArgumentValues:
         parameter=event["parameter"],
         value=str(event.get("value", "")),
         outside=bad_element(event.get("outside")),
-        saved=context.artifact(Path(saved), "tensor") if saved else None,
+        saved=context.artifact(Path(saved), "tensor (safetensors)") if saved else None,
         **measured(event),
     )
 
@@ -178,4 +184,8 @@ def _notes(instrumented: Instrumented, done: WorkerRun, model: str) -> list[str]
     ]
     failed = [f"the observer failed: {e['text'].splitlines()[-1]}" for e in done.all("observer_failed")]
     left = [f"{e['arguments']} arguments were left out: too many events" for e in done.all("left_out")]
-    return [*instrumented.notes, *skipped, *failed, *left]
+    unsaved = [
+        f"{e['tensors']} tensors were not saved: beyond {e['cap'] >> 20} MiB, or not dense"
+        for e in done.all("not_saved")
+    ]
+    return [*instrumented.notes, *skipped, *failed, *left, *unsaved]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any, Optional
+from typing import Any
 
 import torch
 
@@ -23,6 +22,7 @@ from .probes import (
     tensor_of,
 )
 from .report import Report
+from .saver import Saver
 from .selection import Selection
 from .tensors import layout, statistics
 from .values import first_non_finite, first_outside
@@ -37,7 +37,7 @@ def operate(request: "dict[str, Any]", report: Report) -> None:
     Request: what `run` takes, the choices of `Selection`, and
     - `statistics` (default true): counts of nan, inf and zero, min, max, mean, checksum;
     - `bounds`: `[{"name": variable or parameter, "launch": n?, "low": 0, "high": 32}]` for index tensors;
-    - `save`: a directory for the tensors, `save_bytes` the cap of all of them;
+    - `save`: a directory for the tensors as safetensors files, `save_bytes` the cap of all of them;
     - `stop_at_first_bad`: end the run at the first bad value; `max_events`;
     - `handoff`: a file that will name the package (see `handoff`); one without probes is only run.
     """
@@ -75,8 +75,7 @@ class Observer:
         self.libraries: "list[Any]" = []
         self._statistics = bool(request.get("statistics", True))
         self._bounds = list(request.get("bounds") or ())
-        self._save: "Optional[str]" = request.get("save")
-        self._save_left = int(request.get("save_bytes", SAVE_BYTES))
+        self._saver = Saver(request.get("save"), int(request.get("save_bytes", SAVE_BYTES)))
         self._stop = bool(request.get("stop_at_first_bad", False))
         self._events_left = int(request.get("max_events", MAX_EVENTS))
         self._bad_inputs: "dict[tuple[int, int, int], list[str]]" = {}
@@ -121,7 +120,7 @@ class Observer:
             bad = found.get("nan") or found.get("inf")
             found["non_finite"] = first_non_finite(tensor) if bad else None
         found["outside"] = self._outside(event.launch, facts, tensor)
-        found["saved"] = self._saved(event, phase, facts["name"], tensor)
+        found["saved"] = self._saver.save(_where(event, kernel), phase, found, tensor)
         self._tell(event, kernel, phase, found)
         if found.get("non_finite"):
             self._judge(event, kernel, phase, found)
@@ -150,17 +149,6 @@ class Observer:
                 return first_outside(tensor, int(bound["low"]), int(bound["high"]))
         return None
 
-    def _saved(self, event: Event, phase: str, name: str, tensor: torch.Tensor) -> "Optional[str]":
-        """Save a copy of the tensor; None when that is not asked for or would break the cap."""
-        size = tensor.numel() * tensor.element_size()
-        if self._save is None or size > self._save_left:
-            return None
-        self._save_left -= size
-        safe = "".join(char if char.isalnum() or char in "_-" else "_" for char in name)[:100]
-        path = os.path.join(self._save, "{}-{}-{}-{}.pt".format(event.run, event.sequence, phase, safe))
-        torch.save(tensor.detach().clone(), path)
-        return path
-
     def _tell(self, event: Event, kernel: str, phase: str, facts: "dict[str, Any]") -> None:
         if self._events_left <= 0:
             self._left_out += 1
@@ -176,6 +164,7 @@ class Observer:
                 self.report.event("observer_failed", text=library.failure[-4000:])
         if self._left_out:
             self.report.event("left_out", arguments=self._left_out)
+        self._saver.close(self.report)
 
 
 def _where(event: Event, kernel: str) -> "dict[str, Any]":

@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+from safetensors.torch import load_file
 
 from mcp_server.errors import ProblemError
 from mcp_server.evidence.printer import read_printer, summarise
@@ -26,6 +27,7 @@ from mcp_server.steps.kernel_io_table import table
 from mcp_server.steps.printed_launches import printed_launches
 from mcp_server.steps.printer_backend import overwritten
 from tests.conftest import CACHE, ZooPackage
+from tests.package.archives import changed, without
 
 pytestmark = pytest.mark.slow
 
@@ -99,13 +101,41 @@ def test_a_run_that_was_stopped_on_purpose_is_no_failure(zoo: ZooPackage, tmp_pa
 
 
 def test_a_healthy_call_has_no_bad_value(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Good inputs give statistics of every launch and no finding; tensors are saved on request."""
+    """Good inputs give statistics of every launch and no finding; tensors are saved as they are seen."""
     chosen = Choice(launches=[1], buffers=["buf1"])
     seen = dumped(tmp_path, package(zoo, "logarithm", "inputs"), chosen, save=True)
     assert seen.returned and seen.first_bad is None and seen.failure is None
     assert {a.name for launch in seen.launches for a in launch.arguments} == {"buf1"}
     after = next(a for a in seen.launches[0].arguments if a.when == "after")
     assert after.nan == after.inf == 0 and after.min is not None and after.saved is not None
+    assert after.saved.path.name == f"1-{seen.launches[0].kernel}-buf1-after.safetensors"
+    values = load_file(after.saved.path)["buf1"]
+    assert (list(values.shape), values.min().item()) == (after.shape, after.min)
+
+
+def test_launches_are_chosen_by_model_line(zoo: ZooPackage) -> None:
+    """A line of the model stands for the launches that come from it, and narrows a choice of launches."""
+    model = model_of(zoo, "logarithm")
+    (place,) = model.locations(1)
+    for line in (f"{place.file}:{place.line}", f"{Path(place.file).name}:{place.line}", str(place.line)):
+        chosen = Choice(kernels=[line]).checked(model)
+        assert (chosen.launches, chosen.kernels) == ([1], ())
+    with pytest.raises(ProblemError, match="none of these launches"):
+        Choice(launches=[0], kernels=[str(place.line)]).checked(model)
+    with pytest.raises(ProblemError, match="no launch is known") as refused:
+        Choice(kernels=["models.py:1"]).checked(model)
+    assert f":{place.line}" in str(refused.value)
+
+
+def test_a_package_without_provenance_knows_no_lines(tmp_path: Path, zoo: ZooPackage) -> None:
+    """The refusal says how to compile so that lines are known."""
+
+    def unknowing(_name: str) -> Path:
+        return changed(zoo("logarithm"), tmp_path / "p.pt2", without("kernel_information.json"))
+
+    model = model_of(unknowing, "logarithm")
+    with pytest.raises(ProblemError, match="INDUCTOR_PROVENANCE"):
+        Choice(kernels=["7"]).checked(model)
 
 
 def test_the_printer_finds_the_same_kernel(zoo: ZooPackage, tmp_path: Path) -> None:
