@@ -28,6 +28,7 @@ from mcp_server.package.view import PackageView
 
 _LISTED = 12
 _NAMES = 100
+FOLDING = "constant folding, once before the first call (_const_run_impl)"
 
 
 def launch_facts(view: PackageView, numbers: Iterable[int], *, brief: bool = False) -> list[LaunchFact]:
@@ -59,7 +60,7 @@ def _launch_fact(view: PackageView, launch: Launch, brief: bool) -> LaunchFact:
         arguments=[_argument(view, a) for a in shown if not brief or a.is_tensor],
         reads_from=[] if brief else _reads_from(view, launch),
         grid=[] if brief else [plain(part) for part in view.wrapper.grid(launch)],
-        within=[block.header for block in launch.context if block.kind != "scope"],
+        within=_within(launch),
         checked=launch.checked,
         nodes=list((provenance.post_grad or launch.sources)[:_LISTED]),
         operators=list(launch.atens[:_LISTED]),
@@ -67,6 +68,19 @@ def _launch_fact(view: PackageView, launch: Launch, brief: bool) -> LaunchFact:
         folded_frames=provenance.folded,
         told_by=provenance.source,
     )
+
+
+def _within(launch: Launch) -> list[str]:
+    blocks = [block.header for block in launch.context if block.kind != "scope"]
+    return blocks if launch.function == "run_impl" else [FOLDING, *blocks]
+
+
+def folding_facts(
+    view: PackageView, *, kernel: str | None = None, constant: str | None = None
+) -> list[LaunchFact]:
+    """The launches of constant folding, of one kernel, or behind one constant; numbered on their own."""
+    launches = view.folding_launches(constant)
+    return [_launch_fact(view, n, False) for n in launches if kernel in (None, n.kernel, n.symbol)]
 
 
 def _argument(view: PackageView, argument: Argument) -> str:
@@ -79,8 +93,9 @@ def _argument(view: PackageView, argument: Argument) -> str:
 
 def _reads_from(view: PackageView, launch: Launch) -> list[str]:
     found = []
+    flow = view.flow_of(launch)
     for name in launch.reads:
-        writers = [s.launch for s in view.flow.last_writers(name, launch.index) if s.launch is not None]
+        writers = [s.launch for s in flow.last_writers(name, launch.index) if s.launch is not None]
         if writers:
             found.append(f"{name} was last written by launch {', '.join(map(str, writers))}")
     return found

@@ -36,6 +36,26 @@ class PackageView:
         return Dataflow(self.wrapper.run)
 
     @cached_property
+    def folding_flow(self) -> Dataflow | None:
+        """The dataflow of constant folding; None where the package has none."""
+        return Dataflow(self.wrapper.folding) if self.wrapper.folding else None
+
+    def flow_of(self, launch: Launch) -> Dataflow:
+        """The dataflow of the function that a launch stands in."""
+        folding = self.folding_flow if launch.function != self.wrapper.run.name else None
+        return folding or self.flow
+
+    def folding_launches(self, constant: str | None = None) -> tuple[Launch, ...]:
+        """The launches that fold constants before the first call; with a name, those behind that constant."""
+        flow, body = self.folding_flow, self.wrapper.folding
+        if flow is None or body is None:
+            return ()
+        if constant is None:
+            return body.launches
+        name = body.outputs.get(self.wrapper.folded.get(constant, -1), "")
+        return tuple(body.launches[number] for number in flow.backward(name).launches)
+
+    @cached_property
     def tracer(self) -> Tracer:
         package = self.package
         return Tracer(

@@ -21,6 +21,7 @@ from mcp_server.package.symbols import Symbol
 
 _FUNCTION = re.compile(r"^void \w+::(?P<name>_const_run_impl|run_impl)\(", re.M)
 _OPEN = re.compile(r"\)\s*\{")
+_FOLDED = re.compile(r'folded_constants_map\["(\w+)"\] = \w+\[(\d+)\]')
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +49,18 @@ class Body:
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A wrapper.cpp as read. `problems` lists every place that was not understood, with its line."""
+    """A wrapper.cpp as read. `problems` lists every place that was not understood, with its line.
+
+    `folding` is what runs once, before the first call, and makes the constants `folded`: output index by name
+    (torch 2.8-2.15 with aot_inductor.use_runtime_constant_folding).
+    """
 
     text: str = field(repr=False)
     kernels: Mapping[str, Kernel]
     run: Body
     folding: Body | None
     problems: tuple[Problem, ...]
+    folded: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def launches(self) -> tuple[Launch, ...]:
@@ -105,7 +111,8 @@ def read_wrapper(text: str, kernel_text: str = "") -> Wrapper:
     if "run_impl" not in bodies:
         problems.append(Problem("no run_impl: this is not a wrapper, or it is cut", 1))
     run = bodies.get("run_impl") or Body("run_impl", 0, 0, 1)
-    return Wrapper(text, kernels, run, bodies.get("_const_run_impl"), tuple(problems))
+    folded = {name: int(index) for name, index in _FOLDED.findall(text)} if len(bodies) > 1 else {}
+    return Wrapper(text, kernels, run, bodies.get("_const_run_impl"), tuple(problems), folded)
 
 
 def _with_bodies(kernels: Mapping[str, Kernel], kernel_text: str) -> dict[str, Kernel]:

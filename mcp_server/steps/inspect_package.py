@@ -7,7 +7,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import Field
@@ -142,7 +142,20 @@ def _answer(view: PackageView, question: Question) -> _Answer:
         return _kernel(view, question.kernel)
     if question.location is not None:
         return _launches(view, query.launches_at_line(view, question.location))
-    return _thing(view, question) or _launches(view, range(len(view.wrapper.launches)), brief=True)
+    launches = _launches(view, range(len(view.wrapper.launches)), brief=True)
+    return _thing(view, question) or replace(launches, notes=_folding(view))
+
+
+def _folding(view: PackageView) -> tuple[str, ...]:
+    """That some constants are computed before the first call, and how to see it."""
+    kernels = [launch.kernel for launch in view.folding_launches()]
+    if not kernels:
+        return ()
+    constants = ", ".join(list(view.wrapper.folded)[:_SHOWN])
+    return (
+        f"{len(kernels)} more launches run once, before the first call, to fold constants: "
+        f"{', '.join(kernels[:_SHOWN])}; ask for constant {constants}",
+    )
 
 
 def _thing(view: PackageView, question: Question) -> _Answer | None:
@@ -158,7 +171,10 @@ def _thing(view: PackageView, question: Question) -> _Answer | None:
         return _of([taken], taken.read_by)
     if question.constant is not None:
         constant = query.constant_fact(view, question.constant)
-        return _of([constant], constant.read_by)
+        folding = (
+            query.folding_facts(view, constant=constant.name) if constant.name in view.wrapper.folded else []
+        )
+        return _of([constant, *folding], constant.read_by)
     return None
 
 
@@ -178,12 +194,12 @@ def _kernel(view: PackageView, name: str) -> _Answer:
     kernel = query.kernel_fact(view, name)
     cut = kernel.model_copy(update={"source": kernel.source[:SOURCE_CHARACTERS]})
     notes = ("the source is cut",) if len(kernel.source) > SOURCE_CHARACTERS else ()
-    return _Answer(
-        launches.count + 1,
-        lambda position: launches.make(position - 1) if position else cut,
-        tuple(numbers),
-        notes,
-    )
+    first: list[Fact] = [cut, *query.folding_facts(view, kernel=kernel.name)]
+
+    def make(position: int) -> Fact:
+        return first[position] if position < len(first) else launches.make(position - len(first))
+
+    return _Answer(launches.count + len(first), make, tuple(numbers), notes)
 
 
 def _assertion(view: PackageView, question: Question) -> _Answer:

@@ -21,7 +21,7 @@ from mcp_server.package.buffers import Buffer, shifted
 from mcp_server.package.expressions import braced, read_reference
 from mcp_server.package.launches import Argument, Launch, Transfer
 from mcp_server.package.statements import Block
-from mcp_server.package.wrapper import Wrapper
+from mcp_server.package.wrapper import Body, Wrapper
 
 Json = dict[str, Any]
 Node = Launch | Transfer
@@ -44,7 +44,17 @@ def compare(wrapper: Wrapper, constants: Mapping[str, str], run: Json) -> Agreem
 
     `constants` maps the wrapper's name of a constant to its name in the model.
     """
-    return _Comparison(wrapper, constants, run).follow()
+    if wrapper.folding is None:
+        return _Comparison(wrapper, wrapper.run, constants, run).follow()
+    first = len(wrapper.folding.launches)  # it is a straight list, and runs within the first call
+    parts = [{**run, "calls": run["calls"][:first]}, {**run, "calls": run["calls"][first:]}]
+    bodies = [wrapper.folding, wrapper.run]
+    told = [_Comparison(wrapper, b, constants, r).follow() for b, r in zip(bodies, parts, strict=True)]
+    return Agreement(
+        [difference for one in told for difference in one.differences],
+        told[0].checked + told[1].checked,
+        told[1].launches,
+    )
 
 
 def path_of(nodes: Sequence[Node], names: Sequence[str], called: Sequence[str]) -> list[int] | None:
@@ -92,8 +102,8 @@ def _avoidable(node: Node, around: Sequence[Block]) -> bool:
 class _Comparison:
     """One run, followed call by call."""
 
-    def __init__(self, wrapper: Wrapper, constants: Mapping[str, str], run: Json) -> None:
-        self.wrapper, self.constants, self.run = wrapper, constants, run
+    def __init__(self, wrapper: Wrapper, body: Body, constants: Mapping[str, str], run: Json) -> None:
+        self.wrapper, self.body, self.constants, self.run = wrapper, body, constants, run
         self.result = Agreement()
         self.values: dict[str, int] = {}
         self.facts: dict[str, Json] = {}
@@ -105,9 +115,8 @@ class _Comparison:
 
     @cached_property
     def nodes(self) -> list[Node]:
-        body = self.wrapper.run
-        moves = [t for t in body.transfers if t.callee.startswith("aoti_torch_")]
-        return sorted([*body.launches, *moves], key=lambda node: node.start)
+        moves = [t for t in self.body.transfers if t.callee.startswith("aoti_torch_")]
+        return sorted([*self.body.launches, *moves], key=lambda node: node.start)
 
     def follow(self) -> Agreement:
         for position, buffer in self.wrapper.inputs().items():
@@ -130,7 +139,10 @@ class _Comparison:
             last = position
             self._node(self.nodes[position], call, order)
         self.result.launches = tuple(n.index for p in path if isinstance(n := self.nodes[p], Launch))
-        self._outputs()
+        if self.body is self.wrapper.run:
+            self._outputs()
+        self.where = ""
+        self._distinct()
         return self.result
 
     def _symbol(self, node: Node) -> str:
@@ -162,7 +174,7 @@ class _Comparison:
         self.order, self.node = order, node
         if isinstance(node, Transfer):
             return
-        self.written = {self.wrapper.buffers[name].storage for name in node.writes}
+        self.written = {self.body.buffers[name].storage for name in node.writes}
         if "words" in call:
             self._kernel(node, call)
         elif not call["known"]:
@@ -250,7 +262,7 @@ class _Comparison:
         self._same("number", None if told is None else int(told) & mask, word & mask, argument.name)
 
     def _shape(self, argument: Argument) -> list[int | float | None] | None:
-        shape = argument.view or self.wrapper.buffers[argument.target or ""]
+        shape = argument.view or self.body.buffers[argument.target or ""]
         return None if shape.sizes is None else [self._evaluate(part) for part in shape.sizes]
 
     def _tensor(self, argument: Argument, seen: Json | None) -> None:
@@ -258,14 +270,15 @@ class _Comparison:
         if seen is None:
             self._differ(f"{argument.name} is {name}, and the run passed no tensor")
             return
-        buffer = self.wrapper.buffers[name]
+        buffer = self.body.buffers[name]
         if argument.view is None:
             self.facts[name] = seen
         self._layout(argument, buffer, seen)
         self._memory(buffer, seen)
         if buffer.kind == "constant" and buffer.storage not in self.spoiled:
             fqn = self.constants[name]
-            self._same("constant", True, fqn in seen["constants"], f"{name} is {fqn}")
+            known = fqn in seen["constants"] or name in self.wrapper.folded
+            self._same("constant", True, known, f"{name} is {fqn}")
         if seen.get("changed"):
             self.result.checked["changed"] += 1
             self.spoiled.add(buffer.storage)
@@ -298,26 +311,24 @@ class _Comparison:
 
     def _item(self, call: Json) -> None:
         tensor, answer = call["arguments"][0]["tensor"], call["arguments"][1].get("result")
-        storages = {self.wrapper.buffers[s.tensor].storage: s.name for s in self._values_read() if s.tensor}
+        storages = {self.body.buffers[s.tensor].storage: s.name for s in self._values_read() if s.tensor}
         names = [n for st, n in storages.items() if self.memory.get(st, (0, 0))[0] == tensor["storage"]]
         self.result.checked["item"] += 1
         if answer is not None:
             self.values.update(dict.fromkeys(names, answer))
 
     def _values_read(self) -> list[Any]:
-        return [s for s in self.wrapper.symbols.values() if s.kind == "value"]
+        return [s for s in self.body.symbols.values() if s.kind == "value"]
 
     def _outputs(self) -> None:
         self.where = "output "
-        for index, name in self.wrapper.run.outputs.items():
-            buffer = self.wrapper.buffers[name]
+        for index, name in self.body.outputs.items():
+            buffer = self.body.buffers[name]
             seen = self.run["outputs"][index]
             if buffer.sizes is not None:
                 self._same("shape", [*map(self._evaluate, buffer.sizes)], seen["shape"], str(index))
             if buffer.storage in self.memory:
                 self._same("memory", self.memory[buffer.storage][0], seen["storage"], str(index))
-        self.where = ""
-        self._distinct()
 
     def _distinct(self) -> None:
         """Two storages that are in use at the same time lie in different places."""
@@ -339,7 +350,7 @@ class _Comparison:
         return int(number) if number.denominator == 1 else float(number)
 
     def _value(self, name: str, depth: int = 0) -> int | None:
-        symbol = self.wrapper.symbols.get(name)
+        symbol = self.body.symbols.get(name)
         if symbol is None or name in self.values or depth > 20:
             return self.values.get(name)
         if symbol.kind in ("size", "stride") and symbol.tensor in self.facts and symbol.dim is not None:

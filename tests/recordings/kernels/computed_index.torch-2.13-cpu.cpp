@@ -1,6 +1,6 @@
 // Triton kernels are embedded as comments in /cache/cocp6drr44r6tbq3ublamtiouxudcxhp7qouiunsmi6o3iav475c/c5kp3logmrlppewzmfsd4jyedyn2zbktqww47fpdh7d3vh3j4cnv.wrapper.cpp
 
-#include <torch/csrc/inductor/cpp_prefix.h>
+#include <torch/cache/cpp_prefix.h>
 extern "C"  void  cpp_fused_add_embedding_mul_0(const int64_t* in_ptr0,
                        const float* in_ptr1,
                        float* out_ptr0,
@@ -83,7 +83,7 @@ extern "C"  void  cpp_fused_add_embedding_mul_0(const int64_t* in_ptr0,
     inductor_cpu_throw_if_integer_div_error(inductor_cpu_integer_div_error);
 }
 
-#include <torch/csrc/inductor/cpp_prefix.h>
+#include <torch/cache/cpp_prefix.h>
 extern "C"  void  cpp_fused_add_arange_argmax_embedding_expand_gather_index_rsub_select_squeeze_sub_view_1(const float* in_ptr0,
                        const int64_t* in_ptr1,
                        const float* in_ptr2,
@@ -183,4 +183,4 @@ extern "C"  void  cpp_fused_add_arange_argmax_embedding_expand_gather_index_rsub
 }
 
 // Compile cmd
-
+// Link cmd

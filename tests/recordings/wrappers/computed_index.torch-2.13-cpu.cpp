@@ -379,4 +379,4 @@ void AOTInductorModel::run_impl(
 
 
 // Compile cmd
-
+// Link cmd

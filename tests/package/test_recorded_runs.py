@@ -1,0 +1,52 @@
+"""The reader against recorded runs: of packages on a GPU, and of kinds that the zoo has not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mcp_server.package.constants import read_constants
+from mcp_server.package.dataflow import Dataflow
+from mcp_server.package.wrapper import Wrapper, read_wrapper
+from tests.package.summaries import RECORDINGS
+from tests.witness.agree import Agreement, compare
+
+RUNS = sorted((RECORDINGS.parent / "truth").glob("*.json"))
+
+
+def wrapper_of(run: Path) -> Wrapper:
+    kernels = RECORDINGS.parent / "kernels" / f"{run.stem}.cpp"
+    kernel_text = kernels.read_text(encoding="utf-8") if kernels.exists() else ""
+    return read_wrapper((RECORDINGS / f"{run.stem}.cpp").read_text(encoding="utf-8"), kernel_text)
+
+
+def agreement(run: Path) -> Agreement:
+    wrapper = wrapper_of(run)
+    names = {constant.name: constant.fqn for constant in read_constants(wrapper.text)}
+    return compare(wrapper, names, json.loads(run.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.stem)
+def test_a_recorded_run_does_what_is_read(run: Path) -> None:
+    """Order of launches, tensors behind every argument, shapes, strides, numbers and roles: as read."""
+    found = agreement(run)
+    assert found.differences == []
+    assert found.launches and found.checked["memory"] >= 3
+
+
+def test_constants_are_folded_by_launches_of_their_own() -> None:
+    """A run begins with the launches of constant folding; what they leave is the folded constant."""
+    run = next(run for run in RUNS if run.stem.startswith("folding"))
+    wrapper = wrapper_of(run)
+    assert wrapper.folding is not None
+    assert [n.kernel for n in wrapper.folding.launches] == [
+        "cpp_fused_exp_mul_unsqueeze_0",
+        "aoti_torch_cpu_mm_out",
+    ]
+    called = [call["name"] for call in json.loads(run.read_text())["calls"]]
+    assert called == [n.kernel for n in (*wrapper.folding.launches, *wrapper.launches)]
+    assert wrapper.folded == {"_FOLDED_CONST_permute": 0}
+    behind = Dataflow(wrapper.folding).backward(wrapper.folding.outputs[0])
+    assert (behind.launches, sorted(behind.constants)) == ((0, 1), ["other", "scale", "weight"])
