@@ -1,0 +1,67 @@
+"""A package that draws random numbers, held against a reference that drew others or none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.model import Evidence, Fix, Party
+from mcp_server.package.launches import Launch
+
+# Operators that draw, as they stand in names of kernels and shims, and in the list of ATen operators.
+_DRAWS = re.compile(
+    r"(?:^|[_.])(native_dropout|dropout|bernoulli|multinomial|rand(?:n|int|perm)?(?:_like)?)(?=[_.]|$)"
+)
+_TRAINING = ("native_dropout", "dropout")
+
+
+def detect(case: Case) -> Iterator[Hypothesis]:
+    """One hypothesis, where outputs depart from a reference."""
+    drawing = _drawing(case)
+    if not drawing or not _departs(case):
+        return
+    op = next((name for name, _ in drawing if name in _TRAINING), drawing[0][0])
+    launch = next(launch for name, launch in drawing if name == op)
+    assert case.view is not None
+    yield Hypothesis(
+        category="wrong_output",
+        guilty=Party(
+            kind="op",
+            name=op,
+            launch_index=launch.index,
+            model_locations=list(case.view.provenance(launch).locations[:3]) or case.call_locations,
+        ),
+        summary=f"The package draws random numbers (launch {launch.index}, {op}): its outputs differ from "
+        "those of any reference that draws others or none.",
+        depth=Depth.STATE,
+        sources=frozenset({"package file", *case.call_fails}),
+        evidence=(
+            Evidence(step="inspect_package", fact=f"launch {launch.index} is {launch.kernel}"),
+            Evidence(step="run", fact="the outputs differ from what they are compared with"),
+        ),
+        fix=_fix(op),
+        harmful=case.failed,
+        exact=False,
+    )
+
+
+def _fix(op: str) -> Fix:
+    if op in _TRAINING:
+        return Fix(action="export the model in evaluation mode", before="model", after="model.eval()")
+    return Fix(
+        action=f"draw outside the model and pass the numbers as an input, instead of {op} in the model"
+    )
+
+
+def _drawing(case: Case) -> list[tuple[str, Launch]]:
+    """Launches that draw, each with its operator."""
+    launches = case.view.wrapper.launches if case.view is not None else ()
+    found = [(_DRAWS.search(text), launch) for launch in launches for text in (launch.kernel, *launch.atens)]
+    return [(match[1], launch) for match, launch in found if match is not None]
+
+
+def _departs(case: Case) -> bool:
+    compared = case.interpreted.last("compared") if case.interpreted is not None else None
+    return case.plain_departs or (compared is not None and not compared["equal"])
