@@ -250,7 +250,8 @@ class Case:
     @property
     def failing_locations(self) -> list[ModelLocation]:
         """The user's lines of the compile, load, update or call that failed."""
-        phase = failing_phase(self.capture) if self.capture is not None else None
+        seen = self.capture
+        phase = failing_phase(seen, ended_well=seen.finished.ok) if seen is not None else None
         return phase.stack[:2] if phase is not None and phase.outcome != "ok" else []
 
     @property

@@ -36,11 +36,21 @@ class ReplayPlan(Record):
     notes: list[str] = Field(default_factory=list)
 
 
-def failing_phase(seen: Captured) -> Phase | None:
-    """Where the program failed inside AOTInductor; the call to suspect when it failed nowhere there."""
-    phases: list[Phase] = [*seen.compiles, *_lasting_failures(seen.loads), *seen.updates]
-    failed = [phase for phase in phases if phase.outcome != "ok"]
+def failing_phase(seen: Captured, *, ended_well: bool = False) -> Phase | None:
+    """Where the program failed inside AOTInductor; the call to suspect when it failed nowhere there.
+
+    `ended_well` says that the program did: then compiles and loads that failed were replaced by others.
+    """
+    phases: list[Phase] = [*seen.compiles, *_lasting_failures(seen.loads)]
+    failed = [phase for phase in phases if phase.outcome != "ok" and not _overcome(phase, seen, ended_well)]
+    failed += [update for update in seen.updates if update.outcome != "ok"]
     return seen.failing or (failed[-1] if failed else seen.suspect)
+
+
+def _overcome(phase: Phase, seen: Captured, ended_well: bool) -> bool:
+    """Whether the program went on without it: to calls that came back, then to its end or another failure."""
+    later = [c for c in seen.calls if (c.pid, c.outcome) == (phase.pid, "ok") and c.n > phase.n]
+    return bool(later) and (ended_well or any(a.pid == phase.pid and a.n > phase.n for a in seen.assertions))
 
 
 def _lasting_failures(loads: list[CapturedLoad]) -> list[CapturedLoad]:

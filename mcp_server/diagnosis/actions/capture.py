@@ -61,7 +61,7 @@ def _cap(context: Context) -> int:
 
 def suspect_call(seen: Capture) -> CallSpec | None:
     """What failed or is suspect, as something that the worker can do again; None when it was not kept."""
-    phase = failing_phase(seen)
+    phase = failing_phase(seen, ended_well=seen.finished.ok)
     try:
         plan = plan_replay(seen, phase)
     except ProblemError:

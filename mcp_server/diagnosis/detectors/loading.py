@@ -78,8 +78,11 @@ def _constants_given(case: Case) -> bool:
 
 def package_name(case: Case) -> str:
     """The package as the user named it."""
-    if case.capture is not None and case.capture.loads:
-        return str(case.capture.loads[-1].package)
+    seen = case.capture
+    if seen is not None and seen.loads:
+        copied = case.call.package if case.call is not None else None
+        same = [load for load in seen.loads if copied in (load.copy_path, load.package)]
+        return str((same or seen.loads)[-1].package)
     return str(case.package.path) if case.package is not None else _workload_package(case)
 
 
