@@ -47,6 +47,7 @@ from mcp_server.diagnosis.detectors import (
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.judge import confidence, ranked
 from mcp_server.diagnosis.planner import Action, choose, perform
+from mcp_server.diagnosis.subject import leave_subject
 from mcp_server.diagnosis.verdict import conclude
 from mcp_server.errors import ProblemError
 from mcp_server.evidence.log import read_log_file
@@ -127,8 +128,17 @@ async def diagnose(
             await investigate(case, context)
     except anyio.get_cancelled_exc_class():
         case.decisions.append(f"stopped during {', '.join(case.running)}")
-        context.knows(conclude(detect(case), case, context))
+        context.knows(_concluded(case, context))
         raise
+    return _concluded(case, context)
+
+
+def _concluded(case: Case, context: Context) -> Verdict:
+    """The verdict for now, with the subject of the job beside it, if the disk takes that."""
+    try:
+        case.artifacts.append(leave_subject(case, context))
+    except ProblemError as problem:
+        case.decisions.append(f"no report can be made later: {problem}")
     return conclude(detect(case), case, context)
 
 

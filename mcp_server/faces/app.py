@@ -8,11 +8,13 @@ import typer
 
 from mcp_server import __version__
 from mcp_server.faces.commands import add_commands
+from mcp_server.faces.diagnosing import add_diagnose
 from mcp_server.faces.doctor import doctor
+from mcp_server.faces.reporting import bundle, report
 from mcp_server.faces.serve import serve
 from mcp_server.faces.sweep import sweep
 from mcp_server.faces.terminal import run_operation
-from mcp_server.operations.table import OPERATIONS
+from mcp_server.operations.table import DIAGNOSE, OPERATIONS
 
 HELP = """Diagnose AOTInductor failures by running the workload.
 
@@ -37,7 +39,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-add_commands(app, OPERATIONS, run_operation)
+add_diagnose(app)
+add_commands(app, [operation for operation in OPERATIONS if operation is not DIAGNOSE], run_operation)
+app.command("report")(report)
+app.command("bundle")(bundle)
 app.command("doctor")(doctor)
 app.command("serve")(serve)
 app.command("sweep")(sweep)

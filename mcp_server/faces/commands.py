@@ -31,7 +31,7 @@ def add_commands(app: typer.Typer, operations: Iterable[Operation], runner: Runn
             command_name(operation.name),
             help=operation.description,
             short_help=operation.title,
-            epilog=_examples(operation),
+            epilog=examples(operation),
         )(_command(operation, runner))
 
 
@@ -47,7 +47,7 @@ def _command(operation: Operation, runner: Runner) -> Callable[..., None]:
     return command
 
 
-def _examples(operation: Operation) -> str | None:
+def examples(operation: Operation) -> str | None:
     """Example lines under the help; \\b keeps them from being joined into a paragraph."""
     return (
         "\b\nExamples:\n" + "\n".join(f"  {line}" for line in operation.examples)

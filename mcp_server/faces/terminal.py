@@ -14,7 +14,7 @@ from rich.console import Console
 from mcp_server.errors import ProblemError
 from mcp_server.faces.exits import exit_code
 from mcp_server.jobs.manager import JobState, Manager
-from mcp_server.model import Record
+from mcp_server.model import Record, Verdict
 from mcp_server.operations.arguments import Arguments
 from mcp_server.operations.declaration import Operation
 from mcp_server.operations.resumed import taken_up
@@ -63,6 +63,11 @@ def print_problem(problem: ProblemError) -> None:
             console.print(plain(f"  {label}: {text}"))
 
 
+def say(line: str) -> None:
+    """A line on stderr, beside the result."""
+    Console(stderr=True, highlight=False).print(plain(line), soft_wrap=True)
+
+
 def _said(problem: ProblemError) -> str:
     return problem.what if problem.value is None else f"{problem.what}: {str(problem.value)[:400]}"
 
@@ -72,10 +77,23 @@ async def _carry_out(operation: Operation, arguments: Arguments) -> tuple[JobSta
     async with Manager.open(open_store()) as manager:
         arguments, again = taken_up(manager.store, arguments)
         job = manager.start(operation.name, work_of(operation, arguments, kept), again=again)
-        with _progress() as show:
-            while (state := await manager.wait(job.id, STEP_S)).state == "running":
-                show(state)
+        try:
+            with _progress() as show:
+                while (state := await manager.wait(job.id, STEP_S)).state == "running":
+                    show(state)
+        except anyio.get_cancelled_exc_class():  # Ctrl-C
+            with anyio.CancelScope(shield=True):
+                _print_stopped(await manager.stop(job.id))
+            raise
     return state, kept[0] if kept else None
+
+
+def _print_stopped(state: JobState) -> None:
+    """What a diagnosis knew when it was stopped, and how to go on with it."""
+    if state.kind == "diagnose":
+        if state.result is not None:
+            write(Verdict.model_validate(state.result))
+        say(f"stopped; to go on: aoti-debug diagnose --resume {state.job_id}")
 
 
 @contextmanager

@@ -1,0 +1,194 @@
+"""Everything that another engineer needs to see a diagnosis again, in one zip."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcp_server import __version__
+from mcp_server.diagnosis.subject import FILE as SUBJECT_FILE
+from mcp_server.errors import ProblemError
+from mcp_server.model import Artifact, Record, Verdict
+from mcp_server.report.page import FILE as PAGE_FILE
+from mcp_server.report.page import Report, page
+from mcp_server.report.redact import Redactor
+from mcp_server.report.source import LOG_FILE, PACKAGE_FILE, VERDICT_FILE, Source, report_of
+
+MANIFEST = "manifest.json"
+README = "README.md"
+INPUTS_FILE = "inputs/inputs.pt"
+DEFAULT_LIMIT_BYTES = 64 << 20
+CHUNK = 1 << 20
+
+# Of each step: what was asked, what was told, what was printed.
+STEP_FILES = ("request.json", "report.jsonl", "output.log")
+STEP_LOG_LIMIT = 4 << 20
+
+Redact = Callable[[str], str]
+
+
+class Bundled(Record):
+    """What was packed, and what was too large for it."""
+
+    bundle: Artifact
+    files: list[str]
+    left_out: list[str]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One file of the bundle: a text, or a file that is copied as it is."""
+
+    name: str
+    text: str | None = None
+    file: Path | None = None
+
+    def chunks(self) -> Iterator[bytes]:
+        if self.file is None:
+            yield (self.text or "").encode("utf-8", "replace")
+            return
+        with self.file.open("rb") as file:
+            yield from iter(lambda: file.read(CHUNK), b"")
+
+
+def write_bundle(
+    source: Source, target: Path, *, limit_bytes: int = DEFAULT_LIMIT_BYTES, redacted: bool = False
+) -> Bundled:
+    """Pack `source` into the new file `target`; package and inputs when each has at most `limit_bytes`.
+
+    With `redacted`, texts are without paths, hosts, users and addresses; package and inputs are copied as
+    they are. Raises ProblemError when `target` is there already or cannot be written.
+    """
+    redact: Redact = Redactor.of_this_machine() if redacted else str
+    files, left_out = _files(source, limit_bytes)
+    members = [*_texts(source, redact, files), *files]
+    try:
+        with zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
+            sums = {member.name: _add(archive, member) for member in members}
+            archive.writestr(MANIFEST, _manifest(sums, left_out))
+    except FileExistsError:
+        raise ProblemError("the bundle is there already", value=str(target), allowed="a new file") from None
+    except OSError as error:
+        raise ProblemError(f"the bundle cannot be written: {error.strerror}", value=str(target)) from error
+    made = Artifact(uri=target.absolute().as_uri(), path=target, bytes=target.stat().st_size, what="bundle")
+    return Bundled(bundle=made, files=[*sums, MANIFEST], left_out=left_out)
+
+
+def _texts(source: Source, redact: Redact, files: list[Member]) -> Iterator[Member]:
+    names = {member.name for member in files}
+    yield Member(README, redact(_readme(source, names)))
+    yield Member(VERDICT_FILE, _redacted_json(source.verdict.model_dump_json(indent=1), redact))
+    yield Member(SUBJECT_FILE, _redacted_json(source.subject.model_dump_json(indent=1), redact))
+    shown = report_of(source)
+    yield Member(PAGE_FILE, page(shown) if redact is str else page(_redacted(shown, redact)))
+    yield Member(LOG_FILE, redact(source.log))
+    for directory in _steps(source):
+        for path in (*(directory / name for name in STEP_FILES), *sorted(directory.glob("capture-*.jsonl"))):
+            if path.is_file() and path.stat().st_size <= STEP_LOG_LIMIT:
+                text = path.read_text(errors="replace")
+                yield Member(f"steps/{directory.name}/{path.name}", redact(text))
+
+
+def _steps(source: Source) -> list[Path]:
+    if source.directory is None:
+        return []
+    return sorted(path for path in source.directory.glob("[0-9][0-9]*-*") if path.is_dir())
+
+
+def _files(source: Source, limit_bytes: int) -> tuple[list[Member], list[str]]:
+    """Package, inputs and modules that fit, and a line for each that does not."""
+    subject = source.subject
+    wanted = [(PACKAGE_FILE, subject.package), (INPUTS_FILE, subject.inputs)]
+    wanted += [(f"imports/{Path(name).name}", Path(name)) for name in subject.extra_imports]
+    found, left_out = [], []
+    for name, path in wanted:
+        if path is None or not path.is_file():
+            continue
+        size = path.stat().st_size
+        if size <= limit_bytes:
+            found.append(Member(name, file=path))
+        else:
+            left_out.append(f"{name}: {size} bytes, more than the {limit_bytes} that were allowed")
+    return found, left_out
+
+
+def _redacted(report: Report, redact: Redact) -> Report:
+    verdict = Verdict.model_validate_json(_redacted_json(report.verdict.model_dump_json(), redact))
+    environment = {name: redact(value) for name, value in report.environment.items()}
+    return Report(verdict, environment, redact(report.picture), redact(report.log))
+
+
+def _redacted_json(text: str, redact: Redact) -> str:
+    """Each text in the JSON by itself, so that it stays JSON."""
+
+    def walk(value: object) -> object:
+        if isinstance(value, str):
+            return redact(value)
+        if isinstance(value, dict):
+            return {name: walk(item) for name, item in value.items()}
+        return [walk(item) for item in value] if isinstance(value, list) else value
+
+    return json.dumps(walk(json.loads(text)), indent=1, ensure_ascii=False)
+
+
+def _add(archive: zipfile.ZipFile, member: Member) -> dict[str, object]:
+    """Write a member; its digest and size."""
+    digest, size = hashlib.sha256(), 0
+    with archive.open(member.name, "w", force_zip64=True) as out:
+        for chunk in member.chunks():
+            out.write(chunk)
+            digest.update(chunk)
+            size += len(chunk)
+    return {"sha256": digest.hexdigest(), "bytes": size}
+
+
+def _manifest(sums: dict[str, dict[str, object]], left_out: list[str]) -> str:
+    return json.dumps({"aoti-debug": __version__, "files": sums, "left_out": left_out}, indent=1)
+
+
+def _readme(source: Source, names: set[str]) -> str:
+    verdict = source.verdict
+    return README_TEXT.format(
+        outcome=f"{verdict.outcome} {verdict.category or ''} ({verdict.confidence})".replace("  ", " "),
+        summary=verdict.summary,
+        again=_again(source, names),
+        commands="\n".join(f"    {item.command}" for item in verdict.evidence if item.command) or "    none",
+    )
+
+
+def _again(source: Source, names: set[str]) -> str:
+    """The command that diagnoses the same call from the unpacked bundle."""
+    if PACKAGE_FILE not in names:
+        return "The package is not in this bundle: it was too large, or there was none."
+    words = ["aoti-debug", "diagnose", PACKAGE_FILE]
+    words += ["--inputs", INPUTS_FILE] if INPUTS_FILE in names else []
+    words += ["--model-name", source.subject.model_name] if source.subject.model_name != "model" else []
+    for name in sorted(name for name in names if name.startswith("imports/")):
+        words += ["--extra-imports", name]
+    return f"Unpacked, the same call is diagnosed again with\n\n    {shlex.join(words)}"
+
+
+README_TEXT = """# A diagnosis of aoti-debug
+
+{outcome}
+
+{summary}
+
+Open `report.html` in a browser, or make it anew with `aoti-debug report BUNDLE --out DIRECTORY`.
+
+{again}
+
+Loading a package runs the code in it: do so only if you trust where this bundle comes from.
+
+The evidence was seen with these commands; paths are those of the machine where it was gathered:
+
+{commands}
+
+`verdict.json` is what `aoti-debug diagnose --json` prints, `subject.json` the call and its environment,
+`steps/` holds what each step was asked and what it said, and `manifest.json` the SHA-256 of every file.
+"""

@@ -1,0 +1,98 @@
+"""A verdict as one HTML file that needs nothing else: no network, no asset, no server."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from mcp_server.model import CATEGORIES, Party, Verdict
+from mcp_server.operations.spelling import command_line
+from mcp_server.render.text import party_title
+from mcp_server.render.verdict import OUTCOME_TITLE
+from mcp_server.report.clean import clean_text, cleaned
+from mcp_server.report.issue_text import issue_text
+from mcp_server.report.redact import Redactor
+
+FILE = "report.html"
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a page shows. `picture` is SVG of our own making: it is not escaped."""
+
+    verdict: Verdict
+    environment: dict[str, str] = field(default_factory=dict)
+    picture: str = ""
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class Link:
+    """One box of the path from the fault to who is guilty."""
+
+    label: str
+    title: str
+    detail: str = ""
+
+
+def page(report: Report) -> str:
+    """The whole file. Texts are escaped, and only the script whose digest the page names can run."""
+    verdict = cleaned(report.verdict)
+    environment = {clean_text(name): clean_text(value) for name, value in report.environment.items()}
+    script = (HERE / "page.js").read_text()
+    template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return template.from_string((HERE / "page.html").read_text()).render(
+        verdict=verdict,
+        outcome=OUTCOME_TITLE[verdict.outcome],
+        category=CATEGORIES[verdict.category] if verdict.category else "",
+        path=list(path_of(verdict)),
+        environment=environment,
+        picture=Markup(clean_text(report.picture)),
+        log=clean_text(report.log),
+        issue=issue_text(verdict, environment, Redactor.of_this_machine()),
+        next_commands=[(step.why, command_line(step)) for step in verdict.next_steps],
+        style=Markup((HERE / "page.css").read_text()),
+        script=Markup(script),
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def path_of(verdict: Verdict) -> Iterator[Link]:
+    """Fault, launch, generated line, model line, guilty party: as many of them as are known."""
+    if verdict.category is None:
+        return
+    yield Link("Fault", verdict.category.replace("_", " "))
+    where = next((p for p in (verdict.crashing, verdict.guilty) if p is not None and _is_launch(p)), None)
+    if where is not None:
+        number = f"launch {where.launch_index}" if where.launch_index is not None else "kernel"
+        yield Link("Where", number, where.name)
+    generated = _first(verdict, "generated_location")
+    if generated:
+        yield Link("Generated line", generated)
+    for party in (verdict.guilty, verdict.crashing):
+        if party is not None and party.model_locations:
+            place = party.model_locations[0]
+            yield Link("Model line", f"{Path(place.file).name}:{place.line}", place.code)
+            break
+    if verdict.guilty is not None and verdict.guilty is not where:
+        yield Link(
+            "Guilty",
+            party_title(verdict.guilty.model_copy(update={"value": None})),
+            verdict.guilty.value or "",
+        )
+
+
+def _is_launch(party: Party) -> bool:
+    return party.launch_index is not None or party.kind in ("kernel", "op")
+
+
+def _first(verdict: Verdict, name: str) -> str:
+    parties = (verdict.crashing, verdict.guilty)
+    return next((getattr(p, name) for p in parties if p is not None and getattr(p, name)), "")
