@@ -30,9 +30,9 @@ WAIT_JOB = Declaration(
     title="Wait for a job",
     description=joined(
         """
-        Waits for a job that another tool started and returns its result when it is done, else its state and
-        latest progress. wait_s: 0-45 seconds, default 30; 0 only looks. Call again until state is not
-        'running'. A job ends with this server; its result stays until it is swept to make room.
+        Waits for a job that another tool started: its result when it is done, else its state and progress.
+        wait_s: 0-45 seconds, default 30; 0 only looks. Call again until state is not 'running'. A job ends
+        with this server; its result stays until it is swept to make room.
         """
     ),
     arguments=WaitJobArguments,

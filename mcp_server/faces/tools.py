@@ -107,7 +107,13 @@ def _terse(schema: Any) -> Any:
 
 
 def _is_idle(key: str, value: Any) -> bool:
-    return (key == "title" and isinstance(value, str)) or (key == "default" and value in ("", [], {}))
+    named = key == "title" and isinstance(value, str)
+    # Any further property is what JSON schema allows by itself.
+    return (
+        named
+        or (key == "default" and value in ("", [], {}))
+        or (key, value) == ("additionalProperties", True)
+    )
 
 
 def _progress(context: Context[Any, Any] | None) -> Progress:

@@ -12,7 +12,7 @@ InputsArgument = str | list[dict[str, Any]]
 
 PackagePath = Annotated[str, Field(description="AOTInductor .pt2 package.")]
 ExportedPath = Annotated[str, Field(description="torch.export.save'd .pt2 program.")]
-ModelName = Annotated[str, Field(description="Model in the package, default model.")]
+ModelName = Annotated[str, Field(description="Default model.")]
 DeviceIndex = Annotated[int, Field(ge=-1, description="GPU, default -1: as compiled.")]
 Inputs = Annotated[
     InputsArgument,
@@ -24,7 +24,8 @@ Inputs = Annotated[
 Checker = Literal[
     "auto", "memcheck", "initcheck", "racecheck", "synccheck", "core_dump", "sync", "asan", "ubsan", "native"
 ]
-JobId = Annotated[str, Field(min_length=1, description="Handle that a running tool returned.")]
+SameInputs = Annotated[InputsArgument, Field(description="File or specs, as for diagnose.")]
+JobId = Annotated[str, Field(min_length=1, description="Handle of a running tool.")]
 
 
 class Arguments(BaseModel):
@@ -35,24 +36,22 @@ class Arguments(BaseModel):
 
 def fields_of(model: type[Arguments]) -> Iterator[tuple[str, FieldInfo]]:
     """The fields, a class's own before those of its bases: what matters comes first."""
-    for owner in model.__mro__:
-        for name in vars(owner).get("__annotations__", {}):
-            if name in model.model_fields:
-                yield name, model.model_fields[name]
+    declared = (name for owner in model.__mro__ for name in vars(owner).get("__annotations__", {}))
+    for name in dict.fromkeys(declared):
+        if name in model.model_fields:
+            yield name, model.model_fields[name]
 
 
 class WaitArguments(Arguments):
     """How long a call may block before it hands out a job handle."""
 
-    wait_s: Annotated[
-        float, Field(ge=0, le=45, description="Seconds to wait, then a job_id; 0-45, default 30.")
-    ] = 30
+    wait_s: Annotated[float, Field(ge=0, le=45, description="Seconds until a job_id; 0-45, default 30.")] = 30
 
 
 class RunArguments(WaitArguments):
     """The surroundings in which something is run."""
 
-    cwd: Annotated[str, Field(description="Directory to run in; base of relative paths.")] = ""
+    cwd: Annotated[str, Field(description="Run here; base of paths.")] = ""
     env: Annotated[dict[str, str], Field(description="Variables to set.")] = {}
     python: Annotated[str, Field(description="Interpreter with torch.")] = ""
     timeout_s: Annotated[
@@ -63,14 +62,14 @@ class RunArguments(WaitArguments):
 class ModelArguments(RunArguments):
     """A package or an exported program needs its custom ops registered."""
 
-    extra_imports: Annotated[list[str], Field(description="Modules or files to import first.")] = []
+    extra_imports: Annotated[list[str], Field(description="Modules, files to import first.")] = []
 
 
 class CheckArguments(ModelArguments):
     """A package and its inputs, or nothing but the machine."""
 
     package: PackagePath = ""
-    inputs: Inputs = ""
+    inputs: SameInputs = ""
     model_name: ModelName = "model"
     device_index: DeviceIndex = -1
 
@@ -78,11 +77,11 @@ class CheckArguments(ModelArguments):
 class ProgramArguments(ModelArguments):
     """A program of the user's, or a package with the inputs of one call."""
 
-    script: Annotated[str, Field(description="Python file, not a package.")] = ""
+    script: Annotated[str, Field(description="Python file.")] = ""
     script_args: Annotated[list[str], Field(description="Arguments of the script.")] = []
     package: PackagePath = ""
     command: Annotated[list[str], Field(description="Program and its arguments.")] = []
-    inputs: Inputs = ""
+    inputs: SameInputs = ""
     model_name: ModelName = "model"
     device_index: DeviceIndex = -1
 
@@ -96,12 +95,11 @@ class WorkloadArguments(ProgramArguments):
 class DiagnoseArguments(WorkloadArguments):
     """A workload, or the log of one, and the time for the whole procedure."""
 
-    log: Annotated[
-        str, Field(description="File with what a failing run printed; alone or with a package.")
-    ] = ""
+    inputs: Inputs = ""
+    log: Annotated[str, Field(description="What a failing run printed; alone or with a package.")] = ""
 
     budget_s: Annotated[
-        float, Field(gt=0, le=86_400, description="Seconds for the whole procedure, 0-86400, default 300.")
+        float, Field(gt=0, le=86_400, description="Seconds in all, 0-86400, default 300.")
     ] = 300
 
 
@@ -120,11 +118,9 @@ class CompileArguments(ModelArguments):
 class ExplainArguments(Arguments):
     """Text of an error, or a file that holds it."""
 
-    text: Annotated[str, Field(description="Error text or log excerpt.")] = ""
-    log: Annotated[str, Field(description="Path of a log file, instead of text.")] = ""
-    package: Annotated[
-        str, Field(description="The .pt2 that failed: traces the text to launch and input.")
-    ] = ""
+    text: Annotated[str, Field(description="Error text.")] = ""
+    log: Annotated[str, Field(description="Log file, instead.")] = ""
+    package: Annotated[str, Field(description="That failed: to trace launch and input.")] = ""
     model_name: ModelName = "model"
 
 
@@ -132,7 +128,7 @@ class RepeatArguments(WorkloadArguments):
     """A workload, how often to run it, and under what."""
 
     repeats: Annotated[int, Field(ge=1, le=20, description="Runs, 1-20, default 3.")] = 3
-    caching_off: Annotated[bool, Field(description="Allocator without caching, default true.")] = True
+    caching_off: Annotated[bool, Field(description="No caching allocator, default true.")] = True
     blocking: Annotated[bool, Field(description="Launches that block, default true.")] = True
     check_inputs: Annotated[bool, Field(description="Input checks of the package, default true.")] = True
 
@@ -142,28 +138,24 @@ class InspectArguments(Arguments):
 
     package: PackagePath
     model_name: ModelName = "model"
-    launch: Annotated[int, Field(ge=-1, description="Question: this launch, from 0; default -1: none.")] = -1
-    kernel: Annotated[str, Field(description="Question: this kernel.")] = ""
-    buffer: Annotated[str, Field(description="Question: this buffer (buf3): producer and readers.")] = ""
-    symbol: Annotated[str, Field(description="Question: this size symbol (s23, ks0).")] = ""
-    input: Annotated[str, Field(description="Question: this input, by name or number.")] = ""
-    constant: Annotated[str, Field(description="Question: this weight.")] = ""
-    location: Annotated[str, Field(description="Question: launches of model line FILE.py:LINE.")] = ""
-    assertion: Annotated[str, Field(description="Question: this `index out of bounds: 0 <= tmp4 < ks1`.")] = (
-        ""
-    )
-    generated_line: Annotated[
-        int, Field(ge=-1, description="With assertion: its generated line; default -1.")
-    ] = -1
-    offset: Annotated[int, Field(ge=0, description="Facts to skip, default 0, for the next page.")] = 0
-    graph: Annotated[bool, Field(description="Also draw the dataflow (SVG artifact), default false.")] = False
+    launch: Annotated[int, Field(ge=-1, description="This launch, from 0; default -1: none.")] = -1
+    kernel: Annotated[str, Field(description="This kernel.")] = ""
+    buffer: Annotated[str, Field(description="This buffer (buf3): producer and readers.")] = ""
+    symbol: Annotated[str, Field(description="This size symbol (s23, ks0).")] = ""
+    input: Annotated[str, Field(description="This input, by name or number.")] = ""
+    constant: Annotated[str, Field(description="This weight.")] = ""
+    location: Annotated[str, Field(description="Launches of model line FILE.py:LINE.")] = ""
+    assertion: Annotated[str, Field(description="This `index out of bounds: 0 <= tmp4 < ks1`.")] = ""
+    generated_line: Annotated[int, Field(ge=-1, description="Its generated line; default -1.")] = -1
+    offset: Annotated[int, Field(ge=0, description="Facts to skip, default 0.")] = 0
+    graph: Annotated[bool, Field(description="Draw the dataflow (SVG), default false.")] = False
 
 
 class CallArguments(ModelArguments):
     """A package and the inputs of one call of it."""
 
     package: PackagePath
-    inputs: Inputs = ""
+    inputs: SameInputs = ""
     model_name: ModelName = "model"
     device_index: DeviceIndex = -1
 
@@ -171,15 +163,15 @@ class CallArguments(ModelArguments):
 class TraceArguments(CallArguments):
     """How far to trace a call."""
 
-    sync: Annotated[bool, Field(description="Wait for the device after each launch, default true.")] = True
-    stop_at: Annotated[int, Field(ge=-1, description="End before this launch; -1 (default): do not.")] = -1
-    calls: Annotated[int, Field(ge=1, le=1000, description="Calls of the model, 1-1000, default 1.")] = 1
+    sync: Annotated[bool, Field(description="Wait after each launch, default true.")] = True
+    stop_at: Annotated[int, Field(ge=-1, description="End before this launch; default -1.")] = -1
+    calls: Annotated[int, Field(ge=1, le=1000, description="Calls, 1-1000, default 1.")] = 1
 
 
 class LocateArguments(ProgramArguments):
     """What to put under which checker. A `package` beside a `command` is the one that its host loads."""
 
-    tool: Annotated[Checker, Field(description="Default auto: the first that sees the fault.")] = "auto"
+    tool: Annotated[Checker, Field(description="Default auto: what sees the fault.")] = "auto"
     plain_runs: Annotated[int, Field(ge=0, le=20, description="Runs beside it, 0-20, default 1.")] = 1
 
 
@@ -188,32 +180,50 @@ class DumpArguments(ModelArguments):
 
     package: PackagePath = ""
     exported: ExportedPath = ""
-    inputs: Inputs = ""
+    inputs: SameInputs = ""
     model_name: ModelName = "model"
     device_index: DeviceIndex = -1
-    launches: Annotated[list[int], Field(description="Launch numbers from 0; nothing chosen: all.")] = []
-    kernels: Annotated[list[str], Field(description="Whole kernel names.")] = []
+    launches: Annotated[list[int], Field(description="Numbers from 0; default all.")] = []
+    kernels: Annotated[list[str], Field(description="Whole names, or FILE.py:LINE.")] = []
     buffers: Annotated[list[str], Field(description="Buffer names.")] = []
     backend: Annotated[
         Literal["auto", "probes", "printer"], Field(description="Default auto: probes, else printer.")
     ] = "auto"
     level: Annotated[Literal["1", "2", "3"], Field(description="Of the printer, default 2.")] = "2"
-    save: Annotated[bool, Field(description="Save tensors as files, default false.")] = False
+    save: Annotated[bool, Field(description="As safetensors, default false.")] = False
     stop_at_first_bad: Annotated[bool, Field(description="End at the first bad value, default false.")] = (
         False
     )
 
 
-class CompareArguments(WaitArguments):
+class PairArguments(WaitArguments):
     """A package and the program that it was compiled from, the program alone, or a script."""
 
     exported: ExportedPath = ""
     package: PackagePath = ""
-    script: Annotated[str, Field(description="Or a Python file.")] = ""
-    inputs: Annotated[str, Field(description="File of torch.save'd tensors, or specs as JSON text.")] = ""
+    script: Annotated[str, Field(description="Python file.")] = ""
+    inputs: Annotated[str, Field(description="torch.save'd file, or specs as JSON.")] = ""
     extra_imports: Annotated[list[str], Field(description="Files to import first.")] = []
     python: Annotated[str, Field(description="Interpreter with torch.")] = ""
+
+
+class CompareArguments(PairArguments):
+    """How strictly to compare."""
+
     tolerance: Annotated[float, Field(gt=0, le=1000, description="Factor, 0-1000, default 1.")] = 1
+
+
+class ReduceArguments(PairArguments):
+    """What to cut down, and for how long."""
+
+    target: Annotated[
+        Literal["graph", "launch"],
+        Field(description="Default graph: operators."),
+    ] = "graph"
+    launch: Annotated[int, Field(ge=-1, description="Its number; default -1: the bad one.")] = -1
+    budget_s: Annotated[
+        float, Field(gt=0, le=86_400, description="Seconds to search, 0-86400, default 300.")
+    ] = 300
 
 
 class JobArguments(Arguments):

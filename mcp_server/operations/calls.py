@@ -127,3 +127,12 @@ async def locate_fault(context: Context, given: args.LocateArguments) -> Record:
     return await locate_in_program(
         context, workload, package=package, tool=given.tool, plain_runs=given.plain_runs
     )
+
+
+async def reduce(context: Context, given: args.ReduceArguments) -> Record:
+    from mcp_server.operations.workload import reduced_model
+    from mcp_server.steps.reduce.reduce import reduce as step
+
+    workload = reduced_model(given, Path.cwd())
+    launch = given.launch if given.launch >= 0 else None
+    return await step(context, workload, target=given.target, launch=launch, budget_s=given.budget_s)

@@ -8,13 +8,13 @@ from mcp_server.operations.declaration import READS, RUNS_USER_CODE, Operation, 
 
 DIAGNOSE = Operation(
     name="diagnose",
-    title="Diagnose a failing AOTInductor workload",
+    title="Diagnose a failure",
     description=joined(
         """
-        Runs the whole debugging procedure on a failing script, package, exported program or command and
-        returns a verdict: category, who is guilty (input, kernel, constant, package, toolchain, ...),
-        confidence, evidence with commands, fix. Start here. It reads files first and runs the workload only
-        as often as it must: seconds to minutes; budget_s bounds it. Next: what next_steps say.
+        Runs the whole procedure on a failing script, package, exported program or command: a
+        verdict with category, who is guilty (input, kernel, constant, package, toolchain, ...),
+        confidence, evidence with commands, fix. Start here. Reads files first, runs the workload
+        only as often as it must: seconds to minutes. Next: its next_steps.
         """
     ),
     arguments=args.DiagnoseArguments,
@@ -31,13 +31,13 @@ DIAGNOSE = Operation(
 
 CHECK_DEVICES = Operation(
     name="check_devices",
-    title="Check machine, package and inputs",
+    title="Check machine and inputs",
     description=joined(
         """
-        Compares this machine (GPUs, driver, torch, compiler, tools), the package (device, arch, ISA) and
-        the inputs (device, dtype, rank, size or range, stride, count, order) before anything runs. Use it
-        first for wrong-device, dtype, shape and load errors. Without a package it describes the machine.
-        2-10 s. Next: diagnose, or fix the first mismatch.
+        Compares this machine (GPUs, driver, torch, compiler, tools), the package (device, arch,
+        ISA) and the inputs (device, dtype, rank, size or range, stride, count, order) before
+        anything runs. First for wrong-device, dtype, shape and load errors. Without a package: the
+        machine. 2-10 s. Next: diagnose, or fix the first mismatch.
         """
     ),
     arguments=args.CheckArguments,
@@ -48,13 +48,13 @@ CHECK_DEVICES = Operation(
 
 COMPILE_WITH_FLAGS = Operation(
     name="compile_with_flags",
-    title="Compile with debugging flags",
+    title="Compile with flags",
     description=joined(
         """
-        Compiles a torch.export.save'd program in a fresh cache with code-generation flags (NaN checks,
-        value printer, provenance, asserts) and returns the new package, its kernels and warnings. Use when
-        a flag must act at compile time. A flag that cannot act is refused with the reason. 10-90 s. Next:
-        pass the new package to run_deterministic or dump_kernel_io.
+        Compiles an exported program with code-generation flags (NaN checks, value printer,
+        minifier, provenance, asserts): new package, kernels, warnings. For flags that act at
+        compile time; one that cannot act is refused with the reason. 10-90 s. Next:
+        run_deterministic or dump_kernel_io with the package.
         """
     ),
     arguments=args.CompileArguments,
@@ -65,13 +65,13 @@ COMPILE_WITH_FLAGS = Operation(
 
 RUN_DETERMINISTIC = Operation(
     name="run_deterministic",
-    title="Repeat a run deterministically",
+    title="Repeat a run",
     description=joined(
         """
-        Runs a workload 1-20 times (default 3), each in its own process, without the CUDA caching allocator,
-        with blocking launches and the package's input checks, and says whether it fails the same way:
-        clean, stable, flaky or varying, with each run's root error (not the first misleading one). Use for
-        crashes that move or come and go. Next: inspect_package with the assertion, or diagnose.
+        Runs a workload several times, each in its own process, without the CUDA caching allocator,
+        with blocking launches and the package's input checks: clean, stable, flaky or varying, and
+        each run's root error. For crashes that move or come and go. Next: inspect_package with the
+        assertion, or diagnose.
         """
     ),
     arguments=args.RepeatArguments,
@@ -85,9 +85,10 @@ INSPECT_PACKAGE = Operation(
     title="Read a package",
     description=joined(
         """
-        Reads a .pt2 package without running it: inputs with ranges, launches with arguments, dataflow,
-        weights, model lines. Without a question an overview; ask one thing to get it in full, e.g. which
-        launch and input an `index out of bounds` text means. Pages: offset. About 1 s.
+        Reads a .pt2 package without running it: inputs with ranges, launches with arguments,
+        dataflow, weights, model lines. An overview, or the answer in full to one question (launch,
+        kernel, ... assertion): which launch and input does an `index out of bounds` text mean?
+        About 1 s.
         """
     ),
     arguments=args.InspectArguments,
@@ -102,12 +103,12 @@ INSPECT_PACKAGE = Operation(
 
 EXPLAIN_ERROR = Operation(
     name="explain_error",
-    title="Explain an error text",
+    title="Explain an error",
     description=joined(
         """
-        Explains an error text or log without running anything: which error is the root, its family and
-        fields (file, line, block, thread, index, bound), what it does not prove, which guide to follow, and
-        the next call. Use when there is only a text. Under 1 s for most logs. Next: the call in `next`.
+        Explains an error text or log without running anything: which error is the root, its family
+        and fields (file, line, block, thread, index, bound), what it does not prove, guide, next
+        call. Under 1 s for most logs.
         """
     ),
     arguments=args.ExplainArguments,
@@ -121,13 +122,13 @@ EXPLAIN_ERROR = Operation(
 
 DUMP_KERNEL_IO = Operation(
     name="dump_kernel_io",
-    title="Look at kernel inputs and outputs",
+    title="Look at kernel values",
     description=joined(
         """
-        Runs a package or exported program once and shows statistics of what chosen launches read and wrote
-        (range, NaN, Inf, index against bound), the first bad value, and who produced it. Use for NaN, Inf,
-        wrong values, and to see the index behind an assertion. Needs inputs. 5-30 s. Next: fix the
-        producer, or inspect_package for its model line.
+        Runs a package or exported program once and shows what chosen launches read and wrote
+        (range, NaN, Inf, index against bound), the first bad value, and who made it. For NaN, Inf,
+        wrong values, the index behind an assertion. Needs inputs. 5-30 s. Next: fix the producer,
+        or inspect_package for its model line.
         """
     ),
     arguments=args.DumpArguments,
@@ -141,10 +142,10 @@ LOCATE_FAULT = Operation(
     title="Locate a memory fault",
     description=joined(
         """
-        Puts a package's call, or the failing call of a script or command, under a checker and names launch,
-        argument, access, generated and model line, producer. Use for illegal memory access, segfaults,
-        corruption, silent bad reads. A package needs inputs, a C++ host (command) a package. 10-90 s.
-        Next: dump_kernel_io of the producer, or the fix it names.
+        Puts a package's call, or the failing call of a script or command, under a checker and names
+        launch, argument, access, generated and model line, producer. For illegal memory access,
+        segfaults, corruption, silent bad reads. A package needs inputs, a C++ host (command) a
+        package. 10-90 s. Next: dump_kernel_io of the producer, or the fix.
         """
     ),
     arguments=args.LocateArguments,
@@ -162,10 +163,10 @@ TRACE_LAUNCHES = Operation(
     title="Trace every launch",
     description=joined(
         """
-        Rebuilds a package with a probe at every launch (no model source needed), runs it, and returns the
-        launches with arguments and the one at which the run ended. Use for crashes and hangs that name no
-        kernel. Without inputs it only hands back the instrumented package and environment, for a C++ host.
-        5-40 s. Next: inspect_package with that launch, or dump_kernel_io.
+        Rebuilds a package with a probe at every launch (no model source needed) and runs it: the
+        launches with arguments, and the one at which the run ended. For crashes and hangs that name
+        no kernel. Without inputs: the instrumented package and environment, for a C++ host. 5-40 s.
+        Next: inspect_package with that launch.
         """
     ),
     arguments=args.TraceArguments,
@@ -179,14 +180,34 @@ COMPARE_WITH_EAGER = Operation(
     title="Compare with eager",
     description=joined(
         """
-        Finds the first launch of a package that departs from its exported program in eager mode by more
-        than rounding. Use for wrong numbers without an error. 5-60 s. Next: inspect_package.
+        Finds the first launch of a package that departs from its exported program in eager mode by
+        more than rounding. For wrong numbers without an error. 5-60 s. Next: inspect_package, or
+        reduce.
         """
     ),
     arguments=args.CompareArguments,
     hints=RUNS_USER_CODE,
     call=calls.compare_with_eager,
     examples=("aoti-debug compare-with-eager --package model.pt2 --exported program.pt2 --inputs batch.pt",),
+)
+
+REDUCE = Operation(
+    name="reduce",
+    title="Make a reproduction",
+    description=joined(
+        """
+        Cuts a failing program down to the few operators that still fail in the same way (crash,
+        error, NaN, wrong output), or replays one launch with its inputs: a script that needs torch
+        alone and was seen to fail. For bug reports and compiler faults. 1-10 min. Next: run it.
+        """
+    ),
+    arguments=args.ReduceArguments,
+    hints=RUNS_USER_CODE,
+    call=calls.reduce,
+    examples=(
+        "aoti-debug reduce --exported program.pt2 --inputs batch.pt",
+        "aoti-debug reduce --target launch --package model.pt2 --inputs batch.pt --launch 3",
+    ),
 )
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -200,4 +221,5 @@ OPERATIONS: tuple[Operation, ...] = (
     TRACE_LAUNCHES,
     COMPARE_WITH_EAGER,
     COMPILE_WITH_FLAGS,
+    REDUCE,
 )

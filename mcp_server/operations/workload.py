@@ -22,7 +22,9 @@ from mcp_server.operations.arguments import (
     DiagnoseArguments,
     DumpArguments,
     LocateArguments,
+    PairArguments,
     ProgramArguments,
+    ReduceArguments,
     RunArguments,
     WorkloadArguments,
 )
@@ -99,18 +101,36 @@ def compared_model(
     arguments: CompareArguments, base: Path
 ) -> tuple[PackageWorkload | ExportedWorkload | ScriptWorkload, Path | None]:
     """What to compare, and the exported program of a package. Raises ProblemError."""
+    if not (arguments.script or arguments.exported):
+        raise ProblemError("nothing to compare with", allowed="exported, package and exported, or script")
+    model = _pair_model(arguments, base)
+    if isinstance(model, PackageWorkload):
+        return model, exported_file(arguments.exported, base)
+    return model, None
+
+
+def reduced_model(
+    arguments: ReduceArguments, base: Path
+) -> PackageWorkload | ExportedWorkload | ScriptWorkload:
+    """What to cut down: of a package with its program the one that the target needs. Raises ProblemError."""
+    if arguments.target == "graph" and arguments.exported:
+        arguments = arguments.model_copy(update={"package": ""})
+    return _pair_model(arguments, base)
+
+
+def _pair_model(arguments: PairArguments, base: Path) -> PackageWorkload | ExportedWorkload | ScriptWorkload:
+    """The script, the package, or the exported program, in this order."""
     shared: dict[str, Any] = {"python": interpreter(arguments.python, base), "cwd": base}
     if arguments.script:
         if arguments.package or arguments.exported or arguments.inputs or arguments.extra_imports:
             raise ProblemError("a script brings its own model and inputs", allowed="script alone")
-        return ScriptWorkload(script=file("script", arguments.script, base), **shared), None
-    if not arguments.exported:
-        raise ProblemError("nothing to compare with", allowed="exported, package and exported, or script")
-    exported = exported_file(arguments.exported, base)
+        return ScriptWorkload(script=file("script", arguments.script, base), **shared)
     shared.update(inputs=inputs_of(arguments.inputs, base), extra_imports=arguments.extra_imports)
-    if not arguments.package:
-        return ExportedWorkload(exported=exported, **shared), None
-    return PackageWorkload(package=package_file(arguments.package, base), **shared), exported
+    if arguments.package:
+        return PackageWorkload(package=package_file(arguments.package, base), **shared)
+    if arguments.exported:
+        return ExportedWorkload(exported=exported_file(arguments.exported, base), **shared)
+    raise ProblemError("no model given", allowed="exported, package or script")
 
 
 def chosen_kinds(arguments: ProgramArguments) -> list[str]:

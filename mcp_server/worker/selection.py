@@ -14,7 +14,8 @@ class Selection:
     """The request's choices. What is left out is not restricted.
 
     `launches` are numbers, `kernels` and `names` exact names (`names` of variables or parameters), `phases`
-    of before and after. `skip_before` lists arguments by launch that hold nothing yet before it.
+    of before and after. `skip_before` lists arguments by launch that hold nothing yet before it;
+    `unset_too` asks for those, and for what is only written, all the same: to make the launch again.
     """
 
     def __init__(self, request: "dict[str, Any]") -> None:
@@ -24,6 +25,7 @@ class Selection:
         self.phases = set(request.get("phases") or PHASES)
         if not self.phases <= set(PHASES):
             raise Refused("unknown phase", sorted(self.phases), "before, after")
+        self.unset_too = bool(request.get("unset_too"))
         skipped = dict(request.get("skip_before") or {})
         self.skip_before = {int(launch): frozenset(names) for launch, names in skipped.items()}
 
@@ -42,6 +44,8 @@ class Selection:
         if self.names is not None and name not in self.names and parameter not in self.names:
             return False
         if phase == "before":
+            if self.unset_too:
+                return True
             return role != "written" and name not in self.skip_before.get(launch, ())
         return role != "read"
 

@@ -1,0 +1,1 @@
+"""Small reproductions: of a failing program, and of one launch."""

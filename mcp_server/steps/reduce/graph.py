@@ -1,0 +1,130 @@
+"""Reduces the graph of an exported program while it fails in the same way."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from mcp_server.errors import ProblemError
+from mcp_server.model import ExportedWorkload, ScriptWorkload
+from mcp_server.package.exported import exported_device
+from mcp_server.steps.context import Context, WorkerRun
+from mcp_server.steps.leases import gpus_of
+from mcp_server.steps.reduce.failing import FailureShown, of_attempt
+from mcp_server.steps.reduce.outcome import one_line, report
+from mcp_server.steps.reduce.records import Reduced
+from mcp_server.steps.reduce.target import Target, find_target
+
+MOST_CHILDREN = 8
+# A reproduction takes over what steers torch, and nothing else of the environment.
+STEERING = ("TORCH", "PYTORCH", "AOT_", "INDUCTOR", "TRITON", "CUDA_", "OMP_")
+
+
+async def reduce_graph(
+    context: Context, workload: ExportedWorkload | ScriptWorkload, *, budget_s: float = 300
+) -> Reduced:
+    """Find out how the program fails, then cut it down in isolated children for `budget_s` seconds.
+
+    A script is run once, and its failing or suspect call is taken. The class of the failure is the same for
+    every step: killed by the same signal, an exception of the same family in the same phase, NaN or infinity
+    from finite values, or a departure from eager. The best reproduction so far is a file at any time.
+    Raises ProblemError for a healthy program, for one that only hangs, and for a script without a program.
+    """
+    target = await find_target(context, workload)
+    attempt, target = await _attempt(context, target)
+    failure = of_attempt(attempt)
+    if failure is None:
+        raise ProblemError(
+            "the program does not fail: it compiles, runs, and gives finite outputs that agree with eager",
+            value=str(target.workload.exported),
+            allowed="a failing program with the inputs of the failing call",
+            next_call="diagnose",
+        )
+    recorded = await _recorded(context, target, attempt)
+    done = await _reduce(context, target, failure, recorded, budget_s)
+    return await report(context, target, failure, done)
+
+
+async def _attempt(context: Context, target: Target) -> tuple[WorkerRun, Target]:
+    """Compile and call once; again with the script's own module if the program needs its operators."""
+    done = await _worker(context, "attempt", target, {})
+    if done.last("reading_inputs") is None and target.imports:
+        imports = [*target.workload.extra_imports, *target.imports]
+        again = Target(target.workload.model_copy(update={"extra_imports": imports}), target.configs)
+        return await _worker(context, "attempt", again, {}), again
+    return done, target
+
+
+async def _recorded(context: Context, target: Target, attempt: WorkerRun) -> WorkerRun:
+    """The run that recorded the nodes: a new process, if the failure ended the attempt."""
+    if attempt.last("evaluating") is not None:
+        return attempt
+    return await _worker(context, "record", target, {})
+
+
+async def _worker(
+    context: Context, operation: str, target: Target, more: dict[str, Any], timeout_s: float | None = None
+) -> WorkerRun:
+    workload = target.workload
+    directory = context.fresh(operation)
+    context.cost.compiles += operation == "attempt"
+    request = {
+        "exported": workload.exported,
+        "inputs": workload.inputs,
+        "extra_imports": workload.extra_imports,
+        "inductor_configs": dict(target.configs),
+        "package_path": directory / "model.pt2",
+        "values": directory / "values",
+        **more,
+    }
+    return await context.worker(
+        operation,
+        request,
+        directory=directory,
+        env={
+            "TORCHINDUCTOR_CACHE_DIR": str(context.directory / "inductor"),
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+            **workload.env,
+        },
+        python=context.python_for(workload),
+        cwd=workload.cwd,
+        timeout_s=timeout_s or workload.timeout_s,
+        gpus=gpus_of(exported_device(workload.exported)),
+    )
+
+
+async def _reduce(
+    context: Context, target: Target, failure: FailureShown, recorded: WorkerRun, budget_s: float
+) -> WorkerRun:
+    values = recorded.all("value")
+    bad = [event["node"] for event in values if event.get("nan") or event.get("inf")]
+    return await _worker(
+        context,
+        "reduce",
+        target,
+        {
+            "values": recorded.directory / "values",
+            "bad": bad,
+            "guess": _guess(failure, recorded, bad),
+            "failure": failure.request(),
+            "title": f"Reproduction of a failure of AOTInductor: {one_line(str(failure))}",
+            "environment": {n: v for n, v in target.workload.env.items() if _steers(n)},
+            "directory": context.fresh("candidates"),
+            "budget_s": budget_s,
+            "each_s": target.workload.timeout_s,
+            "side_by_side": min(MOST_CHILDREN, len(os.sched_getaffinity(0))),
+        },
+        timeout_s=budget_s + target.workload.timeout_s,
+    )
+
+
+def _guess(failure: FailureShown, recorded: WorkerRun, bad: list[str]) -> str | None:
+    """The node that made the first value that is not finite, or in which eager itself failed."""
+    if failure.kind == "not_finite":
+        return bad[0] if bad else None
+    last = recorded.last("node")
+    return str(last["node"]) if last and recorded.last("recorded") is None else None
+
+
+def _steers(variable: str) -> bool:
+    return variable.startswith(STEERING) and not variable.endswith("CACHE_DIR")

@@ -1,0 +1,154 @@
+"""`reduce`: shrinks an exported program while it fails in the same way."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any, Optional, Sequence
+
+import torch
+
+from ..imports import import_all
+from ..interpret import stack_of
+from ..report import Report
+from .cut import Cut, Plan, Recorded, cut, shrinkable, size_in_bytes
+from .program import Program, load_program
+from .sameness import FailureClass
+from .script import Setting
+from .search import minimise, windows
+from .trials import Limits, OutOfTime, Trials
+
+SMALL = 64 << 10  # bytes of real values that a reproduction may carry without asking whether made ones do
+TINY = 4 << 10  # bytes of values in which nothing is gained by smaller sizes
+MOST_TOLD = 50  # nodes of a reproduction
+SIZES = 6  # distinct sizes that are tried
+
+
+def operate(request: dict[str, Any], report: Report) -> None:
+    """Reduce `exported` on `inputs` to what still fails like `failure`.
+
+    `values` is the directory that `attempt` or `record` filled, `bad` and `guess` are what it saw: nodes
+    whose value is not finite, and the node to suspect. Reproductions lie in `directory`; the last event
+    `held` names the best one. Event `reduced` at the end, or after `budget_s` (`complete` tells which).
+    """
+    # Forked children must not inherit a thread pool: they would wait for its threads for ever.
+    torch.set_num_threads(1)
+    imports = list(request.get("extra_imports", ()))
+    import_all(imports, report)
+    program = load_program(request, report)
+    forks = not imports and not any(_on_device(value) for value in program.values.values())
+    if forks:
+        _import_compiler(report)
+    reduction = Reduction(program, _trials(program, request, report, forks), request.get("guess"))
+    complete = True
+    try:
+        reduction.run()
+    except OutOfTime:
+        complete = False
+    trials = reduction.trials
+    report.event("reduced", complete=complete, units=len(program.units), tried=len(trials.tried))
+
+
+def _trials(program: Program, request: dict[str, Any], report: Report, forks: bool) -> Trials:
+    recorded = Recorded(str(request["values"]), frozenset(request.get("bad", ())))
+
+    def make(plan: Plan) -> Cut:
+        return cut(program, plan, recorded)
+
+    def describe(plan: Plan) -> dict[str, Any]:
+        nodes = [node for node in program.nodes if node.name in plan.keep]
+        told = [{"node": n.name, "op": str(n.target), "stack": stack_of(n)} for n in nodes[:MOST_TOLD]]
+        return {"operators": len(nodes), "nodes": told, "dynamic": plan.dynamic}
+
+    setting = Setting(
+        str(request["title"]),
+        dict(request.get("inductor_configs") or {}),
+        dict(request.get("environment") or {}),
+        tuple(request.get("extra_imports", ())),
+    )
+    until = time.monotonic() + float(request["budget_s"])
+    limits = Limits(until, float(request["each_s"]), int(request["side_by_side"]))
+    failure = FailureClass.of(request["failure"])
+    return Trials(make, describe, failure, setting, limits, forks, str(request["directory"]), report)
+
+
+def _on_device(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type != "cpu"
+
+
+def _import_compiler(report: Report) -> None:
+    """What every child would import for itself."""
+    report.event("importing_inductor")
+    import torch._inductor.codegen.cpp
+    import torch._inductor.codegen.cpp_wrapper_cpu
+    import torch._inductor.compile_fx
+    import torch._inductor.package  # noqa: F401
+
+
+class Reduction:
+    """First fewer nodes, then smaller sizes, then values made from a seed."""
+
+    def __init__(self, program: Program, trials: Trials, guess: Optional[str]) -> None:
+        self.program = program
+        self.trials = trials
+        self.guess = guess
+
+    def run(self) -> None:
+        """Raises `OutOfTime`; what was reached by then is in `trials.held`."""
+        plan = self._start()
+        if plan is None:
+            return
+        plan = self._fewer_nodes(plan)
+        plan = self._smaller(plan)
+        self._made(plan)
+
+    def _start(self) -> Optional[Plan]:
+        """A plan that fails: the suspected node alone, else all; with symbolic sizes only if need be."""
+        units = tuple(self.program.units)
+        plans = [Plan((self.guess,))] if self.guess in units and len(units) > 1 else []
+        plans += [Plan(units), Plan(units, dynamic=True)] if self.program.ranges else [Plan(units)]
+        found = self.trials.first_failing(plans)
+        return None if found is None else plans[found]
+
+    def _fewer_nodes(self, plan: Plan) -> Plan:
+        def first_failing(options: Sequence[Sequence[str]]) -> Optional[int]:
+            return self.trials.first_failing([replace(plan, keep=tuple(keep)) for keep in options])
+
+        return replace(plan, keep=minimise(plan.keep, first_failing))
+
+    def _smaller(self, plan: Plan) -> Plan:
+        """Keep a part of each size: halves of halves, as long as they still fail."""
+        if size_in_bytes(self.trials.make(plan).tensors) <= TINY:
+            return plan
+        for size in shrinkable(self.program, self.trials.make(plan))[:SIZES]:
+            start, end = 0, size
+            while end - start > 1:
+                options = [(start + a, start + b) for a, b in windows(end - start)]
+                plans = [_with_window(plan, size, window) for window in options]
+                found = self.trials.first_failing(plans)
+                if found is None:
+                    break
+                plan, (start, end) = plans[found], options[found]
+        return plan
+
+    def _made(self, plan: Plan) -> Plan:
+        """Values from a seed instead of real ones: all at once, else the largest, one after another."""
+        tensors = self.trials.make(plan).tensors
+        if size_in_bytes(tensors) <= SMALL:
+            return plan
+        whole = replace(plan, made=frozenset(tensors))
+        if self.trials.first_failing([whole]) is not None:
+            return whole
+        for name in sorted(tensors, key=lambda name: -tensors[name].nbytes):
+            left = {n: t for n, t in tensors.items() if n not in plan.made}
+            if size_in_bytes(left) <= SMALL:
+                break
+            wanted = replace(plan, made=plan.made | {name})
+            if self.trials.first_failing([wanted]) is not None:
+                plan = wanted
+        return plan
+
+
+def _with_window(plan: Plan, size: int, window: tuple[int, int]) -> Plan:
+    others = tuple(pair for pair in plan.windows if pair[0] != size)
+    return replace(plan, windows=(*others, (size, window)))
