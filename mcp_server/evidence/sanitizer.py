@@ -97,13 +97,18 @@ class SiteTable:
 
     def add(self, key: tuple[str, ...], address: int | None, make: Callable[[], Site]) -> None:
         """Count a record; `make` is called for the first one of a site only."""
-        self.records += 1
         if key not in self.sites:
             if len(self.sites) >= MAX_SITES:
+                self.records += 1
                 self.dropped += 1
                 return
             self.sites[key] = make()
             self.counts[key] = 0
+        self.count(key, address)
+
+    def count(self, key: tuple[str, ...], address: int | None) -> None:
+        """Count a record of a known site."""
+        self.records += 1
         self.counts[key] += 1
         if address is not None:
             span = self.spans.setdefault(key, [address, address])
@@ -148,7 +153,7 @@ class SanitizerReader:
                 self._body.append(line)
         else:
             self._end_record()
-            self._begin(line[len(MARK) :].strip())
+            self._begin(_head(line))
         return True
 
     def _add_frame(self, line: str) -> None:
@@ -192,6 +197,15 @@ class SanitizerReader:
             self._messages[head] = None
         self._head, self._body, self._frames, self._launch = "", [], [], ""
 
+    def known(self, head: str, where: str, launch: str) -> tuple[str, ...] | None:
+        """The key of a record with these lines (header, place, frame of the launch), if one was read."""
+        key = (_head(head), where, launch)
+        return key if not self._head and key in self._table.sites else None
+
+    def repeat(self, site: tuple[str, ...], address: int | None) -> None:
+        """Count one more record of a site that is `known`."""
+        self._table.count(site, address)
+
     def report(self) -> SanitizerReport:
         """What was read so far."""
         self._end_record()
@@ -205,6 +219,10 @@ class SanitizerReader:
             dropped_sites=self._table.dropped,
             messages=tuple(self._messages),
         )
+
+
+def _head(line: str) -> str:
+    return line[len(MARK) :].strip()
 
 
 def read_sanitizer(lines: Iterable[str], on_program: Callable[[str], None] | None = None) -> SanitizerReport:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mcp_server.evidence.sanitizer import SanitizerReport, Site, read_sanitizer
+from mcp_server.evidence.sanitizer import SanitizerReport, Site
+from mcp_server.evidence.sanitizer_file import read_sanitizer_file
 from mcp_server.faults.access import Access, from_assertion, from_site
 from mcp_server.package.assertion import read_assertion
 from mcp_server.package.view import PackageView
@@ -60,13 +61,7 @@ def read_report(output: Path) -> Checked:
         if "index out of bounds: " in line and len(assertions) < 100:
             assertions.setdefault(line.strip()[:2000])
 
-    return Checked(read_sanitizer(_lines(output), keep), tuple(assertions))
-
-
-def _lines(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            yield line.rstrip("\n")
+    return Checked(read_sanitizer_file(output, keep), tuple(assertions))
 
 
 def accesses_of(checked: Checked, tool: SanitizerTool, view: PackageView | None) -> list[Access]:

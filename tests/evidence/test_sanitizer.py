@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
 from mcp_server.evidence.sanitizer import MAX_SITES, Site, read_sanitizer
+from mcp_server.evidence.sanitizer_file import read_sanitizer_file
 from mcp_server.evidence.sanitizer_xml import read_sanitizer_xml
 from tests.evidence.support import RECORDINGS, lines_of
 
@@ -241,6 +243,51 @@ def test_xml_missing(tmp_path: Path) -> None:
     """A missing file is a problem that names it."""
     with pytest.raises(ProblemError, match=r"none\.xml"):
         read_sanitizer_xml(tmp_path / "none.xml")
+
+
+def test_a_repeated_xml_record_is_counted_without_parsing_it(tmp_path: Path) -> None:
+    """Other threads and addresses of one site: one site, its count, and the range of addresses."""
+    text = (RECORDINGS / "ima-user-triton.memcheck.xml").read_text(encoding="utf-8")
+    begin, end = text.index("  <record>"), text.index("</record>") + len("</record>")
+    repeated = [text[begin:end].replace("0x7ff634983d00", hex(0x1000 + n)) for n in range(50)]
+    path = tmp_path / "many.xml"
+    path.write_text(text[:begin] + "\n".join(repeated) + "\n</ComputeSanitizerOutput>", encoding="utf-8")
+    report = read_sanitizer_xml(path)
+    (site,) = report.sites
+    assert (site.count, site.address_low, site.address_high, report.complete) == (50, 0x1000, 0x1031, True)
+
+
+_LINES = st.lists(
+    st.one_of(
+        st.sampled_from(
+            [*many(2), M, "a line of the program", f"{M}    at k+0x20 in a.py:4", f"{M}RACECHECK SUMMARY: 1"]
+        ),
+        st.text(alphabet="=ab 0x()\r", max_size=20),
+    ),
+    max_size=60,
+)
+
+
+@settings(deadline=None)
+@given(_LINES, st.integers(1, 3))
+def test_a_file_is_read_like_its_lines(lines: list[str], times: int) -> None:
+    """Counting repeats without reading them changes nothing in the report, nor in what the program said."""
+    text = "".join(f"{line}\n" for line in [*many(2), *lines] * times)
+    of_file: list[str] = []
+    of_lines: list[str] = []
+    with TemporaryDirectory() as name:
+        path = Path(name) / "output.log"
+        path.write_bytes(text.encode())
+        found = read_sanitizer_file(path, of_file.append)
+    read = [line.rstrip("\r") for line in text.split("\n")]
+    assert found == read_sanitizer(read, of_lines.append)
+    assert [line for line in of_file if line] == [line for line in of_lines if line]
+
+
+@pytest.mark.parametrize("path", sorted(RECORDINGS.glob("*.memcheck.txt")), ids=lambda path: path.name)
+def test_a_recorded_file_is_read_like_its_lines(path: Path) -> None:
+    """The same on every recording."""
+    assert read_sanitizer_file(path) == read_sanitizer(path.read_text(encoding="utf-8").split("\n"))
 
 
 @settings(deadline=None)
