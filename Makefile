@@ -7,8 +7,9 @@ STAMP := $(VENV)/.installed
 PYTEST_ARGS ?=
 PYTEST_JOBS ?= 2
 CORPUS_ARGS ?=
+CLIENTS ?= .cache/clients
 
-.PHONY: help demo test test-gpu test-ray corpus corpus-gpu lint format clean
+.PHONY: help demo test test-gpu test-clients test-ray corpus corpus-gpu lint format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -31,6 +32,17 @@ test-gpu: ## run the tests that need a CUDA device, with the python3 that has to
 test-ray: $(STAMP) ## run the tests of sweep on a local Ray cluster of two nodes
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[ray]'
 	$(BIN)/python -m pytest -m ray $(PYTEST_ARGS)
+
+$(CLIENTS)/.installed: tests/clients/package.json
+	mkdir -p $(CLIENTS)
+	cp $< $(CLIENTS)/
+	cd $(CLIENTS) && npm install --no-audit --no-fund --silent
+	$(PYTHON) -m venv $(CLIENTS)/python
+	$(CLIENTS)/python/bin/python -m pip install -q --disable-pip-version-check uv==0.13.8 pipx==1.18.4
+	touch $@
+
+test-clients: $(STAMP) $(CLIENTS)/.installed ## install the coding agents from npm, let them install and use the server
+	AOTI_DEBUG_CLIENTS=$(CLIENTS) $(BIN)/python -m pytest -m clients tests/clients $(PYTEST_ARGS)
 
 corpus: $(STAMP) ## score diagnose on the failing programs that need no GPU; CORPUS_ARGS="--cases NAME"
 	$(BIN)/python -m benchmarks.corpus.score --needs cpu $(CORPUS_ARGS)
