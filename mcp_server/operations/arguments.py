@@ -216,7 +216,7 @@ class CompareArguments(PairArguments):
 class ReduceArguments(PairArguments):
     """What to cut down, and for how long."""
 
-    target: Annotated[
+    scope: Annotated[
         Literal["graph", "launch"],
         Field(description="Default graph: operators."),
     ] = "graph"

@@ -135,4 +135,4 @@ async def reduce(context: Context, given: args.ReduceArguments) -> Record:
 
     workload = reduced_model(given, Path.cwd())
     launch = given.launch if given.launch >= 0 else None
-    return await step(context, workload, target=given.target, launch=launch, budget_s=given.budget_s)
+    return await step(context, workload, scope=given.scope, launch=launch, budget_s=given.budget_s)

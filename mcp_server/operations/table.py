@@ -206,7 +206,7 @@ REDUCE = Operation(
     call=calls.reduce,
     examples=(
         "aoti-debug reduce --exported program.pt2 --inputs batch.pt",
-        "aoti-debug reduce --target launch --package model.pt2 --inputs batch.pt --launch 3",
+        "aoti-debug reduce --scope launch --package model.pt2 --inputs batch.pt --launch 3",
     ),
 )
 

@@ -112,8 +112,8 @@ def compared_model(
 def reduced_model(
     arguments: ReduceArguments, base: Path
 ) -> PackageWorkload | ExportedWorkload | ScriptWorkload:
-    """What to cut down: of a package with its program the one that the target needs. Raises ProblemError."""
-    if arguments.target == "graph" and arguments.exported:
+    """What to cut down: of a package with its program the one that the scope needs. Raises ProblemError."""
+    if arguments.scope == "graph" and arguments.exported:
         arguments = arguments.model_copy(update={"package": ""})
     return _pair_model(arguments, base)
 

@@ -94,7 +94,7 @@ async def _suspect(context: Context, called: PackageWorkload, model: Model) -> i
     raise ProblemError(
         "no launch of this call fails or makes a value that is not finite",
         allowed="launch=N to replay a healthy one",
-        next_call="reduce with target graph, or diagnose",
+        next_call="reduce with scope graph, or diagnose",
     )
 
 
@@ -106,7 +106,7 @@ def _kernel(model: Model, number: int) -> Kernel:
         raise ProblemError(
             f"launch {number} calls {launch.callee}, which has no source in the package",
             allowed="a launch of a generated or user-written kernel",
-            next_call="reduce with target graph",
+            next_call="reduce with scope graph",
         )
     return model.wrapper.kernels[launch.kernel]
 
@@ -204,7 +204,7 @@ def _result(
     same = failure.same_cause_as(shown) if failure is not None else shown is None
     return Reduced(
         outcome="reduced" if same and failure else "replayed" if same else "not_reduced",
-        target="launch",
+        scope="launch",
         summary=_summary(failure, shown, same),
         failure=failure,
         command=shlex.join(["python", str(directory / SCRIPT)]),

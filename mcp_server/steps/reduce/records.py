@@ -30,7 +30,7 @@ class Reduced(Record):
     """
 
     outcome: Literal["reduced", "replayed", "not_reduced"]
-    target: Literal["graph", "launch"] = "graph"
+    scope: Literal["graph", "launch"] = "graph"
     summary: str
     failure: FailureShown | None
     command: str = ""

@@ -16,7 +16,7 @@ async def reduce(
     context: Context,
     workload: PackageWorkload | ExportedWorkload | ScriptWorkload,
     *,
-    target: Literal["graph", "launch"] = "graph",
+    scope: Literal["graph", "launch"] = "graph",
     launch: int | None = None,
     budget_s: float = 300,
 ) -> Reduced:
@@ -24,14 +24,14 @@ async def reduce(
 
     Raises ProblemError as `reduce_graph` and `reduce_launch` do, and for a package without its program.
     """
-    if target == "launch":
+    if scope == "launch":
         return await reduce_launch(context, workload, launch)
     if launch is not None:
-        raise ProblemError("a launch is chosen", value=launch, allowed="with target launch")
+        raise ProblemError("a launch is chosen", value=launch, allowed="with scope launch")
     if isinstance(workload, PackageWorkload):
         raise ProblemError(
             "a package does not hold the graph that it was compiled from",
             value=str(workload.package),
-            allowed="exported=the program it was compiled from, script, or target launch",
+            allowed="exported=the program it was compiled from, script, or scope launch",
         )
     return await reduce_graph(context, workload, budget_s=budget_s)
