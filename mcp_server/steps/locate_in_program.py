@@ -52,7 +52,6 @@ async def locate_in_program(
     a program that cannot be started, or of which no package is known.
     """
     seen = await capture(context, workload, env={**_PROVENANCE, **workload.env}, gpus=gpus)
-    loaded = package or _loaded(seen)
     found: LocatedFault | None = None
     call, why = captured_call(seen, workload)
     if call is not None:
@@ -60,8 +59,7 @@ async def locate_in_program(
         why = "the call by itself shows no fault"
     if found is not None and (found.found or (seen.finished.ok and not in_graph(seen))):
         return _with_notes(found, [_which(seen)])
-    target = ProgramTarget(workload, view_package(loaded), not in_graph(seen), len(seen.processes) > 1)
-    return _with_notes(await _in_program(context, target, seen, tool), [why])
+    return _with_notes(await run_under_checker(context, workload, seen, package=package, tool=tool), [why])
 
 
 def captured_call(seen: Capture, workload: Program) -> tuple[PackageWorkload | None, str]:
@@ -151,9 +149,17 @@ class ProgramTarget:
         return tuple(wide.get(word, word) for word in prefix)
 
 
-async def _in_program(
-    context: Context, target: ProgramTarget, seen: Capture, tool: Tool | Literal["auto"]
+async def run_under_checker(
+    context: Context,
+    workload: Program,
+    seen: Capture,
+    *,
+    package: Path | None = None,
+    tool: Tool | Literal["auto"] = "auto",
 ) -> LocatedFault:
+    """Run the captured program once more, as it is, under a checker. Raises `ProblemError` like the above."""
+    view = view_package(package or _loaded(seen))
+    target = ProgramTarget(workload, view, not in_graph(seen), len(seen.processes) > 1)
     device = "cuda" if target.view.package.device_type == "cuda" else "cpu"
     tools = _WITHOUT_PROBES[device] if tool == "auto" else order(tool, device)
     attempts: list[Attempt] = []

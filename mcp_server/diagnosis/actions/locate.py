@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mcp_server.diagnosis.actions.watch_launches import as_package
-from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.case import Case, RunSeen
 from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.model import CommandWorkload, ScriptWorkload
 from mcp_server.steps.context import Context
 from mcp_server.steps.locate_fault import locate_fault
+from mcp_server.steps.locate_in_program import in_graph, run_under_checker
 
 
 class LocateFault:
@@ -20,6 +22,8 @@ class LocateFault:
 
     def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
         plain = case.runs.get("plain")
+        if _program_only(case):
+            return 0.9
         if case.call is None or case.package is None or plain is None or case.call.operation == "compile":
             return 0.0
         if _says_memory(case) or (plain.failure == "signal" and plain.root is None):
@@ -27,13 +31,28 @@ class LocateFault:
         return 0.6 if silent_suspicion(case) else 0.0
 
     async def act(self, case: Case, context: Context) -> None:
-        case.located = await locate_fault(context, as_package(case), plain_runs=0)
+        if not _program_only(case):
+            case.located = await locate_fault(context, as_package(case), plain_runs=0)
+        elif case.capture is not None and isinstance(case.workload, ScriptWorkload | CommandWorkload):
+            case.located = await run_under_checker(context, case.workload, case.capture)
+
+
+def _program_only(case: Case) -> bool:
+    """Whether a program died of a bad access, or of a signal, and left no call that could show it again."""
+    script, seen = case.runs.get("script"), case.capture
+    if script is None or seen is None or not seen.loads:
+        return False
+    replayable = case.call is not None and not (in_graph(seen) and seen.failing is None)
+    return not replayable and (_admits(script) or (script.failure == "signal" and script.root is None))
 
 
 def _says_memory(case: Case) -> bool:
     """Whether the failing call's error admits a bad access, and names no index assertion."""
-    plain = case.runs["plain"]
-    return plain.root is not None and "illegal_memory_access" in plain.root.candidates[:2]
+    return _admits(case.runs["plain"])
+
+
+def _admits(run: RunSeen) -> bool:
+    return run.root is not None and "illegal_memory_access" in run.root.candidates[:2]
 
 
 def silent_suspicion(case: Case) -> bool:
