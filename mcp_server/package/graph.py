@@ -16,13 +16,16 @@ NODE_LIMIT = 300
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One box. `lines` are its text, `tip` is shown on hover."""
+    """One box. `lines` are its text, `tip` is shown on hover. `asked`: the question named it, and not only
+    its slice holds it.
+    """
 
     id: str
     kind: NodeKind
     lines: tuple[str, ...]
     tip: str = ""
     marked: bool = False
+    asked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,8 @@ def dataflow_graph(view: PackageView, launches: Collection[int] = ()) -> Graph:
     ]
     arrows = tuple(dict.fromkeys(_arrow(view, edge, lit) for edge in edges))
     outputs, out_arrows = _outputs(view, steps, lit)
-    nodes = (*_ends(view, edges, lit), *(_step_node(view, s, s.order in lit) for s in steps), *outputs)
+    boxes = [_step_node(view, s, s.order in lit, s.launch in launches) for s in steps]
+    nodes = (*_ends(view, edges, lit), *boxes, *outputs)
     return Graph(nodes, (*arrows, *out_arrows), len(view.flow.steps) - len(steps))
 
 
@@ -73,7 +77,7 @@ def _slice(view: PackageView, launches: Collection[int]) -> Slice | None:
     return Slice(tuple(steps[order] for order in sorted(steps)), edges)
 
 
-def _step_node(view: PackageView, step: Step, marked: bool) -> Node:
+def _step_node(view: PackageView, step: Step, marked: bool, asked: bool) -> Node:
     node = step.node
     if not isinstance(node, Launch):
         return Node(_id(step), "transfer", (node.callee, f"{node.reads or ''} → {node.writes}"), "", marked)
@@ -83,7 +87,7 @@ def _step_node(view: PackageView, step: Step, marked: bool) -> Node:
         where = locations[0]
         lines.append(f"{where.file.rpartition('/')[2]}:{where.line}")
     tip = "\n".join([node.kernel, *(place.code for place in locations)])
-    return Node(_id(step), "launch", tuple(lines), tip, marked)
+    return Node(_id(step), "launch", tuple(lines), tip, marked, asked)
 
 
 def _short(kernel: str) -> str:

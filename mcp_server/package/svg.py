@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import pairwise
 
@@ -13,6 +13,8 @@ from mcp_server.package.graph import Arrow, Graph, Node
 _CHAR, _LINE, _PAD = 7.2, 16, 10
 _GAP_X, _GAP_Y = 28, 56
 _ROUNDS = 4
+_NEAR = 2
+_REPEATED = ("input", "constant", "memory")
 _FILL = {
     "launch": "#eef3fb",
     "transfer": "#f4f4f4",
@@ -22,6 +24,7 @@ _FILL = {
     "memory": "#ffffff",
 }
 _STYLE = """
+.asked rect { fill: #fdba74; }
 text { font: 12px ui-monospace, Menlo, Consolas, monospace; fill: #1b1f24; }
 rect { stroke: #8a94a3; } path { fill: none; stroke: #b3bac4; }
 .marked rect { stroke: #c2410c; stroke-width: 2.5; } path.marked { stroke: #c2410c; stroke-width: 2; }
@@ -42,6 +45,7 @@ _Item = Node | _Bend
 
 def render_svg(graph: Graph, title: str) -> str:
     """The whole picture as text. Boxes are launches; marked ones belong to what was asked."""
+    graph = _beside_readers(graph, _depths(graph))
     depth = _depths(graph)
     routes = {arrow: _route(arrow, depth) for arrow in graph.arrows}
     layers = _ordered(_layers(graph, depth, routes), routes.values())
@@ -76,6 +80,41 @@ def _depths(graph: Graph) -> dict[str, int]:
         if node.kind in ("input", "constant", "memory") and readers[node.id]:
             depth[node.id] = min(depth[reader] for reader in readers[node.id]) - 1
     return depth
+
+
+def _beside_readers(graph: Graph, depth: Mapping[str, int]) -> Graph:
+    """The graph with an input or a constant drawn again near each reader that is far from its first ones.
+
+    Otherwise the arrows from a tensor that everything reads would fill the picture.
+    """
+    repeated = {node.id: node for node in graph.nodes if node.kind in _REPEATED}
+    copies: dict[tuple[str, int], Node] = {}
+    arrows = []
+    for name, near in _clusters(graph, depth, repeated):
+        copy = replace(
+            repeated[name], id=f"{name}@{depth[near[0].target]}", marked=any(a.marked for a in near)
+        )
+        copies[name, depth[near[0].target]] = copy
+        arrows += [replace(arrow, source=copy.id) for arrow in near]
+    kept = [arrow for arrow in graph.arrows if arrow.source not in repeated]
+    nodes = [node for node in graph.nodes if node.id not in repeated]
+    return replace(graph, nodes=(*copies.values(), *nodes), arrows=(*kept, *arrows))
+
+
+def _clusters(
+    graph: Graph, depth: Mapping[str, int], sources: Collection[str]
+) -> Iterator[tuple[str, list[Arrow]]]:
+    """Arrows from each source, in groups of readers that lie within a few layers."""
+    near: dict[str, list[Arrow]] = {}
+    for arrow in sorted(graph.arrows, key=lambda a: depth[a.target]):
+        if arrow.source not in sources:
+            continue
+        group = near.get(arrow.source)
+        if group and depth[arrow.target] - depth[group[0].target] > _NEAR:
+            yield arrow.source, group
+            group = None
+        near[arrow.source] = [*(group or []), arrow]
+    yield from near.items()
 
 
 def _route(arrow: Arrow, depth: Mapping[str, int]) -> tuple[str, ...]:
@@ -147,7 +186,8 @@ def _box(node: Node, place: Place) -> str:
         f'<text x="{left + _PAD:.0f}" y="{top + _LINE * (i + 1):.0f}">{escape(line)}</text>'
         for i, line in enumerate(node.lines)
     )
-    name = ' class="marked"' if node.marked else ""
+    classes = " ".join(name for name in ("marked", "asked") if getattr(node, name))
+    name = f' class="{classes}"' if classes else ""
     return (
         f"<g{name}><title>{escape(node.tip)}</title>"
         f'<rect x="{left:.0f}" y="{top:.0f}" width="{width:.0f}" height="{height:.0f}" rx="{rounded:.0f}" '
@@ -170,16 +210,3 @@ def _path(arrow: Arrow, route: tuple[str, ...], places: Mapping[str, Place]) -> 
         )
     name = ' class="marked"' if arrow.marked else ""
     return f'<path{name} d="{" ".join(drawn)}"><title>{escape(arrow.label)}</title></path>'
-
-
-def render_dot(graph: Graph) -> str:
-    """The same graph for graphviz."""
-    lines = ["digraph dataflow {", '  node [shape=box, style="rounded,filled", fontname="monospace"];']
-    for node in graph.nodes:
-        label = "\\n".join(line.replace("\\", "\\\\").replace('"', '\\"') for line in node.lines)
-        colour = ', color="#c2410c", penwidth=2' if node.marked else ""
-        lines.append(f'  "{node.id}" [label="{label}", fillcolor="{_FILL[node.kind]}"{colour}];')
-    for arrow in graph.arrows:
-        colour = ' [color="#c2410c", penwidth=2]' if arrow.marked else ""
-        lines.append(f'  "{arrow.source}" -> "{arrow.target}"{colour};')
-    return "\n".join([*lines, "}", ""])

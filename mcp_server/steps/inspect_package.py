@@ -4,7 +4,6 @@ sizes.
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,19 +11,17 @@ from pathlib import Path
 
 from pydantic import Field
 
-from mcp_server.jobs.types import Command
 from mcp_server.model import Artifact, Record
 from mcp_server.package import query
 from mcp_server.package.facts import Fact
 from mcp_server.package.graph import dataflow_graph
-from mcp_server.package.svg import render_dot, render_svg
+from mcp_server.package.svg import render_svg
 from mcp_server.package.symbols import Symbol
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.steps.context import Context
 
 PAGE_CHARACTERS = 6_000
 SOURCE_CHARACTERS = 3_000
-DOT_SECONDS = 30.0
 _SHOWN = 20
 
 
@@ -128,7 +125,7 @@ async def inspect_package(
         next_offset=following,
         notes=list(answer.notes),
         not_understood=[f"wrapper.cpp:{p.line}: {p.what}" for p in problems[:_SHOWN]],
-        graph=await _graph(context, view, answer.launches) if graph else None,
+        graph=_graph(context, view, answer.launches) if graph else None,
     )
 
 
@@ -266,18 +263,9 @@ def _model_lines(view: PackageView) -> str:
     return f"{nodes}; compile with INDUCTOR_PROVENANCE=1 for stack frames"
 
 
-async def _graph(context: Context, view: PackageView, launches: tuple[int, ...]) -> Artifact:
-    """The dataflow as a picture: by graphviz where it is installed, else drawn here."""
-    graph = dataflow_graph(view, launches)
-    directory = context.fresh("graph")
-    picture = directory / "dataflow.svg"
-    dot = shutil.which("dot")
-    if dot is not None:
-        source = directory / "dataflow.dot"
-        source.write_text(render_dot(graph), encoding="utf-8")
-        command = Command((dot, "-Tsvg", f"-o{picture}", str(source)), cwd=directory, timeout_s=DOT_SECONDS)
-        await context.run(command, "dot")
-    if not picture.exists():
-        title = f"{view.package.path.name}, model {view.package.model_name}"
-        picture.write_text(render_svg(graph, title), encoding="utf-8")
+def _graph(context: Context, view: PackageView, launches: tuple[int, ...]) -> Artifact:
+    """The dataflow as a picture."""
+    picture = context.fresh("graph") / "dataflow.svg"
+    title = f"{view.package.path.name}, model {view.package.model_name}"
+    picture.write_text(render_svg(dataflow_graph(view, launches), title), encoding="utf-8")
     return context.artifact(picture, "the dataflow of run_impl, as a picture")

@@ -22,12 +22,14 @@ from mcp_server.package.facts import (
 )
 from mcp_server.package.graph import dataflow_graph
 from mcp_server.package.problems import PackageError
-from mcp_server.package.svg import render_dot, render_svg
+from mcp_server.package.query import FOLDING
+from mcp_server.package.svg import render_svg
 from mcp_server.package.view import view_package
 from mcp_server.steps.context import Context
 from mcp_server.steps.inspect_package import Inspection, Question, inspect_package
 from tests.conftest import ZooPackage
 from tests.package.made_wrapper import make_wrapper
+from tests.package.summaries import RECORDINGS
 
 Ask = Callable[..., Inspection]
 RESULT_LIMIT = 10_000
@@ -164,6 +166,26 @@ def test_answers_about_a_large_wrapper_stay_small(made: Path, ask: Ask) -> None:
     assert buffer.computed_by_launches == 2_000
 
 
+def test_constant_folding_is_shown(tmp_path: Path, ask: Ask) -> None:
+    """The overview says that launches run before the first call; the constant and the kernel show them."""
+    for file, kind in (("wrappers", "wrapper"), ("kernels", "kernel")):
+        source = RECORDINGS.parent / file / "folding.torch-2.13-cpu.cpp"
+        (tmp_path / f"folding.{kind}.cpp").write_bytes(source.read_bytes())
+    (note,) = ask(tmp_path).notes
+    assert note.startswith("2 more launches run once, before the first call, to fold constants")
+    constant, first, second = ask(tmp_path, Question(constant="_FOLDED_CONST_permute")).facts
+    assert isinstance(constant, ConstantFact) and constant.read_by == [0]
+    assert isinstance(first, LaunchFact) and isinstance(second, LaunchFact)
+    assert first.within == second.within == [FOLDING]
+    assert (second.kernel, second.reads_from) == (
+        "aoti_torch_cpu_mm_out",
+        ["buf1 was last written by launch 0"],
+    )
+    kernel, launch = ask(tmp_path, Question(kernel="cpp_fused_exp_mul_unsqueeze_0")).facts
+    assert isinstance(kernel, KernelFact) and kernel.launches == []
+    assert launch == first
+
+
 @pytest.mark.slow
 def test_the_picture(zoo: ZooPackage, ask: Ask) -> None:
     """The picture is an SVG that shows every launch by number, inputs and outputs."""
@@ -188,13 +210,25 @@ def test_the_drawing_keeps_boxes_apart(zoo: ZooPackage) -> None:
         for rect in group
         if rect.tag.endswith("rect")
     ]
-    assert len(boxes) == len(graph.nodes)
+    assert len(boxes) >= len(graph.nodes)
     for number, (x, y, width, height) in enumerate(boxes):
         for left, top, wide, high in boxes[number + 1 :]:
             assert x + width <= left or left + wide <= x or y + height <= top or top + high <= y
     marked = {node.lines[0].split()[0] for node in graph.nodes if node.marked and node.kind == "launch"}
     assert marked == {"0", "1", "2", "3", "4"}
-    assert render_dot(graph).count("->") == len(graph.arrows)
+    assert [node.lines[0].split()[0] for node in graph.nodes if node.asked] == ["2"]
+
+
+def test_a_tensor_that_everything_reads_is_drawn_beside_its_readers(tmp_path: Path) -> None:
+    """In a chain of 200 launches that all read one input and one weight, no arrow passes another launch."""
+    (tmp_path / "made.wrapper.cpp").write_text(make_wrapper(200), encoding="utf-8")
+    drawn = render_svg(dataflow_graph(view_package(tmp_path), [100]), "made")
+    root = ElementTree.fromstring(drawn)
+    assert float(root.get("width", "inf")) < 600
+    assert drawn.count("table_weight</text>") > 20
+    assert [text for group in root if group.get("class") == "marked asked" for text in group.itertext()][1][
+        :4
+    ] == "100 "
 
 
 def test_a_large_graph_is_cut_to_what_was_asked(made: Path) -> None:
