@@ -17,7 +17,7 @@ help: ## list the targets
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch -e '.[test,graph]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch -e '.[test]'
 	touch $@
 
 demo: $(STAMP) ## compile a small model, break it, diagnose it
