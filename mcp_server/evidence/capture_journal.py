@@ -91,7 +91,8 @@ def _phases(events: list[Event], begin: str, kind: type[P]) -> list[P]:
 
 
 def _ended(begun: Event, end: Event) -> Event:
-    extra = {key: end[key] for key in ("outputs", "package", "seconds", "raced") if end.get(key) is not None}
+    told = ("outputs", "package", "seconds", "raced", "rewritten")
+    extra = {key: end[key] for key in told if end.get(key) is not None}
     return {**begun, **extra, "outcome": "ok"}
 
 

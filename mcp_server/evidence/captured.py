@@ -122,6 +122,7 @@ class CapturedCall(Phase):
     sharing: list[list[int]] = Field(default_factory=list)
     moved: list[str] = Field(default_factory=list)
     raced: list[int] = Field(default_factory=list)
+    rewritten: list[int] = Field(default_factory=list)
     outputs: list[Leaf] = Field(default_factory=list)
 
     @property

@@ -15,6 +15,7 @@ import torch
 from .callers import frames
 from .calling import synchronize
 from .capture_streams import Snapshot, Streams
+from .capture_threads import rewritten, versions
 from .failures import TEXT_LIMIT
 from .journal import Journal
 from .layout import CALL_FORMAT, TooLarge, pack, pack_leaves, sharing
@@ -54,6 +55,7 @@ class Entered:
     load: int
     path: Optional[str]
     snapshot: Optional[Snapshot]
+    versions: list[tuple[torch.Tensor, int]]
     start: float
 
 
@@ -152,6 +154,7 @@ class Calls:
         number = next(self.numbers)
         load = self.loads.get(loader, -1)
         flat = [leaf for leaf in inputs if isinstance(leaf, torch.Tensor)]
+        before = versions(flat)
         snapshot = None if capturing() else self.streams.snapshot(flat)
         path, notice = self._saved("inputs", number, lambda: self._pack(inputs))
         self.journal.event(
@@ -169,7 +172,7 @@ class Calls:
         )
         if capturing():
             self.streams.hold(number, flat)
-        return Entered(number, load, path, snapshot, time.monotonic())
+        return Entered(number, load, path, snapshot, before, time.monotonic())
 
     def _moved(self, loader: Any) -> list[str]:
         """User-managed constants whose memory is not where the package was told: it keeps raw addresses."""
@@ -199,8 +202,14 @@ class Calls:
         outputs = _outputs(result)
         broken = any(output.unreadable for output in outputs)
         raced = state.snapshot.raced() if state.snapshot is not None and not broken else []
-        told = tell_all([output.text for output in outputs])
-        self.journal.event("called", call=state.number, seconds=seconds, outputs=told, raced=raced)
+        self.journal.event(
+            "called",
+            call=state.number,
+            seconds=seconds,
+            outputs=tell_all([output.text for output in outputs]),
+            raced=raced,
+            rewritten=rewritten(state.versions),
+        )
         self.store.retire(state.path, state.load, any(output.odd for output in outputs))
 
 
