@@ -10,6 +10,7 @@ function copySelected() {
   text.select();
   said(document.execCommand("copy") ? "Copied" : "Press Ctrl+C");
 }
+button.hidden = false;
 button.addEventListener("click", () => {
   if (!navigator.clipboard) {
     copySelected();

@@ -1,0 +1,122 @@
+"""The report: valid HTML that loads nothing, in which no observed text acts."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_server.model import Party, Verdict
+from mcp_server.package.archive import open_package
+from mcp_server.package.graph import dataflow_graph
+from mcp_server.package.view import PackageView
+from mcp_server.report.clean import clean_text
+from mcp_server.report.issue_text import code, issue_text
+from mcp_server.report.page import Report, page
+from mcp_server.report.picture import around, picture_of
+from mcp_server.report.redact import Redactor
+from tests.conftest import ZooPackage
+from tests.report.samples import Page, rewritten
+
+HOSTILE = [
+    "<script>document.title='owned'</script>",
+    "</textarea></pre></style></script><img src=x onerror=alert(1)>",
+    '" onmouseover="alert(1)',
+    "<!-- ]]> --> {{ 7 * 7 }} {% raw %}",
+    "\x1b[31mred\x00\x08 \u202egnirts\u2066 \ud800",
+]
+PLAIN = Report(Verdict(outcome="inconclusive", summary="nothing is known"))
+
+
+def test_a_page_is_valid_and_alone() -> None:
+    """Every element is closed, no id comes twice, and no attribute names anything outside the file."""
+    for report in (rewritten(str), PLAIN):
+        found = Page(page(report))
+        assert found.problems == []
+        ids = [value for name, value in found.attributes if name == "id"]
+        assert len(ids) == len(set(ids))
+        assert not {name for name, _ in found.attributes} & {"src", "href", "action", "onclick", "background"}
+        assert not any(text in page(report) for text in ("url(", "@import", "http:", "https:"))
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=["script", "closing", "attribute", "template", "controls"])
+def test_texts_do_not_act(hostile: str) -> None:
+    """The same elements and attributes come out, whatever the texts of verdict, log and machine hold."""
+    harmless, found = (
+        page(rewritten(lambda text: f"{text} x")),
+        page(rewritten(lambda text: f"{text} {hostile}")),
+    )
+    assert Page(found).elements == Page(harmless).elements
+    assert [name for name, _ in Page(found).attributes] == [name for name, _ in Page(harmless).attributes]
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", found)
+    assert "49" not in Page(found).texts
+
+
+def test_everything_that_is_known_is_shown() -> None:
+    """Each text of the verdict is on the page, cleaned, and so are environment, log and decisions."""
+    shown = " ".join(" ".join(Page(page(rewritten(lambda text: f"{text}§"))).texts).split())
+    verdict = rewritten(lambda text: f"{text}§").verdict
+    wanted = [verdict.summary, *(e.fact for e in verdict.evidence), *(e.command for e in verdict.evidence)]
+    wanted += [r.by for r in verdict.ruled_out] + ["torch§", "GPU§", "log§"]
+    assert [text for text in wanted if " ".join(clean_text(text).split()) not in shown] == []
+
+
+def test_the_picture_shows_what_flows_into_the_launch(zoo: ZooPackage) -> None:
+    """The launch of the crash and the guilty input are marked, and the arrow between them."""
+    party = Party(kind="input", name="args[0]", input_index=0)
+    crash = Party(kind="kernel", name="k", launch_index=0)
+    verdict = Verdict(outcome="fault", summary="", guilty=party, crashing=crash)
+    svg = picture_of(verdict, zoo("ranker"), "model")
+    assert Page(svg).problems == []
+    drawn = around(dataflow_graph(PackageView(open_package(zoo("ranker"))), [0]), [0], party)
+    (launch, given) = (
+        next(n for n in drawn.nodes if n.marked and n.kind == kind) for kind in ("launch", "input")
+    )
+    assert launch.lines[0].startswith("0 ") and given.lines == ("input 0 (args[0])",)
+    assert [(a.source, a.target) for a in drawn.arrows if a.marked] == [(given.id, launch.id)]
+    assert Page(page(Report(verdict, picture=svg))).elements.count("svg") == 1
+
+
+@pytest.mark.parametrize("launch", [None, 10_000])
+def test_without_a_launch_there_is_no_picture(zoo: ZooPackage, launch: int | None) -> None:
+    """A verdict that names no launch, or one that the package does not have, has no picture."""
+    crash = Party(kind="kernel", name="k", launch_index=launch)
+    verdict = Verdict(outcome="fault", summary="", crashing=crash)
+    assert picture_of(verdict, zoo("ranker"), "model") == ""
+    assert picture_of(verdict, Path("gone.pt2"), "model") == ""
+
+
+def test_an_issue_names_no_place_and_nobody() -> None:
+    """Paths above the file, this host, addresses and credentials are left out; the rest stays readable."""
+    text = (
+        f"/srv/ana.b/models/ranker.pt2 failed on {socket.gethostname()} (10.2.3.4) for ana@corp.example, "
+        "see https://u:secret@host/x and ~/runs/a/run.log:12, ratio 3/4"
+    )
+    found = Redactor({socket.gethostname(): "<host>"})(text)
+    for private in ("/srv", "ana", "10.2.3.4", "secret", "runs/a"):
+        assert private not in found, found
+    assert "…/ranker.pt2 failed on <host>" in found and "…/run.log:12" in found and "3/4" in found
+
+
+def test_an_issue_holds_what_a_maintainer_asks_for() -> None:
+    """Verdict, guilty party, each command and the environment are in the text."""
+    verdict = rewritten(str).verdict
+    text = issue_text(verdict, {"torch": "2.13"}, str)
+    assert verdict.category is not None and verdict.guilty is not None
+    for wanted in (verdict.category, verdict.confidence, verdict.guilty.name, "torch: `2.13`"):
+        assert wanted in text
+    assert all(" ".join(item.command.split()) in text for item in verdict.evidence)
+
+
+@given(st.text(alphabet="`@ab <>\n"))
+def test_code_holds_any_text(text: str) -> None:
+    """Inline code of Markdown ends only at its own fence, however many backticks the text has."""
+    found = code(text)
+    content = " ".join(text.split())
+    fence = re.match("`*", found)[0] if content else ""  # type: ignore[index]
+    assert not content or (found.endswith(fence) and content in found)
+    assert fence not in re.findall("`+", content)
