@@ -5,6 +5,7 @@ from __future__ import annotations
 from mcp_server.diagnosis.call_arguments import call_arguments, workload_arguments
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.reductions import reduction
 from mcp_server.model import Category, NextStep
 
 # What shows most about a category that is not settled: tool, and why.
@@ -32,10 +33,18 @@ ANY_WORKLOAD = frozenset({"run_deterministic", "diagnose"})
 
 
 def next_steps(best: Hypothesis | None, case: Case) -> list[NextStep]:
-    """The call that would settle the category, or show more of it."""
+    """Calls that would settle the category, or show more of it."""
     if case.workload is None:
         return [_from_log(best)]
-    if best is None or best.category not in TOOLS:
+    if best is None:
+        return []
+    return [*_closer(best, case), *reduction(best, case)]
+
+
+def _closer(best: Hypothesis, case: Case) -> list[NextStep]:
+    """The tool that shows most about the category."""
+    assert case.workload is not None
+    if best.category not in TOOLS:
         return []
     tool, why = TOOLS[best.category]
     arguments = call_arguments(case) or workload_arguments(case.workload)
