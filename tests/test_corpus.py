@@ -51,6 +51,14 @@ def test_the_corpus_is_large_and_balanced() -> None:
     assert {answer.category for answer in ANSWERS if answer.category} == set(CATEGORIES)
 
 
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_a_category_has_three_programs_and_a_look_alike(category: str) -> None:
+    """At least three programs fail in each way, and one that runs well looks as if it would."""
+    failing = [answer.name for answer in ANSWERS if answer.category == category]
+    alike = [answer.name for answer in ANSWERS if category in answer.looks_like]
+    assert (len(failing) >= 3, len(alike) >= 1) == (True, True), f"{failing}, look-alikes {alike}"
+
+
 def test_every_program_has_an_answer_and_every_answer_a_program() -> None:
     """Cases come in pairs NAME.py and NAME.yaml."""
     assert {path.stem for path in CASES.glob("*.py")} == {answer.name for answer in ANSWERS}

@@ -21,8 +21,9 @@ class Answer:
 
     An alternative's `kind` is a list of kinds, its `name` a regular expression, the other fields are equal.
     `forms` are those in which the case makes sense. `log_accepts` is what else is right when only a log is
-    given (`inconclusive`, or categories). `model_lines` are substrings of source lines, at one of which a
-    verdict should point; empty: none to point at.
+    given (`inconclusive`, or categories). `looks_like` names the categories that a case without a fault has
+    to be told from. `model_lines` are substrings of source lines, at one of which a verdict should point;
+    empty: none to point at.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Answer:
     model_lines: tuple[str, ...] = ()
     forms: tuple[str, ...] = ("script", "package", "log")
     log_accepts: tuple[str, ...] = ()
+    looks_like: tuple[str, ...] = ()
     expected_error: str = ""
     timeout_s: float = 120
     fields: dict[str, Any] = field(default_factory=dict)
@@ -59,6 +61,7 @@ def read_answer(path: Path) -> Answer:
         model_lines=tuple(fields.get("model_lines") or ()),
         forms=tuple(fields.get("forms") or ("script", "package", "log")),
         log_accepts=tuple(fields.get("log_accepts") or ()),
+        looks_like=tuple(fields.get("looks_like") or ()),
         expected_error=str(fields["expected_error"]),
         timeout_s=float(fields.get("timeout_s", 120)),
         fields=fields,
