@@ -165,7 +165,7 @@ class LogFacts:
         if current is not None:
             return tuple(frame for frame in current.frames if frame.user)
         chain = last_chain(self.exceptions)
-        return chain[0].user_frames if chain else ()
+        return next((known.user_frames for known in chain if known.user_frames), ())
 
 
 def last_chain(exceptions: Sequence[PythonException]) -> list[PythonException]:
