@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,27 @@ def test_a_failure_that_depends_on_the_program(zoo: ZooPackage, tmp_path: Path) 
     seen = captured(tmp_path, code, str(package), str(package.with_name("ranker.inputs.pt")))
     done = replayed(tmp_path, seen)
     assert done.verdict == "needs_script" and "outside" in done.reason
+
+
+@pytest.mark.slow
+def test_a_bare_library_is_loaded_again(zoo: ZooPackage, tmp_path: Path) -> None:
+    """`aot_load` of a .so, called in a subprocess: load and call are kept, and fail alike in the worker."""
+    with zipfile.ZipFile(zoo("ranker")) as archive:
+        name = next(each for each in archive.namelist() if each.endswith(".wrapper.so"))
+        (tmp_path / "bare.so").write_bytes(archive.read(name))
+    code = """
+import subprocess, sys, torch
+if len(sys.argv) == 3:
+    sys.exit(subprocess.run([sys.executable, *sys.argv, "child"]).returncode)
+torch._export.aot_load(sys.argv[1], "cpu")(*torch.load(sys.argv[2]))
+"""
+    bad = str(zoo("ranker").with_name("ranker.bad-index.pt"))
+    seen = captured(tmp_path, code, str(tmp_path / "bare.so"), bad)
+    assert [load.loader for load in seen.loads] == ["AOTIModelContainerRunnerCpu"]
+    assert seen.failing is not None and seen.failing.location is not None
+    assert seen.failing.location.code.startswith("torch._export.aot_load")
+    done = replayed(tmp_path, seen)
+    assert done.verdict == "reproduced" and "index out of bounds" in done.root
 
 
 @pytest.mark.slow
