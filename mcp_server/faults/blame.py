@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mcp_server.faults.choose_launch import FOREIGN
 from mcp_server.faults.missed import extent
+from mcp_server.faults.parties import OPS, Parties
 from mcp_server.faults.records import AddressPart, Blame, MissedArgument
 from mcp_server.faults.situation import Situation
-from mcp_server.package.launches import Launch
 from mcp_server.package.match import compare_inputs
 from mcp_server.package.mismatch import Mismatch
 
-_FOREIGN = ("proxy_executor", "fallback_shim", "extern")
 NEAR_NULL = 1 << 20  # no allocation of a GPU or of Linux lies below
-_OPS = ("proxy_executor", "fallback_shim")
 
 
 class Judge:
@@ -21,6 +20,7 @@ class Judge:
 
     def __init__(self, situation: Situation, missed: MissedArgument | None, parts: list[AddressPart]) -> None:
         self.situation, self.missed, self.parts = situation, missed, parts
+        self.parties = Parties(situation)
         self.user = situation.kernel is None or situation.kernel.kind == "user_triton"
 
     def blame(self) -> Blame:
@@ -46,13 +46,13 @@ class Judge:
         """initcheck: whoever was to write the memory that was read."""
         if self.situation.access.kind != "uninitialised" or self.missed is None:
             return None
-        maker = self._maker(self.missed.variable)
+        maker = self.parties.maker(self.missed.variable)
         told = f"{self.missed.label} holds elements that nothing wrote"
         if maker is None:
-            return self._party("unknown", self.missed.label, "wrong_output", None, [told], False)
-        kind = "op" if maker.kind in _OPS else "upstream_kernel"
-        return self._party(
-            kind, self._name(maker), "wrong_output", maker, [f"{told}; launch {maker.index} was to"]
+            return self.parties.party("unknown", self.missed.label, "wrong_output", None, [told], False)
+        kind = "op" if maker.kind in OPS else "upstream_kernel"
+        return self.parties.party(
+            kind, self.parties.name(maker), "wrong_output", maker, [f"{told}; launch {maker.index} was to"]
         )
 
     def _misaligned(self) -> Blame | None:
@@ -63,13 +63,13 @@ class Judge:
         off = access.address % access.size
         reasons = [f"the address is {off} bytes off a multiple of {access.size}"]
         reasons += [f"{p.parameter} = {p.maximum} goes into it" for p in self.parts if p.maximum is not None]
-        return self._kernel(reasons, sure=self.user)
+        return self.parties.kernel(reasons, sure=self.user)
 
     def _host(self) -> Blame | None:
         if self.missed is None or self.missed.side != "host":
             return None
         reason = f"{self.missed.label} is a {self.missed.device} tensor, and the kernel runs on the GPU"
-        found = self._origin(self.missed.variable, "device_mismatch", [reason])
+        found = self.parties.origin(self.missed.variable, "device_mismatch", [reason])
         return found.model_copy(update={"category": "device_mismatch"})
 
     def _other_size(self) -> Blame | None:
@@ -79,67 +79,7 @@ class Judge:
             f"the wrapper computes with {self.missed.label} of shape {self.missed.declared_shape}, "
             f"and it has {self.missed.shape}"
         )
-        return self._origin(self.missed.variable, "illegal_memory_access", [reason])
-
-    def _origin(self, variable: str, category: str, reasons: list[str]) -> Blame:
-        """An input, a constant, or the operator that made a tensor."""
-        view = self.situation.view
-        buffer = view.wrapper.buffers.get(variable)
-        kind = buffer.kind if buffer else ""
-        position = next((i for i in view.package.inputs if i.name == variable), None)
-        if position is not None:
-            return Blame(
-                kind="input",
-                name=position.label,
-                category="input_mismatch",
-                confidence="likely",
-                received=True,
-                input_index=position.index,
-                reasons=reasons,
-            )
-        if kind == "constant":
-            return self._party("constant", view.label(variable), "constants", None, reasons)
-        maker = self._maker(variable)
-        if maker is None:
-            return self._party("unknown", view.label(variable), category, None, reasons)
-        if maker.kind in _OPS:
-            told = [*reasons, f"{self._name(maker)} made it: its fake function promises another shape"]
-            return self._party("op", self._name(maker), "custom_op", maker, told)
-        return self._party("upstream_kernel", self._name(maker), category, maker, reasons)
-
-    def _maker(self, variable: str) -> Launch | None:
-        writers = self.situation.view.flow.last_writers(variable, self.situation.launch.index)
-        numbers = [step.launch for step in writers if step.launch is not None]
-        return self.situation.view.wrapper.launches[numbers[0]] if numbers else None
-
-    def _name(self, launch: Launch) -> str:
-        nodes = self.situation.view.package.proxy_nodes
-        if launch.proxy_index is not None and launch.proxy_index < len(nodes):
-            return nodes[launch.proxy_index].target
-        return launch.symbol or launch.kernel
-
-    def _party(
-        self,
-        kind: str,
-        name: str,
-        category: str | None,
-        launch: Launch | None,
-        reasons: list[str],
-        sure: bool = True,
-    ) -> Blame:
-        at = launch or self.situation.launch
-        return Blame.model_validate(
-            {
-                "kind": kind,
-                "name": name,
-                "category": category,
-                "confidence": "likely" if sure else "possible",
-                "received": None if kind == "unknown" else kind != "kernel",
-                "launch": launch.index if launch else None,
-                "reasons": reasons,
-                "model": list(self.situation.view.provenance(at).locations),
-            }
-        )
+        return self.parties.origin(self.missed.variable, "illegal_memory_access", [reason])
 
     def _index(self) -> Blame | None:
         """An index that the tensor cannot hold came from outside the kernel."""
@@ -150,11 +90,11 @@ class Judge:
         holds = f"{part.label} ({part.parameter}) holds {part.minimum} to {part.maximum}"
         reason = f"{holds}; {self.missed.label} has {room}"
         if part.producers:
-            return self._produced(part, [reason])
+            return self.parties.produced(part, [reason])
         variable = self.situation.variable(part.parameter)
-        found = self._origin(variable, "index_out_of_bounds", [reason])
+        found = self.parties.origin(variable, "index_out_of_bounds", [reason])
         if part.input_index is not None and found.kind != "input":
-            found = self._input(part, [reason])
+            found = self.parties.input(part, [reason])
         return found.model_copy(update={"category": "index_out_of_bounds"})
 
     def _pointer(self) -> Blame | None:
@@ -164,42 +104,10 @@ class Judge:
         part = self.parts[0]
         reason = f"the address was loaded from {part.label} ({part.parameter})"
         if part.producers:
-            return self._produced(part, [reason]).model_copy(update={"category": "illegal_memory_access"})
-        return self._origin(self.situation.variable(part.parameter), "illegal_memory_access", [reason])
-
-    def _input(self, part: AddressPart, reasons: list[str]) -> Blame:
-        return Blame(
-            kind="input",
-            name=part.inputs[0] if part.inputs else part.label,
-            category="index_out_of_bounds",
-            confidence="likely",
-            received=True,
-            input_index=part.input_index,
-            reasons=reasons,
-            model=part.model,
-        )
-
-    def _produced(self, part: AddressPart, reasons: list[str]) -> Blame:
-        """Generated code computes what the model says: behind it stands the input.
-
-        A kernel of the user may be wrong itself.
-        """
-        launches = [self.situation.view.wrapper.launches[n] for n in part.producers]
-        own = next((n for n in launches if n.kind in ("user_triton", *_OPS)), None)
-        told = [*reasons, f"launch {part.producers[0]} ({part.producer_kernels[0]}) wrote it"]
-        if own is None and part.input_index is not None:
-            told.append(f"it is generated code over {part.inputs[0]} only")
-            return self._input(part, told)
-        maker = own or launches[0]
-        behind = f"it depends on {', '.join(part.inputs)}" if part.inputs else "it depends on no input"
-        return self._party(
-            "upstream_kernel",
-            self._name(maker),
-            "index_out_of_bounds",
-            maker,
-            [*told, behind],
-            own is not None,
-        )
+            return self.parties.produced(part, [reason]).model_copy(
+                update={"category": "illegal_memory_access"}
+            )
+        return self.parties.origin(self.situation.variable(part.parameter), "illegal_memory_access", [reason])
 
     def _near_null(self) -> Blame | None:
         """Without a journal: an address close to zero is an offset from a pointer that is null."""
@@ -207,7 +115,7 @@ class Judge:
         if self.missed is None or self.missed.side != "unknown" or address is None or address >= NEAR_NULL:
             return None
         reason = f"address {address:#x} is an offset from null: {self.missed.label} may have no elements"
-        return self._kernel([reason], sure=False) if self.user else None
+        return self.parties.kernel([reason], sure=False) if self.user else None
 
     def _empty(self) -> Blame | None:
         if self.missed is None or self.missed.side != "empty":
@@ -216,28 +124,15 @@ class Judge:
             f"{self.missed.label} has shape {self.missed.shape}: no memory, and the address is near null"
         ]
         if not self.user:
-            return self._origin(self.missed.variable, "shape_out_of_range", reasons)
+            return self.parties.origin(self.missed.variable, "shape_out_of_range", reasons)
         if self._masked() is False:
             reasons.append("the access has no mask, so it happens for an empty tensor too")
-        return self._kernel(reasons, sure=self._masked() is False)
+        return self.parties.kernel(reasons, sure=self._masked() is False)
 
     def _masked(self) -> bool | None:
         """Whether the access to the missed argument has a mask; None when the access is not known."""
         name = self.missed.parameter if self.missed else ""
         return next((a.masked for a in self.situation.accesses if name in a.parameters), None)
-
-    def _kernel(self, reasons: list[str], *, sure: bool) -> Blame:
-        launch = self.situation.launch
-        return Blame(
-            kind="kernel",
-            name=self._name(launch),
-            category="illegal_memory_access",
-            confidence="likely" if sure else "possible",
-            received=False,
-            launch=launch.index,
-            reasons=reasons,
-            model=list(self.situation.view.provenance(launch).locations),
-        )
 
     def _mismatch(self) -> Blame | None:
         """An input that is not what the package was compiled for, and that this launch depends on."""
@@ -278,22 +173,24 @@ class Judge:
             f"the scalar {part.parameter} = {part.maximum} ({part.label}) alone leaves {self.missed.label}, "
             f"which has {elements} elements"
         ]
-        found = self._kernel(reasons, sure=True)
+        found = self.parties.kernel(reasons, sure=True)
         return found.model_copy(update={"received": True, "input_index": part.input_index, "dim": part.dim})
 
     def _foreign(self) -> Blame | None:
         """A kernel that is not generated: of ATen, a library or a custom operator."""
         launch = self.situation.launch
-        if launch.kind not in _FOREIGN:
+        if launch.kind not in FOREIGN:
             return None
         told = [
-            f"the fault is inside {self._name(launch)}, code that the package only calls",
+            f"the fault is inside {self.parties.name(launch)}, code that the package only calls",
             *self._integers(),
         ]
         if launch.kind == "extern":
-            return self._party("unknown", self._name(launch), "illegal_memory_access", launch, told, False)
+            return self.parties.party(
+                "unknown", self.parties.name(launch), "illegal_memory_access", launch, told, False
+            )
         sure = launch.kind == "proxy_executor"
-        found = self._party("op", self._name(launch), "custom_op", launch, told, sure)
+        found = self.parties.party("op", self.parties.name(launch), "custom_op", launch, told, sure)
         return found.model_copy(update={"received": None})
 
     def _integers(self) -> list[str]:
@@ -311,7 +208,7 @@ class Judge:
         if indices:
             return self._indirect(indices)
         reason = "generated code without a loaded index: a tensor is smaller than compiled for"
-        found = self._origin(self.missed.variable, "illegal_memory_access", [reason])
+        found = self.parties.origin(self.missed.variable, "illegal_memory_access", [reason])
         return found.model_copy(update={"confidence": "likely" if found.kind == "op" else "possible"})
 
     def _indirect(self, indices: list[AddressPart]) -> Blame:
@@ -320,8 +217,8 @@ class Judge:
         if part.beyond is False:
             reason = f"{part.label} ({part.parameter}) holds {part.minimum} to {part.maximum}, which fits"
         if part.input_index is not None and part.beyond is None:
-            return self._input(part, [reason]).model_copy(update={"confidence": "possible"})
-        return self._party("unknown", part.label, "index_out_of_bounds", None, [reason], False)
+            return self.parties.input(part, [reason]).model_copy(update={"confidence": "possible"})
+        return self.parties.party("unknown", part.label, "index_out_of_bounds", None, [reason], False)
 
     def _beyond_int32(self) -> bool:
         tensor = self.situation.tensor(self.missed.parameter) if self.missed else None
@@ -344,4 +241,4 @@ class Judge:
         reasons = reasons or ["no argument explains the address"]
         if self._masked() is False:
             reasons.append("the access has no mask")
-        return self._kernel(reasons, sure=not open_indices and self.missed is not None)
+        return self.parties.kernel(reasons, sure=not open_indices and self.missed is not None)

@@ -14,6 +14,7 @@ from mcp_server.package.kernel_code import read_condition
 from mcp_server.package.launches import Launch
 from mcp_server.package.view import PackageView
 
+FOREIGN = ("proxy_executor", "fallback_shim", "extern")
 _ENDED_THERE = ("fault", "died", "threw")
 
 
@@ -34,11 +35,14 @@ def choose_launch(view: PackageView, access: Access, evidence: Evidence) -> Choi
     ended = _ended(evidence)
     if ended is not None:
         return _with_journal(view, named, ended, access, evidence)
-    if not named:
-        return Choice(
-            None, f"the package has no kernel {access.kernel}" if access.kernel else "no kernel is named"
-        )
-    return _without_journal(view, named, access, evidence)
+    if named:
+        return _without_journal(view, named, access, evidence, "the kernel that the tool names")
+    foreign = foreign_launches(view) if access.launch_offset is not None else []
+    if foreign:
+        return _without_journal(view, foreign, access, evidence, "code that the package only calls")
+    return Choice(
+        None, f"the package has no kernel {access.kernel}" if access.kernel else "no kernel is named"
+    )
 
 
 def named_launches(view: PackageView, access: Access) -> list[int]:
@@ -52,6 +56,11 @@ def named_launches(view: PackageView, access: Access) -> list[int]:
         kernels = view.kernels_of_file(access.file)
         launches = [n for n in launches if n.kernel in kernels] or launches
     return [n.index for n in launches]
+
+
+def foreign_launches(view: PackageView) -> list[int]:
+    """Launches that may start kernels which are not of the package: of ATen, a library, a custom operator."""
+    return [n.index for n in view.wrapper.launches if n.kind in FOREIGN]
 
 
 def _asserting(view: PackageView, access: Access) -> list[int]:
@@ -93,18 +102,19 @@ def _with_journal(
     return Choice(_launch(view, chosen), how, False, tuple(named), _seen(evidence, seen, chosen))
 
 
-def _without_journal(view: PackageView, named: Sequence[int], access: Access, evidence: Evidence) -> Choice:
+def _without_journal(
+    view: PackageView, named: Sequence[int], access: Access, evidence: Evidence, what: str
+) -> Choice:
+    """`what` is what all launches of `named` have in common."""
     site = evidence.sites.get(access.launch_offset) if access.launch_offset is not None else None
     if site in named:
         how = "the host frame's offset is that of this launch's call"
         return Choice(_launch(view, site), how, True, (), _last_seen(evidence, site))
     fitting = [n for n in named if _block_fits(view, view.wrapper.launches[n], access)] or list(named)
     if len(fitting) == 1:
-        how = "the only launch of the kernel that the tool names"
-        if len(named) > 1:
-            how = "the only launch of the kernel with so many blocks"
+        how = f"the only launch of {what}" + (" with so many blocks" if len(named) > 1 else "")
         return Choice(_launch(view, fitting[0]), how, True, (), _last_seen(evidence, fitting[0]))
-    how = f"the kernel is launched {len(fitting)} times, and nothing tells which"
+    how = f"{len(fitting)} launches are of {what}, and nothing tells which"
     return Choice(_launch(view, fitting[0]), how, False, tuple(fitting), _last_seen(evidence, fitting[0]))
 
 

@@ -17,6 +17,7 @@ from mcp_server.package.launches import Launch
 from mcp_server.package.view import PackageView
 
 _SHOWN = 16
+_NO_ADDRESS = ("race", "barrier")  # faults of several threads together: no argument was missed
 
 
 def bare_fault(access: Access) -> Fault:
@@ -57,7 +58,7 @@ def join_fault(view: PackageView, access: Access, evidence: Evidence) -> Fault:
         found = fault.model_copy(update={"unknown": [f"the launch: {choice.how}"]})
         return found.model_copy(update={"summary": summarise(found)})
     situation = Situation(view, access, choice.launch, evidence, choice.seen)
-    located = find_missed(situation) if access.kind != "race" else None
+    located = find_missed(situation) if access.kind not in _NO_ADDRESS else None
     missed, used = located if located is not None else (None, situation.chased)
     parts = _parts(situation, missed, used)
     missed, used, parts = _by_values(situation, missed, used, parts)

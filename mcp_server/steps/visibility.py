@@ -69,7 +69,8 @@ def judge(runs: list[PlainRun], found: bool) -> Visibility | None:
     flagged = [run for run in runs if run.flags]
     failing = sum(run.failed for run in plain)
     how = _how(failing, len(plain), any(run.failed for run in flagged), found)
-    return Visibility(how=how, summary=_WORDS[how], failing=failing, runs=runs)
+    summary = _WORDS[how].format(failing=failing, plain=len(plain))
+    return Visibility(how=how, summary=summary, failing=failing, runs=runs)
 
 
 def _how(failing: int, plain: int, flagged: bool, found: bool) -> How:
@@ -85,7 +86,7 @@ def _how(failing: int, plain: int, flagged: bool, found: bool) -> How:
 _WORDS: dict[How, str] = {
     "plain": "A plain run fails too.",
     "official_flags": "A plain run passes; with the caching allocator off and blocking launches it fails.",
-    "flaky": "Plain runs fail from time to time.",
+    "flaky": "Flaky: {failing} of {plain} plain runs fail.",
     "silent": "No run without a checker fails: wrong numbers are all that a user would see, if that.",
     "not_seen": "No run failed, with or without a checker.",
 }

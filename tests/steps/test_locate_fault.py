@@ -207,6 +207,7 @@ def test_how_a_fault_shows(runs: list[PlainRun], found: bool, how: str) -> None:
     seen = judge(runs, found)
     assert seen is not None
     assert seen.how == how
+    assert (seen.summary == "Flaky: 1 of 2 plain runs fail.") == (how == "flaky")
 
 
 def test_floats_are_not_looked_at(zoo: ZooPackage) -> None:
