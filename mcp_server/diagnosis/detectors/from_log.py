@@ -10,6 +10,7 @@ from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.evidence.facts import ErrorFact, Frame, LogFacts
 from mcp_server.model import CATEGORIES, Category, Evidence, Fix, ModelLocation, Party
 from mcp_server.steps.context import WORKER_MAIN
+from mcp_server.steps.explain_words import as_sentence
 
 DEPTHS: dict[Category, Depth] = {
     "invalid_package": Depth.BUILD,
@@ -146,5 +147,5 @@ def locations_of(frames: tuple[Frame, ...]) -> list[ModelLocation]:
 
 def _summary(category: Category, root: ErrorFact, several: bool) -> str:
     if not several:
-        return f"{root.family.meaning} The text: {root.text[:200]}"
+        return f"{as_sentence(root)} The text: {root.text[:200]}"
     return f"The text admits several causes; one is {category}: {CATEGORIES[category]}."

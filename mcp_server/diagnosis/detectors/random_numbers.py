@@ -11,7 +11,7 @@ from mcp_server.model import Evidence, Fix, Party
 from mcp_server.package.launches import Launch
 
 # Operators that draw, as they stand in names of kernels and shims, and in the list of ATen operators.
-_DRAWS = re.compile(
+DRAWS = re.compile(
     r"(?:^|[_.])(native_dropout|dropout|bernoulli|multinomial|rand(?:n|int|perm)?(?:_like)?)(?=[_.]|$)"
 )
 _TRAINING = ("native_dropout", "dropout")
@@ -58,7 +58,7 @@ def _fix(op: str) -> Fix:
 def _drawing(case: Case) -> list[tuple[str, Launch]]:
     """Launches that draw, each with its operator."""
     launches = case.view.wrapper.launches if case.view is not None else ()
-    found = [(_DRAWS.search(text), launch) for launch in launches for text in (launch.kernel, *launch.atens)]
+    found = [(DRAWS.search(text), launch) for launch in launches for text in (launch.kernel, *launch.atens)]
     return [(match[1], launch) for match, launch in found if match is not None]
 
 

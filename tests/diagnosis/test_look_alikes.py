@@ -1,0 +1,182 @@
+"""What tells a fault from a program that runs well and looks as if it would not, and the other way round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.diagnosis.case import CallSpec, Case
+from mcp_server.diagnosis.detectors import bad_values, constants, operator_index, rewritten
+from mcp_server.diagnosis.detectors.log_words import action, named
+from mcp_server.diagnosis.detectors.random_numbers import DRAWS
+from mcp_server.diagnosis.operator_index import operator_indices
+from mcp_server.evidence.log import read_log
+from mcp_server.model import Artifact, Cost, ScriptWorkload
+from mcp_server.package.mismatch import GivenTensor
+from mcp_server.steps.kernel_io import BadElement, FirstBad, KernelIO
+from mcp_server.steps.replay_plan import failing_phase
+from tests.conftest import ZooPackage
+from tests.diagnosis.support import called, capture, failing, package_case, phase, run
+
+ARTIFACT = Artifact(uri="u", path=Path("p"), bytes=0, what="log")
+
+
+def masked(package: Path, launch: int, **output: int) -> Case:
+    """A call of which the first value that is not finite is minus infinity, made by this launch."""
+    case = package_case(package)
+    case.runs["plain"] = run("plain", "", called(**output))
+    first = FirstBad(
+        what="non_finite",
+        kind="kernel",
+        name="k",
+        argument="buf1",
+        launch=launch,
+        kernel="k",
+        element=BadElement(value="-inf"),
+        perhaps_intended=True,
+        summary="it",
+    )
+    case.kernel_io = KernelIO(
+        backend="probes", why="", returned=True, first_bad=first, log=ARTIFACT, cost=Cost()
+    )
+    return case
+
+
+def test_minus_infinity_in_the_outputs_is_a_mask_unless_something_complains(zoo: ZooPackage) -> None:
+    """Alone it is harmless; with NaN in the outputs, or a program that failed over it, it is a fault."""
+    (mask,) = bad_values.detect(masked(zoo("attention"), 0, inf=9))
+    assert (mask.harmful, mask.weak) == (False, True)
+    (spoilt,) = bad_values.detect(masked(zoo("attention"), 0, inf=9, nan=1))
+    assert (spoilt.harmful, spoilt.weak) == (True, False)
+    case = masked(zoo("attention"), 0, inf=9)
+    case.runs["script"] = run("script", "ValueError: not finite")
+    (complained,) = bad_values.detect(case)
+    assert (complained.harmful, complained.weak) == (True, False)
+
+
+def test_minus_infinity_of_a_logarithm_stays_suspect(zoo: ZooPackage) -> None:
+    """A launch that takes a logarithm makes it from a zero, so that the verdict stays open."""
+    case = masked(zoo("logarithm"), 0, inf=1)
+    assert case.view is not None
+    taking = next(x.index for x in case.view.wrapper.launches if "_log" in x.kernel)
+    (found,) = bad_values.detect(masked(zoo("logarithm"), taking, inf=1))
+    assert (found.harmful, found.weak) == (True, True)
+
+
+def loads(*outcomes: str, asserted: bool = False, called_after: bool = True) -> Any:
+    """Loads with these ends, then a call that came back, then perhaps a failed comparison."""
+    begun = [
+        {**phase(n, loader="x", package=f"{n}.pt2", outcome=end), "number": n}
+        for n, end in enumerate(outcomes)
+    ]
+    last = len(outcomes)
+    call = phase(last, load=last - 1, thread=1, file="inputs.pt")
+    compared = [phase(last + 1, outcome="failed")] if asserted else []
+    return capture(loads=begun, calls=[call] if called_after else [], assertions=compared)
+
+
+@pytest.mark.parametrize(
+    ("seen", "ended_well", "blamed"),
+    [
+        (loads("failed", "ok"), True, "CapturedCall"),
+        (loads("failed", "ok", asserted=True), False, "CapturedCall"),
+        (loads("failed", "ok"), False, "CapturedLoad"),
+        (loads("ok", "failed", called_after=False), True, "CapturedLoad"),
+    ],
+    ids=["served another", "failed later", "ended badly", "served nothing"],
+)
+def test_a_load_that_was_replaced_is_not_blamed(seen: Any, ended_well: bool, blamed: str) -> None:
+    """A load that failed counts unless calls came back after it, and the end or another failure explains."""
+    assert type(failing_phase(seen, ended_well=ended_well)).__name__ == blamed
+
+
+def misnamed(text: str) -> Case:
+    """An update that the package refused over names."""
+    case = Case(ScriptWorkload(script=Path("x.py")))
+    given = {name: {"dtype": "float32"} for name in ("student.a", "student.b")}
+    record = phase(
+        1,
+        load=1,
+        how="load_constants",
+        outcome="failed",
+        compiled=["a", "b"],
+        constants=given,
+        error={"type": "RuntimeError", "text": text},
+    )
+    case.capture = capture(updates=[record])
+    return case
+
+
+def test_a_refused_update_names_what_differs(zoo: ZooPackage) -> None:
+    """The name in the text is the party, and the compiled name that ends alike is the remedy."""
+    case = failing(misnamed("Constant not found: student.b"))
+    case.package = package_case(zoo("ranker")).package
+    (found,) = constants.detect(case)
+    assert found.guilty.name == "student.b" and found.sources == {"capture", "update failed"}
+    assert found.fix is not None and (found.fix.before, found.fix.after) == ("student.b", "b")
+
+
+@pytest.mark.parametrize(("failed", "places", "count"), [(True, [0], 1), (False, [0], 0), (True, [], 0)])
+def test_an_input_that_another_thread_wrote(
+    zoo: ZooPackage, failed: bool, places: list[int], count: int
+) -> None:
+    """A write during the call explains a failure; without one it is the program's affair."""
+    case = package_case(zoo("ranker"))
+    case.runs["script"] = run("script", "AssertionError: Tensor-likes are not close!" if failed else "")
+    case.capture = capture(calls=[phase(1, load=1, thread=1, file="inputs.pt", rewritten=places)])
+    found = list(rewritten.detect(case))
+    assert [h.guilty.input_index for h in found] == [0] * count
+    assert all(h.category == "concurrency" for h in found)
+
+
+@pytest.mark.slow
+def test_an_operator_that_refuses_an_index_leads_to_the_input(zoo: ZooPackage) -> None:
+    """The shim names the launch, the schema its index, the text the bound, the values the element."""
+    case = package_case(zoo("bags"), GivenTensor("int64", (9,)))
+    text = (
+        "Error: aoti_torch_cpu__embedding_bag(w, x) API call failed at /c/ab.wrapper.cpp, line 15\n"
+        "RuntimeError: Index 1 of input takes value 40 which is not in the valid range [0, 40)"
+    )
+    case.call = CallSpec("run", {"inputs": "inputs.pt"}, zoo("bags"), Path("inputs.pt"))
+    failing(case, text)
+    (index,) = operator_indices(case)
+    assert index.part is not None and (index.bound, index.part.high) == (40, 39)
+    assert list(operator_index.detect(case)) == []
+    case.index_values[index.part] = {"outside": 2, "index": [1], "value": 40}
+    (found,) = operator_index.detect(case)
+    assert found.guilty.input_index == index.part.input and found.counter is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "name"),
+    [
+        ("Error in dlopen: /t/m.so: undefined symbol: aoti_torch_norm", "toolchain", "aoti_torch_norm"),
+        ("RuntimeError: index out of bounds: 0 <= tmp27 < 32L", "input", ""),
+        ("expected inputs vector size to be 2, but got 1", "call", "the call's inputs"),
+        ("RuntimeError: Error generating temporary directory: No such file", "environment", "TMPDIR"),
+    ],
+)
+def test_a_text_names_its_party_and_what_to_do(text: str, kind: str, name: str) -> None:
+    """The thing that the text names, and nobody where it names none; the remedy does not repeat the cause."""
+    root = read_log([text]).root
+    assert root is not None
+    who = named(root.candidates[0], root)
+    assert (who.kind, who.name) == (kind, name)
+    assert action(root) and action(root) != root.family.meaning
+
+
+@pytest.mark.parametrize(
+    ("kernel", "draws"),
+    [
+        ("cpp_fused_native_dropout_relu_0", True),
+        ("triton_poi_fused_bernoulli_mul_1", True),
+        ("aoti_torch_cpu_randint_low_out", True),
+        ("cpp_fused_native_layer_norm_0", False),
+        ("cpp_fused_linalg_vector_norm_normalize_2", False),
+    ],
+)
+def test_kernels_that_draw_random_numbers_are_told_by_their_operators(kernel: str, draws: bool) -> None:
+    """Operators stand whole between the underscores of a kernel's name."""
+    assert (DRAWS.search(kernel) is not None) == draws

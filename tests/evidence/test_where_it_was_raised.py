@@ -1,0 +1,126 @@
+"""What the place of an exception, and the lines around it, say about its cause."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_server.evidence.facts import LogFacts
+from mcp_server.evidence.log import read_log
+
+TORCH = "/venv/lib/python3.11/site-packages/torch"
+CALL = (
+    f"{TORCH}/export/pt2_archive/_package.py",
+    "__call__",
+    "flat_outputs = self.loader.boxed_run(flat_inputs)",
+)
+COMPILE = (f"{TORCH}/_inductor/__init__.py", "aot_compile", "flat, options = _aoti_flatten_inputs(")
+PYTREE = (f"{TORCH}/utils/_pytree.py", "treespec_dumps", "raise NotImplementedError(")
+OWN = ("/app/serve.py", "main", "runner(x)")
+
+
+def read(text: str, *frames: tuple[str, str, str], before: str = "") -> LogFacts:
+    """The log of a traceback through these frames that ends in `text`."""
+    places = [f'  File "{file}", line 7, in {name}\n    {code}' for file, name, code in frames]
+    lines = "\n".join([before, "Traceback (most recent call last):", *places, text])
+    return read_log(lines.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("frames", "family", "first"),
+    [
+        ((OWN, CALL), "operator_refused", "input_mismatch"),
+        ((OWN, CALL, OWN), "operator_raised", "custom_op"),
+        ((OWN,), "script_exception", "script_error"),
+        ((OWN, COMPILE, PYTREE), "compiler_exception", "compile_failure"),
+    ],
+)
+def test_the_place_of_an_exception_decides_its_family(
+    frames: tuple[tuple[str, str, str], ...], family: str, first: str
+) -> None:
+    """Inside a package call it is an operator's, below a compile the compiler's, else the script's."""
+    root = read("RuntimeError: something unheard of", *frames).root
+    assert root is not None and (root.family.id, root.candidates[0]) == (family, first)
+
+
+def test_a_shim_that_reported_the_error_makes_it_an_operators() -> None:
+    """A runner called without torch's Python class leaves the shim's line on standard error."""
+    shim = "Error: aoti_torch_cpu__embedding_bag(w, x) API call failed at /c/ab.wrapper.cpp, line 15"
+    root = read("RuntimeError: something unheard of", OWN, before=shim).root
+    assert root is not None and root.fields["op"] == "aoti_torch_cpu__embedding_bag"
+    assert "script_error" not in root.candidates
+
+
+@pytest.mark.parametrize(("machine", "category"), [("aarch64", "arch_mismatch"), ("x86_64", None)])
+def test_a_library_of_another_machine_is_no_fault_of_the_toolchain(
+    machine: str, category: str | None
+) -> None:
+    """Of a load that fails, the warning about the machine type says more than the dynamic linker."""
+    warning = (
+        f"Device information mismatch for AOTI_MACHINE: x86_64 vs {machine}. This could cause some issues"
+    )
+    text = "RuntimeError: Error in dlopen: /t/m.wrapper.so: cannot open shared object file: No such file"
+    root = read(text, OWN, before=warning).root
+    assert root is not None and root.category == category
+
+
+@pytest.mark.parametrize(
+    ("text", "category"),
+    [
+        (
+            "torch._inductor.exc.InductorError: NotADirectoryError: [Errno 20] Not a directory: '/c/x'",
+            "environment",
+        ),
+        ("torch._inductor.exc.InductorError: OSError: [Errno 28] No space left on device", "environment"),
+        ("torch._inductor.exc.InductorError: MemoryError", "out_of_memory"),
+    ],
+)
+def test_an_error_of_the_machine_inside_one_of_the_compiler(text: str, category: str) -> None:
+    """What the compiler wraps decides, not the wrapper."""
+    root = read(text, OWN, COMPILE).root
+    assert root is not None and root.category == category
+
+
+@pytest.mark.parametrize(
+    ("lines", "fatal"),
+    [
+        (["refused: expected inputs vector size to be 2, but got 1", "closed after 3 answers"], False),
+        (["RuntimeError: expected inputs vector size to be 2, but got 1"], True),
+        (["refused: expected inputs vector size to be 2, but got 1", "Aborted (core dumped)"], True),
+        (["Error: expected inputs vector size to be 2, but got 1"], True),
+    ],
+)
+def test_a_text_that_a_program_printed_ended_nothing(lines: list[str], fatal: bool) -> None:
+    """Without an exception, a runtime's own prefix or the end of a process, an error text was survived."""
+    assert read_log(lines).fatal is fatal
+
+
+@pytest.mark.parametrize(
+    ("before", "fatal"),
+    [
+        ("ERROR:intake:parcel refused", False),
+        ("2026-01-02 03:04:05 ERROR parcel refused", False),
+        (
+            "W1120 22:23:52.231000 4351 torch/_inductor/package/package.py:120] Loading outdated pt2 file.",
+            True,
+        ),
+        ("parcel 7", True),
+    ],
+)
+def test_a_logged_traceback_was_caught(before: str, fatal: bool) -> None:
+    """The line before a traceback shows whether the program's own logger printed it."""
+    facts = read("ValueError: 3 fields for 9", OWN, before=before)
+    assert facts.root is not None and facts.fatal is fatal
+
+
+def test_lines_of_a_wrapped_export_error_are_the_users() -> None:
+    """The first exception of a chain may lie inside torch alone; the user's lines are in the next."""
+    inner = read("torch.fx.ConstraintViolationError: Constraints violated (height)!", PYTREE)
+    assert inner.frames == ()
+    chain = "During handling of the above exception, another exception occurred:"
+    first = ["Traceback (most recent call last):", f'  File "{PYTREE[0]}", line 7, in f', "    raise E("]
+    second = ["Traceback (most recent call last):", f'  File "{OWN[0]}", line 9, in main', "    export(m)"]
+    text = "torch.fx.ConstraintViolationError: Constraints violated (height)!"
+    facts = read_log(
+        [*first, text, "", chain, "", *second, "torch._dynamo.exc.UserError: Constraints violated"]
+    )
+    assert [frame.line for frame in facts.frames] == [9]
