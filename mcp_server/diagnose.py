@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 
 from mcp_server.diagnosis.actions.capture import CaptureProgram
+from mcp_server.diagnosis.actions.compare import CompareLaunches
 from mcp_server.diagnosis.actions.compile_exported import CompileExported
 from mcp_server.diagnosis.actions.counter_tests import CounterTests
 from mcp_server.diagnosis.actions.exported_program import ReadExported
@@ -29,6 +30,7 @@ from mcp_server.diagnosis.detectors import (
     constants,
     contract,
     custom_op,
+    departure,
     eager,
     fixed_arguments,
     from_log,
@@ -77,6 +79,7 @@ DETECTORS: tuple[Detector, ...] = (
     rewritten.detect,
     streams.detect,
     eager.detect,
+    departure.detect,
     random_numbers.detect,
     memory.detect,
     last_launch.detect,
@@ -96,6 +99,7 @@ def actions() -> list[Action]:
         CheckedRun(),
         Interpret(),
         WatchOperators(),
+        CompareLaunches(),
         LookAtIndices(),
         WatchLaunches(),
         LocateFault(),

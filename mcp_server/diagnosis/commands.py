@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from mcp_server.diagnosis.actions.exported_program import exported_path
 from mcp_server.diagnosis.call_arguments import call_arguments
 from mcp_server.diagnosis.case import Case
 from mcp_server.model import CommandWorkload, ScriptWorkload
@@ -35,6 +36,8 @@ def command_for(step: str, case: Case) -> str:
         return _on_the_call(*ON_THE_CALL[step], case=case)
     if step == "script":
         return _program(case)
+    if step == "compare_with_eager":
+        return _comparison(case)
     if step in ("inspect_package", "open_package"):
         return _line("inspect-package", *_package(case)) if _package(case) else ""
     if step == "read_log":
@@ -51,6 +54,19 @@ def _line(*words: str) -> str:
 def _on_the_call(command: str, *options: str, case: Case) -> str:
     given = call_arguments(case)
     return _line(command, *options, given.pop("package"), *_options(given)) if given else ""
+
+
+def _comparison(case: Case) -> str:
+    """Of package and program; of the whole script where it updated constants before the call."""
+    given, program = call_arguments(case), exported_path(case)
+    if case.call is None or program is None or not given:
+        return ""
+    if any(step["do"] == "constants" for step in case.call.request.get("steps", ())):
+        return _line("compare-with-eager", "--script", str(getattr(case.workload, "script", "")))
+    taken = {name: given[name] for name in ("inputs", "extra_imports", "python") if name in given}
+    return _line(
+        "compare-with-eager", "--package", given["package"], "--exported", str(program), *_options(taken)
+    )
 
 
 def _options(given: Mapping[str, Any]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from mcp_server.steps.failure import read_failure
 from mcp_server.steps.first_bad import Model
 from mcp_server.steps.leases import gpus_of
 from mcp_server.steps.probe_backend import unset_arguments
+from mcp_server.steps.replay_plan import plan_replay
 
 SHOWN = 24
 _LAUNCHES = TypeAdapter(list[LaunchCompared])
@@ -33,10 +35,14 @@ _ORDER: tuple[Status, ...] = ("departs", "partial", "unmatched", "matches")
 
 @dataclass(frozen=True)
 class Pair:
-    """A package with inputs, and the exported program that it was compiled from."""
+    """A package with inputs, and the exported program that it was compiled from.
+
+    `updates`: captured updates of constants before the call, as steps of the worker's `replay`.
+    """
 
     workload: PackageWorkload
     exported: Path
+    updates: tuple[Mapping[str, Any], ...] = ()
 
 
 async def compare_with_eager(
@@ -50,14 +56,21 @@ async def compare_with_eager(
     """Run both on the same inputs; hold every launch and every output against the program's own nodes.
 
     A package needs `exported`, the program that it was compiled from; an exported program is compiled here; a
-    script is run once and its suspect call taken. Without inputs the program's example inputs are used.
-    `tolerance` multiplies the tolerance (see `worker/closeness.py`). Repeats tell differences between runs
-    from departures, and a run with unset memory filled tells reads of it. A run that fails is a result.
-    Raises ProblemError for a missing program, and for a script that makes no call of a package it compiled.
+    script is run once and its suspect call taken, with the updates of constants before it. Without inputs the
+    program's example inputs are used. `tolerance` multiplies the tolerance (see `worker/closeness.py`).
+    Repeats tell differences between runs from departures, and a run with unset memory filled tells reads of
+    it. A run that fails is a result. Raises ProblemError for a missing program, and for a script that makes
+    no call of a package that it compiled.
     """
     if not 0 < tolerance <= 1e6:
         raise ProblemError("tolerance is out of range", value=tolerance, allowed="above 0, up to 1e6")
-    pair = await _pair(context, workload, exported)
+    return await compare_pair(context, await _pair(context, workload, exported), tolerance, shown)
+
+
+async def compare_pair(
+    context: Context, pair: Pair, tolerance: float = 1.0, shown: int = SHOWN
+) -> ComparedWithEager:
+    """The comparison of a package whose program is at hand."""
     package = open_package(pair.workload.package, pair.workload.model_name)
     model = Model(package, read_wrapper(package.wrapper_text, package.kernel_text))
     nodes = Nodes(model)
@@ -92,9 +105,16 @@ async def _captured(context: Context, workload: ScriptWorkload) -> Pair:
             value=str(workload.script),
             allowed="package and exported, saved by the script",
         )
+    plan = plan_replay(seen, call)
     shared = workload.model_dump(include={"env", "python", "cwd", "timeout_s"})
-    found = PackageWorkload(package=load.copy_path or load.package, inputs=call.file, **shared)
-    return Pair(found.model_copy(update=_options(load.options)), compiled.exported)
+    package = load.copy_path or load.package
+    found = PackageWorkload(package=package, inputs=call.file, extra_imports=plan.imports, **shared)
+    return Pair(found.model_copy(update=_options(load.options)), compiled.exported, updates_of(plan.request))
+
+
+def updates_of(request: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """The updates of constants among the steps of a replay."""
+    return tuple(step for step in request.get("steps", ()) if step["do"] == "constants")
 
 
 def _options(options: dict[str, Any]) -> dict[str, Any]:
@@ -116,6 +136,7 @@ async def _beside(
         "device_index": workload.device_index,
         "extra_imports": workload.extra_imports,
         "factor": tolerance,
+        "steps": pair.updates,
     }
     env, notes = dict(workload.env), list[str]()
     try:
@@ -191,6 +212,9 @@ def _told(done: WorkerRun) -> list[str]:
         f"the exported program's own guard refuses these inputs: {e['text']}"
         for e in done.all("guard_failed")[:1]
     ]
+    updates = len(done.all("updating_constants")) // max(1, len(done.all("loaded")))
+    notes += [f"{updates} captured updates of constants were applied to both sides"] if updates else []
+    notes += [f"eager keeps its own {e['name']}: {e['what']}" for e in done.all("not_applied")[:20]]
     notes += [f"no float64 reference: {event['text']}" for event in done.all("no_float64")]
     left = sum(event["left_out"] for event in done.all("running_float64"))
     notes += [f"{left} eager values were not kept: too large"] if left else []

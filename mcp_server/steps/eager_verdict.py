@@ -78,7 +78,7 @@ def conclude(
 ) -> tuple[Outcome, str]:
     """The outcome, and one sentence for it."""
     if first is not None:
-        return "departs", first.summary
+        return "departs", first.summary + _not_updated(done)
     counted = done.last("counted_outputs")
     if counted is None:
         return "inconclusive", _unfinished(done)
@@ -95,6 +95,12 @@ def conclude(
     return "agrees", f"all {len(outputs)} outputs agree with eager: {equal} bit for bit{rest}"
 
 
+def _not_updated(done: WorkerRun) -> str:
+    """Captured updates that only the package got, which looks at neither shape nor dtype."""
+    kept = done.all("not_applied")
+    return f"; only the package got the update of {kept[0]['name']}: {kept[0]['what']}" if kept else ""
+
+
 def _unfinished(done: WorkerRun) -> str:
     """Which of the two sides did not come to its end."""
     failed = done.last("failed") or {}
@@ -105,4 +111,4 @@ def _unfinished(done: WorkerRun) -> str:
     text = f": {str(failed.get('text', ''))[:200]}" if failed else ""
     if done.last("outputs") is None and done.last("loading") is None:
         return f"eager itself fails on these inputs{text}"
-    return f"the package fails on these inputs{text}"
+    return f"the package fails on these inputs{text}{_not_updated(done)}"

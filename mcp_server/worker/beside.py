@@ -18,6 +18,7 @@ from .loading import load
 from .probes import AFTER, ROLES, Event, find_libraries, mapped_files, tensor_of
 from .probes import arguments as probe_arguments
 from .report import Report
+from .updates import update_package, update_program
 
 KEPT_BYTES = 2 << 30  # of eager values, and as much again of float64 ones
 CLOSEST = 3  # nodes told for a tensor that none fits
@@ -28,7 +29,8 @@ def operate(request: dict[str, Any], report: Report) -> None:
 
     Request: `package` (instrumented unless `probes` is false), `exported`, `inputs`, `factor` of the
     tolerance; `nodes`: {launch: names of the nodes that it may hold}, without which every node is tried;
-    `unset`: {launch: names of tensors that nothing has written before it}.
+    `unset`: {launch: names of tensors that nothing has written before it}; `steps`: captured updates of
+    constants, which both sides get.
 
     The package runs four times, each time loaded afresh: for the comparison, twice more as it is, and with
     the unset tensors filled before their first launch, so that reads of memory that nothing wrote show.
@@ -39,7 +41,10 @@ def operate(request: dict[str, Any], report: Report) -> None:
     leaves = _pytree.tree_leaves(arguments(program, request))
     nodes = {int(launch): names for launch, names in (request.get("nodes") or {}).items()}
     wanted = frozenset(name for names in nodes.values() for name in names) if nodes else None
-    expected, eager, exact = expectations(program.module(), leaves, wanted, KEPT_BYTES, report)
+    module = program.module()
+    for step in updates(request):
+        update_program(module, step, report)
+    expected, eager, exact = expectations(module, leaves, wanted, KEPT_BYTES, report)
     bench = Bench(request, leaves, report)
     comparison = Comparison(expected, nodes, float(request.get("factor", 1.0)), report)
     _outputs(bench.run("compared", comparison.take), eager, exact, comparison)
@@ -47,6 +52,10 @@ def operate(request: dict[str, Any], report: Report) -> None:
         bench.run(kind, Marks(kind, report).take)
     unset = {int(launch): frozenset(names) for launch, names in (request.get("unset") or {}).items()}
     bench.run("filled", Marks("filled", report, unset).take)
+
+
+def updates(request: dict[str, Any]) -> list[dict[str, Any]]:
+    return [step for step in request.get("steps", ()) if step["do"] == "constants"]
 
 
 class Bench:
@@ -57,12 +66,14 @@ class Bench:
         self.leaves = leaves
         self.report = report
         self.loaders: list[Any] = []  # kept: a library that is unloaded takes its probes with it
+        self.alive: list[Any] = []  # constants that the caller of an update owns
 
     def run(self, kind: str, take: Callable[[Event], bool]) -> list[torch.Tensor]:
         """The outputs of one call of a fresh load: one package may keep state from call to call."""
         before = mapped_files()
         loader = load(self.request, self.report)
         self.loaders.append(loader)
+        self.alive += [update_package(loader, step, {}, self.report) for step in updates(self.request)]
         libraries = find_libraries(before) if self.request.get("probes", True) else []
         if self.request.get("probes", True) and not libraries:
             raise Refused("the package is not instrumented", self.request["package"])

@@ -13,6 +13,7 @@ from .inputs import Inputs, arrange, flatten, load_file
 from .loading import load
 from .report import Report
 from .transforms import apply
+from .updates import update_package
 
 
 def operate(request: dict[str, Any], report: Report) -> None:
@@ -31,7 +32,7 @@ def operate(request: dict[str, Any], report: Report) -> None:
     steps = list(request.get("steps", ()))
     for index, step in enumerate(steps):
         if step["do"] == "constants":
-            alive.append(_update(loader, step, dict(request.get("cast", {})), report))
+            alive.append(update_package(loader, step, dict(request.get("cast", {})), report))
         else:
             changes = list(request.get("changes", ())) if index == len(steps) - 1 else []
             with watching(request, report):
@@ -57,21 +58,6 @@ def load_library(request: dict[str, Any], report: Report) -> Any:
     runner = RUNNERS[device.split(":")[0]](str(request["library"]), device)
     report.event("loaded", constants=len(runner.get_constant_names_to_original_fqns()))
     return runner
-
-
-def _update(
-    loader: Any, step: dict[str, Any], cast: dict[str, str], report: Report
-) -> dict[str, torch.Tensor]:
-    """Apply one captured constant update; the tensors that it was given."""
-    constants = dict(load_file(str(step["file"])))
-    constants.update(
-        {name: constants[name].to(getattr(torch, cast[name])) for name in cast if name in constants}
-    )
-    arguments = list(step.get("arguments", ()))
-    report.event("updating_constants", how=step["how"], names=len(constants), arguments=arguments)
-    getattr(loader, str(step["how"]))(constants, *arguments)
-    report.event("updated_constants")
-    return constants
 
 
 def _call(

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import typer
 
 import mcp_server.diagnosis
 from mcp_server.diagnosis.case import Case, CounterResult
@@ -17,15 +16,17 @@ from mcp_server.diagnosis.commands import ON_THE_CALL, command_for
 from mcp_server.diagnosis.hypothesis import CounterTest
 from mcp_server.diagnosis.verdict import conclude
 from mcp_server.evidence.log import read_log
-from mcp_server.faces.app import app
+from mcp_server.model import ExportedWorkload
 from mcp_server.steps.context import WORKER_MAIN, Context
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, failing, hypothesis, package_case, run, worker_run
+from tests.faces.command_lines import parse
 
 SOURCES = Path(mcp_server.diagnosis.__file__).parent
 STEPS = sorted({s for f in SOURCES.rglob("*.py") for s in re.findall(r'step="(\w+)"', f.read_text())})
 # Said by us; brings its own command; read from a file that no command of ours shows.
 ASKED_AGAIN = ("interpret", "watch_operators")
+OTHERWISE = {"capture", "compare_with_eager", *ASKED_AGAIN}  # have tests of their own
 WITHOUT = {"note", "counter_test", "read_exported"}
 
 
@@ -39,26 +40,26 @@ def full_case(zoo: ZooPackage) -> Case:
     return case
 
 
-def parse(command: str) -> None:
-    """Let our own command line parse it; raises for an unknown command, option or missing argument."""
-    program, name, *arguments = shlex.split(command)
-    group = typer.main.get_command(app)
-    assert program == "aoti-debug"
-    context = group.make_context(program, ["--help"], resilient_parsing=True)
-    subcommand = group.get_command(context, name)  # type: ignore[attr-defined]
-    assert subcommand is not None, name
-    subcommand.make_context(name, arguments, parent=context)
-
-
 def test_the_detectors_name_steps() -> None:
     """The list that is checked below is that of the sources, and the table of commands has no idle row."""
     assert set(ON_THE_CALL) <= set(STEPS)
 
 
-@pytest.mark.parametrize("step", [s for s in STEPS if s not in WITHOUT | {"capture", *ASKED_AGAIN}])
+@pytest.mark.parametrize("step", [s for s in STEPS if s not in WITHOUT | OTHERWISE])
 def test_evidence_brings_a_command_of_ours(zoo: ZooPackage, step: str) -> None:
     """Command, options and arguments are those that the command line takes."""
     parse(command_for(step, full_case(zoo)))
+
+
+def test_a_comparison_names_package_and_program(zoo: ZooPackage) -> None:
+    """The program is that of the workload; without one there is nothing to compare with."""
+    case = full_case(zoo)
+    assert command_for("compare_with_eager", case) == ""
+    program = zoo("ranker").with_name("ranker.exported.pt2")
+    case.workload = ExportedWorkload(exported=program)
+    command = command_for("compare_with_eager", case)
+    parse(command)
+    assert str(program) in shlex.split(command) and str(zoo("ranker")) in shlex.split(command)
 
 
 AGAIN = ["-u", str(WORKER_MAIN), str(Path("job/request.json")), "/dev/stdout"]

@@ -1,0 +1,73 @@
+"""The launch at which a package leaves its exported program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.model import Evidence, ExportedWorkload, Fix, Party
+from mcp_server.steps.eager_records import Changed, ComparedWithEager, Departure, Kind
+
+FIXES: dict[Kind, str] = {
+    "error": "cut the program down to this launch with reduce and report it; until then keep its operators "
+    "out of one kernel, or try another version of torch",
+    "tf32": "forbid TF32 where the numbers matter: torch.set_float32_matmul_precision('highest') before the "
+    "compile, or compare with the tolerance that TF32 needs",
+    "nondeterministic": "make the operator deterministic (torch.use_deterministic_algorithms), or compare "
+    "with a tolerance that covers its spread",
+    "uninitialised": "let the operator write all of its result: later launches read what nothing wrote",
+}
+
+
+def detect(case: Case) -> Iterator[Hypothesis]:
+    """One hypothesis, when a launch by launch comparison was made and found a departure."""
+    found = case.with_eager
+    if found is None or found.first is None:
+        return
+    first = found.first
+    yield Hypothesis(
+        category="wrong_output",
+        guilty=_party(found, first, case),
+        summary=f"The package departs from its own exported program: {first.summary}.",
+        depth=Depth.FAULT_SITE if first.launch is None else Depth.BAD_VALUE,
+        sources=_sources(found, first, case),
+        evidence=(Evidence(step="compare_with_eager", fact=first.summary, source=_source(found)),),
+        fix=Fix(action=FIXES[first.kind]),
+        harmful=case.failed or isinstance(case.workload, ExportedWorkload),
+        exact=first.kind in ("error", "uninitialised") and first.launch is not None and not first.suspects,
+    )
+
+
+def _party(found: ComparedWithEager, first: Departure, case: Case) -> Party:
+    """Where runs part, for a difference between runs; else the first launch that departs."""
+    apart = _apart(found, first)
+    launch, kernel = (apart.launch, apart.kernel) if apart else (first.launch, first.kernel)
+    if launch is None:
+        return Party(kind="package", name=case.package.path.name if case.package else "the package")
+    lines = first.locations
+    if apart is not None and case.view is not None:
+        lines = list(case.view.provenance(case.view.wrapper.launches[launch]).locations)
+    return Party(kind="kernel", name=kernel, launch_index=launch, model_locations=lines[:3])
+
+
+def _apart(found: ComparedWithEager, first: Departure) -> Changed | None:
+    if first.kind == "nondeterministic":
+        return found.varies_from
+    return found.unset_from if first.kind == "uninitialised" else None
+
+
+def _sources(found: ComparedWithEager, first: Departure, case: Case) -> frozenset[str]:
+    told = case.interpreted.last("compared") if case.interpreted is not None else None
+    return frozenset(
+        {
+            "launch by launch",
+            *({"eager"} if told is not None and not told["equal"] else ()),
+            *({"script's reference"} if case.plain_departs else ()),
+            *({"filled memory"} if found.reads_unset and first.kind == "uninitialised" else ()),
+        }
+    )
+
+
+def _source(found: ComparedWithEager) -> str:
+    return found.json_file.uri if found.json_file is not None else ""

@@ -1,0 +1,91 @@
+"""What a comparison launch by launch makes of a package that departs from its exported program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.diagnosis.actions.compare import CompareLaunches
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors import departure
+from mcp_server.diagnosis.judge import confidence
+from mcp_server.model import Artifact, Cost, ExportedWorkload
+from mcp_server.steps.eager_records import Changed, ComparedWithEager, Departure, Difference, Kind
+from tests.conftest import ZooPackage
+from tests.diagnosis.support import called, package_case, run, worker_run
+
+DIFFERS = {"event": "compared", "equal": False, "outputs": [{"max_abs": 0.5}]}
+REFERENCE = {"event": "compared_expected", "equal": False, "outputs": [{"shape": [[2], [2]]}]}
+
+
+def departed(zoo: ZooPackage, kind: Kind = "error", **facts: Any) -> Case:
+    """A script that found its numbers wrong, and whose package departs at launch 1."""
+    case = package_case(zoo("logarithm"))
+    case.runs["plain"] = case.runs["script"] = run("plain", "", called(), REFERENCE)
+    case.interpreted = worker_run(DIFFERS)
+    first = {"kind": kind, "launch": 1, "kernel": "k1", "difference": Difference(), "summary": "it departs"}
+    case.with_eager = ComparedWithEager(
+        outcome="departs",
+        summary="",
+        first=Departure.model_validate({**first, **facts}),
+        reads_unset=kind == "uninitialised",
+        varies_from=Changed(launch=0, kernel="k0", argument="buf0"),
+        unset_from=Changed(launch=0, kernel="k0", argument="buf0"),
+        log=Artifact(uri="u", path=Path("p"), bytes=0, what="log"),
+        cost=Cost(),
+    )
+    return case
+
+
+GUILTY: list[tuple[Kind, int, str]] = [
+    ("error", 1, "proven"),
+    ("uninitialised", 0, "proven"),
+    ("tf32", 1, "likely"),
+    ("nondeterministic", 0, "likely"),
+]
+
+
+@pytest.mark.parametrize(("kind", "launch", "sure"), GUILTY)
+def test_the_guilty_launch_depends_on_the_kind(zoo: ZooPackage, kind: Kind, launch: int, sure: str) -> None:
+    """An error is put on the launch that departs, chance and unset memory on the one where they enter."""
+    case = departed(zoo, kind)
+    (found,) = departure.detect(case)
+    assert (found.category, found.guilty.launch_index, found.harmful) == ("wrong_output", launch, True)
+    assert confidence(found, case) == sure and found.fix is not None
+
+
+def test_launches_that_could_not_be_matched_leave_a_doubt(zoo: ZooPackage) -> None:
+    """A departure that may begin earlier is not proven."""
+    case = departed(zoo, suspects=[0])
+    (found,) = departure.detect(case)
+    assert confidence(found, case) == "likely"
+
+
+def test_outputs_alone_name_the_package(zoo: ZooPackage) -> None:
+    """Where no launch could be told, only the package is named."""
+    (found,) = departure.detect(departed(zoo, launch=None, kernel=""))
+    assert (found.guilty.kind, found.guilty.name, found.exact) == ("package", "logarithm.pt2", False)
+
+
+def comparing(zoo: ZooPackage) -> Case:
+    case = departed(zoo)
+    case.with_eager = None
+    case.workload = ExportedWorkload(exported=zoo("logarithm").with_name("logarithm.exported.pt2"))
+    return case
+
+
+def test_a_difference_is_looked_into(zoo: ZooPackage) -> None:
+    """The comparison is worth its time once outputs were seen to differ, and not while they agree."""
+    case = comparing(zoo)
+    assert CompareLaunches().gain(case, []) > 0
+    case.interpreted = worker_run({**DIFFERS, "equal": True})
+    assert CompareLaunches().gain(case, []) == 0
+    case.interpreted = None
+    assert CompareLaunches().gain(case, []) > 0, "updated weights are compared here alone"
+
+
+def test_nothing_is_said_without_a_comparison(zoo: ZooPackage) -> None:
+    """No comparison, no departure."""
+    assert list(departure.detect(comparing(zoo))) == []
