@@ -182,6 +182,7 @@ def test_a_progress_log_is_enough_without_a_debugger(context: Context, tmp_path:
         "[06:43:15] coredump:   - PC 0x7462c3bac310\n"
         "[06:43:15] coredump:   #0\t0x7462c3bac620\tadd_position_kernel\n"
     )
+    (tmp_path / "none").mkdir()
     access = anyio.run(read_core, context, tmp_path / "none", log, None)
     assert access is not None
     assert access.kernel == "add_position_kernel"
