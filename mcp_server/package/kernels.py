@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from mcp_server.package.expressions import read_call
+from mcp_server.package.lazy_kernels import LazyConfigs, read_lazy_configs
 from mcp_server.package.shims import Role
 from mcp_server.package.statements import split_arguments
 from mcp_server.package.stores import Stores, find_stores
@@ -129,23 +130,27 @@ def _refined(parameter: Parameter, source: str) -> Parameter:
 def read_triton_kernels(text: str, count_line: LineCounter) -> dict[str, Kernel]:
     """Triton kernels of a wrapper, one per `call_<kernel>` function, keyed by the kernel's name."""
     kernels = {}
+    lazy = read_lazy_configs(text)
     for match in _WRAPPER.finditer(text):
         end = _body_end(text, match.end())
         kernels[match["name"]] = _triton_kernel(
-            match["name"], text, match.start(), match.end(), end, count_line
+            match["name"], text, match.start(), match.end(), end, count_line, lazy
         )
     return kernels
 
 
-def _triton_kernel(name: str, text: str, begin: int, start: int, end: int, count_line: LineCounter) -> Kernel:
+def _triton_kernel(
+    name: str, text: str, begin: int, start: int, end: int, count_line: LineCounter, lazy: LazyConfigs
+) -> Kernel:
     close = text.find("){", start, end)
     line = count_line(begin)
     source, at, after = _embedded(text, start, end)
     first_line = count_line(at) if at else 0
-    symbol, cubin = _loaded(text, after, end)
-    warps, shared = _launched(text, after, end)
+    body = lazy.resolved(text[after:end])
+    symbol, cubin = _loaded(body)
+    warps, shared = _launched(body)
     names = _triton_parameters(text, start, close if close > 0 else start)
-    grid = tuple(m[2] for m in _GRID.finditer(text, after, end))
+    grid = tuple(m[2] for m in _GRID.finditer(body)) or lazy.chosen_grid(name, body)
     kind: KernelKind = (
         "triton" if "'kernel_name': 'triton_" in source or name.startswith("triton_") else "user_triton"
     )
@@ -205,20 +210,20 @@ def _triton_parameter(
     return Parameter(name, type_, role, user or name in listed or name in stores.data_index)
 
 
-def _loaded(text: str, start: int, end: int) -> tuple[str, str]:
+def _loaded(text: str) -> tuple[str, str]:
     """GPU symbol and cubin file name of `loadKernel("…/x.cubin", "symbol", …)`."""
-    match = _LOAD.search(text, start, end)
-    call = read_call(text, match.start(), text.find(";", match.end(), end)) if match else None
+    match = _LOAD.search(text)
+    call = read_call(text, match.start(), text.find(";", match.end())) if match else None
     if not call or len(call.arguments) < 2:
         return "", ""
     first, second = (text[a:b].strip('"') for a, b in call.arguments[:2])
     return second, first.rpartition("/")[2] if first.endswith("cubin") else ""
 
 
-def _launched(text: str, start: int, end: int) -> tuple[int | None, int | None]:
+def _launched(text: str) -> tuple[int | None, int | None]:
     """Warps and shared bytes of `launchKernel(fn, gx, gy, gz, warps, shared, args, stream)`."""
-    match = _LAUNCH.search(text, start, end)
-    call = read_call(text, match.start(), text.find(";", match.end(), end)) if match else None
+    match = _LAUNCH.search(text)
+    call = read_call(text, match.start(), text.find(";", match.end())) if match else None
     if not call or len(call.arguments) < 6:
         return None, None
     warps, shared = (text[a:b] for a, b in call.arguments[4:6])

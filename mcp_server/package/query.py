@@ -130,6 +130,27 @@ def _kernel(view: PackageView, name: str) -> Kernel:
     return found
 
 
+def no_holder(view: PackageView) -> str:
+    """Why no kernel may hold a check that an error names."""
+    if missing := sourceless(view):
+        return f"no kernel whose source is here holds that check; {missing}"
+    return "no kernel of this package holds that check: is it the package that failed?"
+
+
+def sourceless(view: PackageView) -> str:
+    """That some Triton kernels' sources are not in the package; empty when all are."""
+    names = [
+        kernel.name for kernel in view.wrapper.kernels.values() if kernel.kind != "cpp" and not kernel.source
+    ]
+    if not names:
+        return ""
+    shown = ", ".join(names[:_LISTED])
+    return (
+        f"{len(names)} Triton kernels have no source in the package (torch 2.14 or later with "
+        f"triton.autotune_at_compile_time=False), their checks are not known: {shown}"
+    )
+
+
 def is_kernel(view: PackageView, name: str) -> bool:
     """Whether the name is a compiled kernel's, and not a shim's or a custom operator's."""
     return name in view.wrapper.kernels or any(k.symbol == name for k in view.wrapper.kernels.values())

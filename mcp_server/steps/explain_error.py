@@ -16,7 +16,7 @@ from mcp_server.evidence.families import Rank
 from mcp_server.evidence.log import read_log, read_log_file
 from mcp_server.model import Category, ModelLocation, NextStep, Record
 from mcp_server.package.facts import AssertionFact
-from mcp_server.package.query import assertion_facts
+from mcp_server.package.query import assertion_facts, no_holder
 from mcp_server.package.view import view_package
 from mcp_server.steps.context import Context
 from mcp_server.steps.explain_words import as_sentence, next_call, shell_lines
@@ -171,9 +171,10 @@ def _trace(
     if package is None or root.family.id not in _TRACED:
         return [], []
     file, line, kernel = _place(root)
-    found = assertion_facts(view_package(package, model_name), root.text, file, line, kernel)
+    view = view_package(package, model_name)
+    found = assertion_facts(view, root.text, file, line, kernel)
     if not found:
-        return [], ["no kernel of this package holds that check: is it the package that failed?"]
+        return [], [no_holder(view)]
     if len(found) > _TRACES:
         return found[:_TRACES], [f"{len(found)} launches fit, {_TRACES} are shown: inspect_package lists all"]
     return found, []

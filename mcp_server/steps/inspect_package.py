@@ -140,18 +140,19 @@ def _answer(view: PackageView, question: Question) -> _Answer:
     if question.location is not None:
         return _launches(view, query.launches_at_line(view, question.location))
     launches = _launches(view, range(len(view.wrapper.launches)), brief=True)
-    return _thing(view, question) or replace(launches, notes=_folding(view))
+    notes = tuple(note for note in (_folding(view), query.sourceless(view)) if note)
+    return _thing(view, question) or replace(launches, notes=notes)
 
 
-def _folding(view: PackageView) -> tuple[str, ...]:
-    """That some constants are computed before the first call, and how to see it."""
+def _folding(view: PackageView) -> str:
+    """That some constants are computed before the first call, and how to see it; empty where none is."""
     kernels = [launch.kernel for launch in view.folding_launches()]
     if not kernels:
-        return ()
+        return ""
     constants = ", ".join(list(view.wrapper.folded)[:_SHOWN])
     return (
         f"{len(kernels)} more launches run once, before the first call, to fold constants: "
-        f"{', '.join(kernels[:_SHOWN])}; ask for constant {constants}",
+        f"{', '.join(kernels[:_SHOWN])}; ask for constant {constants}"
     )
 
 
@@ -205,7 +206,7 @@ def _assertion(view: PackageView, question: Question) -> _Answer:
     )
     notes: tuple[str, ...] = ()
     if not facts:
-        notes = ("no kernel of this package holds that check: is it the package that failed?",)
+        notes = (query.no_holder(view),)
     elif len(facts) > 1:
         notes = (f"{len(facts)} places fit; the generated file and line, or a trace, tell them apart",)
     return _of(facts, tuple(dict.fromkeys(f.launch for f in facts)), notes)

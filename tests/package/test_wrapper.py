@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,36 @@ def test_torch_2_15_checks_the_errors_of_a_scatter() -> None:
     """The call that torch 2.13 leaves unchecked is checked in 2.15."""
     scatter = next(n for n in recorded("scatter", "torch-2.15-cpu").launches if n.kind == "extern")
     assert (scatter.callee, scatter.checked) == ("aoti_torch_cpu_scatter_reduce_two_out", True)
+
+
+def test_kernels_configured_by_macros() -> None:
+    """torch 2.14+ with lazy Triton compilation: symbol, cubin, warps and grid come from macros."""
+    wrapper = recorded("lazy_shift", "torch-2.15-cuda")
+    kernel = wrapper.kernels["shift_kernel_0"]
+    assert (kernel.symbol, kernel.cubin, kernel.num_warps, kernel.shared_bytes) == (
+        "shift_kernel",
+        "ccd.cubin",
+        4,
+        0,
+    )
+    assert wrapper.grid(wrapper.launches[3])[0] == "((triton_poi_fused_sin_0_xnumel + (128 - 1)) / (128))"
+    # Without its source, what a user's kernel does to its tensors is not known, and not guessed.
+    assert [a.role for a in wrapper.launches[0].tensors] == ["unknown", "unknown"]
+    assert [a.role for a in wrapper.launches[3].tensors] == ["read", "written"]
+
+
+def test_a_grid_chosen_by_autotuning() -> None:
+    """Of a switch over configurations the one whose index the macros name."""
+    text = (RECORDINGS / "lazy_shift.torch-2.15-cuda.cpp").read_text(encoding="utf-8")
+    switch = (
+        "uint32_t grid_0, grid_1, grid_2;\n    switch (shift_kernel_0_result.config_index) {\n"
+        "        case 0: grid_0 = _grid_0; grid_1 = 1L; grid_2 = 1L; break;\n"
+        "        case 1: grid_0 = 2*_grid_0; grid_1 = _grid_1; grid_2 = 1L; break;\n"
+        "        default: grid_0 = 1; grid_1 = 1; grid_2 = 1; break;\n    }\n"
+    )
+    text = text.replace("SHIFT_KERNEL_0_CONFIG_INDEX -1", "SHIFT_KERNEL_0_CONFIG_INDEX 1")
+    text = re.sub(r"uint32_t grid_0 = _grid_0;\n.*\n.*grid_2 = _grid_2;\n", switch, text)
+    assert read_wrapper(text).kernels["shift_kernel_0"].grid == ("2*_grid_0", "_grid_1", "1L")
 
 
 @pytest.mark.slow

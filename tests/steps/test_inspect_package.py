@@ -186,6 +186,16 @@ def test_constant_folding_is_shown(tmp_path: Path, ask: Ask) -> None:
     assert launch == first
 
 
+def test_missing_sources_are_told(tmp_path: Path, ask: Ask) -> None:
+    """Where Triton sources are not in the package, an assertion is not said to belong to another one."""
+    source = RECORDINGS / "lazy_shift.torch-2.15-cuda.cpp"
+    (tmp_path / "lazy.wrapper.cpp").write_bytes(source.read_bytes())
+    (told,) = ask(tmp_path).notes
+    assert told.startswith("3 Triton kernels have no source in the package")
+    (note,) = ask(tmp_path, Question(assertion="index out of bounds: 0 <= tmp6 < ks0")).notes
+    assert told in note
+
+
 @pytest.mark.slow
 def test_the_picture(zoo: ZooPackage, ask: Ask) -> None:
     """The picture is an SVG that shows every launch by number, inputs and outputs."""
