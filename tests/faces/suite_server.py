@@ -101,10 +101,12 @@ def suite_server(state: Path) -> ToolServer:
 
     @server.prompt("test_simple_prompt")
     def simple_prompt() -> str:
+        """Without arguments."""
         return "This is a simple prompt for testing."
 
     @server.prompt("test_prompt_with_arguments")
     def prompt_with_arguments(arg1: str, arg2: str) -> str:
+        """With two arguments."""
         return f"Prompt with arguments: arg1='{arg1}', arg2='{arg2}'"
 
     return server
