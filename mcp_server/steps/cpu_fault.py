@@ -19,7 +19,7 @@ SANITIZER_ENV = {
 def gdb_prefix() -> tuple[str, ...]:
     """gdb in batch mode around a program; empty where there is none."""
     gdb = shutil.which("gdb")
-    return (gdb, "-batch", "-nx", "-ex", "run", "-ex", "bt 40", "--args") if gdb else ()
+    return (gdb, "-batch", "-nx", "-ex", "run", "-ex", "bt 100", "--args") if gdb else ()
 
 
 def read_accesses(output: Path) -> list[Access]:

@@ -1,0 +1,44 @@
+"""When a checker is put around a call, and when around the whole program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mcp_server.diagnosis.actions.capture import suspect_call
+from mcp_server.diagnosis.actions.locate import LocateFault
+from mcp_server.diagnosis.case import Case
+from mcp_server.model import ScriptWorkload
+from mcp_server.steps.capture import Capture
+from tests.diagnosis.support import capture, phase, run
+
+ILLEGAL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
+LOAD = phase(1, loader="AOTIModelPackageLoader", package="m.pt2")
+KEPT = phase(2, load=1, thread=1, file="inputs.pt")
+IN_GRAPH = phase(3, load=1, thread=1, notice="a CUDA graph was being captured")
+
+
+def script_case(seen: Capture, text: str) -> Case:
+    case = Case(ScriptWorkload(script=Path("serve.py")))
+    case.capture, case.call = seen, suspect_call(seen)
+    case.runs["script"] = run("script", text)
+    return case
+
+
+def gain(case: Case) -> float:
+    return LocateFault().gain(case, [])
+
+
+def test_a_program_whose_call_was_not_kept_is_run_itself() -> None:
+    """An illegal access and no inputs: worth it; a failure that cannot be one of memory: not."""
+    lost = {**KEPT, "file": None, "notice": "TooLarge", "outcome": "unfinished"}
+    assert gain(script_case(capture(loads=[LOAD], calls=[lost]), ILLEGAL)) > 0
+    assert gain(script_case(capture(loads=[LOAD], calls=[lost]), "ValueError: mine")) == 0
+    assert gain(script_case(capture(), ILLEGAL)) == 0
+
+
+def test_the_replay_of_a_graph_is_in_no_call() -> None:
+    """A healthy call that was kept cannot show what a replayed graph did; without one it is asked."""
+    with_graph = script_case(capture(loads=[LOAD], calls=[KEPT, IN_GRAPH]), ILLEGAL)
+    without = script_case(capture(loads=[LOAD], calls=[KEPT]), ILLEGAL)
+    assert with_graph.call is not None and gain(with_graph) > 0
+    assert gain(without) == 0
