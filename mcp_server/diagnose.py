@@ -13,6 +13,7 @@ from mcp_server.diagnosis.actions.compare import CompareLaunches
 from mcp_server.diagnosis.actions.compile_exported import CompileExported
 from mcp_server.diagnosis.actions.counter_tests import CounterTests
 from mcp_server.diagnosis.actions.exported_program import ReadExported
+from mcp_server.diagnosis.actions.generated import ReadGeneratedKernel
 from mcp_server.diagnosis.actions.index_values import LookAtIndices
 from mcp_server.diagnosis.actions.inputs import CompareInputs
 from mcp_server.diagnosis.actions.interpret import Interpret
@@ -34,6 +35,7 @@ from mcp_server.diagnosis.detectors import (
     eager,
     fixed_arguments,
     from_log,
+    generated,
     index,
     last_launch,
     loading,
@@ -71,6 +73,7 @@ DETECTORS: tuple[Detector, ...] = (
     concurrency.detect,
     custom_op.detect,
     operator_results.detect,
+    generated.detect,
     index.detect,
     operator_index.detect,
     bad_values.detect,
@@ -100,6 +103,7 @@ def actions() -> list[Action]:
         Interpret(),
         WatchOperators(),
         CompareLaunches(),
+        ReadGeneratedKernel(),
         LookAtIndices(),
         WatchLaunches(),
         LocateFault(),

@@ -112,6 +112,16 @@ class CounterResult:
     decided: bool = True
 
 
+@dataclass(frozen=True)
+class GeneratedKernel:
+    """A kernel in a file that the compiler wrote; `line` counts from 1, `code` is its text."""
+
+    name: str
+    file: Path
+    line: int
+    code: str
+
+
 @dataclass
 class Case:
     """The growing record. Detectors read it; only actions write to it."""
@@ -137,6 +147,7 @@ class Case:
     operators: WorkerRun | None = None
     trace: Trace | None = None
     located: LocatedFault | None = None
+    generated: GeneratedKernel | None = None
     problems: tuple[Problem, ...] = ()
     index_values: dict[Any, Event] = field(default_factory=dict)
     counters: dict[str, CounterResult] = field(default_factory=dict)

@@ -1,0 +1,41 @@
+"""A kernel that failed while the compiler tried it: an index outside its bound before any call was made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.index_parts import index_error
+from mcp_server.model import Evidence, Fix, Party
+
+
+def detect(case: Case) -> Iterator[Hypothesis]:
+    """One hypothesis for the kernel whose generated file holds the failed assertion."""
+    error, kernel = index_error(case), case.generated
+    if error is None or kernel is None:
+        return
+    party = Party(
+        kind="kernel",
+        name=kernel.name,
+        generated_location=f"{kernel.file}:{kernel.line}",
+        model_locations=case.failing_locations,
+    )
+    yield Hypothesis(
+        category="index_out_of_bounds",
+        guilty=party,
+        summary=f"{kernel.name} met an index outside its bound while the compiler tried it on synthetic "
+        "tensors: the model can compute such an index from values that its inputs may have.",
+        depth=Depth.BAD_VALUE,
+        sources=frozenset({"log", "generated source"}),
+        evidence=(
+            Evidence(step="run", fact=error.text[:300], source=f"line {error.line} of the output"),
+            Evidence(step="read_generated_kernel", fact=kernel.code, source=f"{kernel.file}:{kernel.line}"),
+        ),
+        crashing=party,
+        fix=Fix(
+            action="keep the computed index within the size of what it indexes, in the model; to compile all "
+            "the same, set triton.autotune_at_compile_time to False",
+        ),
+        exact=False,
+    )
