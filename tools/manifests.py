@@ -20,8 +20,8 @@ else:
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "aoti-debug"
 LAUNCHER = "tools/aoti_debug.py"
-REPOSITORY = "https://github.com/aoti-debug/aoti-debug"
-REGISTRY_NAME = "io.github.aoti-debug/aoti-debug"
+REGISTRY_NAME = "io.github.OWNER/aoti-debug"
+"""The registry checks that who publishes owns the account: to be filled in by them."""
 
 GEMINI_CALL_MS = 600_000
 """Gemini CLI's own limit of one call."""
@@ -98,7 +98,6 @@ def registry_server(facts: Mapping[str, Any]) -> Manifest:
         "title": "AOTInductor debugger",
         "description": "Diagnoses PyTorch AOTInductor failures by running the workload",
         "version": facts["version"],
-        "repository": {"url": REPOSITORY, "source": "github"},
         "packages": [package],
     }
 
