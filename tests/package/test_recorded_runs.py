@@ -12,6 +12,7 @@ from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.wrapper import Wrapper, read_wrapper
 from tests.package.summaries import RECORDINGS
 from tests.witness.agree import Agreement, compare
+from tests.zoo.names import CPU_MODELS
 
 RUNS = sorted((RECORDINGS.parent / "truth").glob("*.json"))
 
@@ -34,6 +35,12 @@ def test_a_recorded_run_does_what_is_read(run: Path) -> None:
     found = agreement(run)
     assert found.differences == []
     assert found.launches and found.checked["memory"] >= 3
+
+
+def test_every_model_of_the_zoo_ran_on_cuda() -> None:
+    """The recordings leave out none of the models, user kernels included."""
+    ran = {run.name.partition(".")[0] for run in RUNS if run.stem.endswith("cuda")}
+    assert ran == {*CPU_MODELS, "user_lookup", "user_shift", "user_spread"}
 
 
 def test_constants_are_folded_by_launches_of_their_own() -> None:

@@ -228,7 +228,9 @@ class _Comparison:
             self._same("grid", told, call["grid"], "blocks")
             self._same("block", (kernel.num_warps or 0) * 32, call["threads"], "threads")
             self._same("shared", kernel.shared_bytes, call["shared_bytes"], "shared bytes")
-        handed = [a for a in launch.arguments if a.kind != "context" and not a.name.startswith("_grid_")]
+        handed = [
+            a for a in launch.arguments if a.kind != "context" and _reaches_device(a.name, kernel.source)
+        ]
         if "bytes" in call:
             self._same("count", len(handed) + _SCRATCH, len(call["words"]), "parameters")
         for position, argument in enumerate(handed[: len(call["words"])]):
@@ -359,6 +361,11 @@ class _Comparison:
         inner = {n: v for n in names_in(symbol.expression) if (v := self._value(n, depth + 1)) is not None}
         number = evaluate(symbol.expression, inner)
         return int(number) if number is not None else None
+
+
+def _reaches_device(parameter: str, source: str) -> bool:
+    """Whether a parameter of a kernel's function is one of the kernel: neither its grid nor compiled in."""
+    return not parameter.startswith("_grid_") and f"'{parameter}': 'constexpr'" not in source
 
 
 def _given(seen: Json, element: int | None) -> Json | None:
