@@ -19,6 +19,9 @@ Role = Literal["read", "written", "read_write", "unknown"]
 MAX_LAUNCHES = 200_000
 """Launches kept; of a longer journal the newest."""
 
+FOLDING = "_const_run_impl"
+"""The function that folds constants (`use_runtime_constant_folding`; cpp_wrapper_cpu.py, torch 2.8-2.15)."""
+
 _ROLES: dict[int, Role] = {1: "read", 2: "written", 3: "read_write"}
 _DEVICES = {0: "cpu", 1: "cuda", 12: "xpu", 13: "mps", 14: "meta"}
 _DTYPES: dict[int, tuple[str, int]] = {
@@ -116,6 +119,11 @@ class JournalRun:
     launches: tuple[JournalLaunch, ...] = ()
 
     @property
+    def folds_constants(self) -> bool:
+        """Whether this is no call of the user's, but the folding of constants at the first one."""
+        return self.function == FOLDING
+
+    @property
     def open_launch(self) -> JournalLaunch | None:
         """The launch that began and of whose end nothing was written."""
         last = self.launches[-1] if self.launches else None
@@ -149,6 +157,11 @@ class Journal:
     @property
     def launches(self) -> tuple[JournalLaunch, ...]:
         return tuple(launch for run in self.runs for launch in run.launches)
+
+    @property
+    def calls(self) -> tuple[JournalRun, ...]:
+        """The calls of the user."""
+        return tuple(run for run in self.runs if not run.folds_constants)
 
     @property
     def ending(self) -> Ending:

@@ -153,14 +153,10 @@ class _Reader:
             if len(self._stack) < MAX_FRAMES:
                 self._stack.append(frame)
             return
-        frames = self._open.allocated if self._in_allocation else self._open.frames
-        if len(frames) < MAX_FRAMES:
-            more = (*frames, frame)
-            self._open = (
-                replace(self._open, allocated=more)
-                if self._in_allocation
-                else replace(self._open, frames=more)
-            )
+        if self._in_allocation:
+            self._open = replace(self._open, allocated=(*self._open.allocated, frame)[:MAX_FRAMES])
+        else:
+            self._open = replace(self._open, frames=_with_frame(self._open.frames, frame))
 
     def _end(self) -> None:
         error, self._open = self._open, None
@@ -179,6 +175,13 @@ class _Reader:
         self._end()
         backtrace = self._backtrace or tuple(self._stack)
         return NativeReport(tuple(self._errors.values()), backtrace, self._signal, self._dropped)
+
+
+def _with_frame(frames: tuple[NativeFrame, ...], frame: NativeFrame) -> tuple[NativeFrame, ...]:
+    """One more frame; the first one after a `runtime error` line is the function of that line's place."""
+    if len(frames) == 1 and not frames[0].function:
+        return (replace(frames[0], function=frame.function),)
+    return (*frames, frame)[:MAX_FRAMES]
 
 
 def read_frame(line: str) -> NativeFrame | None:

@@ -23,6 +23,7 @@ from mcp_server.package.archive import Package, open_package
 from mcp_server.steps.context import WORKER_MAIN, Context
 
 PACKAGE = "package.pt2"
+MODEL_HEADER = "torch/csrc/inductor/aoti_runtime/model.h"
 # With native/, what decides what a rebuild looks like: a change makes old entries unreachable.
 _OWN_SOURCES = ("commands.py", "rewrite.py", "model_build.py")
 
@@ -82,7 +83,7 @@ async def instrument(
 
 
 async def find_toolchain(python: Path, context: Context) -> Toolchain:
-    """Ask the interpreter where its torch is. Raises `ProblemError` when it has none."""
+    """Ask the interpreter where its torch is. Raises `ProblemError` for none, or one without headers."""
     script = WORKER_MAIN.with_name("toolchain.py")
     command = Command(argv=(str(python), str(script)), cwd=Path.cwd(), timeout_s=60)
     finished = await context.run(command, "toolchain")
@@ -97,7 +98,14 @@ async def find_toolchain(python: Path, context: Context) -> Toolchain:
             next_call="pass `python`, or set AOTI_DEBUG_PYTHON, to a Python >= 3.9 that has torch",
         )
     lists = {name: tuple(value) for name, value in facts.items() if name != "torch_version"}
-    return Toolchain(torch_version=facts["torch_version"], **lists)
+    toolchain = Toolchain(torch_version=facts["torch_version"], **lists)
+    if not any((Path(place) / MODEL_HEADER).exists() for place in toolchain.include):
+        raise ProblemError(
+            "this torch has no C++ headers to build with",
+            value=f"torch {toolchain.torch_version} of {python}",
+            next_call="pass `python` of an environment whose torch has its include directory",
+        )
+    return toolchain
 
 
 def _key(package: Path, options: Options, toolchain: Toolchain, compiler: str) -> str:

@@ -6,6 +6,7 @@ path of a compiler, a plugin, a response file or a linker script.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -142,20 +143,21 @@ def link_command(compiler: str, objects: Sequence[str], companion: Path, target:
 
 
 def choose_compiler(asked: str | None, recorded: Sequence[str]) -> str:
-    """The full path of a C++ compiler on PATH: the asked one, the recorded name, else any.
+    """The full path of a C++ compiler: the asked one, else $CXX, the recorded name, or any on PATH.
 
     A compiler whose libstdc++ exists only as an archive is passed over: a library with its own copy
     crashes in std::regex (seen with torch 2.11). Raises `ProblemError` when none is left.
     """
     name = Path(recorded[0]).name if recorded else ""
-    names = [asked] if asked else [name if _COMPILER.fullmatch(name) else "g++", *COMPILERS]
+    usual = [os.environ.get("CXX", ""), name if _COMPILER.fullmatch(name) else "g++", *COMPILERS]
+    names = [asked] if asked else usual
     paths = [path for path in (shutil.which(name) for name in names) if path]
     usable = next((path for path in paths if _has_shared_runtime(path)), None)
     if usable is None:
         raise ProblemError(
-            "no C++ compiler with a shared libstdc++ is on PATH",
+            "no C++ compiler with a shared libstdc++ was found",
             value=", ".join(paths) or asked,
-            allowed="g++ or clang++ that can build for this torch",
+            allowed="$CXX, g++ or clang++ on PATH",
             next_call="install g++; without it use compile_with_flags where torch finds a compiler",
         )
     return usable

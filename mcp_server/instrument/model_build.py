@@ -23,6 +23,8 @@ from mcp_server.steps.context import Context
 
 ATTEMPTS = 4
 SOURCES = "sources"
+# Reports name a source without a directory: the one that it is compiled in is gone by then.
+MAP = f"-ffile-prefix-map={SOURCES}/="
 
 _ERROR = re.compile(r"\.wrapper\.cpp:(\d+)(?::\d+)?: (?:fatal )?error: (.*)")
 _ASSERT = re.compile(r'AOTI_TORCH_CHECK\((?:[^;"]*),\s*"index out of bounds[^"]*"\s*\);')
@@ -141,22 +143,17 @@ class ModelBuild:
         """None, or what the compiler said."""
         source = self.package.files.wrapper_source
         assert source is not None
-        path = self._place(source.name, text)
+        placed = self._place(source.name, text)
         probes = ("-include", str(NATIVE / "probes.h")) if self.tools.options.probes else ()
-        extra = (self.tools.options.optimization, *probes, self._map)
-        return await self._compile(path, "wrapper.o", extra)
+        extra = (self.tools.options.optimization, *probes, MAP)
+        return await self._compile(placed, "wrapper.o", extra)
 
-    @property
-    def _map(self) -> str:
-        """Errors and reports name a source without the directory, which is gone by then."""
-        return f"-ffile-prefix-map={self.work / SOURCES}/="
-
-    def _place(self, member: str, text: str) -> Path:
-        """Write a source under its own name, which errors and sanitizer reports will show."""
+    def _place(self, member: str, text: str) -> str:
+        """Write a source under its own name, which errors and reports will show; its path below `work`."""
         path = self.work / SOURCES / Path(member).name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-        return path
+        return f"{SOURCES}/{path.name}"
 
     async def _support(self) -> None:
         """Objects that are the same for every package of this compiler: the probe runtime, std::regex."""
@@ -171,11 +168,11 @@ class ModelBuild:
         if not self.tools.options.index_asserts:
             text = _ASSERT.sub(";", text)
         assert self.package.files.kernel_source is not None
-        path = self._place(self.package.files.kernel_source.name, text)
+        placed = self._place(self.package.files.kernel_source.name, text)
         flags = commands.safe_flags(commands.read_recorded(text))
         sanitize = SANITIZE_FLAGS[self.tools.options.sanitize] if self.tools.options.sanitize else ("-O3",)
         argv = commands.compile_command(
-            self.tools.compiler, flags, self.tools.toolchain, str(path), "kernels.o", (*sanitize, self._map)
+            self.tools.compiler, flags, self.tools.toolchain, placed, "kernels.o", (*sanitize, MAP)
         )
         await self._make(argv, "compile-kernels")
 
@@ -189,9 +186,9 @@ class ModelBuild:
         argv = (self.tools.compiler, "-c", "constants.S", "-o", "constants.o")
         await self._make(argv, "assemble-constants")
 
-    async def _compile(self, source: Path, target: str, extra: Sequence[str]) -> str | None:
+    async def _compile(self, source: str, target: str, extra: Sequence[str]) -> str | None:
         argv = commands.compile_command(
-            self.tools.compiler, self.flags, self.tools.toolchain, str(source), target, extra
+            self.tools.compiler, self.flags, self.tools.toolchain, source, target, extra
         )
         return await compile_in(self.tools.context, argv, self.work, "compile-wrapper")
 

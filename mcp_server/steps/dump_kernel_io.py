@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -41,29 +42,54 @@ async def dump_kernel_io(
 
     Launch probes are preferred: they see every tensor and need no recompile. The value printer is taken when
     it is asked for (at `level`), or when a package that has one cannot be rebuilt. An exported program is
-    compiled first, with provenance. `save` and `stop_at_first_bad` are for probes. A call that fails is a
-    result. Raises ProblemError for a wrong choice, missing inputs, and a package that neither way can show.
+    compiled first, with provenance; again with the printer when that package cannot be rebuilt. `save` and
+    `stop_at_first_bad` are for probes. A call that fails is a result. Raises ProblemError for a wrong choice,
+    missing inputs, and a package that neither way can show.
     """
-    choice = choice or Choice()
+    asked = choice or Choice()
     if workload.inputs is None:
         raise ProblemError("looking at kernels needs inputs", allowed=INPUTS_HELP)
     if backend == "printer" and (save or stop_at_first_bad):
         raise ProblemError("save and stop_at_first_bad need backend probes", allowed="printer level 1 saves")
-    compiled = await _compiled(context, workload, choice, level if backend == "printer" else None)
+    compiled = await _compiled(context, workload, asked, level if backend == "printer" else None)
     model = _model(compiled)
-    choice = choice.checked(model)
+    choice = asked.checked(model)
     if backend == "printer":
         seen = await run_printer(context, compiled, model, level)
         return _result(context, seen, model, choice, "printer", "asked for", shown)
     try:
         seen = await _observe(context, compiled, model, choice, save=save, stop=stop_at_first_bad)
     except ProblemError as problem:
-        has = level_of(model.package)
-        if backend == "probes" or has is None:
+        has = await _with_printer(context, workload, compiled, asked) if backend == "auto" else None
+        if has is None:
             raise
-        seen = await run_printer(context, compiled, model, has)
-        return _result(context, seen, model, choice, "printer", f"no probes: {problem}", shown)
+        model = _model(has.package)
+        seen = await run_printer(context, has.package, model, has.level)
+        return _result(context, seen, model, asked.checked(model), "printer", f"no probes: {problem}", shown)
     return _result(context, seen, model, choice, "probes", "every tensor, no recompile", shown)
+
+
+@dataclass(frozen=True)
+class _Printing:
+    """A package that has the value printer, at `level`."""
+
+    package: PackageWorkload
+    level: Level
+
+
+async def _with_printer(
+    context: Context,
+    workload: PackageWorkload | ExportedWorkload,
+    compiled: PackageWorkload,
+    choice: Choice,
+) -> _Printing | None:
+    """The package when it prints, else one compiled again from the exported program; None without either."""
+    level = level_of(_model(compiled).package)
+    if level is not None:
+        return _Printing(compiled, level)
+    if isinstance(workload, PackageWorkload):
+        return None
+    return _Printing(await _compiled(context, workload, choice, "2"), "2")
 
 
 async def _observe(

@@ -160,7 +160,7 @@ def _result(
         last=last,
         launches=rows[-ROWS:],
         total=len(rows) + journal.forgotten,
-        calls=len(journal.runs),
+        calls=len(journal.calls),
         synchronous=sync,
         failure=read_failure(finished),
         package=rebuilt.package,
@@ -179,7 +179,7 @@ def _summary(journal: Journal, last: LaunchRow | None, finished: Finished, sync:
         return f"No launch began; the process ended with {_end(finished)}."
     where = f"launch {last.launch} ({last.kernel})"
     if journal.ending.how == "returned":
-        return f"All {len(journal.launches)} launches of {len(journal.runs)} calls came back."
+        return f"All {len(journal.launches)} launches of {len(journal.calls)} calls came back."
     if journal.ending.how == "fault":
         fault = journal.ending.launch.fault if journal.ending.launch else ""
         return f"The device reported {fault} after {where}; launches before it had been waited for."

@@ -4,38 +4,32 @@ from __future__ import annotations
 
 import os
 import time
-import zipfile
 from typing import Any
 
 import torch
 
 from .failures import Refused
 from .report import Report
+from .weight_files import load_weight_files
 
 
-def load(request: dict[str, Any], report: Report) -> Any:
+def load(request: dict[str, Any], report: Report, *, weights: bool = True) -> Any:
     """The `AOTIModelPackageLoader` of `request["package"]`.
 
     The raw loader neither probes the CPU's ISA (tens of seconds on some machines) nor hides the first error
-    behind a second attempt, as `load_package` does (torch/_inductor/package/package.py, 2.8-2.15). It does
-    not bring in weights kept outside the .so: calling such a model would be a segmentation fault.
+    behind a second attempt, as `load_package` does (torch/_inductor/package/package.py, 2.8-2.15). Neither
+    brings in weights that the package keeps beside its .so, and calling such a model is a segmentation fault:
+    with `weights` they are loaded here.
     """
     package = str(request["package"])
     if not os.path.exists(package):
         raise Refused("no such package", package)
     start = time.monotonic()
-    loader = _public(request, report) if _weights_outside(package) else _either(request, report)
+    loader = _either(request, report)
     report.event("loaded", seconds=time.monotonic() - start, constants=len(loader.get_constant_fqns()))
+    if weights:
+        load_weight_files(loader, package, str(request.get("model_name", "model")), report)
     return loader
-
-
-def _weights_outside(package: str) -> bool:
-    """Whether weights are kept as pickles beside the .so (`package_constants_on_disk_format`)."""
-    try:
-        with zipfile.ZipFile(package) as archive:
-            return any(name.endswith("weights_config.json") for name in archive.namelist())
-    except (OSError, zipfile.BadZipFile):
-        return False
 
 
 def _either(request: dict[str, Any], report: Report) -> Any:

@@ -26,7 +26,7 @@ def operate(request: dict[str, Any], report: Report) -> None:
     dtype that they get before an update.
     """
     import_all(list(request.get("extra_imports", ())), report)
-    loader = load_library(request, report) if request.get("library") else load(request, report)
+    loader = load_library(request, report) if request.get("library") else load(request, report, weights=False)
     alive: list[Any] = []
     result: Any = None
     steps = list(request.get("steps", ()))

@@ -78,6 +78,16 @@ def test_undefined_behaviour() -> None:
     assert (error.frames[0].file, error.frames[0].line) == ("oob.cpp", 4)
 
 
+def test_the_stack_after_a_runtime_error_names_its_function() -> None:
+    """`print_stacktrace=1` adds frames: the first is the function of the line that was told."""
+    (error,) = read_native(lines_of("index-overflow.ubsan.txt")).errors
+    assert error.kernel == "cpp_fused_embedding_0"
+    assert (error.frames[0].line, error.frames[1].function.partition("(")[0]) == (
+        24,
+        "torch::aot_inductor::AOTInductorModel::run_impl",
+    )
+
+
 def test_debugger_backtrace() -> None:
     """gdb's backtrace gives signal and frames, arguments left out."""
     report = read_native(lines_of("null-read.gdb.txt"))

@@ -178,6 +178,18 @@ def test_level_3_names_the_launch_of_a_failure(
     assert seen.launches == [] and any("names launches only" in note for note in seen.notes)
 
 
+def test_a_package_that_cannot_be_rebuilt_is_looked_at_through_its_printer(
+    zoo: ZooPackage, flagged_ranker: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a compiler there are no probes: the own printer of the package is read, and the reason told."""
+    assert flagged_ranker.package is not None
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    inputs = zoo("ranker").with_name("ranker.inputs.pt")
+    seen = dumped(tmp_path, PackageWorkload(package=flagged_ranker.package.path, inputs=inputs))
+    assert seen.backend == "printer" and "no C++ compiler" in seen.why and seen.returned
+
+
 def test_a_package_without_a_printer_is_not_run_for_it(zoo: ZooPackage, tmp_path: Path) -> None:
     """Asking the printer of a package that has none is an error that says how to get one."""
     with pytest.raises(ProblemError, match=r"without the printer.*PRINTER=2.*compile_with_flags"):

@@ -1,0 +1,127 @@
+"""What does not fit is told with its reason, and looked at in another way where there is one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_server.errors import ProblemError
+from mcp_server.instrument.build import instrument
+from mcp_server.instrument.cache import Cache
+from mcp_server.instrument.commands import choose_compiler
+from mcp_server.instrument.types import Instrumented, Options
+from mcp_server.model import ExportedWorkload, PackageWorkload
+from mcp_server.steps.context import Context
+from mcp_server.steps.dump_kernel_io import dump_kernel_io
+from mcp_server.steps.trace_launches import trace_launches
+from tests.conftest import CACHE, ZooPackage
+
+pytestmark = pytest.mark.slow
+
+COMPILER = shutil.which("g++")
+thorough = pytest.mark.skipif(
+    "AOTI_DEBUG_THOROUGH" not in os.environ, reason="two compiles: AOTI_DEBUG_THOROUGH=1 runs it"
+)
+
+# A compiler that says where its libraries are, and compiles nothing.
+BROKEN = f"""#!/bin/sh
+case "$1" in -print-file-name=*) exec {COMPILER} "$@" ;; esac
+echo "x.wrapper.cpp:1:1: fatal error: cannot execute 'cc1plus'" >&2
+exit 1
+"""
+
+
+def rebuilt(package: Path, context: Context, directory: Path) -> Instrumented:
+    """With an empty cache."""
+    return anyio.run(lambda: instrument(package, Options(), context, cache=Cache(directory / "cache")))
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine without a compiler; gives the directory that PATH names."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.delenv("CXX", raising=False)
+    return programs
+
+
+def program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def test_cxx_comes_before_other_compilers_unless_it_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """$CXX as for torch; a path that names nothing does not stop a rebuild that g++ can do."""
+    assert COMPILER is not None
+    (tmp_path / "my-compiler").symlink_to(COMPILER)
+    monkeypatch.setenv("CXX", str(tmp_path / "my-compiler"))
+    assert choose_compiler(None, ["g++"]) == str(tmp_path / "my-compiler")
+    monkeypatch.setenv("CXX", "/nonexistent/g++")
+    assert choose_compiler(None, ["g++"]) == COMPILER
+
+
+def test_no_compiler_is_a_reason_and_no_crash(
+    zoo: ZooPackage, context: Context, no_compiler: Path, tmp_path: Path
+) -> None:
+    """The problem names what was looked for and what works without it; no half-built entry stays."""
+    with pytest.raises(ProblemError, match=r"no C\+\+ compiler") as caught:
+        rebuilt(zoo("ranker"), context, tmp_path)
+    assert caught.value.allowed and caught.value.next_call
+    assert not list((tmp_path / "cache").glob("*.building"))
+
+
+def test_a_compiler_that_fails_is_told_with_its_own_words(
+    zoo: ZooPackage, context: Context, no_compiler: Path, tmp_path: Path
+) -> None:
+    """The first error of the compiler is in the problem."""
+    program(no_compiler / "g++", BROKEN)
+    with pytest.raises(ProblemError, match="cannot execute 'cc1plus'"):
+        rebuilt(zoo("ranker"), context, tmp_path)
+
+
+def test_a_torch_without_headers_is_told(
+    zoo: ZooPackage, context: Context, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An installation that was stripped of its include directory."""
+    stripped = tmp_path / "stripped" / "torch"
+    stripped.mkdir(parents=True)
+    (stripped / "version.py").write_text("__version__ = '2.13.0'\n")
+    (stripped / "__init__.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(stripped.parent))
+    with pytest.raises(ProblemError, match=r"no C\+\+ headers.*torch 2\.13\.0"):
+        rebuilt(zoo("ranker"), context, tmp_path)
+
+
+def test_tracing_has_no_other_way_and_says_so(
+    zoo: ZooPackage, context: Context, no_compiler: Path, tmp_path: Path
+) -> None:
+    """Without probes there is no journal: the problem, not an empty trace."""
+    workload = PackageWorkload(package=zoo("ranker"), inputs=zoo("ranker").with_name("ranker.inputs.pt"))
+    with pytest.raises(ProblemError, match="no C"):
+        anyio.run(partial(trace_launches, context, workload, cache=Cache(tmp_path / "cache")))
+
+
+@thorough
+def test_an_exported_program_is_compiled_again_with_the_value_printer(
+    zoo: ZooPackage, context: Context, no_compiler: Path
+) -> None:
+    """torch has a compiler (in the environment of the workload) and we have none: the printer is read."""
+    exported = zoo("logarithm").with_name("logarithm.exported.pt2")
+    env = {
+        "PATH": os.defpath,
+        "TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor"),
+        "TORCHINDUCTOR_VEC_ISA_OK": "1",
+    }
+    inputs = exported.with_name("logarithm.bad-nan.pt")
+    workload = ExportedWorkload(exported=exported, inputs=inputs, env=env)
+    seen = anyio.run(partial(dump_kernel_io, context, workload))
+    assert seen.backend == "printer" and "no C++ compiler" in seen.why
+    assert seen.first_bad is not None and seen.first_bad.element.value == "nan"
