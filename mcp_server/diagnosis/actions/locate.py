@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from mcp_server.diagnosis.actions.watch_launches import as_package
 from mcp_server.diagnosis.case import Case, RunSeen
+from mcp_server.diagnosis.detectors.eager import own_code
 from mcp_server.diagnosis.hypothesis import Hypothesis
-from mcp_server.model import CommandWorkload, ScriptWorkload
+from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.steps.context import Context
 from mcp_server.steps.locate_fault import locate_fault
 from mcp_server.steps.locate_in_program import in_graph, run_under_checker
@@ -20,7 +21,7 @@ class LocateFault:
     seconds = 20.0
     alone = True
 
-    def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
+    def gain(self, case: Case, open_ones: Sequence[Hypothesis]) -> float:
         plain = case.runs.get("plain")
         if _program_only(case):
             return 0.9
@@ -28,7 +29,9 @@ class LocateFault:
             return 0.0
         if _says_memory(case) or (plain.failure == "signal" and plain.root is None):
             return 1.0
-        return 0.6 if silent_suspicion(case) else 0.0
+        if silent_suspicion(case):
+            return 0.6
+        return 0.3 if _unwatched(case, open_ones) else 0.0
 
     async def act(self, case: Case, context: Context) -> None:
         if not _program_only(case):
@@ -61,3 +64,16 @@ def silent_suspicion(case: Case) -> bool:
     departs = compared is not None and not compared["equal"]
     unsure = any(m.aspect in ("range", "relation") and m.severity != "fatal" for m in case.mismatches)
     return departs or (unsure and case.runs["plain"].failure == "none")
+
+
+def _unwatched(case: Case, open_ones: Sequence[Hypothesis]) -> bool:
+    """A call on a GPU that nothing is known against: a small overrun shows neither as a fault nor as NaN.
+
+    A package alone has no reference that numbers could be held against; numbers that are wrong may be due to a
+    kernel of the user's own, which no compiler checks.
+    """
+    if case.device != "cuda":
+        return False
+    if isinstance(case.workload, PackageWorkload):
+        return not any(h.harmful and not h.weak for h in open_ones)
+    return case.plain_departs and bool(own_code(case))

@@ -183,7 +183,7 @@ def _agrees(case: Case) -> Iterator[Hypothesis]:
     compared = case.interpreted.last("compared") if case.interpreted is not None else None
     if compared is None or not compared["equal"] or not case.plain_departs:
         return
-    own = _own_code(case)
+    own = own_code(case)
     name = own[0] if len(own) == 1 else "the exported model"
     yield Hypothesis(
         category="wrong_output",
@@ -211,7 +211,7 @@ _AGREES_REST = (
 )
 
 
-def _own_code(case: Case) -> list[str]:
+def own_code(case: Case) -> list[str]:
     """User Triton kernels and operators outside torch that the package launches."""
     if case.view is None:
         return []
