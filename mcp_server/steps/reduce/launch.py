@@ -67,7 +67,8 @@ async def reduce_launch(
     notes = _write(replay, arguments, directory)
     gpus = gpus_of(package.device_type, called.device_index)
     finished = await _run(context, called, directory, gpus)
-    return _result(context, failure, finished, directory, notes)
+    command = shlex.join([str(context.python_for(called)), str(directory / SCRIPT)])
+    return _result(context, failure, finished, directory, notes).model_copy(update={"command": command})
 
 
 async def _package(
@@ -207,7 +208,6 @@ def _result(
         scope="launch",
         summary=_summary(failure, shown, same),
         failure=failure,
-        command=shlex.join(["python", str(directory / SCRIPT)]),
         exit_status=finished.returncode,
         files=[context.artifact(path, path.name) for path in sorted(directory.rglob("*")) if path.is_file()],
         notes=notes,

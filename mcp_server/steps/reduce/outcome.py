@@ -38,6 +38,9 @@ async def report(context: Context, target: Target, failure: FailureShown, done: 
         finished = await run_script(context, target.workload, directory)
         if failure.same_as(of_script(finished)):
             shared["notes"] = [*notes, *_limits(held)]
+            shared["command"] = shlex.join(
+                [str(context.python_for(target.workload)), str(directory / SCRIPT)]
+            )
             return _reduced(context, shared, held, directory, finished)
         notes.append(f"a reproduction of {held['operators']} operators did not fail by itself")
     return Reduced(
@@ -72,7 +75,6 @@ def _reduced(
     return Reduced(
         outcome="reduced",
         summary=f"{counts} still fail in the same way: {shared['failure']}.",
-        command=shlex.join(["python", str(directory / SCRIPT)]),
         exit_status=finished.returncode,
         files=[_file(context, path) for path in sorted(directory.iterdir()) if path.is_file()],
         nodes=[_node(node) for node in held["nodes"]],

@@ -113,6 +113,7 @@ def _be_child(directory: str) -> int:
     log = os.open(os.path.join(directory, LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", 1, closefd=False), os.fdopen(2, "w", 1, closefd=False)
     sys.argv[:] = [SCRIPT]
     torch.set_num_threads(os.cpu_count() or 1)
     try:

@@ -174,7 +174,7 @@ def _import_of(pair: tuple[str, Any]) -> str:
 
 
 def _main(found: Cut, made: frozenset[str], setting: Setting, saved: bool) -> str:
-    lines = ['if __name__ == "__main__":']
+    lines = ["def values():", '    """Weights and arguments of the model."""']
     if saved:
         lines.append('    saved = torch.load(os.path.join(HERE, "{}"), weights_only=True)'.format(INPUTS))
     values = {
@@ -185,8 +185,8 @@ def _main(found: Cut, made: frozenset[str], setting: Setting, saved: bool) -> st
     lines += ['    weights["{}"] = {}'.format(name, values[name]) for name in found.weights]
     lines += ["    arguments = ("]
     lines += ["        {},  # {}".format(values[name], name) for name in found.arguments]
-    lines += ["    )"]
-    lines += ["    dynamic_shapes = " + _dynamic(found)]
+    lines += ["    )", "    return weights, arguments", "", "", 'if __name__ == "__main__":']
+    lines += ["    weights, arguments = values()", "    dynamic_shapes = " + _dynamic(found)]
     lines += ["    end(show(Model(weights), arguments, dynamic_shapes, {!r}))".format(setting.configs), ""]
     return "\n".join(lines)
 

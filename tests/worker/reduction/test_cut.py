@@ -1,0 +1,161 @@
+"""Parts of real programs, cut out and run as the scripts that they become."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim, export
+
+from mcp_server.worker.reduction.cut import Cut, Plan, Recorded, Uncuttable, cut, shrinkable
+from mcp_server.worker.reduction.program import Program, flatten_program
+from mcp_server.worker.reduction.record import Recorder
+from mcp_server.worker.reduction.script import Setting, write
+from mcp_server.worker.report import Report
+
+# Of torch itself, when a program that changes a tensor in place is made functional (2.13).
+pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")
+
+SETTING = Setting('a "title"', {"max_autotune": False}, {"TORCHINDUCTOR_NAN_ASSERTS": "1"}, ())
+
+
+class Chain(nn.Module):
+    """Weights, an operator of several results, one that changes its input, and a literal size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inp = nn.Linear(12, 8)
+        self.register_buffer("scale", torch.linspace(0.5, 1.5, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.inp(x).view(-1, 8) * self.scale
+        values, _ = h.topk(4, -1)
+        return values.log().add_(1)
+
+
+class Branching(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,)) * 2
+
+
+class Lookup(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(32, 6)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.table(ids).relu()
+
+
+Made = Callable[..., tuple[Program, Recorded]]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Export and record a model on an input."""
+
+    def make(model: nn.Module, x: torch.Tensor, dynamic: Any = None) -> tuple[Program, Recorded]:
+        torch.manual_seed(3)
+        program = flatten_program(export(model, (x,), dynamic_shapes=dynamic, strict=False), (x,), {})
+        directory = tmp_path_factory.mktemp("values")
+        Recorder(program, str(directory), Report(str(directory / "report.jsonl"))).record()
+        return program, Recorded(str(directory), frozenset())
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def chain(made: Made) -> tuple[Program, Recorded]:
+    return made(Chain().eval(), torch.randn(6, 12), ({0: Dim("n", min=2, max=64)},))
+
+
+def run(found: Cut, directory: Path, of_seed: frozenset[str] = frozenset()) -> tuple[torch.Tensor, ...]:
+    """The outputs of the written script's model on the script's own arguments."""
+    write(found, of_seed, SETTING, str(directory))
+    names = runpy.run_path(str(directory / "repro.py"))
+    weights, arguments = names["values"]()
+    outputs: tuple[torch.Tensor, ...] = names["Model"](weights)(*arguments)
+    return outputs
+
+
+def test_every_part_computes_what_the_whole_did(chain: tuple[Program, Recorded], tmp_path: Path) -> None:
+    """Each single operator, cut out with recorded inputs, gives its recorded value again."""
+    program, recorded = chain
+    for number, unit in enumerate(program.units):
+        (tmp_path / str(number)).mkdir()
+        outputs = run(cut(program, Plan((unit,)), recorded), tmp_path / str(number))
+        wanted = unit if (Path(recorded.directory) / f"{unit}.pt").exists() else "getitem"
+        torch.testing.assert_close(outputs[0], recorded(wanted), equal_nan=True)
+
+
+def test_the_whole_keeps_weights_and_inputs(chain: tuple[Program, Recorded], tmp_path: Path) -> None:
+    """All nodes together take what the program took, and give what it gave."""
+    program, recorded = chain
+    found = cut(program, Plan(tuple(program.units)), recorded)
+    assert set(found.arguments) == {"x"}
+    assert set(found.weights) == {"p_inp_weight", "p_inp_bias", "b_scale"}
+    torch.testing.assert_close(run(found, tmp_path)[-1], recorded(program.units[-1]), equal_nan=True)
+
+
+def test_symbolic_sizes_stay_symbolic(chain: tuple[Program, Recorded], tmp_path: Path) -> None:
+    """A dynamic cut says which dimension is open, and within which bounds."""
+    program, recorded = chain
+    run(cut(program, Plan(tuple(program.units), dynamic=True), recorded), tmp_path)
+    assert "0: torch.export.Dim.AUTO(min=2, max=64)" in (tmp_path / "repro.py").read_text()
+
+
+def test_a_size_is_made_smaller_everywhere(chain: tuple[Program, Recorded], tmp_path: Path) -> None:
+    """A window of a size cuts inputs, weights and the literal sizes of views alike."""
+    program, recorded = chain
+    units = tuple(program.units[:3])
+    whole = run(cut(program, Plan(units), recorded), tmp_path)
+    assert shrinkable(program, cut(program, Plan(units), recorded)) == [12, 8, 6]
+    (small,) = run(cut(program, Plan(units, windows=((8, (0, 4)),)), recorded), tmp_path)
+    torch.testing.assert_close(small, whole[0][:, :4])
+
+
+def test_a_size_that_is_indexed_stays(made: Made) -> None:
+    """The rows of a table are not cut: a good index would become a bad one."""
+    program, recorded = made(Lookup().eval(), torch.arange(10))
+    assert shrinkable(program, cut(program, Plan(tuple(program.units)), recorded)) == [10]
+
+
+def test_values_come_from_a_seed(chain: tuple[Program, Recorded], tmp_path: Path) -> None:
+    """Made values have the shape and the range of the real ones, and no file is needed for them."""
+    program, recorded = chain
+    plan = Plan(tuple(program.units[:1]), made=frozenset({"x", "p_inp_weight", "p_inp_bias"}))
+    first = run(cut(program, plan, recorded), tmp_path, plan.made)
+    assert not (tmp_path / "inputs.pt").exists()
+    assert torch.equal(first[0], run(cut(program, plan, recorded), tmp_path, plan.made)[0])
+
+
+def test_a_branch_keeps_its_subgraphs(made: Made, tmp_path: Path) -> None:
+    """The subgraphs of `cond` become classes of the script."""
+    program, recorded = made(Branching(), torch.ones(3))
+    outputs = run(cut(program, Plan(tuple(program.units)), recorded), tmp_path)
+    torch.testing.assert_close(outputs[0], torch.ones(3).sin() * 2)
+
+
+def test_bad_and_missing_values_are_no_start(chain: tuple[Program, Recorded]) -> None:
+    """A part whose inputs are already bad, or were not recorded, is not cut out."""
+    program, recorded = chain
+    last = program.units[-1]
+    before = Recorded(recorded.directory, frozenset({"log"}))
+    with pytest.raises(Uncuttable, match="log is already bad"):
+        cut(program, Plan((last,)), before)
+    with pytest.raises(Uncuttable, match="no value"):
+        cut(program, Plan((last,)), Recorded("/nowhere", frozenset()))
+
+
+def test_settings_are_taken_over(chain: tuple[Program, Recorded], tmp_path: Path) -> None:
+    """Options of the compile and variables that steer torch stand in the script."""
+    program, recorded = chain
+    run(cut(program, Plan(tuple(program.units[:1])), recorded), tmp_path)
+    text = (tmp_path / "repro.py").read_text()
+    assert "{'max_autotune': False}" in text
+    assert "os.environ.setdefault('TORCHINDUCTOR_NAN_ASSERTS', '1')" in text
