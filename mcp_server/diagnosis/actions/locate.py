@@ -69,7 +69,7 @@ def silent_suspicion(case: Case) -> bool:
 def _unwatched(case: Case, open_ones: Sequence[Hypothesis]) -> bool:
     """A call on a GPU that nothing is known against: a small overrun shows neither as a fault nor as NaN.
 
-    A package alone has no reference that numbers could be held against; numbers that are wrong may be due to a
+    A package alone has no reference that numbers could be held against. Wrong numbers may be due to a
     kernel of the user's own, which no compiler checks.
     """
     if case.device != "cuda":
