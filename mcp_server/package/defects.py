@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from mcp_server.package.elf import foreign_kind
 from mcp_server.package.members import ZipContainer
 from mcp_server.package.problems import Defect
 
@@ -17,6 +18,7 @@ _LOAD_KERNEL = re.compile(r'loadKernel\(\s*"([^"]+)"')
 _CHECKED_BYTES = 64 << 20
 _PROXY_CALL = "aoti_torch_proxy_executor_call_function("
 _RECOMPILE = "compile the package again"
+_FOR_THIS = "compile the package on a machine of the kind that loads it"
 
 
 def find_defects(package: Package) -> Iterator[Defect]:
@@ -55,12 +57,19 @@ def _library(package: Package) -> Iterator[Defect]:
     elif files.library is None:
         yield Defect("missing_library", "no wrapper.so in the package", fatal=True, fix=_RECOMPILE)
     elif package.library is None:
-        yield Defect(
-            "damaged_library", f"{files.library.name} is no readable ELF file", fatal=True, fix=_RECOMPILE
-        )
+        yield _unreadable(package, files.library.name)
     if len(files.libraries) > 1:
         what = f"{len(files.libraries)} wrapper libraries for one model; torch >= 2.13 refuses that"
         yield Defect("several_libraries", what, fatal=True, fix=_RECOMPILE)
+
+
+def _unreadable(package: Package, name: str) -> Defect:
+    """A library of another system, or a damaged one."""
+    with package.container.open(name) as stream:
+        kind = foreign_kind(stream.read(8))
+    if kind:
+        return Defect("foreign_library", f"{name} is {kind}", fatal=True, fix=_FOR_THIS)
+    return Defect("damaged_library", f"{name} is no readable ELF file", fatal=True, fix=_RECOMPILE)
 
 
 def _metadata(package: Package) -> Iterator[Defect]:

@@ -44,6 +44,20 @@ class Library:
         return next((name for name in self.needed if name.startswith(_CXX_RUNTIMES)), None)
 
 
+# First bytes of shared libraries of other systems.
+_FOREIGN = (
+    (b"\x7fELF\x01", "a library for 32-bit processors"),
+    (b"\xcf\xfa\xed\xfe", "a macOS library (Mach-O)"),
+    (b"\xca\xfe\xba\xbe", "a macOS library (Mach-O, universal)"),
+    (b"MZ", "a Windows library (PE)"),
+)
+
+
+def foreign_kind(head: bytes) -> str:
+    """What a library that begins like this was built for, when not for 64-bit Linux; else empty."""
+    return next((kind for magic, kind in _FOREIGN if head.startswith(magic)), "")
+
+
 def read_library(stream: BinaryIO) -> Library:
     """Read a seekable stream of an ELF file; its sections only, never the weights. Raises `LibraryError`."""
     try:

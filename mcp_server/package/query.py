@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from mcp_server.errors import ProblemError
 from mcp_server.package.advice import explain, propose
@@ -127,6 +127,13 @@ def no_holder(view: PackageView) -> str:
     if missing := sourceless(view):
         return f"no kernel whose source is here holds that check; {missing}"
     return "no kernel of this package holds that check: is it the package that failed?"
+
+
+def ambiguity(facts: Sequence[AssertionFact]) -> str:
+    """That several places fit an assertion; empty when one does."""
+    if len(facts) < 2:
+        return ""
+    return f"{len(facts)} places fit; the generated file and line, or a trace, tell them apart"
 
 
 def sourceless(view: PackageView) -> str:

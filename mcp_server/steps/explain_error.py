@@ -16,7 +16,7 @@ from mcp_server.evidence.families import Rank
 from mcp_server.evidence.log import read_log, read_log_file
 from mcp_server.model import Category, ModelLocation, NextStep, Record
 from mcp_server.package.facts import AssertionFact
-from mcp_server.package.query import assertion_facts, no_holder
+from mcp_server.package.query import ambiguity, assertion_facts, no_holder
 from mcp_server.package.view import view_package
 from mcp_server.steps.context import Context
 from mcp_server.steps.explain_words import as_sentence, next_call, shell_lines
@@ -175,9 +175,10 @@ def _trace(
     found = assertion_facts(view, root.text, file, line, kernel)
     if not found:
         return [], [no_holder(view)]
+    notes = [note] if (note := ambiguity(found)) else []
     if len(found) > _TRACES:
-        return found[:_TRACES], [f"{len(found)} launches fit, {_TRACES} are shown: inspect_package lists all"]
-    return found, []
+        notes = [f"{note}; {_TRACES} are shown: inspect_package lists all"]
+    return found[:_TRACES], notes
 
 
 def _place(root: ErrorFact) -> tuple[str | None, int | None, str | None]:

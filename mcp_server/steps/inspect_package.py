@@ -204,12 +204,8 @@ def _assertion(view: PackageView, question: Question) -> _Answer:
     facts = query.assertion_facts(
         view, question.assertion or "", question.generated_file, question.generated_line, question.kernel
     )
-    notes: tuple[str, ...] = ()
-    if not facts:
-        notes = (query.no_holder(view),)
-    elif len(facts) > 1:
-        notes = (f"{len(facts)} places fit; the generated file and line, or a trace, tell them apart",)
-    return _of(facts, tuple(dict.fromkeys(f.launch for f in facts)), notes)
+    note = query.ambiguity(facts) if facts else query.no_holder(view)
+    return _of(facts, tuple(dict.fromkeys(f.launch for f in facts)), (note,) if note else ())
 
 
 def _page(answer: _Answer, offset: int) -> tuple[list[Fact], int | None]:

@@ -112,6 +112,56 @@ async def test_assertion_is_traced_in_its_package(context: Context, zoo: ZooPack
 
 
 @pytest.mark.slow
+def recorded(where: Path, name: str) -> Path:
+    """A recorded package as a directory: its wrapper, and its kernels on the CPU."""
+    for folder, kind in (("wrappers", "wrapper"), ("kernels", "kernel")):
+        source = RECORDINGS / folder / f"{name}.cpp"
+        if source.exists():
+            (where / f"a.{kind}.cpp").write_bytes(source.read_bytes())
+    return where
+
+
+@pytest.mark.slow
+async def test_several_places_are_shown(context: Context, zoo: ZooPackage) -> None:
+    """A check that stands twice in a kernel: both are told, with what tells them apart; a line picks one."""
+    text = "index out of bounds: 0 <= tmp10 < 12L"
+    both = await explain_error(context, text=text, package=zoo("scatter"))
+    assert len({fact.location for fact in both.trace}) == len(both.trace) == 2
+    assert both.notes == ["2 places fit; the generated file and line, or a trace, tell them apart"]
+    place = both.trace[1].location.replace("kernel.cpp", "/c/x.kernel.cpp")
+    raised = f"{text}\nException raised from {both.trace[1].kernel} at {place} (most recent call first):"
+    one = await explain_error(context, text=raised, package=zoo("scatter"))
+    assert (one.trace, one.notes) == ([both.trace[1]], [])
+
+
+async def test_the_text_of_a_device(context: Context, tmp_path: Path) -> None:
+    """A Triton assertion leads to the launch, the input that holds the index, and how far negatives go."""
+    package = recorded(tmp_path, "scatter.torch-2.11-cuda")
+    text = (
+        "/c/xy.py:27: unknown: block: [0,0,0], thread: [7,0,0] Assertion "
+        "`index out of bounds: 0 <= tl.broadcast_to(tmp4, [XBLOCK]) < 12` failed."
+    )
+    found = await explain_error(context, text=text, package=package)
+    (fact,) = found.trace
+    assert (fact.kernel, fact.index_from) == ("triton_poi_fused_index_put_zeros_2", ["input 1 (args[1])"])
+    assert fact.fix.after == "assert -12 <= int(args[1].min()) and int(args[1].max()) <= 11"
+
+
+async def test_a_shifted_index_on_the_cpu(context: Context, tmp_path: Path) -> None:
+    """The text of a CPU kernel, a size as bound, `lengths - 1` as index: the range is that of the lengths."""
+    package = recorded(tmp_path, "computed_index.torch-2.13-cpu")
+    text = (
+        "RuntimeError: index out of bounds: 0 <= tmp4 < ks1\nException raised from "
+        "cpp_fused_add_arange_argmax_embedding_expand_gather_index_rsub_select_squeeze_sub_view_1 at "
+        "/c/x.kernel.cpp:136 (most recent call first):"
+    )
+    found = await explain_error(context, text=text, package=package)
+    (fact,) = found.trace
+    assert (fact.launch, fact.location, found.notes) == (2, "kernel.cpp:136", [])
+    assert "pass only values from 1 to args[0].shape[1] in input 1 (args[1])" in fact.fix.action
+    assert any("a shorter input 0 (args[0])" in sentence for sentence in fact.facts)
+
+
 async def test_assertion_of_another_package(context: Context, zoo: ZooPackage) -> None:
     """A check that no kernel of the package holds is said to be none of its own."""
     found = await explain_error(context, text="index out of bounds: 0 <= tmp999 < 7L", package=zoo("ranker"))
