@@ -26,7 +26,10 @@ _PORTABLE_KERNELS = (".fatbin",)
 _CXX_RUNTIME_FIX = "compile with CXX=/usr/bin/g++, or start with LD_PRELOAD=libstdc++.so.6 (the shared one)"
 _SPACE_FACTOR = 1.1
 # Defects that are of another category than invalid_package.
-_DEFECT_CATEGORIES: dict[str, Category] = {"weights_not_included": "constants"}
+_DEFECT_CATEGORIES: dict[str, Category] = {
+    "weights_not_included": "constants",
+    "foreign_library": "arch_mismatch",
+}
 
 
 class Problem(Record):

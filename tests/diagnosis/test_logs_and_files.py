@@ -18,7 +18,7 @@ from mcp_server.package.problems import PackageError
 from mcp_server.steps.fit import Problem
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import GOOD_IDS, RAISED, called, failing, package_case, run, worker_run
-from tests.package.archives import changed, without
+from tests.package.archives import changed, name_ending, without
 
 CHECKED = "run_with_input_checks"
 OUT_OF_MEMORY = "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
@@ -144,3 +144,22 @@ def test_a_machine_that_does_not_fit(zoo: ZooPackage, said: str, sources: int) -
     (found,) = machine.detect(case)
     assert found.category == "arch_mismatch" and len(found.sources) == sources
     assert found.summary.startswith("The kernels")
+
+
+@pytest.mark.parametrize(
+    ("head", "category"),
+    [(b"\x7fELF\x01", "arch_mismatch"), (b"MZ\x90\x00", "arch_mismatch"), (b"\x00\x00", "invalid_package")],
+    ids=["32-bit", "Windows", "damaged"],
+)
+def test_a_library_of_another_system_is_not_damaged(
+    zoo: ZooPackage, tmp_path: Path, head: bytes, category: Category
+) -> None:
+    """A package built for another system does not fit the machine; one whose library is cut is broken."""
+
+    def foreign(members: dict[str, bytes]) -> None:
+        name = name_ending(members, ".wrapper.so")
+        members[name] = head + members[name][len(head) :]
+
+    case = failing(package_case(changed(zoo("ranker"), tmp_path / "other.pt2", foreign)))
+    (found,) = loading.detect(case)
+    assert found.category == category

@@ -49,7 +49,7 @@ def _defects(case: Case) -> Iterator[Hypothesis]:
             guilty=Party(
                 kind="package", name=package_name(case), value=defect.slug, model_locations=_load_lines(case)
             ),
-            summary=f"The package is incomplete: {defect.what}.",
+            summary=f"The package cannot be used: {defect.what}.",
             depth=Depth.BUILD,
             sources=frozenset({"package file", *case.call_fails}),
             evidence=(Evidence(step="open_package", fact=defect.what),),
