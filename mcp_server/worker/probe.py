@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
 import importlib.util
 import os
 import platform
@@ -61,16 +60,9 @@ def _version(name: str) -> Any:
 
 
 def _cpu() -> dict[str, Any]:
-    return {"machine": platform.machine(), "count": os.cpu_count(), **_attempt(_isa)}
-
-
-def _isa() -> dict[str, Any]:
-    """The ISA that Inductor writes into a package's metadata (codecache.get_device_information, 2.13).
-
-    Without TORCHINDUCTOR_VEC_ISA_OK=1, which the caller sets, this would compile a probe for every ISA.
-    """
-    isa = importlib.import_module("torch._inductor.cpu_vec_isa")
-    return {"isa": str(isa.pick_vec_isa()).upper(), "capability": torch.backends.cpu.get_cpu_capability()}
+    """Inductor would name the ISA as a package's metadata does, and takes seconds to be imported."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    return {"machine": platform.machine(), "count": os.cpu_count(), "capability": capability}
 
 
 def _cuda() -> dict[str, Any]:

@@ -116,9 +116,9 @@ def test_guards_that_the_package_dropped_are_checked_in_eager(zoo: ZooPackage, t
 
 
 def test_probe_knows_the_machine(tmp_path: Path) -> None:
-    """The probe tells versions, the ISA in the form of a package's metadata, and why there is no CUDA."""
+    """The probe tells versions, what the CPU can do, and why there is no CUDA."""
     done = work(tmp_path, "probe", {})
     build, cpu, cuda = done.last("torch_build"), done.last("cpu"), done.last("cuda")
     assert build is not None and build["version"] == torch.__version__
-    assert cpu is not None and cpu["isa"] == cpu["isa"].upper()
+    assert cpu is not None and cpu["count"] >= 1 and cpu["capability"]
     assert cuda is not None and (cuda["available"] or cuda["why"])
