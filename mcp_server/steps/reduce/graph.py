@@ -119,11 +119,13 @@ async def _reduce(
 
 
 def _guess(failure: FailureShown, recorded: WorkerRun, bad: list[str]) -> str | None:
-    """The node that made the first value that is not finite, or in which eager itself failed."""
+    """The node that made the first value that is not finite, broke its fake function's promise, or raised."""
     if failure.kind == "not_finite":
         return bad[0] if bad else None
+    broken = [str(event["node"]) for event in recorded.all("broken_promise")]
     last = recorded.last("node")
-    return str(last["node"]) if last and recorded.last("recorded") is None else None
+    raised = [str(last["node"])] if last and recorded.last("recorded") is None else []
+    return next(iter([*raised, *broken]), None)
 
 
 def _steers(variable: str) -> bool:

@@ -17,7 +17,7 @@ from mcp_server.package.kernels import Kernel
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.steps.capture import capture
 from mcp_server.steps.compiled import compiled_package
-from mcp_server.steps.context import WORKER_ENV, Context, Event, WorkerRun
+from mcp_server.steps.context import Context, Event, WorkerRun
 from mcp_server.steps.failure import read_failure
 from mcp_server.steps.first_bad import Model, find_first_bad
 from mcp_server.steps.kernel_choice import Choice
@@ -26,10 +26,12 @@ from mcp_server.steps.locate_in_program import captured_call
 from mcp_server.steps.probe_backend import observe, unset_arguments
 from mcp_server.steps.reduce.failing import FailureShown, of_ending, of_script
 from mcp_server.steps.reduce.launch_script import Recorded, Replay, files
-from mcp_server.steps.reduce.outcome import SCRIPT, SMALL, one_line
+from mcp_server.steps.reduce.outcome import ALONE, SCRIPT, SMALL, one_line
 from mcp_server.steps.reduce.records import Reduced
 from mcp_server.steps.requests import run_request
 
+# A fault then ends the launch that made it, and not a later one.
+BLOCKING = {"CUDA_LAUNCH_BLOCKING": "1"}
 GENERATED = ("cpp", "triton", "user_triton")
 
 
@@ -43,6 +45,7 @@ async def reduce_launch(
     every launch is healthy.
     """
     called = await _package(context, workload)
+    called = called.model_copy(update={"env": {**BLOCKING, **called.env}})
     package = open_package(called.package, called.model_name)
     model = Model(package, read_wrapper(package.wrapper_text, package.kernel_text))
     number = await _suspect(context, called, model) if launch is None else launch
@@ -194,7 +197,7 @@ async def _run(
     context: Context, called: PackageWorkload, directory: Path, gpus: tuple[int, ...] | None
 ) -> Finished:
     argv = (str(context.python_for(called)), SCRIPT)
-    command = Command(argv=argv, cwd=directory, env=WORKER_ENV, timeout_s=called.timeout_s, gpus=gpus)
+    command = Command(argv=argv, cwd=directory, env=ALONE, timeout_s=called.timeout_s, gpus=gpus)
     return await context.run(command, "reproduction-run", runs=1)
 
 
@@ -224,5 +227,5 @@ def _summary(failure: FailureShown | None, shown: FailureShown | None, same: boo
             else (f"The launch was healthy in the call, and replayed it is not: {shown}.")
         )
     if same:
-        return f"The launch alone fails in the same way: {shown}."
+        return f"The launch alone fails in the same way: {str(shown).rstrip('.')}."
     return f"The launch failed in the call ({failure}), but replayed alone it shows {shown or 'no fault'}."

@@ -57,6 +57,7 @@ import sysconfig
 import tempfile
 
 os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")  # each tensor in memory of its own
+os.environ.setdefault("CUDA_LAUNCH_BLOCKING", "1")
 os.environ.setdefault("TRITON_DEBUG", "1")  # device assertions on
 import torch
 

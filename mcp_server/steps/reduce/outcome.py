@@ -18,6 +18,7 @@ from mcp_server.steps.reduce.target import Target
 
 SCRIPT = "repro.py"
 VERIFIED = 3  # reproductions that are tried under a plain interpreter, the smallest first
+ALONE = {**WORKER_ENV, "PYTHONDONTWRITEBYTECODE": "1"}
 SMALL = 1 << 20  # bytes that are easily passed on
 
 
@@ -64,7 +65,7 @@ async def run_script(context: Context, workload: ExportedWorkload, directory: Pa
     python = context.python_for(workload)
     gpus = gpus_of(exported_device(workload.exported))
     argv = (str(python), SCRIPT)
-    command = Command(argv=argv, cwd=directory, env=WORKER_ENV, timeout_s=workload.timeout_s, gpus=gpus)
+    command = Command(argv=argv, cwd=directory, env=ALONE, timeout_s=workload.timeout_s, gpus=gpus)
     return await context.run(command, "reproduction-run", runs=1)
 
 
@@ -74,7 +75,7 @@ def _reduced(
     counts = f"{held['operators']} of {shared['nodes_before']} operators"
     return Reduced(
         outcome="reduced",
-        summary=f"{counts} still fail in the same way: {shared['failure']}.",
+        summary=f"{counts} still fail in the same way: {str(shared['failure']).rstrip('.')}.",
         exit_status=finished.returncode,
         files=[_file(context, path) for path in sorted(directory.iterdir()) if path.is_file()],
         nodes=[_node(node) for node in held["nodes"]],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import runpy
 import signal
@@ -114,6 +115,7 @@ def _be_child(directory: str) -> int:
     os.dup2(log, 1)
     os.dup2(log, 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w", 1, closefd=False), os.fdopen(2, "w", 1, closefd=False)
+    faulthandler.enable()
     sys.argv[:] = [SCRIPT]
     torch.set_num_threads(os.cpu_count() or 1)
     try:

@@ -12,7 +12,7 @@ from ..imports import import_all
 from ..interpret import stack_of
 from ..report import Report
 from .cut import Cut, Plan, Recorded, cut, shrinkable, size_in_bytes
-from .program import Program, load_program
+from .program import Program, load_program, maker
 from .sameness import FailureClass
 from .script import Setting
 from .search import minimise, windows
@@ -103,12 +103,21 @@ class Reduction:
         self._made(plan)
 
     def _start(self) -> Optional[Plan]:
-        """A plan that fails: the suspected node alone, else all; with symbolic sizes only if need be."""
+        """A plan that fails: around the suspected node, else all; with symbolic sizes only if need be."""
         units = tuple(self.program.units)
-        plans = [Plan((self.guess,))] if self.guess in units and len(units) > 1 else []
+        plans = [Plan(keep) for keep in self._around_guess(units) if len(keep) < len(units)]
         plans += [Plan(units), Plan(units, dynamic=True)] if self.program.ranges else [Plan(units)]
         found = self.trials.first_failing(plans)
         return None if found is None else plans[found]
+
+    def _around_guess(self, units: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """The suspected node alone, and together with those that read what it gives."""
+        if self.guess not in units:
+            return []
+        node = next(node for node in self.program.nodes if node.name == self.guess)
+        picked = [user for user in node.users if maker(user) is node]
+        readers = {user.name for source in (node, *picked) for user in source.users}
+        return [(self.guess,), tuple(unit for unit in units if unit == self.guess or unit in readers)]
 
     def _fewer_nodes(self, plan: Plan) -> Plan:
         def first_failing(options: Sequence[Sequence[str]]) -> Optional[int]:

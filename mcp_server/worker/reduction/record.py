@@ -6,9 +6,12 @@ import os
 from typing import Any
 
 import torch
+from torch.utils import _pytree
 
 from ..calling import synchronize
 from ..imports import import_all
+from ..interpret import bind
+from ..promises import difference
 from ..report import Report
 from .program import Program, load_program
 
@@ -32,9 +35,13 @@ class Recorder(torch.fx.Interpreter):
         self.directory = directory
         self.report = report
         self.room = CAP
+        self.symbols = bind(program.module, list(program.values.values()))
 
     def record(self) -> list[Any]:
-        """The outputs of the graph. Events `node` before each node that computes, `value` after it."""
+        """The outputs of the graph. Events `node` before each node that computes, `value` after it.
+
+        And `broken_promise`, for a user's operator that returns another layout than its fake function.
+        """
         os.makedirs(self.directory, exist_ok=True)
         self.extra_traceback = False
         with torch.no_grad():
@@ -47,8 +54,18 @@ class Recorder(torch.fx.Interpreter):
         self.report.event("node", node=n.name, op=str(n.target))
         result = super().run_node(n)
         synchronize()
+        if not str(n.target).startswith("aten."):
+            self._hold_to_promise(n, result)
         self._keep(n.name, result)
         return result
+
+    def _hold_to_promise(self, node: torch.fx.Node, result: Any) -> None:
+        promised = [
+            leaf for leaf in _pytree.tree_leaves(node.meta.get("val")) if isinstance(leaf, torch.Tensor)
+        ]
+        real = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        if any(difference(want, got, self.symbols) for want, got in zip(promised, real)):
+            self.report.event("broken_promise", node=node.name)
 
     def _keep(self, name: str, result: Any) -> None:
         kept: Any = result
