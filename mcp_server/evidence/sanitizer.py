@@ -172,7 +172,10 @@ class SanitizerReader:
     def _read_trailer(self, text: str) -> bool:
         summary = lines_of.SUMMARY.match(text)
         if summary is not None:
-            self._read_summary(summary["count"], not_printed=summary["rest"].startswith(" were not printed"))
+            self._read_summary(
+                summary["count"] or summary["hazards"],
+                not_printed=summary["rest"].startswith(" were not printed"),
+            )
             return True
         if text.startswith(lines_of.TARGET_FAILED):
             self._target_failed = True

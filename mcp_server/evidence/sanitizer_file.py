@@ -17,7 +17,7 @@ from mcp_server.evidence.sanitizer import MAX_SITES, SanitizerReader, SanitizerR
 _SEPARATOR = b"\n========= \n"
 _LINE = b"\n========="
 _BODY, _FRAME = b"=========     ", b"=========         "
-_ADDRESS = re.compile(rb"(?:Address|Access (?:to|at)) (0x[0-9a-fA-F]+) ")
+_ADDRESS = re.compile(rb"(?:Address|Access (?:to|at)) (0x[0-9a-fA-F]+)")
 
 _Key = tuple[bytes, bytes]
 

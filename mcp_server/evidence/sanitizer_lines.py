@@ -20,7 +20,10 @@ NOT_RECORDS = (
 TARGET_FAILED = ("Target application returned an error", "Error: process didn't terminate")
 
 _NUMBER = r"[\d,]+"
-SUMMARY = re.compile(r"ERROR SUMMARY: (?P<count>[\d,]+) errors?(?P<rest>.*)")
+SUMMARY = re.compile(
+    r"(?:ERROR SUMMARY: (?P<count>[\d,]+) errors?|RACECHECK SUMMARY: (?P<hazards>[\d,]+) hazards? displayed)"
+    r"(?P<rest>.*)"
+)
 ACCESS = re.compile(
     rf"(?:Invalid|Uninitialized|Misaligned|Out-of-range) (?P<space>__\w+__|\w+)?(?: memory)? ?"
     rf"(?P<direction>read|write|atomic|reduction)?(?: access)?(?: \w+)*? of size (?P<size>{_NUMBER})"
@@ -33,7 +36,7 @@ _PLACES = (
     re.compile(r"at (?P<offset>0x[0-9a-fA-F]+) in (?P<kernel>.+)$"),
 )
 _THREAD = re.compile(r"by threads? \((\d+),(\d+),(\d+)\).*? in block \((\d+),(\d+),(\d+)\)")
-_ADDRESS = re.compile(r"(?:Address|Access (?:to|at)) (?P<address>0x[0-9a-fA-F]+) (?P<problem>.+)")
+_ADDRESS = re.compile(r"(?:Address|Access (?:to|at)) (?P<address>0x[0-9a-fA-F]+)(?: (?P<problem>.+))?")
 _NEAREST = re.compile(
     rf"and is (?:(?P<distance>{_NUMBER}) bytes? (?P<side>before|after)|(?P<inside>inside)) "
     rf"the nearest allocation at (?P<address>0x[0-9a-fA-F]+) of size (?P<size>{_NUMBER})"
@@ -140,7 +143,7 @@ def address_in(body: Iterable[str]) -> int | None:
 def problem_of(texts: Iterable[str]) -> str:
     """What is wrong with the address: `is out of bounds`, `is misaligned`, …"""
     found = next((match for match in map(_ADDRESS.match, texts) if match), None)
-    return found["problem"][:100] if found else ""
+    return (found["problem"] or "")[:100] if found else ""
 
 
 def nearest_of(texts: Iterable[str]) -> Nearest | None:

@@ -62,7 +62,7 @@ def from_site(site: Site, tool: Tool) -> Access:
     return Access(
         tool=tool,
         kind=kind,
-        text=site.text,
+        text=" ".join([site.text, *site.details[:1]]) if site.kind == "race" else site.text,
         kernel=site.kernel,
         file=site.file,
         line=site.line,

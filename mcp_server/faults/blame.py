@@ -7,6 +7,7 @@ from collections.abc import Callable
 from mcp_server.faults.choose_launch import FOREIGN
 from mcp_server.faults.missed import extent
 from mcp_server.faults.parties import OPS, Parties
+from mcp_server.faults.parts import find_parts
 from mcp_server.faults.records import AddressPart, Blame, MissedArgument
 from mcp_server.faults.situation import Situation
 from mcp_server.package.match import compare_inputs
@@ -36,6 +37,7 @@ class Judge:
             self._near_null,
             self._mismatch,
             self._scalar,
+            self._unseen,
             self._foreign,
             self._generated,
             self._own,
@@ -176,6 +178,25 @@ class Judge:
         found = self.parties.kernel(reasons, sure=True)
         return found.model_copy(update={"received": True, "input_index": part.input_index, "dim": part.dim})
 
+    def _unseen(self) -> Blame | None:
+        """No journal: an index that goes into the address is the first to suspect, and no more than that."""
+        if self.situation.seen is not None or not self.user:
+            return None
+        found = [p for access in self.situation.accesses for p in find_parts(self.situation, access, None)]
+        part = next((p for p in found if p.kind == "index"), None)
+        if part is None:
+            return None
+        reason = f"{part.label} ({part.parameter}) goes into the address, and its values were not seen"
+        return self._behind(part, [reason]).model_copy(update={"confidence": "possible"})
+
+    def _behind(self, part: AddressPart, reasons: list[str]) -> Blame:
+        """Whoever made an index: a launch before, or the caller."""
+        if part.producers:
+            return self.parties.produced(part, reasons)
+        if part.input_index is not None:
+            return self.parties.input(part, reasons)
+        return self.parties.party("unknown", part.label, "index_out_of_bounds", None, reasons, False)
+
     def _foreign(self) -> Blame | None:
         """A kernel that is not generated: of ATen, a library or a custom operator."""
         launch = self.situation.launch
@@ -241,4 +262,5 @@ class Judge:
         reasons = reasons or ["no argument explains the address"]
         if self._masked() is False:
             reasons.append("the access has no mask")
-        return self.parties.kernel(reasons, sure=not open_indices and self.missed is not None)
+        measured = self.missed is not None and self.missed.certain and self.situation.seen is not None
+        return self.parties.kernel(reasons, sure=measured and not open_indices)

@@ -37,7 +37,9 @@ def choose_launch(view: PackageView, access: Access, evidence: Evidence) -> Choi
         return _with_journal(view, named, ended, access, evidence)
     if named:
         return _without_journal(view, named, access, evidence, "the kernel that the tool names")
-    foreign = foreign_launches(view) if access.launch_offset is not None else []
+    # racecheck prints no stack; a kernel that Python code launches has Python frames only
+    in_call = access.launch_offset is not None or evidence.journal is not None
+    foreign = foreign_launches(view) if in_call and access.kernel else []
     if foreign:
         return _without_journal(view, foreign, access, evidence, "code that the package only calls")
     return Choice(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from mcp_server.errors import ProblemError
+from mcp_server.evidence.sanitizer import SanitizerReport
 from mcp_server.faults.access import Access
 from mcp_server.instrument.types import Options
 from mcp_server.steps import core_dump, cpu_fault, memcheck
@@ -54,15 +55,21 @@ async def run_sanitizer(context: Context, target: Target, tool: SanitizerTool) -
         directory=directory,
     )
     checked = memcheck.read_report(run.done.finished.output)
-    if not checked.report.sites and checked.report.errors is None and not run.done.events:
-        raise ProblemError(
-            "compute-sanitizer did not run the program: " + "; ".join(checked.report.messages[:3])
-        )
+    _check_attached(checked.report, run)
     accesses = memcheck.accesses_of(checked, tool, target.view)
     if target.rebuilt is None:
         sites = await launch_sites(context, target.view, accesses)
         run = FaultRun(run.done, replace(run.evidence, sites=sites))
     return Found(run, accesses, checked.report.errors, f"{checked.report.errors} errors counted")
+
+
+def _check_attached(report: SanitizerReport, run: FaultRun) -> None:
+    """Raises `ProblemError` when the program did not run, or ran unchecked: silence then says nothing."""
+    if report.sites or report.errors is not None:
+        return
+    unchecked = any("No attachable process" in message for message in report.messages)
+    if unchecked or not run.done.events:
+        raise ProblemError("compute-sanitizer did not check the program: " + "; ".join(report.messages[:3]))
 
 
 async def run_core_dump(context: Context, target: Target) -> Found:

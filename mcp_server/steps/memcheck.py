@@ -19,6 +19,8 @@ SanitizerTool = Literal["memcheck", "initcheck", "racecheck", "synccheck"]
 PRINT_LIMIT = 100
 PADDING = 512  # bytes behind each allocation; the driver's own granularity hides smaller overruns
 XML = "sanitizer.xml"
+# Until the program first uses CUDA; after the default 10 s it goes on unchecked ("No attachable process").
+LAUNCH_TIMEOUT_S = 3600
 
 # Another tool's injection keeps the sanitizer out; expandable segments give false alarms (pytorch #196209).
 _FOREIGN = ("CUDA_INJECTION64_PATH",)
@@ -31,6 +33,7 @@ def sanitizer_prefix(program: Path, tool: SanitizerTool, directory: Path) -> tup
     return (
         *(str(program), "--tool", tool, *padding, "--print-limit", str(PRINT_LIMIT)),
         *("--report-api-errors", "no", "--target-processes", "application-only"),
+        *("--launch-timeout", str(LAUNCH_TIMEOUT_S)),
         *("--xml", "--save", str(directory / XML)),
     )
 

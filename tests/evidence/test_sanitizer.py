@@ -245,6 +245,44 @@ def test_xml_missing(tmp_path: Path) -> None:
         read_sanitizer_xml(tmp_path / "none.xml")
 
 
+def test_a_recorded_race() -> None:
+    """racecheck: kernel and line of the write, the read as a detail, hazards as the count of errors."""
+    report = read_sanitizer_file(RECORDINGS / "shared-race.racecheck.txt")
+    (site,) = report.faults
+    assert (site.kind, site.kernel, site.offset, site.line) == ("race", "neighbour_kernel", 0xF0, 5)
+    assert site.details == (
+        "and Read access at neighbour_kernel+0x180 in neighbour_kernel.cu:6 [2048 hazards]",
+    )
+    assert (report.errors, report.complete, site.host_frames) == (1, True, ())
+    (xml,) = read_sanitizer_xml(RECORDINGS / "shared-race.racecheck.xml").faults
+    assert (xml.kind, xml.kernel, xml.offset, xml.line) == ("race", "neighbour_kernel", 0xF0, 5)
+
+
+def test_a_recorded_barrier() -> None:
+    """synccheck: kernel, line and thread; the Python lines that launched the kernel."""
+    (site,) = read_sanitizer_file(RECORDINGS / "half-barrier.synccheck.txt").faults
+    assert (site.kind, site.kernel, site.line) == ("barrier", "half_warp_kernel", 6)
+    assert (site.thread, site.block, site.launch_offset) == ((0, 0, 0), (2, 0, 0), None)
+    assert ("halfwarps", "cuda_programs.py", 61) in [(f.function, f.file, f.line) for f in site.python_frames]
+
+
+def test_a_recorded_uninitialised_read() -> None:
+    """initcheck: text and XML give the same reader, address and launch."""
+    (text,) = read_sanitizer_file(RECORDINGS / "uninitialised.initcheck.txt").faults
+    (xml,) = read_sanitizer_xml(RECORDINGS / "uninitialised.initcheck.xml").faults
+    assert (text.kind, text.kernel, text.line) == ("uninitialised", "triton_poi_fused_cos_1", 23)
+    assert (text.address, text.size, text.launch_offset) == (0x7FD686800300, 4, 0x1C409)
+    for name in ("kind", "kernel", "line", "offset", "thread", "block", "address", "size", "launch_offset"):
+        assert getattr(text, name) == getattr(xml, name)
+
+
+def test_a_program_that_ran_unchecked_gives_no_report() -> None:
+    """Nothing attached in time: no count of errors, and the message that says so."""
+    report = read_sanitizer_file(RECORDINGS / "no-attach.synccheck.txt")
+    assert (report.faults, report.errors, report.complete) == ((), None, False)
+    assert "No attachable process found" in report.messages[0]
+
+
 def test_a_repeated_xml_record_is_counted_without_parsing_it(tmp_path: Path) -> None:
     """Other threads and addresses of one site: one site, its count, and the range of addresses."""
     text = (RECORDINGS / "ima-user-triton.memcheck.xml").read_text(encoding="utf-8")

@@ -149,6 +149,23 @@ def test_the_sanitizer_wraps_an_observed_run(
     assert found.run.evidence.ranges
 
 
+@pytest.mark.slow
+def test_a_run_that_went_on_unchecked_is_no_clean_run(
+    zoo: ZooPackage, context: Context, cache: Cache, sanitizer: Path
+) -> None:
+    """compute-sanitizer that attached to nothing makes the method fail, so that the next one is tried."""
+    told = sanitizer.read_text().replace("moe-dispatch.memcheck", "no-attach.synccheck")
+    sanitizer.write_text(told)
+
+    async def run() -> None:
+        async with anyio.create_task_group() as tasks:
+            target = prepare(context, call(zoo, "ranker", "inputs"), Options(), tasks, cache=cache)
+            with pytest.raises(ProblemError, match="No attachable process"):
+                await run_sanitizer(context, target, "memcheck")
+
+    anyio.run(run)
+
+
 def test_the_command_line_is_the_one_that_was_measured() -> None:
     """Options of the runs on the H200, and padding for memcheck alone."""
     argv = memcheck.sanitizer_prefix(Path("cs"), "memcheck", Path("d"))
