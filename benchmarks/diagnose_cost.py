@@ -1,8 +1,8 @@
 """What `diagnose` and `check_devices` cost beside one plain run of the same call.
 
-`python -m benchmarks.diagnose_cost PACKAGE INPUTS [REPEATS]` prints medians of wall-clock seconds: importing
-torch, one plain run in the worker, `check_devices` and `diagnose`, with their ratios. The demo's package and
-inputs are made by `make demo`.
+`python -m benchmarks.diagnose_cost PACKAGE INPUTS [REPEATS [STEP...]]` prints medians of wall-clock seconds:
+importing torch, one plain run in the worker, `check_devices` and `diagnose` (or the steps that are named),
+with their ratios. The demo's package and inputs are made by `make demo`.
 """
 
 from __future__ import annotations
@@ -50,17 +50,19 @@ def import_seconds() -> float:
     return time.monotonic() - start
 
 
-def main(package: str, inputs: str, repeats: str = "3") -> None:
+def main(package: str, inputs: str, repeats: str = "3", *chosen: str) -> None:
     workload = PackageWorkload(package=Path(package).resolve(), inputs=Path(inputs).resolve())
     rounds = range(int(repeats))
     imported = statistics.median(import_seconds() for _ in rounds)
     print(f"import torch   {imported:6.2f} s")
     medians = {
-        name: statistics.median(seconds_of(step, workload) for _ in rounds) for name, step in STEPS.items()
+        name: statistics.median(seconds_of(STEPS[name], workload) for _ in rounds)
+        for name in dict.fromkeys(["plain run", *(chosen or STEPS)])
     }
     for name, seconds in medians.items():
         print(f"{name:14} {seconds:6.2f} s  {seconds / medians['plain run']:5.2f} x a plain run")
-    print(f"check_devices beyond the import: {medians['check_devices'] - imported:.2f} s")
+    if "check_devices" in medians:
+        print(f"check_devices beyond the import: {medians['check_devices'] - imported:.2f} s")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ follows the guide stops at the first step that names the guilty party.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -29,19 +30,26 @@ ADDRESS = re.compile(r"0x[0-9a-f]+|\d+|/\S+")
 
 @dataclass
 class Procedure:
-    """What the procedure cost, and at which step it named the guilty party (None: at none)."""
+    """What the procedure cost, and at which step it named the guilty party (None: at none).
+
+    `cut` says that it was given up for its time: it would have cost more.
+    """
 
     runs: int = 0
     wall_s: float = 0.0
     named_by: str | None = None
+    cut: bool = False
     steps: list[str] = field(default_factory=list)
 
 
-def follow(answer: Answer, script: Path, directory: Path) -> Procedure:
-    """Carry the steps out in turn until one names the guilty party."""
+def follow(answer: Answer, script: Path, directory: Path, limit_s: float = math.inf) -> Procedure:
+    """Carry the steps out in turn until one names the guilty party; none begins after `limit_s` seconds."""
     done = Procedure()
     plain = ""
     for name, flags in steps(answer, directory):
+        if done.wall_s > limit_s:
+            done.cut = True
+            return done
         text, seconds = run_step(script, directory / f"{name}.log", flags, answer.timeout_s)
         done.runs += 1
         done.wall_s += seconds

@@ -42,6 +42,8 @@ def command_for(step: str, case: Case) -> str:
         return _line("inspect-package", *_package(case)) if _package(case) else ""
     if step == "read_log":
         return _line("explain-error", "--log", _log(case)) if _log(case) else ""
+    if step == "read_generated_kernel" and case.generated is not None:
+        return shlex.join(["sed", "-n", f"{case.generated.line}p", str(case.generated.file)])
     if step == "capture" and case.capture is not None:
         return f"cat {shlex.quote(str(case.capture.directory))}/capture-*.jsonl"
     return again({"interpret": case.interpreted, "watch_operators": case.operators}.get(step), case)

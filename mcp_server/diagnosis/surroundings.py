@@ -11,7 +11,9 @@ from pathlib import Path
 from mcp_server.jobs.environment import child_environment, looks_secret
 
 # Variables that change how a package is built or run; the rest of the environment is nobody's business.
-TELLING = re.compile(r"(?!AOTI_DEBUG_)(TORCH|PYTORCH_|AOT_|AOTI_|INDUCTOR_|CUDA_|TRITON_|OMP_|MKL_)\w*|LD_PRELOAD|CC|CXX")
+TELLING = re.compile(
+    r"(?!AOTI_DEBUG_)(TORCH|PYTORCH_|AOT_|AOTI_|INDUCTOR_|CUDA_|TRITON_|OMP_|MKL_)\w*|LD_PRELOAD|CC|CXX"
+)
 NVIDIA = Path("/proc/driver/nvidia")
 MODEL_NAME = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
 GPU_MODEL = re.compile(r"^Model:\s*(.+)$", re.MULTILINE)

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 import mcp_server.diagnosis
-from mcp_server.diagnosis.case import Case, CounterResult
+from mcp_server.diagnosis.call_arguments import call_arguments
+from mcp_server.diagnosis.case import Case, CounterResult, GeneratedKernel
 from mcp_server.diagnosis.commands import ON_THE_CALL, command_for
 from mcp_server.diagnosis.hypothesis import CounterTest
 from mcp_server.diagnosis.verdict import conclude
 from mcp_server.evidence.log import read_log
-from mcp_server.model import ExportedWorkload
+from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.steps.context import WORKER_MAIN, Context
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, failing, hypothesis, package_case, run, worker_run
@@ -26,7 +27,12 @@ SOURCES = Path(mcp_server.diagnosis.__file__).parent
 STEPS = sorted({s for f in SOURCES.rglob("*.py") for s in re.findall(r'step="(\w+)"', f.read_text())})
 # Said by us; brings its own command; read from a file that no command of ours shows.
 ASKED_AGAIN = ("interpret", "watch_operators")
-OTHERWISE = {"capture", "compare_with_eager", *ASKED_AGAIN}  # have tests of their own
+OTHERWISE = {
+    "capture",
+    "compare_with_eager",
+    "read_generated_kernel",
+    *ASKED_AGAIN,
+}  # have tests of their own
 WITHOUT = {"note", "counter_test", "read_exported"}
 
 
@@ -92,3 +98,48 @@ def test_a_capture_is_read_from_its_journals(zoo: ZooPackage) -> None:
 def test_no_command_is_made_up(step: str) -> None:
     """Where there is no package, no inputs, no run and no log, there is nothing to run."""
     assert command_for(step, Case(None)) == ""
+
+
+def test_a_command_brings_what_the_call_needs(zoo: ZooPackage) -> None:
+    """Model name, device, imports and variables are part of the command, and of the next call."""
+    case = full_case(zoo)
+    assert case.call is not None and isinstance(case.workload, PackageWorkload)
+    request = {"model_name": "small", "device_index": 1, "extra_imports": ["ops.py"], "inputs": "inputs.pt"}
+    case.call = replace(case.call, request=request)
+    case.workload = case.workload.model_copy(update={"env": {"OMP_NUM_THREADS": "1"}})
+    command = command_for("run", case)
+    parse(command)
+    for wanted in (
+        "--model-name small",
+        "--device-index 1",
+        "--extra-imports ops.py",
+        "--env OMP_NUM_THREADS=1",
+    ):
+        assert wanted in command
+    assert shlex.split(command_for("interpret", case))[:2] == ["env", "OMP_NUM_THREADS=1"]
+    assert call_arguments(case)["model_name"] == "small" and call_arguments(case)["env"] == case.workload.env
+
+
+def test_a_healthy_call_says_how_to_see_that(zoo: ZooPackage) -> None:
+    """Each run that ended well has the command that makes it again."""
+    case = full_case(zoo)
+    case.runs.update(plain=run("plain"), checked=run("checked"))
+    found = conclude([], case, Context(Path("job"), Path(sys.executable)))
+    commands = [e.command for e in found.evidence if e.step in ("plain", "checked")]
+    assert len(commands) == 2
+    for command in commands:
+        parse(command)
+
+
+def test_a_generated_line_is_printed() -> None:
+    """What the compiler wrote is shown from its file."""
+    case = Case(None)
+    case.generated = GeneratedKernel(name="k", file=Path("/cache/a b.py"), line=12, code="assert")
+    assert command_for("read_generated_kernel", case) == "sed -n 12p '/cache/a b.py'"
+
+
+def test_a_program_is_run_as_it_was() -> None:
+    """A script's command holds its directory, variables and arguments."""
+    workload = ScriptWorkload(script=Path("a b.py"), args=["-v"], cwd=Path("w d"), env={"A": "1 2"})
+    command = command_for("script", Case(workload))
+    assert command == "cd 'w d' && env 'A=1 2' python 'a b.py' -v"

@@ -14,6 +14,7 @@ from mcp_server.diagnose import diagnose
 from mcp_server.model import PackageWorkload, ScriptWorkload, Verdict, Workload
 from mcp_server.steps.context import Context
 from tests.conftest import ZooPackage, torch_environment
+from tests.faces.tokens import LIMIT, tokens
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +26,9 @@ def verdict(directory: Path, workload: Workload | None, log: Path | None = None)
         context = Context(directory=job, python=Path(sys.executable))
         return await diagnose(context, workload, log=log, budget_s=120)
 
-    return anyio.run(work)
+    found = anyio.run(work)
+    assert tokens(found.model_dump(mode="json")) <= LIMIT, "an agent reads this"
+    return found
 
 
 def of_package(zoo: ZooPackage, directory: Path, name: str, inputs: str) -> Verdict:
