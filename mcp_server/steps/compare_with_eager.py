@@ -18,9 +18,9 @@ from mcp_server.package.archive import open_package
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.steps.capture import capture
 from mcp_server.steps.compiled import compiled_package
-from mcp_server.steps.context import Context, WorkerRun
+from mcp_server.steps.context import Context, Event, WorkerRun
 from mcp_server.steps.eager_departure import Judge, Nodes, read_launches, read_outputs
-from mcp_server.steps.eager_records import ComparedWithEager, LaunchCompared, Status
+from mcp_server.steps.eager_records import ComparedWithEager, LaunchCompared, OtherConstant, Status
 from mcp_server.steps.eager_verdict import Repeats, conclude, find_departure
 from mcp_server.steps.failure import read_failure
 from mcp_server.steps.first_bad import Model
@@ -137,6 +137,7 @@ async def _beside(
         "extra_imports": workload.extra_imports,
         "factor": tolerance,
         "steps": pair.updates,
+        "constants": {constant.name: constant.fqn for constant in model.package.constants if constant.fqn},
     }
     env, notes = dict(workload.env), list[str]()
     try:
@@ -198,12 +199,17 @@ def _result(
         counts=dict(Counter(row.status for row in launches)),
         launches=ranked[:shown],
         left_out=max(0, len(launches) - shown),
+        other_constants=[OtherConstant.model_validate(_fields(e)) for e in done.all("constant_differs")],
         notes=[*notes, *_told(done)],
         failure=read_failure(done.finished),
         json_file=_write(context, done.directory / "launches.json", launches),
         log=context.artifact(done.finished.output, "output of the runs"),
         cost=context.cost.cost(),
     )
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    return {name: event[name] for name in OtherConstant.model_fields}
 
 
 def _told(done: WorkerRun) -> list[str]:

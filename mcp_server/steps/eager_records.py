@@ -82,11 +82,28 @@ class Changed(Record):
     argument: str
 
 
+class OtherConstant(Record):
+    """A constant of the package with other values than the program's; `launch` is the first to read it."""
+
+    name: str
+    launch: int
+    elements: int
+    different: int
+
+    @property
+    def told(self) -> str:
+        return (
+            f"constant {self.name} of the package is not the program's own: {self.different} of "
+            f"{self.elements} elements differ"
+        )
+
+
 class ComparedWithEager(Record):
     """The outcome.
 
     `deterministic`: whether two runs gave the same outputs; `varies_from` where they part. `reads_unset`:
     whether outputs change when memory that nothing wrote is filled with NaN; `unset_from` where that shows.
+    `other_constants` have other values than the program's: then the package is not one of that program.
     `launches` holds those that depart first, then the others in order, at most as many as asked for.
     """
 
@@ -101,6 +118,7 @@ class ComparedWithEager(Record):
     counts: dict[Status, int] = Field(default_factory=dict)
     launches: list[LaunchCompared] = Field(default_factory=list)
     left_out: int = 0
+    other_constants: list[OtherConstant] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
     failure: Failure | None = None
     json_file: Artifact | None = None

@@ -78,7 +78,7 @@ def conclude(
 ) -> tuple[Outcome, str]:
     """The outcome, and one sentence for it."""
     if first is not None:
-        return "departs", first.summary + _not_updated(done)
+        return "departs", first.summary + _other_constants(done) + _not_updated(done)
     counted = done.last("counted_outputs")
     if counted is None:
         return "inconclusive", _unfinished(done)
@@ -93,6 +93,11 @@ def conclude(
     equal = sum(one.agreement == "equal" for one in outputs)
     rest = f", {len(outputs) - equal} but for rounding" if equal < len(outputs) else ""
     return "agrees", f"all {len(outputs)} outputs agree with eager: {equal} bit for bit{rest}"
+
+
+def _other_constants(done: WorkerRun) -> str:
+    names = [str(event["name"]) for event in done.all("constant_differs")]
+    return f"; the package holds other values than the program in {', '.join(names[:3])}" if names else ""
 
 
 def _not_updated(done: WorkerRun) -> str:

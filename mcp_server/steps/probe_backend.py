@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from mcp_server.steps.first_bad import Model
 from mcp_server.steps.index_bounds import IndexBound, find_bounds
 from mcp_server.steps.kernel_choice import Choice
 from mcp_server.steps.kernel_io import ArgumentValues, BadElement, LaunchValues, bad_element, measured
+from mcp_server.steps.operator_bounds import Place, operator_bounds
 from mcp_server.steps.requests import run_request
 
 
@@ -115,7 +116,9 @@ def read_events(
     context: Context, events: Iterable[Event], model: Model, bounds: Iterable[IndexBound]
 ) -> list[LaunchValues]:
     """The worker's events, grouped by launch in the order of the call."""
-    by_place = {(bound.name, bound.launch): bound for bound in bounds}
+    by_place: dict[tuple[str, int], list[IndexBound]] = {}
+    for bound in bounds:
+        by_place.setdefault((bound.name, bound.launch), []).append(bound)
     grouped: dict[tuple[int, int], list[Event]] = {}
     for event in events:
         grouped.setdefault((event["run"], event["sequence"]), []).append(event)
@@ -123,13 +126,19 @@ def read_events(
 
 
 def _launch(
-    context: Context, events: list[Event], model: Model, bounds: Mapping[tuple[str, int], IndexBound]
+    context: Context,
+    events: list[Event],
+    model: Model,
+    bounds: Mapping[tuple[str, int], Sequence[IndexBound]],
 ) -> LaunchValues:
     first = events[0]
     number = int(first["launch"])
     sizes = {e["parameter"]: e["value"] for e in events if isinstance(e.get("value"), int)}
-    arguments = [_held(_argument(context, e), bounds.get((e["name"], number)), sizes) for e in events]
+    seen = [_argument(context, e) for e in events]
     known = model.launch(number)
+    places = operator_bounds(known, seen) if known is not None else {}
+    arguments = [_held_by_all(a, bounds.get((a.name, number), ()), sizes) for a in seen]
+    arguments = [_placed(a, places.get(a.name)) for a in arguments]
     tensors = {a.target for a in known.tensors if a.target} if known else set()
     return LaunchValues(
         kernel=str(first["kernel"]),
@@ -141,11 +150,22 @@ def _launch(
     )
 
 
-def _held(argument: ArgumentValues, bound: IndexBound | None, sizes: Mapping[str, int]) -> ArgumentValues:
-    """The argument with its bound. One that is a size of this call is held against minimum and maximum here:
+def _held_by_all(
+    argument: ArgumentValues, bounds: Sequence[IndexBound], sizes: Mapping[str, int]
+) -> ArgumentValues:
+    """The argument with its bound; of several checks the first that it fails, else the last."""
+    for bound in bounds:
+        argument = _held(argument, bound, sizes)
+        if argument.outside is not None:
+            break
+    return argument
+
+
+def _held(argument: ArgumentValues, bound: IndexBound, sizes: Mapping[str, int]) -> ArgumentValues:
+    """The argument with one bound. One that is a size of this call is held against minimum and maximum here:
     the worker could not know it.
     """
-    if bound is None or argument.role == "written" or (bound.size and bound.size not in sizes):
+    if argument.role == "written" or (bound.size and bound.size not in sizes):
         return argument
     if not bound.size:
         return argument.model_copy(update={"bound": bound.text})
@@ -153,7 +173,14 @@ def _held(argument: ArgumentValues, bound: IndexBound | None, sizes: Mapping[str
     return argument.model_copy(update={"bound": known.text, "outside": _beyond(argument, known)})
 
 
-def _beyond(argument: ArgumentValues, bound: IndexBound) -> BadElement | None:
+def _placed(argument: ArgumentValues, place: Place | None) -> ArgumentValues:
+    """The argument of an operator that holds places of another one."""
+    if place is None or argument.bound or argument.when == "after":
+        return argument
+    return argument.model_copy(update={"bound": place.text, "outside": _beyond(argument, place)})
+
+
+def _beyond(argument: ArgumentValues, bound: IndexBound | Place) -> BadElement | None:
     if argument.max is not None and bound.high is not None and argument.max >= bound.high:
         return BadElement(value=str(int(argument.max)))
     if argument.min is not None and bound.low is not None and argument.min < bound.low:

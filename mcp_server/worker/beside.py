@@ -10,6 +10,7 @@ from torch.utils import _pytree
 from .calling import call
 from .checksums import checksum
 from .closeness import Expected, measure
+from .constants_beside import Constants
 from .eager_values import expectations
 from .exported import arguments, load_exported
 from .failures import Refused
@@ -30,7 +31,7 @@ def operate(request: dict[str, Any], report: Report) -> None:
     Request: `package` (instrumented unless `probes` is false), `exported`, `inputs`, `factor` of the
     tolerance; `nodes`: {launch: names of the nodes that it may hold}, without which every node is tried;
     `unset`: {launch: names of tensors that nothing has written before it}; `steps`: captured updates of
-    constants, which both sides get.
+    constants, which both sides get; `constants`: {name in the package: name in the program}.
 
     The package runs four times, each time loaded afresh: for the comparison, twice more as it is, and with
     the unset tensors filled before their first launch, so that reads of memory that nothing wrote show.
@@ -46,7 +47,8 @@ def operate(request: dict[str, Any], report: Report) -> None:
         update_program(module, step, report)
     expected, eager, exact = expectations(module, leaves, wanted, KEPT_BYTES, report)
     bench = Bench(request, leaves, report)
-    comparison = Comparison(expected, nodes, float(request.get("factor", 1.0)), report)
+    constants = Constants(module, dict(request.get("constants") or {}), report)
+    comparison = Comparison(expected, nodes, float(request.get("factor", 1.0)), constants, report)
     _outputs(bench.run("compared", comparison.take), eager, exact, comparison)
     for kind in ("first", "second"):
         bench.run(kind, Marks(kind, report).take)
@@ -94,14 +96,21 @@ class Comparison:
     """Holds what each launch writes against the eager values of its nodes."""
 
     def __init__(
-        self, expected: dict[str, list[Expected]], nodes: dict[int, list[str]], factor: float, report: Report
+        self,
+        expected: dict[str, list[Expected]],
+        nodes: dict[int, list[str]],
+        factor: float,
+        constants: Constants,
+        report: Report,
     ) -> None:
         self.expected = expected
         self.nodes = nodes
         self.factor = factor
+        self.constants = constants
         self.report = report
 
     def take(self, event: Event) -> bool:
+        self.constants.look(event)
         for facts, tensor in written(event):
             self.report.event("beside", **facts, **self.compare(tensor, self._candidates(int(event.launch))))
         return False

@@ -30,7 +30,7 @@ def update_package(loader: Any, step: Step, cast: dict[str, str], report: Report
 
 def update_program(module: Any, step: Step, report: Report) -> None:
     """Apply one update to an eager module; event `not_applied` for each constant that it cannot take."""
-    known = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    known = constants_of(module)
     known.update({name.replace(".", "_"): tensor for name, tensor in known.items()})
     for name, value in load_file(str(step["file"])).items():
         refused = _refused(known.get(name), value)
@@ -39,6 +39,11 @@ def update_program(module: Any, step: Step, report: Report) -> None:
             continue
         with torch.no_grad():
             known[name].copy_(value)
+
+
+def constants_of(module: Any) -> dict[str, torch.Tensor]:
+    """Parameters and buffers of an eager module, by name."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 def _refused(own: Optional[torch.Tensor], value: torch.Tensor) -> str:

@@ -10,9 +10,16 @@ import pytest
 from mcp_server.diagnosis.actions.compare import CompareLaunches
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors import departure
-from mcp_server.diagnosis.judge import confidence
+from mcp_server.diagnosis.judge import confidence, ranked
 from mcp_server.model import Artifact, Cost, ExportedWorkload
-from mcp_server.steps.eager_records import Changed, ComparedWithEager, Departure, Difference, Kind
+from mcp_server.steps.eager_records import (
+    Changed,
+    ComparedWithEager,
+    Departure,
+    Difference,
+    Kind,
+    OtherConstant,
+)
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import called, package_case, run, worker_run
 
@@ -67,6 +74,17 @@ def test_outputs_alone_name_the_package(zoo: ZooPackage) -> None:
     """Where no launch could be told, only the package is named."""
     (found,) = departure.detect(departed(zoo, launch=None, kernel=""))
     assert (found.guilty.kind, found.guilty.name, found.exact) == ("package", "logarithm.pt2", False)
+
+
+def test_other_constants_explain_a_departure(zoo: ZooPackage) -> None:
+    """A package of other weights is the cause, and the launch that departs only shows it."""
+    case = departed(zoo)
+    assert case.with_eager is not None
+    other = OtherConstant(name="inp.weight", launch=0, elements=64, different=3)
+    case.with_eager = case.with_eager.model_copy(update={"other_constants": [other]})
+    best = ranked(departure.detect(case), case)[0]
+    assert (best.category, best.guilty.name) == ("constants", "inp.weight")
+    assert "3 of 64" in best.summary and confidence(best, case) == "proven"
 
 
 def comparing(zoo: ZooPackage) -> Case:

@@ -88,6 +88,7 @@ def test_healthy_packages_agree(zoo: ZooPackage, tmp_path: Path, name: str) -> N
     """Fusion, a branch, changed buffers and partial sums are no departures, and nothing is left unset."""
     result = beside(zoo, tmp_path, name)
     assert result.outcome == "agrees" and result.first is None, result.summary
+    assert result.other_constants == []
     assert (result.deterministic, result.reads_unset, result.failure) == (True, False, None)
     assert "departs" not in result.counts and result.counts["matches"] >= 3
 
@@ -104,6 +105,8 @@ def test_the_first_departing_launch_is_named(zoo: ZooPackage, tmp_path: Path, ot
     assert first.difference.error > 100 * first.difference.allowed
     assert [place.code for place in first.locations] == ["x = x + F.gelu(lin(norm(x)))"]
     assert {row.launch for row in result.launches if row.status == "matches"} == {0, 1, 2, 3, 4, 5, 6}
+    (other,) = result.other_constants
+    assert (other.name, other.launch, other.different) == ("lins.3.weight", 7, 1)
 
 
 def test_a_wide_tolerance_takes_it_for_rounding(zoo: ZooPackage, tmp_path: Path, other_weights: Path) -> None:

@@ -84,6 +84,13 @@ def test_probes_name_the_input_whose_index_is_out_of_bounds(zoo: ZooPackage, tmp
     assert seen.last_launch == bad.kernel == "cpp_fused_embedding_0"
 
 
+def test_an_operators_index_is_held_against_what_it_indexes(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A scatter has no assert that could tell: its index is held against the dimension that it writes."""
+    bad = dumped(tmp_path, package(zoo, "scatter", "bad-index"), Choice(launches=[1])).first_bad
+    assert bad is not None and (bad.what, bad.kind, bad.launch) == ("outside", "input", 1)
+    assert (bad.element.value, bad.argument) == ("300", "arg1_1") and "0 <= index < 12" in bad.summary
+
+
 def test_an_index_is_held_against_a_size_of_the_call(zoo: ZooPackage, tmp_path: Path) -> None:
     """A bound that is the size of another input is taken from the launch itself."""
     bad = dumped(tmp_path / "bad", package(zoo, "jagged", "bad-index")).first_bad

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.model import Evidence, ExportedWorkload, Fix, Party
-from mcp_server.steps.eager_records import Changed, ComparedWithEager, Departure, Kind
+from mcp_server.steps.eager_records import Changed, ComparedWithEager, Departure, Kind, OtherConstant
 
 FIXES: dict[Kind, str] = {
     "error": "cut the program down to this launch with reduce and report it; until then keep its operators "
@@ -25,6 +25,8 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     found = case.with_eager
     if found is None or found.first is None:
         return
+    if found.other_constants:
+        yield _constants(found.other_constants[0], found, case)
     first = found.first
     yield Hypothesis(
         category="wrong_output",
@@ -36,6 +38,30 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         fix=Fix(action=FIXES[first.kind]),
         harmful=case.failed or isinstance(case.workload, ExportedWorkload),
         exact=first.kind in ("error", "uninitialised") and first.launch is not None and not first.suspects,
+    )
+
+
+def _constants(other: OtherConstant, found: ComparedWithEager, case: Case) -> Hypothesis:
+    """The package was made from other weights: stale, or one of several that share them by mistake."""
+    assert found.first is not None
+    lines = (
+        list(case.view.provenance(case.view.wrapper.launches[other.launch]).locations) if case.view else []
+    )
+    return Hypothesis(
+        category="constants",
+        guilty=Party(kind="constant", name=other.name, launch_index=other.launch, model_locations=lines[:3]),
+        summary=f"The package was not made from this program's weights: {other.told}.",
+        depth=Depth.STATE,
+        sources=frozenset({"values of constants", *_sources(found, found.first, case)}),
+        evidence=(
+            Evidence(step="compare_with_eager", fact=other.told, source=_source(found)),
+            Evidence(step="compare_with_eager", fact=found.first.summary),
+        ),
+        fix=Fix(
+            action="compile the package from this program again, alone: models of one structure that are "
+            "compiled for one package share the last one's weights; or load its weights with load_constants"
+        ),
+        harmful=case.failed or isinstance(case.workload, ExportedWorkload),
     )
 
 
