@@ -75,6 +75,10 @@ class ThreadStack:
     frames: tuple[Frame, ...]
     line: int
 
+    @property
+    def frames_of_user(self) -> tuple[Frame, ...]:
+        return tuple(frame for frame in self.frames if frame.user)
+
 
 @dataclass(frozen=True)
 class ErrorFact:
@@ -163,7 +167,7 @@ class LogFacts:
             return exception.user_frames
         current = next((thread for thread in self.threads if thread.current), None)
         if current is not None:
-            return tuple(frame for frame in current.frames if frame.user)
+            return current.frames_of_user
         chain = last_chain(self.exceptions)
         return next((known.user_frames for known in chain if known.user_frames), ())
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mcp_server.diagnosis.case import CallSpec, Case
-from mcp_server.diagnosis.detectors import bad_values, constants, operator_index, rewritten
+from mcp_server.diagnosis.detectors import bad_values, constants, no_end, operator_index, rewritten
 from mcp_server.diagnosis.detectors.log_words import action, named
 from mcp_server.diagnosis.detectors.random_numbers import DRAWS
 from mcp_server.diagnosis.operator_index import operator_indices
@@ -180,3 +180,44 @@ def test_a_text_names_its_party_and_what_to_do(text: str, kind: str, name: str) 
 def test_kernels_that_draw_random_numbers_are_told_by_their_operators(kernel: str, draws: bool) -> None:
     """Operators stand whole between the underscores of a kernel's name."""
     assert (DRAWS.search(kernel) is not None) == draws
+
+
+STACKS = """Timeout (0:01:00)!
+Thread 0x1 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 320 in wait
+  File "/usr/lib/python3.11/queue.py", line 171 in get
+  File "/app/serve.py", line 20 in serve
+
+Thread 0x3 (most recent call first):
+  File "/venv/lib/python3.11/site-packages/torch/_inductor/subproc_pool.py", line 61 in _recv_msg
+
+Current thread 0x2 (most recent call first):
+  File "{file}", line 41 in {function}
+  File "/app/serve.py", line 52 in main
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "found"),
+    [
+        ("/usr/lib/python3.11/queue.py", "join", ["/app/serve.py:20"]),
+        ("/usr/lib/python3.11/threading.py", "join", ["/app/serve.py:20"]),
+        ("/app/serve.py", "read_slowly", []),
+        ("/usr/lib/python3.11/ssl.py", "read", []),
+    ],
+)
+def test_threads_that_all_wait_for_each_other_hang(file: str, function: str, found: list[str]) -> None:
+    """Every thread of the program waits; one that computes or reads may only be slow."""
+    case = Case(ScriptWorkload(script=Path("serve.py")))
+    case.capture = capture()
+    case.runs["script"] = run("script", STACKS.format(file=file, function=function), ending="timeout")
+    assert [h.guilty.name for h in no_end.detect(case)] == found
+
+
+def test_a_program_that_was_compiling_only_needed_time() -> None:
+    """A compile that the time limit cut is told, and claims nothing."""
+    case = Case(ScriptWorkload(script=Path("serve.py")))
+    case.capture = capture(compiles=[phase(1, how="aoti_compile_and_package", outcome="unfinished")])
+    case.runs["script"] = run("script", "", ending="timeout")
+    (told,) = no_end.detect(case)
+    assert told.weak and told.category == "hang" and "compiling" in told.summary

@@ -1,0 +1,73 @@
+"""A program that met its time limit outside a call of a package: compiling, or with all threads waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePath
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors.from_log import locations_of
+from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.evidence.captured import CapturedCompile
+from mcp_server.evidence.facts import ThreadStack
+from mcp_server.model import Evidence, Fix, Party
+
+# Functions of the standard library in which a thread waits for another one (Python 3.9-3.14).
+_WAITS = {
+    "threading.py": {"wait", "join", "acquire", "_wait_for_tstate_lock", "wait_for"},
+    "queue.py": {"get", "put", "join"},
+    "_base.py": {"result", "wait", "as_completed"},
+}
+
+
+def detect(case: Case) -> Iterator[Hypothesis]:
+    """One hypothesis, where the program's own run was ended by its time limit."""
+    run = case.runs.get("script")
+    seen = case.capture
+    if run is None or run.failure != "timeout" or seen is None:
+        return
+    if any(call.outcome == "unfinished" for call in seen.calls):
+        return
+    compiling = [compile_ for compile_ in seen.compiles if compile_.outcome == "unfinished"]
+    if compiling:
+        yield _compiling(compiling[-1], run.finished.wall_s)
+        return
+    own = [thread for thread in run.log.threads if locations_of(thread.frames_of_user)]
+    if own and all(_waits(thread) for thread in own):
+        yield _waiting(own)
+
+
+def _waits(thread: ThreadStack) -> bool:
+    frame = thread.frames[-1] if thread.frames else None
+    return frame is not None and frame.function in _WAITS.get(PurePath(frame.file).name, ())
+
+
+def _compiling(compile_: CapturedCompile, seconds: float) -> Hypothesis:
+    return Hypothesis(
+        category="hang",
+        guilty=Party(kind="script", name=compile_.how, model_locations=compile_.stack[:2]),
+        summary=f"The time limit ended the program after {seconds:.0f} s, while it was compiling.",
+        depth=Depth.STATE,
+        sources=frozenset({"capture"}),
+        evidence=(Evidence(step="capture", fact=f"{compile_.how} had begun and not returned"),),
+        fix=Fix(action="give it more time (timeout_s); a compile on a busy machine takes minutes"),
+        weak=True,
+    )
+
+
+def _waiting(threads: list[ThreadStack]) -> Hypothesis:
+    lines = [locations_of(thread.frames_of_user)[0] for thread in threads]
+    name = f"{lines[0].file}:{lines[0].line}"
+    return Hypothesis(
+        category="hang",
+        guilty=Party(kind="script", name=name, model_locations=lines[:4]),
+        summary=f"All {len(threads)} threads of the program wait, and none is inside a call of a package.",
+        depth=Depth.STATE,
+        sources=frozenset({"time limit", "stack"}),
+        evidence=tuple(
+            Evidence(step="capture", fact=f"{thread.thread} waits in {thread.frames[-1].function}")
+            for thread in threads[:4]
+        ),
+        fix=Fix(action="end the wait: put what is waited for, or wait with a timeout"),
+        exact=False,
+    )
