@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from mcp_server.package.archive import Package
 from mcp_server.package.assertion import Assertion, Candidate, Tracer, generated_line
 from mcp_server.package.bounds import plain
+from mcp_server.package.index_form import Allowed
 from mcp_server.package.kernel_code import find_asserts
 from mcp_server.package.wrapper import Wrapper
 
@@ -21,8 +22,8 @@ _CONDITION = re.compile(r"~\((?!(?:[xyzr]\d*_?mask(?: & )?)+\))")
 class IndexBound:
     """Elements of `name`, as `launch` reads it, must lie in [low, high).
 
-    `size` names the launch's argument that holds the upper bound when it is known at run time only; then
-    `high` is None, and `low` is 0, or None for minus that size (negative indices count from the end).
+    `size` names the launch's argument that the ends depend on when they are known at run time only; then
+    `low` and `high` are None, and `allowed` works them out.
     """
 
     name: str
@@ -30,10 +31,12 @@ class IndexBound:
     low: int | None
     high: int | None
     size: str = ""
+    allowed: Allowed | None = None
 
     def at(self, value: int) -> IndexBound:
         """The bound with the size as the call had it."""
-        return IndexBound(self.name, self.launch, -value if self.low is None else self.low, value, self.size)
+        ends = self.allowed.numbers({self.size: value}) if self.allowed else None
+        return self if ends is None else IndexBound(self.name, self.launch, ends[0], ends[1] + 1, self.size)
 
     @property
     def text(self) -> str:
@@ -44,7 +47,18 @@ def find_bounds(package: Package, wrapper: Wrapper) -> tuple[IndexBound, ...]:
     """Bounds on tensors whose elements make indices, from the kernels' asserts."""
     tracer = Tracer(wrapper, package.inputs, package.constants)
     found = (_bound(candidate) for candidate in _candidates(tracer, wrapper) if _takes_any(candidate))
-    return tuple(dict.fromkeys(bound for bound in found if bound is not None))
+    known = [bound for bound in dict.fromkeys(found) if bound is not None]
+    return (*_narrowed(bound for bound in known if not bound.size), *(b for b in known if b.size))
+
+
+def _narrowed(bounds: Iterable[IndexBound]) -> Iterator[IndexBound]:
+    """One bound for each tensor of a launch: what all of its checks allow."""
+    merged: dict[tuple[str, int], IndexBound] = {}
+    for bound in bounds:
+        other = merged.get((bound.name, bound.launch), bound)
+        low, high = max(bound.low or 0, other.low or 0), min(bound.high or 0, other.high or 0)
+        merged[bound.name, bound.launch] = replace(bound, low=low, high=high)
+    yield from merged.values()
 
 
 def _candidates(tracer: Tracer, wrapper: Wrapper) -> Iterator[Candidate]:
@@ -80,10 +94,11 @@ def _bound(candidate: Candidate) -> IndexBound | None:
     (source,) = candidate.sources
     if source.allowed is None:
         return None
-    name, launch, upper = source.tensor, candidate.launch.index, candidate.check.upper or ""
+    name, launch = source.tensor, candidate.launch.index
     if (ends := source.allowed.numbers({})) is not None:
         return IndexBound(name, launch, ends[0], ends[1] + 1)
-    plain_size = candidate.form is not None and candidate.form.is_plain
-    if plain_size and upper in {a.name for a in candidate.launch.arguments if not a.is_tensor}:
-        return IndexBound(name, launch, None if candidate.trace.wraps else 0, None, upper)
+    scalars = {a.name for a in candidate.launch.arguments if not a.is_tensor}
+    sizes = {term for end in (source.allowed.low, source.allowed.high) for term, _ in end.terms}
+    if len(sizes) == 1 and sizes <= scalars:
+        return IndexBound(name, launch, None, None, sizes.pop(), source.allowed)
     return None
