@@ -48,16 +48,18 @@ async def capture(
 ) -> Capture:
     """Run `workload` once under the hook, in its own directory, environment and interpreter.
 
-    `cap_bytes` limits each saved call, update and program (default 1 GiB). A failing or hanging program is a
-    result. Raises `ProblemError` for a script that is not there, or an interpreter that cannot be run.
+    `cap_bytes` limits each saved call, update and program (default: an eighth of the free disk, 64 MiB to
+    8 GiB; or AOTI_DEBUG_CAPTURE_CAP in the workload's environment). A failing or hanging program is a result.
+    Raises `ProblemError` for a script that is not there, or an interpreter that cannot be run.
     """
     directory = context.fresh("capture")
     argv = workload_argv(context, workload)
     asked = {**workload.env, **(env or {})}
+    cap = cap_bytes or (None if CAP_VARIABLE in asked else _cap(directory))
     command = Command(
         argv=argv,
         cwd=workload.cwd or Path.cwd(),
-        env={**asked, **hook_environment(directory, asked, cap_bytes)},
+        env={**asked, **hook_environment(directory, asked, cap)},
         timeout_s=workload.timeout_s,
         gpus=gpus,
         unset=unset,
@@ -69,6 +71,11 @@ async def capture(
     context.cost.compiles += len(seen.compiles) if not finished.reused else 0
     fields = {name: getattr(seen, name) for name in Captured.model_fields}
     return Capture(**fields, finished=finished, directory=directory, notes=_notes(seen, argv))
+
+
+def _cap(directory: Path) -> int:
+    """Bytes of one saved call: generous, and far below what the disk has free."""
+    return max(64 << 20, min(8 << 30, shutil.disk_usage(directory).free // 8))
 
 
 def hook_environment(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -40,7 +39,6 @@ class CaptureProgram:
             workload,
             env={**_provenance(case.workload.env), STACKS: str(limit.seconds * 0.85)},
             gpus=gpus_of(None),
-            cap_bytes=_cap(context),
         )
         limit.check(seen.finished, "the program")
         case.capture = seen
@@ -52,11 +50,6 @@ class CaptureProgram:
 def _provenance(asked: Mapping[str, str]) -> dict[str, str]:
     """A compile in this run also writes which model line each kernel comes from (torch >= 2.9)."""
     return {} if "INDUCTOR_PROVENANCE" in asked else {"INDUCTOR_PROVENANCE": "1"}
-
-
-def _cap(context: Context) -> int:
-    """Bytes of one saved call: generous, and far below what the disk has free."""
-    return max(64 << 20, min(8 << 30, shutil.disk_usage(context.directory).free // 8))
 
 
 def suspect_call(seen: Capture) -> CallSpec | None:
