@@ -36,7 +36,10 @@ class IndexBound:
     def at(self, value: int) -> IndexBound:
         """The bound with the size as the call had it."""
         ends = self.allowed.numbers({self.size: value}) if self.allowed else None
-        return self if ends is None else IndexBound(self.name, self.launch, ends[0], ends[1] + 1, self.size)
+        if ends is None:
+            return self
+        size = self.size if ends[1] + 1 == value else ""
+        return IndexBound(self.name, self.launch, ends[0], ends[1] + 1, size)
 
     @property
     def text(self) -> str:
