@@ -4,6 +4,16 @@ Limits at 10,000 launches (30 MB): 3 s to read, 500 MB of memory, 0.05 s for a q
 not grow by more than half from 1,000 to 10,000 launches. For comparison, the greps by which a person finds
 out what `ks0` is in a failed assertion, on the same file; they leave the reading of what they print to the
 person. Run: `python benchmarks/wrapper_scale.py`.
+
+Measured on two busy cores of a Xeon (processor time; the greps by the clock):
+
+    launches     file    read   memory
+         100   0.3 MB  0.02 s    36 MB
+       1,000   2.8 MB  0.20 s    46 MB
+      10,000  28.4 MB  2.12 s   139 MB
+
+At 10,000 launches a query for a launch or kernel takes 0.1 ms, an assertion 3 ms, a symbol 17 ms, a buffer
+38 ms; the greps 248 ms, each time again, and they join nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from mcp_server.package import query  # noqa: E402
+from mcp_server.package import query, tensor_query  # noqa: E402
 from mcp_server.package.archive import Package  # noqa: E402
 from mcp_server.package.layout import FLAT_MODEL, flat_model  # noqa: E402
 from mcp_server.package.members import DirectoryContainer  # noqa: E402
@@ -59,8 +69,8 @@ def queries(view: PackageView, launches: int) -> dict[str, float]:
     asked: dict[str, Callable[[], object]] = {
         "launch": lambda: query.launch_facts(view, [launches // 2]),
         "kernel": lambda: query.kernel_fact(view, kernel),
-        "buffer": lambda: query.buffer_fact(view, f"buf{launches // 2}"),
-        "symbol": lambda: query.symbol_fact(view, "s77"),
+        "buffer": lambda: tensor_query.buffer_fact(view, f"buf{launches // 2}"),
+        "symbol": lambda: tensor_query.symbol_fact(view, "s77"),
         "assertion": lambda: query.assertion_facts(view, "0 <= tmp4 < ks0", None, None, kernel),
     }
     for ask in asked.values():
