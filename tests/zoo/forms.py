@@ -1,7 +1,8 @@
 """Compile one package of an unusual form: `python -m tests.zoo.forms FORM DIRECTORY`.
 
 Writes FORM.pt2 and FORM.inputs.pt. One small model is enough, since only the form differs: constants folded
-at the first call, weights mapped from behind the library, in a blob, or in files beside it.
+at the first call, weights mapped from behind the library, in a blob, or in files beside it, or (given a
+compiler that links so) a library that hides its kernels and constants.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ FORMS: dict[str, dict[str, Any]] = {
         "aot_inductor.package_constants_in_so": False,
         "aot_inductor.package_constants_on_disk_format": "pickle_weights",
     },
+    "hidden": {},
 }
 
 
