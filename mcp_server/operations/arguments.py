@@ -96,7 +96,9 @@ class DiagnoseArguments(WorkloadArguments):
     """A workload, or the log of one, and the time for the whole procedure."""
 
     inputs: Inputs = ""
-    log: Annotated[str, Field(description="What a failing run printed; alone or with a package.")] = ""
+    log: Annotated[
+        str, Field(description="A failing run's output, alone or with package; or job to resume.")
+    ] = ""
 
     budget_s: Annotated[
         float, Field(gt=0, le=86_400, description="Seconds in all, 0-86400, default 300.")
