@@ -55,7 +55,8 @@ _WORDS: Mapping[str, tuple[_Words, ...]] = {
     "input_count": (_Words("call", _CALL_INPUTS, "{got} tensors (compiled: {expected})"),),
     "input_tree": (_Words("call", _CALL_INPUTS, "{got} leaves (exported: {expected})"),),
     "undefined_symbol": (_Words(None, "{symbol}", "needed by {library}"),),
-    "linker": (_Words(None, "{symbol}"), _Words(None, "-l{library}"), _Words(None, "linker", "{detail}")),
+    "link_library": (_Words(None, "-l{library}"), _Words(None, "linker", "{detail}")),
+    "linker": (_Words(None, "{symbol}"), _Words(None, "linker", "{detail}")),
     "no_compiler": (_Words(None, "{program}"), _Words(None, "{compiler}"), _Words(None, "C++ compiler")),
     "cpp_header": (_Words(None, "{header}"), _Words(None, "{header2}")),
     "library_version": (_Words(None, "{library}", "lacks {version}"),),
@@ -116,6 +117,9 @@ _OWN_ACTIONS: Mapping[str, str] = {
     "undefined_symbol": "load or link the library that defines {symbol} before the package is loaded, or "
     "build the package with the libtorch that is installed",
     "no_compiler": "install a C++ compiler, or let CXX name one that exists",
+    "link_library": "install what the linker looks for, or build with a compiler that does not ask for it",
+    "custom_op_call": "give the operator a fake function (register_fake) that returns new tensors of the "
+    "layout of the real result",
     "op_not_registered": "import the module that registers {op} before the package is loaded",
     "temp_directory": "let TMPDIR name a directory that exists and can be written",
     "host_out_of_memory": "make the batch smaller, or give the process more memory",

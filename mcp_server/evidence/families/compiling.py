@@ -130,17 +130,28 @@ _add(
     advice="check_machine",
 )
 _add(
+    "link_library",
+    (
+        r"(?P<detail>(?:cannot find|unable to find library) -l(?P<library>[\w.+-]+))",
+        r"ld(?:\.\w+)?: (?:error: )?(?P<detail>(?:skipping incompatible|file not recognized|unrecognized option)[^\n]*)",
+    ),
+    ("cannot find -l", "find library -l", "skipping incompatible", "not recognized", "unrecognized option"),
+    "toolchain",
+    "A library that the linker is told to use is missing or of another kind.",
+    "/usr/bin/ld: cannot find -lstdc++: No such file or directory",
+    rank=Rank.CAUSE,
+    advice="check_machine",
+)
+_add(
     "linker",
     (
         r"(?P<detail>undefined reference to [`‘']?(?P<symbol>[^`’'\n]+)[’']?)",
-        r"(?P<detail>cannot find -l(?P<library>[\w.+-]+))",
-        r"ld(?:\.\w+)?: (?:error: )?(?P<detail>(?:cannot find|unable to find|undefined symbol|skipping incompatible|final link failed|relocation .*truncated|file not recognized|unrecognized option)[^\n]*)",
+        r"ld(?:\.\w+)?: (?:error: )?(?P<detail>(?:cannot find|unable to find|undefined symbol|final link failed|relocation .*truncated)[^\n]*)",
         r"error LNK\d+: (?P<detail>.+)",
         r"(?P<detail>relocation truncated to fit)",
     ),
     (
         "undefined reference",
-        "cannot find -l",
         "ld: ",
         "ld.lld: ",
         "ld.gold: ",
@@ -149,7 +160,7 @@ _add(
     ),
     ("toolchain", "compile_failure"),
     "The linker failed.",
-    "/usr/bin/ld: cannot find -lstdc++: No such file or directory",
+    "/usr/bin/ld: a.o: undefined reference to `aoti_torch_cpu_mm_out'",
     rank=Rank.CAUSE,
     advice="check_machine",
 )
