@@ -34,9 +34,10 @@ def _joined(a: Hypothesis, b: Hypothesis) -> Hypothesis:
     )
 
 
-def _detail(hypothesis: Hypothesis) -> tuple[bool, bool, int]:
-    """How much a view of a cause says: a log's view is the least specific."""
-    return not hypothesis.weak, hypothesis.sources != {"log"}, hypothesis.depth
+def _detail(hypothesis: Hypothesis) -> tuple[bool, bool, int, bool]:
+    """How much a view of a cause says: a log's view is the least specific, and names no launch."""
+    launch = hypothesis.guilty.launch_index is not None
+    return not hypothesis.weak, hypothesis.sources != {"log"}, hypothesis.depth, launch
 
 
 def refuted(hypothesis: Hypothesis, case: Case) -> bool:
