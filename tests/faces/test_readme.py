@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -34,7 +36,7 @@ def test_a_shown_command_exists(line: str, capsys: pytest.CaptureFixture[str]) -
 
 def test_every_operation_is_in_the_table() -> None:
     """The README's table has a row for each operation and none for what is not there."""
-    rows = set(re.findall(r"^\| `([a-z_]+)` \|", README, re.MULTILINE))
+    rows = set(re.findall(r"^\| `([a-z_]+)` \|", README.partition("## Flags")[0], re.MULTILINE))
     assert rows == {operation.name for operation in OPERATIONS}
 
 
@@ -43,3 +45,9 @@ def test_make_targets_exist() -> None:
     shown = set(re.findall(r"^\$ make (\S+)$", README, re.MULTILINE))
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert shown and shown <= targets
+
+
+def test_the_table_of_flags_is_current() -> None:
+    """`python tools/flag_table.py` would change nothing."""
+    argv = [sys.executable, str(ROOT / "tools" / "flag_table.py"), "--check"]
+    assert subprocess.run(argv, cwd=ROOT, check=False).returncode == 0
