@@ -4,6 +4,7 @@ sizes.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,8 +14,11 @@ from pydantic import Field
 
 from mcp_server.model import Artifact, Record
 from mcp_server.package import query, tensor_query
+from mcp_server.package.archive import Package
 from mcp_server.package.facts import Fact
 from mcp_server.package.graph import dataflow_graph
+from mcp_server.package.members import Member
+from mcp_server.package.signature import CompiledInput
 from mcp_server.package.svg import render_svg
 from mcp_server.package.symbols import Symbol
 from mcp_server.package.view import PackageView, view_package
@@ -23,6 +27,8 @@ from mcp_server.steps.context import Context
 PAGE_CHARACTERS = 6_000
 SOURCE_CHARACTERS = 3_000
 _SHOWN = 20
+_FEW = 8
+_HASH = re.compile(r"^[0-9a-z]{40,}\.(?=wrapper|kernel)")
 
 
 class Question(Record):
@@ -45,15 +51,22 @@ class Question(Record):
 
 
 class Overview(Record):
-    """A package on one screen. Counts are complete, lists are cut to what fits."""
+    """A package on one screen. Counts are complete, lists are cut to what fits.
+
+    `weights` tells where the constants' bytes lie; `files` are the largest of the model, with sizes in bytes.
+    """
 
     models: list[str]
     device: str | None
     architecture: str | None
+    platform: str = ""
     inputs: list[str]
     outputs: int
     symbols: list[str]
     constants: int
+    constant_names: list[str] = Field(default_factory=list)
+    weights: str = ""
+    files: list[str] = Field(default_factory=list)
     launches: int
     kinds: dict[str, int]
     kernels: list[str]
@@ -231,10 +244,14 @@ def _overview(view: PackageView) -> Overview:
         models=list(package.models),
         device=package.device_type,
         architecture=metadata.compute_capability or " ".join(metadata.isa) or None,
-        inputs=[f"{i.label}: {i.dtype} {i.shape}" for i in package.inputs[:_SHOWN]],
+        platform=" ".join(part for part in (metadata.platform, metadata.machine) if part),
+        inputs=[_input_line(i) for i in package.inputs[:_SHOWN]],
         outputs=len(wrapper.run.outputs),
         symbols=[f"{s.name} = {s.expression}" for s in _sizes(view)][:_SHOWN],
         constants=len(package.constants),
+        constant_names=[f"{c.fqn}: {c.dtype} {list(c.shape)}" for c in package.constants[:_FEW]],
+        weights=f"{package.weights.place}, {package.weights.bytes} bytes",
+        files=[f"{_HASH.sub('', m.name.rpartition('/')[2])}: {m.size}" for m in _largest(package)],
         launches=len(wrapper.launches),
         kinds=dict(kinds),
         kernels=[f"{name} ×{count}" for name, count in kernels.most_common(_SHOWN)],
@@ -242,6 +259,18 @@ def _overview(view: PackageView) -> Overview:
         model_lines=_model_lines(view),
         defects=[defect.what for defect in package.defects[:_SHOWN]],
     )
+
+
+def _input_line(given: CompiledInput) -> str:
+    """`input 0 (ids): int64 [s23, 6], s23 of 2 to 64`."""
+    ranges = {
+        str(d): f", {d} of {d.lower} to {d.upper}" for d in given.dims if None not in (d.lower, d.upper)
+    }
+    return f"{given.label}: {given.dtype} {given.shape}{''.join(ranges.values())}"
+
+
+def _largest(package: Package) -> list[Member]:
+    return sorted(package.files.members, key=lambda member: -member.size)[:_FEW]
 
 
 def _sizes(view: PackageView) -> list[Symbol]:

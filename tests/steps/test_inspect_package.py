@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -70,7 +71,11 @@ def test_an_overview(zoo: ZooPackage, ask: Ask) -> None:
     found = ask(zoo("jagged"))
     assert found.overview is not None
     assert (found.overview.device, found.overview.launches, found.overview.outputs) == ("cpu", 3, 1)
-    assert found.overview.inputs[1] == "input 1 (args[1]): int64 [s95]"
+    assert found.overview.inputs[1] == "input 1 (args[1]): int64 [s95], s95 of 2 to 64"
+    assert found.overview.platform == f"linux {platform.machine()}"
+    assert found.overview.constant_names[0] == "head.weight: float32 [4, 8]"
+    assert found.overview.weights == "in_library, 128 bytes"
+    assert any(file.startswith("wrapper.so: ") for file in found.overview.files)
     assert found.overview.model_lines == "stack frames for 3 of 3 launches"
     assert [fact.index for fact in found.facts if isinstance(fact, LaunchFact)] == [0, 1, 2]
     assert found.not_understood == []
