@@ -19,6 +19,7 @@ from mcp_server.diagnosis.index_parts import (
 from mcp_server.evidence.facts import ErrorFact
 from mcp_server.model import Evidence, Fix, ModelLocation, Party
 from mcp_server.package.assertion import Candidate
+from mcp_server.package.signature import CompiledInput
 
 
 def detect(case: Case) -> Iterator[Hypothesis]:
@@ -30,7 +31,51 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     for suspect in bad:
         yield _by_input(suspect, error, case)
     if not bad:
+        yield from _by_nan(error, case)
         yield from _by_kernel(error, case)
+
+
+def _by_nan(error: ErrorFact, case: Case) -> Iterator[Hypothesis]:
+    """Inputs with NaN from which an index is computed: as an integer, NaN is the least there is."""
+    labels = {label for c in candidates(case) for source in c.sources for label in source.inputs}
+    for item in case.package.inputs if case.package is not None else ():
+        count = _nan(item, case)
+        if item.label in labels and count:
+            yield _of_nan(item, count, error, case)
+
+
+def _nan(item: CompiledInput, case: Case) -> int:
+    """How many NaN the call gives for that input."""
+    paths = case.given.paths if case.given is not None else ()
+    place = paths.index(item.path) if item.path in paths else len(case.leaves)
+    return int(case.leaves[place].get("nan") or 0) if place < len(case.leaves) else 0
+
+
+def _of_nan(item: CompiledInput, count: int, error: ErrorFact, case: Case) -> Hypothesis:
+    fact = f"{item.label} holds {count} NaN, and the index that is out of its bound is computed from it"
+    change = {"change": "fill", "input": item.index, "value": 0.0}
+    return Hypothesis(
+        category="index_out_of_bounds",
+        guilty=Party(
+            kind="input",
+            name=item.path or item.name,
+            input_index=item.index,
+            value=f"{count} NaN",
+            model_locations=raising_lines(case) or case.call_locations,
+        ),
+        summary=f"{fact[:1].upper()}{fact[1:]}.",
+        depth=Depth.CALL,
+        sources=frozenset({"input values"}),
+        evidence=(
+            Evidence(step="run", fact=error.text[:300], source=f"line {error.line} of the output"),
+            Evidence(step="check_devices", fact=fact),
+        ),
+        fix=Fix(action=f"reject or clean NaN in {item.path or item.name} before the call"),
+        counter=CounterTest(
+            f"fill:{item.index}", f"the call with the NaN of input {item.index} set to 0", (change,)
+        ),
+        exact=False,
+    )
 
 
 def _outside(part: IndexPart, case: Case) -> int:
@@ -146,9 +191,11 @@ def _guilty(candidate: Candidate, producers: list[int], case: Case) -> Party:
     source = candidate.sources[0] if candidate.sources else None
     kinds = {"input": "input", "constant": "constant"}
     name = source.label if source and source.kind in kinds else candidate.kernel.name
+    item = next((i for i in case.package.inputs if i.label == name), None) if case.package else None
     return Party(
         kind=kinds.get(source.kind if source else "", "kernel"),  # type: ignore[arg-type]
-        name=name,
+        name=(item.path or item.name) if item is not None else name,
+        input_index=item.index if item is not None else None,
         launch_index=candidate.launch.index,
         model_locations=_model_lines(candidate, case),
     )
