@@ -4,6 +4,10 @@
 rebuild, of one from the cache, and of `aoti_compile_and_package`; microseconds that the journal and a Python
 subscriber add for each tensor argument; and the rebuild of a wrapper of 1,000 launches. Processor seconds
 hardly change with what else the machine does. DIRECTORY holds packages of `tests.zoo.build`, for CUDA say.
+
+Measured on an H200 (16 cores, torch 2.11, g++ 13.3) with the CUDA `ranker`: a rebuild takes 4.6 s with an
+empty cache, 3.5 s for the next package, 0.1 s from the cache; the compile 21.9 s; 1,000 launches 4.9 s; each
+tensor argument costs 2.3 us in the journal and 3.3 us in a subscriber (`norms`: 0.8 and 5.4).
 """
 
 from __future__ import annotations

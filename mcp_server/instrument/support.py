@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from mcp_server.instrument.cache import MANIFEST, Cache
 from mcp_server.instrument.commands import Flags, collection_flags
-from mcp_server.instrument.compiling import compile_or_raise, together
+from mcp_server.instrument.compiling import compile_or_raise
 from mcp_server.instrument.digest import digest_file, digest_values
 from mcp_server.steps.context import Context
 
@@ -47,10 +46,8 @@ async def support_objects(cache: Cache, compiler: str, flags: Flags, context: Co
         if entry is not None:
             return entry
         work = cache.building(key)
-        await together(*(partial(_compile, context, work, command) for command in commands))
+        # One after the other: beside the wrapper's longer compile there is one more core, often no third.
+        for command in commands:
+            await compile_or_raise(context, command, work, f"compile-{Path(command[-1]).stem}")
         (work / MANIFEST).write_text(json.dumps({"objects": [one.source for one in OBJECTS]}))
         return cache.finish(key, work)
-
-
-async def _compile(context: Context, work: Path, command: tuple[str, ...]) -> None:
-    await compile_or_raise(context, command, work, f"compile-{Path(command[-1]).stem}")
