@@ -104,6 +104,7 @@ def compare(name: str, seen: Seen, plain: Seen) -> None:
     print(
         f"{name:<22} run {seen.run_s:7.2f} s ({seen.run_s / plain.run_s:5.2f} x)"
         f"   without import {seen.work_s:7.2f} s ({seen.work_s / plain.work_s:5.2f} x)"
+        f"   processor {seen.facts['work_cpu_s']:6.2f} s"
         f"   call {seen.call_s:7.3f} s ({seen.call_s / plain.call_s:6.1f} x)"
         f"   host +{more[0] / 2**20:.0f} MiB   device +{more[1] / 2**20:.0f} MiB",
         flush=True,

