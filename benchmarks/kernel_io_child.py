@@ -1,7 +1,8 @@
 """Child of benchmarks.kernel_io: `kernel_io_child.py WORKER_DIRECTORY REQUEST REPORT` prints JSON.
 
 Carries one request of the worker out, and tells what it cost: seconds of the import of torch and of the rest,
-of the rest also in processor time, which a busy machine does not lengthen, and peak bytes of host memory and of device memory. Runs where only torch is installed.
+processor seconds of the rest (a busy machine does not lengthen them), peak bytes of host and device memory.
+Runs where only torch is installed.
 """
 
 from __future__ import annotations
