@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from mcp_server.package.problems import PackageError
+from mcp_server.package.problems import PackageError, Slug
 
 _ZIP_MAGIC = b"PK"
 _PICKLE_PROTOCOLS = tuple(b"\x80" + bytes([n]) for n in range(2, 6))
@@ -22,14 +23,61 @@ _STARTS = (
 )
 """First bytes of files that are mistaken for a package, and what they are."""
 _SAFETENSORS = re.compile(rb".{7}\0\{\"", re.S)
-_ZIPS = (
-    (re.compile(r"[^/]+\.dist-info/"), "a Python wheel"),
-    (re.compile(r"[^/]+\.npy$"), "a NumPy archive (.npz)"),
-    (re.compile(r"MAR-INF/"), "a TorchServe archive (.mar)"),
-    (re.compile(r"META-INF/MANIFEST\.MF$"), "a Java archive"),
+
+
+@dataclass(frozen=True)
+class _Archive:
+    """Another kind of archive, known by members: all patterns must match one each.
+
+    `below_top`: the names are looked at without the top folder that torch puts in front.
+    """
+
+    slug: Slug
+    patterns: tuple[str, ...]
+    what: str
+    next_call: str
+    below_top: bool = False
+
+    def matches(self, names: Collection[str], relative: Collection[str]) -> bool:
+        looked_at = relative if self.below_top else names
+        return all(any(re.match(pattern, name) for name in looked_at) for pattern in self.patterns)
+
+
+_COMPILE = "aoti-debug compile-with-flags, or torch._inductor.aoti_compile_and_package(exported_program)"
+_GIVE = f"give the .pt2 of {_COMPILE}"
+_ARCHIVES = (
+    _Archive(
+        "torch_export_archive",
+        (r"models/|serialized_exported_program\.json$",),
+        "holds an exported program (torch.export.save), which is not compiled yet",
+        f"give it as workload kind 'exported', or compile it: {_COMPILE}",
+        below_top=True,
+    ),
+    _Archive(
+        "torchscript_file",
+        (r"constants\.pkl$", r"code/"),
+        "is a TorchScript archive (torch.jit.save)",
+        f"export the model with torch.export, then {_COMPILE}",
+        below_top=True,
+    ),
+    _Archive(
+        "torch_save_file",
+        (r"data\.pkl$",),
+        "is a torch.save file (tensors or a state dict); it was not unpickled",
+        "give it as inputs, or give the compiled .pt2 as the package",
+        below_top=True,
+    ),
+    _Archive("other_zip", (r"[^/]+\.dist-info/",), "is a Python wheel, no AOTInductor package", _GIVE),
+    _Archive("other_zip", (r"[^/]+\.npy$",), "is a NumPy archive (.npz), no AOTInductor package", _GIVE),
+    _Archive("other_zip", (r"MAR-INF/",), "is a TorchServe archive (.mar), no AOTInductor package", _GIVE),
+    _Archive("other_zip", (r"META-INF/MANIFEST\.MF$",), "is a Java archive, no AOTInductor package", _GIVE),
+    _Archive(
+        "outdated_layout",
+        (r".*\.so$",),
+        "holds a shared library outside data/aotinductor/: a layout from before torch 2.6",
+        f"compile it again with the torch that loads it: {_COMPILE}",
+    ),
 )
-"""Members by which other zip archives are known."""
-_COMPILE = "aoti-debug compile, or torch._inductor.aoti_compile_and_package(exported_program)"
 
 
 def check_is_zip(path: Path) -> None:
@@ -84,42 +132,14 @@ def no_model(path: Path, names: Iterable[str]) -> PackageError:
     """The error for an archive or a directory in which no AOTInductor model was found."""
     names = list(names)
     relative = {_below_top(name) for name in names}
-    if any(name.startswith("models/") or name == "serialized_exported_program.json" for name in relative):
-        return PackageError(
-            "torch_export_archive",
-            f"{path} holds an exported program (torch.export.save), which is not compiled yet",
-            next_call=f"give it as workload kind 'exported', or compile it: {_COMPILE}",
-        )
-    if "constants.pkl" in relative and any(name.startswith("code/") for name in relative):
-        return PackageError(
-            "torchscript_file",
-            f"{path} is a TorchScript archive (torch.jit.save)",
-            next_call=f"export the model with torch.export, then {_COMPILE}",
-        )
-    if "data.pkl" in relative:
-        return PackageError(
-            "torch_save_file",
-            f"{path} is a torch.save file (tensors or a state dict); it was not unpickled",
-            next_call="give it as inputs, or give the compiled .pt2 as the package",
-        )
-    if any(name.endswith(".so") for name in names):
-        return PackageError(
-            "outdated_layout",
-            f"{path} holds a shared library outside data/aotinductor/: a layout from before torch 2.6",
-            next_call=f"compile it again with the torch that loads it: {_COMPILE}",
-        )
-    for pattern, what in _ZIPS:
-        if any(pattern.match(name) for name in names):
-            return PackageError(
-                "other_zip",
-                f"{path} is {what}, not an AOTInductor package",
-                next_call=f"give the .pt2 of {_COMPILE}",
-            )
+    for known in _ARCHIVES:
+        if known.matches(names, relative):
+            return PackageError(known.slug, f"{path} {known.what}", next_call=known.next_call)
     return PackageError(
         "no_model",
         f"{path} holds no AOTInductor model (no data/aotinductor/<model>/ in it)",
         value=[*sorted(relative)[:5]],
-        next_call=f"give the .pt2 of {_COMPILE}",
+        next_call=_GIVE,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -14,6 +15,7 @@ LaunchKind = Literal["triton", "user_triton", "cpp", "extern", "fallback_shim", 
 ArgumentKind = Literal[
     "buffer", "input", "constant", "symbol", "scalar", "sizes", "null", "context", "unknown"
 ]
+_NAME = re.compile(r"[A-Za-z_]\w*")
 TENSORS = frozenset({"buffer", "input", "constant"})
 
 
@@ -128,6 +130,4 @@ class Notes:
 
 def substitute(expression: str, values: Mapping[str, str]) -> str:
     """An expression with its names replaced by argument expressions."""
-    import re
-
-    return re.sub(r"[A-Za-z_]\w*", lambda m: values.get(m[0], m[0]), expression)
+    return _NAME.sub(lambda match: values.get(match[0], match[0]), expression)

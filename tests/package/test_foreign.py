@@ -86,8 +86,8 @@ def test_files_by_their_first_bytes(tmp_path: Path, start: bytes, said: str) -> 
     ],
 )
 def test_other_zips(tmp_path: Path, member: str, said: str) -> None:
-    """Zip archives of other kinds are called what they are."""
-    error = refusal(write(tmp_path / "model.pt2", {member: b""}))
+    """Zip archives of other kinds are called what they are, a library in them or not."""
+    error = refusal(write(tmp_path / "model.pt2", {member: b"", "torch/_C.so": b""}))
     assert error.slug == "other_zip" and said in error.what
 
 
