@@ -3,8 +3,8 @@
     python benchmarks/capture_overhead.py [--rows 16,256,2048] [--calls 300] [--json FILE]
 
 Compiles one small model, then calls it with different numbers of rows. The three kinds of call take turns in
-one process, and the median of each is printed, so that a busy machine does not favour one of them. Target:
-the whole hook costs at most 10 % more than calling and saving the inputs. Needs nothing but torch.
+one process on one thread, and the median of each one's processor time is printed, so that a busy machine
+does not count. Target: the whole hook costs at most 10 % more than calling and saving the inputs.
 """
 
 from __future__ import annotations
@@ -145,14 +145,14 @@ def _module(name: str) -> Any:
 
 
 def _measure(calls: dict[str, Call], rows: int, count: int) -> dict[str, float]:
-    """Median seconds of each kind of call."""
+    """Median processor seconds of each kind of call."""
     x = torch.randn(rows, WIDTH)
     taken: dict[str, list[float]] = {kind: [] for kind in calls}
     for _ in range(count):
         for kind, call in calls.items():
-            start = time.perf_counter()
+            start = time.thread_time()
             call(x)
-            taken[kind].append(time.perf_counter() - start)
+            taken[kind].append(time.thread_time() - start)
     return {"rows": rows, **{kind: statistics.median(times) for kind, times in taken.items()}}
 
 

@@ -36,6 +36,8 @@ def encode(value: Any) -> str:
         return int.__repr__(value)
     if kind is str:
         return encode_basestring_ascii(value)
+    if kind is float and math.isfinite(value):
+        return float.__repr__(value)
     if value is None or value == []:
         return "null" if value is None else "[]"
     return json.dumps(plain(value), allow_nan=False)
