@@ -14,6 +14,7 @@ from mcp_server.diagnosis.detectors import index
 from mcp_server.diagnosis.index_parts import IndexPart, affine, bound_value, candidates, suspects
 from mcp_server.package.arithmetic import evaluate
 from mcp_server.package.mismatch import GivenTensor
+from mcp_server.steps.given import Given
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import GOOD_IDS, failing, index_text, package_case
 
@@ -145,3 +146,17 @@ def test_another_size_of_the_call_moves_the_bound(zoo: ZooPackage) -> None:
     longer = replace(case.given.tensors[0], shape=(100, 8))
     case.given = replace(case.given, tensors=(longer, case.given.tensors[1]))
     assert {suspect.part.high for suspect in suspects(case)} == {99}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "blamed"), [(3, [0]), (0, [])])
+def test_nan_in_an_input_is_blamed_for_an_index_computed_from_it(
+    zoo: ZooPackage, count: int, blamed: list[int]
+) -> None:
+    """The call without the NaN is the test; an input of numbers is not accused."""
+    case = failed(zoo, "select")
+    case.given = Given((), ("args[0]",))
+    case.leaves = [{"kind": "tensor", "path": "args[0]", "nan": count}]
+    found = [h for h in index.detect(case) if h.guilty.kind == "input" and "NaN" in h.summary]
+    assert [h.guilty.input_index for h in found] == blamed
+    assert all(h.counter is not None and h.counter.changes[0]["change"] == "fill" for h in found)
