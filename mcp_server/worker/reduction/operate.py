@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any, Optional, Sequence
+from typing import Any, Collection, Optional, Sequence
 
 import torch
 
@@ -111,13 +111,22 @@ class Reduction:
         return None if found is None else plans[found]
 
     def _around_guess(self, units: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """The suspected node alone, and together with those that read what it gives."""
+        """The suspected node alone, with those that read what it gives, and with all that comes of it."""
         if self.guess not in units:
             return []
-        node = next(node for node in self.program.nodes if node.name == self.guess)
-        picked = [user for user in node.users if maker(user) is node]
-        readers = {user.name for source in (node, *picked) for user in source.users}
-        return [(self.guess,), tuple(unit for unit in units if unit == self.guess or unit in readers)]
+        readers = self._readers([self.guess])
+        later = set(readers)
+        while more := self._readers(later) - later:
+            later |= more
+        parts = ({self.guess}, {self.guess} | readers, {self.guess} | later)
+        return list(dict.fromkeys(tuple(unit for unit in units if unit in part) for part in parts))
+
+    def _readers(self, names: Collection[str]) -> set[str]:
+        """The nodes that read what these give, and for one with several results what is picked of them."""
+        sources = [node for node in self.program.nodes if node.name in names]
+        users = {user for node in sources for user in node.users}
+        picked = {user for user in users if maker(user) is not None}
+        return {user.name for user in users | {reader for node in picked for reader in node.users}}
 
     def _fewer_nodes(self, plan: Plan) -> Plan:
         def first_failing(options: Sequence[Sequence[str]]) -> Optional[int]:

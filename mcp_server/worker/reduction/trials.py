@@ -65,6 +65,8 @@ class Trials:
         run = side_by_side([path for _, path in written], self._start, self.limits.side_by_side)
         try:
             for place, ended in run:
+                if ended.status is None and time.monotonic() >= self.limits.until:
+                    raise OutOfTime  # it was ended by the clock of the reduction, which says nothing
                 number = written[place][0]
                 results[place] = self.tried[plans[number]] = self._judge(plans[number], ended)
                 first = next((p for p in range(len(written)) if results.get(p, True)), None)
