@@ -288,10 +288,7 @@ def _add(
     arguments: list[Argument],
     proxy_index: int | None = None,
 ) -> None:
-    notes, scope.notes = scope.notes, Notes()
-    if notes.kernel and notes.kernel != kernel:
-        scope.problem(f"the note above names {notes.kernel}, the call {kernel}", statement.line)
-        notes = Notes()
+    notes = _notes(scope, statement, kernel)
     known = scope.kernels.get(kernel)
     for argument in arguments:
         if argument.kind == "unknown":
@@ -320,3 +317,12 @@ def _add(
             function=scope.function,
         )
     )
+
+
+def _notes(scope: Scope, statement: Statement, kernel: str) -> Notes:
+    """The comments since the launch before, unless they are about another kernel."""
+    notes, scope.notes = scope.notes, Notes()
+    if not notes.kernel or notes.kernel == kernel:
+        return notes
+    scope.problem(f"the note above names {notes.kernel}, the call {kernel}", statement.line)
+    return Notes()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor
 
-from mcp_server.package.kernel_code import Load, copied_name, definition_above, loads_of
+from mcp_server.package.kernel_code import Load, copied_name, definition_above, loads_of, unwrapped
 
 _LONGEST = 400
 _DEEPEST = 60
@@ -288,7 +288,7 @@ class _Reader:
 
 def _as_python(text: str) -> str:
     """C++ and Triton casts, literals and choices as plain Python arithmetic."""
-    text = _FULL.sub(r"(\1)", text.strip().rstrip(";"))
+    text = _FULL.sub(r"(\1)", unwrapped(text.strip().rstrip(";")))
     text = _CASTS.sub("", text)
     text = _BLEND.sub(r"where(\3, \2, \1)", text)
     text = _TERNARY.sub(r"where(\1, \2, \3)", text)

@@ -152,6 +152,21 @@ def test_exactly_the_allowed_elements_pass(made: tuple[str, int, int, int, bool]
         assert (low <= element <= high) == (0 <= index < size), element
 
 
+CONVERTED = [
+    "tmp4 = tl.broadcast_to(tmp0, [XBLOCK])",
+    "tmp4 = tmp0.to(tl.int64)",
+    "auto tmp4 = at::vec::convert<int64_t,2,int32_t,1>(tmp0);",
+    "auto tmp4 = static_cast<int64_t>(tmp0);",
+]
+
+
+@pytest.mark.parametrize("last", CONVERTED)
+def test_a_converted_element_is_the_element(last: str) -> None:
+    """Broadcasts and conversions change nothing of an index."""
+    form = read_form(f"tmp0 = tl.load(in_ptr0 + (0))\n{last}\ncheck", "tmp4", 3, {"in_ptr0"}, ())
+    assert form is not None and form.is_plain
+
+
 UNKNOWN = [
     "tmp4 = tmp0 / tmp1",
     "tmp4 = max_propagate_nan(tmp0, tmp1)",
