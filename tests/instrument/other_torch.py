@@ -89,19 +89,21 @@ class Trial:
         """Bit-identical outputs, and a journal of every launch."""
         workload, context = self.call(name), self.context()
         rebuilt = await instrument(workload.package, Options(), context, cache=self.cache)
-        outputs = []
-        for package in (rebuilt.package, workload.package):
-            target = context.fresh("outputs") / "outputs.pt"
-            journal = self.directory / f"{name}.returned.jsonl"
-            journal.unlink(missing_ok=True)
-            request = {"package": package, "inputs": workload.inputs, "save_outputs": target}
-            asked = {**request, "extra_imports": workload.extra_imports}
-            env = {"AOTI_DEBUG_JOURNAL": str(journal)} if package == rebuilt.package else {}
-            done = await context.worker("run", asked, env=env, cwd=ROOT)
-            if env and read_journal_file(journal).ending.how != "returned":
-                return False
-            outputs.append(target.read_bytes() if done.finished.ok else b"")
-        return not rebuilt.skipped and outputs[0] == outputs[1] != b""
+        journal = self.directory / f"{name}.returned.jsonl"
+        journal.unlink(missing_ok=True)
+        mine = await self._outputs(workload, rebuilt.package, {"AOTI_DEBUG_JOURNAL": str(journal)})
+        theirs = await self._outputs(workload, workload.package, {})
+        whole = read_journal_file(journal).ending.how == "returned"
+        return whole and not rebuilt.skipped and mine == theirs != b""
+
+    async def _outputs(self, workload: PackageWorkload, package: Path, env: dict[str, str]) -> bytes:
+        """What one call returned, as it was saved; empty when it failed."""
+        context = self.context()
+        target = context.directory / "outputs.pt"
+        request = {"package": package, "inputs": workload.inputs, "save_outputs": target}
+        asked = {**request, "extra_imports": workload.extra_imports}
+        done = await context.worker("run", asked, env=env, cwd=ROOT)
+        return target.read_bytes() if done.finished.ok else b""
 
     async def bad_index_is_located(self) -> bool:
         found = await locate_fault(self.context(), self.call("ranker", "bad-index"), cache=self.cache)

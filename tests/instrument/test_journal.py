@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +34,19 @@ def test_a_finished_call_is_read_whole() -> None:
     assert first.arguments[-1].value == 8
     assert first.seconds is not None and 0 < first.seconds < 1
     assert journal.ending.how == "returned" and journal.ending.launch == journal.launches[-1]
+
+
+@pytest.mark.parametrize("torch", ["2.8", "2.15"])
+def test_journals_written_with_other_torches_read_the_same(torch: str) -> None:
+    """The cond of the zoo's `branch`, recorded by tests.instrument.other_torch: the launches of the taken side,
+    each tensor described although torch 2.8 has no function that tells whether it is defined."""
+    journal = read_journal(read(f"branch.torch-{torch}.jsonl").splitlines())
+    assert journal.cut_lines == 0 and journal.ending.how == "returned"
+    first = [launch.arguments[0].name for launch in journal.launches]
+    assert first == ["arg0_1", "true_graph_0_arg0_1", "true_graph_0_buf1", "buf4"]
+    arguments = [argument for launch in journal.launches for argument in launch.arguments]
+    assert all(argument.tensor is not None or argument.value is not None for argument in arguments)
+    assert journal.launches[2].kernel == "aoti_torch_cpu_mm_out"
 
 
 def test_the_ending_is_the_launch_that_did_not_come_back() -> None:
