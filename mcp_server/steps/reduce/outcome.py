@@ -44,12 +44,10 @@ async def report(context: Context, target: Target, failure: FailureShown, done: 
             )
             return _reduced(context, shared, held, directory, finished)
         notes.append(f"a reproduction of {held['operators']} operators did not fail by itself")
-    tried = (
-        "was seen to do so" if shared["complete"] else "was seen to do so in this time: give more budget_s"
-    )
+    limit = "" if shared["complete"] else " in this time (budget_s)"
     return Reduced(
         outcome="not_reduced",
-        summary=f"The program fails ({failure}), but no part of it that was cut out and exported again {tried}.",
+        summary=f"The program fails ({failure}), but no part of it, cut out and exported again, did{limit}.",
         notes=[*notes, *_why(done)],
         cost=context.cost.cost(),
         **shared,
