@@ -14,6 +14,8 @@ from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.errors import ProblemError
 from mcp_server.steps.context import Context
 
+MOST_NAMED = 3  # open categories in one decision
+
 
 class Action(Protocol):
     """Something that can be observed.
@@ -64,13 +66,18 @@ def _best(actions: Sequence[Action], case: Case, hypotheses: Sequence[Hypothesis
     return [best[0], *(c for c in best[1:2] if not c.action.alone)]
 
 
+def decision(choice: Choice, case: Case) -> str:
+    """A choice in words: what spoke for it, and which categories were open then."""
+    still = list(dict.fromkeys(hypothesis.category for hypothesis in case.hypotheses))[:MOST_NAMED]
+    told = f"gain {choice.gain:.2f}, about {choice.action.seconds:.0f} s"
+    return f"{choice.action.name} ({told}{'; open: ' + ', '.join(still) if still else ''})"
+
+
 async def perform(choices: Sequence[Choice], case: Case, context: Context) -> None:
     """Do the chosen actions side by side; one that cannot do its job leaves a note."""
     for choice in choices:
         case.done.append(choice.action.name)
-        case.decisions.append(
-            f"{choice.action.name} (gain {choice.gain:.2f}, about {choice.action.seconds:.0f} s)"
-        )
+        case.decisions.append(decision(choice, case))
     case.running = [choice.action.name for choice in choices]
     async with anyio.create_task_group() as group:
         for choice in choices:

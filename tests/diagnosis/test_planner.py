@@ -15,9 +15,16 @@ from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.planner import Action, choose, perform
 from mcp_server.errors import ProblemError
-from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload, Workload
+from mcp_server.model import (
+    Category,
+    CommandWorkload,
+    ExportedWorkload,
+    PackageWorkload,
+    ScriptWorkload,
+    Workload,
+)
 from mcp_server.steps.context import Context
-from tests.diagnosis.support import run
+from tests.diagnosis.support import hypothesis, run
 
 
 @dataclass
@@ -89,6 +96,16 @@ def test_what_was_done_is_not_repeated() -> None:
     case = performed(Case(None), look)
     assert case.done == ["a"] and case.decisions[0].startswith("a (gain 1.00")
     assert chosen(look, case=case) == []
+
+
+def test_a_decision_tells_what_was_open() -> None:
+    """The categories that were not settled are named with the choice, each once, at most three."""
+    case = Case(None)
+    kinds: tuple[Category, ...] = ("hang", "hang", "constants", "toolchain", "custom_op")
+    case.hypotheses = [hypothesis(category=kind) for kind in kinds]
+    assert performed(case, Look("a")).decisions == [
+        "a (gain 1.00, about 1 s; open: hang, constants, toolchain)"
+    ]
 
 
 @pytest.mark.parametrize("error", [ProblemError("no such file"), ValueError("odd")], ids=["refused", "bug"])
