@@ -14,6 +14,7 @@ import re
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -62,11 +63,12 @@ class Kept:
 
 
 def keep(key: str, directory: Path, finished: Finished) -> None:
-    """Write down that the child ended, as `Kept` reads it."""
+    """Write down that the child ended, as `Kept` reads it; on a full disk it is run again next time."""
     told = {name: value for name, value in asdict(finished).items() if name not in STREAMS}
     draft = directory / f"{CARD}.draft"
-    draft.write_text(json.dumps({"key": key, "finished": told}))
-    draft.replace(directory / CARD)
+    with suppress(OSError):
+        draft.write_text(json.dumps({"key": key, "finished": told}))
+        draft.replace(directory / CARD)
 
 
 def key_of(command: Command, directory: Path) -> str:
@@ -153,7 +155,10 @@ def _number(path: Path) -> int:
 
 
 def _linked(source: str, target: str) -> str:
-    """A second name for the file; a file that is there already, such as the request, stays."""
+    """A second name for the file, or a copy; what is there already, such as the request, stays."""
     if not os.path.lexists(target):
-        os.link(source, target, follow_symlinks=False)
+        try:
+            os.link(source, target, follow_symlinks=False)
+        except OSError:  # a file system without links, or a file of another user
+            shutil.copyfile(source, target, follow_symlinks=False)
     return target
