@@ -13,6 +13,7 @@ import pytest
 from tests.faces.clients import ROOT
 
 VARIABLE = "AOTI_DEBUG_CLIENTS"
+LIMIT_S = 500
 PASSED_ON = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "LANG")
 
 
@@ -57,7 +58,7 @@ class Clients:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=180,
+            timeout=LIMIT_S,
         )
         assert done.returncode == 0, done.stdout
         return done.stdout

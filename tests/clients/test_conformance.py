@@ -6,10 +6,12 @@ reason. An entry that begins to pass fails the run, too. Skipped unless `make te
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.clients.bridge import bridged
 from tests.clients.conftest import Clients
 from tests.faces.test_http import serving
 
@@ -38,6 +40,14 @@ def test_on_http(suite: str, clients: Clients, tmp_path: Path) -> None:
         check(clients, suite, url)
 
 
+@pytest.mark.parametrize("suite", SUITES)
+def test_on_stdio(suite: str, clients: Clients, tmp_path: Path) -> None:
+    """The same through a bridge, which has none of what HTTP adds to the protocol."""
+    argv = [sys.executable, "-m", "tests.faces.suite_server", str(tmp_path / "state")]
+    with bridged(argv) as url:
+        check(clients, suite, url, "stdio-")
+
+
 @pytest.mark.parametrize("scenario", TASKS)
 def test_tasks(scenario: str, clients: Clients, tmp_path: Path) -> None:
     """The tasks extension as its scenarios have it; those that ask the user something do not apply."""
@@ -45,10 +55,10 @@ def test_tasks(scenario: str, clients: Clients, tmp_path: Path) -> None:
         run_suite(clients, "conformance-next", url, "--scenario", scenario, baseline="tasks.yml")
 
 
-def check(clients: Clients, suite: str, url: str) -> None:
+def check(clients: Clients, suite: str, url: str, transport: str = "") -> None:
     """Run the suite against the URL."""
     package, options, baseline = SUITES[suite]
-    run_suite(clients, package, url, *options, baseline=baseline)
+    run_suite(clients, package, url, *options, baseline=f"{transport}{baseline}")
 
 
 def run_suite(clients: Clients, package: str, url: str, *options: str, baseline: str) -> None:
