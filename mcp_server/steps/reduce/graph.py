@@ -27,7 +27,8 @@ async def reduce_graph(
 
     A script is run once, and its failing or suspect call is taken. The class of the failure is the same for
     every step: killed by the same signal, an exception of the same family in the same phase, NaN or infinity
-    from finite values, or a departure from eager. The best reproduction so far is a file at any time.
+    from finite values, or a departure from eager. When it is stopped, `*-candidates/best` holds the best
+    reproduction so far.
     Raises ProblemError for a healthy program, for one that only hangs, and for a script without a program.
     """
     target = await find_target(context, workload)

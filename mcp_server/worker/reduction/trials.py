@@ -30,7 +30,7 @@ class Limits:
 
 @dataclass
 class Trials:
-    """`held` is the smallest plan that still failed; its reproduction lies in `best`."""
+    """`held` is the smallest plan that still failed; its reproduction lies in `directory`/best."""
 
     make: Callable[[Plan], Cut]
     describe: Callable[[Plan], dict[str, Any]]
@@ -114,11 +114,14 @@ class Trials:
         return same
 
     def _hold(self, plan: Plan, path: str) -> None:
-        """Make this the best so far: one rename, so that a stop never leaves half of it."""
+        """Make this what the link `best` leads to: a stop at any time leaves a whole reproduction there."""
         self.held = plan
         final = os.path.join(self.directory, "best-{}".format(self.count))
         self.count += 1
         os.rename(path, final)
+        link = os.path.join(self.directory, "best")
+        os.symlink(os.path.basename(final), link + ".new")
+        os.replace(link + ".new", link)
         self.report.event("held", directory=final, **self.describe(plan), **_values(plan, self.make(plan)))
 
 

@@ -55,8 +55,11 @@ def test_the_first_that_fails_alike_is_held(tmp_path: Path, monkeypatch: pytest.
     assert tried.held == Plan(("slow",))
     held = read_events(tmp_path / "report.jsonl")[-1]
     assert (held["event"], held["real"], held["bytes"]) == ("held", ["slow"], 8)
-    assert slow == (Path(held["directory"]) / "repro.py").read_text()
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == [Path(held["directory"]).name]
+    assert slow == (tmp_path / "best" / "repro.py").read_text()
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {
+        "best",
+        Path(held["directory"]).name,
+    }
 
 
 def test_nothing_is_tried_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
