@@ -9,7 +9,8 @@ from mcp_server.diagnosis.actions.locate import LocateFault
 from mcp_server.diagnosis.case import Case
 from mcp_server.model import ScriptWorkload
 from mcp_server.steps.capture import Capture
-from tests.diagnosis.support import capture, phase, run
+from tests.conftest import ZooPackage
+from tests.diagnosis.support import capture, failing, package_case, phase, run
 
 ILLEGAL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
 LOAD = phase(1, loader="AOTIModelPackageLoader", package="m.pt2")
@@ -42,3 +43,12 @@ def test_the_replay_of_a_graph_is_in_no_call() -> None:
     without = script_case(capture(loads=[LOAD], calls=[KEPT]), ILLEGAL)
     assert with_graph.call is not None and gain(with_graph) > 0
     assert gain(without) == 0
+
+
+def test_an_assertion_whose_text_was_lost_is_looked_for(zoo: ZooPackage) -> None:
+    """Only the status of a device assertion: memcheck prints what failed. With its text, nothing is asked."""
+    status = "CUDA error: device-side assert triggered"
+    place = "/c/k.py:40: unknown: block: [1,0,0], thread: [2,0,0]"
+    text = place + " Assertion `index out of bounds: 0 <= tmp4 < 9` failed."
+    assert gain(failing(package_case(zoo("ranker")), status)) == 1.0
+    assert gain(failing(package_case(zoo("ranker")), f"{text}\n{status}")) == 0.0

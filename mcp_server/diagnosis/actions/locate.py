@@ -8,6 +8,7 @@ from mcp_server.diagnosis.actions.watch_launches import as_package
 from mcp_server.diagnosis.case import Case, RunSeen
 from mcp_server.diagnosis.detectors.eager import own_code
 from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.index_parts import index_error
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.steps.context import Context
 from mcp_server.steps.locate_fault import locate_fault
@@ -27,7 +28,7 @@ class LocateFault:
             return 0.9
         if case.call is None or case.package is None or plain is None or case.call.operation == "compile":
             return 0.0
-        if _says_memory(case) or (plain.failure == "signal" and plain.root is None):
+        if _says_memory(case) or _lost_assertion(case) or (plain.failure == "signal" and plain.root is None):
             return 1.0
         if silent_suspicion(case):
             return 0.6
@@ -52,6 +53,15 @@ def _program_only(case: Case) -> bool:
 def _says_memory(case: Case) -> bool:
     """Whether the failing call's error admits a bad access, and names no index assertion."""
     return _admits(case.runs["plain"])
+
+
+def _lost_assertion(case: Case) -> bool:
+    """A device assertion whose text was never printed: the process ended before the device's output was read.
+
+    Under memcheck the device is read after each kernel.
+    """
+    root = case.runs["plain"].root
+    return root is not None and root.family.id == "cuda_assert_status" and index_error(case) is None
 
 
 def _admits(run: RunSeen) -> bool:
