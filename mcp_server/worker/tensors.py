@@ -10,6 +10,7 @@ import torch
 from .checksums import checksum
 from .summary import summary
 
+MOST_SEEN = 10_000  # summaries kept
 STATISTICS_LIMIT = 1 << 30  # elements; beyond it the temporaries would need gigabytes
 
 
@@ -52,10 +53,20 @@ def statistics(tensor: torch.Tensor) -> dict[str, Any]:
     tensor = tensor.detach()
     if tensor.numel() > STATISTICS_LIMIT:
         return {"skipped": "more than {} elements".format(STATISTICS_LIMIT)}
-    found = {"checksum": checksum(tensor)}
-    if tensor.numel():
-        found.update(summary(_comparable(tensor.reshape(-1))))
-    return found
+    digest = checksum(tensor)
+    return {"checksum": digest, **(_numbers(tensor, digest) if tensor.numel() else {})}
+
+
+_seen: dict[str, dict[str, Any]] = {}  # what a tensor holds is looked at once, though many launches read it
+
+
+def _numbers(tensor: torch.Tensor, digest: str) -> dict[str, Any]:
+    """The summary of the values that have this digest."""
+    if digest not in _seen:
+        if len(_seen) >= MOST_SEEN:
+            _seen.clear()
+        _seen[digest] = summary(_comparable(tensor.reshape(-1)))
+    return _seen[digest]
 
 
 def nonfinite(tensor: torch.Tensor) -> dict[str, int]:
