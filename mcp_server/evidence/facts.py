@@ -22,12 +22,11 @@ ENDINGS = frozenset(
         "segfault",
         "terminate",
         "terminate_recursively",
-        "timeout",
     }
 )
-# How Python, the C++ runtime, compilers and device assertions begin a text that nobody caught.
+# How Python, pytest, the C++ runtime, compilers and device assertions begin a text that nobody caught.
 _FATAL = re.compile(
-    r"\s*(?:what\(\):|Error: |(?:\w+\.)*\w*(?:Error|Exception)(?:: |$)|=========|==\d+==|"
+    r"\s*(?:E +)?(?:what\(\):|Error: |(?:\w+\.)*\w*(?:Error|Exception)(?:: |$)|=========|==\d+==|"
     r"\S+:\d+(?::\d+)?: |.*\berror: )"
 )
 

@@ -10,7 +10,8 @@ _TAIL = 1_000
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-_STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S*[Z\d] ")
+# A time, and the stream and tag that container runtimes write behind it (Kubernetes CRI logs).
+_STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S*[Z\d] (?:std(?:out|err) [FP] )?")
 _PROCESS = re.compile(
     r"\[?(?:rank|default|local_rank)\s?(?P<named>\d{1,5})\]?:[ ]?|(?P<plain>\d{1,4}): |"
     r"\[(?P<pair>\d{1,5})(?:,\d+)?\]<?(?:stdout|stderr|stdio)>?:\s?"

@@ -87,6 +87,8 @@ def test_an_error_of_the_machine_inside_one_of_the_compiler(text: str, category:
         (["RuntimeError: expected inputs vector size to be 2, but got 1"], True),
         (["refused: expected inputs vector size to be 2, but got 1", "Aborted (core dumped)"], True),
         (["Error: expected inputs vector size to be 2, but got 1"], True),
+        (["E   RuntimeError: expected inputs vector size to be 2, but got 1"], True),
+        (["again after: CUDA out of memory. Tried to allocate 2 GiB", "3 timed out after 5 seconds"], False),
     ],
 )
 def test_a_text_that_a_program_printed_ended_nothing(lines: list[str], fatal: bool) -> None:
@@ -124,3 +126,15 @@ def test_lines_of_a_wrapped_export_error_are_the_users() -> None:
         [*first, text, "", chain, "", *second, "torch._dynamo.exc.UserError: Constraints violated"]
     )
     assert [frame.line for frame in facts.frames] == [9]
+
+
+def test_a_traceback_behind_the_tags_of_a_container_runtime_is_read() -> None:
+    """Kubernetes writes time, stream and tag before each line."""
+    lines = [
+        "Traceback (most recent call last):",
+        f'  File "{OWN[0]}", line 9, in main',
+        "    f()",
+        "ValueError: no",
+    ]
+    facts = read_log([f"2026-01-01T10:00:03.455123456Z stderr F {line}" for line in lines])
+    assert [frame.line for frame in facts.frames] == [9] and facts.fatal

@@ -50,8 +50,14 @@ class _Words:
 
 
 _CALL_INPUTS = "the call's inputs"
+_INPUT = (_Words("input", "input {input}", "{got} (compiled: {expected})"),)
 _WORDS: Mapping[str, tuple[_Words, ...]] = {
     "kwarg_names": (_Words("call", "keyword arguments {got}", "{got} (exported: {expected})"),),
+    "input_dtype": _INPUT,
+    "input_static_dim": _INPUT,
+    "input_range": (_Words("input", "input {input}", "{got} (compiled: {relation} {expected})"),),
+    "input_stride": _INPUT,
+    "input_device": _INPUT,
     "input_count": (_Words("call", _CALL_INPUTS, "{got} tensors (compiled: {expected})"),),
     "input_tree": (_Words("call", _CALL_INPUTS, "{got} leaves (exported: {expected})"),),
     "undefined_symbol": (_Words(None, "{symbol}", "needed by {library}"),),
