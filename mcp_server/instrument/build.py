@@ -10,6 +10,7 @@ from pathlib import Path
 
 import anyio
 
+from mcp_server import package as reader
 from mcp_server.errors import ProblemError
 from mcp_server.instrument import commands
 from mcp_server.instrument.cache import MANIFEST, Cache
@@ -24,8 +25,13 @@ from mcp_server.steps.context import WORKER_MAIN, Context
 
 PACKAGE = "package.pt2"
 MODEL_HEADER = "torch/csrc/inductor/aoti_runtime/model.h"
-# With native/, what decides what a rebuild looks like: a change makes old entries unreachable.
-_OWN_SOURCES = ("commands.py", "rewrite.py", "model_build.py")
+# What decides what a rebuild looks like, the reader of wrappers too: a change makes old entries unreachable.
+_OWN_SOURCES = tuple(
+    path
+    for directory in (NATIVE, NATIVE.parent, Path(reader.__file__).parent)
+    for path in sorted(directory.iterdir())
+    if path.suffix in (".py", ".cpp", ".h")
+)
 
 
 @dataclass
@@ -71,15 +77,21 @@ async def instrument(
         if entry is not None:
             return _load(entry, package, watch, cached=True)
         context.progress("rebuilding the package with probes")
-        work = cache.building(key)
         watch.read = time.monotonic()
         tools = Tools(options, toolchain, compiler, cache, context)
-        rebuilt = [await _model(model, tools, work) for model in models]
-        watch.compiled = time.monotonic()
-        await anyio.to_thread.run_sync(_pack, models, rebuilt, work)
-        _write_manifest(work, models, rebuilt, _preload(options, compiler))
-        _forget_parts(work)
-        return _load(cache.finish(key, work), package, watch, cached=False)
+        entry = await _build(models, tools, key, watch)
+        return _load(entry, package, watch, cached=False)
+
+
+async def _build(models: list[Package], tools: Tools, key: str, watch: _Watch) -> Path:
+    """The new entry of the cache; call it with the lock of `key` held."""
+    work = tools.cache.building(key)
+    rebuilt = [await _model(model, tools, work) for model in models]
+    watch.compiled = time.monotonic()
+    await anyio.to_thread.run_sync(_pack, models, rebuilt, work)
+    _write_manifest(work, models, rebuilt, _preload(tools.options, tools.compiler))
+    _forget_parts(work)
+    return tools.cache.finish(key, work)
 
 
 async def find_toolchain(python: Path, context: Context) -> Toolchain:
@@ -98,7 +110,10 @@ async def find_toolchain(python: Path, context: Context) -> Toolchain:
             next_call="pass `python`, or set AOTI_DEBUG_PYTHON, to a Python >= 3.9 that has torch",
         )
     lists = {name: tuple(value) for name, value in facts.items() if name != "torch_version"}
-    toolchain = Toolchain(torch_version=facts["torch_version"], **lists)
+    return _with_headers(Toolchain(torch_version=facts["torch_version"], **lists), python)
+
+
+def _with_headers(toolchain: Toolchain, python: Path) -> Toolchain:
     if not any((Path(place) / MODEL_HEADER).exists() for place in toolchain.include):
         raise ProblemError(
             "this torch has no C++ headers to build with",
@@ -109,8 +124,7 @@ async def find_toolchain(python: Path, context: Context) -> Toolchain:
 
 
 def _key(package: Path, options: Options, toolchain: Toolchain, compiler: str) -> str:
-    sources = [*(NATIVE.parent / name for name in _OWN_SOURCES), *sorted(NATIVE.iterdir())]
-    own = {path.name: digest_file(path) for path in sources}
+    own = [digest_file(path) for path in _OWN_SOURCES]
     binary = Path(compiler).resolve()
     stamp = (str(binary), binary.stat().st_mtime_ns)
     return digest_values([digest_package(package), asdict(options), asdict(toolchain), stamp, own])

@@ -77,6 +77,20 @@ class ModelBuild:
                 next_call="compile_with_flags on the exported program",
             )
         old = await anyio.to_thread.run_sync(self._extract, library.name)
+        rewritten = await self._compile_all(old)
+        rebuilt = await self._link(old, library.name)
+        place = str(PurePosixPath(library.name).parent)
+        companion = old.name if place == "." else f"{place}/{old.name}"
+        return Rebuilt(
+            replaced={library.name: rebuilt, source.name: self.work / SOURCES / Path(source.name).name},
+            added={companion: old},
+            probed=rewritten.probed,
+            skipped=rewritten.skipped,
+            notes=tuple(self.notes),
+        )
+
+    async def _compile_all(self, old: Path) -> Rewritten:
+        """Every object that is linked with the old library, side by side."""
         wrapper = read_wrapper(self.package.wrapper_text, self.package.kernel_text)
         rewritten: list[Rewritten] = []
 
@@ -85,16 +99,7 @@ class ModelBuild:
 
         support = [self._support] if self.tools.options.probes else []
         await together(compile_wrapper, *support, *self._kept(old, wrapper))
-        rebuilt = await self._link(old, library.name)
-        place = str(PurePosixPath(library.name).parent)
-        companion = old.name if place == "." else f"{place}/{old.name}"
-        return Rebuilt(
-            {library.name: rebuilt, source.name: self.work / SOURCES / Path(source.name).name},
-            {companion: old},
-            rewritten[0].probed,
-            rewritten[0].skipped,
-            tuple(self.notes),
-        )
+        return rewritten[0]
 
     def _extract(self, member: str) -> Path:
         """The old library, under its companion name."""
