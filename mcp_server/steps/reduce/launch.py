@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.errors import ProblemError
@@ -50,28 +51,43 @@ async def reduce_launch(
     model = Model(package, read_wrapper(package.wrapper_text, package.kernel_text))
     number = await _suspect(context, called, model) if launch is None else launch
     kernel = _kernel(model, number)
-    done = await _record(context, called, number)
-    arguments = [event for event in done.all("argument") if event["launch"] == number]
-    unset = frozenset(
-        [e["name"] for e in arguments if e["role"] == "written"] + unset_arguments(model).get(number, [])
-    )
-    failure = _failure(done, arguments, unset)
-    how = one_line(str(failure or "healthy"))
-    replay = Replay(
-        title=f"Launch {number} of an AOTInductor package, {kernel.name}: {how}",
-        torch=str((done.last("torch") or {"version": ""})["version"]),
-        kernel=kernel,
-        recorded=_recorded(arguments),
-        unset=tuple(sorted({e["parameter"] for e in arguments if e["name"] in unset})),
-        after=tuple(sorted({e["parameter"] for e in _saved(arguments, "after")})),
-        code=package.kernel_text or "",
-    )
+    seen = _seen(await _record(context, called, number), model, number)
     directory = context.fresh("reproduction")
-    notes = _write(replay, arguments, directory)
-    gpus = gpus_of(package.device_type, called.device_index)
-    finished = await _run(context, called, directory, gpus)
-    command = shlex.join([str(context.python_for(called)), str(directory / SCRIPT)])
-    return _result(context, failure, finished, directory, notes).model_copy(update={"command": command})
+    notes = _write(_replay(seen, model, kernel), seen.arguments, directory)
+    finished = await _run(context, called, directory, gpus_of(package.device_type, called.device_index))
+    return _result(context, seen.failure, finished, [str(context.python_for(called))], directory, notes)
+
+
+@dataclass(frozen=True)
+class SeenLaunch:
+    """Events of one launch's arguments, names of those that held nothing before it, and how it failed."""
+
+    number: int
+    arguments: list[Event]
+    unset: frozenset[str]
+    failure: FailureShown | None
+    torch: str
+
+
+def _seen(done: WorkerRun, model: Model, number: int) -> SeenLaunch:
+    arguments = [event for event in done.all("argument") if event["launch"] == number]
+    written = {event["name"] for event in arguments if event["role"] == "written"}
+    unset = frozenset(written.union(unset_arguments(model).get(number, ())))
+    version = (done.last("torch") or {"version": ""})["version"]
+    return SeenLaunch(number, arguments, unset, _failure(done, arguments, unset), str(version))
+
+
+def _replay(seen: SeenLaunch, model: Model, kernel: Kernel) -> Replay:
+    how = one_line(str(seen.failure or "healthy"))
+    return Replay(
+        title=f"Launch {seen.number} of an AOTInductor package, {kernel.name}: {how}",
+        torch=seen.torch,
+        kernel=kernel,
+        recorded=_recorded(seen.arguments),
+        unset=tuple(sorted({e["parameter"] for e in seen.arguments if e["name"] in seen.unset})),
+        after=tuple(sorted({e["parameter"] for e in _saved(seen.arguments, "after")})),
+        code=model.package.kernel_text or "",
+    )
 
 
 async def _package(
@@ -202,7 +218,12 @@ async def _run(
 
 
 def _result(
-    context: Context, failure: FailureShown | None, finished: Finished, directory: Path, notes: list[str]
+    context: Context,
+    failure: FailureShown | None,
+    finished: Finished,
+    python: list[str],
+    directory: Path,
+    notes: list[str],
 ) -> Reduced:
     shown = of_script(finished)
     same = failure.same_cause_as(shown) if failure is not None else shown is None
@@ -211,6 +232,7 @@ def _result(
         scope="launch",
         summary=_summary(failure, shown, same),
         failure=failure,
+        command=shlex.join([*python, str(directory / SCRIPT)]),
         exit_status=finished.returncode,
         files=[context.artifact(path, path.name) for path in sorted(directory.rglob("*")) if path.is_file()],
         notes=notes,
