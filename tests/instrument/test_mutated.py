@@ -68,16 +68,15 @@ mutants = st.builds(
 )
 
 
-def compiles(text: str, directory: Path) -> bool:
+def compiles(text: str, context: Context) -> bool:
     """Whether the wrapper is a program at all, without probes."""
-    context = Context(directory, Path(sys.executable))
-    toolchain = anyio.run(find_toolchain, Path(sys.executable), context)
-    source = directory / "mutant.cpp"
+    toolchain = anyio.run(find_toolchain, context.python, context)
+    source = context.directory / "mutant.cpp"
     source.write_text(text)
     recorded = read_recorded(text)
     compiler = choose_compiler(None, recorded)
     argv = compile_command(compiler, safe_flags(recorded), toolchain, str(source), "x.o", ("-fsyntax-only",))
-    return subprocess.run(argv, capture_output=True, cwd=directory, check=False).returncode == 0
+    return subprocess.run(argv, capture_output=True, cwd=source.parent, check=False).returncode == 0
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -102,7 +101,7 @@ def test_a_mutated_wrapper_is_rebuilt_or_refused_with_a_reason(
         done = anyio.run(lambda: instrument(package, Options(), context, cache=cache))
     except ProblemError as problem:
         assert problem.next_call and "error" in problem.what
-        assert not compiles(text, directory)
+        assert not compiles(text, context)
         return
     skipped = [one for one in done.skipped if one.launch is not None]
     assert all(one.reason for one in done.skipped)
