@@ -93,7 +93,10 @@ def in_graph(seen: Capture) -> bool:
 
 
 def _loaded(seen: Capture) -> Path:
-    """The package of the call to suspect, else the last one that was loaded."""
+    """The package of the call to suspect, else the last one that was loaded.
+
+    A bare library is taken from where it was loaded: its sources lie beside it.
+    """
     if not seen.loads:
         raise ProblemError(
             "no load of a package was seen: " + "; ".join(seen.notes),
@@ -101,7 +104,8 @@ def _loaded(seen: Capture) -> Path:
         )
     call = seen.suspect or (seen.calls[-1] if seen.calls else None)
     load: CapturedLoad = (seen.load_of(call) if call else None) or seen.loads[-1]
-    return load.copy_path or load.package
+    bare = load.loader != "AOTIModelPackageLoader" and load.package.exists()
+    return load.package if bare else load.copy_path or load.package
 
 
 @dataclass(frozen=True)
