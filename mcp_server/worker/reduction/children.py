@@ -146,10 +146,11 @@ def side_by_side(
                 number, directory = waiting.pop(0)
                 running[number] = start(directory)
             time.sleep(POLL_S)
-            for number, ended in [(n, child.poll()) for n, child in running.items()]:
-                if ended is not None:
-                    del running[number]
-                    yield number, ended
+            polled = [(number, child.poll()) for number, child in running.items()]
+            done = [(number, ended) for number, ended in polled if ended is not None]
+            for number, _ in done:  # all of them first: the reader may close this after any
+                del running[number]
+            yield from done
     finally:
         for child in running.values():
             child.kill()

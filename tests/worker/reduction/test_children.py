@@ -93,3 +93,12 @@ def test_no_more_than_asked_run_at_once(tmp_path: Path) -> None:
     paths = [directory_of(tmp_path, name, SCRIPTS["exits"]) for name in ("a", "b", "c")]
     order = [number for number, _ in side_by_side(paths, partial(Child, fork=False, limit_s=20), 1)]
     assert order == [0, 1, 2]
+
+
+def test_two_that_end_together_are_both_reaped(tmp_path: Path) -> None:
+    """Closing after the first of two that reached their limit at once is no error."""
+    paths = [directory_of(tmp_path, name, SCRIPTS["hangs"]) for name in ("a", "b")]
+    run = side_by_side(paths, partial(Child, fork=False, limit_s=0.2), 2)
+    time.sleep(0.3)
+    assert next(run)[1].status is None
+    run.close()  # type: ignore[attr-defined]
