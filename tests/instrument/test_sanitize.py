@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from functools import partial
+
 import anyio
 import pytest
 
+from mcp_server.instrument.cache import Cache
 from mcp_server.instrument.types import Options
+from mcp_server.model import PackageWorkload, TensorSpec
 from mcp_server.steps.context import Context, WorkerRun
+from mcp_server.steps.locate_fault import locate_fault
 from tests.conftest import ZooPackage
 from tests.instrument.conftest import Rebuild
 
@@ -34,6 +40,19 @@ def test_an_overrun_of_one_weight_into_the_next_is_seen(
     assert "AddressSanitizer: heap-buffer-overflow" in report
     frame = next(line for line in report.splitlines() if " in cpp_fused_embedding_0 " in line)
     assert ".kernel.cpp:" in frame
+
+
+@pytest.mark.skipif("AOTI_DEBUG_THOROUGH" not in os.environ, reason="one more rebuild of the kernels")
+def test_undefined_behaviour_is_put_on_its_launch_and_input(
+    zoo: ZooPackage, context: Context, cache: Cache
+) -> None:
+    """An index of 2**60 overflows the product with the row's size before any memory is touched."""
+    huge = TensorSpec(shape=[8, 6], dtype="int64", low=2**60, high=2**60)
+    workload = PackageWorkload(package=zoo("ranker"), inputs=[huge])
+    found = anyio.run(partial(locate_fault, context, workload, tool="ubsan", plain_runs=0, cache=cache))
+    assert found.fault is not None and found.fault.kernel == "cpp_fused_embedding_0"
+    assert "signed integer overflow" in found.fault.text
+    assert found.fault.launch is not None and found.fault.launch.index == 0
 
 
 def test_a_good_run_stays_clean(zoo: ZooPackage, rebuild: Rebuild, context: Context) -> None:
