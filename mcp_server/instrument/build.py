@@ -24,6 +24,7 @@ from mcp_server.package.archive import Package, open_package
 from mcp_server.steps.context import WORKER_MAIN, Context
 
 PACKAGE = "package.pt2"
+DIGESTS = "digests"
 MODEL_HEADER = "torch/csrc/inductor/aoti_runtime/model.h"
 # What decides what a rebuild looks like, the reader of wrappers too: a change makes old entries unreachable.
 _OWN_SOURCES = tuple(
@@ -70,8 +71,9 @@ async def instrument(
     toolchain = await find_toolchain(python or context.python, context)
     recorded = commands.read_recorded(models[0].wrapper_text)
     compiler = await anyio.to_thread.run_sync(commands.choose_compiler, options.compiler, recorded)
-    key = await anyio.to_thread.run_sync(_key, package, options, toolchain, compiler)
     cache = cache or Cache()
+    content = await anyio.to_thread.run_sync(digest_package, package, cache.root / DIGESTS)
+    key = _key(content, options, toolchain, compiler)
     async with cache.locked(key):
         entry = cache.find(key)
         if entry is not None:
@@ -123,11 +125,11 @@ def _with_headers(toolchain: Toolchain, python: Path) -> Toolchain:
     return toolchain
 
 
-def _key(package: Path, options: Options, toolchain: Toolchain, compiler: str) -> str:
+def _key(content: str, options: Options, toolchain: Toolchain, compiler: str) -> str:
     own = [digest_file(path) for path in _OWN_SOURCES]
     binary = Path(compiler).resolve()
     stamp = (str(binary), binary.stat().st_mtime_ns)
-    return digest_values([digest_package(package), asdict(options), asdict(toolchain), stamp, own])
+    return digest_values([content, asdict(options), asdict(toolchain), stamp, own])
 
 
 async def _model(model: Package, tools: Tools, work: Path) -> Rebuilt:
