@@ -127,7 +127,7 @@ def test_the_fix_keeps_both_ends(zoo: ZooPackage, value: int) -> None:
 def test_without_a_look_at_the_values_the_launch_is_told(zoo: ZooPackage) -> None:
     """Until the values are seen, the log alone tells the check and the input that it depends on."""
     (found,) = index.detect(failed(zoo, "ranker", GOOD_IDS))
-    assert found.sources == {"log"} and found.guilty.input_index is None
+    assert found.sources == {"log"} and found.guilty.input_index == 0 and found.guilty.value is None
     assert "index outside 0..31;" in found.summary or "index outside -32..31;" in found.summary
 
 
