@@ -111,12 +111,16 @@ class CapturedUpdate(Phase):
 
 
 class CapturedCall(Phase):
-    """One call. `file` holds its inputs; None when they were not kept, or were let go after it ended well."""
+    """One call. `file` holds its inputs; None when they were not kept, or were let go after it ended well.
+
+    `threads` is how many torch computes with on the CPU; 0 when that was not told.
+    """
 
     number: int
     load: int
     thread: int
     thread_name: str = ""
+    threads: int = 0
     file: Path | None = None
     leaves: list[Leaf] = Field(default_factory=list)
     sharing: list[list[int]] = Field(default_factory=list)

@@ -140,7 +140,7 @@ def _on_load(
 
 def _step(each: CapturedUpdate | CapturedCall) -> dict[str, Any]:
     if isinstance(each, CapturedCall):
-        return {"do": "call", "file": each.file}
+        return {"do": "call", "file": each.file, "threads": each.threads}
     return {"do": "constants", "file": each.file, "how": each.how, "arguments": each.arguments}
 
 

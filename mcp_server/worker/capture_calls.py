@@ -163,6 +163,7 @@ class Calls:
             load=load,
             thread=threading.get_ident(),
             thread_name=threading.current_thread().name,
+            threads=torch.get_num_threads(),
             leaves=tell_all([tell_layout(leaf) for leaf in flat]),
             sharing=sharing(flat),
             moved=self._moved(loader),

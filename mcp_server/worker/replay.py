@@ -19,11 +19,11 @@ from .updates import update_package
 def operate(request: dict[str, Any], report: Report) -> None:
     """Load `package` (or the bare .so `library`) with the captured options, then do each of `steps`.
 
-    A step is {"do": "constants", "file", "how", "arguments"} or {"do": "call", "file"}. Tensors given to
-    `load_constants` stay alive, as a user-managed update needs. `changes` alter the inputs of the last call
-    (see `transforms`); `save_outputs` keeps what it returned; `actual` is the file of a failed comparison,
-    both sides of which are compared with it; `operators` as in `run`. `cast` maps names of constants to the
-    dtype that they get before an update.
+    A step is {"do": "constants", "file", "how", "arguments"} or {"do": "call", "file", "threads"}. Tensors
+    given to `load_constants` stay alive, as a user-managed update needs. `changes` alter the inputs of the
+    last call (see `transforms`); `save_outputs` keeps what it returned; `actual` is the file of a failed
+    comparison, both sides of which are compared with it. `cast` maps names of constants to the dtype that
+    they get before an update.
     """
     import_all(list(request.get("extra_imports", ())), report)
     loader = load_library(request, report) if request.get("library") else load(request, report, weights=False)
@@ -63,6 +63,8 @@ def load_library(request: dict[str, Any], report: Report) -> Any:
 def _call(
     loader: Any, step: dict[str, Any], index: int, report: Report, changes: list[dict[str, Any]]
 ) -> Any:
+    if step.get("threads"):  # kernels that split their work fail in other ways with other numbers
+        torch.set_num_threads(int(step["threads"]))
     report.event("reading_inputs", file=step["file"])
     inputs = arrange(load_file(str(step["file"])), str(step["file"]))
     flat = flatten(Inputs(inputs.args, inputs.kwargs, inputs.mapping, inputs.flat), _in_spec(loader))
