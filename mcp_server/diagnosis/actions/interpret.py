@@ -9,7 +9,11 @@ from typing import Any
 from mcp_server.diagnosis.actions.exported_program import exported_path
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.limits import limit_of
 from mcp_server.steps.context import Context
+
+SHARE = 0.4  # of what the budget leaves: a model that hangs in eager, too, must leave time for its call
+LONGEST_S = 120.0
 
 
 class Interpret:
@@ -35,7 +39,7 @@ class Interpret:
                 **with_package,
             },
             **case.surroundings,
-            timeout_s=max(10.0, min(case.seconds_left, 120)),
+            timeout_s=min(limit_of(case, share=SHARE).seconds, LONGEST_S),
         )
 
 

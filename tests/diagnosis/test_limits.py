@@ -1,0 +1,47 @@
+"""How long a run may take, and what a run that was cut short proves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.limits import HANGING_S, limit_of
+from mcp_server.errors import ProblemError
+from mcp_server.model import ScriptWorkload
+from tests.diagnosis.support import finished, run
+
+
+def case_of(budget_s: float, timeout_s: float) -> Case:
+    return Case(ScriptWorkload(script=Path("a.py"), timeout_s=timeout_s), budget_s=budget_s)
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "timeout_s", "share", "seconds", "cut"),
+    [
+        (300, 20, 1, 20, False),  # the workload's own limit
+        (300, 300, 0.6, 180, False),  # long enough to call it a hang
+        (20, 300, 0.6, 12, True),
+        (20, 5, 0.6, 5, False),  # short, but that was asked for
+    ],
+)
+def test_a_limit(budget_s: float, timeout_s: float, share: float, seconds: float, cut: bool) -> None:
+    """The smaller of what was asked and a share of the budget; cut when the budget is why it is short."""
+    found = limit_of(case_of(budget_s, timeout_s), share=share)
+    assert found.seconds == pytest.approx(seconds, abs=0.1) and found.cut == cut
+
+
+def test_a_known_hang_gets_little_time() -> None:
+    """What did not end in the program does not get the rest of the budget to hang in again."""
+    case = case_of(300, 300)
+    case.runs["script"] = run("script", ending="timeout")
+    assert limit_of(case).seconds == HANGING_S
+
+
+def test_a_run_that_the_budget_cut_is_no_evidence() -> None:
+    """It raises; a run that ended, or that reached its own limit, does not."""
+    with pytest.raises(ProblemError, match="12 s that the budget left"):
+        limit_of(case_of(20, 300), share=0.6).check(finished("timeout"), "the program")
+    limit_of(case_of(20, 300), share=0.6).check(finished("exit"), "the program")
+    limit_of(case_of(300, 20)).check(finished("timeout"), "the program")
