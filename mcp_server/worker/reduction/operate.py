@@ -103,12 +103,18 @@ class Reduction:
         self._made(plan)
 
     def _start(self) -> Optional[Plan]:
-        """A plan that fails: around the suspected node, else all; with symbolic sizes only if need be."""
+        """A plan that fails: around the suspected node, else all; with symbolic sizes only if need be.
+
+        In rounds, since a part is compiled much sooner than the whole.
+        """
         units = tuple(self.program.units)
-        plans = [Plan(keep) for keep in self._around_guess(units) if len(keep) < len(units)]
-        plans += [Plan(units), Plan(units, dynamic=True)] if self.program.ranges else [Plan(units)]
-        found = self.trials.first_failing(plans)
-        return None if found is None else plans[found]
+        parts = [Plan(keep) for keep in self._around_guess(units) if len(keep) < len(units)]
+        whole = [Plan(units), Plan(units, dynamic=True)] if self.program.ranges else [Plan(units)]
+        for plans in (parts[:1], parts[1:], whole):
+            found = self.trials.first_failing(plans)
+            if found is not None:
+                return plans[found]
+        return None
 
     def _around_guess(self, units: tuple[str, ...]) -> list[tuple[str, ...]]:
         """The suspected node alone, with those that read what it gives, and with all that comes of it."""
