@@ -13,7 +13,13 @@ from mcp_server.steps.reduce.records import Reduced
 RECORDED = Path(__file__).parent.parent / "recordings" / "gpu_tools"
 
 # How the recorded script ended: exit status, or the signal that killed it.
-ENDED: dict[str, int | str] = {"ranker": "SIGABRT", "logarithm": 3}
+ENDED: dict[str, int | str] = {
+    "ranker": "SIGABRT",
+    "logarithm": 3,
+    "ranker-launch": "SIGABRT",
+    "logarithm-launch": 3,
+    "user_lookup": "SIGABRT",
+}
 
 
 def finished(output: Path, ended: int | str) -> Finished:
@@ -59,3 +65,17 @@ def test_an_index_assertion_of_the_gpu_is_its_family() -> None:
     shown = of_script(finished(RECORDED / "reduce-ranker.run.txt", "SIGABRT"))
     assert isinstance(shown, FailureShown)
     assert (shown.kind, shown.family, shown.phase) == ("crash", "device_assert_index", "calling")
+
+
+def test_an_illegal_access_of_a_users_kernel_is_met_again() -> None:
+    """A user's Triton kernel launched alone makes the same illegal access."""
+    shown = of_script(finished(RECORDED / "reduce-user_lookup.run.txt", "SIGABRT"))
+    assert isinstance(shown, FailureShown)
+    assert "illegal memory access" in shown.text
+
+
+def test_a_healthy_reduction_kernel_writes_the_same_again() -> None:
+    """A generated kernel with a block size taken from its grid gave its recorded values, bit for bit."""
+    result = Reduced.model_validate_json((RECORDED / "reduce-norms-2.json").read_text())
+    assert (result.outcome, result.exit_status, result.failure) == ("replayed", 0, None)
+    assert of_script(finished(RECORDED / "reduce-norms-2.run.txt", 0)) is None
