@@ -74,6 +74,29 @@ def test_a_sum_of_two_inputs_tells_no_range_for_either() -> None:
     assert "it may be" not in found
 
 
+TRITON_FORMS = [
+    ("0 <= tmp8 < 40", ("-20", "19")),
+    ("0 <= tmp6 < ks0", ("-s27 + 1", "s27")),
+    ("0 <= tmp14 < 40", ("0", "79")),
+    ("0 <= tmp21 < 40", ("-40", "39")),
+    ("0 <= tmp28 < ks0", ("1", "2*s27")),
+]
+
+
+@pytest.mark.parametrize(("condition", "ends"), TRITON_FORMS)
+def test_the_same_indices_in_triton(condition: str, ends: tuple[str, str]) -> None:
+    """The kernels of the same model for CUDA (torch 2.11 wraps all indices), with the text of a real run."""
+    wrapper = read_wrapper((RECORDINGS / "computed_index.torch-2.11-cuda.cpp").read_text(encoding="utf-8"))
+    error = (
+        "/cache/vp/cvpg3o2e.py:58: unknown: block: [0,0,0], thread: [2,0,0] Assertion "
+        f"`index out of bounds: {condition}` failed."
+    )
+    assertion = read_assertion(error.replace(":58:", ":") if "tmp28" not in condition else error)
+    assert assertion is not None
+    (found,) = Tracer(wrapper, read_signature(wrapper.text).inputs).trace(assertion)
+    assert "it may be {} to {}".format(*ends) in "\n".join(explain(found))
+
+
 POSITIONS = {
     "C++": (
         "for(int64_t x1=static_cast<int64_t>(0L); x1<static_cast<int64_t>(ks1); "

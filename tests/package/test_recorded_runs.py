@@ -40,12 +40,12 @@ def test_a_recorded_run_does_what_is_read(run: Path) -> None:
 def test_every_model_of_the_zoo_ran_on_cuda() -> None:
     """The recordings leave out none of the models, user kernels included."""
     ran = {run.name.partition(".")[0] for run in RUNS if run.stem.endswith("cuda")}
-    assert ran == {*CPU_MODELS, "user_lookup", "user_shift", "user_spread"}
+    assert ran >= {*CPU_MODELS, "user_lookup", "user_shift", "user_spread"}
 
 
 def test_constants_are_folded_by_launches_of_their_own() -> None:
     """A run begins with the launches of constant folding; what they leave is the folded constant."""
-    run = next(run for run in RUNS if run.stem.startswith("folding"))
+    run = next(run for run in RUNS if run.stem == "folding.torch-2.13-cpu")
     wrapper = wrapper_of(run)
     assert wrapper.folding is not None
     assert [n.kernel for n in wrapper.folding.launches] == [
