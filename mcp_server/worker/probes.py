@@ -146,14 +146,43 @@ class _Shim:
         self._capsule.restype = ctypes.py_object
         self._capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
         self._steal = torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr
+        self._delete = library.aoti_torch_delete_tensor_object
+        self._delete.argtypes = [ctypes.c_void_p]
+        self._leaves: Optional[bool] = None  # whether stealing leaves its handle behind
 
     def tensor(self, handle: int) -> Optional[torch.Tensor]:
         """The tensor; torch itself makes None of one that is undefined."""
-        copy = ctypes.c_void_p()
-        if self._copy(handle, ctypes.byref(copy)):
+        copy = self._copied(handle)
+        tensor = self._stolen(copy) if copy is not None else None
+        if copy is None or tensor is None:
             return None
+        if self._leaves is None:
+            self._leaves = self._left_behind(handle, tensor)
+        if self._leaves:
+            self._delete(copy)
+        return tensor
+
+    def _copied(self, handle: int) -> Optional[ctypes.c_void_p]:
+        copy = ctypes.c_void_p()
+        return None if self._copy(handle, ctypes.byref(copy)) else copy
+
+    def _stolen(self, copy: ctypes.c_void_p) -> Optional[torch.Tensor]:
         tensor: Optional[torch.Tensor] = self._steal(self._capsule(copy, None, None))
         return tensor
+
+    def _left_behind(self, handle: int, tensor: torch.Tensor) -> bool:
+        """Whether `steal` leaves the handle behind that it was given, as seen in 2.11 and 2.13, whatever its
+        name says: one that nobody deletes keeps the tensor's memory to the end of the process.
+        """
+        before = tensor._use_count()
+        copy = self._copied(handle)
+        if copy is None:
+            return False
+        self._stolen(copy)
+        left = bool(tensor._use_count() > before)
+        if left:
+            self._delete(copy)
+        return left
 
 
 _shim: "list[_Shim]" = []
