@@ -71,6 +71,7 @@ def _diagnosed(case: Program, home: Path, budget_s: float) -> tuple[Score, float
     began = time.monotonic()
     verdict = ask(question, budget_s, env={"TORCHINDUCTOR_CACHE_DIR": str(home / "inductor")})
     seconds = time.monotonic() - began
+    (home / "verdict.json").write_text(json.dumps(verdict, indent=1))
     if "error" in verdict:
         return Score(case.answer.name, "script", "", category_right=False, why=verdict["error"]), seconds
     return judge(case.answer, "script", verdict, case.path), seconds
