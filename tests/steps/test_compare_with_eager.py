@@ -176,7 +176,10 @@ class Unset(nn.Module):  # type: ignore[misc]
 
 
 def test_reads_of_unset_memory_show(tmp_path: Path) -> None:
-    """An exported program is compiled here; filling what nothing wrote changes its output."""
+    """An exported program is compiled here; filling what nothing wrote changes its output.
+
+    What eager and package find in that memory is chance, so that they may or may not agree.
+    """
     module = tmp_path / "ops.py"
     module.write_text(PARTIAL_OP)
     runpy.run_path(str(module))
@@ -189,7 +192,7 @@ def test_reads_of_unset_memory_show(tmp_path: Path) -> None:
     result = compared(tmp_path, workload)
     assert (result.deterministic, result.reads_unset) == (True, True), result.summary
     assert result.unset_from is not None and "even_rows" in result.unset_from.kernel
-    assert result.outcome == "agrees" and "memory that nothing wrote" in result.summary
+    assert (result.outcome == "agrees") <= ("memory that nothing wrote" in result.summary)
 
 
 def test_a_script_brings_package_program_and_inputs(zoo: ZooPackage, tmp_path: Path) -> None:
