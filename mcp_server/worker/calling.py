@@ -18,6 +18,11 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
+def capturing() -> bool:
+    """Whether a CUDA graph is being captured: its kernels have not run, and a copy would break it."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
 def call(function: Callable[[], Any], index: int, report: Report) -> Any:
     """Events `calling` and `called` (seconds up to the device's end of work, facts of each output)."""
     report.event("calling", call=index)

@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from .callers import frames
-from .calling import synchronize
+from .calling import capturing, synchronize
 from .capture_streams import Snapshot, Streams
 from .capture_threads import rewritten, versions
 from .failures import TEXT_LIMIT
@@ -40,11 +40,6 @@ def failure(error: BaseException) -> dict[str, Any]:
         "type": "{}.{}".format(type(error).__module__, type(error).__qualname__),
         "text": str(error)[:TEXT_LIMIT],
     }
-
-
-def capturing() -> bool:
-    """Whether a CUDA graph is being captured: copying from the device would break it."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +150,8 @@ class Calls:
         load = self.loads.get(loader, -1)
         flat = [leaf for leaf in inputs if isinstance(leaf, torch.Tensor)]
         before = versions(flat)
-        snapshot = None if capturing() else self.streams.snapshot(flat)
+        in_graph = capturing()
+        snapshot = None if in_graph else self.streams.snapshot(flat)
         path, notice = self._saved("inputs", number, lambda: self._pack(inputs))
         self.journal.event(
             "calling",
@@ -171,7 +167,7 @@ class Calls:
             notice=notice,
             frames=frames(),
         )
-        if capturing():
+        if in_graph:
             self.streams.hold(number, flat)
         return Entered(number, load, path, snapshot, before, time.monotonic())
 

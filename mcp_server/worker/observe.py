@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from . import run
+from .calling import capturing, synchronize
 from .failures import Refused
 from .handoff import received
 from .probes import (
@@ -84,13 +85,13 @@ class Observer:
     def take(self, event: Event) -> bool:
         """Look at one launch in one phase; true stops the run."""
         kernel = event.kernel.decode()
-        if not self.selection.takes_kernel(kernel) or _capturing():
+        if not self.selection.takes_kernel(kernel) or capturing():
             return False
         phase = "after" if event.phase == AFTER else "before"
         if phase not in self.selection.phases:
             return False
         bad = False
-        _wait()
+        synchronize()
         for argument in arguments(event):
             bad = self._argument(event, kernel, phase, argument) or bad
         return bad and self._stop
@@ -175,17 +176,6 @@ def _where(event: Event, kernel: str) -> "dict[str, Any]":
         "kernel": kernel,
         "runner": event.runner,
     }
-
-
-def _capturing() -> bool:
-    """During a graph capture nothing may be read: the kernels have not run."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-
-
-def _wait() -> None:
-    """For the device, whatever stream the launch is on."""
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
 
 
 def _countable(tensor: torch.Tensor) -> bool:

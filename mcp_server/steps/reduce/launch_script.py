@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from mcp_server.errors import ProblemError
 from mcp_server.instrument.commands import read_recorded, safe_flags
@@ -41,72 +42,8 @@ class Recorded:
         return not self.number
 
 
-HEADER = '''"""{title}
-
-Run it with Python and torch {torch}{needs}; {files} lie beside it.
-Exit status: 0 the launch wrote what was recorded, 1 an exception, 3 it wrote a value that is not finite,
-4 it wrote something else than was recorded; killed by a signal: it crashed.
-"""
-
-import ctypes
-import json
-import os
-import subprocess
-import sys
-import sysconfig
-import tempfile
-
-os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")  # each tensor in memory of its own
-os.environ.setdefault("CUDA_LAUNCH_BLOCKING", "1")
-os.environ.setdefault("TRITON_DEBUG", "1")  # device assertions on
-import torch
-
-HERE = os.path.dirname(os.path.abspath(__file__))
-
-
-DTYPES = {{
-    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
-    "F8_E5M2": torch.float8_e5m2, "F8_E4M3": torch.float8_e4m3fn, "I64": torch.int64, "I32": torch.int32,
-    "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
-}}
-
-
-def load(name):
-    """A tensor of a safetensors file: length of the header, header, values in row-major order."""
-    with open(os.path.join(HERE, "inputs", name + ".safetensors"), "rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        values = bytearray(file.read())
-    (entry,) = [value for key, value in header.items() if key != "__metadata__"]
-    dtype = DTYPES[entry["dtype"]]
-    flat = torch.frombuffer(values, dtype=dtype) if values else torch.empty(0, dtype=dtype)
-    return flat.reshape(entry["shape"])
-
-
-def place(name, shape, stride, device):
-    """The recorded values with the layout and on the device of the launch."""
-    recorded = load(name + "-before")
-    return torch.empty_strided(shape, stride, dtype=recorded.dtype, device=device).copy_(recorded)
-
-
-def bad(tensor):
-    """How many elements are not finite."""
-    return int((~torch.isfinite(tensor.float())).sum()) if tensor.is_floating_point() else 0
-
-
-def judge(arguments):
-    """Say what the launch wrote; the exit status."""
-    status = 0
-    for name, tensor in arguments.items():
-        was = 0 if name in UNSET else bad(load(name + "-before"))
-        if bad(tensor) > was:
-            print("not finite:", name, "holds", bad(tensor), "of", tensor.numel(), flush=True)
-            return 3
-        after = load(name + "-after").nan_to_num() if name in KNOWN_AFTER else None
-        if after is not None and not torch.equal(tensor.cpu().nan_to_num(), after):
-            print("differs:", name, "is not what was recorded", flush=True)
-            status = 4
-    return status
-'''
+# How every such script begins; it is run with torch alone, by whom it is given to.
+HEADER = Path(__file__).with_name("launch_header.txt")
 
 CPP = '''
 FLAGS = {flags!r}
@@ -190,7 +127,7 @@ def files(replay: Replay) -> tuple[dict[str, str], list[str]]:
         name, text, needs = TRITON_FILE, triton_source(kernel), ", Triton and a GPU"
         body, notes = _triton(kernel, replay.recorded)
     beside = f"the folder inputs and {name}"
-    head = HEADER.format(title=replay.title, torch=replay.torch, needs=needs, files=beside)
+    head = HEADER.read_text().format(title=replay.title, torch=replay.torch, needs=needs, files=beside)
     tensors = "\n".join(_tensor(one) for one in replay.recorded if one.is_tensor)
     main = MAIN.format(unset=replay.unset, after=replay.after, arguments=tensors)
     return {"repro.py": head + body + main, name: text}, notes
