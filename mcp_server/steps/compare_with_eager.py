@@ -58,7 +58,7 @@ async def compare_with_eager(
     A package needs `exported`, the program that it was compiled from; an exported program is compiled here; a
     script is run once and its suspect call taken, with the updates of constants before it. Without inputs the
     program's example inputs are used. `tolerance` multiplies the tolerance (see `worker/closeness.py`).
-    Repeats tell differences between runs from departures, and a run with unset memory filled tells reads of
+    Repeats tell differences between runs from departures, and runs with unset memory filled tell reads of
     it. A run that fails is a result. Raises ProblemError for a missing program, and for a script that makes
     no call of a package that it compiled.
     """
@@ -195,7 +195,7 @@ def _result(
         deterministic=repeats.same("first", "second"),
         varies_from=repeats.change("first", "second"),
         reads_unset=repeats.reads_unset,
-        unset_from=repeats.change("first", "filled") if repeats.reads_unset else None,
+        unset_from=repeats.unset_from,
         counts=dict(Counter(row.status for row in launches)),
         launches=ranked[:shown],
         left_out=max(0, len(launches) - shown),

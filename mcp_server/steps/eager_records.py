@@ -102,7 +102,8 @@ class ComparedWithEager(Record):
     """The outcome.
 
     `deterministic`: whether two runs gave the same outputs; `varies_from` where they part. `reads_unset`:
-    whether outputs change when memory that nothing wrote is filled with NaN; `unset_from` where that shows.
+    whether outputs change when memory that nothing wrote is filled with NaN, or no longer differ from run to
+    run; `unset_from` where that shows.
     `other_constants` have other values than the program's: then the package is not one of that program.
     `launches` holds those that depart first, then the others in order, at most as many as asked for.
     """

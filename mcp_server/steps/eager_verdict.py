@@ -18,7 +18,10 @@ from mcp_server.steps.eager_records import (
 
 
 class Repeats:
-    """The runs of one call: `first` and `second` as they are, `filled` with unset memory set to NaN."""
+    """The runs of one call: `first` and `second` as they are, `filled` with unset memory set to NaN.
+
+    `filled_again` is there when the first two differ.
+    """
 
     def __init__(self, done: WorkerRun) -> None:
         self.steady_eager = bool((done.last("eager_again") or {"same": True})["same"])
@@ -27,6 +30,7 @@ class Repeats:
             kind: [event for event in done.all("rerun") if event["run"] == kind]
             for kind in ("first", "second", "filled")
         }
+        self.anything_filled = bool(done.all("filled"))
 
     def same(self, one: str, other: str) -> bool | None:
         """Whether two runs gave the same outputs; None when one did not come back."""
@@ -42,11 +46,24 @@ class Repeats:
 
     @property
     def reads_unset(self) -> bool | None:
-        """Only told where runs do not differ anyway, and launches have probes."""
-        if not self.same("first", "second") or not self.written["filled"]:
+        """Whether filling unset memory changes steady outputs, or steadies outputs that differ.
+
+        None without probes, and where outputs differ for another reason too.
+        """
+        steady = self.same("first", "second")
+        if steady is None or not self.written["filled"]:
             return None
+        if not steady:
+            return (self.anything_filled and self.same("filled", "filled_again")) or None
         same = self.same("first", "filled")
         return None if same is None else not same
+
+    @property
+    def unset_from(self) -> Changed | None:
+        """The first tensor that shows what unset memory held."""
+        if not self.reads_unset:
+            return None
+        return self.change("first", "second") or self.change("first", "filled")
 
 
 def find_departure(judge: Judge, outputs: Sequence[OutputCompared], repeats: Repeats) -> Departure | None:
@@ -65,10 +82,10 @@ def find_departure(judge: Judge, outputs: Sequence[OutputCompared], repeats: Rep
 
 
 def _kind(judge: Judge, row: LaunchCompared | None, repeats: Repeats) -> Kind:
-    if repeats.same("first", "second") is False:
-        return "nondeterministic"
     if repeats.reads_unset:
         return "uninitialised"
+    if repeats.same("first", "second") is False:
+        return "nondeterministic"
     coarse = row is not None and row.within_tf32 and row.device == "cuda" and row.dtype == "float32"
     return "tf32" if coarse and judge.multiplies(row) else "error"
 
@@ -86,10 +103,10 @@ def conclude(
         return "inconclusive", "eager itself differs from run to run on these inputs"
     if counted["package"] != counted["eager"]:
         return "departs", f"the package gives {counted['package']} outputs and eager {counted['eager']}"
-    if repeats.same("first", "second") is False:
-        return "agrees", "all outputs agree with eager here, but runs of this call differ"
     if repeats.reads_unset:
         return "agrees", "all outputs agree with eager here, but depend on memory that nothing wrote"
+    if repeats.same("first", "second") is False:
+        return "agrees", "all outputs agree with eager here, but runs of this call differ"
     equal = sum(one.agreement == "equal" for one in outputs)
     rest = f", {len(outputs) - equal} but for rounding" if equal < len(outputs) else ""
     return "agrees", f"all {len(outputs)} outputs agree with eager: {equal} bit for bit{rest}"

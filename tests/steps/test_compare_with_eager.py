@@ -178,7 +178,7 @@ class Unset(nn.Module):  # type: ignore[misc]
 def test_reads_of_unset_memory_show(tmp_path: Path) -> None:
     """An exported program is compiled here; filling what nothing wrote changes its output.
 
-    What eager and package find in that memory is chance, so that they may or may not agree.
+    What eager and each run find in that memory is chance, so that they may or may not agree.
     """
     module = tmp_path / "ops.py"
     module.write_text(PARTIAL_OP)
@@ -190,7 +190,7 @@ def test_reads_of_unset_memory_show(tmp_path: Path) -> None:
         exported=tmp_path / "unset.pt2", inputs=tmp_path / "x.pt", env=CACHED, extra_imports=[str(module)]
     )
     result = compared(tmp_path, workload)
-    assert (result.deterministic, result.reads_unset) == (True, True), result.summary
+    assert result.reads_unset, result.summary
     assert result.unset_from is not None and "even_rows" in result.unset_from.kernel
     assert (result.outcome == "agrees") <= ("memory that nothing wrote" in result.summary)
 
