@@ -26,7 +26,7 @@ def test_reads_of_unset_memory_are_told_from_noise(
     """Steady outputs change when it is filled; outputs that differ become steady, if anything was filled."""
     runs = ("first", "second", "filled", "filled_again")
     outputs = [{"event": "outputs", "run": run, "checksums": [s]} for run, s in zip(runs, sums, strict=False)]
-    written = {"launch": 3, "name": "buf0", "kernel": "k"}
+    written = {"launch": 3, "sequence": 3, "name": "buf0", "kernel": "k"}
     reruns = [
         {"event": "rerun", "run": run, **written, "checksum": s} for run, s in zip(runs, sums, strict=False)
     ]
