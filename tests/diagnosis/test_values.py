@@ -171,6 +171,20 @@ def test_a_kernel_that_leaves_its_memory(zoo: ZooPackage) -> None:
     assert confidence(found, case) == "likely"
 
 
+@pytest.mark.parametrize(("said", "sure"), [("possible", "possible"), ("likely", "likely")])
+def test_without_a_journal_a_party_that_may_be_guilty_stays_possible(
+    zoo: ZooPackage, said: str, sure: str
+) -> None:
+    """That the call failed adds nothing to a blame that the checker alone gave as possible."""
+    launch = FaultLaunch(index=1, kernel="k", kind="kernel", line=9, how="name", certain=False)
+    case = located(zoo, blame=Blame.model_validate({"kind": "kernel", "name": "k", "confidence": said}))
+    assert case.located is not None and case.located.fault is not None
+    fault = case.located.fault.model_copy(update={"launch": launch})
+    case.located = case.located.model_copy(update={"fault": fault})
+    (found,) = memory.detect(case)
+    assert confidence(found, case) == sure
+
+
 def test_an_index_from_an_input_is_clamped(zoo: ZooPackage) -> None:
     """A blamed input with a known limit brings the clamp that decides; until then nothing is proven."""
     blame = Blame(kind="input", name="args[1]", input_index=1, category="index_out_of_bounds")

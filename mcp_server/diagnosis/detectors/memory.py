@@ -41,7 +41,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         guilty=_guilty(blame, fault),
         summary=fault.summary or fault.text,
         depth=Depth.FAULT_SITE if explained else max(DEPTHS[category], Depth.BAD_VALUE),
-        sources=frozenset(_sources(fault, case)),
+        sources=frozenset(_sources(fault, blame, case)),
         evidence=tuple(_evidence(fault, blame)),
         crashing=_crashing(fault),
         fix=Fix(action=FIXES[blame.kind], before=fault.code.strip() or None),
@@ -91,12 +91,17 @@ def _place(fault: Fault) -> str | None:
     return f"{fault.generated_file}:{fault.generated_line}" if fault.generated_line else None
 
 
-def _sources(fault: Fault, case: Case) -> Iterator[str]:
-    """The checker, the failing call by itself, and the journal when it names the launch."""
+def _sources(fault: Fault, blame: Blame, case: Case) -> Iterator[str]:
+    """The checker, the failing call by itself, and the journal when it names the launch.
+
+    That the call fails says nothing for a party that is only possibly guilty while no journal was kept.
+    """
+    journal = fault.launch is not None and fault.launch.certain
     yield fault.tool
-    yield from case.call_fails
-    if fault.launch is not None and fault.launch.certain:
+    if journal:
         yield "probes"
+    if journal or blame.confidence != "possible":
+        yield from case.call_fails
 
 
 def _evidence(fault: Fault, blame: Blame) -> Iterator[Evidence]:
