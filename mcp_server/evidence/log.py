@@ -16,7 +16,13 @@ from mcp_server.evidence.details import Details
 from mcp_server.evidence.facts import ErrorFact, LogFacts, PythonException
 from mcp_server.evidence.families import BY_ID, Family, Rank, find_family
 from mcp_server.evidence.launches import LaunchTracker
-from mcp_server.evidence.roots import choose_root, refine, sanitizer_errors, settle_exception
+from mcp_server.evidence.roots import (
+    choose_root,
+    refine,
+    sanitizer_errors,
+    settle_exception,
+    unnamed_exception,
+)
 from mcp_server.evidence.sanitizer import SanitizerReader
 from mcp_server.evidence.sanitizer_lines import MARK, is_record
 from mcp_server.evidence.scout import NOTHING, Look, Scout
@@ -214,13 +220,7 @@ class _Reader:
             key=lambda item: item.line,
         )
         threads = tuple(item for reader in self._tracebacks.values() for item in reader.threads)
-        errors = sorted(
-            (
-                settle_exception(replace(error, count=self._counts[key]))
-                for key, error in self._errors.items()
-            ),
-            key=lambda error: error.line,
-        )
+        errors = self._settled(exceptions)
         sanitizer = self._sanitizer.report() if self._sanitizer.seen else None
         if sanitizer is not None:
             errors = [*sanitizer_errors(sanitizer, self._sanitizer_line), *errors]
@@ -243,6 +243,13 @@ class _Reader:
             best_lines=tuple(self._best),
             tail=tuple(self._tail),
         )
+
+    def _settled(self, exceptions: list[PythonException]) -> list[ErrorFact]:
+        """All errors in the order of lines, each in the family that its place gives it."""
+        found = [replace(error, count=self._counts[key]) for key, error in self._errors.items()]
+        unnamed = unnamed_exception(found, exceptions)
+        found += [unnamed] if unnamed is not None else []
+        return sorted((settle_exception(error) for error in found), key=lambda error: error.line)
 
     def _truncated(self) -> str:
         open_since = [reader.open_since for reader in self._tracebacks.values() if reader.open_since]

@@ -42,6 +42,43 @@ def test_the_place_of_an_exception_decides_its_family(
     assert root is not None and (root.family.id, root.candidates[0]) == (family, first)
 
 
+MODULE = (f"{TORCH}/nn/modules/module.py", "_call_impl", "return forward_call(*args, **kwargs)")
+
+
+@pytest.mark.parametrize(
+    ("frames", "first"),
+    [
+        ((OWN,), "script_error"),
+        ((OWN, CALL), "index_out_of_bounds"),
+        ((OWN, MODULE, OWN), "index_out_of_bounds"),
+    ],
+)
+def test_an_operator_that_a_statement_of_the_script_calls(
+    frames: tuple[tuple[str, str, str], ...], first: str
+) -> None:
+    """What an operator refuses may be due to the script's own statement, outside any model and package."""
+    root = read("IndexError: index 12 is out of bounds for dimension 0 with size 10", *frames).root
+    assert root is not None and root.candidates[0] == first
+
+
+@pytest.mark.parametrize(
+    ("text", "frame", "category"),
+    [
+        ("KeyError: 'MODEL_DIR'", ("<frozen os>", "__getitem__", ""), "environment"),
+        ("KeyError: 'MODEL_DIR'", OWN, "script_error"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/scratch/x'", COMPILE, "environment"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'words.txt'", OWN, "script_error"),
+        ("made.up.BadBatch", OWN, "script_error"),
+    ],
+)
+def test_what_the_machine_lacks_is_told_from_what_the_script_does(
+    text: str, frame: tuple[str, str, str], category: str
+) -> None:
+    """An exception below os.environ or the compiler is the environment's, in a line of the script its own."""
+    root = read(text, OWN, frame).root
+    assert root is not None and root.category == category
+
+
 def test_a_shim_that_reported_the_error_makes_it_an_operators() -> None:
     """A runner called without torch's Python class leaves the shim's line on standard error."""
     shim = "Error: aoti_torch_cpu__embedding_bag(w, x) API call failed at /c/ab.wrapper.cpp, line 15"

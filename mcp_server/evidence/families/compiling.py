@@ -175,12 +175,22 @@ _add(
     advice="check_machine",
 )
 _add(
+    "compiler_status",
+    r"CalledProcessError: Command '\[?'?(?P<program>[^' ]*(?:g\+\+|gcc|clang(?:\+\+)?|/ld|objcopy|nvcc|ptxas|ninja))[' ](?P<detail>.*)",
+    ("CalledProcessError",),
+    ("toolchain",),
+    "A tool of the compiler failed; its own message, where it was kept, precedes this.",
+    "subprocess.CalledProcessError: Command '['/usr/bin/ld', '-r', '-b', 'binary']' returned non-zero exit status 1.",
+    rank=Rank.SYMPTOM,
+    advice="check_machine",
+)
+_add(
     "no_compiler",
     (
         r"No working C\+\+ compiler found(?P<detail>.*?(?:'(?P<program>[^']+)'\))?)$",
         r"Compiler: (?P<compiler>\S+) is not found",
         r"InvalidCxxCompiler",
-        r"(?P<detail>Failed to find C compiler|nvcc is required to build fatbin|No such file or directory: '(?P<program>[^']*(?:g\+\+|gcc|clang|nvcc|ptxas|ld)[^'/]*)'|(?:g\+\+|gcc|clang\+\+|nvcc|ptxas): (?:command )?not found|CUDA_HOME environment variable is not set)",
+        r"(?P<detail>Failed to find C compiler|nvcc is required to build fatbin|No such file or directory: '(?P<program>[^']*(?:g\+\+|gcc|clang|nvcc|ptxas|ld)[^'/]*)'|(?P<missing>[\w./+-]*(?:g\+\+|gcc|clang|nvcc|ptxas)[\w.-]*): (?:command )?not found|CUDA_HOME environment variable is not set)",
     ),
     (
         "No working C++",

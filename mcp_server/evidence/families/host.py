@@ -223,7 +223,7 @@ _add(
 _add(
     "timeout",
     (
-        r"(?P<detail>TimeoutExpired|TimeoutError|timed out after (?P<seconds>[\d.]+) seconds|DUE TO TIME LIMIT|Timeout \((?P<limit>[\d:.]+)\)!|deadlock|Operation timed out)",
+        r"(?P<detail>TimeoutExpired|TimeoutError|timed out after (?P<seconds>[\d.]+) seconds|DUE TO TIME LIMIT|Timeout \((?P<limit>[\d:.]+)\)!|deadlock|Operation timed out|^_?queue\.(?:Empty|Full)\b)",
         _exit("124"),
     ),
     (
@@ -233,6 +233,7 @@ _add(
         "TIME LIMIT",
         "Timeout (",
         "deadlock",
+        "queue.",
         *_EXIT_HINTS,
     ),
     ("hang", "concurrency"),

@@ -22,12 +22,13 @@ _add(
 )
 _add(
     "host_out_of_memory",
-    r"(?P<detail>(?:^|\W)MemoryError|std::bad_alloc|DefaultCPUAllocator: can't allocate memory(?:: you tried to allocate (?P<bytes>\d+) bytes)?|Cannot allocate memory|oom-kill|Out of memory: Killed process|\[enforce fail at .*alloc_cpu)",
+    r"(?P<detail>(?:^|\W)MemoryError|std::bad_alloc|DefaultCPUAllocator: can't allocate memory(?:: you tried to allocate (?P<bytes>\d+) bytes)?|Cannot allocate memory|Unable to allocate [\d.]+ \w+ for an array|oom-kill|Out of memory: Killed process|\[enforce fail at .*alloc_cpu)",
     (
         "MemoryError",
         "bad_alloc",
         "can't allocate",
         "Cannot allocate memory",
+        "Unable to allocate",
         "oom-kill",
         "Out of memory: ",
         "alloc_cpu",
@@ -45,6 +46,15 @@ _add(
     "OSError: [Errno 28] No space left on device: '/tmp/torchinductor'",
 )
 _add(
+    "compiler_refused",
+    r"(?P<detail>Permission denied|Exec format error)[^\n]*?: '(?P<program>[^']*(?:g\+\+|gcc|clang|nvcc|ptxas|/ld)[^'/]*)'",
+    ("Permission denied", "Exec format error"),
+    "toolchain",
+    "The compiler is a file that this machine cannot run.",
+    "torch._inductor.exc.InductorError: OSError: [Errno 8] Exec format error: '/opt/cross/bin/g++'",
+    rank=Rank.CAUSE,
+)
+_add(
     "permission",
     r"(?P<detail>PermissionError|Permission denied|Operation not permitted(?! when))(?:.*?: '(?P<path>[^']+)')?",
     ("PermissionError", "Permission denied", "Operation not permitted"),
@@ -55,13 +65,15 @@ _add(
 _add(
     "bad_path",
     (
-        r"(?P<detail>NotADirectoryError|\[Errno 20\] Not a directory|\[Errno 36\] File name too long)(?:.*?: '(?P<path>[^']+)')?",
+        r"(?P<detail>NotADirectoryError|\[Errno 20\] Not a directory|IsADirectoryError|FileExistsError|\[Errno 36\] File name too long)(?:.*?: '(?P<path>[^']+)')?",
         r"(?P<detail>Stale file handle|Transport endpoint is not connected|\[Errno 5\] Input/output error)(?:.*?: '(?P<path>[^']+)')?",
         r"(?P<detail>can't start new thread|\[Errno 11\] Resource temporarily unavailable)",
     ),
     (
         "NotADirectory",
         "Not a directory",
+        "IsADirectory",
+        "FileExists",
         "name too long",
         "Stale file",
         "Transport endpoint",
@@ -72,6 +84,29 @@ _add(
     "environment",
     "The operating system refuses a directory, a file or a thread.",
     "NotADirectoryError: [Errno 20] Not a directory: '/cache/inductor'",
+)
+_add(
+    "network",
+    r"(?P<detail>Connection(?:Refused|Reset|Aborted)Error|Connection refused|Connection reset by peer|Name or service not known|Temporary failure in name resolution|Network is unreachable|No route to host|Address already in use)",
+    (
+        "Connection",
+        "Name or service",
+        "name resolution",
+        "Network is",
+        "No route",
+        "Address already",
+    ),
+    "environment",
+    "A host or port cannot be reached or used.",
+    "ConnectionRefusedError: [Errno 111] Connection refused",
+)
+_add(
+    "environment_variable",
+    (),
+    (),
+    "environment",
+    "A variable that the program reads is not in its environment.",
+    "KeyError: 'MODEL_DIR'",
 )
 
 FAMILIES: tuple[Family, ...] = tuple(_table.rows)
