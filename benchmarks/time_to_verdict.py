@@ -34,13 +34,17 @@ RUNS_BEYOND_CAPTURE = 3
 
 @dataclass(frozen=True)
 class Race:
-    """Both on one case; seconds of wall-clock time. A program's every run compiles once."""
+    """Both on one case; seconds of wall-clock time. A program's every run compiles once.
+
+    `official_s` is for every step of the guide, `official_named_s` until a step named the guilty party.
+    """
 
     case: str
     needs: str
     official_runs: int
     official_s: float
     official_named: str | None
+    official_named_s: float | None
     official_cut: bool
     diagnose_runs: int
     diagnose_compiles: int
@@ -50,7 +54,13 @@ class Race:
 
     @property
     def ratio(self) -> float:
+        """All of the guide against `diagnose`."""
         return self.official_s / self.diagnose_s
+
+    @property
+    def lucky_ratio(self) -> float:
+        """The guide given up at the first step that named the guilty party, which no one knows beforehand."""
+        return (self.official_named_s or self.official_s) / self.diagnose_s
 
 
 def race(answer: Answer, budget_s: float, official_limit_s: float = math.inf) -> Race:
@@ -84,6 +94,7 @@ def _race(answer: Answer, official: Procedure, score: Score, seconds: float) -> 
         official_runs=official.runs,
         official_s=official.wall_s,
         official_named=official.named_by,
+        official_named_s=official.named_s,
         official_cut=official.cut,
         diagnose_runs=score.runs,
         diagnose_compiles=score.compiles,
@@ -96,13 +107,16 @@ def _race(answer: Answer, official: Procedure, score: Score, seconds: float) -> 
 def print_races(races: Sequence[Race], console: Console) -> None:
     """A row per case, then the medians."""
     table = Table(
-        "case", "guide: runs", "s", "named by", "diagnose: runs", "compiles", "s", "named", "sure", "ratio"
+        *("case", "guide: runs", "s", "named by", "after s"),
+        *("diagnose: runs", "compiles", "s", "named", "sure", "ratio", "to the name"),
     )
     for r in races:
         more = "≥ " if r.official_cut else ""
-        guide = (str(r.official_runs), f"{more}{r.official_s:.0f}", r.official_named or "–")
+        after = f"{r.official_named_s:.0f}" if r.official_named_s is not None else "–"
+        guide = (str(r.official_runs), f"{more}{r.official_s:.0f}", r.official_named or "–", after)
         ours = (str(r.diagnose_runs), str(r.diagnose_compiles), f"{r.diagnose_s:.0f}", mark(r.diagnose_named))
-        table.add_row(r.case, *guide, *ours, r.confidence, f"{more}{r.ratio:.1f}")
+        ratios = (f"{more}{r.ratio:.1f}", f"{r.lucky_ratio:.1f}")
+        table.add_row(r.case, *guide, *ours, r.confidence, *ratios)
     console.print(table)
     for line in summary(races):
         console.print(line)
@@ -115,7 +129,11 @@ def summary(races: Sequence[Race]) -> list[str]:
         found = [r for r in races if r.needs == needs]
         if found:
             ratio = statistics.median(r.ratio for r in found)
-            lines.append(f"{needs}: median ratio {ratio:.1f} (target {target:.0f}), {len(found)} cases")
+            lucky = statistics.median(r.lucky_ratio for r in found)
+            lines.append(
+                f"{needs}: median ratio {ratio:.1f} (target {target:.0f}), {len(found)} cases; "
+                f"{lucky:.1f} where the guide ends at the step that names the guilty party"
+            )
     beyond = statistics.median(r.diagnose_runs - 1 for r in races)
     named = sum(r.official_named is not None for r in races), sum(r.diagnose_named for r in races)
     lines.append(f"runs beyond the capture: median {beyond:.0f} (target {RUNS_BEYOND_CAPTURE})")
