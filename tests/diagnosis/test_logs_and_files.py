@@ -12,12 +12,22 @@ import pytest
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors import from_log, loading, machine
 from mcp_server.evidence.log import read_log
-from mcp_server.model import Category
+from mcp_server.model import Category, Fix
 from mcp_server.package.archive import open_package
 from mcp_server.package.problems import PackageError
 from mcp_server.steps.fit import Problem
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import GOOD_IDS, RAISED, called, failing, package_case, run, worker_run
+from tests.diagnosis.support import (
+    GOOD_IDS,
+    RAISED,
+    called,
+    capture,
+    failing,
+    package_case,
+    phase,
+    run,
+    worker_run,
+)
 from tests.package.archives import changed, name_ending, without
 
 CHECKED = "run_with_input_checks"
@@ -61,6 +71,55 @@ def test_inputs_that_differ_keep_their_candidate(zoo: ZooPackage) -> None:
 def test_an_operator_is_no_candidate_without_one(zoo: ZooPackage, name: str, kept: bool) -> None:
     """A crash is put on a custom operator only where the package calls one."""
     assert ("custom_op" in categories(failing(package_case(zoo(name))))) == kept
+
+
+OWN_STATEMENT = """Traceback (most recent call last):
+  File "/app/serve.py", line 9, in main
+    print(scores[8])
+IndexError: index 8 is out of bounds for dimension 0 with size 8"""
+OWN_CHECK = """Traceback (most recent call last):
+  File "/app/serve.py", line 9, in main
+    raise Rejected(8)
+Rejected: 8"""
+
+
+def after_calls(text: str, **calls: object) -> Case:
+    """A program that ended in `text` after two calls that came back, and that come back again."""
+    case = Case(None)
+    case.capture = capture(calls=[phase(n, **{"load": 0, "thread": 1, **calls}) for n in (1, 2)])
+    case.runs["script"] = run("script", text)
+    case.runs["plain"] = run("plain", "", called())
+    return case
+
+
+def test_a_statement_after_calls_that_came_back_is_the_scripts() -> None:
+    """An index that no call refused is one of the script's own; a call that fails keeps it open."""
+    case = after_calls(OWN_STATEMENT)
+    (left,) = from_log.detect(case)
+    assert (left.category, left.weak, left.fix) == (
+        "script_error",
+        False,
+        Fix(action="mend the statement that raised"),
+    )
+    assert categories(after_calls(OWN_STATEMENT, outcome="failed")) == ["script_error", "index_out_of_bounds"]
+
+
+def test_calls_of_one_thread_are_not_concurrent() -> None:
+    """A check of the script admits concurrency only where threads call, or something changed under a call."""
+    assert "concurrency" not in categories(after_calls(OWN_CHECK))
+    assert "concurrency" in categories(after_calls(OWN_CHECK, rewritten=[0]))
+    case = after_calls(OWN_CHECK)
+    assert case.capture is not None
+    case.capture.calls[1] = case.capture.calls[1].model_copy(update={"thread": 2})
+    assert "concurrency" in categories(case)
+
+
+def test_a_check_after_a_call_that_agrees_with_eager_is_not_about_numbers() -> None:
+    """Where the package gives what its exported program gives, wrong numbers are no candidate."""
+    case = after_calls(OWN_CHECK)
+    assert "wrong_output" in categories(case)
+    case.interpreted = worker_run({"event": "compared", "equal": True, "outputs": []})
+    assert "wrong_output" not in categories(case)
 
 
 def test_what_our_experiments_print_is_not_the_users_error() -> None:

@@ -61,7 +61,7 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: Case) -> Itera
             sources=frozenset({"log"}),
             evidence=(evidence_of(root, source),),
             crashing=_crashing(root, facts),
-            fix=Fix(action=action(root)) if not several else None,
+            fix=Fix(action=action(root, category)) if not several else None,
             harmful=case.failed,
             weak=several or survived,
             exact=len(root.candidates) == 1,
@@ -84,6 +84,12 @@ def excluded(category: Category, case: Case) -> bool:
         return case.plain is not None and "plain" in case.runs and not case.outputs_nonfinite
     if category == "script_error":
         return _fails_without_script(case)
+    if category == "concurrency":
+        return _one_thread(case)
+    if category == "index_out_of_bounds":
+        return _calls_came_back(case)
+    if category == "wrong_output":
+        return _agrees_with_eager(case)
     return False
 
 
@@ -91,6 +97,29 @@ def _fails_without_script(case: Case) -> bool:
     """Whether the call fails by itself, so that no statement of the user's is needed for the failure."""
     plain = case.runs.get("plain")
     return plain is not None and plain.failure not in ("none", "differs")
+
+
+def _one_thread(case: Case) -> bool:
+    """Whether every process made its calls from one thread, and nothing changed or moved under a call."""
+    if case.capture is None or not case.capture.calls:
+        return False
+    callers = {(call.pid, call.thread) for call in case.capture.calls}
+    disturbed = any(call.raced or call.rewritten or call.moved for call in case.capture.calls)
+    return len(callers) == len({pid for pid, _ in callers}) and not disturbed
+
+
+def _calls_came_back(case: Case) -> bool:
+    """Whether no call of the program refused an index, nor does the suspect one when it is made again."""
+    plain = case.runs.get("plain")
+    captured = case.capture is not None and all(call.outcome == "ok" for call in case.capture.calls)
+    return captured and plain is not None and plain.failure == "none"
+
+
+def _agrees_with_eager(case: Case) -> bool:
+    """Whether the call gives what its exported program gives, and the script compared it with no other."""
+    told = case.interpreted.last("compared") if case.interpreted is not None else None
+    held = case.capture is not None and not case.capture.assertions
+    return told is not None and bool(told["equal"]) and held
 
 
 def _refused(case: Case) -> bool:

@@ -190,7 +190,9 @@ def _got(root: ErrorFact) -> str | None:
     return root.fields.get("got") or root.fields.get("value")
 
 
-def action(root: ErrorFact) -> str:
-    """What to do about a fault of which this text is the root."""
+def action(root: ErrorFact, category: Category) -> str:
+    """What to do about a fault of this category, of which this text is the root."""
+    if category == "script_error" and root.family.advice != "read_cause":
+        return _ACTIONS["fix_script"]
     own = _OWN_ACTIONS.get(root.family.id)
     return (own and _fill(own, root)) or _ACTIONS[root.family.advice]
