@@ -33,6 +33,7 @@ from mcp_server.package.kernel_code import (
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.provenance import Provenance, read_provenance
+from mcp_server.package.relevance import indexing_first
 from mcp_server.package.signature import CompiledInput
 from mcp_server.package.wrapper import Wrapper
 
@@ -91,7 +92,7 @@ class Candidate:
     `location` is `wrapper.cpp:LINE` for Triton (where the source is embedded) and `kernel.cpp:LINE` for
     C++. `indexed` are the tensors that the checked index addresses. `form` is how the kernel computes the
     index from loaded elements, None where it does something else to them. `position` is set for an index that
-    comes from no data: it runs from 0 to below that size.
+    comes from no data: it runs from 0 to below that size. `provenance` has the lines that index first.
     """
 
     launch: Launch
@@ -179,6 +180,8 @@ class Tracer:
         form = read_form(*place, tensors, scalars)
         by_name = {a.name: a for a in launch.arguments}
         limit = None if trace.loads else position_limit(*place)
+        indexed = dict.fromkeys(by_name[a.parameter].target for a in indexed_by(*place, tensors))
+        fqns = [constant.fqn for constant in self.constants if constant.name in indexed and constant.fqn]
         return Candidate(
             launch,
             kernel,
@@ -187,10 +190,8 @@ class Tracer:
             self._bound(check.upper, launch),
             trace,
             tuple(self._source(load, by_name[load.parameter], launch, check, form) for load in trace.loads),
-            tuple(
-                dict.fromkeys(self.label(by_name[a.parameter].target) for a in indexed_by(*place, tensors))
-            ),
-            read_provenance(launch, self.information),
+            tuple(dict.fromkeys(self.label(name) for name in indexed)),
+            indexing_first(read_provenance(launch, self.information), fqns),
             form,
             self._bound(limit, launch),
         )

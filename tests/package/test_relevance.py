@@ -1,0 +1,35 @@
+"""The line that indexes comes first among the lines of a fused kernel."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_server.package.provenance import Provenance, read_stack
+from mcp_server.package.relevance import indexing_first
+
+LINEAR = 'File "/app/m.py", line 9, in forward\n    h = self.mix(torch.cat([who, what], dim=-1))'
+VIEW = 'File "/app/m.py", line 7, in forward\n    who = self.users(u).expand(-1, items.shape[1], -1)'
+IN_TORCH = (
+    '\n  File "/x/site-packages/torch/nn/modules/sparse.py", line 189, in forward\n    return F.embedding('
+)
+ITEMS = 'File "/app/m.py", line 8, in forward\n    what = self.items(items)' + IN_TORCH
+TABLE = 'File "/app/m.py", line 6, in forward\n    bias = self.table[buckets]'
+GATHER = 'File "/app/m.py", line 5, in forward\n    picked = scores.gather(1, best)'
+
+
+@pytest.mark.parametrize(
+    "stacks, indexed, first",
+    [
+        ([LINEAR, VIEW, VIEW + IN_TORCH, ITEMS], ["items.weight"], 8),
+        ([LINEAR, VIEW, VIEW + IN_TORCH, ITEMS], ["encoder.users.weight"], 7),
+        ([LINEAR, GATHER, TABLE], ["table"], 6),
+        ([LINEAR, VIEW, GATHER], [], 5),
+        ([LINEAR, VIEW], [], 9),
+    ],
+)
+def test_the_line_that_indexes_comes_first(stacks: list[str], indexed: list[str], first: int) -> None:
+    """The line with the constant's module before any that indexes; without either the order stays."""
+    given = Provenance("kernel_information", stacks=tuple(read_stack(text) for text in stacks))
+    ordered = indexing_first(given, indexed)
+    assert ordered.locations[0].line == first
+    assert sorted(ordered.stacks, key=str) == sorted(given.stacks, key=str)
