@@ -21,6 +21,7 @@ from mcp_server.diagnosis.actions.locate import LocateFault
 from mcp_server.diagnosis.actions.machine import CheckMachine
 from mcp_server.diagnosis.actions.operators import WatchOperators
 from mcp_server.diagnosis.actions.package_file import OpenPackage
+from mcp_server.diagnosis.actions.repeat import RepeatCall, WatchRepeats
 from mcp_server.diagnosis.actions.runs import CheckedRun, PlainRun
 from mcp_server.diagnosis.actions.trace import TraceLaunches
 from mcp_server.diagnosis.actions.watch_launches import WatchLaunches
@@ -49,6 +50,7 @@ from mcp_server.diagnosis.detectors import (
     scatter,
     sharing,
     streams,
+    unsteady,
 )
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.judge import confidence, ranked
@@ -86,6 +88,7 @@ DETECTORS: tuple[Detector, ...] = (
     eager.detect,
     departure.detect,
     random_numbers.detect,
+    unsteady.detect,
     memory.detect,
     last_launch.detect,
     machine.detect,
@@ -104,6 +107,8 @@ def actions() -> list[Action]:
         CheckedRun(),
         Interpret(),
         WatchOperators(),
+        RepeatCall(),
+        WatchRepeats(),
         CompareLaunches(),
         ReadGeneratedKernel(),
         LookAtIndices(),

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.evidence.facts import ErrorFact, LogFacts
 from mcp_server.jobs.types import Finished
-from mcp_server.model import Artifact, Evidence, ModelLocation, Workload
+from mcp_server.model import Artifact, ModelLocation, Workload
 from mcp_server.package.archive import Package
 from mcp_server.package.exported import ExportedFacts
 from mcp_server.package.mismatch import Mismatch
@@ -28,11 +28,6 @@ from mcp_server.steps.trace_launches import Trace
 
 # Runs that are what the user did, as opposed to experiments.
 OWN_RUNS = ("script", "plain", "command")
-
-NO_REFERENCE = (
-    "The numbers themselves were not checked: there was no reference to hold them against "
-    "(compare_with_eager takes the exported program)."
-)
 
 Failure = Literal["none", "exception", "signal", "timeout", "out_of_memory", "nonfinite", "differs"]
 
@@ -145,6 +140,8 @@ class Case:
     with_eager: ComparedWithEager | None = None
     interpreted: WorkerRun | None = None
     operators: WorkerRun | None = None
+    repeated: WorkerRun | None = None
+    repeated_watched: WorkerRun | None = None
     trace: Trace | None = None
     located: LocatedFault | None = None
     generated: GeneratedKernel | None = None
@@ -196,6 +193,19 @@ class Case:
         """The user's lines that make the suspect call, innermost first."""
         call = self.capture.suspect if self.capture is not None else None
         return call.stack[:2] if call is not None else []
+
+    def differs_in(self, run: str) -> bool | None:
+        """Whether the call gave other outputs when it was made again, as `second` or with memory `filled`.
+
+        None where that was not tried.
+        """
+        told = self.repeated.all("repeated") if self.repeated is not None else []
+        return next((not event["equal"] for event in told if event["run"] == run), None)
+
+    @property
+    def reads_unset(self) -> bool:
+        """Whether the outputs, else the same in each call, change with what new memory holds."""
+        return self.differs_in("second") is False and bool(self.differs_in("filled"))
 
     @property
     def surroundings(self) -> dict[str, Any]:
@@ -271,36 +281,10 @@ class Case:
         return self.plain is not None and not self.failed
 
     @property
-    def health_summary(self) -> str:
-        """What was tried without finding a fault, and what could not be."""
-        outputs = (
-            "minus infinity in its outputs, as a mask has it," if self.outputs_nonfinite else "finite outputs"
-        )
-        ended = f"No fault found: the workload ran to its end, with {outputs} and inputs that fit."
-        return ended if self.compared else f"{ended} {NO_REFERENCE}"
-
-    @property
-    def compared(self) -> bool:
-        """Whether the outputs of the call were held against anything."""
-        plain = self.runs.get("plain")
-        told = plain.worker.last("compared_expected") if plain is not None and plain.worker else None
-        beside = self.interpreted.last("compared") if self.interpreted is not None else None
-        return bool(told or beside or self.with_eager is not None)
-
-    @property
-    def health_evidence(self) -> list[Evidence]:
-        """What speaks for health, run by run."""
-        return [
-            Evidence(
-                step=label, fact=f"ended well after {run.finished.wall_s:.1f} s, {len(run.outputs)} outputs"
-            )
-            for label, run in self.runs.items()
-            if run.failure == "none"
-        ]
-
-    @property
     def open_question(self) -> str:
         """What is missing for a verdict."""
         if not self.runs and self.log is not None:
             return "Only a log was given; running the failing program would settle it."
+        if not self.runs and self.notes:
+            return f"Nothing could be run: {self.notes[0]}."
         return "What was tried is listed; nothing that was seen names the cause."

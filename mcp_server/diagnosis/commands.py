@@ -46,7 +46,12 @@ def command_for(step: str, case: Case) -> str:
         return shlex.join(["sed", "-n", f"{case.generated.line}p", str(case.generated.file)])
     if step == "capture" and case.capture is not None:
         return f"cat {shlex.quote(str(case.capture.directory))}/capture-*.jsonl"
-    return again({"interpret": case.interpreted, "watch_operators": case.operators}.get(step), case)
+    runs = {
+        "interpret": case.interpreted,
+        "watch_operators": case.operators,
+        "repeat_call": case.repeated_watched or case.repeated,
+    }
+    return again(runs.get(step), case)
 
 
 def _line(*words: str) -> str:

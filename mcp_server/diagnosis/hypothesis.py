@@ -43,7 +43,7 @@ class Hypothesis:
 
     `sources` names the independent observations that support it, such as `package file`, `runtime check`,
     `log`, `memcheck`: two of them, or a counter-test that passes, make it proven once the failure was seen.
-    `weak` marks one that only lists candidates.
+    `weak` marks one that only lists candidates; `settle` says what would tell whether it holds.
     """
 
     category: Category
@@ -57,6 +57,7 @@ class Hypothesis:
     counter: CounterTest | None = None
     harmful: bool = True
     weak: bool = False
+    settle: str = ""
     exact: bool = True
 
     @property

@@ -23,15 +23,15 @@ class Limit:
         """Raise ProblemError for a run that only the budget ended: it is evidence of nothing."""
         if self.cut and finished.ending == "timeout":
             raise ProblemError(
-                f"{what} did not end within the {self.seconds:.0f} s that the budget left for it"
+                f"{what} did not end within the {self.seconds:.0f} s that the budget left for it, "
+                "too short to tell a slow one from one that hangs: give a larger budget_s"
             )
 
 
 def limit_of(case: Case, *, share: float = 1.0) -> Limit:
     """The workload's own limit, a `share` of what the budget leaves, little for a known hang."""
     asked = case.workload.timeout_s if case.workload else HANGING_S
-    script = case.runs.get("script")
-    if script is not None and script.failure == "timeout":
+    if any(label in case.runs and case.runs[label].failure == "timeout" for label in ("script", "plain")):
         asked = min(asked, HANGING_S)
     left = max(case.seconds_left * share, SHORTEST_S)
     return Limit(min(asked, left), cut=left < min(asked, HANGING_S))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.commands import again, command_for
+from mcp_server.diagnosis.health import health_evidence, health_summary
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.judge import confidence, ranked, ruled_out
 from mcp_server.diagnosis.next_steps import next_steps
@@ -68,8 +69,8 @@ def _without_fault(
     return Verdict(
         outcome=outcome,
         confidence="likely" if outcome == "no_fault" else "possible",
-        summary=case.health_summary if outcome == "no_fault" else case.open_question,
-        evidence=[_with_command(e, case) for e in (*case.health_evidence, *notes)][:MAX_EVIDENCE],
+        summary=health_summary(case) if outcome == "no_fault" else case.open_question,
+        evidence=[_with_command(e, case) for e in (*health_evidence(case), *notes)][:MAX_EVIDENCE],
         ruled_out=ruled_out(hypotheses, case)[:MAX_RULED_OUT],
         next_steps=next_steps(None, case),
         decisions=case.decisions,
@@ -79,6 +80,9 @@ def _without_fault(
 
 
 def _open_summary(order: Sequence[Hypothesis], case: Case) -> str:
+    """What is suspected and what would settle it, where that is known; else the categories that are open."""
+    if order[0].settle:
+        return f"Not settled: {order[0].summary} {order[0].settle}"
     categories = list(dict.fromkeys(h.category for h in order))[:4]
     return f"Not settled: the evidence admits {', '.join(categories)}. {case.open_question}"
 

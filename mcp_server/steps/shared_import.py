@@ -25,7 +25,7 @@ FORK_SERVER = Path(worker.__file__).with_name("fork_server.py")
 
 # Operations that begin with the import and load what they need themselves. Not `probe`, which tells of a
 # fresh interpreter, nor `compile`, whose compiler processes look at how they were started.
-FORKED = frozenset({"describe_inputs", "index_values", "interpret", "run", "replay"})
+FORKED = frozenset({"describe_inputs", "index_values", "interpret", "run", "replay", "repeat"})
 
 # Read when the request is carried out: by the worker, and by the wrapper of a package at its first run
 # (torch/csrc/inductor/aoti_runtime/model_base.h, 2.13). OMP_NUM_THREADS is not: libgomp reads it when loaded.

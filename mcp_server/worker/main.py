@@ -27,6 +27,7 @@ OPERATIONS = {
     "beside": "beside",
     "interpret": "interpret",
     "replay": "replay",
+    "repeat": "repeat",
     "index_values": "index_values",
     "observe": "observe",
     "describe_files": "describe_files",

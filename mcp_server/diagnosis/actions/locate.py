@@ -69,11 +69,13 @@ def _admits(run: RunSeen) -> bool:
 
 
 def silent_suspicion(case: Case) -> bool:
-    """Numbers that the exported program does not give, without an error: memory may be read wrongly."""
+    """Numbers that the exported program does not give, or that change with what new memory holds: without an
+    error, memory may be read wrongly.
+    """
     compared = case.interpreted.last("compared") if case.interpreted is not None else None
     departs = compared is not None and not compared["equal"]
     unsure = any(m.aspect in ("range", "relation") and m.severity != "fatal" for m in case.mismatches)
-    return departs or (unsure and case.runs["plain"].failure == "none")
+    return departs or case.reads_unset or (unsure and case.runs["plain"].failure == "none")
 
 
 def _unwatched(case: Case, open_ones: Sequence[Hypothesis]) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.eager import non_finite_lines
 from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
+from mcp_server.diagnosis.parties import operator_of
 from mcp_server.model import Evidence, Fix, ModelLocation, Party
 from mcp_server.steps.kernel_io import FirstBad
 
@@ -74,7 +75,7 @@ def _bad_index(first: FirstBad, case: Case) -> Hypothesis:
 def _party(first: FirstBad, case: Case) -> Party:
     kinds = {"kernel": "kernel", "input": "input", "constant": "constant"}
     index = _input_index(first, case)
-    op = _operator(first, case)
+    op = operator_of(first.launch, case) if first.kind == "kernel" and first.launch is not None else ""
     return Party(
         kind="op" if op else kinds.get(first.kind, "kernel"),  # type: ignore[arg-type]
         name=op or first.name,
@@ -83,15 +84,6 @@ def _party(first: FirstBad, case: Case) -> Party:
         value=f"{first.element.value} at {first.element.index}",
         model_locations=_lines(first, case) or case.call_locations,
     )
-
-
-def _operator(first: FirstBad, case: Case) -> str:
-    """The operator that a proxy-executor launch calls; empty for kernels."""
-    if first.kind != "kernel" or first.launch is None or case.view is None or case.package is None:
-        return ""
-    launches, nodes = case.view.wrapper.launches, case.package.proxy_nodes
-    place = launches[first.launch].proxy_index if first.launch < len(launches) else None
-    return nodes[place].target if place is not None and place < len(nodes) else ""
 
 
 def _lines(first: FirstBad, case: Case) -> list[ModelLocation]:

@@ -115,6 +115,8 @@ def _hanging_call(case: Case) -> Iterator[Hypothesis]:
         return
     places = _where(plain.log.threads)
     op = _operator(plain.log.threads, case)
+    if not op and case.trace is not None and case.trace.last is not None:
+        return  # the journal says more
     yield Hypothesis(
         category="hang",
         guilty=Party(kind="op" if op else "call", name=op or "call of the package", model_locations=places),

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
-from mcp_server.model import Category, Evidence, Fix, Party
+from mcp_server.diagnosis.parties import launch_party
+from mcp_server.model import Category, Evidence, Fix
 from mcp_server.steps.trace_launches import LaunchRow
 
 ENDED_INSIDE = frozenset({"died", "fault", "threw"})
@@ -20,28 +21,17 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     category = _category(case)
     if category is None:
         return
-    party = party_of(trace.last)
+    party = launch_party(trace.last.launch, trace.last.kernel, case)
     yield Hypothesis(
         category=category,
         guilty=party,
         summary=f"{trace.summary.rstrip('.')}: {_meaning(category)}.",
-        depth=Depth.FAULT_SITE,
+        depth=Depth.STATE if category == "hang" else Depth.FAULT_SITE,
         sources=frozenset({"probes", "failing call"}),
         evidence=(Evidence(step="trace_launches", fact=trace.summary), *_arguments(trace.last)),
         crashing=party,
         fix=_fix(category),
         exact=category == "hang" or trace.how == "fault",
-    )
-
-
-def party_of(row: LaunchRow) -> Party:
-    """A row of the trace as the party that crashed."""
-    return Party(
-        kind="kernel",
-        name=row.kernel,
-        launch_index=row.launch,
-        generated_location=f"wrapper.cpp:{row.line}" if row.line else None,
-        model_locations=row.model[:4],
     )
 
 

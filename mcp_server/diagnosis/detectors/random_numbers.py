@@ -1,4 +1,8 @@
-"""A package that draws random numbers, held against a reference that drew others or none."""
+"""A package that draws random numbers, held against a reference that drew others or none.
+
+Alone, without program or reference, a package does not tell whether its numbers are meant: a model that
+samples draws them on purpose. Dropout is another matter: a model that was exported for use has none.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
-from mcp_server.model import Evidence, Fix, Party
+from mcp_server.model import Evidence, Fix, PackageWorkload, Party
 from mcp_server.package.launches import Launch
 
 # Operators that draw, as they stand in names of kernels and shims, and in the list of ATen operators.
@@ -18,21 +22,53 @@ _TRAINING = ("native_dropout", "dropout")
 
 
 def detect(case: Case) -> Iterator[Hypothesis]:
-    """One hypothesis, where outputs depart from a reference."""
-    drawing = _drawing(case)
-    if not drawing or not _departs(case):
+    """One hypothesis, where outputs depart from a reference, or where dropout makes them differ."""
+    drawing = drawing_launches(case)
+    if not drawing:
         return
     op = next((name for name, _ in drawing if name in _TRAINING), drawing[0][0])
     launch = next(launch for name, launch in drawing if name == op)
+    if _departs(case):
+        yield _departing(op, launch, case)
+    elif op in _TRAINING and isinstance(case.workload, PackageWorkload):
+        yield _training(op, launch, case)
+
+
+def _party(op: str, launch: Launch, case: Case) -> Party:
     assert case.view is not None
-    yield Hypothesis(
+    return Party(
+        kind="op",
+        name=op,
+        launch_index=launch.index,
+        model_locations=list(case.view.provenance(launch).locations[:3]) or case.call_locations,
+    )
+
+
+def _training(op: str, launch: Launch, case: Case) -> Hypothesis:
+    """Dropout in a package; that it is not meant is likely, and nothing in the package says so."""
+    differs = bool(case.differs_in("second"))
+    seen = (Evidence(step="repeat_call", fact="two calls on the same inputs give other outputs"),)
+    return Hypothesis(
         category="wrong_output",
-        guilty=Party(
-            kind="op",
-            name=op,
-            launch_index=launch.index,
-            model_locations=list(case.view.provenance(launch).locations[:3]) or case.call_locations,
+        guilty=_party(op, launch, case),
+        summary=f"Launch {launch.index} drops values at random ({op}): the model was exported in training "
+        f"mode{', and the same call gives other outputs each time' if differs else ''}.",
+        depth=Depth.STATE,
+        sources=frozenset({"package file", *({"repeats"} if differs else ())}),
+        evidence=(
+            Evidence(step="inspect_package", fact=f"launch {launch.index} is {launch.kernel}"),
+            *(seen if differs else ()),
         ),
+        fix=_fix(op),
+        weak=True,
+        settle="That is the fault unless dropout is meant to stay on; a package of model.eval() settles it.",
+    )
+
+
+def _departing(op: str, launch: Launch, case: Case) -> Hypothesis:
+    return Hypothesis(
+        category="wrong_output",
+        guilty=_party(op, launch, case),
         summary=f"The package draws random numbers (launch {launch.index}, {op}): its outputs differ from "
         "those of any reference that draws others or none.",
         depth=Depth.STATE,
@@ -55,7 +91,7 @@ def _fix(op: str) -> Fix:
     )
 
 
-def _drawing(case: Case) -> list[tuple[str, Launch]]:
+def drawing_launches(case: Case) -> list[tuple[str, Launch]]:
     """Launches that draw, each with its operator."""
     launches = case.view.wrapper.launches if case.view is not None else ()
     found = [(DRAWS.search(text), launch) for launch in launches for text in (launch.kernel, *launch.atens)]

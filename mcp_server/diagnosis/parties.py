@@ -1,0 +1,28 @@
+"""Launches of a package as parties of a verdict."""
+
+from __future__ import annotations
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.model import Party
+
+
+def launch_party(number: int, kernel: str, case: Case) -> Party:
+    """The launch of that number: `kernel`, or the operator of the user's own that it calls."""
+    launches = case.view.wrapper.launches if case.view is not None else ()
+    launch = launches[number] if number < len(launches) else None
+    op = operator_of(number, case)
+    return Party(
+        kind="op" if op else "kernel",
+        name=op or kernel,
+        launch_index=number,
+        generated_location=f"wrapper.cpp:{launch.line}" if launch is not None and launch.line else None,
+        model_locations=list(case.view.provenance(launch).locations[:4]) if case.view and launch else [],
+    )
+
+
+def operator_of(number: int, case: Case) -> str:
+    """The operator that the proxy executor calls for a launch; empty for kernels."""
+    if case.view is None or case.package is None or number >= len(case.view.wrapper.launches):
+        return ""
+    place, nodes = case.view.wrapper.launches[number].proxy_index, case.package.proxy_nodes
+    return nodes[place].target if place is not None and place < len(nodes) else ""

@@ -1,0 +1,146 @@
+"""Calls that, made again, give other outputs; calls that do not come back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mcp_server.diagnosis.actions.repeat import RepeatCall, WatchRepeats
+from mcp_server.diagnosis.actions.runs import CheckedRun
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors import concurrency, last_launch, random_numbers, unsteady
+from mcp_server.diagnosis.health import health_evidence, health_summary
+from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.judge import confidence
+from mcp_server.diagnosis.limits import HANGING_S, limit_of
+from mcp_server.diagnosis.verdict import conclude
+from mcp_server.model import ScriptWorkload
+from mcp_server.steps.context import Context, Event
+from tests.conftest import ZooPackage
+from tests.diagnosis.support import called, package_case, run, worker_run
+from tests.diagnosis.test_values import traced
+
+
+def repeated(second: bool, filled: bool) -> tuple[Event, Event]:
+    """What the worker tells of calls that were made again: whether their outputs were the same."""
+    told = {"second": second, "filled": filled}
+    return tuple({"event": "repeated", "run": kind, "equal": same} for kind, same in told.items())  # type: ignore[return-value]
+
+
+def case_of(package: Path, second: bool, filled: bool) -> Case:
+    """A package on the CPU whose call ended well and was repeated."""
+    case = package_case(package)
+    case.runs["plain"] = run("plain", "", called())
+    case.repeated = worker_run(*repeated(second, filled))
+    return case
+
+
+def writes(kind: str, *checksums: str) -> list[Event]:
+    """Events of one watched run in which each launch wrote one tensor."""
+    seen = [
+        {"event": "rerun", "run": kind, "launch": n, "sequence": n, "kernel": f"k{n}", "name": f"buf{n}"}
+        for n in range(len(checksums))
+    ]
+    told = [{**event, "checksum": text} for event, text in zip(seen, checksums, strict=True)]
+    return [{"event": "outputs", "run": kind, "checksums": [checksums[-1]]}, *told]
+
+
+def test_outputs_that_follow_what_new_memory_holds(zoo: ZooPackage) -> None:
+    """The first launch whose result changes with the bytes of new memory is guilty, which is not proven."""
+    case = case_of(zoo("plugin"), second=True, filled=False)
+    case.repeated_watched = worker_run(*writes("first", "a", "b", "c"), *writes("filled", "a", "x", "y"))
+    (found,) = unsteady.detect(case)
+    assert (found.category, found.guilty.launch_index) == ("wrong_output", 1)
+    assert (found.weak, confidence(found, case)) == (False, "likely")
+
+
+def test_unset_memory_that_no_launch_shows_is_put_on_the_package(zoo: ZooPackage) -> None:
+    """Without a watched run the package is all that can be named, and it stays possible."""
+    case = case_of(zoo("plugin"), second=True, filled=False)
+    (found,) = unsteady.detect(case)
+    assert (found.guilty.kind, confidence(found, case)) == ("package", "possible")
+    assert WatchRepeats().gain(case, []) > 0
+
+
+def test_what_differs_each_time_is_not_settled(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Calls that differ without random numbers leave the question open, and say what would settle it."""
+    case = case_of(zoo("logarithm"), second=False, filled=False)
+    found = conclude(list(unsteady.detect(case)), case, Context(tmp_path, Path("python")))
+    assert (found.outcome, found.category) == ("inconclusive", "wrong_output")
+    assert "compare_with_eager" in found.summary and "other outputs each time" in found.summary
+
+
+def test_a_call_that_repeats_is_healthy_and_says_so(zoo: ZooPackage) -> None:
+    """Equal repeats are evidence of health; that the numbers have no reference is said all the same."""
+    case = case_of(zoo("plugin"), second=True, filled=True)
+    assert list(unsteady.detect(case)) == [] and WatchRepeats().gain(case, []) == 0
+    assert [e.step for e in health_evidence(case)].count("repeat_call") == 2
+    summary = health_summary(case)
+    assert "not checked" in summary and "halve_rows" in summary and "its author" in summary
+
+
+class Drawing:
+    """The detector with a package whose launches draw."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, case: Case, op: str) -> None:
+        assert case.view is not None
+        launch = case.view.wrapper.launches[0]
+        monkeypatch.setattr(random_numbers, "drawing_launches", lambda _case: [(op, launch)])
+        self.case = case
+
+    def found(self) -> list[Hypothesis]:
+        return list(random_numbers.detect(self.case))
+
+
+def test_dropout_in_a_package_is_suspected_and_not_claimed(
+    zoo: ZooPackage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A package that drops values is not called healthy: the verdict names it, and what settles it."""
+    case = case_of(zoo("logarithm"), second=False, filled=False)
+    found = Drawing(monkeypatch, case, "native_dropout").found()
+    verdict = conclude(found, case, Context(tmp_path, Path("python")))
+    assert verdict.outcome == "inconclusive" and verdict.guilty is not None
+    assert (verdict.guilty.name, verdict.guilty.launch_index) == ("native_dropout", 0)
+    assert "model.eval()" in verdict.summary
+
+
+def test_dropout_of_a_script_that_ends_well_is_its_own_affair(
+    zoo: ZooPackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that keeps dropout on and is content with it, and a model that samples, are not suspected."""
+    case = case_of(zoo("logarithm"), second=False, filled=False)
+    assert Drawing(monkeypatch, case, "randn").found() == []
+    case.workload = ScriptWorkload(script=Path("a.py"))
+    assert Drawing(monkeypatch, case, "native_dropout").found() == []
+
+
+def test_only_a_quick_call_that_ended_well_is_repeated(zoo: ZooPackage) -> None:
+    """A failing call, and the call of a script, which has a reference, are left alone."""
+    case = case_of(zoo("logarithm"), second=True, filled=True)
+    assert RepeatCall().gain(case, []) > 0
+    case.runs["plain"] = run("plain", "Segmentation fault")
+    assert RepeatCall().gain(case, []) == 0
+    case.runs["plain"] = run("plain", "", called())
+    case.workload = ScriptWorkload(script=Path("a.py"))
+    assert RepeatCall().gain(case, []) == 0
+
+
+def test_the_journal_names_the_kernel_of_a_hang(zoo: ZooPackage) -> None:
+    """Once the journal names a launch, the call as a whole is no longer accused of the hang."""
+    case = traced(zoo, "died", run("plain", ending="timeout"))
+    assert list(concurrency.detect(case)) == []
+    (found,) = last_launch.detect(case)
+    assert (found.category, found.guilty.launch_index) == ("hang", 1)
+    case.trace = None
+    (found,) = concurrency.detect(case)
+    assert found.guilty.kind == "call"
+
+
+def test_a_call_that_hangs_leaves_time_to_find_out_where(zoo: ZooPackage) -> None:
+    """A hang takes a part of the budget, is not run into again, and later runs get little time."""
+    case = package_case(zoo("logarithm"))
+    assert HANGING_S < limit_of(case, share=0.4).seconds < 0.5 * case.budget_s
+    case.runs["plain"] = run("plain", ending="timeout")
+    assert limit_of(case).seconds == HANGING_S
+    assert CheckedRun().gain(case, []) == 0
