@@ -9,7 +9,7 @@ PYTEST_JOBS ?= 2
 CORPUS_ARGS ?=
 CLIENTS ?= .cache/clients
 
-.PHONY: help demo test test-gpu test-clients test-ray corpus corpus-gpu lint format clean
+.PHONY: help demo test test-gpu test-clients test-ray test-slurm corpus corpus-gpu lint format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -24,7 +24,7 @@ demo: $(STAMP) ## compile a small model, break it, diagnose it
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP) ## run the tests that need no GPU
-	$(BIN)/python -m pytest -m 'not gpu and not ray' -n $(PYTEST_JOBS) --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not gpu and not ray and not slurm' -n $(PYTEST_JOBS) --dist loadfile $(PYTEST_ARGS)
 
 test-gpu: ## run the tests that need a CUDA device, with the python3 that has torch
 	$(PYTHON) -m pytest -m gpu $(PYTEST_ARGS)
@@ -32,6 +32,9 @@ test-gpu: ## run the tests that need a CUDA device, with the python3 that has to
 test-ray: $(STAMP) ## run the tests of sweep on a local Ray cluster of two nodes
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[ray]'
 	$(BIN)/python -m pytest -m ray $(PYTEST_ARGS)
+
+test-slurm: $(STAMP) ## run the tests of srun on a local Slurm cluster of two nodes (Debian: slurm-wlm)
+	$(BIN)/python -m pytest -m slurm tests/slurm $(PYTEST_ARGS)
 
 $(CLIENTS)/.installed: tests/clients/package.json
 	mkdir -p $(CLIENTS)

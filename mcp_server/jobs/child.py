@@ -20,7 +20,7 @@ from mcp_server.jobs.endings import Report
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
 STOP = b"T"  # the supervisor's word for: ask the program to end
-KILL_LIMIT_S = 6.0  # the supervisor gives up a sweep after 5 s
+KILL_LIMIT_S = 16.0  # the supervisor gives up a sweep after 5 s, and waits 10 s for srun before it
 REAP_STEP_S = 0.001
 
 

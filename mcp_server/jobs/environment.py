@@ -54,7 +54,7 @@ ALLOWED: tuple[Rule, ...] = (
     Rule(("HF_HOME", "HF_HUB_*", "HF_DATASETS_*", "TRANSFORMERS_*"), "where models lie, and offline mode"),
     Rule(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"), "place in a distributed run"),
     Rule(("GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"), "the same, torchrun"),
-    Rule(("SLURM_*", "SLURMD_*", "OMPI_*", "PMI_*", "PMIX_*"), "the same, schedulers"),
+    Rule(("SLURM_*", "SLURMD_*", "SRUN_*", "OMPI_*", "PMI_*", "PMIX_*"), "the same, schedulers"),
     Rule(("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"), "downloads"),
     Rule(("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"), "downloads"),
 )

@@ -8,6 +8,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from mcp_server.jobs.supervisor import hand_back
+
 MARK = "AOTI_DEBUG_CHILD"
 LIMIT_S = 2.0
 STEP_S = 0.005
@@ -28,6 +30,7 @@ def _carries(process: Path, wanted: bytes) -> bool:
 
 def kill_marked(mark: str) -> None:
     """SIGKILL until none is left: one of them may fork meanwhile."""
+    hand_back(lambda: marked(mark))
     limit = time.monotonic() + LIMIT_S
     while (found := marked(mark)) and time.monotonic() < limit:
         for pid in found:

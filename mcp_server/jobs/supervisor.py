@@ -15,7 +15,8 @@ only, and few modules of that: each import costs every child a millisecond. FD i
 The child's environment comes over the socket because the supervisor must not run under it: an LD_PRELOAD or
 LD_LIBRARY_PATH that the workload needs could break this interpreter.
 
-Linux only. Out of reach: processes that the job hands to a daemon (docker, systemd-run, slurmd).
+Linux only. Out of reach: processes that the job hands to a daemon (docker, systemd-run), but for those that
+slurmd started for an srun, which is asked to end them before it is killed.
 """
 
 # pathlib and contextlib would cost 5 ms a start:
@@ -44,6 +45,11 @@ SWEEP_LIMIT_S = 5.0
 SWEEP_STEP_S = 0.002
 MEMORY_POLL_S = 0.1
 FAILED_START_STATUS = 127 << 8
+
+# Programs whose processes are started by a daemon, and which end those when they get SIGTERM. After SIGKILL
+# to srun and to the process that it forks for this case, tasks and allocation stay (seen on Slurm 22.05).
+HANDS_OVER = frozenset({b"srun"})
+HANDOVER_S = 10.0
 
 
 def prctl(option: int, value: int) -> None:
@@ -122,6 +128,16 @@ def descendants(quick: bool = os.path.exists("/proc/thread-self/children")) -> l
     return found
 
 
+def program_of(pid: int) -> bytes:
+    """The name that the kernel has for a running process; empty for one that has ended."""
+    try:
+        with open(proc(pid, "stat"), "rb") as stat:
+            name, _, rest = stat.read().partition(b"(")[2].rpartition(b")")
+    except OSError:
+        return b""
+    return b"" if rest.split()[0] in (b"Z", b"X") else name
+
+
 def private_memory(pid: int) -> int:
     """Anonymous and shared-memory bytes in RAM; file pages are left out, the kernel can drop those."""
     total = 0
@@ -140,6 +156,20 @@ def send_signal(pid: int, number: int) -> None:
         os.kill(pid, number)
     except OSError:
         pass
+
+
+def hand_back(processes: Callable[[], list[int]]) -> None:
+    """Have those of `processes` that work through a daemon end what it runs for them, and wait for that."""
+    asked: set[int] = set()
+    limit = time.monotonic() + HANDOVER_S
+    while time.monotonic() < limit:
+        found = {pid for pid in processes() if program_of(pid) in HANDS_OVER}
+        if not found:
+            return
+        for pid in found - asked:
+            send_signal(pid, signal.SIGTERM)
+        asked |= found
+        time.sleep(SWEEP_STEP_S)
 
 
 class Supervisor:
@@ -238,6 +268,7 @@ class Supervisor:
 
     def sweep(self) -> int:
         """Kill every descendant; the number that could not be killed (blocked in the kernel)."""
+        hand_back(descendants)
         limit = time.monotonic() + SWEEP_LIMIT_S
         while self.reap():
             for pid in descendants():
