@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ from mcp_server.evidence.captured import (
     CapturedAssertion,
     CapturedCall,
     CapturedCompile,
+    CapturedExport,
     CapturedLoad,
     CapturedProcess,
     CapturedReplay,
@@ -29,10 +31,11 @@ PHASES = {
     "updating": ("update", "updated", "update_failed"),
     "calling": ("call", "called", "call_failed"),
 }
+NUMBERS = {event: names[0] for begin, names in PHASES.items() for event in (begin, *names[1:])}
 
 
 def read_capture(directory: Path) -> Captured:
-    """All journals in `directory`; lines cut by a crash are left out."""
+    """All journals in `directory`; lines cut by a crash, or written by anyone else, are left out."""
     events = [_process_events(path) for path in sorted(directory.glob("capture-*[0-9].jsonl"))]
     merged = sorted((event for of_one in events for event in of_one), key=lambda event: float(event["t"]))
     return Captured(
@@ -41,6 +44,7 @@ def read_capture(directory: Path) -> Captured:
         loads=_phases(merged, "loading", CapturedLoad),
         updates=_phases(merged, "updating", CapturedUpdate),
         calls=_phases(merged, "calling", CapturedCall),
+        exports=[_build(CapturedExport, e) for e in merged if e["event"] == "exporting"],
         assertions=[
             _build(CapturedAssertion, _failed(e, e)) for e in merged if e["event"] == "assertion_failed"
         ],
@@ -62,8 +66,21 @@ def _events(path: Path) -> Iterator[Event]:
                 event = read_json(line)
             except ValueError:
                 continue
-            if isinstance(event, dict) and {"event", "n", "t", "pid"} <= event.keys():
+            if isinstance(event, dict) and _whole(event):
                 yield event
+
+
+def _whole(event: Event) -> bool:
+    """Whether it has the parts that every event of its kind has."""
+    numbers = [event.get(name) for name in ("n", "t", "pid")]
+    frames = event.get("frames", [])
+    return (
+        isinstance(event.get("event"), str)
+        and all(isinstance(number, int | float) and isfinite(number) for number in numbers)
+        and isinstance(event.get(NUMBERS.get(event["event"], "n")), int)
+        and isinstance(frames, list)
+        and all(isinstance(frame, dict) and {"file", "line"} <= frame.keys() for frame in frames)
+    )
 
 
 def _processes(events: Iterable[Event]) -> Iterator[CapturedProcess]:

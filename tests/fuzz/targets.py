@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from mcp_server.package.problems import PackageError
 from mcp_server.package.view import PackageView
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.sweep.plan import read_plan
+from tests.fuzz.made import CAPTURE, METADATA, PLAN, journals, libraries, packages, programs
 
 RECORDED = Path(__file__).resolve().parents[1] / "recordings"
 FINDS = Path(__file__).parent / "finds"
@@ -34,11 +35,12 @@ FINDS = Path(__file__).parent / "finds"
 
 @dataclass(frozen=True)
 class Target:
-    """A reader of bytes. `seeds` are patterns below `tests/recordings`."""
+    """A reader of bytes. `seeds` are patterns below `tests/recordings`; `made` are files made for it."""
 
     read: Callable[[bytes], object]
     refusals: tuple[type[Exception], ...] = ()
     seeds: tuple[str, ...] = ()
+    made: Callable[[], Iterable[bytes]] = tuple
 
     def tolerates(self, data: bytes) -> None:
         """Raises what the reader must not raise."""
@@ -81,15 +83,23 @@ TARGETS: dict[str, Target] = {
     "progress_log": Target(lambda data: read_progress_log(_lines(data)), seeds=("**/*coredump*.txt",)),
     "native": Target(lambda data: read_native(_lines(data)), seeds=("**/*asan*.txt",)),
     "printer": Target(lambda data: summarise(_lines(data)), seeds=("**/*printer*.txt",)),
-    "journal": Target(lambda data: read_journal(_lines(data)), seeds=("**/*journal*",)),
-    "capture": Target(_of_file(lambda path: read_capture(path.parent), "capture-1.jsonl"), (ValueError,)),
+    "journal": Target(lambda data: read_journal(_lines(data)), made=journals),
+    "capture": Target(
+        _of_file(lambda path: read_capture(path.parent), "capture-1.jsonl"),
+        (ValueError,),
+        made=lambda: [CAPTURE],
+    ),
     "wrapper": Target(lambda data: read_wrapper(_text(data)), seeds=("wrappers/**/*",)),
     "assertion": Target(lambda data: read_assertion(_text(data)), seeds=("**/*index-oob*.txt",)),
-    "metadata": Target(lambda data: read_metadata(_text(data)), (ValueError,)),
-    "library": Target(lambda data: read_library(io.BytesIO(data)), (PackageError, ValueError)),
-    "package": Target(_of_file(_package, "model.pt2"), (PackageError, ProblemError)),
-    "exported": Target(_of_file(read_exported, "program.pt2"), (PackageError, ProblemError, ValueError)),
-    "sweep": Target(_of_file(read_plan, "cases.yaml"), (ProblemError,)),
+    "metadata": Target(lambda data: read_metadata(_text(data)), (ValueError,), made=lambda: [METADATA]),
+    "library": Target(
+        lambda data: read_library(io.BytesIO(data)), (PackageError, ValueError), made=libraries
+    ),
+    "package": Target(_of_file(_package, "model.pt2"), (PackageError, ProblemError), made=packages),
+    "exported": Target(
+        _of_file(read_exported, "program.pt2"), (PackageError, ProblemError, ValueError), made=programs
+    ),
+    "sweep": Target(_of_file(read_plan, "cases.yaml"), (ProblemError,), made=lambda: [PLAN]),
 }
 
 
@@ -99,3 +109,4 @@ def seeds(target: Target) -> Iterator[bytes]:
         for path in sorted(RECORDED.glob(pattern)):
             if path.is_file():
                 yield path.read_bytes()[:100_000]
+    yield from target.made()

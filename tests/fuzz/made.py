@@ -1,0 +1,77 @@
+"""Where the fuzzer begins for readers without small recordings: files of the real forms, made here."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+JOURNALS = ROOT / "tests" / "instrument" / "journals"
+WRAPPERS = ROOT / "tests" / "recordings" / "wrappers"
+LARGEST = 40_000
+METADATA = (
+    b'{"AOTI_DEVICE_KEY": "cuda", "AOTI_MACHINE": "x86_64", "AOTI_PLATFORM": "linux", "cubin": ["a", 1]}'
+)
+SOURCE = 'extern "C" int add(int a) { return a + 1; } const char* name = "weight"; double table[64] = {1};'
+CAPTURE = b"""\
+{"event": "process", "n": 1, "pid": 7, "t": 1.5, "parent": 1, "argv": ["python", "a.py"],
+ "executable": "python", "python": "3.11.7", "cwd": "/app"}
+{"event": "compiling", "n": 2, "pid": 7, "t": 2.0, "compile": 0, "how": "aoti_compile_and_package"}
+{"event": "compiled", "n": 3, "pid": 7, "t": 9.0, "compile": 0, "package": "m.pt2", "seconds": 7.0}
+{"event": "loading", "n": 4, "pid": 7, "t": 9.2, "load": 0, "loader": "l", "package": "m.pt2", "options": {}}
+{"event": "loaded", "n": 5, "pid": 7, "t": 9.5, "load": 0, "seconds": 0.1}
+{"event": "calling", "n": 6, "pid": 7, "t": 9.6, "call": 0, "load": 0, "thread": 1, "leaves": [],
+ "frames": [{"file": "a.py", "line": 3}]}
+{"event": "call_failed", "n": 7, "pid": 7, "t": 9.7, "call": 0, "type": "RuntimeError", "text": "index"}
+""".replace(b",\n", b",")
+PLAN = b"""\
+defaults: {budget_s: 120}
+cases:
+  - {name: ranker, package: ranker.pt2, inputs: calls/bad.pt}
+  - {package: "nightly/*.pt2", inputs: calls/one.pt}
+  - {script: serve.py, gpus: 0}
+"""
+
+
+def packages() -> Iterator[bytes]:
+    """Archives with a recorded wrapper each and no library; stored, so that a changed byte changes it."""
+    for wrapper in sorted(WRAPPERS.glob("*.cpp")):
+        if wrapper.stat().st_size < LARGEST:
+            yield _archive(wrapper.read_bytes())
+
+
+def _archive(wrapper: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("m/archive_format", "pt2")
+        archive.writestr("m/data/aotinductor/model/a.wrapper.cpp", wrapper)
+        archive.writestr("m/data/aotinductor/model/a_metadata.json", METADATA)
+        archive.writestr("m/data/aotinductor/model/kernel_information.json", b"{}")
+    return buffer.getvalue()
+
+
+def journals() -> Iterator[bytes]:
+    """What instrumented packages wrote."""
+    for journal in sorted(JOURNALS.iterdir()):
+        yield journal.read_bytes()[:LARGEST]
+
+
+def programs() -> Iterator[bytes]:
+    """Exported programs of the zoo, as far as the tests have built it."""
+    for program in sorted((ROOT / ".cache" / "zoo").glob("*.exported.pt2")):
+        yield program.read_bytes()
+
+
+def libraries() -> Iterator[bytes]:
+    """A small shared library, with and without what a debugger reads."""
+    with tempfile.TemporaryDirectory() as directory:
+        source = Path(directory) / "a.cpp"
+        source.write_text(SOURCE)
+        for options in (["-g"], ["-s"]):
+            target = source.with_suffix(".so")
+            subprocess.run(["g++", "-shared", "-fPIC", *options, "-o", target, source], check=True)
+            yield target.read_bytes()
