@@ -28,6 +28,7 @@ from mcp_server.diagnosis.actions.watch_launches import WatchLaunches
 from mcp_server.diagnosis.case import CallSpec, Case
 from mcp_server.diagnosis.detectors import (
     bad_values,
+    beside,
     concurrency,
     constants,
     contract,
@@ -73,6 +74,7 @@ DETECTORS: tuple[Detector, ...] = (
     contract.detect,
     fixed_arguments.detect,
     constants.detect,
+    beside.detect,
     concurrency.detect,
     no_end.detect,
     custom_op.detect,

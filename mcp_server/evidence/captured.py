@@ -66,7 +66,10 @@ class Phase(Told):
 
 
 class CapturedCompile(Phase):
-    """One compile. `configs_exact` is False when an option could not be written down as it was."""
+    """One compile. `configs_exact` is False when an option could not be written down as it was.
+
+    `digests` are of the values that the program's parameters and buffers had then, by name.
+    """
 
     number: int
     how: str
@@ -76,6 +79,7 @@ class CapturedCompile(Phase):
     configs_exact: bool = True
     flags: dict[str, str] = Field(default_factory=dict)
     torch: str = ""
+    digests: dict[str, str] = Field(default_factory=dict)
 
 
 class CapturedLoad(Phase):
@@ -151,16 +155,44 @@ class CapturedReplay(Phase):
     input: int
 
 
-class CapturedAssertion(Phase):
-    """A failed `torch.testing.assert_close` of the script; `file` holds {"actual", "expected"}."""
+class CapturedExport(Phase):
+    """An export of a module of class `type`, with the plain attributes that it and its children had."""
 
+    type: str = ""
+    attributes: dict[str, str] = Field(default_factory=dict)
+
+
+class ModuleBeside(Told):
+    """A module of class `type`, in variable `name`, that has the constants of a compiled program.
+
+    `file` holds their values, by name; None where they are those that were compiled, or too many bytes.
+    """
+
+    name: str
+    type: str
+    digests: dict[str, str] = Field(default_factory=dict)
+    attributes: dict[str, str] = Field(default_factory=dict)
     file: Path | None = None
 
 
+class CapturedAssertion(Phase):
+    """A failed `torch.testing.assert_close` of the script; `file` holds {"actual", "expected"}.
+
+    `modules` are the program's own, near the comparison.
+    """
+
+    file: Path | None = None
+    modules: list[ModuleBeside] = Field(default_factory=list)
+
+
 class CapturedProcess(Told):
-    """One process that compiled, loaded or called. `exited` is False when it crashed or was killed."""
+    """One process that compiled, loaded or called. `exited` is False when it crashed or was killed.
+
+    `rank` is its number under a launcher, in digits.
+    """
 
     pid: int
+    rank: str = ""
     parent: int
     argv: list[str]
     python: str
@@ -176,6 +208,7 @@ class Captured(Record):
     loads: list[CapturedLoad] = Field(default_factory=list)
     updates: list[CapturedUpdate] = Field(default_factory=list)
     calls: list[CapturedCall] = Field(default_factory=list)
+    exports: list[CapturedExport] = Field(default_factory=list)
     assertions: list[CapturedAssertion] = Field(default_factory=list)
     replays: list[CapturedReplay] = Field(default_factory=list)
 

@@ -30,13 +30,13 @@ def frames() -> Encoded:
     chain: list[tuple[CodeType, int]] = []
     frame: Optional[FrameType] = sys._getframe(1)
     while frame is not None and len(chain) < FRAMES:
-        if not _is_ours(frame.f_code):
+        if not is_ours(frame.f_code):
             chain.append((frame.f_code, frame.f_lineno))
         frame = frame.f_back
     return _texts.get(tuple(chain), lambda: [_told(*each) for each in chain])
 
 
-def _is_ours(code: CodeType) -> bool:
+def is_ours(code: CodeType) -> bool:
     """Whether the code is of the hook, of torch, or of the import system."""
     found = _ours.get(code)
     if found is None:

@@ -12,9 +12,11 @@ import torch
 
 from .callers import frames
 from .capture_calls import failure
+from .capture_models import Models, attributes
 from .journal import Journal
 from .layout import storage_bytes
 from .options import encode
+from .ranks import identity
 from .storehouse import Storehouse
 from .tensors import leaves
 
@@ -29,6 +31,7 @@ class Compiles:
         self.store = store
         self.numbers = itertools.count()
         self.thread = threading.local()
+        self.models = Models(store)
 
     def compiling(self, how: str) -> Callable[..., Optional[tuple[int, float]]]:
         """The `before` of one compiling function. A compile inside a compile is part of the outer one."""
@@ -39,9 +42,11 @@ class Compiles:
             number = next(self.numbers)
             configs, exact = encode(kwargs.get("inductor_configs") or kwargs.get("options") or {})
             path, notice = self._exported(program, number)
+            exported = isinstance(program, torch.export.ExportedProgram)
             self.journal.event(
                 "compiling",
                 compile=number,
+                digests=self.models.compiling(program.state_dict) if exported else {},
                 how=how,
                 exported=path,
                 notice=notice,
@@ -65,7 +70,7 @@ class Compiles:
         size = storage_bytes([value for value in held if isinstance(value, torch.Tensor)])
         if size > self.store.cap:
             return None, "its {} bytes of weights are above the cap of {}".format(size, self.store.cap)
-        path = self.journal.path("exported-{}-{}.pt2".format(os.getpid(), number))
+        path = self.journal.path("exported-{}-{}.pt2".format(identity(), number))
         try:
             torch.export.save(program, path)
         except Exception as error:
@@ -95,7 +100,20 @@ class Compiles:
                 "expected": [t.detach() for t in tensors[1]],
             }
             path = self.store.save("assertion", next(self.numbers), record)
-        self.journal.event("assertion_failed", file=path, frames=frames(), **failure(error))
+        self.journal.event(
+            "assertion_failed",
+            file=path,
+            frames=frames(),
+            modules=self.models.beside(next(self.numbers)),
+            **failure(error),
+        )
+
+    def exporting(self, module: Any, *_args: Any, **_kwargs: Any) -> None:
+        """Tell the plain attributes of a module that is exported: the program holds their values."""
+        if isinstance(module, torch.nn.Module):
+            self.journal.event(
+                "exporting", type=type(module).__name__, attributes=attributes(module), frames=frames()
+            )
 
 
 def _path(value: Any) -> Optional[str]:

@@ -79,6 +79,9 @@ class Hook:
         if owner is not None:
             wrap(self.journal, owner, "__call__", self.calls.entering, self.calls.leaving)
 
+    def export(self, module: Any) -> None:
+        wrap(self.journal, module, "export", self.compiles.exporting, nothing)
+
     def testing(self, module: Any) -> None:
         wrap(self.journal, module, "assert_close", self.compiles.asserting, self.compiles.asserted)
 
@@ -89,6 +92,7 @@ _lock = threading.Lock()
 ATTACH: dict[str, Callable[[Hook, Any], None]] = {
     "torch": Hook.torch,
     "torch._inductor": Hook.inductor,
+    "torch.export": Hook.export,
     "torch.testing": Hook.testing,
     "torch.export.pt2_archive._package": Hook.compiled_model,
     "torch._inductor.package.package": Hook.compiled_model,

@@ -19,6 +19,7 @@ WATCHED = frozenset(
     {
         "torch",
         "torch._inductor",
+        "torch.export",
         "torch.testing",
         "torch.export.pt2_archive._package",
         "torch._inductor.package.package",

@@ -15,9 +15,13 @@ Step = dict[str, Any]
 def update_package(loader: Any, step: Step, cast: dict[str, str], report: Report) -> dict[str, torch.Tensor]:
     """Apply one update; the tensors that it was given, which a user-managed update needs alive.
 
-    `cast` maps names to the dtype that they get before.
+    `cast` maps names to the dtype that they get before. With `only_known` the step leaves out what the
+    package does not have.
     """
     constants = dict(load_file(str(step["file"])))
+    if step.get("only_known"):
+        known = set(loader.get_constant_fqns())
+        constants = {name: value for name, value in constants.items() if name in known}
     constants.update(
         {name: constants[name].to(getattr(torch, cast[name])) for name in cast if name in constants}
     )

@@ -1,0 +1,116 @@
+"""What the hook tells of the program's own modules: as they were exported, and beside a failed comparison.
+
+A package keeps the weights and the plain attributes that its module had at export. When the program then
+compares it with a module that has others, the difference between the two is the cause.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Iterator, Optional
+
+import torch
+
+from .callers import is_ours
+from .checksums import checksum
+from .layout import storage_bytes
+from .storehouse import Storehouse
+
+PLAIN = (bool, int, float, str)
+MOST_MODULES = 8  # near one comparison
+MOST_FRAMES = 12
+MOST_ATTRIBUTES = 400
+
+
+def attributes(module: torch.nn.Module) -> dict[str, str]:
+    """Plain attributes of a module and its children, by dotted name, as text; `training` is one of them."""
+    found: dict[str, str] = {}
+    for path, child in module.named_modules():
+        for name, value in vars(child).items():
+            if isinstance(value, PLAIN) and not name.startswith("_") and len(found) < MOST_ATTRIBUTES:
+                found["{}.{}".format(path, name).lstrip(".")] = repr(value)[:200]
+    return found
+
+
+def digests(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
+    """A digest of the values of each tensor that has some."""
+    return {name: checksum(value.detach()) for name, value in tensors.items() if _has_values(value)}
+
+
+def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by name, tied ones under each of their names."""
+    named = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    return dict(named)
+
+
+def modules_near() -> Iterator[tuple[str, torch.nn.Module]]:
+    """Modules that the program's frames hold, innermost first: in variables, or in attributes of one."""
+    seen: set[int] = set()
+    for name, value in _variables():
+        for label, found in ((name, value), *_held(name, value)):
+            if isinstance(found, torch.nn.Module) and id(found) not in seen and len(seen) < MOST_MODULES:
+                seen.add(id(found))
+                yield label, found
+
+
+class Models:
+    """Remembers the digests of what was compiled, to know which module was."""
+
+    def __init__(self, store: Storehouse) -> None:
+        self.store = store
+        self.compiled: list[dict[str, str]] = []
+
+    def compiling(self, state: dict[str, torch.Tensor]) -> dict[str, str]:
+        """Digests of the parameters and buffers of a program that is compiled now."""
+        self.compiled.append(digests(state))
+        return self.compiled[-1]
+
+    def beside(self, number: int) -> list[dict[str, Any]]:
+        """Facts of each module near a comparison that has the constants of a compiled program, by name."""
+        found: list[dict[str, Any]] = []
+        for label, module in modules_near():
+            tensors = tensors_of(module)
+            told = digests(tensors)
+            if any(known and known.keys() <= told.keys() for known in self.compiled):
+                path = None if told in self.compiled else self._kept(number, len(found), tensors)
+                found.append(
+                    {
+                        "name": label,
+                        "type": type(module).__name__,
+                        "digests": told,
+                        "attributes": attributes(module),
+                        "file": path,
+                    }
+                )
+        return found
+
+    def _kept(self, number: int, place: int, tensors: dict[str, torch.Tensor]) -> Optional[str]:
+        if storage_bytes(list(tensors.values())) > self.store.cap:
+            return None
+        state = {name: value.detach() for name, value in tensors.items()}
+        return self.store.save("module-{}".format(place), number, state)
+
+
+def _has_values(value: torch.Tensor) -> bool:
+    return value.layout is torch.strided and value.device.type != "meta" and not value.is_nested
+
+
+def _variables() -> Iterator[tuple[str, Any]]:
+    """Variables of the program's frames, innermost first, then the global ones of its files."""
+    frame, left, files = sys._getframe(1), MOST_FRAMES, []
+    while frame is not None and left:
+        if not is_ours(frame.f_code):
+            left -= 1
+            yield from list(frame.f_locals.items())
+            files.append(frame.f_globals)
+        frame = frame.f_back  # type: ignore[assignment]
+    for names in files:
+        yield from list(names.items())
+
+
+def _held(name: str, value: Any) -> list[tuple[str, Any]]:
+    """Attributes of an object of the program's own, such as a server that holds its model."""
+    own = not isinstance(value, (torch.nn.Module, torch.Tensor, type)) and hasattr(value, "__dict__")
+    if not own or type(value).__module__.partition(".")[0] in ("torch", "builtins"):
+        return []
+    return [("{}.{}".format(name, key), held) for key, held in list(vars(value).items())]

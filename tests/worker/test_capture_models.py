@@ -1,0 +1,71 @@
+"""What the hook tells of modules: as exported, and beside a comparison that failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from mcp_server.worker.capture_models import Models, attributes
+from mcp_server.worker.journal import Journal
+from mcp_server.worker.storehouse import Storehouse
+
+
+class Gate(nn.Module):  # type: ignore[misc]
+    """A layer with a plain attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.level = 3.0
+        self.body = nn.Sequential(nn.Linear(6, 5), nn.Dropout())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x) - self.level
+
+
+class Server:
+    """An object of a program that holds its model."""
+
+    def __init__(self) -> None:
+        self.model = Gate().eval()
+
+
+def compiled(directory: Path, module: nn.Module) -> Models:
+    """The memory of a hook that saw this module being compiled."""
+    models = Models(Storehouse(Journal(str(directory))))
+    models.compiling(dict(module.state_dict()))
+    return models
+
+
+def test_plain_attributes_of_children_are_told() -> None:
+    """Numbers, words and modes, by dotted name; tensors and what begins with an underscore are not plain."""
+    told = attributes(Gate().eval())
+    assert (told["level"], told["body.1.p"], told["body.1.training"]) == ("3.0", "0.5", "False")
+    assert not any("weight" in name or "._" in name or name.startswith("_") for name in told)
+
+
+def test_a_module_with_other_weights_is_found_and_kept(tmp_path: Path) -> None:
+    """It is found in an attribute of a variable, and saved once its values are not the compiled ones."""
+    server, stranger = Server(), nn.Linear(6, 5)
+    models = compiled(tmp_path, server.model)
+    (same,) = models.beside(1)
+    assert (same["name"], same["type"], same["file"]) == ("server.model", "Gate", None)
+    with torch.no_grad():
+        server.model.body[0].bias.add_(1)
+    (other,) = models.beside(2)
+    changed = [name for name, digest in same["digests"].items() if other["digests"][name] != digest]
+    assert changed == ["body.0.bias"]
+    assert torch.equal(torch.load(other["file"])["body.0.bias"], server.model.body[0].bias)
+    assert stranger.weight.shape == (5, 6)
+
+
+def test_too_many_bytes_are_told_and_not_kept(tmp_path: Path) -> None:
+    """Above the cap of the storehouse the digests still say what differs."""
+    module = Gate().eval()
+    models = compiled(tmp_path, module)
+    models.store.cap = 8
+    with torch.no_grad():
+        module.body[0].weight.mul_(2)
+    (told,) = models.beside(1)
+    assert told["file"] is None and told["digests"] not in models.compiled
