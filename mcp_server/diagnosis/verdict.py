@@ -28,7 +28,7 @@ def conclude(hypotheses: Sequence[Hypothesis], case: Case, context: Context) -> 
         outcome=outcome,
         category=best.category,
         confidence=_stated(outcome, best, case),
-        summary=best.summary if outcome == "fault" else _open_summary(order, case),
+        summary=_of_rank(best.summary, case) if outcome == "fault" else _open_summary(order, case),
         guilty=_placed(best.guilty, case) if best.guilty.name else None,
         crashing=best.crashing,
         evidence=_evidence(best, case),
@@ -65,7 +65,7 @@ def _stated(outcome: Outcome, best: Hypothesis, case: Case) -> Confidence:
 def _without_fault(
     outcome: Outcome, hypotheses: Sequence[Hypothesis], case: Case, context: Context
 ) -> Verdict:
-    notes = [Evidence(step="note", fact=note) for note in case.notes[:MAX_EVIDENCE]]
+    notes = [*_rank(case), *(Evidence(step="note", fact=note) for note in case.notes[:MAX_EVIDENCE])]
     return Verdict(
         outcome=outcome,
         confidence="likely" if outcome == "no_fault" else "possible",
@@ -88,13 +88,28 @@ def _open_summary(order: Sequence[Hypothesis], case: Case) -> str:
 
 
 def _evidence(best: Hypothesis, case: Case) -> list[Evidence]:
-    """What supports the verdict, then the counter-test, each once."""
-    found = list({e.fact: e for e in best.evidence}.values())
+    """What supports the verdict, then which rank it was, then the counter-test, each once."""
+    found = list({e.fact: e for e in (*best.evidence, *_rank(case))}.values())
     result = case.counters.get(best.counter.key) if best.counter else None
     if result is not None:
         repeat = again(result.run.worker, case) if result.run is not None else ""
         found.append(Evidence(step="counter_test", fact=result.what, command=repeat))
     return [_with_command(evidence, case) for evidence in found[:MAX_EVIDENCE]]
+
+
+def _of_rank(summary: str, case: Case) -> str:
+    end = case.capture.rank if case.capture is not None else None
+    return f"Rank {end.rank}: {summary}" if end else summary
+
+
+def _rank(case: Case) -> list[Evidence]:
+    """Which of the processes of a launcher failed."""
+    end = case.capture.rank if case.capture is not None else None
+    return (
+        [Evidence(step="capture", fact=f"rank {end.rank} failed: {end.how}", source="launcher")]
+        if end
+        else []
+    )
 
 
 def _with_command(evidence: Evidence, case: Case) -> Evidence:

@@ -55,12 +55,19 @@ def _is_logged(before: Line) -> bool:
     return own and (before.level == "E" or _LOGGED.match(before.text) is not None)
 
 
-def read_log(lines: Iterable[str]) -> LogFacts:
-    """Read a log, one string a line (with or without its newline), and say what it holds."""
+def read_log(lines: Iterable[str], process: str = "") -> LogFacts:
+    """Read a log, one string a line (with or without its newline), and say what it holds.
+
+    With `process`, lines that name another process count as empty.
+    """
     reader = _Reader()
     for batch in _batches(lines):
-        reader.read(batch)
+        reader.read([_only(process, line) for line in batch] if process else batch)
     return reader.facts()
+
+
+def _only(process: str, line: Line) -> Line:
+    return line if line.process in ("", process) else Line(line.number, "", "", "", "")
 
 
 def read_log_file(path: Path) -> LogFacts:

@@ -13,10 +13,12 @@ from mcp_server import worker
 from mcp_server.errors import ProblemError
 from mcp_server.evidence.capture_journal import read_capture
 from mcp_server.evidence.captured import Captured
+from mcp_server.evidence.ranks import RankEnd
 from mcp_server.jobs.environment import child_environment
 from mcp_server.jobs.types import Command, Finished
 from mcp_server.model import CommandWorkload, ScriptWorkload
 from mcp_server.steps.context import Context, check_interpreter
+from mcp_server.steps.launchers import said
 
 HOOK = Path(worker.__file__).parent
 CAP_VARIABLE = "AOTI_DEBUG_CAPTURE_CAP"
@@ -26,9 +28,13 @@ ISOLATED = frozenset("IES")
 
 
 class Capture(Captured):
-    """How the run ended, and what the hook saw. `notes` say what could not be captured, and why."""
+    """How the run ended, and what the hook saw. `notes` say what could not be captured, and why.
+
+    Where a launcher says that one of its ranks failed, that is `rank`, and only what it did is here.
+    """
 
     finished: Finished
+    rank: RankEnd | None = None
     directory: Path
     notes: list[str] = Field(default_factory=list)
 
@@ -67,10 +73,20 @@ async def capture(
     finished = await context.run_in(directory, command, runs=1)
     if finished.ending == "not_started":
         raise ProblemError(f"the program cannot be started: {finished.note}", value=list(argv))
-    seen = read_capture(directory)
+    rank = said(finished.output, context.launcher).first if not finished.ok else None
+    seen = of_rank(read_capture(directory), rank.rank) if rank else read_capture(directory)
     context.cost.compiles += len(seen.compiles) if not finished.reused else 0
     fields = {name: getattr(seen, name) for name in Captured.model_fields}
-    return Capture(**fields, finished=finished, directory=directory, notes=_notes(seen, argv))
+    return Capture(**fields, finished=finished, directory=directory, rank=rank, notes=_notes(seen, argv))
+
+
+def of_rank(seen: Captured, rank: str) -> Captured:
+    """What the processes of that rank did, and those that have none; all, when the rank did nothing."""
+    pids = {process.pid for process in seen.processes if process.rank in ("", rank)}
+    if not any(process.rank == rank for process in seen.processes):
+        return seen
+    kept = {name: [e for e in getattr(seen, name) if e.pid in pids] for name in Captured.model_fields}
+    return seen.model_copy(update=kept)
 
 
 def _cap(directory: Path) -> int:

@@ -21,7 +21,7 @@ from mcp_server.jobs.store import SCHEME
 from mcp_server.jobs.types import Command, Finished
 from mcp_server.model import Artifact, Cost, Record, WorkloadBase
 from mcp_server.steps.kept import Kept, keep, key_of
-from mcp_server.steps.launchers import launched, separate_ranks
+from mcp_server.steps.launchers import check_started, launched, separate_ranks
 from mcp_server.steps.shared_import import SharedImport, shared_import
 
 Event = dict[str, Any]
@@ -142,6 +142,7 @@ class Context:
         env = {**command.env, **({"AOTI_DEBUG_LAUNCHED": "1"} if self.launcher else {})}
         finished = await run(replace(command, argv=argv, env=env), directory, start=start)
         separate_ranks(finished.output, self.launcher)
+        check_started(finished, self.launcher)
         return finished
 
     def fresh(self, name: str) -> Path:

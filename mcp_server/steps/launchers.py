@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from mcp_server.errors import ProblemError
+from mcp_server.evidence.ranks import LauncherWords, read_launcher
 from mcp_server.evidence.text import read_line
+from mcp_server.jobs.types import Finished
 
 MOST_RANKS = 256
 LONGEST_LINE = 64 << 10  # characters
@@ -42,11 +45,16 @@ def launched(prefix: Sequence[str], argv: Sequence[str], directory: Path) -> tup
         return tuple(argv)
     added = [
         option.replace("{directory}", str(directory))
-        for launcher in LAUNCHERS.get(Path(prefix[0]).name, ())
+        for launcher in _known(prefix)
         if not _given(launcher, prefix)
         for option in launcher.options
     ]
     return (*prefix, *added, *argv)
+
+
+def _known(prefix: Sequence[str]) -> tuple[Launcher, ...]:
+    """The entry of the launcher in the prefix, which may begin with `env` or `nice`; empty for others."""
+    return next((LAUNCHERS[name] for name in (Path(word).name for word in prefix) if name in LAUNCHERS), ())
 
 
 def _given(launcher: Launcher, prefix: Sequence[str]) -> bool:
@@ -58,7 +66,7 @@ def separate_ranks(output: Path, prefix: Sequence[str]) -> list[Path]:
 
     Nothing is written unless a known launcher was used and two ranks printed something.
     """
-    if not prefix or Path(prefix[0]).name not in LAUNCHERS:
+    if not _known(prefix):
         return []
     ranks = _ranks(output)
     if len(ranks) < 2:
@@ -88,3 +96,24 @@ def _distribute(output: Path, opened: Mapping[str, TextIO]) -> None:
             line = read_line(raw[:LONGEST_LINE], 0)
             if line.process in opened:
                 opened[line.process].write(line.text + "\n")
+
+
+def said(output: Path, prefix: Sequence[str]) -> LauncherWords:
+    """What a known launcher says in the output; nothing for others."""
+    if not _known(prefix) or not output.exists():
+        return LauncherWords()
+    with output.open(errors="replace") as lines:
+        return read_launcher(line[:LONGEST_LINE] for line in lines)
+
+
+def check_started(finished: Finished, prefix: Sequence[str]) -> None:
+    """Raise ProblemError when the launcher started nothing: such a run says nothing of the workload."""
+    words = LauncherWords() if finished.ok else said(finished.output, prefix)
+    if words.refused:
+        raise ProblemError(f"the launcher started nothing: {words.refused}", value=" ".join(prefix))
+    if words.waiting:
+        raise ProblemError(
+            f"the launcher waited for its resources until the run ended ({finished.wall_s:.0f} s)",
+            value=" ".join(prefix),
+            next_call="give it more time (timeout_s), or ask the launcher for less",
+        )

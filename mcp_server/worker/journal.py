@@ -12,6 +12,7 @@ import threading
 import time
 from typing import Any
 
+from .ranks import identity, rank
 from .report import encode
 
 FULL = 16 << 20  # bytes of a journal before it goes on in the two tails
@@ -19,7 +20,10 @@ TAIL = 2 << 20  # bytes of one tail
 
 
 class Journal:
-    """Appends with `os.write`. A forked child gets a journal of its own."""
+    """Appends with `os.write`. A forked child gets a journal of its own.
+
+    Events and files carry `ranks.identity()` as their process id.
+    """
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
@@ -42,10 +46,11 @@ class Journal:
     def _start(self) -> None:
         self.pid = os.getpid()
         self.count = self.written = 0
-        self.file = self._open("capture-{}.jsonl".format(self.pid), os.O_APPEND)
+        self.file = self._open("capture-{}.jsonl".format(identity()), os.O_APPEND)
         self._write(
             "process",
             {
+                "rank": rank(),
                 "parent": os.getppid(),
                 "argv": list(getattr(sys, "orig_argv", sys.argv)),
                 "executable": sys.executable,
@@ -60,7 +65,7 @@ class Journal:
     def _write(self, event: str, facts: dict[str, Any]) -> None:
         self.count += 1
         begin = '{{"event": "{}", "n": {}, "pid": {}, "t": {!r}'.format(
-            event, self.count, self.pid, time.time()
+            event, self.count, identity(), time.time()
         )
         members = ['"{}": {}'.format(name, encode(value)) for name, value in facts.items()]
         line = (", ".join([begin, *members]) + "}\n").encode("utf-8", "replace")
@@ -75,4 +80,4 @@ class Journal:
         if self.written <= FULL or (after + size) // TAIL != after // TAIL:
             os.close(self.file)
             turn = (after + size) // TAIL % 2
-            self.file = self._open("capture-{}.tail{}.jsonl".format(self.pid, turn), os.O_TRUNC)
+            self.file = self._open("capture-{}.tail{}.jsonl".format(identity(), turn), os.O_TRUNC)

@@ -88,19 +88,12 @@ def perform(request: dict[str, Any], report: Any) -> int:
     return 0
 
 
-def other_rank() -> bool:
-    """Whether a launcher started this process beside the one of rank 0, which does the work."""
-    ranks = (os.environ.get(name) for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"))
-    rank = next(filter(None, ranks), "0")
-    return "AOTI_DEBUG_LAUNCHED" in os.environ and rank != "0"
-
-
 def main(argv: list[str]) -> int:
-    if other_rank():
+    adopt()
+    if importlib.import_module(PACKAGE + ".ranks").other_rank():
         return 0
     hide()
     sys.path.append(os.getcwd())  # last, where it shadows no module
-    adopt()
     print_stacks_late()
     with open(argv[1], encoding="utf-8") as file:
         request = json.load(file)

@@ -11,6 +11,7 @@ from typing import Any, Optional
 import torch
 
 from .journal import Journal
+from .ranks import identity
 
 DEFAULT_CAP = 1 << 30  # bytes of one saved call, update or program; AOTI_DEBUG_CAPTURE_CAP overrides
 KEPT = 2  # finished calls of one loaded model whose inputs stay
@@ -31,7 +32,7 @@ class Storehouse:
 
     def save(self, kind: str, number: int, record: Any) -> str:
         """Write `record` with torch.save; the path."""
-        path = self.journal.path("{}-{}-{}.pt".format(kind, os.getpid(), number))
+        path = self.journal.path("{}-{}-{}.pt".format(kind, identity(), number))
         _torch_save(record, path)
         return path
 
@@ -57,8 +58,9 @@ class Storehouse:
         copy = os.path.join(directory, os.path.basename(path))
         if not os.path.exists(copy):
             os.makedirs(directory, exist_ok=True)
-            shutil.copyfile(path, copy + ".partial")
-            os.replace(copy + ".partial", copy)
+            partial = "{}.partial-{}".format(copy, identity())  # other ranks may keep the same package
+            shutil.copyfile(path, partial)
+            os.replace(partial, copy)
         return {**facts, "copy": copy}
 
     def _link(self, path: str) -> Optional[str]:

@@ -11,7 +11,7 @@ from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.limits import limit_of
 from mcp_server.errors import ProblemError
 from mcp_server.evidence.captured import CapturedCall
-from mcp_server.model import CommandWorkload, ScriptWorkload
+from mcp_server.model import Artifact, CommandWorkload, ScriptWorkload
 from mcp_server.steps.capture import Capture, capture
 from mcp_server.steps.context import Context
 from mcp_server.steps.leases import gpus_of
@@ -42,7 +42,8 @@ class CaptureProgram:
         )
         limit.check(seen.finished, "the program")
         case.capture = seen
-        case.runs["script"] = see("script", seen.finished)
+        case.runs["script"] = see("script", seen.finished, process=seen.rank.rank if seen.rank else "")
+        case.artifacts += rank_logs(seen, context)
         case.notes += seen.notes
         case.call = suspect_call(seen)
 
@@ -50,6 +51,15 @@ class CaptureProgram:
 def _provenance(asked: Mapping[str, str]) -> dict[str, str]:
     """A compile in this run also writes which model line each kernel comes from (torch >= 2.9)."""
     return {} if "INDUCTOR_PROVENANCE" in asked else {"INDUCTOR_PROVENANCE": "1"}
+
+
+def rank_logs(seen: Capture, context: Context) -> list[Artifact]:
+    """The output of the rank that failed, by itself."""
+    if seen.rank is None:
+        return []
+    log = seen.directory / "ranks" / f"{seen.rank.rank}.log"
+    what = f"output of rank {seen.rank.rank}, which failed"
+    return [context.artifact(log, what)] if log.exists() else []
 
 
 def suspect_call(seen: Capture) -> CallSpec | None:

@@ -16,9 +16,9 @@ from mcp_server.steps.logs import read_output
 from mcp_server.steps.run_deterministic import CHECK_INPUTS
 
 
-def see(label: str, finished: Finished, worker: WorkerRun | None = None) -> RunSeen:
-    """A finished child with its log read."""
-    return RunSeen(label, finished, read_output(finished.output), worker)
+def see(label: str, finished: Finished, worker: WorkerRun | None = None, *, process: str = "") -> RunSeen:
+    """A finished child with its log read: of all its processes, or of one."""
+    return RunSeen(label, finished, read_output(finished.output, process), worker)
 
 
 async def run_call(
@@ -51,7 +51,7 @@ async def run_call(
     return seen
 
 
-SHARE = 0.4  # of what the budget leaves: a call that hangs must leave time to find out where
+SHARE = 0.45  # of what the budget leaves: a call that hangs must leave time to find out where
 
 # Seconds after which a child prints every thread's stack: what a call that hangs is doing.
 STACKS = "AOTI_DEBUG_STACKS_AFTER"

@@ -1,0 +1,71 @@
+"""A program under srun: the rank that fails is told apart from the others, and so is what it printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ZooPackage
+from tests.slurm.cluster import Cluster
+
+pytestmark = pytest.mark.slurm
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Rank 1 has ids that are no rows of the table; rank 0 works on until it is stopped.
+PROGRAM = """
+    import os, sys
+    import torch
+    from torch._inductor import aoti_load_package
+
+    rank = int(os.environ["SLURM_PROCID"])
+    model = aoti_load_package(sys.argv[1])
+    print("rank", rank, "is here", flush=True)
+    model(torch.full((4, 6), 7 + 90 * rank))
+    while sys.argv[2] == "on":
+        model(torch.full((4, 6), 7))
+"""
+
+
+def diagnosed(launcher: str, tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    """The verdict on PROGRAM, which the command line prints."""
+    script = tmp_path / "ranks.py"
+    script.write_text(textwrap.dedent(PROGRAM))
+    asked = {"AOTI_DEBUG_LAUNCHER": launcher, "AOTI_DEBUG_STATE": str(tmp_path / "state")}
+    env = {**os.environ, **asked, "TORCHINDUCTOR_VEC_ISA_OK": "1"}
+    command = Path(sys.executable).with_name("aoti-debug")
+    argv = [str(command), "diagnose", "--json", str(script), "--", *arguments]
+    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize(
+    "launcher, goes_on", [("srun -n 2", "off"), ("srun -N 2 -n 2 --kill-on-bad-exit", "on")]
+)
+def test_the_failing_rank(
+    launcher: str, goes_on: str, cluster: Cluster, zoo: ZooPackage, tmp_path: Path
+) -> None:
+    """It is named, its call is the one that is diagnosed, and its output lies by itself."""
+    verdict = diagnosed(launcher, tmp_path, str(zoo("ranker")), goes_on)
+    assert (verdict["category"], verdict["confidence"]) == ("index_out_of_bounds", "proven")
+    assert verdict["summary"].startswith("Rank 1: Element [0, 0] of input 0 (args[0]) is 97")
+    assert "rank 1 failed: Exited with exit code 1" in [evidence["fact"] for evidence in verdict["evidence"]]
+    (log,) = [Path(kept["path"]) for kept in verdict["artifacts"] if "rank 1" in kept["what"]]
+    assert "rank 1 is here" in log.read_text() and "index out of bounds" in log.read_text()
+    assert log.with_name("0.log").read_text().splitlines()[0] == "rank 0 is here"
+    assert cluster.queued() == 0
+
+
+def test_a_launcher_that_starts_nothing(cluster: Cluster, zoo: ZooPackage, tmp_path: Path) -> None:
+    """No verdict is made up of a program that did not run; srun's reason is told."""
+    verdict = diagnosed("srun -n 2 --partition=nowhere", tmp_path, str(zoo("ranker")), "off")
+    assert verdict["outcome"] == "inconclusive"
+    assert "Invalid partition name" in json.dumps(verdict["evidence"])
