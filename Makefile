@@ -24,7 +24,7 @@ demo: $(STAMP) ## compile a small model, break it, diagnose it
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP) ## run the tests that need no GPU
-	$(BIN)/python -m pytest -m 'not gpu and not ray and not slurm' -n $(PYTEST_JOBS) --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not gpu and not ray and not slurm' -n $(PYTEST_JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-gpu: ## run the tests that need a CUDA device, with the python3 that has torch
 	$(PYTHON) -m pytest -m gpu $(PYTEST_ARGS)

@@ -24,6 +24,12 @@ if os.environ.get("CI"):
     settings.load_profile("repeatable")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that compile or run models come first, so that no process is left with one of them at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 def torch_environment() -> dict[str, str]:
     """Compile as quickly as this machine can: trust its ISA, keep the Inductor cache between sessions."""
     return {
