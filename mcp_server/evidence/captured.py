@@ -104,6 +104,7 @@ class CapturedUpdate(Phase):
     file: Path | None = None
     compiled: list[str] = Field(default_factory=list)
     constants: dict[str, Leaf] = Field(default_factory=dict)
+    digests: dict[str, str] = Field(default_factory=dict)
 
     @property
     def missing(self) -> list[str]:

@@ -14,6 +14,7 @@ import torch
 
 from .callers import frames
 from .calling import capturing, synchronize
+from .capture_models import digests
 from .capture_streams import Snapshot, Streams
 from .capture_threads import rewritten, versions
 from .failures import TEXT_LIMIT
@@ -119,6 +120,7 @@ class Calls:
                 notice=notice,
                 compiled=_names(loader),
                 constants=_told(constants),
+                digests={} if device_error() else digests(constants),
                 frames=frames(),
             )
             if how == "load_constants" and _user_managed(args, kwargs):

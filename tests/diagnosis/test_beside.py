@@ -10,12 +10,14 @@ import pytest
 from mcp_server.diagnosis.case import CallSpec, Case, CounterResult
 from mcp_server.diagnosis.detectors import beside
 from mcp_server.diagnosis.judge import confidence
-from tests.diagnosis.support import capture, phase, run, worker_run
+from tests.conftest import ZooPackage
+from tests.diagnosis.support import capture, package_case, phase, run, worker_run
 
 DIFFERS = {"event": "compared_expected", "equal": False, "outputs": [{"shape": [[4], [4]]}]}
 CALLED = {"event": "called", "outputs": [{"nan": 0, "inf": 0}]}
 EXPORTED = {"level": "3.0", "training": "False", "body.training": "False"}
-WEIGHTS = {"body.weight": "one", "body.bias": "two"}
+WEIGHTS = {"table.weight": "one", "hidden.weight": "two", "head.weight": "three"}
+OTHER = {**WEIGHTS, "head.weight": "four"}
 
 
 def module(name: str = "model", **more: Any) -> dict[str, Any]:
@@ -23,14 +25,15 @@ def module(name: str = "model", **more: Any) -> dict[str, Any]:
     return {"name": name, "type": "Gate", "digests": WEIGHTS, "attributes": EXPORTED, "file": "m.pt", **more}
 
 
-def compared(*modules: dict[str, Any], updates: int = 0) -> Case:
-    """A call that gives other numbers than the script's reference, once again when it is made again."""
-    case = Case(None)
+def compared(package: Path, *modules: dict[str, Any], given: dict[str, str] | None = None) -> Case:
+    """A call that departs from the script's reference, also made again; the package was `given` weights."""
+    case = package_case(package)
+    update = phase(4, load=1, how="load_constants", digests=given)
     case.capture = capture(
         exports=[phase(1, type="Gate", attributes=EXPORTED)],
         compiles=[phase(2, how="aoti_compile_and_package", package="m.pt2", digests=WEIGHTS)],
         loads=[phase(3, loader="AOTIModelPackageLoader", package="m.pt2")],
-        updates=[phase(4, load=1, how="load_constants")] * updates,
+        updates=[update] if given else [],
         calls=[phase(5, load=1, thread=1, file="inputs.pt")],
         assertions=[phase(6, file="both.pt", modules=modules)],
     )
@@ -40,11 +43,11 @@ def compared(*modules: dict[str, Any], updates: int = 0) -> Case:
     return case
 
 
-def test_weights_that_changed_after_the_compile_are_tried_in_the_package() -> None:
+def test_weights_that_changed_after_the_compile_are_tried_in_the_package(zoo: ZooPackage) -> None:
     """Other values are a suspicion; the package that agrees once it has them makes it proven."""
-    case = compared(module(digests={**WEIGHTS, "body.bias": "three"}))
+    case = compared(zoo("ranker"), module(digests=OTHER))
     (found,) = beside.detect(case)
-    assert (found.category, found.guilty.name) == ("constants", "body.bias")
+    assert (found.category, found.guilty.name) == ("constants", "head.weight")
     assert found.counter is not None and confidence(found, case) == "possible"
     given, call = found.counter.options["steps"]
     assert (given["how"], given["file"], call) == ("load_constants", Path("m.pt"), {"do": "call"})
@@ -52,13 +55,33 @@ def test_weights_that_changed_after_the_compile_are_tried_in_the_package() -> No
     assert confidence(found, case) == "proven"
 
 
+def test_constants_that_were_given_in_each_others_place_are_told(zoo: ZooPackage) -> None:
+    """After an update the package holds what the update gave it, also where that is another constant's."""
+    swapped = {"table.weight": "one", "hidden.weight": "four", "head.weight": "two"}
+    case = compared(zoo("ranker"), module(digests=OTHER), given=swapped)
+    (found,) = beside.detect(case)
+    assert (found.guilty.name, found.guilty.value) == ("hidden.weight", "holds the values of head.weight")
+
+
+def test_a_constant_that_no_update_reaches_is_another_detectors(zoo: ZooPackage) -> None:
+    """What was folded into the code keeps its value, and giving it to the package would refute nothing."""
+    folded = {**WEIGHTS, "folded": "zero"}
+    case = compared(zoo("ranker"), module(digests={**OTHER, "folded": "one"}), given=OTHER)
+    assert case.capture is not None
+    compiled = case.capture.compiles[0].model_copy(update={"digests": folded})
+    case.capture = case.capture.model_copy(update={"compiles": [compiled]})
+    assert not list(beside.detect(case))
+
+
 @pytest.mark.parametrize(
     ("changed", "name"),
     [({"level": "2.0"}, "Gate.level"), ({"training": "True", "body.training": "True"}, "Gate.training")],
 )
-def test_attributes_that_changed_after_the_export_are_named(changed: dict[str, str], name: str) -> None:
+def test_attributes_that_changed_after_the_export_are_named(
+    zoo: ZooPackage, changed: dict[str, str], name: str
+) -> None:
     """Export wrote them into the code; that package and program agree is the second observation."""
-    case = compared(module(attributes={**EXPORTED, **changed}))
+    case = compared(zoo("ranker"), module(attributes={**EXPORTED, **changed}))
     (found,) = beside.detect(case)
     assert (found.category, found.guilty.name, confidence(found, case)) == ("wrong_output", name, "possible")
     case.interpreted = worker_run({"event": "compared", "equal": True, "outputs": []})
@@ -66,10 +89,11 @@ def test_attributes_that_changed_after_the_export_are_named(changed: dict[str, s
     assert confidence(found, case) == "likely"
 
 
-def test_a_module_as_it_was_compiled_accuses_nobody() -> None:
-    """It is as it was, or another one is, or the package got weights since, or it is of another model."""
-    assert not list(beside.detect(compared(module())))
+def test_a_module_as_it_was_compiled_accuses_nobody(zoo: ZooPackage) -> None:
+    """It is as it was, or another one is, or the package was given its weights, or it is of another model."""
+    package = zoo("ranker")
+    assert not list(beside.detect(compared(package, module())))
     louder = module("louder", attributes={**EXPORTED, "level": "9.0"})
-    assert not list(beside.detect(compared(louder, module())))
-    assert not list(beside.detect(compared(module(digests={**WEIGHTS, "body.bias": "three"}), updates=1)))
-    assert not list(beside.detect(compared(module(digests={"other": "one"}))))
+    assert not list(beside.detect(compared(package, louder, module())))
+    assert not list(beside.detect(compared(package, module(digests=OTHER), given=OTHER)))
+    assert not list(beside.detect(compared(package, module(digests={"other": "one"}))))

@@ -6,6 +6,7 @@ A package keeps the weights and the plain attributes of its export, whatever bec
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
@@ -13,6 +14,7 @@ from mcp_server.evidence.captured import (
     CapturedAssertion,
     CapturedCompile,
     CapturedExport,
+    CapturedUpdate,
     ModuleBeside,
 )
 from mcp_server.model import Evidence, Fix, Party
@@ -20,33 +22,59 @@ from mcp_server.model import Evidence, Fix, Party
 TRAINING = "training"
 
 
+@dataclass(frozen=True)
+class _Held:
+    """What the package of the suspect call holds: digests by name, and who gave them last.
+
+    `reachable` are the constants that an update can replace; the others were folded into the code.
+    """
+
+    compiled: CapturedCompile
+    updates: tuple[CapturedUpdate, ...]
+    reachable: frozenset[str]
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """As compiled, with those of each update in their place."""
+        found = dict(self.compiled.digests)
+        for update in self.updates:
+            found.update({name: each for name, each in update.digests.items() if name in found})
+        return found
+
+    def others(self, near: ModuleBeside) -> list[str]:
+        """The constants of the package whose values are not the module's."""
+        differ = [name for name, digest in self.digests.items() if near.digests[name] != digest]
+        return [name for name in differ if name in self.reachable] or ([] if self.updates else differ)
+
+    def giver(self, name: str) -> CapturedUpdate | CapturedCompile:
+        """The last update that gave this constant, else the compile."""
+        return next((u for u in reversed(self.updates) if name in u.digests), self.compiled)
+
+
 def detect(case: Case) -> Iterator[Hypothesis]:
-    """Hypotheses for the nearest modules that differ from what the package was compiled from."""
-    compiled, compared = _compiled(case), _comparison(case)
-    if compiled is None or compared is None:
+    """Hypotheses for the nearest modules that differ from what the package holds."""
+    held, compared = _held(case), _comparison(case)
+    if held is None or compared is None:
         return
-    near = [m for m in compared.modules if compiled.digests.keys() <= m.digests.keys()]
-    for module in [m for m in near if _others(m, compiled)][:1]:
-        yield _weights(module, compared, compiled, case)
-    changed = [(module, _changed(module, _export(module, compiled, case))) for module in near]
+    near = [m for m in compared.modules if held.compiled.digests.keys() <= m.digests.keys()]
+    for module in [m for m in near if held.others(m)][:1]:
+        yield _weights(module, compared, held, case)
+    changed = [(module, _changed(module, _export(module, held.compiled, case))) for module in near]
     if changed and all(differences for _, differences in changed):
         yield _attributes(*changed[0], compared, case)
 
 
-def _compiled(case: Case) -> CapturedCompile | None:
-    """The compile of the suspect call's package, unless its constants were updated after the load."""
+def _held(case: Case) -> _Held | None:
+    """From the compile of the suspect call's package, and the updates between its load and the call."""
     seen = case.capture
     call = seen.suspect if seen is not None else None
     load = seen.load_of(call) if seen is not None and call is not None else None
-    if seen is None or load is None:
+    compiled = seen.compile_of(load) if seen is not None and load is not None else None
+    if seen is None or call is None or compiled is None or case.package is None:
         return None
-    updated = any((update.pid, update.load) == (load.pid, load.number) for update in seen.updates)
-    return None if updated else seen.compile_of(load)
-
-
-def _others(near: ModuleBeside, compiled: CapturedCompile) -> list[str]:
-    """The constants whose values are not those that were compiled."""
-    return [name for name, digest in compiled.digests.items() if near.digests[name] != digest]
+    updates = [u for u in seen.updates if (u.pid, u.load, u.outcome) == (call.pid, call.load, "ok")]
+    reachable = frozenset(constant.fqn for constant in case.package.constants)
+    return _Held(compiled, tuple(u for u in updates if u.n < call.n), reachable)
 
 
 def _comparison(case: Case) -> CapturedAssertion | None:
@@ -72,36 +100,48 @@ def _changed(near: ModuleBeside, export: CapturedExport | None) -> list[tuple[st
     return [pair for pair in differ if pair not in modes] + modes[:1]
 
 
-def _weights(
-    near: ModuleBeside, compared: CapturedAssertion, compiled: CapturedCompile, case: Case
-) -> Hypothesis:
-    others = _others(near, compiled)
+def _weights(near: ModuleBeside, compared: CapturedAssertion, held: _Held, case: Case) -> Hypothesis:
+    others = held.others(near)
     shown = ", ".join(others[:4])
+    giver = held.giver(others[0])
     fact = (
-        f"{len(others)} of {len(compiled.digests)} constants of {near.name} ({near.type}) are not "
-        f"those that the package was compiled with: {shown}"
+        f"{len(others)} of {len(held.digests)} constants of {near.name} ({near.type}) have other values in "
+        f"the package: {shown}"
     )
     return Hypothesis(
         category="constants",
         guilty=Party(
             kind="constant",
             name=others[0],
-            value="as compiled; the reference has other values",
-            model_locations=[*compared.stack[:2], *compiled.stack[:1]],
+            value=_mistaken(others[0], near, held),
+            model_locations=[*giver.stack[:1], *compared.stack[:2]],
         ),
-        summary=f"The package has the weights of its compile, and {near.name}, with which it is compared, "
-        f"has others: {shown}.",
+        summary=f"The package has the weights of its {_named(giver)}, and {near.name}, with which it is "
+        f"compared, has others: {shown}.",
         depth=Depth.STATE,
         sources=frozenset({"values of constants"}),
         evidence=(Evidence(step="capture", fact=fact, source=str(near.file or "")),),
         fix=Fix(
             action="give the package the weights with load_constants after they change, or compile it again",
             after=f"package.load_constants({near.name}.state_dict(), check_full_update=False)",
-        ),
+        )
+        if not held.updates
+        else Fix(action=f"give each constant of the package the tensor that {near.name} has under its name"),
         counter=_reloaded(near, case),
         harmful=case.failed,
         exact=False,
     )
+
+
+def _named(giver: CapturedUpdate | CapturedCompile) -> str:
+    return "compile" if isinstance(giver, CapturedCompile) else f"last {giver.how}"
+
+
+def _mistaken(name: str, near: ModuleBeside, held: _Held) -> str:
+    """Whose values the package has under this name, where they are another constant's."""
+    digest = held.digests[name]
+    owner = next((other for other, each in near.digests.items() if each == digest), None)
+    return f"holds the values of {owner}" if owner else f"not the values of {near.name}"
 
 
 def _reloaded(near: ModuleBeside, case: Case) -> CounterTest | None:
@@ -115,7 +155,8 @@ def _reloaded(near: ModuleBeside, case: Case) -> CounterTest | None:
         "arguments": [False, False],
         "only_known": True,
     }
-    steps = [step, *case.call.request.get("steps", ())]
+    steps = list(case.call.request.get("steps", ()))
+    steps.insert(max(len(steps) - 1, 0), step)
     what = f"the call after the package was given the weights of {near.name}"
     return CounterTest(f"weights:{near.file.name}", what, options={"steps": steps})
 
