@@ -29,6 +29,16 @@ MAX_RATIO = 200
 """Deflate reaches 1032:1 only on bombs. AOTInductor stores; a repacked wrapper.cpp stays under 20:1."""
 RATIO_FREE_BYTES = 16 << 20
 
+UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    OSError,
+    ValueError,
+    NotImplementedError,
+)
+"""What `zipfile` (Python 3.10 to 3.14) raises for damaged archives; ValueError for a name not in UTF-8."""
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _DRIVE = re.compile(r"^[A-Za-z]:")
 
@@ -104,7 +114,7 @@ def read_bytes(container: Container, name: str, limit: int = MAX_TEXT_BYTES) -> 
 def _read_member(stream: BinaryIO, name: str, count: int) -> bytes:
     try:
         return stream.read(count)
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+    except UNREADABLE as error:
         raise PackageError("damaged_member", f"{name} cannot be read: {error}") from error
 
 
@@ -162,7 +172,7 @@ class ZipContainer:
         with _open_zip(self.path) as archive:
             try:
                 return archive.read(info)
-            except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
+            except UNREADABLE as error:
                 raise PackageError(
                     "damaged_member", f"{info.filename} cannot be unpacked: {error}"
                 ) from error
@@ -171,7 +181,7 @@ class ZipContainer:
 def _open_zip(path: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, struct.error, ValueError, OSError, NotImplementedError) as error:
+    except UNREADABLE as error:
         raise PackageError(
             "truncated_zip",
             f"{path} starts as a zip archive but has no readable directory at its end ({error}); "
@@ -203,6 +213,10 @@ def _check_member(info: zipfile.ZipInfo) -> None:
         raise _unsafe(f"{info.filename!r} unpacks {info.compress_size} to {info.file_size} bytes")
     if info.compress_type == zipfile.ZIP_STORED and info.file_size != info.compress_size:
         raise _unsafe(f"{info.filename!r} is stored but its two sizes differ")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise _unsafe(f"{info.filename!r} is packed in a way that torch does not read")
+    if info.header_offset < 0:
+        raise PackageError("truncated_zip", f"{info.filename!r} lies before the start of the archive")
 
 
 def check_name(name: str) -> None:

@@ -45,6 +45,11 @@ def test_names_that_leave_the_directory_are_refused(tmp_path: Path, name: str) -
     assert slug_of(write(tmp_path / "slip.pt2", {GOOD: b"", name: b"x"})) == "unsafe_archive"
 
 
+def test_packing_that_torch_does_not_read_is_refused(tmp_path: Path) -> None:
+    """Members packed with LZMA: torch stores and deflates."""
+    assert slug_of(write(tmp_path / "lzma.pt2", {GOOD: b"a"}, zipfile.ZIP_LZMA)) == "unsafe_archive"
+
+
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_duplicate_names_are_refused(tmp_path: Path) -> None:
     """Two members of one name: two readers would see two different packages."""
