@@ -17,6 +17,9 @@ CACHE = ROOT / ".cache" / "zoo"
 
 ZooPackage = Callable[[str], Path]
 
+# The wrapper is most of a compile; optimising it takes a quarter of its time, and no test depends on that.
+os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
+
 
 # CI tries the same examples every time, without a limit on each: a new find is for a developer's own run.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
