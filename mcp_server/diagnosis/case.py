@@ -243,19 +243,35 @@ class Case:
         """Whether anything failed where the user could see it."""
         if self.package_error is not None or (self.log is not None and self.log.root is not None):
             return True
-        script = self.runs.get("script")
-        if script is not None and script.failure == "none":
+        if self.ended_well:
             return self._silently_failed
         return any(run.failure != "none" for label, run in self.runs.items() if label in OWN_RUNS)
+
+    @property
+    def ended_well(self) -> bool:
+        """Whether the user's program ran to a good end."""
+        script = self.runs.get("script")
+        return script is not None and script.failure == "none"
+
+    @property
+    def equals_eager(self) -> bool | None:
+        """Whether the call gives what its exported program gives, NaN included; None: nobody looked."""
+        told = self.interpreted.last("compared") if self.interpreted is not None else None
+        return bool(told["equal"]) if told is not None else None
+
+    @property
+    def nan_accepted(self) -> bool:
+        """Whether the program ended well with NaN where its model has NaN in eager mode, too."""
+        return self.ended_well and self.outputs_nan and bool(self.equals_eager)
 
     @property
     def _silently_failed(self) -> bool:
         """A program that ended well, though a call that it took for good fails when it is made again."""
         suspect = self.capture.suspect if self.capture is not None else None
         plain = self.runs.get("plain")
-        return (
-            suspect is not None and suspect.outcome == "ok" and plain is not None and plain.failure != "none"
-        )
+        if suspect is None or suspect.outcome != "ok" or plain is None:
+            return False
+        return plain.failure != "none" and not (plain.failure == "nonfinite" and self.nan_accepted)
 
     @property
     def reproduced(self) -> bool:

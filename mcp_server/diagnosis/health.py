@@ -15,12 +15,15 @@ MOST_NAMED = 3  # of the user's own kernels and operators
 
 def health_summary(case: Case) -> str:
     """What was tried without finding a fault, and what could not be."""
-    masked = "minus infinity in its outputs, as a mask has it,"
-    ended = (
-        "No fault found: the workload ran to its end, with "
-        f"{masked if case.outputs_nonfinite else 'finite outputs'} and inputs that fit."
-    )
+    ended = f"No fault found: the workload ran to its end, with {_outputs(case)} and inputs that fit."
     return ended if compared(case) else f"{ended}{_steady(case)} {NO_REFERENCE}{_own(case)}"
+
+
+def _outputs(case: Case) -> str:
+    if case.outputs_nan:
+        return "NaN in its outputs, where its exported program has NaN, too,"
+    masked = "minus infinity in its outputs, as a mask has it,"
+    return masked if case.outputs_nonfinite else "finite outputs"
 
 
 def health_evidence(case: Case) -> list[Evidence]:

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from mcp_server.diagnosis.actions.locate import silent_suspicion
-from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.case import Case, CounterResult
 from mcp_server.diagnosis.detectors import bad_values, eager, last_launch, memory
+from mcp_server.diagnosis.health import health_summary
 from mcp_server.diagnosis.hypothesis import Depth
 from mcp_server.diagnosis.judge import confidence
 from mcp_server.faults.records import AddressPart, Blame, Fault, FaultLaunch, MissedArgument
@@ -19,7 +20,16 @@ from mcp_server.steps.kernel_io import BadElement, FirstBad, KernelIO
 from mcp_server.steps.locate_fault import LocatedFault
 from mcp_server.steps.trace_launches import LaunchRow, Trace
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import called, failing, interpreted, package_case, run, worker_run
+from tests.diagnosis.support import (
+    called,
+    capture,
+    failing,
+    interpreted,
+    package_case,
+    phase,
+    run,
+    worker_run,
+)
 
 
 def in_eager(zoo: ZooPackage, directory: Path, name: str, inputs: Path) -> Case:
@@ -135,6 +145,33 @@ def test_an_input_that_held_nan_is_tried_without(zoo: ZooPackage) -> None:
     assert found.guilty.input_index == 1 and found.guilty.launch_index is None
     assert found.counter is not None
     assert found.counter.changes == ({"change": "fill", "input": 1, "value": 0.0},)
+
+
+def test_an_input_with_nan_is_proven_by_the_test_alone(zoo: ZooPackage) -> None:
+    """That NaN went in and NaN came out is no proof: a literal may have made the one that came out."""
+    case = watched(zoo, kind="input", name="input 1 (args[1])", launch=1)
+    (found,) = bad_values.detect(case)
+    assert found.counter is not None and confidence(found, case) == "likely"
+    case.counters[found.counter.key] = CounterResult(True, "passes")
+    assert confidence(found, case) == "proven"
+
+
+@pytest.mark.parametrize(
+    ("eager", "weak", "harmful", "healthy"),
+    [(None, True, True, False), (True, False, False, True), (False, False, True, False)],
+)
+def test_nan_in_a_program_that_ended_well(
+    zoo: ZooPackage, eager: bool | None, weak: bool, harmful: bool, healthy: bool
+) -> None:
+    """Meant where the model has it in eager mode, too; open where nobody looked; a fault of the package's else."""
+    case = watched(zoo, kind="kernel", name="k", launch=1)
+    case.runs["script"] = run("script")
+    case.capture = capture(calls=[phase(1, load=0, thread=1, file=Path(__file__))])
+    if eager is not None:
+        case.interpreted = worker_run({"event": "compared", "equal": eager, "outputs": [{}]})
+    (found,) = bad_values.detect(case)
+    assert (found.weak, found.harmful, case.healthy) == (weak, harmful, healthy)
+    assert not healthy or "NaN in its outputs" in health_summary(case)
 
 
 def test_a_mask_that_no_output_shows_is_weak(zoo: ZooPackage) -> None:

@@ -41,10 +41,15 @@ def _non_finite(first: FirstBad, case: Case) -> Hypothesis:
         ),
         fix=_fix(first),
         counter=_fill(first, case),
-        exact=first.kind != "unset",
-        weak=_meant(first, case),
-        harmful=not _meant(first, case) or _takes_logarithm(first, case),
+        exact=first.kind not in ("unset", "input"),
+        weak=_meant(first, case) or _unheld(case),
+        harmful=not case.nan_accepted and (not _meant(first, case) or _takes_logarithm(first, case)),
     )
+
+
+def _unheld(case: Case) -> bool:
+    """Whether a program ended well with these values, and no eager mode says whether they are the model's."""
+    return case.ended_well and case.equals_eager is None
 
 
 def _meant(first: FirstBad, case: Case) -> bool:

@@ -148,6 +148,7 @@ def _non_finite(case: Case) -> Iterator[Hypothesis]:
         "arithmetic does it on these inputs.",
         depth=Depth.BAD_VALUE,
         sources=frozenset({"eager"} | ({"outputs"} if case.outputs_nonfinite else set())),
+        harmful=not case.nan_accepted,
         evidence=(Evidence(step="interpret", fact=fact),),
         fix=Fix(
             action="guard that operation: an epsilon under a root or a division, a clamp before log or exp",

@@ -117,9 +117,7 @@ def _calls_came_back(case: Case) -> bool:
 
 def _agrees_with_eager(case: Case) -> bool:
     """Whether the call gives what its exported program gives, and the script compared it with no other."""
-    told = case.interpreted.last("compared") if case.interpreted is not None else None
-    held = case.capture is not None and not case.capture.assertions
-    return told is not None and bool(told["equal"]) and held
+    return bool(case.equals_eager) and case.capture is not None and not case.capture.assertions
 
 
 def _refused(case: Case) -> bool:
