@@ -52,6 +52,43 @@ if __name__ == "__main__":
         print(torch._inductor.aoti_load_package(package)(x)[0])
 """
 
+# The compiler has no form for the operator's second result (2.13, ir.FallbackKernel).
+NO_LOWERING = """
+import sys
+import torch
+
+@torch.library.custom_op("tally::centre", mutates_args=())
+def centre(x: torch.Tensor) -> tuple[torch.Tensor, float]:
+    return x - x.mean(), float(x.mean())
+
+@centre.register_fake
+def _(x):
+    return torch.empty_like(x), 0.0
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        h, _ = centre(torch.nn.functional.gelu(x) + 1)
+        return (h * 3).softmax(-1)
+
+if __name__ == "__main__":
+    with torch.no_grad():
+        exported = torch.export.export(Model(), (torch.ones(4, 8),))
+        torch._inductor.aoti_compile_and_package(exported, package_path=sys.path[0] + "/tally.pt2")
+"""
+# The generated C++ calls a C shim that the options declare under another name.
+NO_SHIM = (
+    NO_LOWERING.replace("tuple[torch.Tensor, float]", "torch.Tensor")
+    .replace("x - x.mean(), float(x.mean())", "x - x.mean()")
+    .replace("(x), 0.0", "(x)")
+    .replace("h, _", "h")
+    .replace(
+        'sys.path[0] + "/tally.pt2"',
+        'sys.path[0] + "/tally.pt2", inductor_configs={"aot_inductor.custom_ops_to_c_shims": '
+        '{torch.ops.tally.centre.default: ["AOTITorchError aoti_torch_cpu_tally_centre('
+        'AtenTensorHandle x, AtenTensorHandle* ret0)"]}}',
+    )
+)
+
 
 def reduced(tmp_path: Path, workload: Any, **options: Any) -> Reduced:
     return anyio.run(partial(reduce, context_in(tmp_path / "job"), workload, **options))
@@ -145,6 +182,28 @@ def test_wrong_numbers_of_a_script_are_reduced(tmp_path: Path) -> None:
     assert len(result.nodes) <= 4 < result.nodes_before
     assert {"turned.turn.default", "aten.softmax.int"} <= {node.operator for node in result.nodes}
     assert run_alone(result, tmp_path).returncode == 4
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("text", "family", "said"),
+    [
+        (NO_LOWERING, "lowering", "output type <class 'float'> is not supported"),
+        (NO_SHIM, "cpp_undeclared", "was not declared in this scope"),
+    ],
+)
+def test_a_failed_compile_is_reduced(tmp_path: Path, text: str, family: str, said: str) -> None:
+    """The operator that the compiler refuses is left, in one file, without the user's values and code."""
+    script = tmp_path / "tally.py"
+    script.write_text(text)
+    result = reduced(tmp_path, ScriptWorkload(script=script, env=CACHED))
+    assert result.failure is not None
+    assert (result.outcome, result.failure.phase, result.failure.family) == ("reduced", "compiling", family)
+    assert [node.operator for node in result.nodes] == ["tally.centre.default"]
+    assert [file.path.name for file in result.files] == ["repro.py"]
+    assert (result.real, result.exit_status, result.complete) == ([], 1, True)
+    done = run_alone(result, tmp_path)
+    assert (done.returncode, said in done.stderr) == (1, True), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,8 @@ class FailureShown(Record):
             "signal": int(signal.Signals[self.signal]) if self.signal else 0,
             "phase": self.phase,
             "patterns": [pattern.pattern for pattern in family.patterns] if family else [],
-            "essence": "" if family else self.text,
+            # Families of the compiler's errors are wide: any operator without a lowering, any missing name.
+            "essence": "" if family and self.phase != "compiling" else self.text,
             "nan": self.nan,
         }
 

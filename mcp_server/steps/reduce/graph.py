@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from mcp_server.errors import ProblemError
@@ -16,6 +17,8 @@ from mcp_server.steps.reduce.records import Reduced
 from mcp_server.steps.reduce.target import Target, find_target
 
 MOST_CHILDREN = 8
+# torch/_inductor/exc.py (2.8-2.15), OperatorIssue: the operator that could not be lowered.
+TARGET = re.compile(r"^ *target: (\S+)$", re.MULTILINE)
 # A reproduction takes over what steers torch, and nothing else of the environment.
 STEERING = ("TORCH", "PYTORCH", "AOT_", "INDUCTOR", "TRITON", "CUDA_", "OMP_")
 
@@ -42,7 +45,8 @@ async def reduce_graph(
             next_call="diagnose",
         )
     recorded = await _recorded(context, target, attempt)
-    done = await _reduce(context, target, failure, recorded, budget_s)
+    named = _named(attempt, failure, recorded)
+    done = await _reduce(context, target, failure, recorded, named, budget_s)
     return await report(context, target, failure, done)
 
 
@@ -95,7 +99,12 @@ async def _worker(
 
 
 async def _reduce(
-    context: Context, target: Target, failure: FailureShown, recorded: WorkerRun, budget_s: float
+    context: Context,
+    target: Target,
+    failure: FailureShown,
+    recorded: WorkerRun,
+    named: list[str],
+    budget_s: float,
 ) -> WorkerRun:
     values = recorded.all("value")
     bad = [event["node"] for event in values if event.get("nan") or event.get("inf")]
@@ -106,7 +115,7 @@ async def _reduce(
         {
             "values": recorded.directory / "values",
             "bad": bad,
-            "guess": _guess(failure, recorded, bad),
+            "guess": _guess(failure, recorded, bad, named),
             "failure": failure.request(),
             "title": f"Reproduction of a failure of AOTInductor: {one_line(str(failure))}",
             "environment": {n: v for n, v in target.workload.env.items() if _steers(n)},
@@ -119,14 +128,39 @@ async def _reduce(
     )
 
 
-def _guess(failure: FailureShown, recorded: WorkerRun, bad: list[str]) -> str | None:
-    """The node that made the first value that is not finite, broke its fake function's promise, or raised."""
+def _named(attempt: WorkerRun, failure: FailureShown, recorded: WorkerRun) -> list[str]:
+    """Nodes whose operator the compiler named: as its target, or in a name that it did not find."""
+    if failure.kind != "error" or failure.phase != "compiling":
+        return []
+    targets = set(TARGET.findall(attempt.finished.output.read_text(encoding="utf-8", errors="replace")))
+    words = set(re.split(r"\W+", failure.text))
+    return [
+        str(event["node"])
+        for event in recorded.all("node")
+        if event["op"] in targets or (_is_users(event["op"]) and _ends(words, event["op"]))
+    ]
+
+
+def _is_users(operator: str) -> bool:
+    return not operator.startswith(("aten.", "prims.", "<", "prim."))
+
+
+def _ends(words: set[str], operator: str) -> bool:
+    """Whether a word ends with the operator's name: that of its C shim does."""
+    name = operator.split(".")[1] if "." in operator else operator
+    return any(word == name or word.endswith("_" + name) for word in words)
+
+
+def _guess(failure: FailureShown, recorded: WorkerRun, bad: list[str], named: list[str]) -> str | None:
+    """The node that made the first value that is not finite, that the compiler named, that broke its fake
+    function's promise, or that raised.
+    """
     if failure.kind == "not_finite":
         return bad[0] if bad else None
     broken = [str(event["node"]) for event in recorded.all("broken_promise")]
     last = recorded.last("node")
     raised = [str(last["node"])] if last and recorded.last("recorded") is None else []
-    return next(iter([*raised, *broken]), None)
+    return next(iter([*named, *raised, *broken]), None)
 
 
 def _steers(variable: str) -> bool:

@@ -134,7 +134,7 @@ def _kernel(model: Model, number: int) -> Kernel:
 async def _record(context: Context, called: PackageWorkload, number: int) -> WorkerRun:
     """Run once more and save what the launch is given and what it leaves."""
     python = context.python_for(called)
-    rebuilt = await instrument(called.package, Options(), context, python=python)
+    rebuilt = await instrument(called.package, Options(), context, python=python, env=called.env)
     directory = context.fresh("record")
     tensors = directory / "tensors"
     tensors.mkdir()

@@ -43,7 +43,7 @@ class Recorded:
 
 
 # How every such script begins; it is run with torch alone, by whom it is given to.
-HEADER = Path(__file__).with_name("launch_header.txt")
+HEADER = Path(__file__).with_name("launch_header.template")
 
 CPP = '''
 FLAGS = {flags!r}

@@ -32,11 +32,10 @@ async def find_target(context: Context, workload: ExportedWorkload | ScriptWorkl
     seen = await capture(context, workload)
     call, compiled = _call_and_compile(seen)
     if compiled is None or compiled.exported is None:
-        raise ProblemError(
-            "the script compiles no exported program whose call could be taken, or it was not kept",
-            value=str(workload.script),
-            allowed=HELP,
-        )
+        what = "the script compiles no exported program whose call could be taken"
+        if compiled is not None and compiled.notice:
+            what = f"the program that the script compiles could not be kept: {compiled.notice}"
+        raise ProblemError(what, value=str(workload.script), allowed=HELP)
     shared = workload.model_dump(include={"env", "python", "cwd", "timeout_s"})
     inputs = call.file if call is not None else None
     return Target(

@@ -15,6 +15,8 @@ from .program import Program, is_unit, maker
 
 # Arguments of operators that hold sizes literally: of view and expand, reshape, and those that make tensors.
 SIZE_ARGUMENTS = ("size", "shape", "split_sizes")
+# Namespaces of torch's own operators.
+TORCHS = frozenset({"aten", "prims", "prim", "higher_order", "_operator", "inductor", "quantized_decomposed"})
 INDEXING = ("embedding", "index", "gather", "scatter", "take")
 
 
@@ -26,24 +28,30 @@ class Uncuttable(Exception):
 class Plan:
     """What to keep. `windows` map a size to the part of it that stays; `made` tensors are drawn from a seed.
 
-    `dynamic` keeps sizes symbolic where the program has them so; else all are those of the call.
+    `stand_ins` puts operators without the user's code in the places of those that are not torch's. `dynamic`
+    keeps sizes symbolic where the program has them so; else all are those of the call.
     """
 
     keep: tuple[str, ...]
     dynamic: bool = False
     windows: tuple[tuple[int, tuple[int, int]], ...] = ()
     made: frozenset[str] = frozenset()
+    stand_ins: bool = False
 
 
 @dataclass
 class Cut:
-    """A graph whose placeholders are `arguments`, and whose attributes are `weights` and `submodules`."""
+    """A graph whose placeholders are `arguments`, and whose attributes are `weights` and `submodules`.
+
+    `stand_ins` are lines that define operators; without them those that are not torch's are the user's.
+    """
 
     graph: torch.fx.Graph
     arguments: dict[str, torch.Tensor] = field(default_factory=dict)
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
     submodules: dict[str, torch.fx.GraphModule] = field(default_factory=dict)
     dynamic: dict[str, dict[int, tuple[Optional[int], Optional[int]]]] = field(default_factory=dict)
+    stand_ins: tuple[str, ...] = ()
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -199,11 +207,12 @@ class _Cutter:
         return isinstance(copy.meta.get("val"), torch.Tensor) or "val" not in copy.meta
 
 
-def namespaces(found: Cut) -> set[str]:
-    """Namespaces of the operators that the cut calls, submodules included."""
+def users_operators(found: Cut) -> list[tuple[torch.fx.Node, Any]]:
+    """The operators that are not torch's, each with the node that calls it or hands it on, submodules too."""
     graphs = [found.graph, *(module.graph for module in found.submodules.values())]
-    targets = [node.target for graph in graphs for node in graph.nodes if node.op == "call_function"]
-    return {str(getattr(target, "namespace", "")) for target in targets} - {""}
+    nodes = [node for graph in graphs for node in graph.nodes if node.op == "call_function"]
+    pairs = [(node, value) for node in nodes for value in (node.target, *node.args, *node.kwargs.values())]
+    return [(node, value) for node, value in pairs if getattr(value, "namespace", "aten") not in TORCHS]
 
 
 def size_in_bytes(tensors: dict[str, torch.Tensor]) -> int:

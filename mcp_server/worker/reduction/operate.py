@@ -9,13 +9,14 @@ from typing import Any, Collection, Optional, Sequence
 import torch
 
 from ..imports import import_all
-from ..interpret import stack_of
+from ..interpret import bind, stack_of
 from ..report import Report
-from .cut import Cut, Plan, Recorded, cut, shrinkable, size_in_bytes
+from .cut import Cut, Plan, Recorded, cut, shrinkable, size_in_bytes, users_operators
 from .program import Program, load_program, maker
 from .sameness import FailureClass
 from .script import Setting
 from .search import minimise, windows
+from .stand_in import stand_ins
 from .trials import Limits, OutOfTime, Trials
 
 SMALL = 64 << 10  # bytes of real values that a reproduction may carry without asking whether made ones do
@@ -52,8 +53,11 @@ def operate(request: dict[str, Any], report: Report) -> None:
 def _trials(program: Program, request: dict[str, Any], report: Report, forks: bool) -> Trials:
     recorded = Recorded(str(request["values"]), frozenset(request.get("bad", ())))
 
+    symbols = bind(program.module, list(program.values.values()))
+
     def make(plan: Plan) -> Cut:
-        return cut(program, plan, recorded)
+        found = cut(program, plan, recorded)
+        return replace(found, stand_ins=stand_ins(found, symbols)) if plan.stand_ins else found
 
     def describe(plan: Plan) -> dict[str, Any]:
         nodes = [node for node in program.nodes if node.name in plan.keep]
@@ -86,7 +90,10 @@ def _import_compiler(report: Report) -> None:
 
 
 class Reduction:
-    """First fewer nodes, then smaller sizes, then values made from a seed."""
+    """First fewer nodes, then smaller sizes, then values made from a seed.
+
+    What fails before it is called needs neither the user's values nor what the user's operators do.
+    """
 
     def __init__(self, program: Program, trials: Trials, guess: Optional[str]) -> None:
         self.program = program
@@ -99,8 +106,20 @@ class Reduction:
         if plan is None:
             return
         plan = self._fewer_nodes(plan)
-        plan = self._smaller(plan)
-        self._made(plan)
+        if self.trials.failure.in_compile:
+            plan = self._alone(plan)
+        if not plan.made:
+            self._made(self._smaller(plan))
+
+    def _alone(self, plan: Plan) -> Plan:
+        """Nothing of the user's: no values, and no code of operators; or one of the two."""
+        found = self.trials.make(plan)
+        without = [replace(plan, made=frozenset(found.tensors))]
+        if users_operators(found):
+            both = replace(without[0], stand_ins=True)
+            without = [both, *without, replace(plan, stand_ins=True)]
+        number = self.trials.first_failing(without)
+        return plan if number is None else without[number]
 
     def _start(self) -> Optional[Plan]:
         """A plan that fails: around the suspected node, else all; with symbolic sizes only if need be.

@@ -8,8 +8,8 @@ from typing import Any, Optional
 
 from .show import DEPARTS, NOT_FINITE
 
-# What changes between two failures of one kind: addresses, numbers, names of temporaries and files.
-_VOLATILE = re.compile(r"0x[0-9a-f]+|/\S+|\d+")
+# What changes between two failures of one kind: addresses, numbers, names of temporaries, kernels and files.
+_VOLATILE = re.compile(r"0x[0-9a-f]+|/\S+|\b(?:cpp|triton)_\w+|\d+")
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class FailureClass:
 
     `kind` is crash (killed by `signal`), error (an exception, in `phase`), not_finite (NaN in an output if
     `nan`, else infinity) or departs. `patterns` are of the family of its text; `essence` is a line of the
-    text where no family knows it.
+    text where no family knows it, or where the family alone would take one failed compile for another.
     """
 
     kind: str
@@ -27,6 +27,11 @@ class FailureClass:
     patterns: tuple[str, ...] = ()
     essence: str = ""
     nan: bool = False
+
+    @property
+    def in_compile(self) -> bool:
+        """Whether the compiler refused the program: then no value of it plays a part."""
+        return (self.kind, self.phase) == ("error", "compiling")
 
     @classmethod
     def of(cls, record: dict[str, Any]) -> "FailureClass":
@@ -43,11 +48,13 @@ class FailureClass:
         return status == 1 and phase == self.phase and self._tells(text)
 
     def _tells(self, text: str) -> bool:
-        if self.patterns:
-            patterns = [re.compile(pattern) for pattern in self.patterns]
-            return any(pattern.search(line) for line in text.splitlines() for pattern in patterns)
+        patterns = [re.compile(pattern) for pattern in self.patterns]
         wanted = essence(self.essence)
-        return not wanted or any(wanted in essence(line) for line in text.splitlines())
+        for line in text.splitlines() or [""]:
+            known = not patterns or any(pattern.search(line) for pattern in patterns)
+            if known and (not wanted or wanted in essence(line)):
+                return True
+        return False
 
 
 def essence(line: str) -> str:

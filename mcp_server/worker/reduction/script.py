@@ -11,14 +11,13 @@ from typing import Any
 
 import torch
 
-from . import show
-from .cut import Cut, namespaces
+from ..options import BY_OPERATOR
+from . import show, stand_in
+from .cut import TORCHS, Cut, users_operators
 
 SCRIPT = "repro.py"
 INPUTS = "inputs.pt"
 LINE = "# ---- from here on copied ----\n"
-# Operators of these need no import of the user's.
-TORCHS = frozenset({"aten", "prims", "prim", "higher_order", "_operator", "inductor", "quantized_decomposed"})
 
 HEADER = '''"""{title}
 
@@ -54,7 +53,7 @@ def write(found: Cut, made: frozenset[str], setting: Setting, directory: str) ->
     saved = {name: _portable(t) for name, t in found.tensors.items() if name not in made}
     if saved:
         torch.save(saved, os.path.join(directory, INPUTS))
-    needed = setting.extra_imports if namespaces(found) - TORCHS else ()
+    needed = setting.extra_imports if users_operators(found) and not found.stand_ins else ()
     beside = [*([INPUTS] if saved else []), *_copied(needed, directory)]
     with open(os.path.join(directory, SCRIPT), "w", encoding="utf-8") as file:
         file.write(_text(found, made, setting, needed, beside))
@@ -84,15 +83,26 @@ def _text(found: Cut, made: frozenset[str], setting: Setting, needed: Any, besid
         ),
         imports="".join(line + "\n" for line in sorted(imports)),
     )
-    fixed = _source(show).split(LINE, 1)[1].strip()
-    return "\n\n".join(
-        [header + _loading(needed), fixed, code, _main(found, made, setting, INPUTS in beside)]
-    )
+    operators = [_copied_part(stand_in), "\n".join(found.stand_ins)] if found.stand_ins else []
+    main = _main(found, made, setting, INPUTS in beside)
+    return "\n\n".join([header + _loading(needed), _copied_part(show), *operators, code, main])
 
 
-def _source(module: types.ModuleType) -> str:
+def _copied_part(module: types.ModuleType) -> str:
     with open(str(module.__file__), encoding="utf-8") as file:
-        return file.read()
+        return file.read().split(LINE, 1)[1].strip() + "\n"
+
+
+def _configs(found: Cut, configs: dict[str, Any]) -> str:
+    """The options of the compile; those of operators for the ones that the cut has."""
+    shims = configs.get(BY_OPERATOR)
+    if not isinstance(shims, dict):
+        return repr(configs)
+    there = {str(operator) for _, operator in users_operators(found)}
+    kept = [name for name in shims if name in there or name.partition(".")[0] in TORCHS]
+    inner = ", ".join("torch.ops.{}: {!r}".format(name, shims[name]) for name in kept)
+    others = ["{!r}: {!r}".format(name, value) for name, value in configs.items() if name != BY_OPERATOR]
+    return "{" + ", ".join([*others, "{!r}: {{{}}}".format(BY_OPERATOR, inner)]) + "}"
 
 
 def _loading(names: tuple[str, ...]) -> str:
@@ -187,7 +197,8 @@ def _main(found: Cut, made: frozenset[str], setting: Setting, saved: bool) -> st
     lines += ["        {},  # {}".format(values[name], name) for name in found.arguments]
     lines += ["    )", "    return weights, arguments", "", "", 'if __name__ == "__main__":']
     lines += ["    weights, arguments = values()", "    dynamic_shapes = " + _dynamic(found)]
-    lines += ["    end(show(Model(weights), arguments, dynamic_shapes, {!r}))".format(setting.configs), ""]
+    configs = _configs(found, setting.configs)
+    lines += ["    end(show(Model(weights), arguments, dynamic_shapes, {}))".format(configs), ""]
     return "\n".join(lines)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,13 @@ import torch
 from torch import nn
 from torch.export import Dim, export
 
+from mcp_server.worker.interpret import bind
+from mcp_server.worker.options import BY_OPERATOR
 from mcp_server.worker.reduction.cut import Cut, Plan, Recorded, Uncuttable, cut, shrinkable
 from mcp_server.worker.reduction.program import Program, flatten_program
 from mcp_server.worker.reduction.record import Recorder
 from mcp_server.worker.reduction.script import Setting, write
+from mcp_server.worker.reduction.stand_in import stand_ins
 from mcp_server.worker.report import Report
 
 # Of torch itself, when a program that changes a tensor in place is made functional (2.13).
@@ -52,6 +57,26 @@ class Lookup(nn.Module):
         return self.table(ids).relu()
 
 
+@torch.library.custom_op("reduced::centre", mutates_args=())
+def centre(x: torch.Tensor, scale: float) -> list[torch.Tensor]:
+    return [x - x.mean(), x.sum(0) * scale]
+
+
+@centre.register_fake
+def _(x: torch.Tensor, scale: float) -> list[torch.Tensor]:
+    return [torch.empty_like(x), x.new_empty(x.shape[1])]
+
+
+class Centred(nn.Module):
+    def __init__(self, twice: bool = False) -> None:
+        super().__init__()
+        self.twice = twice
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second = torch.ops.reduced.centre(x.relu(), 2.0)
+        return first + second + (torch.ops.reduced.centre(x[:, :1], 1.0)[0] if self.twice else 0)
+
+
 Made = Callable[..., tuple[Program, Recorded]]
 
 
@@ -71,7 +96,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 @pytest.fixture(scope="module")
 def chain(made: Made) -> tuple[Program, Recorded]:
-    return made(Chain().eval(), torch.randn(6, 12), ({0: Dim("n", min=2, max=64)},))
+    return made(Chain(), torch.randn(6, 12), ({0: Dim("n", min=2, max=64)},))
 
 
 def run(found: Cut, directory: Path, of_seed: frozenset[str] = frozenset()) -> tuple[torch.Tensor, ...]:
@@ -121,7 +146,7 @@ def test_a_size_is_made_smaller_everywhere(chain: tuple[Program, Recorded], tmp_
 
 def test_a_size_that_is_indexed_stays(made: Made) -> None:
     """The rows of a table are not cut: a good index would become a bad one."""
-    program, recorded = made(Lookup().eval(), torch.arange(10))
+    program, recorded = made(Lookup(), torch.arange(10))
     assert shrinkable(program, cut(program, Plan(tuple(program.units)), recorded)) == [10]
 
 
@@ -159,3 +184,33 @@ def test_settings_are_taken_over(chain: tuple[Program, Recorded], tmp_path: Path
     text = (tmp_path / "repro.py").read_text()
     assert "{'max_autotune': False}" in text
     assert "os.environ.setdefault('TORCHINDUCTOR_NAN_ASSERTS', '1')" in text
+
+
+def test_an_operator_is_replaced_by_its_promise(made: Made, tmp_path: Path) -> None:
+    """Without the user's code the script defines an operator of this schema and of these results' layouts."""
+    program, recorded = made(Centred(), torch.randn(6, 4), ({0: Dim("n", min=2, max=64)},))
+    found = cut(program, Plan(tuple(program.units)), recorded)
+    symbols = bind(program.module, list(program.values.values()))
+    found = replace(found, stand_ins=stand_ins(found, symbols))
+    shims = {"reduced.centre.default": ["first"], "others.gone.default": ["second"], "aten.sin.default": []}
+    setting = replace(SETTING, configs={BY_OPERATOR: shims, "a": 1}, extra_imports=("nowhere.py",))
+    write(found, frozenset(), setting, str(tmp_path))
+    text = (tmp_path / "repro.py").read_text()
+    assert "nowhere" not in text
+    configs = "{torch.ops.reduced.centre.default: ['first'], torch.ops.aten.sin.default: []}}"
+    assert f"{{'a': 1, '{BY_OPERATOR}': {configs}" in text
+    # Under another name: this process has the real one.
+    (tmp_path / "repro.py").write_text(re.sub(r"\breduced(::|\.)", r"stood_in\1", text))
+    names = runpy.run_path(str(tmp_path / "repro.py"))
+    results = torch.ops.stood_in.centre(torch.ones(1), 3.0)
+    assert [tuple(result.shape) for result in results] == [(6, 4), (4,)]
+    weights, arguments = names["values"]()
+    again = export(names["Model"](weights), arguments, strict=False)
+    assert "stood_in.centre.default" in str(again.graph)
+
+
+def test_an_operator_of_several_promises_is_kept(made: Made) -> None:
+    """One that gives other layouts in another place is not replaced: the user's own is needed."""
+    program, recorded = made(Centred(twice=True), torch.randn(6, 4))
+    with pytest.raises(Uncuttable, match="differ between its uses"):
+        stand_ins(cut(program, Plan(tuple(program.units)), recorded), {})

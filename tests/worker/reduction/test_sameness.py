@@ -15,6 +15,12 @@ INDEX = "what():  index out of bounds: 0 <= tmp7 < 1000L"
 SMALLER = "noise\n  what():  index out of bounds: 0 <= tmp2 < 8L\nmore"
 ABORT = FailureShown(kind="crash", signal="SIGABRT", family="cpu_index_assert", text=INDEX)
 UNKNOWN = FailureShown(kind="error", phase="compiling", text="ValueError: 7 is no size of /tmp/a1.py")
+LOWERING = FailureShown(
+    kind="error",
+    phase="compiling",
+    family="lowering",
+    text="torch._inductor.exc.InductorError: LoweringException: AssertionError: cpp_fused_a_1 has no dtype",
+)
 
 
 def class_of(shown: FailureShown) -> FailureClass:
@@ -32,6 +38,8 @@ def class_of(shown: FailureShown) -> FailureClass:
         (UNKNOWN, 1, "compiling", "ValueError: 12 is no size of /tmp/b7.py", True),
         (UNKNOWN, 1, "loading", "ValueError: 12 is no size of /tmp/b7.py", False),
         (UNKNOWN, 1, "compiling", "KeyError: 12", False),
+        (LOWERING, 1, "compiling", LOWERING.text.replace("a_1", "b_2"), True),
+        (LOWERING, 1, "compiling", LOWERING.text.replace("has no dtype", "has no size"), False),
         (
             FailureShown(kind="not_finite", nan=True),
             3,
