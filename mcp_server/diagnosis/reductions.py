@@ -10,8 +10,10 @@ from mcp_server.model import Category, NextStep
 
 OF_GRAPH: frozenset[Category] = frozenset({"compile_failure", "wrong_output", "nan_or_inf"})
 OF_LAUNCH: frozenset[Category] = frozenset({"illegal_memory_access", "nan_or_inf"})
-# Arguments that `reduce` takes. What needs more (a working directory, variables) is left to the user.
-TAKEN = frozenset({"script", "exported", "package", "inputs", "extra_imports", "python"})
+# Arguments of a workload that `reduce` takes.
+TAKEN = frozenset(
+    {"script", "script_args", "exported", "package", "inputs", "extra_imports", "python", "env", "cwd"}
+)
 
 
 def reduction(best: Hypothesis, case: Case) -> list[NextStep]:
@@ -32,9 +34,9 @@ def _operators(case: Case) -> Arguments:
     assert case.workload is not None
     whole = workload_arguments(case.workload)
     if "package" not in whole and whole.keys() <= TAKEN and (case.capture is None or _compiles(case)):
-        return whole if _plain(whole) else {}
+        return whole
     program, call = exported_path(case), call_arguments(case)
-    if program is None or not _plain(call) or call.keys() - TAKEN:
+    if program is None or call.keys() - TAKEN:
         return {}
     return {"exported": str(program), **{name: call[name] for name in call if name != "package"}}
 
@@ -50,11 +52,6 @@ def _launch(best: Hypothesis, case: Case) -> Arguments:
     numbers = [party.launch_index for party in (best.guilty, best.crashing) if party is not None]
     launch = next((number for number in numbers if number is not None), None)
     call = call_arguments(case)
-    if launch is None or not call or not _plain(call) or call.keys() - TAKEN:
+    if launch is None or not call or call.keys() - TAKEN:
         return {}
     return {"scope": "launch", "launch": launch, **call}
-
-
-def _plain(arguments: Arguments) -> bool:
-    """Inputs are a file, not specs."""
-    return isinstance(arguments.get("inputs", ""), str)

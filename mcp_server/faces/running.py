@@ -31,8 +31,8 @@ WAIT_JOB = Declaration(
     description=joined(
         """
         Waits for a job that another tool started: its result when it is done, else its state and progress.
-        wait_s: 0-45 seconds, default 30; 0 only looks. Call again until state is not 'running'. A job ends
-        with this server; its result stays until it is swept to make room.
+        wait_s 0 only looks. Call again until state is not 'running'. A job ends with this server; its result
+        stays until it is swept.
         """
     ),
     arguments=WaitJobArguments,
@@ -44,7 +44,7 @@ STOP_JOB = Declaration(
     description=joined(
         """
         Ends a job and kills all its processes, within about a second. What it wrote stays readable as
-        artifacts. A job that has ended already is left as it is.
+        artifacts.
         """
     ),
     arguments=JobArguments,

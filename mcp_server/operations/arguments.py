@@ -25,6 +25,8 @@ Checker = Literal[
     "auto", "memcheck", "initcheck", "racecheck", "synccheck", "core_dump", "sync", "asan", "ubsan", "native"
 ]
 SameInputs = Annotated[InputsArgument, Field(description="File or specs, as for diagnose.")]
+Script = Annotated[str, Field(description="Python file.")]
+ScriptArguments = Annotated[list[str], Field(description="Its arguments.")]
 JobId = Annotated[str, Field(min_length=1, description="Handle of a running tool.")]
 
 
@@ -45,7 +47,7 @@ def fields_of(model: type[Arguments]) -> Iterator[tuple[str, FieldInfo]]:
 class WaitArguments(Arguments):
     """How long a call may block before it hands out a job handle."""
 
-    wait_s: Annotated[float, Field(ge=0, le=45, description="Seconds until a job_id; 0-45, default 30.")] = 30
+    wait_s: Annotated[float, Field(ge=0, le=45, description="Wait 0-45 s, default 30.")] = 30
 
 
 class RunArguments(WaitArguments):
@@ -53,16 +55,16 @@ class RunArguments(WaitArguments):
 
     cwd: Annotated[str, Field(description="Run here; base of paths.")] = ""
     env: Annotated[dict[str, str], Field(description="Variables to set.")] = {}
-    python: Annotated[str, Field(description="Interpreter with torch.")] = ""
+    python: Annotated[str, Field(description="Python with torch.")] = ""
     timeout_s: Annotated[
-        float, Field(gt=0, le=86_400, description="Seconds per run, 0-86400, default 300.")
+        float, Field(ge=1, le=86_400, description="Per run, 1-86400 s, default 300.")
     ] = 300
 
 
 class ModelArguments(RunArguments):
     """A package or an exported program needs its custom ops registered."""
 
-    extra_imports: Annotated[list[str], Field(description="Modules, files to import first.")] = []
+    extra_imports: Annotated[list[str], Field(description="Modules, files to import.")] = []
 
 
 class CheckArguments(ModelArguments):
@@ -77,8 +79,8 @@ class CheckArguments(ModelArguments):
 class ProgramArguments(ModelArguments):
     """A program of the user's, or a package with the inputs of one call."""
 
-    script: Annotated[str, Field(description="Python file.")] = ""
-    script_args: Annotated[list[str], Field(description="Arguments of the script.")] = []
+    script: Script = ""
+    script_args: ScriptArguments = []
     package: PackagePath = ""
     command: Annotated[list[str], Field(description="Program and its arguments.")] = []
     inputs: SameInputs = ""
@@ -101,7 +103,7 @@ class DiagnoseArguments(WorkloadArguments):
     ] = ""
 
     budget_s: Annotated[
-        float, Field(gt=0, le=86_400, description="Seconds in all, 0-86400, default 300.")
+        float, Field(ge=1, le=86_400, description="Seconds in all, 1-86400, default 300.")
     ] = 300
 
 
@@ -198,15 +200,14 @@ class DumpArguments(ModelArguments):
     )
 
 
-class PairArguments(WaitArguments):
+class PairArguments(ModelArguments):
     """A package and the program that it was compiled from, the program alone, or a script."""
 
     exported: ExportedPath = ""
     package: PackagePath = ""
-    script: Annotated[str, Field(description="Python file.")] = ""
-    inputs: Annotated[str, Field(description="torch.save'd file, or specs as JSON.")] = ""
-    extra_imports: Annotated[list[str], Field(description="Files to import first.")] = []
-    python: Annotated[str, Field(description="Interpreter with torch.")] = ""
+    script: Script = ""
+    script_args: ScriptArguments = []
+    inputs: SameInputs = ""
 
 
 class CompareArguments(PairArguments):
@@ -224,7 +225,7 @@ class ReduceArguments(PairArguments):
     ] = "graph"
     launch: Annotated[int, Field(ge=-1, description="Its number; default -1: the bad one.")] = -1
     budget_s: Annotated[
-        float, Field(gt=0, le=86_400, description="Seconds to search, 0-86400, default 300.")
+        float, Field(ge=1, le=86_400, description="Seconds to search, 1-86400, default 300.")
     ] = 300
 
 

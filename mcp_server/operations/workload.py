@@ -105,7 +105,7 @@ def compared_model(
         raise ProblemError("nothing to compare with", allowed="exported, package and exported, or script")
     model = _pair_model(arguments, base)
     if isinstance(model, PackageWorkload):
-        return model, exported_file(arguments.exported, base)
+        return model, exported_file(arguments.exported, directory("cwd", arguments.cwd, base))
     return model, None
 
 
@@ -120,16 +120,17 @@ def reduced_model(
 
 def _pair_model(arguments: PairArguments, base: Path) -> PackageWorkload | ExportedWorkload | ScriptWorkload:
     """The script, the package, or the exported program, in this order."""
-    shared: dict[str, Any] = {"python": interpreter(arguments.python, base), "cwd": base}
+    cwd = directory("cwd", arguments.cwd, base)
     if arguments.script:
         if arguments.package or arguments.exported or arguments.inputs or arguments.extra_imports:
             raise ProblemError("a script brings its own model and inputs", allowed="script alone")
-        return ScriptWorkload(script=file("script", arguments.script, base), **shared)
-    shared.update(inputs=inputs_of(arguments.inputs, base), extra_imports=arguments.extra_imports)
+        return _script(arguments, cwd)
+    if arguments.script_args:
+        raise ProblemError("script_args are given without a script", allowed="with script")
     if arguments.package:
-        return PackageWorkload(package=package_file(arguments.package, base), **shared)
+        return PackageWorkload(package=package_file(arguments.package, cwd), **_called(arguments, cwd))
     if arguments.exported:
-        return ExportedWorkload(exported=exported_file(arguments.exported, base), **shared)
+        return _exported(arguments, cwd)
     raise ProblemError("no model given", allowed="exported, package or script")
 
 
@@ -155,7 +156,7 @@ def _check_applicable(arguments: ProgramArguments, kind: str) -> None:
             raise ProblemError(f"{name} does not apply to a {kind}", allowed=f"with {' or '.join(kinds)}")
 
 
-def _script(arguments: ProgramArguments, cwd: Path) -> ScriptWorkload:
+def _script(arguments: ProgramArguments | PairArguments, cwd: Path) -> ScriptWorkload:
     script = file("script", arguments.script, cwd)
     return ScriptWorkload(script=script, args=arguments.script_args, **_surroundings(arguments, cwd))
 
@@ -165,21 +166,23 @@ def _package(arguments: HasPackage, cwd: Path) -> PackageWorkload:
     checked = file("package", arguments.package, cwd) if isinstance(arguments, DiagnoseArguments) else None
     return PackageWorkload(
         package=checked or package_file(arguments.package, cwd),
-        inputs=inputs_of(arguments.inputs, cwd),
         model_name=arguments.model_name,
         device_index=arguments.device_index,
-        extra_imports=arguments.extra_imports,
-        **_surroundings(arguments, cwd),
+        **_called(arguments, cwd),
     )
 
 
-def _exported(arguments: WorkloadArguments | DumpArguments, cwd: Path) -> ExportedWorkload:
-    return ExportedWorkload(
-        exported=exported_file(arguments.exported, cwd),
-        inputs=inputs_of(arguments.inputs, cwd),
-        extra_imports=arguments.extra_imports,
+def _exported(arguments: WorkloadArguments | DumpArguments | PairArguments, cwd: Path) -> ExportedWorkload:
+    return ExportedWorkload(exported=exported_file(arguments.exported, cwd), **_called(arguments, cwd))
+
+
+def _called(arguments: HasPackage | PairArguments, cwd: Path) -> dict[str, Any]:
+    """The inputs of a call and what must be there for it."""
+    return {
+        "inputs": inputs_of(arguments.inputs, cwd),
+        "extra_imports": arguments.extra_imports,
         **_surroundings(arguments, cwd),
-    )
+    }
 
 
 def _command(arguments: ProgramArguments, cwd: Path) -> CommandWorkload:

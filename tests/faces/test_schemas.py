@@ -39,7 +39,7 @@ from mcp_server.steps.explain_error import explain_error
 from tests.faces.snapshot import GOLD, text_of, tools
 
 MOST_SCHEMA_BYTES = 16 * 1024
-MOST_BYTES = 20 * 1024 - 400  # room for the next argument
+MOST_BYTES = 20 * 1024
 MOST_INSTRUCTION_BYTES = 2048
 
 

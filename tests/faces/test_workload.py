@@ -10,10 +10,10 @@ import pytest
 
 from mcp_server.errors import ProblemError
 from mcp_server.faces.arguments import validated
-from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload, TensorSpec
-from mcp_server.operations.arguments import Checker, InspectArguments, WorkloadArguments
+from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload, TensorSpec
+from mcp_server.operations.arguments import Checker, InspectArguments, ReduceArguments, WorkloadArguments
 from mcp_server.operations.question import question_of
-from mcp_server.operations.workload import workload_of
+from mcp_server.operations.workload import reduced_model, workload_of
 from mcp_server.steps.fault_methods import Tool
 
 
@@ -46,6 +46,28 @@ def test_a_damaged_package_is_not_refused_here(folder: Path) -> None:
     assert isinstance(workload, PackageWorkload)
     assert workload.package == folder / "broken.pt2"
     assert workload.inputs == folder / "batch.pt"
+
+
+def test_what_is_reduced_takes_what_the_other_tools_take(folder: Path) -> None:
+    """A script with arguments and variables, or a program with specs and imports, run in its own folder."""
+    around = {"cwd": folder.name, "env": {"A": "1"}, "timeout_s": 9}
+    script = {**around, "script": "app.py", "script_args": ["--fast"]}
+    assert reduced_model(validated(ReduceArguments, script), folder.parent) == ScriptWorkload(
+        script=folder / "app.py", args=["--fast"], cwd=folder, env={"A": "1"}, timeout_s=9
+    )
+    specs = [{"shape": [2, 3], "dtype": "float32"}]
+    program = {**around, "exported": "program.pt2", "inputs": specs, "extra_imports": ["ops.py"]}
+    assert reduced_model(validated(ReduceArguments, program), folder.parent) == ExportedWorkload(
+        exported=folder / "program.pt2",
+        inputs=[TensorSpec(shape=[2, 3], dtype="float32")],
+        extra_imports=["ops.py"],
+        cwd=folder,
+        env={"A": "1"},
+        timeout_s=9,
+    )
+    del script["script"]
+    with pytest.raises(ProblemError, match="script_args are given without a script"):
+        reduced_model(validated(ReduceArguments, {**script, "exported": "program.pt2"}), folder.parent)
 
 
 @pytest.mark.parametrize("as_text", [False, True])
