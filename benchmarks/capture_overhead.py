@@ -65,7 +65,7 @@ def _arguments() -> argparse.Namespace:
 def _compile(directory: Path) -> str:
     torch.manual_seed(0)
     layers = [module for _ in range(LAYERS) for module in (nn.Linear(WIDTH, WIDTH), nn.GELU())]
-    model = nn.Sequential(*layers).eval()
+    model = nn.Sequential(*layers)
     shapes = ({0: torch.export.Dim("rows", min=2, max=65536)},)
     with torch.no_grad():
         program = torch.export.export(model, (torch.randn(8, WIDTH),), dynamic_shapes=shapes)

@@ -78,7 +78,7 @@ def child(request: dict[str, Any], directory: Path, preload: tuple[str, ...] = (
     (place / "request.json").write_text(json.dumps(request, default=str))
     argv = [sys.executable, "-u", str(HERE / "kernel_io_child.py"), str(WORKER)]
     argv += [str(place / "request.json"), str(place / "report.jsonl")]
-    env = {**os.environ, "LD_PRELOAD": " ".join(preload)} if preload else dict(os.environ)
+    env = {**os.environ, **({"LD_PRELOAD": " ".join(preload)} if preload else {})}
     with (place / "stdout").open("wb") as stdout:
         subprocess.run(argv, env=env, stdout=stdout, check=True)
     *_, last = (place / "stdout").read_text(errors="replace").splitlines()

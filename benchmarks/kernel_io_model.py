@@ -29,7 +29,7 @@ class Chain(nn.Module):  # type: ignore[misc]
 
 def main(layers: int, rows: int, width: int, device: str, directory: Path, printer: str) -> None:
     torch.manual_seed(0)
-    model = Chain(layers, width).eval().to(device)
+    model = Chain(layers, width).to(device)
     x = torch.randn(rows, width, device=device)
     torch.save((x,), directory / "inputs.pt")
     options = {"aot_inductor.debug_intermediate_value_printer": printer} if printer else {}

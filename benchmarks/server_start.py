@@ -32,10 +32,11 @@ HELLO: Message = {
 def server() -> Iterator[subprocess.Popen[bytes]]:
     """A server on pipes, with a state directory of its own."""
     with tempfile.TemporaryDirectory() as state:
+        environment = {"PATH": "/usr/bin:/bin", "AOTI_DEBUG_STATE": f"{state}/state"}
         process = subprocess.Popen(
             [sys.executable, "-m", "mcp_server"],
             cwd=ROOT,
-            env={"PATH": "/usr/bin:/bin", "AOTI_DEBUG_STATE": f"{state}/state"},
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

@@ -49,7 +49,7 @@ def main() -> None:
     torch.manual_seed(0)
     rows = torch.export.Dim("batch", min=2, max=256)
     good = batch(newest_item=ITEMS - 1)
-    program = torch.export.export(Ranker().eval(), tuple(good), dynamic_shapes=({0: rows}, {0: rows}))
+    program = torch.export.export(Ranker(), tuple(good), dynamic_shapes=({0: rows}, {0: rows}))
     torch._inductor.aoti_compile_and_package(program, package_path=str(directory / "ranker.pt2"))
     torch.save(good, directory / "good.pt")
     torch.save(batch(newest_item=ITEMS + 24), directory / "bad.pt")

@@ -46,11 +46,11 @@ def case_environment(name: str, cache: Path) -> dict[str, str]:
 
 def run_case(answer: Answer, directory: Path, out: Path, cache: Path) -> dict[str, Any]:
     """Run one case into `out/NAME.log`; its end and whether that was the expected one."""
-    log = out / f"{answer.name}.log"
+    program, log = directory / f"{answer.name}.py", out / f"{answer.name}.log"
     began = time.monotonic()
     with log.open("wb") as file:
         child = subprocess.Popen(
-            [sys.executable, str(directory / f"{answer.name}.py")],
+            [sys.executable, str(program)],
             cwd=out,
             env=case_environment(answer.name, cache),
             stdout=file,

@@ -215,7 +215,7 @@ add(
 def export(program: Program, device: str) -> torch.export.ExportedProgram:
     """The exported model on `device`, with the dynamic shapes of the program."""
     torch.manual_seed(0)
-    model = program.build().to(device).eval()
+    model = program.build().to(device).train(False)
     sample = tuple(tensor.to(device) for tensor in program.good())
     with torch.no_grad():
         return torch.export.export(model, sample, dynamic_shapes=program.dynamic)

@@ -103,12 +103,14 @@ def _bound(listening: Listening) -> Iterator[socket.socket]:
 
 
 def _address(listening: Listening) -> str:
-    """The IP address of the host to listen on. Raises ProblemError for a name that has none."""
+    """The IP address to listen on; a name is not looked up."""
+    address = "127.0.0.1" if listening.host == "localhost" else listening.host
     try:
-        found = socket.getaddrinfo(listening.host, None, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise ProblemError(f"no such address ({error})", value=listening.host) from None
-    return str(found[0][4][0])
+        ip_address(address)
+    except ValueError:
+        allowed = "localhost, or an IP address of this machine"
+        raise ProblemError("no such address", value=listening.host, allowed=allowed) from None
+    return address
 
 
 def _is_loopback(address: str) -> bool:

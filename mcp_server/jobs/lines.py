@@ -12,10 +12,20 @@ _ESCAPES = re.compile(
     r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles, hyperlinks, device strings
     r"|\x1b[ -/]*[0-~]?"
 )
-# Control characters except tab and newline, and the characters that hide or reorder text.
-_CONTROLS = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+_DROPPED = (
+    (0x00, 0x08),  # control characters except tab and newline
+    (0x0B, 0x1F),
+    (0x7F, 0x9F),
+    (0xAD, 0xAD),  # soft hyphen
+    (0x61C, 0x61C),  # Arabic letter mark
+    (0x200B, 0x200F),  # of no width, and marks of direction
+    (0x2028, 0x202E),  # separators of lines, and what reorders text
+    (0x2060, 0x206F),
+    (0xFEFF, 0xFEFF),
+    (0xFFF9, 0xFFFB),  # annotations
+    (0xE0000, 0xE007F),  # tags: ASCII that is not seen
 )
+_CONTROLS = re.compile("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _DROPPED) + "]")
 
 
 def clean(text: str) -> str:

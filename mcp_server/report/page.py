@@ -48,7 +48,7 @@ def page(report: Report) -> str:
     environment = {clean_text(name): clean_text(value) for name, value in report.environment.items()}
     script = (HERE / "page.js").read_text()
     template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return template.from_string((HERE / "page.html").read_text()).render(
+    return template.from_string((HERE / "page.html.jinja").read_text()).render(
         verdict=verdict,
         outcome=OUTCOME_TITLE[verdict.outcome],
         category=CATEGORIES[verdict.category] if verdict.category else "",

@@ -79,7 +79,7 @@ def clients(tmp_path: Path) -> Clients:
 def clone(tmp_path: Path) -> Path:
     """A clone of this repository, without what lies untracked beside it."""
     path = tmp_path / "aoti-debug"
-    subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{ROOT}", str(path)], check=True)
+    subprocess.run(["git", "clone", "-q", "--depth=1", ROOT.as_uri(), str(path)], check=True)
     return path
 
 

@@ -115,7 +115,7 @@ class Model(nn.Module):
 def batch():
     return {"user": torch.ones(4, 8), "item": torch.full((4, 8), 5.0)}
 
-model = Model().eval()
+model = Model()
 exported = torch.export.export(model, (batch(),))
 package = torch._inductor.aoti_compile_and_package(exported, package_path="model.pt2")
 compiled = torch._inductor.aoti_load_package(package)

@@ -27,7 +27,7 @@ PROGRAMS = sorted(path.name for path in RECORDINGS.iterdir())
 
 
 def view_of(recording: Path, directory: Path) -> PackageView:
-    for path in recording.glob("model.*"):
+    for path in recording.glob("model*"):
         shutil.copyfile(path, directory / path.name)
     container = DirectoryContainer(directory, recursive=False)
     models = flat_model(container)

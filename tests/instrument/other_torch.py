@@ -59,7 +59,7 @@ class Trial:
         self.cache = Cache(directory / "cache")
         (directory / "call.py").write_text(CALL)
 
-    def compile(self, name: str) -> Path:
+    def built(self, name: str) -> Path:
         package = self.directory / f"{name}.pt2"
         environment = {
             **os.environ,
@@ -76,7 +76,7 @@ class Trial:
         return Context(Path(tempfile.mkdtemp(dir=self.directory)), self.python)
 
     def call(self, name: str, kind: str = "inputs") -> PackageWorkload:
-        package = self.compile(name)
+        package = self.built(name)
         return PackageWorkload(
             package=package,
             inputs=package.with_name(f"{name}.{kind}.pt"),
@@ -132,14 +132,14 @@ class Trial:
         return repeated.pattern == "stable" and repeated.failing == 2
 
     async def captured_call_replays(self) -> bool:
-        args = [str(self.compile("ranker")), str(self.directory / "ranker.bad-index.pt")]
+        args = [str(self.built("ranker")), str(self.directory / "ranker.bad-index.pt")]
         script = ScriptWorkload(script=self.directory / "call.py", args=args, python=self.python)
         context = self.context()
         seen = await capture(context, script)
         return (await replay(context, seen, python=self.python)).verdict == "reproduced"
 
     async def printer_shows_values(self) -> bool:
-        exported = self.compile("ranker").with_name("ranker.exported.pt2")
+        exported = self.built("ranker").with_name("ranker.exported.pt2")
         workload = ExportedWorkload(
             exported=exported, inputs=exported.with_name("ranker.inputs.pt"), python=self.python
         )

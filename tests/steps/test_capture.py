@@ -259,5 +259,5 @@ def test_the_hook_loads_nothing_before_torch(tmp_path: Path) -> None:
         return set(done.stdout.split())
 
     hooked = modules({**os.environ, **hook_environment(tmp_path, {})})
-    extra = hooked - modules(dict(os.environ)) - {"sitecustomize"}
+    extra = hooked - modules({**os.environ}) - {"sitecustomize"}
     assert not {name for name in extra if not name.startswith("importlib")}

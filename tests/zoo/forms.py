@@ -41,7 +41,7 @@ class Mixed(nn.Module):
 def main(form: str, directory: str) -> None:
     torch.manual_seed(0)
     sample = (torch.randn(4, 16),)
-    exported = torch.export.export(Mixed().eval(), sample)
+    exported = torch.export.export(Mixed(), sample)
     target = Path(directory) / f"{form}.pt2"
     partial = target.with_suffix(".partial.pt2")
     with torch.no_grad():

@@ -85,7 +85,7 @@ def _departing(op: str, launch: Launch, case: Case) -> Hypothesis:
 
 def _fix(op: str) -> Fix:
     if op in _TRAINING:
-        return Fix(action="export the model in evaluation mode", before="model", after="model.eval()")
+        return Fix(action="export the model in evaluation mode", before="model", after="model.train(False)")
     return Fix(
         action=f"draw outside the model and pass the numbers as an input, instead of {op} in the model"
     )
