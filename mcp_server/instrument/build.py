@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,12 +20,15 @@ from mcp_server.instrument.model_build import ModelBuild, Rebuilt, Tools
 from mcp_server.instrument.pack import write_package
 from mcp_server.instrument.support import NATIVE
 from mcp_server.instrument.types import Instrumented, Options, Skipped, Timings, Toolchain
+from mcp_server.jobs.environment import child_environment
 from mcp_server.jobs.types import Command
 from mcp_server.package.archive import Package, open_package
 from mcp_server.steps.context import WORKER_MAIN, Context
 
 PACKAGE = "package.pt2"
 DIGESTS = "digests"
+# Variables in which g++ and clang++ look for headers and libraries.
+SEARCHED = ("CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH")
 MODEL_HEADER = "torch/csrc/inductor/aoti_runtime/model.h"
 # What decides what a rebuild looks like, the reader of wrappers too: a change makes old entries unreachable.
 _OWN_SOURCES = tuple(
@@ -60,27 +64,31 @@ async def instrument(
     *,
     python: Path | None = None,
     cache: Cache | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> Instrumented:
     """Rebuild every model of `package` for the torch of `python` (default: the context's interpreter).
 
+    `env` holds the variables that the workload sets: its compiler and its CUDA are those that are used.
     Takes seconds the first time, and well under one from the cache. Raises `PackageError` when the package
     cannot be read, and `ProblemError`, with what to do instead, when it cannot be rebuilt.
     """
     watch = _Watch(time.monotonic())
     models = [open_package(package, name) for name in open_package(package).models]
-    toolchain = await find_toolchain(python or context.python, context)
+    env = env or {}
+    environ = child_environment(env)
+    toolchain = await find_toolchain(python or context.python, context, env)
     recorded = commands.read_recorded(models[0].wrapper_text)
-    compiler = await anyio.to_thread.run_sync(commands.choose_compiler, options.compiler, recorded)
+    compiler = await anyio.to_thread.run_sync(commands.choose_compiler, options.compiler, recorded, environ)
     cache = cache or Cache()
     content = await anyio.to_thread.run_sync(digest_package, package, cache.root / DIGESTS)
-    key = _key(content, options, toolchain, compiler)
+    key = _key(content, options, toolchain, compiler, environ)
     async with cache.locked(key):
         entry = cache.find(key)
         if entry is not None:
             return _load(entry, package, watch, cached=True)
         context.progress("rebuilding the package with probes")
         watch.read = time.monotonic()
-        tools = Tools(options, toolchain, compiler, cache, context)
+        tools = Tools(options, toolchain, compiler, cache, context, env)
         entry = await _build(models, tools, key, watch)
         return _load(entry, package, watch, cached=False)
 
@@ -91,18 +99,19 @@ async def _build(models: list[Package], tools: Tools, key: str, watch: _Watch) -
     rebuilt = [await _model(model, tools, work) for model in models]
     watch.compiled = time.monotonic()
     await anyio.to_thread.run_sync(_pack, models, rebuilt, work)
-    _write_manifest(work, models, rebuilt, _preload(tools.options, tools.compiler))
+    _write_manifest(work, models, rebuilt, _preload(tools))
     _forget_parts(work)
     return tools.cache.finish(key, work)
 
 
-async def find_toolchain(python: Path, context: Context) -> Toolchain:
+async def find_toolchain(python: Path, context: Context, env: Mapping[str, str] | None = None) -> Toolchain:
     """Ask the interpreter where its torch is. Raises `ProblemError` for none, or one without headers."""
     script = WORKER_MAIN.with_name("toolchain.py")
-    command = Command(argv=(str(python), str(script)), cwd=Path.cwd(), timeout_s=60)
+    command = Command(argv=(str(python), str(script)), cwd=Path.cwd(), timeout_s=60, env=dict(env or {}))
     finished = await context.run(command, "toolchain")
+    said = finished.stdout.read_text()
     try:
-        facts = json.loads(finished.stdout.read_text())
+        facts, _ = json.JSONDecoder().raw_decode(said, said.find("{"))  # a launcher names the rank before it
     except ValueError:
         facts = {"error": "it printed no facts"}
     if "error" in facts:
@@ -125,11 +134,14 @@ def _with_headers(toolchain: Toolchain, python: Path) -> Toolchain:
     return toolchain
 
 
-def _key(content: str, options: Options, toolchain: Toolchain, compiler: str) -> str:
+def _key(
+    content: str, options: Options, toolchain: Toolchain, compiler: str, environ: Mapping[str, str]
+) -> str:
     own = [digest_file(path) for path in _OWN_SOURCES]
     binary = Path(compiler).resolve()
     stamp = (str(binary), binary.stat().st_mtime_ns)
-    return digest_values([content, asdict(options), asdict(toolchain), stamp, own])
+    searched = [environ.get(name) for name in SEARCHED]
+    return digest_values([content, asdict(options), asdict(toolchain), stamp, searched, own])
 
 
 async def _model(model: Package, tools: Tools, work: Path) -> Rebuilt:
@@ -144,15 +156,15 @@ def _pack(models: list[Package], rebuilt: list[Rebuilt], work: Path) -> None:
     write_package(models[0].container, replaced, added, work / PACKAGE)
 
 
-def _preload(options: Options, compiler: str) -> tuple[str, ...]:
+def _preload(tools: Tools) -> tuple[str, ...]:
     """AddressSanitizer must come first; without libstdc++ beside it, it dies at the first throw."""
-    if options.sanitize != "address":
+    if tools.options.sanitize != "address":
         return ()
-    names = ("libasan.so", "libstdc++.so.6")
-    found = [commands.runtime_library(compiler, name) for name in names]
+    names, environ = ("libasan.so", "libstdc++.so.6"), child_environment(tools.env)
+    found = [commands.runtime_library(tools.compiler, name, environ) for name in names]
     if None in found:
         raise ProblemError(
-            "the compiler has no AddressSanitizer runtime", value=compiler, allowed="g++ with libasan"
+            "the compiler has no AddressSanitizer runtime", value=tools.compiler, allowed="g++ with libasan"
         )
     return tuple(path for path in found if path)
 

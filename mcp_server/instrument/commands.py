@@ -6,12 +6,11 @@ path of a compiler, a plugin, a response file or a linker script.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.instrument.types import Toolchain
 
 COMPILERS = ("g++", "c++", "clang++")
+LAUNCHERS = ("ccache", "sccache", "distcc", "icecc")  # what may stand before a compiler in CXX
 
 # g++ collects its garbage from 128 MiB on; torch's headers make 400, and leaving that be saves a tenth.
 _NO_COLLECTION = ("--param=ggc-min-heapsize=600000",)  # KiB
@@ -142,17 +142,19 @@ def link_command(compiler: str, objects: Sequence[str], companion: Path, target:
     return (compiler, "-shared", "-fPIC", "-o", target, *objects, *original, "-Wl,-rpath,$ORIGIN")
 
 
-def choose_compiler(asked: str | None, recorded: Sequence[str]) -> str:
+def choose_compiler(asked: str | None, recorded: Sequence[str], environ: Mapping[str, str]) -> str:
     """The full path of a C++ compiler: the asked one, else $CXX, the recorded name, or any on PATH.
+
+    `environ` is the environment of the workload: its compiler may be another one than the server's.
 
     A compiler whose libstdc++ exists only as an archive is passed over: a library with its own copy
     crashes in std::regex (seen with torch 2.11). Raises `ProblemError` when none is left.
     """
     name = Path(recorded[0]).name if recorded else ""
-    usual = [os.environ.get("CXX", ""), name if _COMPILER.fullmatch(name) else "g++", *COMPILERS]
+    usual = [*_of_variable(environ), name if _COMPILER.fullmatch(name) else "g++", *COMPILERS]
     names = [asked] if asked else usual
-    paths = [path for path in (shutil.which(name) for name in names) if path]
-    usable = next((path for path in paths if _has_shared_runtime(path)), None)
+    paths = [path for path in (shutil.which(name, path=environ.get("PATH")) for name in names) if path]
+    usable = next((path for path in paths if _has_shared_runtime(path, environ)), None)
     if usable is None:
         raise ProblemError(
             "no C++ compiler with a shared libstdc++ was found",
@@ -163,17 +165,35 @@ def choose_compiler(asked: str | None, recorded: Sequence[str]) -> str:
     return usable
 
 
-def _has_shared_runtime(compiler: str) -> bool:
-    done = subprocess.run(
-        [compiler, "-print-file-name=libstdc++.so"], capture_output=True, text=True, timeout=20, check=False
-    )
-    return done.returncode == 0 and done.stdout.startswith("/")
+def _of_variable(environ: Mapping[str, str]) -> list[str]:
+    """The compiler that CXX names: it may stand behind a launcher (`ccache g++`) and before flags."""
+    try:
+        words = [word for word in shlex.split(environ.get("CXX", "")) if not word.startswith("-")]
+    except ValueError:
+        return []
+    return [word for word in words if Path(word).name not in LAUNCHERS][:1]
 
 
-def runtime_library(compiler: str, name: str) -> str | None:
+def _has_shared_runtime(compiler: str, environ: Mapping[str, str]) -> bool:
+    return _file_of(compiler, "libstdc++.so", environ) is not None
+
+
+def runtime_library(compiler: str, name: str, environ: Mapping[str, str]) -> str | None:
     """The path of one of the compiler's own libraries (libasan.so), or None."""
+    path = _file_of(compiler, name, environ)
+    return str(path.resolve()) if path is not None and path.exists() else None
+
+
+def _file_of(compiler: str, name: str, environ: Mapping[str, str]) -> Path | None:
+    """Where the compiler has a file of its own; None when it only repeats the name."""
+    argv = [compiler, f"-print-file-name={name}"]
     done = subprocess.run(
-        [compiler, f"-print-file-name={name}"], capture_output=True, text=True, timeout=20, check=False
+        argv,
+        env=dict(environ),
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+        stdin=subprocess.DEVNULL,
     )
-    path = Path(done.stdout.strip())
-    return str(path.resolve()) if done.returncode == 0 and path.is_absolute() and path.exists() else None
+    return Path(done.stdout.strip()) if done.returncode == 0 and done.stdout.startswith("/") else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import anyio
@@ -14,19 +14,22 @@ from mcp_server.steps.context import Context
 COMPILE_LIMIT_S = 900.0
 
 
-async def compile_in(context: Context, argv: Sequence[str], directory: Path, name: str) -> str | None:
-    """None when the command succeeded, else what it said."""
-    finished = await context.run(
-        Command(argv=tuple(argv), cwd=directory, timeout_s=COMPILE_LIMIT_S), name[:80]
-    )
+async def compile_in(
+    context: Context, argv: Sequence[str], directory: Path, name: str, env: Mapping[str, str]
+) -> str | None:
+    """None when the command succeeded, else what it said. `env` is what the workload sets."""
+    command = Command(argv=tuple(argv), cwd=directory, timeout_s=COMPILE_LIMIT_S, env=dict(env))
+    finished = await context.run(command, name[:80])
     if finished.ok:
         return None
     return finished.stderr.read_text(errors="replace") or finished.note or finished.ending
 
 
-async def compile_or_raise(context: Context, argv: Sequence[str], directory: Path, name: str) -> None:
+async def compile_or_raise(
+    context: Context, argv: Sequence[str], directory: Path, name: str, env: Mapping[str, str]
+) -> None:
     """Raises `ProblemError` with the compiler's first error."""
-    failure = await compile_in(context, argv, directory, name)
+    failure = await compile_in(context, argv, directory, name, env)
     if failure is not None:
         raise ProblemError(
             "the rebuild failed: " + first_error(failure),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -50,13 +50,14 @@ class Rebuilt:
 
 @dataclass(frozen=True)
 class Tools:
-    """What every model of a package is rebuilt with."""
+    """What every model of a package is rebuilt with. `env` holds the variables that the workload sets."""
 
     options: Options
     toolchain: Toolchain
     compiler: str
     cache: Cache
     context: Context
+    env: Mapping[str, str]
 
 
 class ModelBuild:
@@ -162,9 +163,8 @@ class ModelBuild:
 
     async def _support(self) -> None:
         """Objects that are the same for every package of this compiler: the probe runtime, std::regex."""
-        directory = await support_objects(
-            self.tools.cache, self.tools.compiler, self.flags, self.tools.context
-        )
+        tools = self.tools
+        directory = await support_objects(tools.cache, tools.compiler, self.flags, tools.context, tools.env)
         for path in directory.glob("*.o"):
             shutil.copyfile(path, self.work / path.name)
 
@@ -195,10 +195,10 @@ class ModelBuild:
         argv = commands.compile_command(
             self.tools.compiler, self.flags, self.tools.toolchain, source, target, extra
         )
-        return await compile_in(self.tools.context, argv, self.work, "compile-wrapper")
+        return await compile_in(self.tools.context, argv, self.work, "compile-wrapper", self.tools.env)
 
     async def _make(self, argv: Sequence[str], name: str) -> None:
-        await compile_or_raise(self.tools.context, argv, self.work, name)
+        await compile_or_raise(self.tools.context, argv, self.work, name, self.tools.env)
 
     async def _link(self, old: Path, member: str) -> Path:
         target = self.work / "rebuilt" / Path(member).name

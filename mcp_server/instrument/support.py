@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +36,9 @@ class SupportObject:
 OBJECTS = (SupportObject("runtime.cpp", "-O2"), SupportObject("regex.cpp", "-O0"))
 
 
-async def support_objects(cache: Cache, compiler: str, flags: Flags, context: Context) -> Path:
+async def support_objects(
+    cache: Cache, compiler: str, flags: Flags, context: Context, env: Mapping[str, str]
+) -> Path:
     """The directory with the objects, made if it is not in the cache. Raises `ProblemError`."""
     commands = [one.command(compiler, flags) for one in OBJECTS]
     stamp = Path(compiler).resolve().stat().st_mtime_ns
@@ -48,6 +51,6 @@ async def support_objects(cache: Cache, compiler: str, flags: Flags, context: Co
         work = cache.building(key)
         # One after the other: beside the wrapper's longer compile there is one more core, often no third.
         for command in commands:
-            await compile_or_raise(context, command, work, f"compile-{Path(command[-1]).stem}")
+            await compile_or_raise(context, command, work, f"compile-{Path(command[-1]).stem}", env)
         (work / MANIFEST).write_text(json.dumps({"objects": [one.source for one in OBJECTS]}))
         return cache.finish(key, work)

@@ -141,7 +141,7 @@ async def _beside(
     }
     env, notes = dict(workload.env), list[str]()
     try:
-        rebuilt = await instrument(workload.package, Options(), context, python=python)
+        rebuilt = await instrument(workload.package, Options(), context, python=python, env=workload.env)
         request.update(package=rebuilt.package, nodes=nodes.of, unset=_fillable(model))
         env.update({"LD_PRELOAD": " ".join(rebuilt.preload)} if rebuilt.preload else {})
         notes += _without_nodes(nodes)

@@ -68,7 +68,7 @@ async def compile_with_flags(
     compile that this one repeats. A compile that fails is a result.
     Raises ProblemError for a flag that cannot act, and for a file that is no exported program.
     """
-    version = (await find_toolchain(context.python_for(workload), context)).torch_version
+    version = (await find_toolchain(context.python_for(workload), context, workload.env)).torch_version
     device = exported_device(workload.exported)
     known = version if version[:1].isdigit() else None
     plan = select(flags, moment="compile", torch_version=known, device=device)

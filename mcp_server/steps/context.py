@@ -21,7 +21,7 @@ from mcp_server.jobs.store import SCHEME
 from mcp_server.jobs.types import Command, Finished
 from mcp_server.model import Artifact, Cost, Record, WorkloadBase
 from mcp_server.steps.kept import Kept, keep, key_of
-from mcp_server.steps.launchers import check_started, launched, separate_ranks
+from mcp_server.steps.launchers import ONLY_FIRST, check_started, launched, separate_ranks
 from mcp_server.steps.shared_import import SharedImport, shared_import
 
 Event = dict[str, Any]
@@ -131,7 +131,9 @@ class Context:
         if kept is not None:
             return kept
         self.progress(directory.name.split("-", 1)[1])
-        finished = await self._carry_out(directory, command, await start() if start else Child.start)
+        argv = command.argv if runs or not self.launcher else (*ONLY_FIRST, *command.argv)
+        starter = await start() if start else Child.start
+        finished = await self._carry_out(directory, replace(command, argv=argv), starter)
         keep(key, directory, finished)
         self.cost.runs += runs
         self.cost.wall_s += finished.wall_s

@@ -47,7 +47,9 @@ class Rebuild:
         """Rebuild the package with probes; one that cannot be rebuilt is handed on as it is."""
         python = context.python_for(workload)
         try:
-            self.made = await instrument(workload.package, options, context, python=python, cache=cache)
+            self.made = await instrument(
+                workload.package, options, context, python=python, cache=cache, env=workload.env
+            )
         except ProblemError as problem:
             self.why_not = str(problem)
         package = self.made.package if self.made else workload.package

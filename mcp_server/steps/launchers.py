@@ -39,6 +39,16 @@ LAUNCHERS: dict[str, tuple[Launcher, ...]] = {
 }
 
 
+# Whatever starts several processes: what is no run of the workload is done by the first.
+ONLY_FIRST = (
+    "sh",
+    "-c",
+    'rank="${RANK:-${SLURM_PROCID:-${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}}}"; '
+    '[ "$rank" = 0 ] || exit 0; exec "$@"',
+    "sh",
+)
+
+
 def launched(prefix: Sequence[str], argv: Sequence[str], directory: Path) -> tuple[str, ...]:
     """`argv` under the launcher `prefix`, with the options that keep its ranks apart."""
     if not prefix:

@@ -39,7 +39,7 @@ async def observe(
 ) -> Seen:
     """Rebuild and run once. Raises ProblemError when the package cannot be rebuilt."""
     python = context.python_for(workload)
-    instrumented = await instrument(workload.package, Options(), context, python=python)
+    instrumented = await instrument(workload.package, Options(), context, python=python, env=workload.env)
     bounds = find_bounds(model.package, model.wrapper)
     directory = context.fresh("observe")
     done = await context.worker(

@@ -97,7 +97,9 @@ async def trace_launches(
     rebuilt.
     """
     python = context.python_for(workload)
-    rebuilt = await instrument(workload.package, Options(), context, python=python, cache=cache)
+    rebuilt = await instrument(
+        workload.package, Options(), context, python=python, cache=cache, env=workload.env
+    )
     journal = context.directory / "launches.jsonl"
     environment = journal_environment(journal, sync, stop_at)
     if workload.inputs is None:

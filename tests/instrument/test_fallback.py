@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -56,16 +57,23 @@ def program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
+@pytest.mark.parametrize(
+    "cxx, chosen",
+    [
+        ("{}/my-compiler", "{}/my-compiler"),
+        ("ccache {}/my-compiler -B/opt", "{}/my-compiler"),
+        ("/nonexistent/g++", ""),
+        ("'", ""),
+    ],
+)
 def test_cxx_comes_before_other_compilers_unless_it_is_not_there(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cxx: str, chosen: str, tmp_path: Path
 ) -> None:
     """$CXX as for torch; a path that names nothing does not stop a rebuild that g++ can do."""
     assert COMPILER is not None
     (tmp_path / "my-compiler").symlink_to(COMPILER)
-    monkeypatch.setenv("CXX", str(tmp_path / "my-compiler"))
-    assert choose_compiler(None, ["g++"]) == str(tmp_path / "my-compiler")
-    monkeypatch.setenv("CXX", "/nonexistent/g++")
-    assert choose_compiler(None, ["g++"]) == COMPILER
+    environ = {**os.environ, "CXX": cxx.format(tmp_path)}
+    assert choose_compiler(None, ["g++"], environ) == (chosen.format(tmp_path) or COMPILER)
 
 
 def test_no_compiler_is_a_reason_and_no_crash(
@@ -125,3 +133,30 @@ def test_an_exported_program_is_compiled_again_with_the_value_printer(
     seen = anyio.run(partial(dump_kernel_io, context, workload))
     assert seen.backend == "printer" and "no C++ compiler" in seen.why
     assert seen.first_bad is not None and seen.first_bad.element.value == "nan"
+
+
+# Keeps the words of each call and a variable of the workload; compiles nothing, to be quick.
+RECORDING = """#!/bin/sh
+echo "$WORKLOAD $*" >> {calls}
+case "$1" in -print-file-name*) exec {compiler} "$@";; esac
+echo "error: refused by the test" >&2
+exit 1
+"""
+
+
+def test_the_workloads_compiler_builds_in_its_environment(zoo: ZooPackage, tmp_path: Path) -> None:
+    """CXX and PATH of the workload decide, not those of the server, and the compiler sees its variables."""
+    assert COMPILER is not None
+    programs, calls = tmp_path / "programs", tmp_path / "calls"
+    programs.mkdir()
+    program(programs / "own-g++", RECORDING.format(calls=calls, compiler=COMPILER))
+    path = f"{programs}:{os.environ['PATH']}"
+    env = {"CXX": "own-g++", "PATH": path, "WORKLOAD": "mine"}
+    context, cache = Context(tmp_path / "job", Path(sys.executable)), Cache(tmp_path / "cache")
+    with pytest.raises(ProblemError, match="refused by the test"):
+        anyio.run(lambda: instrument(zoo("ranker"), Options(), context, cache=cache, env=env))
+    said = calls.read_text().splitlines()
+    assert all(line.startswith("mine ") for line in said)
+    assert any("-print-file-name=libstdc++.so" in line for line in said)
+    assert any(".wrapper.cpp -o wrapper.o" in line for line in said)
+    assert any("runtime.cpp -o runtime.o" in line for line in said)

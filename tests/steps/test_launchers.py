@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from mcp_server.jobs.types import Command
 from mcp_server.steps.context import Context
-from mcp_server.steps.launchers import launched, separate_ranks
+from mcp_server.steps.launchers import ONLY_FIRST, launched, separate_ranks
 
 TORCHRUN = Path(sys.executable).parent / "torchrun"
 PROGRAM = "import os; print('rank', os.environ['RANK'], 'is here')"
@@ -56,13 +57,23 @@ def test_one_rank_needs_no_log_of_its_own(tmp_path: Path) -> None:
     assert separate_ranks(output, []) == [] and not (tmp_path / "ranks").exists()
 
 
+@pytest.mark.parametrize("variable", ["RANK", "SLURM_PROCID", "PMI_RANK"])
+def test_a_tool_runs_once(variable: str) -> None:
+    """What is no run of the workload, such as a compiler, is done by the first rank alone."""
+    said = [
+        subprocess.check_output([*ONLY_FIRST, "echo", "two words"], env={variable: rank}, text=True)
+        for rank in ("0", "1")
+    ]
+    assert said == ["two words\n", ""]
+
+
 @pytest.mark.slow
 def test_torchrun_with_two_ranks(tmp_path: Path) -> None:
     """A real launch: each rank's lines are in a file of its own."""
     prefix = (str(TORCHRUN), "--nproc-per-node", "2", "--standalone")
     context = Context(tmp_path, Path(sys.executable), launcher=prefix)
     command = Command(argv=(sys.executable, "-c", PROGRAM), cwd=tmp_path, timeout_s=120)
-    finished = anyio.run(context.run, command, "both")
+    finished = anyio.run(lambda: context.run(command, "both", runs=1))
     assert finished.ok
     logs = {path.name: path.read_text().strip() for path in (finished.output.parent / "ranks").iterdir()}
     assert logs == {"0.log": "rank 0 is here", "1.log": "rank 1 is here"}

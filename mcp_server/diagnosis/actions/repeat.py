@@ -51,7 +51,7 @@ class WatchRepeats:
     async def act(self, case: Case, context: Context) -> None:
         workload = as_package(case)
         python = context.python_for(workload)
-        rebuilt = await instrument(workload.package, Options(), context, python=python)
+        rebuilt = await instrument(workload.package, Options(), context, python=python, env=workload.env)
         env = {"LD_PRELOAD": " ".join(rebuilt.preload)} if rebuilt.preload else {}
         more = {"package": rebuilt.package, "probes": True}
         case.repeated_watched = await _repeat(case, context, "repeats-watched", more, env)
