@@ -82,7 +82,7 @@ async def instrument(
     cache = cache or Cache()
     content = await anyio.to_thread.run_sync(digest_package, package, cache.root / DIGESTS)
     key = _key(content, options, toolchain, compiler, environ)
-    async with cache.locked(key):
+    async with cache.locked(key, context.progress):
         entry = cache.find(key)
         if entry is not None:
             return _load(entry, package, watch, cached=True)

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -66,12 +66,17 @@ class Cache:
         return entry
 
     @asynccontextmanager
-    async def locked(self, key: str) -> AsyncIterator[None]:
-        """Hold the lock of `key` against other tasks and processes; a killed holder lets go of it."""
+    async def locked(self, key: str, on_wait: Callable[[str], None] = lambda _: None) -> AsyncIterator[None]:
+        """Hold the lock of `key` against other tasks and processes; a killed holder lets go of it.
+
+        `on_wait` is told once when another has it.
+        """
         descriptor = os.open(self.root / f"{key}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            while not _try_lock(descriptor):
-                await anyio.sleep(POLL_S)
+            if not _try_lock(descriptor):
+                on_wait("waiting for another who builds the same")
+                while not _try_lock(descriptor):
+                    await anyio.sleep(POLL_S)
             yield
         finally:
             os.close(descriptor)

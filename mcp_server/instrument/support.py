@@ -44,7 +44,7 @@ async def support_objects(
     stamp = Path(compiler).resolve().stat().st_mtime_ns
     sources = {path.name: digest_file(path) for path in sorted(NATIVE.iterdir())}
     key = digest_values(["support", commands, stamp, sources])
-    async with cache.locked(key):
+    async with cache.locked(key, context.progress):
         entry = cache.find(key)
         if entry is not None:
             return entry
