@@ -1,4 +1,4 @@
-"""Which of the model lines of a fused kernel is the one that indexes: it has the lines of all its nodes."""
+"""Which of the model lines of a fused kernel is meant: it has the lines of all its nodes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from mcp_server.package.provenance import Frame, Provenance
 
 _INDEXES = re.compile(
     r"embedding|gather\(|scatter|index_\w+\(|take(?:_along_dim)?\(|\.put_?\(|(?<!shape)(?<![\s(=,])\[(?!\])"
+)
+# operators that can make an infinity or a NaN of finite values: outside their domain, or beyond the dtype
+_UNBOUNDED = re.compile(
+    r"(?<!/)/(?!/)|\*\*|\b(?:div\w*|exp\w*|log\w*|r?sqrt|pow|float_power|reciprocal|tan|acos\w*|asin|atanh|sinh|cosh"
+    r"|softmax|softmin|normalize|\w*norm|mean|std\w*|var\w*|lgamma|digamma|erfinv|xlogy|cross_entropy|inverse|"
+    r"linalg|half|bfloat16|float16)\b"
 )
 _PARAMETERS = frozenset({"weight", "bias"})
 
@@ -25,6 +31,15 @@ def indexing_first(provenance: Provenance, indexed: Collection[str]) -> Provenan
         own = [frame.code for frame in stack if not frame.library]
         named = any(re.search(rf"\.{re.escape(name)}\b", code) for name in modules for code in own)
         return -2 * named - bool(stack and _INDEXES.search(stack[-1].code))
+
+    return replace(provenance, stacks=tuple(sorted(provenance.stacks, key=distance)))
+
+
+def unbounded_first(provenance: Provenance) -> Provenance:
+    """The same, with the stacks first whose operator can make a value that is not finite of finite ones."""
+
+    def distance(stack: tuple[Frame, ...]) -> int:
+        return -bool(stack and _UNBOUNDED.search(stack[-1].code))
 
     return replace(provenance, stacks=tuple(sorted(provenance.stacks, key=distance)))
 

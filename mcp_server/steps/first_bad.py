@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -12,6 +12,7 @@ from mcp_server.package.archive import Package
 from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.launches import Launch
 from mcp_server.package.provenance import read_provenance
+from mcp_server.package.relevance import unbounded_first
 from mcp_server.package.wrapper import Wrapper
 from mcp_server.steps.kernel_io import ArgumentValues, BadElement, FirstBad, LaunchValues
 
@@ -38,6 +39,13 @@ class Model:
         launch = self.launch(number)
         return list(read_provenance(launch, self.package.kernel_information).locations) if launch else []
 
+    def makers(self, number: int | None) -> list[ModelLocation]:
+        """The same lines, first those whose operator can make a NaN or an infinity of finite values."""
+        launch = self.launch(number)
+        if launch is None:
+            return []
+        return list(unbounded_first(read_provenance(launch, self.package.kernel_information)).locations)
+
     def label(self, name: str) -> str:
         """An input as the caller knows it, a constant by its name in the model."""
         inputs = {given.name: given.label for given in self.package.inputs}
@@ -45,19 +53,44 @@ class Model:
         return inputs.get(name) or constants.get(name) or name
 
 
-def find_first_bad(launches: Sequence[LaunchValues], model: Model) -> FirstBad | None:
-    """Look at launches in the order of the call; values that may be an intended mask count only if nothing
-    else is bad.
+def find_first_bad(launches: Iterable[LaunchValues], model: Model) -> FirstBad | None:
+    """The first bad value of these launches, in the order of the call."""
+    search = BadSearch(model)
+    for launch in launches:
+        search.take(launch)
+    return search.found
+
+
+class BadSearch:
+    """Looks at launches in the order of the call, and keeps the one that counts.
+
+    Values that may be an intended mask count only if nothing else is bad.
     """
-    for intended in (False, True):
-        for launch in launches:
-            bad = [a for a in launch.arguments if a.bad and a.perhaps_intended in (intended, False)]
-            received = [a for a in bad if a.when == "before"]
-            if received:
-                return _received(launch, received[0], model)
-            if bad:
-                return _made(launch, bad[0], model)
-    return None
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._sure: LaunchValues | None = None
+        self._perhaps: LaunchValues | None = None
+
+    def take(self, launch: LaunchValues) -> None:
+        """The next launch."""
+        if self._sure is not None or not launch.bad:
+            return
+        if any(argument.bad and not argument.perhaps_intended for argument in launch.arguments):
+            self._sure = launch
+        self._perhaps = self._perhaps or launch
+
+    @property
+    def found(self) -> FirstBad | None:
+        """What the launches so far tell."""
+        launch = self._sure or self._perhaps
+        if launch is None:
+            return None
+        bad = [a for a in launch.arguments if a.bad and not (self._sure and a.perhaps_intended)]
+        received = [argument for argument in bad if argument.when == "before"]
+        if received:
+            return _received(launch, received[0], self._model)
+        return _made(launch, bad[0], self._model)
 
 
 def _made(launch: LaunchValues, argument: ArgumentValues, model: Model) -> FirstBad:
@@ -75,7 +108,7 @@ def _made(launch: LaunchValues, argument: ArgumentValues, model: Model) -> First
         element=element,
         inputs_were_good=good,
         perhaps_intended=argument.perhaps_intended,
-        locations=launch.locations,
+        locations=(what == "non_finite" and model.makers(launch.launch)) or launch.locations,
         summary=f"{_place(launch)} wrote {_told(element)} to {argument.name}{qualified}{_doubt(argument)}",
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mcp_server.package.provenance import Provenance, read_stack
-from mcp_server.package.relevance import indexing_first
+from mcp_server.package.relevance import indexing_first, unbounded_first
 
 LINEAR = 'File "/app/m.py", line 9, in forward\n    h = self.mix(torch.cat([who, what], dim=-1))'
 VIEW = 'File "/app/m.py", line 7, in forward\n    who = self.users(u).expand(-1, items.shape[1], -1)'
@@ -33,3 +33,11 @@ def test_the_line_that_indexes_comes_first(stacks: list[str], indexed: list[str]
     ordered = indexing_first(given, indexed)
     assert ordered.locations[0].line == first
     assert sorted(ordered.stacks, key=str) == sorted(given.stacks, key=str)
+
+
+def test_the_line_that_can_leave_the_finite_comes_first() -> None:
+    """A logarithm before an addition, the line of a module's own softmax before both orders of the rest."""
+    lines = ["h = a + b  # // 2", "h = h.relu()", "s = self.scale(h.log())", "return h[0]"]
+    stacks = [f'File "/app/m.py", line {n}, in forward\n    {code}' for n, code in enumerate(lines, start=1)]
+    given = Provenance("kernel_information", stacks=tuple(read_stack(text) for text in stacks))
+    assert [place.line for place in unbounded_first(given).locations] == [3, 1, 2, 4]
