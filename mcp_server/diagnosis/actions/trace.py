@@ -11,6 +11,7 @@ from mcp_server.steps.context import Context
 from mcp_server.steps.trace_launches import trace_launches
 
 HANG_LIMIT_S = 40.0
+JOURNAL_BYTES = 4 << 20  # a loop without an end fills what it is given, and only its last turns count
 
 
 class TraceLaunches:
@@ -33,5 +34,6 @@ class TraceLaunches:
         workload = as_package(case)
         plain = case.runs["plain"]
         if plain.failure == "timeout":
-            workload = workload.model_copy(update={"timeout_s": HANG_LIMIT_S})
+            env = {**workload.env, "AOTI_DEBUG_JOURNAL_LIMIT": str(JOURNAL_BYTES)}
+            workload = workload.model_copy(update={"timeout_s": HANG_LIMIT_S, "env": env})
         case.trace = await trace_launches(context, workload, sync=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors.endless_loop import looping
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.diagnosis.parties import launch_party
 from mcp_server.model import Category, Evidence, Fix
@@ -16,7 +17,7 @@ ENDED_INSIDE = frozenset({"died", "fault", "threw"})
 def detect(case: Case) -> Iterator[Hypothesis]:
     """One hypothesis for the launch that did not come back, or after which the device was in error."""
     trace = case.trace
-    if trace is None or trace.last is None or trace.how not in ENDED_INSIDE:
+    if trace is None or trace.last is None or trace.how not in ENDED_INSIDE or looping(case):
         return
     category = _category(case)
     if category is None:

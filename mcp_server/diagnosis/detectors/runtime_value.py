@@ -1,0 +1,117 @@
+"""A check of a value that only the data tells (`.item()`, the length of a `nonzero`): who gave that value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors.eager import raising_lines
+from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
+from mcp_server.diagnosis.parties import launch_party
+from mcp_server.evidence.facts import ErrorFact
+from mcp_server.model import Evidence, Fix, Party
+from mcp_server.package.signature import CompiledInput
+from mcp_server.package.symbols import Symbol, names_in, origins
+
+_ABOVE = re.compile(r"(?:(?P<name>\w+) (?P<sign><=?) (?P<number>-?\d+)|(?P<n>-?\d+) (?P<s>>=?) (?P<v>\w+))")
+_BELOW = re.compile(r"(?:(?P<name>\w+) (?P<sign>>=?) (?P<number>-?\d+)|(?P<n>-?\d+) (?P<s><=?) (?P<v>\w+))")
+
+
+def detect(case: Case) -> Iterator[Hypothesis]:
+    """One hypothesis, for the first symbol of the check that is read from a tensor."""
+    error = _broken(case)
+    if error is None or case.view is None:
+        return
+    symbols = case.view.wrapper.symbols
+    for name in names_in(error.fields["condition"]):
+        source = next((s for s in origins(name, symbols) if s.tensor and symbols[name].unbacked), None)
+        if source is not None:
+            yield from _from(source, error, case)
+            return
+
+
+def _broken(case: Case) -> ErrorFact | None:
+    """The first check of that kind that failed."""
+    roots = (facts.root for _, facts in case.logs)
+    return next((root for root in roots if root is not None and root.family.id == "runtime_assert"), None)
+
+
+def _from(source: Symbol, error: ErrorFact, case: Case) -> Iterator[Hypothesis]:
+    assert case.view is not None and case.package is not None and source.tensor is not None
+    item = next((i for i in case.package.inputs if i.name == source.tensor), None)
+    writers = case.view.writers_of_name.get(source.tensor, ())
+    if item is not None:
+        yield _by_input(item, error, case)
+    elif writers:
+        yield _by_launch(writers[0], error, case)
+
+
+def _by_input(item: CompiledInput, error: ErrorFact, case: Case) -> Hypothesis:
+    told = _told(error)
+    change = {"change": "clamp", "input": item.index, **limits(error.fields["condition"])}
+    what = f"the call with input {item.index} clamped to what the check allows"
+    return Hypothesis(
+        category="shape_out_of_range",
+        guilty=Party(
+            kind="input",
+            name=item.path or item.name,
+            input_index=item.index,
+            value=told,
+            model_locations=raising_lines(case) or case.call_locations,
+        ),
+        summary=f"The value of {item.label} is used as a size, and it is {told}.",
+        depth=Depth.CALL,
+        sources=frozenset({"log", "package file"}),
+        evidence=(
+            _said(error),
+            Evidence(step="inspect_package", fact=f"the value that is checked is read from {item.label}"),
+        ),
+        fix=Fix(action=f"pass a value that keeps {error.fields['condition']}, or export with a wider range"),
+        counter=CounterTest(f"clamp-value:{item.index}", what, (change,)) if len(change) > 2 else None,
+        exact=False,
+    )
+
+
+def _by_launch(number: int, error: ErrorFact, case: Case) -> Hypothesis:
+    """What a launch computed is the value, or has it as its length."""
+    assert case.view is not None
+    launch = case.view.wrapper.launches[number]
+    behind = [case.view.label(name) for name in case.view.flow.backward_from(number).inputs]
+    depends = f", from {', '.join(behind[:3])}" if behind else ""
+    return Hypothesis(
+        category="shape_out_of_range",
+        guilty=launch_party(number, launch.kernel, case),
+        summary=f"A size that launch {number} ({launch.kernel}) makes of data{depends} is {_told(error)}.",
+        depth=Depth.BAD_VALUE,
+        sources=frozenset({"log", "package file"}),
+        evidence=(
+            _said(error),
+            Evidence(step="inspect_package", fact=f"the size comes from launch {number}{depends}"),
+        ),
+        fix=Fix(
+            action=f"check the data for {error.fields['condition']} before the call, or allow it at export"
+        ),
+        exact=False,
+    )
+
+
+def limits(condition: str) -> dict[str, int]:
+    """`low` and `high`, inclusive, that a comparison with one number allows; empty for any other."""
+    found = {}
+    for name, pattern, step in (("high", _ABOVE, -1), ("low", _BELOW, 1)):
+        match = pattern.fullmatch(condition.strip())
+        if match is not None:
+            strict = len(match["sign"] or match["s"]) == 1
+            found[name] = int(match["number"] or match["n"]) + (step if strict else 0)
+    return found
+
+
+def _told(error: ErrorFact) -> str:
+    value = error.fields.get("value")
+    condition = error.fields["condition"]
+    return f"{value} where {condition} is assumed" if value else f"not as assumed ({condition})"
+
+
+def _said(error: ErrorFact) -> Evidence:
+    return Evidence(step="run", fact=error.text[:300], source=f"line {error.line} of the output")
