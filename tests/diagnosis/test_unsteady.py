@@ -16,7 +16,8 @@ from mcp_server.diagnosis.judge import confidence
 from mcp_server.diagnosis.limits import HANGING_S, limit_of
 from mcp_server.diagnosis.verdict import conclude
 from mcp_server.model import ScriptWorkload
-from mcp_server.steps.context import Context, Event
+from mcp_server.steps.context import Context
+from mcp_server.steps.reports import Event
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import called, package_case, run, worker_run
 from tests.diagnosis.test_values import traced
@@ -102,7 +103,7 @@ def test_dropout_in_a_package_is_suspected_and_not_claimed(
     verdict = conclude(found, case, Context(tmp_path, Path("python")))
     assert verdict.outcome == "inconclusive" and verdict.guilty is not None
     assert (verdict.guilty.name, verdict.guilty.launch_index) == ("native_dropout", 0)
-    assert "model.eval()" in verdict.summary
+    assert "evaluation mode settles it" in verdict.summary
 
 
 def test_dropout_of_a_script_that_ends_well_is_its_own_affair(

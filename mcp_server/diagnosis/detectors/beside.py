@@ -191,5 +191,5 @@ def _attributes(
 
 def _remedy(name: str) -> str:
     if name.rpartition(".")[2] == TRAINING:
-        return "call eval() on the model before it is exported, and compare with it in the same mode"
+        return "export the model in evaluation mode (Module.eval), and compare with it in the same mode"
     return f"make {name} a buffer or an input of the model, or export again after it changes"

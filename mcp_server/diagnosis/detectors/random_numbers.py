@@ -61,7 +61,7 @@ def _training(op: str, launch: Launch, case: Case) -> Hypothesis:
         ),
         fix=_fix(op),
         weak=True,
-        settle="That is the fault unless dropout is meant to stay on; a package of model.eval() settles it.",
+        settle="That is the fault unless dropout is meant to stay on; one in evaluation mode settles it.",
     )
 
 
