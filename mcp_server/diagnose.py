@@ -27,6 +27,7 @@ from mcp_server.diagnosis.actions.trace import TraceLaunches
 from mcp_server.diagnosis.actions.watch_launches import WatchLaunches
 from mcp_server.diagnosis.case import CallSpec, Case
 from mcp_server.diagnosis.detectors import (
+    allocation,
     bad_values,
     beside,
     concurrency,
@@ -45,6 +46,7 @@ from mcp_server.diagnosis.detectors import (
     machine,
     memory,
     no_end,
+    operator_error,
     operator_index,
     operator_results,
     random_numbers,
@@ -82,6 +84,8 @@ DETECTORS: tuple[Detector, ...] = (
     endless_loop.detect,
     custom_op.detect,
     operator_results.detect,
+    operator_error.detect,
+    allocation.detect,
     generated.detect,
     index.detect,
     operator_index.detect,

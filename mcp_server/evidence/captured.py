@@ -118,7 +118,8 @@ class CapturedUpdate(Phase):
 class CapturedCall(Phase):
     """One call. `file` holds its inputs; None when they were not kept, or were let go after it ended well.
 
-    `threads` is how many torch computes with on the CPU; 0 when that was not told.
+    `threads` is how many torch computes with on the CPU; 0 when that was not told. `again` are the inputs
+    that are the very tensors of the call before, with nothing written to them since.
     """
 
     number: int
@@ -132,6 +133,7 @@ class CapturedCall(Phase):
     moved: list[str] = Field(default_factory=list)
     raced: list[int] = Field(default_factory=list)
     rewritten: list[int] = Field(default_factory=list)
+    again: list[int] = Field(default_factory=list)
     outputs: list[Leaf] = Field(default_factory=list)
 
     @property

@@ -6,6 +6,7 @@ import re
 
 from mcp_server.evidence.facts import GeneratedLocation
 from mcp_server.evidence.text import Line, bound
+from mcp_server.evidence.traceback import is_user_file
 
 MAX_LOCATIONS = 20
 
@@ -37,7 +38,11 @@ _VERSIONS = (
     ("cuda", "CUDA", re.compile(r"CUDA (?:Version|version|used to build PyTorch)[ :=]+(\d+\.\d+)")),
     ("python", "/lib/python", re.compile(r"/lib/python(\d+\.\d+)/")),
 )
-HINTS = tuple(hint for hint, _ in _FOLLOWING) + tuple(hint for _, hint, _ in _VERSIONS) + (".cpp",)
+# What pybind11 adds to the text of an exception that crossed C++: its Python frames, innermost first.
+_PYTHON_FRAME = re.compile(r"^\s+(?P<file>\S+\.py)\((?P<line>\d+)\): (?P<function>\S+)$")
+# Frames through which torch calls a Python operator (torch 2.8-2.15).
+_OPERATOR_FILE = re.compile(r"[/\\]torch[/\\]_?library[/\\.]")
+HINTS = (*(hint for hint, _ in _FOLLOWING), *(hint for _, hint, _ in _VERSIONS), ".cpp", ".py(")
 
 
 class Details:
@@ -59,6 +64,8 @@ class Details:
         for name, hint, pattern in _VERSIONS:
             if name not in self.versions and hint in text and (found := pattern.search(text)):
                 self.versions[name] = found[1]
+        if ".py(" in text and (frame := _PYTHON_FRAME.match(text)):
+            return _frame_fields(frame, line.number)
         for hint, pattern in _FOLLOWING:
             if hint in text and (found := pattern.search(text)):
                 return {name: bound(value, 300) for name, value in found.groupdict().items() if value}
@@ -68,3 +75,13 @@ class Details:
         found = _LOCATION.search(text)
         if found and len(self._locations) < MAX_LOCATIONS:
             self._locations[GeneratedLocation(found["file"], int(found["line"]))] = None
+
+
+def _frame_fields(frame: re.Match[str], number: int) -> dict[str, str]:
+    """The program's innermost frame, and the first through which an operator is called, with their lines."""
+    if _OPERATOR_FILE.search(frame["file"]):
+        return {"operator_call": str(number)}
+    if not is_user_file(frame["file"]):
+        return {}
+    found = {"at_file": frame["file"], "at_line": frame["line"], "at_function": frame["function"]}
+    return {**found, "at": str(number)}

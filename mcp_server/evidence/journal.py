@@ -47,6 +47,7 @@ _DTYPES: dict[int, tuple[str, int]] = {
     29: ("uint64", 8),
     44: ("float8_e8m0fnu", 1),
 }
+ITEM_SIZES = dict(_DTYPES.values())  # bytes of an element, by dtype
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ _COMPILE_FILE = re.compile(
 # The frame below which a package's own code runs (torch 2.8-2.15, `AOTICompiledModel.__call__`).
 _PACKAGE_CALL = re.compile(r"\bloader\.(?:boxed_)?run\(")
 _PACKAGE_FILE = re.compile(r"[/\\]torch[/\\](?:export[/\\]pt2_archive|_inductor[/\\]package)[/\\]")
+# Arguments of `aoti_torch_proxy_executor_call_function` (torch 2.8-2.15).
+_NODE = re.compile(r"proxy_executor, (\d+),")
 # The frame below which a module of a model runs.
 _MODULE_FILE = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\]module\.py$")
 _ENVIRON = re.compile(r"^<frozen os>$|[/\\]os\.py$")
@@ -89,7 +91,8 @@ def settle_exception(error: ErrorFact) -> ErrorFact:
     if error.family.id != "python_exception":
         return error
     family = BY_ID[_exception_family(exception)]
-    fields = {**error.fields, "variable": exception.message.strip("'\"")}
+    variable = exception.message.strip("'\"") if family.id == "environment_variable" else ""
+    fields = {**error.fields, **({"variable": variable} if variable else {})}
     return replace(error, family=family, candidates=family.candidates, fields=fields)
 
 
@@ -182,7 +185,7 @@ def refine(root: ErrorFact, errors: Iterable[ErrorFact], threads: Sequence[Threa
     """Reorder the root's candidates by what else the log says."""
     root = _with_device_status(root, errors)
     root = _with_machine(root, errors)
-    root = _with_shim(root, errors)
+    root = _in_operator(_with_shim(root, errors), errors)
     root = _with_stage(root, _root_frames(root, threads))
     root = _with_values(root, errors)
     return _with_operator(root)
@@ -240,6 +243,21 @@ def _with_shim(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
     family = BY_ID["operator_refused"]
     fields = {**root.fields, "op": call.fields["call"]}
     return replace(root, family=family, fields=fields, candidates=family.candidates)
+
+
+def _in_operator(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
+    """An exception that a Python operator raised: frames of its own stand above those that call operators.
+
+    Field `node` is the number of the operator's node in the package, where its caller reported it.
+    """
+    within, call = root.fields.get("at"), root.fields.get("operator_call")
+    if within is None or call is None or int(within) > int(call):
+        return root
+    calls = (_NODE.match(e.fields["arguments"]) for e in errors if e.family.id == "shim_call")
+    node = next((found[1] for found in calls if found), None)
+    fields = {**root.fields, **({"node": node} if node else {})}
+    family = BY_ID["operator_raised"]
+    return replace(root, family=family, fields=fields, candidates=("custom_op", "input_mismatch"))
 
 
 def _with_values(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:

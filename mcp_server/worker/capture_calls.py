@@ -16,7 +16,7 @@ from .callers import frames
 from .calling import capturing, synchronize
 from .capture_models import digests
 from .capture_streams import Snapshot, Streams
-from .capture_threads import rewritten, versions
+from .capture_threads import Repeats, rewritten, versions
 from .failures import TEXT_LIMIT
 from .journal import Journal
 from .layout import CALL_FORMAT, TooLarge, pack, pack_leaves, sharing
@@ -66,6 +66,7 @@ class Calls:
         self.thread = threading.local()
         self.managed: dict[int, list[tuple[str, Any, int, int]]] = {}
         self.streams = Streams(journal)
+        self.repeats = Repeats()
 
     # Loads
 
@@ -165,6 +166,7 @@ class Calls:
             leaves=tell_all([tell_layout(leaf) for leaf in flat]),
             sharing=sharing(flat),
             moved=self._moved(loader),
+            again=self.repeats.again(load, flat),
             file=path,
             notice=notice,
             frames=frames(),

@@ -1,4 +1,4 @@
-"""Whether another thread wrote an input of a call while the call ran.
+"""Whether another thread wrote an input of a call while the call ran, or before it began.
 
 A tensor counts the in-place operations on it (`_version`). Kernels of a package write through raw addresses
 and are not counted (torch 2.8-2.15).
@@ -7,6 +7,7 @@ and are not counted (torch 2.8-2.15).
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import Any
 
 import torch
@@ -20,6 +21,31 @@ def versions(leaves: list[torch.Tensor]) -> list[tuple[torch.Tensor, int]]:
 def rewritten(before: list[tuple[torch.Tensor, int]]) -> list[int]:
     """Positions of the inputs that were written since."""
     return [place for place, (leaf, count) in enumerate(before) if _version(leaf) != count]
+
+
+class Repeats:
+    """Remembers the inputs of the last call of each load."""
+
+    def __init__(self) -> None:
+        self.last: dict[int, list[tuple[Any, int]]] = {}
+
+    def again(self, load: int, leaves: list[torch.Tensor]) -> list[int]:
+        """Positions of the inputs that are the very tensors of the call before, and not written since.
+
+        Views of one tensor count as that tensor.
+        """
+        before = self.last.get(load, [])
+        self.last[load] = [(weakref.ref(_owner(leaf)), _version(leaf)) for leaf in leaves]
+        pairs = enumerate(zip(before, leaves))
+        return [
+            place
+            for place, ((old, count), leaf) in pairs
+            if old() is _owner(leaf) and count == _version(leaf)
+        ]
+
+
+def _owner(leaf: Any) -> Any:
+    return leaf if leaf._base is None else leaf._base
 
 
 def _version(leaf: Any) -> int:

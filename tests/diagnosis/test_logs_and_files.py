@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors import from_log, loading, machine
+from mcp_server.diagnosis.detectors import from_log, loading, machine, rewritten
+from mcp_server.diagnosis.judge import confidence
 from mcp_server.evidence.log import read_log
 from mcp_server.model import Category, Fix
 from mcp_server.package.archive import open_package
@@ -86,7 +87,8 @@ Rejected: 8"""
 def after_calls(text: str, **calls: object) -> Case:
     """A program that ended in `text` after two calls that came back, and that come back again."""
     case = Case(None)
-    case.capture = capture(calls=[phase(n, **{"load": 0, "thread": 1, **calls}) for n in (1, 2)])
+    facts = {"load": 0, "thread": 1, "thread_name": "MainThread", **calls}
+    case.capture = capture(calls=[phase(n, **facts) for n in (1, 2)])
     case.runs["script"] = run("script", text)
     case.runs["plain"] = run("plain", "", called())
     return case
@@ -110,8 +112,29 @@ def test_calls_of_one_thread_are_not_concurrent() -> None:
     assert "concurrency" in categories(after_calls(OWN_CHECK, rewritten=[0]))
     case = after_calls(OWN_CHECK)
     assert case.capture is not None
-    case.capture.calls[1] = case.capture.calls[1].model_copy(update={"thread": 2})
+    case.capture.calls[1] = case.capture.calls[1].model_copy(update={"thread_name": "worker"})
     assert "concurrency" in categories(case)
+
+
+def test_the_last_words_of_a_program_that_ended_itself() -> None:
+    """An error status with no known error is a check of the program's own; a good end is none."""
+    case = after_calls("wrong answers for frames [0, 1]")
+    assert "script_error" in categories(case)
+    assert next(iter(from_log.detect(case))).evidence[0].fact.startswith("wrong answers for frames")
+    case.runs["script"] = run("script")
+    assert categories(case) == []
+
+
+@pytest.mark.parametrize(
+    ("thread", "again", "count"), [("pool_0", [0], 1), ("MainThread", [0], 0), ("pool_0", [], 0)]
+)
+def test_queued_calls_that_all_see_the_last_content(thread: str, again: list[int], count: int) -> None:
+    """Calls of a worker thread with one tensor, not written in between, did not see what each was for."""
+    case = after_calls(OWN_CHECK, thread_name=thread, again=again)
+    found = list(rewritten.detect(case))
+    assert [(h.category, h.guilty.input_index, confidence(h, case)) for h in found] == [
+        ("concurrency", 0, "possible")
+    ] * count
 
 
 def test_a_check_after_a_call_that_agrees_with_eager_is_not_about_numbers() -> None:

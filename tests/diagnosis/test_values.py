@@ -163,7 +163,7 @@ def test_an_input_with_nan_is_proven_by_the_test_alone(zoo: ZooPackage) -> None:
 def test_nan_in_a_program_that_ended_well(
     zoo: ZooPackage, eager: bool | None, weak: bool, harmful: bool, healthy: bool
 ) -> None:
-    """Meant where the model has it in eager mode, too; open where nobody looked; a fault of the package's else."""
+    """Meant where eager mode has it, too; open where nobody looked; a fault where eager has none."""
     case = watched(zoo, kind="kernel", name="k", launch=1)
     case.runs["script"] = run("script")
     case.capture = capture(calls=[phase(1, load=0, thread=1, file=Path(__file__))])

@@ -8,6 +8,7 @@ from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.log_words import action, named
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.evidence.facts import ErrorFact, Frame, LogFacts
+from mcp_server.evidence.families import BY_ID
 from mcp_server.model import CATEGORIES, Category, Evidence, Fix, ModelLocation, Party
 from mcp_server.steps.context import WORKER_MAIN
 from mcp_server.steps.explain_words import as_sentence
@@ -42,8 +43,19 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     Only what the user saw counts here: a check that we switched on may raise a false alarm.
     """
     for source, facts in case.own_logs:
-        if facts.root is not None:
-            yield from _of_root(facts.root, facts, source, case)
+        root = facts.root or _last_words(facts, source, case)
+        if root is not None:
+            yield from _of_root(root, facts, source, case)
+
+
+def _last_words(facts: LogFacts, source: str, case: Case) -> ErrorFact | None:
+    """What a program said that ended itself with an error status, and no error: a check of its own."""
+    run = case.runs.get(source)
+    if run is None or run.failure != "exception" or not facts.tail:
+        return None
+    line, text = facts.tail[-1]
+    family = BY_ID["own_check"]
+    return ErrorFact(family, {}, line, text, family.candidates)
 
 
 def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: Case) -> Iterator[Hypothesis]:
@@ -100,12 +112,12 @@ def _fails_without_script(case: Case) -> bool:
 
 
 def _one_thread(case: Case) -> bool:
-    """Whether every process made its calls from one thread, and nothing changed or moved under a call."""
+    """Whether every call was made by the main thread, and nothing changed or moved under one."""
     if case.capture is None or not case.capture.calls:
         return False
-    callers = {(call.pid, call.thread) for call in case.capture.calls}
+    main = all(call.thread_name == "MainThread" for call in case.capture.calls)
     disturbed = any(call.raced or call.rewritten or call.moved for call in case.capture.calls)
-    return len(callers) == len({pid for pid, _ in callers}) and not disturbed
+    return main and not disturbed
 
 
 def _calls_came_back(case: Case) -> bool:
@@ -139,7 +151,7 @@ def evidence_of(root: ErrorFact, source: str) -> Evidence:
 def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Case) -> Party:
     who = named(category, root)
     index = root.fields.get("input", "")
-    locations = locations_of(facts.frames) or case.failing_locations
+    locations = [*_raised_at(root), *locations_of(facts.frames)] or case.failing_locations
     return Party(
         kind=who.kind,
         name=who.name or _place(category, locations),
@@ -147,6 +159,13 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Case) -> 
         model_locations=locations,
         value=who.value,
     )
+
+
+def _raised_at(root: ErrorFact) -> list[ModelLocation]:
+    """The line of an operator of the user's own, of an exception that it raised."""
+    if root.family.id != "operator_raised" or "at_file" not in root.fields:
+        return []
+    return [ModelLocation(file=root.fields["at_file"], line=int(root.fields["at_line"]))]
 
 
 # Categories that a line of the user's program stands for when no text names the party.

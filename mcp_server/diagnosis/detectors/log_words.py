@@ -98,6 +98,7 @@ _WORDS: Mapping[str, tuple[_Words, ...]] = {
     ),
     "data_dependent": (_Words("script", "{expression}"),),
     "module_missing": (_Words("environment", "module {module}"),),
+    "operator_raised": (_Words("op", "{at_function}"),),
     "cpu_index_assert": (_Words("kernel", "{kernel}"),),
     "device_assert_index": (_Words("kernel", "{kernel}"),),
     "runtime_assert": (_Words("call", _CALL_INPUTS, "{value} where {condition} is assumed"),),

@@ -1,4 +1,4 @@
-"""An input that another thread wrote while the package read it."""
+"""An input that another thread wrote: while the package read it, or before the call that it was for."""
 
 from __future__ import annotations
 
@@ -20,11 +20,47 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         if changed and case.failed:
             yield _hypothesis(call, changed[0], case)
             return
+    yield from _overtaken(calls, case)
+
+
+def _overtaken(calls: list[CapturedCall], case: Case) -> Iterator[Hypothesis]:
+    """Calls that a worker thread made with one and the same content, in a program that minds its results."""
+    again = [call for call in calls if call.again and call.thread_name != "MainThread"]
+    minds = case.failed and not case.ended_well and all(call.outcome == "ok" for call in calls)
+    if again and minds:
+        yield _same_content(again, case)
+
+
+def _same_content(again: list[CapturedCall], case: Case) -> Hypothesis:
+    call, place = again[-1], again[-1].again[0]
+    fact = (
+        f"{len(again)} calls in thread {call.thread_name} were given the very tensor of the call before, "
+        "with nothing written to it in between"
+    )
+    return Hypothesis(
+        category="concurrency",
+        guilty=Party(
+            kind="input", name=_label(place, case), input_index=place, model_locations=call.stack[:2]
+        ),
+        summary=f"Input {place} ({_label(place, case)}): {fact}. What was put there for each may have been "
+        "written over before the first one ran.",
+        depth=Depth.STATE,
+        sources=frozenset({"capture"}),
+        evidence=(Evidence(step="capture", fact=fact),),
+        fix=Fix(
+            action="hand each call a tensor of its own, or wait for a call before its input is written anew"
+        ),
+        exact=False,
+    )
+
+
+def _label(place: int, case: Case) -> str:
+    inputs = case.package.inputs if case.package is not None else ()
+    return inputs[place].path or inputs[place].name if place < len(inputs) else f"input {place}"
 
 
 def _hypothesis(call: CapturedCall, place: int, case: Case) -> Hypothesis:
-    inputs = case.package.inputs if case.package is not None else ()
-    label = inputs[place].path or inputs[place].name if place < len(inputs) else f"input {place}"
+    label = _label(place, case)
     return Hypothesis(
         category="concurrency",
         guilty=Party(kind="input", name=label, input_index=place, model_locations=call.stack[:2]),

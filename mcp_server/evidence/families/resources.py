@@ -22,7 +22,10 @@ _add(
 )
 _add(
     "host_out_of_memory",
-    r"(?P<detail>(?:^|\W)MemoryError|std::bad_alloc|DefaultCPUAllocator: can't allocate memory(?:: you tried to allocate (?P<bytes>\d+) bytes)?|Cannot allocate memory|Unable to allocate [\d.]+ \w+ for an array|oom-kill|Out of memory: Killed process|\[enforce fail at .*alloc_cpu)",
+    (
+        r"(?P<detail>DefaultCPUAllocator: can't allocate memory): you tried to allocate (?P<bytes>\d+) bytes",
+        r"(?P<detail>(?:^|\W)MemoryError|std::bad_alloc|DefaultCPUAllocator: can't allocate memory|Cannot allocate memory|Unable to allocate [\d.]+ \w+ for an array|oom-kill|Out of memory: Killed process|\[enforce fail at .*alloc_cpu)",
+    ),
     (
         "MemoryError",
         "bad_alloc",

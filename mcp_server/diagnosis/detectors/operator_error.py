@@ -1,0 +1,67 @@
+"""An exception that a Python operator of the user's own raised inside a call of the package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors.operator_results import TORCHS
+from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.parties import operator_of
+from mcp_server.evidence.facts import ErrorFact
+from mcp_server.model import Evidence, Fix, ModelLocation, Party
+
+
+def detect(case: Case) -> Iterator[Hypothesis]:
+    """One hypothesis for the operator whose own frames an exception names, and whose node is known."""
+    for source, facts in case.logs:
+        root = facts.root
+        if root is None or root.family.id != "operator_raised" or "node" not in root.fields:
+            continue
+        op = _target(int(root.fields["node"]), case)
+        if op and not op.startswith(TORCHS):
+            yield _hypothesis(op, root, source, case)
+            return
+
+
+def _target(node: int, case: Case) -> str:
+    nodes = case.package.proxy_nodes if case.package is not None else ()
+    return nodes[node].target if node < len(nodes) else ""
+
+
+def _hypothesis(op: str, root: ErrorFact, source: str, case: Case) -> Hypothesis:
+    launch = _launch(op, case)
+    at = ModelLocation(file=root.fields["at_file"], line=int(root.fields["at_line"]))
+    place = f"{at.file}:{at.line}, in {root.fields['at_function']}"
+    return Hypothesis(
+        category="custom_op",
+        guilty=Party(
+            kind="op",
+            name=op,
+            launch_index=launch,
+            value=root.text[:200],
+            model_locations=[at, *_lines(launch, case)],
+        ),
+        summary=f"Operator {op} raised an exception on what it was given: {root.text[:200]}",
+        depth=Depth.STATE,
+        sources=frozenset({"stack of the exception", *case.call_fails}),
+        evidence=(
+            Evidence(step="run", fact=root.text[:300], source=f"{source}:{root.line}"),
+            Evidence(step="run", fact=f"the exception comes from {place}, which the operator calls"),
+        ),
+        fix=Fix(action=f"let {op} handle such arguments, or keep them from it in the model", before=place),
+        exact=False,
+    )
+
+
+def _launch(op: str, case: Case) -> int | None:
+    """The only launch that calls the operator."""
+    launches = case.view.wrapper.launches if case.view is not None else ()
+    found = [launch.index for launch in launches if operator_of(launch.index, case) == op]
+    return found[0] if len(found) == 1 else None
+
+
+def _lines(launch: int | None, case: Case) -> list[ModelLocation]:
+    if launch is None or case.view is None:
+        return []
+    return list(case.view.provenance(case.view.wrapper.launches[launch]).locations[:2])
