@@ -29,6 +29,9 @@ _FOLLOWING: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("Loop-carried", re.compile(r"(?P<reason>Loop-carried variable .+)")),
     ("Error(", re.compile(r"^(?P<reason>\w+Error\(.+\))$")),
     ("Kernel Name", re.compile(r"Kernel Name: (?P<kernel>\w+)")),
+    # members of an archive, as the loader lists them: of an exported program, and of a compiled model
+    ("/models/", re.compile(r"^(?P<archive>[^/\s]+)/models/\w+\.json$")),
+    ("/data/aotinductor/", re.compile(r"^[^/\s]+/data/aotinductor/(?P<holds>[^/]+)/")),
     ("what():", re.compile(r"what\(\):\s+(?P<what>.+)")),
 )
 _LOCATION = re.compile(r"(?P<file>[^\s\"':,(]+\.(?:wrapper|kernel)\.cpp)(?::|, line )(?P<line>\d+)")

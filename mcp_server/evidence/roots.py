@@ -184,7 +184,7 @@ def _pointer(site: Site) -> str:
 def refine(root: ErrorFact, errors: Iterable[ErrorFact], threads: Sequence[ThreadStack]) -> ErrorFact:
     """Reorder the root's candidates by what else the log says."""
     root = _with_device_status(root, errors)
-    root = _with_machine(root, errors)
+    root = _uncompiled(_with_machine(root, errors))
     root = _in_operator(_with_shim(root, errors), errors)
     root = _with_stage(root, _root_frames(root, threads))
     root = _with_values(root, errors)
@@ -226,6 +226,13 @@ def _with_machine(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
         return root
     fields = {**root.fields, "built_for": other.fields["package"], "here": other.fields["here"]}
     return replace(root, fields=fields, candidates=("arch_mismatch",))
+
+
+def _uncompiled(root: ErrorFact) -> ErrorFact:
+    """A model that is not found in an archive whose listed members are those of an exported program."""
+    if root.family.id != "model_name" or "archive" not in root.fields or "holds" in root.fields:
+        return root
+    return replace(root, family=BY_ID["not_compiled"])
 
 
 def _foreign(error: ErrorFact) -> bool:

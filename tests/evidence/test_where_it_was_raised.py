@@ -175,3 +175,20 @@ def test_a_traceback_behind_the_tags_of_a_container_runtime_is_read() -> None:
     ]
     facts = read_log([f"2026-01-01T10:00:03.455123456Z stderr F {line}" for line in lines])
     assert [frame.line for frame in facts.frames] == [9] and facts.fatal
+
+
+MISSING = "RuntimeError: Failed to find a generated cpp file or so file for model 'model' in the zip archive."
+
+
+@pytest.mark.parametrize(
+    ("members", "family"),
+    [
+        (["wear/models/model.json", "wear/data/weights/weight_0"], "not_compiled"),
+        (["towns/data/aotinductor/lyon/a.wrapper.so", "towns/models/lyon.json"], "model_name"),
+        ([], "model_name"),
+    ],
+)
+def test_the_members_of_an_archive_tell_what_it_is(members: list[str], family: str) -> None:
+    """An archive of an exported program has no model to load; one of other models has no such name."""
+    root = read(MISSING + "\n\nThe following files were found:\n" + "\n".join(members), OWN).root
+    assert root is not None and (root.family.id, root.category) == (family, "invalid_package")

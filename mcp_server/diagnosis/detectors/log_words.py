@@ -74,7 +74,11 @@ _WORDS: Mapping[str, tuple[_Words, ...]] = {
     "cpp_header": (_Words(None, "{header}"), _Words(None, "{header2}")),
     "library_version": (_Words(None, "{library}", "lacks {version}"),),
     "compiler_option": (_Words(None, "{program}", "{detail}"),),
-    "model_name": (_Words(None, "model '{model}'"),),
+    "model_name": (
+        _Words(None, "model '{model}'", "the package holds '{holds}'"),
+        _Words(None, "model '{model}'"),
+    ),
+    "not_compiled": (_Words(None, "{archive}", "an exported program"),),
     "package_file_missing": (_Words(None, "{path}"),),
     "temp_directory": (_Words(None, "TMPDIR"),),
     "disk": (_Words(None, "{detail}"),),
@@ -140,6 +144,7 @@ _OWN_ACTIONS: Mapping[str, str] = {
     "device_out_of_memory": "make the batch smaller, or free device memory before the call",
     "export_constraints": "mark that dimension static, or make the model work for all sizes of it",
     "data_dependent": "use torch.where or torch.cond for the branch, or promise it with torch._check",
+    "not_compiled": "compile it with torch._inductor.aoti_compile_and_package, and load what that writes",
     "model_name": "pass the model_name under which the model was packaged",
     "library_version": "start with a newer {library}, or compile with the older compiler",
 }

@@ -37,6 +37,14 @@ _add(
     "Failed to find a generated cpp file or so file for model 'nope' in the zip archive.",
 )
 _add(
+    "not_compiled",
+    (),
+    (),
+    "invalid_package",
+    "The file holds an exported program (torch.export.save), which is not compiled yet.",
+    "wear-2/models/model.json",
+)
+_add(
     "package_format",
     (
         r"Saved archive version (?P<got>-?\d+) does not match our current archive version (?P<expected>-?\d+)",
