@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import zipfile
 from pathlib import Path
 
@@ -134,6 +135,18 @@ def test_the_wheel(clients: Clients, clone: Path) -> None:
     assert "Exit codes" in clients.run("uvx", "--from", str(wheel), "aoti-debug", "--help")
     check_server(clients, "uvx", "--from", str(wheel), "aoti-debug", "serve")
     assert "Exit codes" in clients.run("pipx", "run", "--spec", str(wheel), "aoti-debug", "--help")
+
+
+def test_the_bundle(clients: Clients, clone: Path) -> None:
+    """MCPB's own tool takes the bundle, and the server starts from what it unpacks."""
+    bundle, unpacked = clients.work / "aoti-debug.mcpb", clients.work / "unpacked"
+    clients.run(sys.executable, str(clone / "tools" / "bundle.py"), str(bundle))
+    clients.run("mcpb", "unpack", str(bundle), str(unpacked))
+    assert "validation passes" in clients.run("mcpb", "validate", str(unpacked / "manifest.json"))
+    assert "total files: " in clients.run("mcpb", "pack", str(unpacked), str(clients.work / "again.mcpb"))
+    entry = json.loads((unpacked / "manifest.json").read_text())["server"]["mcp_config"]
+    argv = [part.replace("${__dirname}", str(unpacked)) for part in (entry["command"], *entry["args"])]
+    check_server(clients, *argv)
 
 
 def line_of(text: str, name: str) -> str:

@@ -6,9 +6,11 @@ import json
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 from mcp_server import __version__
+from mcp_server.faces.guides import GUIDES
 from tests.faces.clients import ROOT
 
 if sys.version_info >= (3, 11):
@@ -52,6 +54,20 @@ def test_the_server_starts_from_the_installed_folder() -> None:
         assert entry["command"] == "uv" and "env" not in entry
         assert entry["args"] == ["run", "--frozen", "--script", f"{root}/{LAUNCHER}", "serve"]
     assert (ROOT / LAUNCHER).is_file()
+
+
+def test_the_bundle_is_the_tracked_server(tmp_path: Path) -> None:
+    """The MCPB bundle has launcher, lock, guides and the version; packed twice it has the same bytes."""
+    packed = [tmp_path / "a.mcpb", tmp_path / "b.mcpb"]
+    for target in packed:
+        subprocess.run([sys.executable, str(ROOT / "tools" / "bundle.py"), str(target)], check=True)
+    assert packed[0].read_bytes() == packed[1].read_bytes()
+    with zipfile.ZipFile(packed[0]) as bundle:
+        names, manifest = set(bundle.namelist()), json.loads(bundle.read("manifest.json"))
+    assert {LAUNCHER, f"{LAUNCHER}.lock", "mcp_server/server.py", *(guide.file for guide in GUIDES)} <= names
+    assert not any(name.startswith(("tests/", "benchmarks/", ".")) for name in names)
+    assert manifest["version"] == __version__
+    assert manifest["server"]["mcp_config"]["args"][-2:] == [f"${{__dirname}}/{LAUNCHER}", "serve"]
 
 
 def test_the_lock_fits_the_dependencies() -> None:
