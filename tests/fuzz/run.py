@@ -44,10 +44,10 @@ def fuzz(name: str, seconds: int, more: list[Path]) -> NoReturn:
 
 
 def keep(name: str, data: bytes) -> None:
-    """A find, named by its content."""
+    """A find, named by its content; in hexadecimal, as no binary file belongs into a skill's folder."""
     directory = FINDS / name
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
+    (directory / f"{hashlib.sha256(data).hexdigest()[:16]}.hex").write_text(data.hex() + "\n")
 
 
 def main() -> int:

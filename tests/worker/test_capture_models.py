@@ -28,7 +28,7 @@ class Server:
     """An object of a program that holds its model."""
 
     def __init__(self) -> None:
-        self.model = Gate().eval()
+        self.model = Gate().train(False)
 
 
 def compiled(directory: Path, module: nn.Module) -> Models:
@@ -40,7 +40,7 @@ def compiled(directory: Path, module: nn.Module) -> Models:
 
 def test_plain_attributes_of_children_are_told() -> None:
     """Numbers, words and modes, by dotted name; tensors and what begins with an underscore are not plain."""
-    told = attributes(Gate().eval())
+    told = attributes(Gate().train(False))
     assert (told["level"], told["body.1.p"], told["body.1.training"]) == ("3.0", "0.5", "False")
     assert not any("weight" in name or "._" in name or name.startswith("_") for name in told)
 
@@ -62,7 +62,7 @@ def test_a_module_with_other_weights_is_found_and_kept(tmp_path: Path) -> None:
 
 def test_too_many_bytes_are_told_and_not_kept(tmp_path: Path) -> None:
     """Above the cap of the storehouse the digests still say what differs."""
-    module = Gate().eval()
+    module = Gate().train(False)
     models = compiled(tmp_path, module)
     models.store.cap = 8
     with torch.no_grad():
