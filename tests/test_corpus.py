@@ -1,4 +1,4 @@
-"""The corpus: its answers, the scorer, and in CI a third of the cases in rotation."""
+"""The corpus: its answers, the scorer, verdicts on recorded logs; where asked for, a third of the cases."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -16,10 +17,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from benchmarks.corpus.answers import Answer, parse, read_answer
+from benchmarks.corpus.forms import CACHE
 from benchmarks.corpus.judge import Score, calibration, fits, judge, shares
+from benchmarks.corpus.recorded import LOGS, neutral
 from benchmarks.corpus.score import all_shares, arguments, run
-from benchmarks.corpus.validate import CASES, as_expected, select
+from benchmarks.corpus.validate import CASES, ROOT, as_expected, select
+from mcp_server.diagnose import diagnose
 from mcp_server.model import CATEGORIES, PartyKind
+from mcp_server.steps.context import Context
 
 ANSWERS = select(CASES, None, [])
 THIRD = os.environ.get("CORPUS_THIRD")
@@ -181,6 +186,33 @@ def test_json_values_come_back_from_an_answer(fields: dict[str, Any]) -> None:
     """What is written as JSON on one line is read as it was."""
     text = "".join(f"{key}: {json.dumps(value)}\n" for key, value in fields.items())
     assert parse(text) == fields
+
+
+RECORDED = [answer for answer in ANSWERS if (LOGS / f"{answer.name}.log").exists()]
+
+
+async def log_verdict(answer: Answer, directory: Path) -> dict[str, Any]:
+    context = Context(directory, Path(sys.executable))
+    found = await diagnose(context, None, log=LOGS / f"{answer.name}.log")
+    return found.model_dump(mode="json")
+
+
+@pytest.mark.anyio
+async def test_verdicts_on_recorded_logs_reach_the_targets(tmp_path: Path) -> None:
+    """From a log alone no claim is wrong, no healthy program is accused, the first suspicions are right."""
+    scores = [judge(a, "log", await log_verdict(a, tmp_path / a.name), None) for a in RECORDED]
+    assert len(scores) >= len([a for a in ANSWERS if a.needs == "cpu"]) / 2
+    claimed = [score for score in scores if score.claimed]
+    assert [score.case for score in claimed if not score.right or score.expected == "no_fault"] == []
+    assert len(claimed) >= len(scores) / 4
+    assert [str(share) for share in all_shares(scores) if not share.reached] == []
+
+
+def test_a_recorded_log_names_no_machine() -> None:
+    """Paths of the checkout, of the interpreter and of caches are replaced by neutral ones."""
+    text = f'  File "{ROOT}/benchmarks/corpus/cases/a.py"\n{CACHE}/programs/a-12/script/a.py {Path.home()}/x'
+    assert neutral(text) == '  File "/srv/app/a.py"\n/srv/app/a.py /home/app/x'
+    assert [a.name for a in RECORDED if str(ROOT) in (LOGS / f"{a.name}.log").read_text()] == []
 
 
 @pytest.mark.slow
