@@ -29,9 +29,10 @@ from mcp_server.instrument.build import instrument
 from mcp_server.instrument.cache import Cache
 from mcp_server.instrument.types import Options
 from mcp_server.model import PackageWorkload
-from mcp_server.steps.context import Context, read_events
+from mcp_server.steps.context import Context
 from mcp_server.steps.dump_kernel_io import dump_kernel_io
 from mcp_server.steps.kernel_io import KernelIO
+from mcp_server.steps.reports import read_events
 
 HERE = Path(__file__).resolve().parent
 WORKER = Path(mcp_server.worker.__file__).parent

@@ -17,13 +17,14 @@ from mcp_server.package.mismatch import Mismatch
 from mcp_server.package.problems import PackageError
 from mcp_server.package.view import PackageView
 from mcp_server.steps.capture import Capture
-from mcp_server.steps.context import Event, WorkerRun
+from mcp_server.steps.context import WorkerRun
 from mcp_server.steps.eager_records import ComparedWithEager
 from mcp_server.steps.fit import Problem
 from mcp_server.steps.given import Given
 from mcp_server.steps.kernel_io import KernelIO
 from mcp_server.steps.locate_fault import LocatedFault
 from mcp_server.steps.replay_plan import failing_phase
+from mcp_server.steps.reports import Event
 from mcp_server.steps.trace_launches import Trace
 
 # Runs that are what the user did, as opposed to experiments.

@@ -18,7 +18,7 @@ from mcp_server.package.archive import open_package
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.steps.capture import capture
 from mcp_server.steps.compiled import compiled_package
-from mcp_server.steps.context import Context, Event, WorkerRun
+from mcp_server.steps.context import Context, WorkerRun
 from mcp_server.steps.eager_departure import Judge, Nodes, read_launches, read_outputs
 from mcp_server.steps.eager_records import ComparedWithEager, LaunchCompared, OtherConstant, Status
 from mcp_server.steps.eager_verdict import Repeats, conclude, find_departure
@@ -27,6 +27,7 @@ from mcp_server.steps.first_bad import Model
 from mcp_server.steps.leases import gpus_of
 from mcp_server.steps.probe_backend import unset_arguments
 from mcp_server.steps.replay_plan import plan_replay
+from mcp_server.steps.reports import Event
 
 SHOWN = 24
 _LAUNCHES = TypeAdapter(list[LaunchCompared])

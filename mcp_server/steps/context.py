@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from mcp_server import worker
@@ -22,11 +21,11 @@ from mcp_server.jobs.types import Command, Finished
 from mcp_server.model import Artifact, Cost, Record, WorkloadBase
 from mcp_server.steps.kept import Kept, keep, key_of
 from mcp_server.steps.launchers import ONLY_FIRST, check_started, launched, separate_ranks
+from mcp_server.steps.reports import Event, read_events, stream_events
 from mcp_server.steps.shared_import import SharedImport, shared_import
 
-Event = dict[str, Any]
-
 WORKER_MAIN = Path(worker.__file__).with_name("main.py")
+REPORT = "report.jsonl"
 INTERPRETER_HELP = "pass `python`, or set AOTI_DEBUG_PYTHON, to a Python >= 3.9 that has torch"
 
 # Asked for every worker: output survives an abort, and loading does not compile a probe for every CPU ISA.
@@ -57,6 +56,10 @@ class WorkerRun:
     events: tuple[Event, ...]
     directory: Path
     python: Path
+
+    def streamed(self, event: str) -> Iterator[Event]:
+        """The reports of that name, read from the file one after another."""
+        return stream_events(self.directory / REPORT, event)
 
     def last(self, event: str) -> Event | None:
         """The latest report of that name."""
@@ -168,12 +171,13 @@ class Context:
         gpus: tuple[int, ...] | None = None,
         prefix: Sequence[str] = (),
         directory: Path | None = None,
+        streamed: Sequence[str] = (),
     ) -> WorkerRun:
         """Run one operation of the worker; a crash of the workload is a result.
 
         `prefix` is put before the interpreter (a sanitizer, a debugger); `directory`, made by `fresh`, is for
-        requests that name files in it. Raises `ProblemError` when the worker refuses the request, or when the
-        interpreter cannot run it at all.
+        requests that name files in it. Reports named in `streamed` are not held in `events`. Raises
+        `ProblemError` when the worker refuses the request, or when the interpreter cannot run it at all.
         """
         directory = directory or self.fresh(name or operation)
         interpreter = python or self.python
@@ -191,10 +195,10 @@ class Context:
         start = partial(shared.starter, operation, command) if shared is not None else None
         finished = await self.run_in(directory, command, start, runs=operation in RUNNING)
         if shared is not None and shared.lost(finished):
-            (directory / "report.jsonl").unlink(missing_ok=True)
+            (directory / REPORT).unlink(missing_ok=True)
             finished = await self.run_in(directory, command)
         self.cost.compiles += operation in COMPILING and not finished.reused
-        done = WorkerRun(finished, read_events(directory / "report.jsonl"), directory, interpreter)
+        done = WorkerRun(finished, read_events(directory / REPORT, streamed), directory, interpreter)
         _raise_refusal(done)
         return done
 
@@ -218,7 +222,7 @@ def _files(directory: Path, operation: str, request: Mapping[str, object]) -> tu
     """Write the request; the arguments of the worker."""
     asked = directory / "request.json"
     asked.write_text(json.dumps({**request, "operation": operation}, default=_as_json, indent=1))
-    return str(asked), str(directory / "report.jsonl")
+    return str(asked), str(directory / REPORT)
 
 
 def _as_json(value: object) -> object:
@@ -227,24 +231,6 @@ def _as_json(value: object) -> object:
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     raise TypeError(f"not JSON: {type(value).__name__}")
-
-
-def read_events(path: Path) -> tuple[Event, ...]:
-    """Events of a report or journal; a last line cut by a crash is left out. No file is no events."""
-    if not path.exists():
-        return ()
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return tuple(_decoded(file))
-
-
-def _decoded(lines: Iterable[str]) -> Iterable[Event]:
-    for line in lines:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict) and "event" in event:
-            yield event
 
 
 def _raise_refusal(done: WorkerRun) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-from pydantic import TypeAdapter
-
 from mcp_server.errors import ProblemError
-from mcp_server.model import Artifact, ExportedWorkload, PackageWorkload
+from mcp_server.model import ExportedWorkload, PackageWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.steps.compiled import compiled_package
@@ -18,13 +15,12 @@ from mcp_server.steps.failure import read_failure
 from mcp_server.steps.first_bad import Model, find_first_bad
 from mcp_server.steps.kernel_choice import Choice
 from mcp_server.steps.kernel_io import Backend, KernelIO, LaunchValues
-from mcp_server.steps.kernel_io_table import table
+from mcp_server.steps.launch_overview import overview
 from mcp_server.steps.printer_backend import FILTER, FLAG, Level, level_of, run_printer
 from mcp_server.steps.probe_backend import Seen, observe
 from mcp_server.steps.requests import INPUTS_HELP
 
 SHOWN = 24
-_LAUNCHES = TypeAdapter(list[LaunchValues])
 
 
 async def dump_kernel_io(
@@ -123,40 +119,29 @@ async def _compiled(
 def _result(
     context: Context, seen: Seen, model: Model, choice: Choice, backend: Backend, why: str, shown: int
 ) -> KernelIO:
-    launches = choice.of(seen.launches)
-    ranked = sorted(launches, key=lambda launch: not launch.bad)
+    found = overview(seen.launches, model, choice, seen.run.directory, shown)
     returned = seen.run.last("called") is not None
     return KernelIO(
         backend=backend,
         why=why,
         returned=returned,
         stopped=seen.stopped,
-        first_bad=find_first_bad(seen.launches, model),
-        last_launch="" if returned else seen.last_launch or _open(seen.launches),
-        launches=ranked[:shown],
-        seen=len(launches),
-        left_out=max(0, len(launches) - shown),
+        first_bad=found.first_bad,
+        last_launch="" if returned else seen.last_launch or _open(found.last),
+        launches=found.shown.launches,
+        seen=found.shown.count,
+        left_out=max(0, found.shown.count - shown),
         notes=seen.notes,
         failure=None if seen.stopped else read_failure(seen.run.finished),
-        table=_write(context, seen.run.directory / "kernel_io.txt", table(launches), "table of all launches"),
-        json_file=_write(context, seen.run.directory / "kernel_io.json", _json(launches), "all launches"),
+        table=context.artifact(found.table, "table of all launches"),
+        json_file=context.artifact(found.json_file, "all launches"),
         log=context.artifact(seen.run.finished.output, "output of the run"),
         cost=context.cost.cost(),
     )
 
 
-def _open(launches: list[LaunchValues]) -> str:
+def _open(last: LaunchValues | None) -> str:
     """The launch of which nothing was seen afterwards, when the call did not return."""
-    last = launches[-1] if launches else None
     if last is None or any(argument.when == "after" for argument in last.arguments):
         return ""
     return last.kernel
-
-
-def _json(launches: list[LaunchValues]) -> str:
-    return _LAUNCHES.dump_json(launches, indent=1).decode()
-
-
-def _write(context: Context, path: Path, text: str, what: str) -> Artifact:
-    path.write_text(text, encoding="utf-8")
-    return context.artifact(path, what)

@@ -9,7 +9,6 @@ from typing import Any
 
 from mcp_server.package.launches import Launch
 from mcp_server.package.provenance import read_provenance
-from mcp_server.steps.context import Event
 from mcp_server.steps.eager_records import (
     Agreement,
     Changed,
@@ -21,6 +20,7 @@ from mcp_server.steps.eager_records import (
     Status,
 )
 from mcp_server.steps.first_bad import Model
+from mcp_server.steps.reports import Event
 
 PRODUCTS = ("mm", "conv", "linear", "attention", "einsum")
 _DIFFERENCE = tuple(Difference.model_fields)

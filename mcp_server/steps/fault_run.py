@@ -19,10 +19,11 @@ from mcp_server.instrument.cache import Cache
 from mcp_server.instrument.types import Instrumented, Options
 from mcp_server.model import PackageWorkload, WorkloadBase
 from mcp_server.package.view import PackageView, view_package
-from mcp_server.steps.context import Context, Event, WorkerRun
+from mcp_server.steps.context import Context, WorkerRun
 from mcp_server.steps.first_bad import Model
 from mcp_server.steps.given import from_leaves
 from mcp_server.steps.probe_backend import unset_arguments
+from mcp_server.steps.reports import Event
 from mcp_server.steps.requests import run_request
 from mcp_server.steps.trace_launches import journal_environment
 

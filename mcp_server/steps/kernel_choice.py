@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
@@ -53,9 +53,9 @@ class Choice:
             raise ProblemError("none of these launches is of that line", value=", ".join(lines))
         return replace(self, launches=sorted(wanted), kernels=())
 
-    def of(self, launches: Iterable[LaunchValues]) -> list[LaunchValues]:
-        """The chosen launches, with the chosen buffers only."""
-        return [self._cut(launch) for launch in launches if self._takes(launch)]
+    def of(self, launch: LaunchValues) -> LaunchValues | None:
+        """The launch with the chosen buffers only; None when it is not chosen."""
+        return self._cut(launch) if self._takes(launch) else None
 
     def _takes(self, launch: LaunchValues) -> bool:
         if self.launches and launch.launch not in self.launches:

@@ -25,7 +25,12 @@ HEAD = (
 
 def table(launches: Iterable[LaunchValues]) -> str:
     """One block of aligned lines for each launch; `!` in front of an argument with bad values."""
-    return "\n".join(line for launch in launches for line in _block(launch))
+    return "".join(map(block, launches))
+
+
+def block(launch: LaunchValues) -> str:
+    """The lines of one launch."""
+    return "".join(line + "\n" for line in _block(launch))
 
 
 def _block(launch: LaunchValues) -> Iterator[str]:

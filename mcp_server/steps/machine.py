@@ -20,7 +20,8 @@ from mcp_server.errors import ProblemError
 from mcp_server.jobs.types import Command
 from mcp_server.model import Record
 from mcp_server.package.elf import LibraryError, read_library
-from mcp_server.steps.context import Context, Event, WorkerRun
+from mcp_server.steps.context import Context, WorkerRun
+from mcp_server.steps.reports import Event
 
 TOOLS = ("compute-sanitizer", "cuda-gdb", "gdb", "nvcc")
 TOOL_DIRECTORIES = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer")

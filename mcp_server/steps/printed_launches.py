@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mcp_server.evidence.printer import Printed, PrintedScalar, PrintedTensor, SavedTensor
@@ -30,29 +30,30 @@ class _Group:
 
 def printed_launches(
     records: Iterable[Printed], model: Model, facts: Mapping[str, ArgumentValues] | None = None
-) -> list[LaunchValues]:
+) -> Iterator[LaunchValues]:
     """Launches in the order of the output; the model's inputs are a first one without a number.
 
     `facts` are the values of level 1's files by path.
     """
-    groups: list[_Group] = []
-    for record in records:
-        if not groups or not groups[-1].belongs(record):
-            groups.append(_Group(record.kernel))
-        groups[-1].records.append(record)
-    return list(_matched(groups, model, facts or {}))
-
-
-def _matched(
-    groups: Iterable[_Group], model: Model, facts: Mapping[str, ArgumentValues]
-) -> Iterable[LaunchValues]:
-    """Each group is the next launch of its kernel: the code is a straight line outside branches and loops."""
+    # Each group is the next launch of its kernel: the code is a straight line outside branches and loops.
     place = 0
-    for sequence, group in enumerate(groups):
+    for sequence, group in enumerate(_grouped(records)):
         following = model.wrapper.launches[place:]
         found = next((launch for launch in following if launch.kernel == group.kernel), None)
         place = found.index + 1 if found else place
-        yield _launch(group, sequence, found, model, facts)
+        yield _launch(group, sequence, found, model, facts or {})
+
+
+def _grouped(records: Iterable[Printed]) -> Iterator[_Group]:
+    group: _Group | None = None
+    for record in records:
+        if group is None or not group.belongs(record):
+            if group is not None:
+                yield group
+            group = _Group(record.kernel)
+        group.records.append(record)
+    if group is not None:
+        yield group
 
 
 def _launch(

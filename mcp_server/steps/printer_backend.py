@@ -10,12 +10,14 @@ from mcp_server.errors import ProblemError
 from mcp_server.evidence.printer import SavedTensor, read_printer, summarise
 from mcp_server.model import PackageWorkload
 from mcp_server.package.archive import Package
-from mcp_server.steps.context import Context, Event, WorkerRun
+from mcp_server.steps.context import Context, WorkerRun
 from mcp_server.steps.first_bad import Model
 from mcp_server.steps.kernel_io import ArgumentValues, measured
+from mcp_server.steps.launch_overview import Launches
 from mcp_server.steps.logs import read_output
 from mcp_server.steps.printed_launches import printed_launches
 from mcp_server.steps.probe_backend import Seen
+from mcp_server.steps.reports import Event
 from mcp_server.steps.requests import run_request
 
 Level = Literal["1", "2", "3"]
@@ -81,7 +83,8 @@ async def run_printer(context: Context, workload: PackageWorkload, model: Model,
     )
     if level == "1":
         return await _saved(context, model, done)
-    launches = printed_launches(read_printer(_lines(done.finished.stdout)), model)
+    output = done.finished.stdout
+    launches = Launches(lambda: printed_launches(read_printer(_lines(output)), model))
     notes = [*DEFECTS[level], *([MISSING] if level == "2" else [])]
     return Seen(launches, notes, done, _last_launch(done))
 
@@ -111,7 +114,7 @@ async def _saved(context: Context, model: Model, done: WorkerRun) -> Seen:
         )
     if report.dropped:
         notes.append(f"{report.dropped} files were left out")
-    return Seen(printed_launches(report.saved, model, facts), notes, done)
+    return Seen(Launches(lambda: printed_launches(report.saved, model, facts)), notes, done)
 
 
 def overwritten(saved: Sequence[SavedTensor]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,17 @@ from typing import Any
 from mcp_server.instrument.build import instrument
 from mcp_server.instrument.types import Instrumented, Options
 from mcp_server.model import PackageWorkload
-from mcp_server.steps.context import Context, Event, WorkerRun
+from mcp_server.steps.context import Context, WorkerRun
 from mcp_server.steps.first_bad import Model
 from mcp_server.steps.index_bounds import IndexBound, find_bounds
 from mcp_server.steps.kernel_choice import Choice
 from mcp_server.steps.kernel_io import ArgumentValues, BadElement, LaunchValues, bad_element, measured
+from mcp_server.steps.launch_overview import Launches
 from mcp_server.steps.operator_bounds import Place, operator_bounds
+from mcp_server.steps.reports import Event
 from mcp_server.steps.requests import run_request
+
+OPEN = 64  # launches that are not yet known to have ended
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class Seen:
     `stopped`: the run was ended on purpose, after a bad value.
     """
 
-    launches: list[LaunchValues]
+    launches: Launches
     notes: list[str]
     run: WorkerRun
     last_launch: str = ""
@@ -58,16 +62,18 @@ async def observe(
         python=python,
         cwd=workload.cwd,
         timeout_s=workload.timeout_s,
+        streamed=("argument", "non_finite"),
     )
-    launches = read_events(context, done.all("argument"), model, bounds)
+    launches = Launches(lambda: read_launches(context, done.streamed("argument"), model, bounds))
     notes = _notes(instrumented, done, model.package.model_name)
     return Seen(launches, notes, done, stopped=stop and _was_stopped(done, launches))
 
 
-def _was_stopped(done: WorkerRun, launches: list[LaunchValues]) -> bool:
+def _was_stopped(done: WorkerRun, launches: Launches) -> bool:
     """The call raised right after a bad value: no signal, and no launch after that one."""
     raised = done.finished.ending == "exit" and done.last("called") is None
-    return raised and bool(launches) and launches[-1].bad
+    last = launches.last if raised else None
+    return last is not None and last.bad
 
 
 def _request(bound: IndexBound) -> dict[str, Any]:
@@ -112,17 +118,28 @@ def _is_unset(name: str, launch: int, model: Model) -> bool:
     return not (origin.inputs or origin.constants)
 
 
-def read_events(
+def read_launches(
     context: Context, events: Iterable[Event], model: Model, bounds: Iterable[IndexBound]
-) -> list[LaunchValues]:
-    """The worker's events, grouped by launch in the order of the call."""
+) -> Iterator[LaunchValues]:
+    """The worker's events, grouped by launch in the order of the call.
+
+    Launches of runs side by side may be mixed, at most `OPEN` of them.
+    """
     by_place: dict[tuple[str, int], list[IndexBound]] = {}
     for bound in bounds:
         by_place.setdefault((bound.name, bound.launch), []).append(bound)
-    grouped: dict[tuple[int, int], list[Event]] = {}
+    for group in _grouped(events):
+        yield _launch(context, group, model, by_place)
+
+
+def _grouped(events: Iterable[Event]) -> Iterator[list[Event]]:
+    """Events of one launch each, in the order of the first ones."""
+    opened: dict[tuple[int, int], list[Event]] = {}
     for event in events:
-        grouped.setdefault((event["run"], event["sequence"]), []).append(event)
-    return [_launch(context, group, model, by_place) for group in grouped.values()]
+        opened.setdefault((event["run"], event["sequence"]), []).append(event)
+        if len(opened) > OPEN:
+            yield opened.pop(next(iter(opened)))
+    yield from opened.values()
 
 
 def _launch(

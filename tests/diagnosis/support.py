@@ -17,8 +17,9 @@ from mcp_server.package.archive import open_package
 from mcp_server.package.match import compare_inputs
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.steps.capture import Capture
-from mcp_server.steps.context import Event, WorkerRun, read_events
+from mcp_server.steps.context import WorkerRun
 from mcp_server.steps.given import Given
+from mcp_server.steps.reports import Event, read_events
 from mcp_server.worker import interpret
 from mcp_server.worker.report import Report
 

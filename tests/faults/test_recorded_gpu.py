@@ -17,10 +17,10 @@ from mcp_server.package.archive import Package
 from mcp_server.package.layout import FLAT_MODEL, flat_model
 from mcp_server.package.members import DirectoryContainer
 from mcp_server.package.view import PackageView
-from mcp_server.steps.context import read_events
 from mcp_server.steps.fault_run import read_ranges
 from mcp_server.steps.given import from_leaves
 from mcp_server.steps.memcheck import accesses_of, read_report
+from mcp_server.steps.reports import read_events
 
 RECORDINGS = Path(__file__).resolve().parent.parent / "recordings" / "memory_faults"
 PROGRAMS = sorted(path.name for path in RECORDINGS.iterdir())

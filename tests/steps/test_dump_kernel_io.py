@@ -327,7 +327,7 @@ Requires grad: 0
 def test_printed_launches_are_matched_with_the_wrapper(zoo: ZooPackage) -> None:
     """Two launches of one kernel are told apart; a mean that overflowed in float32 is no finding."""
     model = model_of(zoo, "logarithm")
-    launches = printed_launches(read_printer(PRINTED.splitlines()), model)
+    launches = list(printed_launches(read_printer(PRINTED.splitlines()), model))
     assert [launch.launch for launch in launches] == [None, 0, 1, 2]
     assert launches[1].arguments[0].uninitialised and "inp_weight" in launches[1].not_shown
     assert [a.value for a in launches[2].arguments if a.name == "ks0"] == ["8"]

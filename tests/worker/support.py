@@ -15,7 +15,8 @@ import torch
 
 from mcp_server.model import CommandWorkload, ScriptWorkload
 from mcp_server.steps.capture import Capture, capture
-from mcp_server.steps.context import Context, WorkerRun, read_events
+from mcp_server.steps.context import Context, WorkerRun
+from mcp_server.steps.reports import read_events
 from mcp_server.worker.report import Report
 
 QUICK = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}

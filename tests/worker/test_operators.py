@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from mcp_server.steps.context import read_events
+from mcp_server.steps.reports import read_events
 from mcp_server.worker.operators import Operators
 from mcp_server.worker.report import Report
 

@@ -9,7 +9,7 @@ from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.operator_results import REPAIRED, describe
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.model import Category, Evidence, Fix, ModelLocation, Party
-from mcp_server.steps.context import Event
+from mcp_server.steps.reports import Event
 
 INDEX_TEXTS = (
     "index out of range",

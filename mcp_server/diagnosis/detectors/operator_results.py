@@ -9,7 +9,7 @@ from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.custom_op import launch_of
 from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
 from mcp_server.model import Evidence, Fix, Party
-from mcp_server.steps.context import Event
+from mcp_server.steps.reports import Event
 
 REPAIRED = CounterTest(
     key="operators as promised",

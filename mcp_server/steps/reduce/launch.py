@@ -18,7 +18,7 @@ from mcp_server.package.kernels import Kernel
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.steps.capture import capture
 from mcp_server.steps.compiled import compiled_package
-from mcp_server.steps.context import Context, Event, WorkerRun
+from mcp_server.steps.context import Context, WorkerRun
 from mcp_server.steps.failure import read_failure
 from mcp_server.steps.first_bad import Model, find_first_bad
 from mcp_server.steps.kernel_choice import Choice
@@ -29,6 +29,7 @@ from mcp_server.steps.reduce.failing import FailureShown, of_ending, of_script
 from mcp_server.steps.reduce.launch_script import Recorded, Replay, files
 from mcp_server.steps.reduce.outcome import ALONE, SCRIPT, SMALL, one_line
 from mcp_server.steps.reduce.records import Reduced
+from mcp_server.steps.reports import Event
 from mcp_server.steps.requests import run_request
 
 # A fault then ends the launch that made it, and not a later one.
@@ -109,8 +110,9 @@ async def _suspect(context: Context, called: PackageWorkload, model: Model) -> i
     bad = find_first_bad(seen.launches, model)
     if bad is not None and bad.launch is not None:
         return bad.launch
-    if seen.run.last("called") is None and seen.launches and seen.launches[-1].launch is not None:
-        return seen.launches[-1].launch
+    last = seen.launches.last if seen.run.last("called") is None else None
+    if last is not None and last.launch is not None:
+        return last.launch
     raise ProblemError(
         "no launch of this call fails or makes a value that is not finite",
         allowed="launch=N to replay a healthy one",

@@ -10,11 +10,12 @@ from typing import Any
 from mcp_server.jobs.types import Command, Finished
 from mcp_server.model import Artifact, ExportedWorkload, ModelLocation
 from mcp_server.package.exported import exported_device
-from mcp_server.steps.context import WORKER_ENV, Context, Event, WorkerRun
+from mcp_server.steps.context import WORKER_ENV, Context, WorkerRun
 from mcp_server.steps.leases import gpus_of
 from mcp_server.steps.reduce.failing import FailureShown, of_script
 from mcp_server.steps.reduce.records import Reduced, ReducedNode
 from mcp_server.steps.reduce.target import Target
+from mcp_server.steps.reports import Event
 
 SCRIPT = "repro.py"
 VERIFIED = 3  # reproductions that are tried under a plain interpreter, the smallest first

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from mcp_server.steps.context import read_events
+from mcp_server.steps.reports import read_events
 from mcp_server.worker.reduction import trials
 from mcp_server.worker.reduction.cut import Cut, Plan, Uncuttable
 from mcp_server.worker.reduction.sameness import FailureClass
