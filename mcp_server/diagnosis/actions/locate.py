@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 from mcp_server.diagnosis.actions.watch_launches import as_package
 from mcp_server.diagnosis.case import Case, RunSeen
+from mcp_server.diagnosis.detectors.died_inside import died
 from mcp_server.diagnosis.detectors.eager import own_code
+from mcp_server.diagnosis.detectors.random_numbers import drawing_launches
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.index_parts import index_error
+from mcp_server.diagnosis.stacks import operator_inside
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.steps.context import Context
 from mcp_server.steps.locate_fault import locate_fault
@@ -28,7 +31,7 @@ class LocateFault:
             return 0.9
         if case.call is None or case.package is None or plain is None or case.call.operation == "compile":
             return 0.0
-        if _says_memory(case) or _lost_assertion(case) or (plain.failure == "signal" and plain.root is None):
+        if _says_memory(case) or _lost_assertion(case) or _died(case):
             return 1.0
         if silent_suspicion(case):
             return 0.6
@@ -55,6 +58,14 @@ def _says_memory(case: Case) -> bool:
     return _admits(case.runs["plain"])
 
 
+def _died(case: Case) -> bool:
+    """A signal that a bad access may have raised, outside of Python operators, which no checker sees."""
+    plain = case.runs["plain"]
+    if plain.failure != "signal" or operator_inside(died(case), case):
+        return False
+    return plain.root is None or "illegal_memory_access" in plain.root.candidates
+
+
 def _lost_assertion(case: Case) -> bool:
     """A device assertion whose text was never printed: the process ended before the device's output was read.
 
@@ -75,7 +86,8 @@ def silent_suspicion(case: Case) -> bool:
     compared = case.interpreted.last("compared") if case.interpreted is not None else None
     departs = compared is not None and not compared["equal"]
     unsure = any(m.aspect in ("range", "relation") and m.severity != "fatal" for m in case.mismatches)
-    return departs or case.reads_unset or (unsure and case.runs["plain"].failure == "none")
+    unsteady = case.reads_unset or (bool(case.differs_in("second")) and not drawing_launches(case))
+    return departs or unsteady or (unsure and case.runs["plain"].failure == "none")
 
 
 def _unwatched(case: Case, open_ones: Sequence[Hypothesis]) -> bool:

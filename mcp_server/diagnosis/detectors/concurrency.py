@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors.from_log import WORKER
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.stacks import lines_inside, operator_inside
 from mcp_server.evidence.captured import Captured, CapturedCall, CapturedLoad
 from mcp_server.evidence.facts import ThreadStack
-from mcp_server.model import Evidence, Fix, ModelLocation, Party
+from mcp_server.model import Evidence, Fix, Party
 
 
 def detect(case: Case) -> Iterator[Hypothesis]:
@@ -77,8 +77,8 @@ def _waiting(case: Case, stacks: Sequence[ThreadStack]) -> Iterator[Hypothesis]:
         return
     several = len(threads) > 1
     at = inside[0]
-    place = _where(stacks)
-    op = _operator(stacks, case)
+    place = lines_inside(stacks)
+    op = operator_inside(stacks, case)
     yield Hypothesis(
         category="hang",
         guilty=Party(
@@ -113,8 +113,8 @@ def _hanging_call(case: Case) -> Iterator[Hypothesis]:
     plain = case.runs.get("plain")
     if plain is None or plain.failure != "timeout":
         return
-    places = _where(plain.log.threads)
-    op = _operator(plain.log.threads, case)
+    places = lines_inside(plain.log.threads)
+    op = operator_inside(plain.log.threads, case)
     if not op and case.trace is not None and case.trace.last is not None:
         return  # the journal says more
     yield Hypothesis(
@@ -127,29 +127,6 @@ def _hanging_call(case: Case) -> Iterator[Hypothesis]:
         fix=Fix(action=_hang_action(False, op)),
         exact=bool(op),
     )
-
-
-def _operator(stacks: Sequence[ThreadStack], case: Case) -> str:
-    """The package's own operator that a thread is inside, told by the name of its function."""
-    functions = {
-        frame.function.rpartition(".")[2] for stack in stacks for frame in stack.frames if frame.user
-    }
-    nodes = case.package.proxy_nodes if case.package is not None else ()
-    for target in dict.fromkeys(node.target for node in nodes):
-        if target.partition("::")[2].partition(".")[0] in functions:
-            return target
-    return ""
-
-
-def _where(stacks: Sequence[ThreadStack]) -> list[ModelLocation]:
-    """The user's innermost line of each thread: below a call, inside an operator of the user's own."""
-    found = {}
-    for stack in stacks:
-        own = [frame for frame in stack.frames if frame.user and not frame.file.startswith(WORKER)]
-        if own:
-            place = ModelLocation(file=own[-1].file, line=own[-1].line, code=own[-1].code)
-            found[place.file, place.line] = place
-    return list(found.values())[:3]
 
 
 def _name(op: str, threads: int) -> str:

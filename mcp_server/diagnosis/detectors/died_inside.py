@@ -1,0 +1,46 @@
+"""A call that died of a signal inside an operator of the user's own, as the last stack tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.stacks import lines_inside, operator_inside
+from mcp_server.evidence.facts import ThreadStack
+from mcp_server.model import Category, Evidence, Fix, Party
+
+# What these signals say of the code that they end; any other one is the operator's own affair.
+_OF_MEMORY = frozenset({"SIGSEGV", "SIGBUS"})
+
+
+def detect(case: Case) -> Iterator[Hypothesis]:
+    """One hypothesis, where the thread that died was inside an operator that the package calls."""
+    plain = case.runs.get("plain")
+    if plain is None or plain.failure != "signal":
+        return
+    op = operator_inside(died(case), case)
+    if not op:
+        return
+    signal = plain.finished.signal or "a signal"
+    category: Category = "illegal_memory_access" if signal in _OF_MEMORY else "custom_op"
+    lines = lines_inside(died(case))
+    at = f", at {lines[0].file}:{lines[0].line}" if lines else ""
+    yield Hypothesis(
+        category=category,
+        guilty=Party(kind="op", name=op, model_locations=lines),
+        summary=f"The process died of {signal} inside operator {op}{at}.",
+        depth=Depth.BAD_VALUE,
+        sources=frozenset({"stack", *case.call_fails}),
+        evidence=(Evidence(step="run", fact=f"the thread that died of {signal} was inside {op}{at}"),),
+        fix=Fix(action=f"check what {op} reads and writes against the sizes and strides that it is given"),
+        exact=False,
+    )
+
+
+def died(case: Case) -> list[ThreadStack]:
+    """The stack of the thread that the signal of the plain run ended."""
+    plain = case.runs.get("plain")
+    if plain is None or plain.failure != "signal":
+        return []
+    return [thread for thread in plain.log.threads if thread.current]

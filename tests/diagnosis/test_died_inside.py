@@ -1,0 +1,50 @@
+"""Calls that died of a signal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mcp_server.diagnosis.actions.locate import LocateFault
+from mcp_server.diagnosis.case import Case, RunSeen
+from mcp_server.diagnosis.detectors import died_inside
+from mcp_server.evidence.log import read_log
+from mcp_server.jobs.types import Finished
+from tests.conftest import ZooPackage
+from tests.diagnosis.support import LOG, package_case
+
+# What the interpreter prints when a signal ends it (CPython 3.11, Python/pylifecycle.c and traceback.c).
+STACK = """Fatal Python error: Segmentation fault
+
+Current thread 0x00007f18fadc2b80 (most recent call first):
+  File "/srv/ops.py", line 7 in {function}
+  File "/usr/lib/python3/site-packages/torch/_library/custom_ops.py", line 502 in wrapped_fn
+"""
+
+
+def died(package: Path, signal: str, function: str) -> Case:
+    """A call that this signal ended while the interpreter was inside that function."""
+    case = package_case(package)
+    ended = Finished("signal", None, signal, 1.0, LOG, LOG, LOG)
+    text = STACK.format(function=function).splitlines()
+    case.runs["plain"] = RunSeen("plain", ended, read_log(text))
+    return case
+
+
+@pytest.mark.parametrize(
+    ("signal", "category"), [("SIGSEGV", "illegal_memory_access"), ("SIGABRT", "custom_op")]
+)
+def test_the_operator_in_which_the_process_died(zoo: ZooPackage, signal: str, category: str) -> None:
+    """The operator whose function was running is guilty at its line, and no checker is asked."""
+    case = died(zoo("plugin"), signal, "halve_rows")
+    (found,) = died_inside.detect(case)
+    assert (found.category, found.guilty.kind, found.guilty.name) == (category, "op", "aotizoo::halve_rows")
+    assert [line.line for line in found.guilty.model_locations] == [7]
+    assert LocateFault().gain(case, []) == 0
+
+
+def test_a_signal_outside_of_operators_is_looked_for(zoo: ZooPackage) -> None:
+    """Where no operator was running, a memory checker is to find the access."""
+    case = died(zoo("plugin"), "SIGSEGV", "main")
+    assert list(died_inside.detect(case)) == [] and LocateFault().gain(case, []) == 1
