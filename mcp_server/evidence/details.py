@@ -24,6 +24,7 @@ _FOLLOWING: tuple[tuple[str, re.Pattern[str]], ...] = (
         "Greatest absolute",
         re.compile(r"Greatest absolute difference: (?P<difference>\S+) at index (?P<at>\([\d, ]*\))"),
     ),
+    (" -D ", re.compile(r"^(?P<compiler>\S*(?:g\+\+|gcc|clang)\S*) .*-D ")),
     ("Triton compilation failed", re.compile(r"Triton compilation failed: (?P<kernel>\w+)")),
     ("def ", re.compile(r"^def (?P<function>\w+)\(")),
     ("Loop-carried", re.compile(r"(?P<reason>Loop-carried variable .+)")),

@@ -184,7 +184,7 @@ def _pointer(site: Site) -> str:
 def refine(root: ErrorFact, errors: Iterable[ErrorFact], threads: Sequence[ThreadStack]) -> ErrorFact:
     """Reorder the root's candidates by what else the log says."""
     root = _with_device_status(root, errors)
-    root = _uncompiled(_with_machine(root, errors))
+    root = _uncompiled(_with_machine(_with_compiler(root, errors), errors))
     root = _in_operator(_with_shim(root, errors), errors)
     root = _with_stage(root, _root_frames(root, threads))
     root = _with_values(root, errors)
@@ -226,6 +226,15 @@ def _with_machine(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
         return root
     fields = {**root.fields, "built_for": other.fields["package"], "here": other.fields["here"]}
     return replace(root, fields=fields, candidates=("arch_mismatch",))
+
+
+def _with_compiler(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
+    """A compiler that finds no header of the C++ library, which has no suffix, is itself at fault."""
+    header = root.fields.get("header", root.fields.get("header2", "."))
+    compiler = next((e.fields["compiler"] for e in errors if "compiler" in e.fields), None)
+    if root.family.id != "cpp_header" or compiler is None or "." in header:
+        return root
+    return replace(root, fields={**root.fields, "blind": compiler})
 
 
 def _uncompiled(root: ErrorFact) -> ErrorFact:

@@ -106,6 +106,20 @@ def test_a_statement_after_calls_that_came_back_is_the_scripts() -> None:
     assert categories(after_calls(OWN_STATEMENT, outcome="failed")) == ["script_error", "index_out_of_bounds"]
 
 
+REFUSED = "torch._inductor.exc.InductorError: AssertionError: Metadata must only contain strings"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "left"), [("failed", ["compile_failure"]), ("ok", ["script_error", "compile_failure"])]
+)
+def test_what_a_compile_raised_is_no_error_of_the_script(outcome: str, left: list[Category]) -> None:
+    """An argument that the compiler refuses is told by the compile that failed with it."""
+    case = Case(None)
+    case.capture = capture(compiles=[phase(1, how="aoti_compile_and_package", outcome=outcome)])
+    case.runs["script"] = run("script", REFUSED)
+    assert categories(case) == left
+
+
 def test_calls_of_one_thread_are_not_concurrent() -> None:
     """A check of the script admits concurrency only where threads call, or something changed under a call."""
     assert "concurrency" not in categories(after_calls(OWN_CHECK))

@@ -192,3 +192,14 @@ def test_the_members_of_an_archive_tell_what_it_is(members: list[str], family: s
     """An archive of an exported program has no model to load; one of other models has no such name."""
     root = read(MISSING + "\n\nThe following files were found:\n" + "\n".join(members), OWN).root
     assert root is not None and (root.family.id, root.category) == (family, "invalid_package")
+
+
+COMMAND = "/opt/company-g++ /tmp/header.hpp -D TORCH_INDUCTOR_CPP_WRAPPER -D STANDALONE_TORCH_HEADER -O3"
+
+
+@pytest.mark.parametrize(("header", "blind"), [("array", "/opt/company-g++"), ("omp.h", None)])
+def test_a_compiler_without_its_own_library(header: str, blind: str | None) -> None:
+    """Where a header of the C++ library is missing, the compiler of the command line is to blame."""
+    lines = [COMMAND, "", "Output:", f"/v/common.h:4:10: fatal error: {header}: No such file or directory"]
+    root = read_log(["torch._inductor.exc.InductorError: CppCompileError: C++ compile error", *lines]).root
+    assert root is not None and (root.family.id, root.fields.get("blind")) == ("cpp_header", blind)

@@ -95,7 +95,7 @@ def excluded(category: Category, case: Case) -> bool:
     if category == "nan_or_inf":
         return case.plain is not None and "plain" in case.runs and not case.outputs_nonfinite
     if category == "script_error":
-        return _fails_without_script(case)
+        return _fails_without_script(case) or _fails_in_compile(case)
     if category == "concurrency":
         return _one_thread(case)
     if category == "index_out_of_bounds":
@@ -109,6 +109,13 @@ def _fails_without_script(case: Case) -> bool:
     """Whether the call fails by itself, so that no statement of the user's is needed for the failure."""
     plain = case.runs.get("plain")
     return plain is not None and plain.failure not in ("none", "differs")
+
+
+def _fails_in_compile(case: Case) -> bool:
+    """Whether what failed last is a compile that the program asked for."""
+    compiles = case.capture.compiles if case.capture is not None else []
+    last = compiles[-1] if compiles else None
+    return last is not None and last.outcome == "failed" and not case.handled and not case.ended_well
 
 
 def _one_thread(case: Case) -> bool:

@@ -71,7 +71,11 @@ _WORDS: Mapping[str, tuple[_Words, ...]] = {
     "compiler_status": (_Words(None, "{program}", "{detail}"),),
     "environment_variable": (_Words(None, "{variable}", "not set"),),
     "network": (_Words(None, "network", "{detail}"),),
-    "cpp_header": (_Words(None, "{header}"), _Words(None, "{header2}")),
+    "cpp_header": (
+        _Words(None, "{blind}", "does not find <{header}>, of the C++ library"),
+        _Words(None, "{header}"),
+        _Words(None, "{header2}"),
+    ),
     "library_version": (_Words(None, "{library}", "lacks {version}"),),
     "compiler_option": (_Words(None, "{program}", "{detail}"),),
     "model_name": (
@@ -144,6 +148,8 @@ _OWN_ACTIONS: Mapping[str, str] = {
     "device_out_of_memory": "make the batch smaller, or free device memory before the call",
     "export_constraints": "mark that dimension static, or make the model work for all sizes of it",
     "data_dependent": "use torch.where or torch.cond for the branch, or promise it with torch._check",
+    "cpp_header": "let CXX name a compiler that has its C++ library, without options such as -nostdinc++",
+    "own_check": "see what the check compares the results with, and how that is made",
     "not_compiled": "compile it with torch._inductor.aoti_compile_and_package, and load what that writes",
     "model_name": "pass the model_name under which the model was packaged",
     "library_version": "start with a newer {library}, or compile with the older compiler",
@@ -198,7 +204,7 @@ def _got(root: ErrorFact) -> str | None:
 
 def action(root: ErrorFact, category: Category) -> str:
     """What to do about a fault of this category, of which this text is the root."""
-    if category == "script_error" and root.family.advice != "read_cause":
+    if category == "script_error" and root.family.advice not in ("read_cause", "compare"):
         return _ACTIONS["fix_script"]
     own = _OWN_ACTIONS.get(root.family.id)
     return (own and _fill(own, root)) or _ACTIONS[root.family.advice]
