@@ -70,3 +70,5 @@ def make_bundle(
     say(f"wrote {path} ({done.bundle.bytes} bytes)")
     for line in done.left_out:
         say(f"left out {line}")
+    if redacted and done.as_they_are:
+        say(f"not redacted: {', '.join(done.as_they_are)}")

@@ -8,6 +8,7 @@ import shlex
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from mcp_server import __version__
@@ -16,7 +17,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import Artifact, Record, Verdict
 from mcp_server.report.page import FILE as PAGE_FILE
 from mcp_server.report.page import Report, page
-from mcp_server.report.redact import Redactor
+from mcp_server.report.redact import SECRET_NAME, Redactor
 from mcp_server.report.source import LOG_FILE, PACKAGE_FILE, VERDICT_FILE, Source, report_of
 
 MANIFEST = "manifest.json"
@@ -33,11 +34,12 @@ Redact = Callable[[str], str]
 
 
 class Bundled(Record):
-    """What was packed, and what was too large for it."""
+    """What was packed, what was too large for it, and which files were copied, whatever they tell."""
 
     bundle: Artifact
     files: list[str]
     left_out: list[str]
+    as_they_are: list[str]
 
 
 @dataclass(frozen=True)
@@ -64,24 +66,25 @@ def write_bundle(
     With `redacted`, texts are without paths, hosts, users and addresses; package and inputs are copied as
     they are. Raises ProblemError when `target` is there already or cannot be written.
     """
-    redact: Redact = Redactor.of_this_machine() if redacted else str
+    redact: Redact = Redactor.of_this_machine(_places(source)) if redacted else str
     files, left_out = _files(source, limit_bytes)
     members = [*_texts(source, redact, files), *files]
+    as_they_are = [member.name for member in files]
     try:
         with zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
             sums = {member.name: _add(archive, member) for member in members}
-            archive.writestr(MANIFEST, _manifest(sums, left_out))
+            archive.writestr(MANIFEST, _manifest(sums, left_out, redacted, as_they_are))
     except FileExistsError:
         raise ProblemError("the bundle is there already", value=str(target), allowed="a new file") from None
     except OSError as error:
         raise ProblemError(f"the bundle cannot be written: {error.strerror}", value=str(target)) from error
     made = Artifact(uri=target.absolute().as_uri(), path=target, bytes=target.stat().st_size, what="bundle")
-    return Bundled(bundle=made, files=[*sums, MANIFEST], left_out=left_out)
+    return Bundled(bundle=made, files=[*sums, MANIFEST], left_out=left_out, as_they_are=as_they_are)
 
 
 def _texts(source: Source, redact: Redact, files: list[Member]) -> Iterator[Member]:
     names = {member.name for member in files}
-    yield Member(README, redact(_readme(source, names)))
+    yield Member(README, redact(_readme(source, names, redact is not str)))
     yield Member(VERDICT_FILE, _redacted_json(source.verdict.model_dump_json(indent=1), redact))
     yield Member(SUBJECT_FILE, _redacted_json(source.subject.model_dump_json(indent=1), redact))
     shown = report_of(source)
@@ -91,7 +94,19 @@ def _texts(source: Source, redact: Redact, files: list[Member]) -> Iterator[Memb
         for path in (*(directory / name for name in STEP_FILES), *sorted(directory.glob("capture-*.jsonl"))):
             if path.is_file() and path.stat().st_size <= STEP_LOG_LIMIT:
                 text = path.read_text(errors="replace")
-                yield Member(f"steps/{directory.name}/{path.name}", redact(text))
+                hide = _redacted_lines if path.suffix == ".jsonl" else _redacted_json
+                text = redact(text) if path.suffix == ".log" else hide(text, redact)
+                yield Member(f"steps/{directory.name}/{path.name}", text)
+
+
+def _places(source: Source) -> Iterator[Path]:
+    """Directories of the workload and of the job."""
+    subject = source.subject
+    for path in (subject.package, subject.inputs, *map(Path, subject.extra_imports)):
+        if path is not None:
+            yield path.absolute().parent
+    if source.directory is not None:
+        yield source.directory.absolute()
 
 
 def _steps(source: Source) -> list[Path]:
@@ -125,15 +140,32 @@ def _redacted(report: Report, redact: Redact) -> Report:
 
 def _redacted_json(text: str, redact: Redact) -> str:
     """Each text in the JSON by itself, so that it stays JSON."""
+    return json.dumps(_walk(json.loads(text), redact), indent=1, ensure_ascii=False)
 
-    def walk(value: object) -> object:
-        if isinstance(value, str):
-            return redact(value)
-        if isinstance(value, dict):
-            return {name: walk(item) for name, item in value.items()}
-        return [walk(item) for item in value] if isinstance(value, list) else value
 
-    return json.dumps(walk(json.loads(text)), indent=1, ensure_ascii=False)
+def _walk(value: object, redact: Redact) -> object:
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {redact(name): _of_name(name, item, redact) for name, item in value.items()}
+    return [_walk(item, redact) for item in value] if isinstance(value, list) else value
+
+
+def _of_name(name: str, value: object, redact: Redact) -> object:
+    secret = redact is not str and isinstance(value, str) and SECRET_NAME.search(name)
+    return "<secret>" if secret else _walk(value, redact)
+
+
+def _redacted_lines(text: str, redact: Redact) -> str:
+    """Each line as the JSON that it is; one that a crash cut short as text."""
+    return "".join(map(partial(_redacted_line, redact=redact), text.splitlines(keepends=True)))
+
+
+def _redacted_line(line: str, redact: Redact) -> str:
+    try:
+        return json.dumps(_walk(json.loads(line), redact), ensure_ascii=False) + "\n"
+    except ValueError:
+        return redact(line)
 
 
 def _add(archive: zipfile.ZipFile, member: Member) -> dict[str, object]:
@@ -147,16 +179,20 @@ def _add(archive: zipfile.ZipFile, member: Member) -> dict[str, object]:
     return {"sha256": digest.hexdigest(), "bytes": size}
 
 
-def _manifest(sums: dict[str, dict[str, object]], left_out: list[str]) -> str:
-    return json.dumps({"aoti-debug": __version__, "files": sums, "left_out": left_out}, indent=1)
+def _manifest(
+    sums: dict[str, dict[str, object]], left_out: list[str], redacted: bool, as_they_are: list[str]
+) -> str:
+    facts = {"files": sums, "left_out": left_out, "redacted": redacted, "as_they_are": as_they_are}
+    return json.dumps({"aoti-debug": __version__, **facts}, indent=1)
 
 
-def _readme(source: Source, names: set[str]) -> str:
+def _readme(source: Source, names: set[str], redacted: bool) -> str:
     verdict = source.verdict
     return README_TEXT.format(
         outcome=f"{verdict.outcome} {verdict.category or ''} ({verdict.confidence})".replace("  ", " "),
         summary=verdict.summary,
         again=_again(source, names),
+        private=_private(names, redacted),
         commands="\n".join(f"    {item.command}" for item in verdict.evidence if item.command) or "    none",
     )
 
@@ -173,6 +209,37 @@ def _again(source: Source, names: set[str]) -> str:
     return f"Unpacked, the same call is diagnosed again with\n\n    {shlex.join(words)}"
 
 
+def _private(names: set[str], redacted: bool) -> str:
+    """What the bundle tells of the machine and of the data."""
+    copied = "".join(
+        f"\n- `{name}`: {what}"
+        for start, what in TELLS.items()
+        for name in sorted(names)
+        if name.startswith(start)
+    )
+    if not redacted:
+        return f"{NOT_REDACTED}\n{copied}" if copied else NOT_REDACTED
+    return (
+        f"{REDACTED} Copied as they are, so look at them before you hand this on:\n{copied}"
+        if copied
+        else REDACTED
+    )
+
+
+NOT_REDACTED = (
+    "Nothing was redacted: paths, names of hosts and users, and the workload's variables stand as they were."
+)
+REDACTED = (
+    "Texts were redacted: directories, hosts, users, addresses and what looks like a secret. What a program "
+    "printed of its data, and names of its files, tensors and functions, are still there."
+)
+# By the beginning of a member's name: what a copied file tells.
+TELLS = {
+    "package/": "weights, generated code, compile commands with paths, and lines of the model's source",
+    "inputs/": "the values of the call",
+    "imports/": "source of the workload's own",
+}
+
 README_TEXT = """# A diagnosis of aoti-debug
 
 {outcome}
@@ -182,6 +249,8 @@ README_TEXT = """# A diagnosis of aoti-debug
 Open `report.html` in a browser, or make it anew with `aoti-debug report BUNDLE --out DIRECTORY`.
 
 {again}
+
+{private}
 
 Loading a package runs the code in it: do so only if you trust where this bundle comes from.
 

@@ -47,6 +47,7 @@ def page(report: Report) -> str:
     verdict = cleaned(report.verdict)
     environment = {clean_text(name): clean_text(value) for name, value in report.environment.items()}
     script = (HERE / "page.js").read_text()
+    places = {artifact.path.absolute().parent for artifact in verdict.artifacts}
     template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return template.from_string((HERE / "page.html.jinja").read_text()).render(
         verdict=verdict,
@@ -56,7 +57,7 @@ def page(report: Report) -> str:
         environment=environment,
         picture=Markup(clean_text(report.picture)),
         log=clean_text(report.log),
-        issue=issue_text(verdict, environment, Redactor.of_this_machine()),
+        issue=issue_text(verdict, environment, Redactor.of_this_machine(places)),
         next_commands=[(step.why, command_line(step)) for step in verdict.next_steps],
         style=Markup((HERE / "page.css").read_text()),
         script=Markup(script),

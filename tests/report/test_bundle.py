@@ -117,15 +117,36 @@ def test_what_is_too_large_is_left_out_and_said(verdict: Verdict, tmp_path: Path
 
 
 def test_redaction_reaches_every_text(verdict: Verdict, tmp_path: Path) -> None:
-    """No text of the bundle holds the directory of the job or this host; JSON stays JSON."""
+    """No text of the bundle holds the directory of the job or this host; JSON stays JSON, line by line."""
     job = verdict.artifacts[-1].path.parent
     with packed(verdict, tmp_path / "b.zip", redacted=True) as bundle:
         texts = {n: bundle.read(n).decode() for n in bundle.namelist() if not n.endswith((".pt2", ".pt"))}
     for name, text in texts.items():
         assert str(job.parent) not in text and socket.gethostname() not in text, name
-        if name.endswith(".json"):
-            json.loads(text)
+        for part in [text] if name.endswith(".json") else text.splitlines() if ".jsonl" in name else []:
+            json.loads(part)
     assert Verdict.model_validate_json(texts["verdict.json"]).summary == verdict.summary
+
+
+@pytest.mark.parametrize("redacted", [True, False])
+def test_a_bundle_says_what_it_tells(verdict: Verdict, tmp_path: Path, redacted: bool) -> None:
+    """Its README and manifest name the files that are copied as they are, and whether texts were redacted."""
+    with packed(verdict, tmp_path / "b.zip", redacted=redacted) as bundle:
+        told, readme = json.loads(bundle.read(MANIFEST)), bundle.read("README.md").decode()
+    assert told["redacted"] is redacted
+    assert told["as_they_are"] == ["package/model.pt2", "inputs/inputs.pt"]
+    assert all(f"- `{name}`: " in readme for name in told["as_they_are"])
+    assert ("Texts were redacted" in readme, "Nothing was redacted" in readme) == (redacted, not redacted)
+
+
+def test_a_secret_of_the_workload_is_redacted_by_its_name(tmp_path: Path) -> None:
+    """A variable that is named like a secret, whatever its value looks like."""
+    subject = Subject(environment={"HF_TOKEN": "quite plain", "OMP_NUM_THREADS": "2"})
+    source = Source(Verdict(outcome="inconclusive", summary="only a log"), subject)
+    write_bundle(source, tmp_path / "b.zip", redacted=True)
+    with zipfile.ZipFile(tmp_path / "b.zip") as bundle:
+        told = json.loads(bundle.read("subject.json"))["environment"]
+    assert told == {"HF_TOKEN": "<secret>", "OMP_NUM_THREADS": "2"}
 
 
 @pytest.mark.parametrize("text", ["job_00000000", "gone.json", "README.md"])
