@@ -213,7 +213,7 @@ class _Builder:
             return
         try:
             self._take(read_json(line))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             self.cut_lines += 1
 
     def _take(self, event: dict[str, Any]) -> None:
