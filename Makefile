@@ -8,8 +8,9 @@ PYTEST_ARGS ?=
 PYTEST_JOBS ?= 2
 CORPUS_ARGS ?=
 CLIENTS ?= .cache/clients
+SCANNER ?= .cache/scanner
 
-.PHONY: help demo test test-gpu test-clients test-ray test-slurm corpus corpus-gpu lint format clean
+.PHONY: help demo test test-gpu test-clients test-ray test-slurm corpus corpus-gpu scan scan-shipped lint format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -52,6 +53,17 @@ corpus: $(STAMP) ## score diagnose on the failing programs that need no GPU; COR
 
 corpus-gpu: ## score diagnose on the failing programs that need a CUDA device
 	$(PYTHON) -m benchmarks.corpus.score --needs cuda $(CORPUS_ARGS)
+
+$(SCANNER)/.installed: tests/security/scanner/requirements.txt
+	$(PYTHON) -m venv $(SCANNER)
+	$(SCANNER)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r $<
+	touch $@
+
+scan: $(STAMP) $(SCANNER)/.installed ## let a scanner of skills look at all that `npx skills add` installs
+	$(BIN)/python -m tests.security.scanner $(SCANNER)/bin/skill-scanner
+
+scan-shipped: $(STAMP) $(SCANNER)/.installed ## the same without tests and benchmarks, as CI does
+	$(BIN)/python -m tests.security.scanner $(SCANNER)/bin/skill-scanner --shipped
 
 lint: $(STAMP) ## style and types
 	$(BIN)/ruff check .

@@ -1,0 +1,84 @@
+"""Scans what `npx skills add` installs: `python -m tests.security.scanner SKILL_SCANNER [--shipped]`.
+
+Cisco's skill-scanner runs with its strict policy and without network or model. A finding above low that
+`accepted.yaml` does not cover fails, and so does an acceptance that covers none. With `--shipped` only what
+runs or is read on a user's machine is scanned: no tests and benchmarks, which takes a third of the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.security.scanner.findings import Accepted, Finding, Judged, judge, read_accepted, read_report
+
+ROOT = Path(__file__).resolve().parents[3]
+ACCEPTED = Path(__file__).with_name("accepted.yaml")
+UNSHIPPED = ("tests/", "benchmarks/", "evals/")
+OPTIONS = ("--policy", "strict", "--use-behavioral", "--use-trigger", "--format", "json")
+NOWHERE = "http://127.0.0.1:9"
+"""A proxy that is not there: whatever asks for the network fails."""
+
+
+def installed(target: Path, without: tuple[str, ...]) -> Path:
+    """A copy of the tracked files, which is what the skills CLI (1.5.18 to 1.7.4) takes from a clone."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in filter(None, listed.stdout.split("\0")):
+        if not name.startswith(without) and (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+    return target
+
+
+def scan(scanner: Path, skill: Path, report: Path) -> list[Finding]:
+    """What the scanner finds. Raises CalledProcessError when it does not come to an end."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(report.parent), "HTTPS_PROXY": NOWHERE}
+    argv = [str(scanner), "scan", str(skill), *OPTIONS, "--output", str(report)]
+    subprocess.run(argv, env=environment, stdout=subprocess.DEVNULL, check=True)
+    return read_report(report, skill)
+
+
+def table(judged: Judged) -> Iterable[str]:
+    for finding, entry in judged.findings:
+        place = finding.file if finding.line is None else f"{finding.file}:{finding.line}"
+        yield f"{finding.severity:<8}  {finding.rule}  {place}  {entry.why if entry else 'NOT ACCEPTED'}"
+    for entry in judged.unused:
+        yield f"accepted, but not found: {entry.rule} in {entry.files}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("scanner", type=Path)
+    parser.add_argument("--shipped", action="store_true")
+    given = parser.parse_args()
+    without = UNSHIPPED if given.shipped else ()
+    accepted = [entry for entry in read_accepted(ACCEPTED) if not entry.files.startswith(without)]
+    return report(given.scanner.absolute(), without, accepted)
+
+
+def report(scanner: Path, without: tuple[str, ...], accepted: list[Accepted]) -> int:
+    """Print what was found; the exit status."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory).resolve()
+        findings = scan(scanner, installed(place / "aoti-debug", without), place / "report.json")
+    judged = judge(findings, accepted)
+    print("\n".join(table(judged)))
+    low = len(findings) - len(judged.findings)
+    new = sum(entry is None for _, entry in judged.findings)
+    print(f"{new} not accepted, {len(judged.findings) - new} accepted, {low} low or less", end="; ")
+    print(f"{time.monotonic() - began:.0f} s")
+    return 0 if judged.passes else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
