@@ -12,6 +12,7 @@ from mcp_server.evidence.captured import (
     CapturedAssertion,
     CapturedCall,
     CapturedCompile,
+    CapturedEnd,
     CapturedExport,
     CapturedLoad,
     CapturedProcess,
@@ -49,6 +50,7 @@ def read_capture(directory: Path) -> Captured:
             _build(CapturedAssertion, _failed(e, e)) for e in merged if e["event"] == "assertion_failed"
         ],
         replays=[_build(CapturedReplay, e) for e in merged if e["event"] == "graph_input_gone"],
+        ends=[_build(CapturedEnd, _failed(e, e)) for e in merged if e["event"] == "program_failed"],
     )
 
 

@@ -188,6 +188,12 @@ class CapturedAssertion(Phase):
     modules: list[ModuleBeside] = Field(default_factory=list)
 
 
+class CapturedEnd(Phase):
+    """An exception that ended a program which compiled; `modules` are those in the frames that it passed."""
+
+    modules: list[ModuleBeside] = Field(default_factory=list)
+
+
 class CapturedProcess(Told):
     """One process that compiled, loaded or called. `exited` is False when it crashed or was killed.
 
@@ -214,6 +220,7 @@ class Captured(Record):
     exports: list[CapturedExport] = Field(default_factory=list)
     assertions: list[CapturedAssertion] = Field(default_factory=list)
     replays: list[CapturedReplay] = Field(default_factory=list)
+    ends: list[CapturedEnd] = Field(default_factory=list)
 
     @property
     def failing(self) -> CapturedCall | None:

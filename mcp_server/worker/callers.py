@@ -6,7 +6,7 @@ import linecache
 import os
 import sys
 from types import CodeType, FrameType
-from typing import Any, Optional
+from typing import Any, Iterable, Optional
 
 import torch
 
@@ -27,13 +27,35 @@ def frames() -> Encoded:
 
     As JSON text, which is made once for each chain of lines: reading source lines is what takes time.
     """
-    chain: list[tuple[CodeType, int]] = []
+    chain = tuple((frame.f_code, frame.f_lineno) for frame in callers())
+    return _texts.get(chain, lambda: tell(chain))
+
+
+def tell(chain: Iterable[tuple[CodeType, int]]) -> list[dict[str, Any]]:
+    """File, line, function and source text of each place."""
+    return [_told(*each) for each in chain]
+
+
+def raised_in(error: BaseException) -> list[tuple[FrameType, int]]:
+    """The user's frames through which an exception came, innermost first, with the line in each."""
+    found: list[tuple[FrameType, int]] = []
+    place = error.__traceback__
+    while place is not None:
+        if not is_ours(place.tb_frame.f_code):
+            found.insert(0, (place.tb_frame, place.tb_lineno))
+        place = place.tb_next
+    return found[:FRAMES]
+
+
+def callers() -> list[FrameType]:
+    """The user's frames of the current thread, innermost first."""
+    found: list[FrameType] = []
     frame: Optional[FrameType] = sys._getframe(1)
-    while frame is not None and len(chain) < FRAMES:
+    while frame is not None and len(found) < FRAMES:
         if not is_ours(frame.f_code):
-            chain.append((frame.f_code, frame.f_lineno))
+            found.append(frame)
         frame = frame.f_back
-    return _texts.get(tuple(chain), lambda: [_told(*each) for each in chain])
+    return found
 
 
 def is_ours(code: CodeType) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from .callers import frames
+from .callers import callers, frames, raised_in, tell
 from .capture_calls import failure
 from .capture_models import Models, attributes
 from .journal import Journal
@@ -32,6 +32,7 @@ class Compiles:
         self.numbers = itertools.count()
         self.thread = threading.local()
         self.models = Models(store)
+        self.told: Optional[BaseException] = None
 
     def compiling(self, how: str) -> Callable[..., Optional[tuple[int, float]]]:
         """The `before` of one compiling function. A compile inside a compile is part of the outer one."""
@@ -92,6 +93,7 @@ class Compiles:
         """Tell a failed comparison and keep both sides: the expected one is the script's own reference."""
         if not isinstance(error, AssertionError):
             return
+        self.told = error
         tensors = [[leaf for _, leaf in leaves(side) if isinstance(leaf, torch.Tensor)] for side in state]
         path = None
         if storage_bytes(tensors[0] + tensors[1]) <= self.store.cap:
@@ -104,7 +106,19 @@ class Compiles:
             "assertion_failed",
             file=path,
             frames=frames(),
-            modules=self.models.beside(next(self.numbers)),
+            modules=self.models.beside(next(self.numbers), callers()),
+            **failure(error),
+        )
+
+    def failing(self, error: BaseException) -> None:
+        """Tell the modules near an exception that ends the program: its own check may compare with one."""
+        if not self.models.compiled or error is self.told:
+            return
+        places = raised_in(error)
+        self.journal.event(
+            "program_failed",
+            frames=tell([(frame.f_code, line) for frame, line in places]),
+            modules=self.models.beside(next(self.numbers), [frame for frame, _ in places]),
             **failure(error),
         )
 

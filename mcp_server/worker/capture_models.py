@@ -6,19 +6,17 @@ compares it with a module that has others, the difference between the two is the
 
 from __future__ import annotations
 
-import sys
+from types import FrameType
 from typing import Any, Iterator, Optional
 
 import torch
 
-from .callers import is_ours
 from .checksums import checksum
 from .layout import storage_bytes
 from .storehouse import Storehouse
 
 PLAIN = (bool, int, float, str)
 MOST_MODULES = 8  # near one comparison
-MOST_FRAMES = 12
 MOST_ATTRIBUTES = 400
 
 
@@ -43,10 +41,10 @@ def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return dict(named)
 
 
-def modules_near() -> Iterator[tuple[str, torch.nn.Module]]:
-    """Modules that the program's frames hold, innermost first: in variables, or in attributes of one."""
+def modules_near(frames: list[FrameType]) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Modules that these frames hold, innermost first: in variables, or in attributes of one."""
     seen: set[int] = set()
-    for name, value in _variables():
+    for name, value in _variables(frames):
         for label, found in ((name, value), *_held(name, value)):
             if isinstance(found, torch.nn.Module) and id(found) not in seen and len(seen) < MOST_MODULES:
                 seen.add(id(found))
@@ -65,10 +63,10 @@ class Models:
         self.compiled.append(digests(state))
         return self.compiled[-1]
 
-    def beside(self, number: int) -> list[dict[str, Any]]:
-        """Facts of each module near a comparison that has the constants of a compiled program, by name."""
+    def beside(self, number: int, frames: list[FrameType]) -> list[dict[str, Any]]:
+        """Facts of each module in these frames that has the constants of a compiled program, by name."""
         found: list[dict[str, Any]] = []
-        for label, module in modules_near():
+        for label, module in modules_near(frames):
             tensors = tensors_of(module)
             told = digests(tensors)
             if any(known and known.keys() <= told.keys() for known in self.compiled):
@@ -95,17 +93,12 @@ def _has_values(value: torch.Tensor) -> bool:
     return value.layout is torch.strided and value.device.type != "meta" and not value.is_nested
 
 
-def _variables() -> Iterator[tuple[str, Any]]:
-    """Variables of the program's frames, innermost first, then the global ones of its files."""
-    frame, left, files = sys._getframe(1), MOST_FRAMES, []
-    while frame is not None and left:
-        if not is_ours(frame.f_code):
-            left -= 1
-            yield from list(frame.f_locals.items())
-            files.append(frame.f_globals)
-        frame = frame.f_back  # type: ignore[assignment]
-    for names in files:
-        yield from list(names.items())
+def _variables(frames: list[FrameType]) -> Iterator[tuple[str, Any]]:
+    """Variables of the frames, innermost first, then the global ones of their files."""
+    for frame in frames:
+        yield from list(frame.f_locals.items())
+    for frame in frames:
+        yield from list(frame.f_globals.items())
 
 
 def _held(name: str, value: Any) -> list[tuple[str, Any]]:

@@ -12,7 +12,7 @@ import sys
 import threading
 from typing import Any, Callable
 
-from .around import nothing, wrap
+from .around import nothing, safely, wrap
 from .capture_calls import Calls
 from .capture_compiles import Compiles
 from .journal import Journal
@@ -36,8 +36,19 @@ class Hook:
         store = Storehouse(self.journal)
         self.calls = Calls(self.journal, store)
         self.compiles = Compiles(self.journal, store)
+        self._watch_exceptions()
         atexit.register(self._exit)
         os.register_at_fork(after_in_child=self._forked)
+
+    def _watch_exceptions(self) -> None:
+        """Look at an exception that nobody caught before it is printed as ever."""
+        printed = sys.excepthook
+
+        def look(kind: Any, error: BaseException, trace: Any) -> None:
+            safely(self.journal, self.compiles.failing, error)
+            printed(kind, error, trace)
+
+        sys.excepthook = look
 
     def _forked(self) -> None:
         """The parent's lock may be held for ever here, and its files are not ours to delete."""

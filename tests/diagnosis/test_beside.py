@@ -10,6 +10,7 @@ import pytest
 from mcp_server.diagnosis.case import CallSpec, Case, CounterResult
 from mcp_server.diagnosis.detectors import beside
 from mcp_server.diagnosis.judge import confidence
+from mcp_server.evidence.captured import CapturedEnd
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, package_case, phase, run, worker_run
 
@@ -87,6 +88,39 @@ def test_attributes_that_changed_after_the_export_are_named(
     case.interpreted = worker_run({"event": "compared", "equal": True, "outputs": []})
     (found,) = beside.detect(case)
     assert confidence(found, case) == "likely"
+
+
+CHECK = """Traceback (most recent call last):
+  File "/app/serve.py", line 9, in main
+    raise RuntimeError("too far apart")
+RuntimeError: too far apart"""
+
+
+@pytest.mark.parametrize(
+    ("text", "changed", "names"),
+    [
+        (CHECK, {"attributes": {**EXPORTED, "level": "2.0"}}, ["Gate.level"]),
+        (CHECK, {"digests": OTHER}, ["head.weight"]),
+        (
+            CHECK.replace("raise RuntimeError", "table[9]").replace("RuntimeError", "KeyError"),
+            {"digests": OTHER},
+            [],
+        ),
+    ],
+    ids=["attribute", "weights", "no check"],
+)
+def test_a_check_of_the_programs_own_may_see_the_module(
+    zoo: ZooPackage, text: str, changed: dict[str, Any], names: list[str]
+) -> None:
+    """Without numbers to hold the package against, what changed is possible, only after a failed check."""
+    case = compared(zoo("ranker"), module(**changed))
+    assert case.capture is not None
+    end = CapturedEnd.model_validate(phase(7, modules=case.capture.assertions[0].modules))
+    case.capture = case.capture.model_copy(update={"assertions": [], "ends": [end]})
+    case.runs = {"script": run("script", text), "plain": run("plain", "", CALLED)}
+    found = list(beside.detect(case))
+    assert [h.guilty.name for h in found] == names
+    assert all(confidence(h, case) == "possible" for h in found)
 
 
 def test_a_module_as_it_was_compiled_accuses_nobody(zoo: ZooPackage) -> None:

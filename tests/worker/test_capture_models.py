@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from mcp_server.worker.callers import callers, raised_in
 from mcp_server.worker.capture_models import Models, attributes
 from mcp_server.worker.journal import Journal
 from mcp_server.worker.storehouse import Storehouse
@@ -49,11 +50,11 @@ def test_a_module_with_other_weights_is_found_and_kept(tmp_path: Path) -> None:
     """It is found in an attribute of a variable, and saved once its values are not the compiled ones."""
     server, stranger = Server(), nn.Linear(6, 5)
     models = compiled(tmp_path, server.model)
-    (same,) = models.beside(1)
+    (same,) = models.beside(1, callers())
     assert (same["name"], same["type"], same["file"]) == ("server.model", "Gate", None)
     with torch.no_grad():
         server.model.body[0].bias.add_(1)
-    (other,) = models.beside(2)
+    (other,) = models.beside(2, callers())
     changed = [name for name, digest in same["digests"].items() if other["digests"][name] != digest]
     assert changed == ["body.0.bias"]
     assert torch.equal(torch.load(other["file"])["body.0.bias"], server.model.body[0].bias)
@@ -67,5 +68,23 @@ def test_too_many_bytes_are_told_and_not_kept(tmp_path: Path) -> None:
     models.store.cap = 8
     with torch.no_grad():
         module.body[0].weight.mul_(2)
-    (told,) = models.beside(1)
+    (told,) = models.beside(1, callers())
     assert told["file"] is None and told["digests"] not in models.compiled
+
+
+def test_frames_of_an_exception_are_innermost_first() -> None:
+    """Variables of a function that has returned by raising are still seen through the exception."""
+
+    def check() -> None:
+        module = Gate()
+        raise ValueError(type(module).__name__)
+
+    try:
+        check()
+    except ValueError as error:
+        places = raised_in(error)
+    assert [frame.f_code.co_name for frame, _ in places[:2]] == [
+        "check",
+        "test_frames_of_an_exception_are_innermost_first",
+    ]
+    assert isinstance(places[0][0].f_locals["module"], Gate)

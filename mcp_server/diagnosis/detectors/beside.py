@@ -13,6 +13,7 @@ from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
 from mcp_server.evidence.captured import (
     CapturedAssertion,
     CapturedCompile,
+    CapturedEnd,
     CapturedExport,
     CapturedUpdate,
     ModuleBeside,
@@ -77,10 +78,25 @@ def _held(case: Case) -> _Held | None:
     return _Held(compiled, tuple(u for u in updates if u.n < call.n), reachable)
 
 
-def _comparison(case: Case) -> CapturedAssertion | None:
-    """The failed comparison that the call made again reproduces."""
+def _comparison(case: Case) -> CapturedAssertion | CapturedEnd | None:
+    """The failed comparison that the call made again reproduces, or a check of the program's own."""
     seen = case.capture
-    return seen.assertions[-1] if seen is not None and seen.assertions and case.plain_departs else None
+    if seen is None or any(call.outcome != "ok" for call in seen.calls):
+        return None
+    if seen.assertions:
+        return seen.assertions[-1] if case.plain_departs else None
+    script = case.runs.get("script")
+    own_check = script is not None and script.family == "own_check" and not case.call_fails
+    return seen.ends[-1] if seen.ends and own_check else None
+
+
+def _seen(compared: CapturedAssertion | CapturedEnd) -> str:
+    """How the module is known to matter."""
+    return (
+        "with which it is compared"
+        if isinstance(compared, CapturedAssertion)
+        else "which the check that failed sees"
+    )
 
 
 def _export(near: ModuleBeside, compiled: CapturedCompile, case: Case) -> CapturedExport | None:
@@ -100,7 +116,9 @@ def _changed(near: ModuleBeside, export: CapturedExport | None) -> list[tuple[st
     return [pair for pair in differ if pair not in modes] + modes[:1]
 
 
-def _weights(near: ModuleBeside, compared: CapturedAssertion, held: _Held, case: Case) -> Hypothesis:
+def _weights(
+    near: ModuleBeside, compared: CapturedAssertion | CapturedEnd, held: _Held, case: Case
+) -> Hypothesis:
     others = held.others(near)
     shown = ", ".join(others[:4])
     giver = held.giver(others[0])
@@ -116,8 +134,8 @@ def _weights(near: ModuleBeside, compared: CapturedAssertion, held: _Held, case:
             value=_mistaken(others[0], near, held),
             model_locations=[*giver.stack[:1], *compared.stack[:2]],
         ),
-        summary=f"The package has the weights of its {_named(giver)}, and {near.name}, with which it is "
-        f"compared, has others: {shown}.",
+        summary=f"The package has the weights of its {_named(giver)}, and {near.name}, "
+        f"{_seen(compared)}, has others: {shown}.",
         depth=Depth.STATE,
         sources=frozenset({"values of constants"}),
         evidence=(Evidence(step="capture", fact=fact, source=str(near.file or "")),),
@@ -162,11 +180,15 @@ def _reloaded(near: ModuleBeside, case: Case) -> CounterTest | None:
 
 
 def _attributes(
-    near: ModuleBeside, changed: list[tuple[str, str, str]], compared: CapturedAssertion, case: Case
+    near: ModuleBeside,
+    changed: list[tuple[str, str, str]],
+    compared: CapturedAssertion | CapturedEnd,
+    case: Case,
 ) -> Hypothesis:
     name, then, now = changed[0]
     told = "; ".join(f"{n} was {a} and is {b}" for n, a, b in changed[:4])
-    agrees = case.interpreted is not None and bool((case.interpreted.last("compared") or {}).get("equal"))
+    agrees = bool(case.equals_eager)
+    held = agrees and isinstance(compared, CapturedAssertion)
     return Hypothesis(
         category="wrong_output",
         guilty=Party(
@@ -175,10 +197,10 @@ def _attributes(
             value=f"{now} (at export: {then})",
             model_locations=compared.stack[:2],
         ),
-        summary=f"The package keeps what {near.type} held when it was exported, and {near.name}, with which "
-        f"it is compared, differs: {told}.",
+        summary=f"The package keeps what {near.type} held when it was exported, and {near.name}, "
+        f"{_seen(compared)}, differs: {told}.",
         depth=Depth.STATE,
-        sources=frozenset({"attributes", *({"eager"} if agrees else ())}),
+        sources=frozenset({"attributes", *({"eager"} if held else ())}),
         evidence=(
             Evidence(step="capture", fact=f"between the export and the comparison, {told}"),
             *((Evidence(step="interpret", fact="package and exported program agree"),) if agrees else ()),
