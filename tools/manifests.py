@@ -1,4 +1,4 @@
-"""Writes the manifests of all clients, and the dependencies in the launcher, from `pyproject.toml`.
+"""Writes manifests, the launcher's dependencies and the README's name for the registry from `pyproject.toml`.
 
 With `--check` it only compares. After a change of dependencies: `uv lock --script tools/aoti_debug.py`.
 """
@@ -20,9 +20,6 @@ else:
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "aoti-debug"
 LAUNCHER = "tools/aoti_debug.py"
-REGISTRY_NAME = "io.github.OWNER/aoti-debug"
-"""The registry checks that who publishes owns the account: to be filled in by them."""
-
 GEMINI_CALL_MS = 600_000
 """Gemini CLI's own limit of one call."""
 
@@ -31,8 +28,17 @@ Manifest = dict[str, Any]
 
 def project() -> Mapping[str, Any]:
     """The `[project]` table: the source of every fact that manifests repeat."""
+    return dict(_tables()["project"])
+
+
+def registry_name() -> str:
+    """The registry checks that who publishes owns the account: they put its name into `[tool.aoti-debug]`."""
+    return f"io.github.{_tables()['tool'][NAME]['owner']}/{NAME}"
+
+
+def _tables() -> Mapping[str, Any]:
     with (ROOT / "pyproject.toml").open("rb") as file:
-        return dict(tomllib.load(file)["project"])
+        return dict(tomllib.load(file))
 
 
 def manifests() -> dict[str, Manifest]:
@@ -94,7 +100,7 @@ def registry_server(facts: Mapping[str, Any]) -> Manifest:
     }
     return {
         "$schema": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
-        "name": REGISTRY_NAME,
+        "name": registry_name(),
         "title": "AOTInductor debugger",
         "description": "Diagnoses PyTorch AOTInductor failures by running the workload",
         "version": facts["version"],
@@ -127,10 +133,17 @@ def launcher(facts: Mapping[str, Any]) -> str:
     return re.sub(r"# /// script\n.*?\n# ///", lambda _: header, text, flags=re.DOTALL)
 
 
+def readme() -> str:
+    """The README with the name by which the registry knows whose package it is."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return re.sub(r"<!-- mcp-name: .* -->", f"<!-- mcp-name: {registry_name()} -->", text)
+
+
 def files() -> dict[str, str]:
     """The text of every file that is written from the project's table, by its path."""
     texts = {path: json.dumps(made, indent=2, ensure_ascii=False) for path, made in manifests().items()}
-    return {**{path: text + "\n" for path, text in texts.items()}, LAUNCHER: launcher(project())}
+    written = {path: text + "\n" for path, text in texts.items()}
+    return {**written, LAUNCHER: launcher(project()), "README.md": readme()}
 
 
 def stale() -> list[str]:
