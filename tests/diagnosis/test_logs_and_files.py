@@ -29,7 +29,7 @@ from tests.diagnosis.support import (
     run,
     worker_run,
 )
-from tests.package.archives import changed, name_ending, without
+from tests.package.archives import changed, name_ending, unweighted, without
 
 CHECKED = "run_with_input_checks"
 OUT_OF_MEMORY = "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
@@ -220,6 +220,22 @@ def test_a_defect_is_harmful_when_something_failed(zoo: ZooPackage, tmp_path: Pa
     assert before and not any(h.harmful or "failing call" in h.sources for h in before)
     after = list(loading.detect(failing(case)))
     assert after and all(h.harmful and "failing call" in h.sources for h in after)
+
+
+@pytest.mark.parametrize(("loads", "kind"), [([], "package"), ([1], "call"), ([2], None)])
+def test_a_load_that_got_no_weights(
+    zoo: ZooPackage, tmp_path: Path, loads: list[int], kind: str | None
+) -> None:
+    """Where another load got them, this one was forgotten; where none did, the package lacks them."""
+    case = failing(package_case(changed(zoo("ranker"), tmp_path / "none.pt2", unweighted)))
+    case.capture = capture(
+        loads=[phase(n, number=n, loader="AOTIModelPackageLoader", package="none.pt2") for n in (1, 2)],
+        updates=[phase(3, load=load, how="load_constants") for load in loads],
+        calls=[phase(4, load=2, thread=1, outcome="unfinished", file=Path(__file__))],
+    )
+    found = list(loading.detect(case))
+    assert [h.guilty.kind for h in found] == ([kind] if kind else [])
+    assert all(h.category == "constants" for h in found)
 
 
 def test_a_whole_package_has_no_defect(zoo: ZooPackage) -> None:

@@ -37,6 +37,14 @@ def without(suffix: str) -> Callable[[Members], object]:
     return lambda members: members.pop(name_ending(members, suffix))
 
 
+def unweighted(members: Members) -> None:
+    """A change that says of a package that its weights are not in it."""
+    name = name_ending(members, ".wrapper.cpp")
+    text = members[name].replace(b"std::move(cubin_dir),\n                           true)", b"x, false)")
+    assert b"x, false)" in text
+    members[name] = text
+
+
 def added(below_aotinductor: str, data: bytes) -> Callable[[Members], object]:
     """A change that adds a member; its name is relative to `<stem>/data/aotinductor/`."""
 

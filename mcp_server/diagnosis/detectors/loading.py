@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.evidence.captured import CapturedUpdate
 from mcp_server.model import Evidence, Fix, ModelLocation, PackageWorkload, Party
 from mcp_server.steps.fit import defect_problem
 
@@ -44,6 +45,10 @@ def _defects(case: Case) -> Iterator[Hypothesis]:
         missing_weights = problem.category == "constants" and not loaded
         if not missing_weights and (not defect.fatal or problem.category == "constants"):
             continue
+        fed = _fed_elsewhere(case) if missing_weights else None
+        if fed is not None:
+            yield _unfed(fed, defect.what, case)
+            continue
         yield Hypothesis(
             category=problem.category,
             guilty=Party(
@@ -56,6 +61,34 @@ def _defects(case: Case) -> Iterator[Hypothesis]:
             fix=problem.fix or Fix(action="build the package again"),
             harmful=case.failed,
         )
+
+
+def _fed_elsewhere(case: Case) -> CapturedUpdate | None:
+    """The weights that the program gave to another load than that of the suspect call."""
+    seen = case.capture
+    return (
+        next((update for update in seen.updates if update.outcome == "ok"), None)
+        if seen is not None
+        else None
+    )
+
+
+def _unfed(fed: CapturedUpdate, what: str, case: Case) -> Hypothesis:
+    """A load that was forgotten when the weights were given."""
+    line = f"{fed.location.file}:{fed.location.line}" if fed.location is not None else "another line"
+    fact = f"{fed.how} at {line} was for another load; the load of the failing call got none"
+    return Hypothesis(
+        category="constants",
+        guilty=Party(
+            kind="call", name="load without load_constants", value=what, model_locations=_load_lines(case)
+        ),
+        summary=f"The package has no weights of its own, and {fact}.",
+        depth=Depth.BUILD,
+        sources=frozenset({"package file", "capture", *case.call_fails}),
+        evidence=(Evidence(step="open_package", fact=what), Evidence(step="capture", fact=fact)),
+        fix=Fix(action="call load_constants after each load of this package, before its first call"),
+        harmful=case.failed,
+    )
 
 
 def _load_lines(case: Case) -> list[ModelLocation]:
