@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd
@@ -71,6 +72,24 @@ def _of(candidate: Candidate, case: Case) -> Iterator[Suspect]:
         ends = _allowed(candidate, source, case)
         if source.direct and index is not None and ends is not None and place is not None:
             yield Suspect(candidate, source, IndexPart(index, *place, *ends))
+
+
+def whole_part(candidate: Candidate, case: Case) -> IndexPart | None:
+    """The elements of the only input behind a check whose kernel does to them what has no inverse.
+
+    A label that is ignored, say, is replaced before it is used: elements within the bound pass all the same,
+    and one outside of it is the first to suspect.
+    """
+    source = candidate.sources[0] if len(candidate.sources) == 1 else None
+    if source is None or not source.direct or case.package is None:
+        return None
+    index, place = _input_index(source, case), affine(source.load.index)
+    bound = bound_value(candidate, case)
+    if index is None or place is None or bound is None or _allowed(candidate, source, case) is not None:
+        return None
+    whole = (case.package.inputs[index].dtype or "").startswith(("int", "uint"))
+    low = int(candidate.lowest) if re.fullmatch(r"-?\d+", candidate.lowest) else 0
+    return IndexPart(index, *place, low, bound - 1) if whole else None
 
 
 def _allowed(candidate: Candidate, source: IndexSource, case: Case) -> tuple[int, int] | None:

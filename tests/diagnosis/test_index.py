@@ -9,9 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis import index_parts
+from mcp_server.diagnosis.case import Case, CounterResult
 from mcp_server.diagnosis.detectors import index
-from mcp_server.diagnosis.index_parts import IndexPart, affine, bound_value, candidates, suspects
+from mcp_server.diagnosis.index_parts import (
+    IndexPart,
+    affine,
+    bound_value,
+    candidates,
+    suspects,
+    whole_part,
+)
+from mcp_server.diagnosis.judge import confidence, refuted
 from mcp_server.package.arithmetic import evaluate
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.steps.given import Given
@@ -53,6 +62,41 @@ def test_affine_examples(text: str, place: tuple[int, int]) -> None:
     """Offset and greatest common stride of expressions as code generation prints them."""
     assert affine(text) == place
     assert evaluate(text, dict.fromkeys(VARIABLES, 0)) == Fraction(place[0])
+
+
+@pytest.fixture
+def replaced(zoo: ZooPackage, monkeypatch: pytest.MonkeyPatch) -> Case:
+    """A failed check whose kernel does to the elements of an input what has no inverse."""
+    case = failed(zoo, "ranker", GivenTensor("float32", (8, 16)), GOOD_IDS)
+    one = next(c for c in candidates(case) if len(c.sources) == 1)
+    bare = replace(one, sources=(replace(one.sources[0], allowed=None),))
+    for module in (index_parts, index):
+        monkeypatch.setattr(module, "candidates", lambda _case: (bare,))
+    return case
+
+
+def test_elements_that_are_replaced_first_are_suspected(replaced: Case) -> None:
+    """Without an inverse the elements beyond the bound are likely guilty, and a clamped call proves it."""
+    (part,) = [whole_part(candidate, replaced) for candidate in index_parts.candidates(replaced)]
+    assert part is not None and (part.low, part.high) == (0, 31)
+    replaced.index_values[part] = {"outside": 1, "value": 99, "index": [5, 3], "elements": 48}
+    (found,) = index.detect(replaced)
+    assert (found.guilty.kind, found.guilty.value) == ("input", "99 at [5, 3] (the index needs 0..31)")
+    assert found.counter is not None and confidence(found, replaced) == "likely"
+    replaced.counters[found.counter.key] = CounterResult(True, "passes")
+    assert confidence(found, replaced) == "proven"
+
+
+def test_a_clamp_that_changes_nothing_refutes_no_replaced_elements(replaced: Case) -> None:
+    """What the kernel makes of clamped elements may be outside all the same: the suspicion stays."""
+    (part,) = [whole_part(candidate, replaced) for candidate in index_parts.candidates(replaced)]
+    assert part is not None
+    replaced.index_values[part] = {"outside": 1, "value": 99, "index": [5, 3], "elements": 48}
+    (found,) = index.detect(replaced)
+    assert found.counter is not None
+    replaced.counters[found.counter.key] = CounterResult(False, "fails in the same way")
+    (found,) = index.detect(replaced)
+    assert not refuted(found, replaced) and confidence(found, replaced) == "likely"
 
 
 def failed(zoo: ZooPackage, name: str, *tensors: GivenTensor) -> Case:

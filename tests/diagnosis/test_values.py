@@ -13,7 +13,8 @@ from mcp_server.diagnosis.case import Case, CounterResult
 from mcp_server.diagnosis.detectors import bad_values, eager, last_launch, memory
 from mcp_server.diagnosis.health import health_summary
 from mcp_server.diagnosis.hypothesis import Depth
-from mcp_server.diagnosis.judge import confidence
+from mcp_server.diagnosis.judge import confidence, refuted
+from mcp_server.evidence.log import read_log
 from mcp_server.faults.records import AddressPart, Blame, Fault, FaultLaunch, MissedArgument
 from mcp_server.model import Artifact, Cost
 from mcp_server.steps.kernel_io import BadElement, FirstBad, KernelIO
@@ -135,6 +136,40 @@ def test_the_launch_that_made_nan_is_guilty(zoo: ZooPackage) -> None:
     assert (found.guilty.kind, found.guilty.launch_index) == ("kernel", 1)
     assert found.sources == {"probes", "outputs"} and found.counter is None
     assert any("args[1]" in evidence.fact for evidence in found.evidence)
+
+
+def marking(zoo: ZooPackage, **facts: Any) -> Case:
+    """A watched call of a package whose first CPU kernel has NaN as a number."""
+    case = watched(zoo, **facts)
+    assert case.package is not None
+    marked = "{ auto tmp99 = std::numeric_limits<float>::quiet_NaN();"
+    vars(case.package)["kernel_text"] = case.package.kernel_text.replace("{", marked, 1)
+    return case
+
+
+def first_of(case: Case) -> int:
+    assert case.view is not None
+    return next(launch.index for launch in case.view.wrapper.launches if launch.kind == "cpp")
+
+
+def test_nan_that_a_kernel_has_as_a_number_is_a_mark_as_it_seems(zoo: ZooPackage) -> None:
+    """Such NaN is not claimed as a fault of a package alone; of a program that fails over it, it is."""
+    number = first_of(marking(zoo, kind="kernel", name="k", launch=1))
+    case = marking(zoo, kind="kernel", name="k", launch=number)
+    (found,) = bad_values.detect(case)
+    assert found.weak and found.guilty.launch_index == number and "compare_with_eager" in found.settle
+    case.log = read_log(["AssertionError: Tensor-likes are not close!"])
+    assert [found.weak for found in bad_values.detect(case)] == [False]
+
+
+def test_nan_that_stays_when_the_inputs_are_cleaned_is_looked_for_in_the_code(zoo: ZooPackage) -> None:
+    """An input whose cleaning changes nothing is cleared; what writes NaN is named, and not claimed."""
+    case = marking(zoo, kind="input", name="input 1 (args[1])", launch=1)
+    (found,) = bad_values.detect(case)
+    assert found.counter is not None
+    case.counters[found.counter.key] = CounterResult(False, "fails in the same way")
+    alive = [h for h in bad_values.detect(case) if not refuted(h, case)]
+    assert [(h.guilty.kind, h.weak) for h in alive] == [("kernel", True)]
 
 
 def test_an_input_that_held_nan_is_tried_without(zoo: ZooPackage) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Hypothesis
-from mcp_server.diagnosis.index_parts import IndexPart, suspects
+from mcp_server.diagnosis.index_parts import IndexPart, candidates, suspects, whole_part
 from mcp_server.diagnosis.operator_index import operator_indices
 from mcp_server.steps.context import Context
 
@@ -14,6 +14,7 @@ from mcp_server.steps.context import Context
 def parts_to_see(case: Case) -> list[IndexPart]:
     """Elements of inputs that a failed assertion of a kernel, or the check of an operator, saw."""
     asserted = [suspect.part for suspect in suspects(case)]
+    asserted += [part for candidate in candidates(case) if (part := whole_part(candidate, case)) is not None]
     refused = [index.part for index in operator_indices(case) if index.part is not None]
     return list(dict.fromkeys(asserted + refused))
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.eager import non_finite_lines
 from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
-from mcp_server.diagnosis.parties import operator_of
+from mcp_server.diagnosis.parties import launch_party, operator_of
 from mcp_server.model import Evidence, Fix, ModelLocation, Party
+from mcp_server.package.launches import Launch
 from mcp_server.steps.kernel_io import FirstBad
 
 # `log` as an operator of its own: log_softmax and logical operators have other names around it.
@@ -22,7 +23,11 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     if first is None:
         return
     if first.what == "non_finite":
-        yield _non_finite(first, case)
+        mark = _marking(first, case)
+        if mark is None or first.kind != "kernel":
+            yield _non_finite(first, case)
+        if mark is not None:
+            yield _mark(mark, case)
     else:
         yield _bad_index(first, case)
 
@@ -44,6 +49,45 @@ def _non_finite(first: FirstBad, case: Case) -> Hypothesis:
         exact=first.kind not in ("unset", "input"),
         weak=_meant(first, case) or _unheld(case),
         harmful=not case.nan_accepted and (not _meant(first, case) or _takes_logarithm(first, case)),
+    )
+
+
+def _marking(first: FirstBad, case: Case) -> Launch | None:
+    """The launch that made NaN, or is left as its maker after inputs were cleaned, if it has NaN as a number.
+
+    A program that fails over NaN does not mean it; a package alone does not say.
+    """
+    launches = case.view.wrapper.launches if case.view is not None else ()
+    tried = case.counters.get(f"fill:{_input_index(first, case)}")
+    if not case.outputs_nan or any(facts.root is not None for _, facts in case.own_logs):
+        return None
+    own = launches[first.launch : first.launch + 1] if first.launch is not None else ()
+    among = launches if tried is not None and not tried.passed else own if first.kind == "kernel" else ()
+    return next((launch for launch in among if _has_nan(launch, case)), None)
+
+
+def _has_nan(launch: Launch, case: Case) -> bool:
+    """Whether the generated code of a CPU kernel holds NaN as a number."""
+    text = case.package.kernel_text if case.package is not None and launch.kind == "cpp" else ""
+    start = text.find(f"{launch.symbol}(")
+    body = text[start : text.find('extern "C"', start + 1)] if start >= 0 else ""
+    return "quiet_NaN()" in body
+
+
+def _mark(launch: Launch, case: Case) -> Hypothesis:
+    return Hypothesis(
+        category="nan_or_inf",
+        guilty=launch_party(launch.index, launch.kernel, case),
+        summary=f"Launch {launch.index} ({launch.kernel}) writes NaN as a constant where a condition holds.",
+        depth=Depth.BAD_VALUE,
+        sources=frozenset({"package file"}),
+        evidence=(
+            Evidence(step="inspect_package", fact=f"the code of {launch.kernel} holds NaN as a number"),
+        ),
+        weak=True,
+        harmful=not case.nan_accepted,
+        settle="The model marks elements with it on purpose; whether these are the right ones, "
+        "compare_with_eager tells.",
     )
 
 
@@ -134,8 +178,19 @@ def _fill(first: FirstBad, case: Case) -> CounterTest | None:
     index = _input_index(first, case)
     if index is None or first.what != "non_finite":
         return None
-    change = {"change": "fill", "input": index, "value": 0.0}
-    return CounterTest(f"fill:{index}", f"the call with the bad values of input {index} set to 0", (change,))
+    places = sorted({index, *_with_nan(case)})
+    changes = tuple({"change": "fill", "input": place, "value": 0.0} for place in places)
+    names = f"input{'s' if len(places) > 1 else ''} {', '.join(map(str, places))}"
+    return CounterTest(f"fill:{index}", f"the call with the bad values of {names} set to 0", changes)
+
+
+def _with_nan(case: Case) -> Iterator[int]:
+    """The inputs that hold NaN: what one of them brings must not hide what another one does."""
+    paths = case.given.paths if case.given is not None else ()
+    held = {path for path, leaf in zip(paths, case.leaves, strict=False) if leaf.get("nan")}
+    for item in case.package.inputs if case.package is not None else ():
+        if item.path in held:
+            yield item.index
 
 
 def _fix(first: FirstBad) -> Fix:

@@ -15,6 +15,7 @@ from mcp_server.diagnosis.index_parts import (
     candidates,
     index_error,
     suspects,
+    whole_part,
 )
 from mcp_server.evidence.facts import ErrorFact
 from mcp_server.model import Evidence, Fix, ModelLocation, Party
@@ -162,22 +163,41 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Case) 
     inputs = list(dict.fromkeys(label for source in candidate.sources for label in source.inputs))
     bound = bound_value(candidate, case)
     behind = f"; the index comes from launch {producers[0]}" if producers else ""
+    part = whole_part(candidate, case)
+    outside = part is not None and _outside(part, case) > 0
+    guilty = _guilty(candidate, producers, case)
     return Hypothesis(
         category="index_out_of_bounds",
-        guilty=_guilty(candidate, producers, case),
+        guilty=guilty.model_copy(update={"value": _first(part, case)}) if part and outside else guilty,
         summary=f"Launch {candidate.launch.index} ({candidate.kernel.name}) was given an index outside "
         f"{candidate.lowest}..{bound - 1 if bound is not None else f'{candidate.check.upper} - 1'}{behind}"
         f"{'; it depends on ' + ', '.join(inputs[:3]) if inputs else ''}.",
         depth=Depth.BAD_VALUE,
-        sources=frozenset({"log"}),
+        sources=frozenset({"log", *({"input values"} if outside else ())}),
         evidence=(
             Evidence(step="run", fact=error.text[:300], source=f"line {error.line} of the output"),
             Evidence(step="inspect_package", fact=f"the check stands at {candidate.location}"),
+            *((Evidence(step="look_at_indices", fact=_first(part, case)),) if part and outside else ()),
         ),
         crashing=_crashing(candidate),
-        exact=single,
+        fix=Fix(action=f"keep these values in {part.low}..{part.high}") if part and outside else None,
+        counter=_clamp_whole(part, case) if part and outside else None,
+        exact=single and not outside,
         weak=not single,
     )
+
+
+def _first(part: IndexPart, case: Case) -> str:
+    """The first element outside the bound of the index that is made of it."""
+    facts = case.index_values[part]
+    return f"{facts['value']} at {facts['index']} (the index needs {part.low}..{part.high})"
+
+
+def _clamp_whole(part: IndexPart, case: Case) -> CounterTest | None:
+    """A test that can only confirm: what the kernel does to the elements may need other values."""
+    test = clamp(part)
+    result = case.counters.get(test.key)
+    return test if result is None or result.passed else None
 
 
 def _guilty(candidate: Candidate, producers: list[int], case: Case) -> Party:
