@@ -10,6 +10,7 @@ import ast
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 
 from tests.security.scanner.__main__ import ROOT, UNSHIPPED
 
@@ -38,8 +39,13 @@ TRACKED = tracked()
 SHIPPED = [name for name in TRACKED if not name.startswith((*UNSHIPPED, "docs/"))]
 
 
-def calls() -> Iterator[tuple[str, str, ast.Call]]:
+@cache
+def calls() -> tuple[tuple[str, str, ast.Call], ...]:
     """(file, name of what is called, call) in the shipped Python."""
+    return tuple(_calls())
+
+
+def _calls() -> Iterator[tuple[str, str, ast.Call]]:
     for name in (name for name in SHIPPED if name.endswith(".py")):
         for node in ast.walk(ast.parse((ROOT / name).read_text())):
             if isinstance(node, ast.Call):
