@@ -59,7 +59,16 @@ def _one_input(
     sizes = [*_sizes(item, tensor), *_ranges(signature, item, tensor)]
     yield from sizes
     if not any(m.aspect == "size" for m in sizes):
-        yield from _strides(item, tensor, values)
+        yield from _strides(item, tensor, {**values, **_own_symbols(item, tensor)})
+
+
+def _own_symbols(item: CompiledInput, tensor: GivenTensor) -> dict[str, int]:
+    """Symbols that are dimensions of this very input: a stride that follows from its own sizes is right.
+
+    Whether other inputs agree with them is a question of the sizes.
+    """
+    pairs = zip(item.dims, tensor.shape, strict=True)
+    return {dim.expression: size for dim, size in pairs if dim.expression and dim.expression.isidentifier()}
 
 
 def _count(signature: Signature, given: Sequence[GivenTensor]) -> Mismatch:
@@ -79,7 +88,6 @@ def _count(signature: Signature, given: Sequence[GivenTensor]) -> Mismatch:
 def _device(item: CompiledInput, tensor: GivenTensor) -> Iterator[Mismatch]:
     if item.device_type is None or tensor.device_type == item.device_type:
         return
-    name = _code_name(item)
     yield Mismatch(
         category="device_mismatch",
         aspect="device",
@@ -87,13 +95,21 @@ def _device(item: CompiledInput, tensor: GivenTensor) -> Iterator[Mismatch]:
         sentence=f"{item.label} is on {tensor.device} and the package was compiled for {item.device_type}",
         expected=item.device_type,
         got=tensor.device,
-        fix=Fix(
-            action=f"move it to {item.device_type} before the call",
-            before=name,
-            after=f"{name}.to({item.device_type!r})",
-        ),
+        fix=_moved(_code_name(item), item.device_type, tensor),
         input_index=item.index,
     )
+
+
+def _moved(name: str, device: str, tensor: GivenTensor) -> Fix:
+    """A meta tensor has no data that could be moved."""
+    if tensor.device_type == "meta":
+        return Fix(
+            action=f"make it on {device} in the first place, with its values: a meta tensor has none to move",
+            before=name,
+            after=f"torch.empty_like({name}, device={device!r})  # and fill it",
+        )
+    action = f"move it to {device} before the call"
+    return Fix(action=action, before=name, after=f"{name}.to({device!r})")
 
 
 def _device_indices(given: Sequence[GivenTensor], loaded_on: int | None) -> Iterator[Mismatch]:

@@ -142,6 +142,25 @@ def test_strides_of_dimensions_of_size_one_are_harmless() -> None:
     assert mismatch.severity == "suspicious" and "AOTI_RUNTIME_CHECK_INPUTS" in mismatch.sentence
 
 
+def test_a_stride_that_follows_from_the_sizes_is_no_finding() -> None:
+    """Of two inputs of one length, the shorter one has the wrong size, and strides that are right for it."""
+    dims = (CompiledDim(0, 4), CompiledDim(1, None, "s3", 2, 64))
+    inputs = [CompiledInput(i, f"a{i}", None, "float32", dims, ("s3", 1), "cpu") for i in (0, 1)]
+    signature = Signature(tuple(inputs), symbols=(SymbolDefinition("s3", "a0", "size", 1),))
+    shorter = GivenTensor("float32", (4, 10), (10, 1))
+    mismatch = single(GivenTensor("float32", (4, 11), (11, 1)), shorter, signature=signature)
+    assert (mismatch.aspect, mismatch.category, mismatch.dim) == ("relation", "shape_out_of_range", 1)
+    stepped = replace(shorter, stride=(20, 2))
+    found = compare_inputs(signature, (GivenTensor("float32", (4, 11), (11, 1)), stepped))
+    assert {m.aspect for m in found} == {"relation", "stride"}
+
+
+def test_what_has_no_data_cannot_be_moved() -> None:
+    """The fix for a meta tensor makes it anew."""
+    bad = replace(GOOD[0], device="meta")
+    assert "empty_like" in (single(bad, *GOOD[1:]).fix.after or "")
+
+
 def test_a_compiled_transpose_is_copied_not_made_contiguous() -> None:
     """Where the compiled strides are not contiguous, the fix asks for those strides."""
     item = CompiledInput(0, "a", None, "float32", (CompiledDim(0, 4), CompiledDim(1, 8)), (1, 4), "cpu")
