@@ -28,6 +28,31 @@ CAPTURE = b"""\
  "frames": [{"file": "a.py", "line": 3}]}
 {"event": "call_failed", "n": 7, "pid": 7, "t": 9.7, "call": 0, "type": "RuntimeError", "text": "index"}
 """.replace(b",\n", b",")
+COMPILED = b"""\
+// Compile cmd
+// g++ /a/m.wrapper.cpp -D TORCH_INDUCTOR_CPP_WRAPPER -DA=1 -fPIC -O3 -std=c++20 -march=native -fopenmp \
+-I/usr/include/python3.11 -I/b/torch/include -D_GLIBCXX_USE_CXX11_ABI=1 -include /c/x.h -o /d/m.o -c 'a b'
+"""
+TREE = b"""\
+[1, {"type": "builtins.tuple", "context": "null", "children_spec": [
+{"type": "builtins.tuple", "context": "null", "children_spec": [
+{"type": "builtins.dict", "context": "[\\"user\\"]", "children_spec": [
+{"type": null, "context": null, "children_spec": []}]}]},
+{"type": "builtins.dict", "context": "[]", "children_spec": []}]}]
+"""
+PROXY = b"""\
+{"nodes": [{"name": "buf0", "node": {"target": "shop::halve", "metadata": {"torch_library_custom_op": "1"},
+"inputs": [{"name": "x", "arg": {"as_tensor": {"name": "arg0_1"}}, "kind": 1}],
+"outputs": [{"as_tensors": [{"name": "buf1"}, {"name": "buf2"}]}]}}]}
+"""
+RANKS = b"""\
+E1121 01:02:03 77 torch/distributed/elastic/api.py:984] failed (exitcode: -6) local_rank: 1 (pid: 7)
+[default1]:RuntimeError: index out of bounds
+srun: job 5 queued and waiting for resources
+srun: job 5 has been allocated resources
+srun: error: node1: tasks 0-1,3: Exited with exit code 1
+srun: error: Unable to allocate resources: Requested node configuration is not available
+"""
 PLAN = b"""\
 defaults: {budget_s: 120}
 cases:

@@ -17,7 +17,8 @@ from typing import NoReturn
 
 import atheris
 
-with atheris.instrument_imports(include=["mcp_server.evidence", "mcp_server.package", "mcp_server.sweep"]):
+READERS = ["evidence", "package", "sweep", "jobs.lines", "instrument.commands"]
+with atheris.instrument_imports(include=[f"mcp_server.{name}" for name in READERS]):
     from tests.fuzz.targets import FINDS, TARGETS, seeds
 
 LONGEST = 200_000

@@ -16,18 +16,37 @@ from mcp_server.evidence.log import read_log
 from mcp_server.evidence.native import read_native
 from mcp_server.evidence.printer import summarise
 from mcp_server.evidence.progress_log import read_progress_log
+from mcp_server.evidence.ranks import read_launcher
 from mcp_server.evidence.sanitizer import read_sanitizer
 from mcp_server.evidence.sanitizer_xml import read_sanitizer_xml
+from mcp_server.instrument.commands import read_recorded, safe_flags
+from mcp_server.jobs.lines import LINE_LIMIT, LineReader
 from mcp_server.package.archive import open_package
 from mcp_server.package.assertion import read_assertion
+from mcp_server.package.constants import read_constants
 from mcp_server.package.elf import read_library
 from mcp_server.package.exported import read_exported
+from mcp_server.package.inputs import read_signature
 from mcp_server.package.metadata import read_metadata
 from mcp_server.package.problems import PackageError
+from mcp_server.package.proxy import read_proxy_nodes
+from mcp_server.package.treespec import TreeSpecError, leaf_paths, read_treespec
 from mcp_server.package.view import PackageView
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.sweep.plan import read_plan
-from tests.fuzz.made import CAPTURE, METADATA, PLAN, journals, libraries, packages, programs
+from tests.fuzz.made import (
+    CAPTURE,
+    COMPILED,
+    METADATA,
+    PLAN,
+    PROXY,
+    RANKS,
+    TREE,
+    journals,
+    libraries,
+    packages,
+    programs,
+)
 
 RECORDED = Path(__file__).resolve().parents[1] / "recordings"
 FINDS = Path(__file__).parent / "finds"
@@ -68,6 +87,17 @@ def _of_file(read: Callable[[Path], object], name: str) -> Callable[[bytes], obj
     return of_bytes
 
 
+def _child_output(data: bytes) -> object:
+    """Lines of a child whose output comes in two parts; each is bounded and has no control character."""
+    lines: list[str] = []
+    reader = LineReader(lines.append)
+    for part in (data[: len(data) // 2], data[len(data) // 2 :]):
+        reader.feed(part)
+    reader.finish()
+    assert all(len(line) <= LINE_LIMIT and "\x1b" not in line for line in lines)
+    return lines
+
+
 def _package(path: Path) -> object:
     package = open_package(path)
     return PackageView(package).wrapper if package.wrapper_text else None
@@ -90,6 +120,18 @@ TARGETS: dict[str, Target] = {
         made=lambda: [CAPTURE],
     ),
     "wrapper": Target(lambda data: read_wrapper(_text(data)), seeds=("wrappers/**/*",)),
+    "inputs": Target(
+        lambda data: (read_signature(_text(data)), read_constants(_text(data))), seeds=("wrappers/**/*",)
+    ),
+    "commands": Target(
+        lambda data: safe_flags(read_recorded(_text(data))), (ProblemError,), made=lambda: [COMPILED]
+    ),
+    "treespec": Target(
+        lambda data: leaf_paths(read_treespec(_text(data))), (TreeSpecError,), made=lambda: [TREE]
+    ),
+    "proxy": Target(lambda data: read_proxy_nodes(_text(data)), (ValueError,), made=lambda: [PROXY]),
+    "ranks": Target(lambda data: read_launcher(_lines(data)), made=lambda: [RANKS]),
+    "child_output": Target(_child_output, seeds=("**/*.plain.txt",)),
     "assertion": Target(lambda data: read_assertion(_text(data)), seeds=("**/*index-oob*.txt",)),
     "metadata": Target(lambda data: read_metadata(_text(data)), (ValueError,), made=lambda: [METADATA]),
     "library": Target(
