@@ -26,8 +26,9 @@ CARD = "step.json"
 STREAMS = ("output", "stdout", "stderr")
 NOT_LINKED = shutil.ignore_patterns(CARD)
 
-# Says when to print stacks before a time limit; the limit itself is looked at apart.
-IGNORED = frozenset({"AOTI_DEBUG_STACKS_AFTER"})
+# When to print stacks before a time limit, which is looked at apart; and what a capture may take of the disk,
+# whose free space differs from one moment to the next.
+IGNORED = frozenset({"AOTI_DEBUG_STACKS_AFTER", "AOTI_DEBUG_CAPTURE_CAP"})
 
 WHOLE_BYTES = 16 << 20  # of a larger file the ends, the size and the time of its last change must do
 END_BYTES = 1 << 20
