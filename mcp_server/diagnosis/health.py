@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.eager import own_code
-from mcp_server.model import Evidence
+from mcp_server.model import Confidence, Evidence, PackageWorkload
 
 NO_REFERENCE = (
     "The numbers themselves were not checked: there was no reference to hold them against "
@@ -16,7 +16,15 @@ MOST_NAMED = 3  # of the user's own kernels and operators
 def health_summary(case: Case) -> str:
     """What was tried without finding a fault, and what could not be."""
     ended = f"No fault found: the workload ran to its end, with {_outputs(case)} and inputs that fit."
-    return ended if compared(case) else f"{ended}{_steady(case)} {NO_REFERENCE}{_own(case)}"
+    if compared(case):
+        return ended
+    return f"{ended}{_steady(case)} {NO_REFERENCE}{_own(case)}{_fixed(case)}{_around(case)}"
+
+
+def health_confidence(case: Case) -> Confidence:
+    """A program that ended well was content with its numbers; a package alone has nobody to say so."""
+    alone = isinstance(case.workload, PackageWorkload) and not compared(case)
+    return "possible" if alone else "likely"
 
 
 def _outputs(case: Case) -> str:
@@ -53,6 +61,27 @@ def _steady(case: Case) -> str:
     if case.differs_in("second"):
         return " It gives other outputs each time, as it draws random numbers."
     return " Made again, it gives the same." if case.differs_in("second") is False else ""
+
+
+def _around(case: Case) -> str:
+    """What a program does to a package, and what no package holds."""
+    if not isinstance(case.workload, PackageWorkload):
+        return ""
+    return (
+        " Constants that a program loads, its threads and streams are not in a package: if its calls fail, "
+        "diagnose the program."
+    )
+
+
+def _fixed(case: Case) -> str:
+    """Arguments that are no tensors: the package has what they were at export, and does not look at them."""
+    paths = case.given.paths if case.given is not None else ()
+    told = zip(paths, case.leaves, strict=False)
+    plain = [
+        (path, leaf["value"]) for path, leaf in told if leaf.get("kind") in ("int", "float", "bool", "str")
+    ]
+    given = [f"{path} = {value}" for path, value in plain][:MOST_NAMED]
+    return f" It does not look at {', '.join(given)}: that was fixed at export." if given else ""
 
 
 def _own(case: Case) -> str:

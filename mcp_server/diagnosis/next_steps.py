@@ -6,7 +6,7 @@ from mcp_server.diagnosis.call_arguments import call_arguments, workload_argumen
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.reductions import reduction
-from mcp_server.model import Category, NextStep
+from mcp_server.model import Category, NextStep, PackageWorkload
 
 # What shows most about a category that is not settled: tool, and why.
 TOOLS: dict[Category, tuple[str, str]] = {
@@ -28,6 +28,8 @@ TOOLS: dict[Category, tuple[str, str]] = {
     "out_of_memory": ("check_devices", "check free memory"),
 }
 
+PROGRAM = "path/of/the/failing/program.py"
+
 # Tools that take a script or a command as well as a package.
 ANY_WORKLOAD = frozenset({"run_deterministic", "diagnose"})
 
@@ -37,7 +39,7 @@ def next_steps(best: Hypothesis | None, case: Case) -> list[NextStep]:
     if case.workload is None:
         return [_from_log(best)]
     if best is None:
-        return []
+        return [_of_program()] if case.healthy and isinstance(case.workload, PackageWorkload) else []
     return [*_closer(best, case), *reduction(best, case)]
 
 
@@ -53,10 +55,18 @@ def _closer(best: Hypothesis, case: Case) -> list[NextStep]:
     return [NextStep(why=why, tool=tool, arguments=arguments)]
 
 
+def _of_program() -> NextStep:
+    return NextStep(
+        why="if calls of it fail in a program, what the program does around them is not in the package",
+        tool="diagnose",
+        arguments={"script": PROGRAM},
+    )
+
+
 def _from_log(best: Hypothesis | None) -> NextStep:
     what = f" and prove {best.category}" if best else ""
     return NextStep(
         why=f"a log alone proves nothing: run the failing program to reproduce it{what}",
         tool="diagnose",
-        arguments={"script": "path/of/the/failing/program.py"},
+        arguments={"script": PROGRAM},
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.commands import again, command_for
-from mcp_server.diagnosis.health import health_evidence, health_summary
+from mcp_server.diagnosis.health import health_confidence, health_evidence, health_summary
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.judge import confidence, ranked, ruled_out
 from mcp_server.diagnosis.next_steps import next_steps
@@ -68,7 +68,7 @@ def _without_fault(
     notes = [*_rank(case), *(Evidence(step="note", fact=note) for note in case.notes[:MAX_EVIDENCE])]
     return Verdict(
         outcome=outcome,
-        confidence="likely" if outcome == "no_fault" else "possible",
+        confidence=health_confidence(case) if outcome == "no_fault" else "possible",
         summary=health_summary(case) if outcome == "no_fault" else case.open_question,
         evidence=[_with_command(e, case) for e in (*health_evidence(case), *notes)][:MAX_EVIDENCE],
         ruled_out=ruled_out(hypotheses, case)[:MAX_RULED_OUT],

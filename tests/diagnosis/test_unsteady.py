@@ -17,6 +17,7 @@ from mcp_server.diagnosis.limits import HANGING_S, limit_of
 from mcp_server.diagnosis.verdict import conclude
 from mcp_server.model import ScriptWorkload
 from mcp_server.steps.context import Context
+from mcp_server.steps.given import Given
 from mcp_server.steps.reports import Event
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import called, package_case, run, worker_run
@@ -79,6 +80,19 @@ def test_a_call_that_repeats_is_healthy_and_says_so(zoo: ZooPackage) -> None:
     assert [e.step for e in health_evidence(case)].count("repeat_call") == 2
     summary = health_summary(case)
     assert "not checked" in summary and "halve_rows" in summary and "its author" in summary
+
+
+def test_what_a_package_alone_does_not_show_is_said(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A good call of a package alone is possibly healthy: numbers, arguments and state are open."""
+    case = case_of(zoo("logarithm"), second=True, filled=True)
+    case.given = Given((), ("args[0]", "args[1]"))
+    case.leaves = [{"kind": "int", "value": "5"}, {"kind": "NoneType", "value": "None"}]
+    found = conclude([], case, Context(tmp_path, Path("python")))
+    assert (found.outcome, found.confidence) == ("no_fault", "possible")
+    assert "args[0] = 5" in found.summary and "args[1]" not in found.summary
+    assert "diagnose the program" in found.summary and [step.tool for step in found.next_steps] == [
+        "diagnose"
+    ]
 
 
 class Drawing:
