@@ -45,7 +45,7 @@ _VERSIONS = (
 # What pybind11 adds to the text of an exception that crossed C++: its Python frames, innermost first.
 _PYTHON_FRAME = re.compile(r"^\s+(?P<file>\S+\.py)\((?P<line>\d+)\): (?P<function>\S+)$")
 # Frames through which torch calls a Python operator (torch 2.8-2.15).
-_OPERATOR_FILE = re.compile(r"[/\\]torch[/\\]_?library[/\\.]")
+OPERATOR_FILE = re.compile(r"[/\\]torch[/\\]_?library[/\\.]")
 HINTS = (*(hint for hint, _ in _FOLLOWING), *(hint for _, hint, _ in _VERSIONS), ".cpp", ".py(")
 
 
@@ -83,7 +83,7 @@ class Details:
 
 def _frame_fields(frame: re.Match[str], number: int) -> dict[str, str]:
     """The program's innermost frame, and the first through which an operator is called, with their lines."""
-    if _OPERATOR_FILE.search(frame["file"]):
+    if OPERATOR_FILE.search(frame["file"]):
         return {"operator_call": str(number)}
     if not is_user_file(frame["file"]):
         return {}

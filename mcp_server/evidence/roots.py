@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from mcp_server.evidence.details import OPERATOR_FILE
 from mcp_server.evidence.facts import ErrorFact, Frame, PythonException, ThreadStack, last_chain
 from mcp_server.evidence.families import BY_ID, Rank
 from mcp_server.evidence.sanitizer import SanitizerReport, Site
@@ -25,6 +26,7 @@ _MODULE_FILE = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\]module\.py$")
 _ENVIRON = re.compile(r"^<frozen os>$|[/\\]os\.py$")
 # Families of operators' complaints, which a statement of the script can meet as well as a model.
 _OPERATORS = frozenset({"aten_index", "matrix_shapes", "operand_dtypes", "int_division"})
+_CRASHES = frozenset({"segfault", "aborted", "heap_corruption", "illegal_instruction"})
 _OF_FILES = frozenset({"OSError", "FileNotFoundError", "BlockingIOError", "ChildProcessError"})
 _OWN_CHECK = re.compile(r"(?:raise|assert)\b|self\.fail\(|sys\.exit\(")
 _STAGES: tuple[tuple[re.Pattern[str], Category], ...] = (
@@ -185,7 +187,7 @@ def refine(root: ErrorFact, errors: Iterable[ErrorFact], threads: Sequence[Threa
     """Reorder the root's candidates by what else the log says."""
     root = _with_device_status(root, errors)
     root = _uncompiled(_with_machine(_with_compiler(root, errors), errors))
-    root = _in_operator(_with_shim(root, errors), errors)
+    root = _died_in_operator(_in_operator(_with_shim(root, errors), errors), threads)
     root = _with_stage(root, _root_frames(root, threads))
     root = _with_values(root, errors)
     return _with_operator(root)
@@ -274,6 +276,19 @@ def _in_operator(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
     fields = {**root.fields, **({"node": node} if node else {})}
     family = BY_ID["operator_raised"]
     return replace(root, family=family, fields=fields, candidates=("custom_op", "input_mismatch"))
+
+
+def _died_in_operator(root: ErrorFact, threads: Sequence[ThreadStack]) -> ErrorFact:
+    """A crash below a function that torch was calling as an operator: faulthandler's stack names it."""
+    if root.family.id not in _CRASHES:
+        return root
+    frames = next((thread.frames for thread in threads if thread.current), ())
+    own = next((place for place in reversed(range(len(frames))) if frames[place].user), 0)
+    if not any(OPERATOR_FILE.search(frame.file) for frame in frames[max(own - 2, 0) : own]):
+        return root
+    at = {"at_file": frames[own].file, "at_line": str(frames[own].line), "at_function": frames[own].function}
+    candidates = _first("custom_op", _first("illegal_memory_access", root.candidates))
+    return replace(root, fields={**root.fields, **at}, candidates=candidates)
 
 
 def _with_values(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:

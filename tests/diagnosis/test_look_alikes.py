@@ -11,6 +11,7 @@ from mcp_server.diagnosis.case import CallSpec, Case
 from mcp_server.diagnosis.detectors import bad_values, constants, no_end, operator_index, rewritten
 from mcp_server.diagnosis.detectors.log_words import action, named
 from mcp_server.diagnosis.detectors.random_numbers import DRAWS
+from mcp_server.diagnosis.judge import confidence
 from mcp_server.diagnosis.operator_index import operator_indices
 from mcp_server.evidence.log import read_log
 from mcp_server.model import Artifact, Cost, ScriptWorkload
@@ -198,20 +199,21 @@ Current thread 0x2 (most recent call first):
 
 
 @pytest.mark.parametrize(
-    ("file", "function", "found"),
+    ("file", "function", "sure"),
     [
-        ("/usr/lib/python3.11/queue.py", "join", ["/app/serve.py:20"]),
-        ("/usr/lib/python3.11/threading.py", "join", ["/app/serve.py:20"]),
-        ("/app/serve.py", "read_slowly", []),
-        ("/usr/lib/python3.11/ssl.py", "read", []),
+        ("/usr/lib/python3.11/queue.py", "join", "likely"),
+        ("/usr/lib/python3.11/threading.py", "join", "likely"),
+        ("/usr/lib/python3.11/subprocess.py", "_try_wait", "likely"),
+        ("/app/serve.py", "read_slowly", "possible"),
+        ("/usr/lib/python3.11/ssl.py", "read", "possible"),
     ],
 )
-def test_threads_that_all_wait_for_each_other_hang(file: str, function: str, found: list[str]) -> None:
-    """Every thread of the program waits; one that computes or reads may only be slow."""
+def test_threads_that_all_wait_for_each_other_hang(file: str, function: str, sure: str) -> None:
+    """Every thread of the program waits; one that computes or reads may be slow, and its line is told."""
     case = Case(ScriptWorkload(script=Path("serve.py")))
     case.capture = capture()
     case.runs["script"] = run("script", STACKS.format(file=file, function=function), ending="timeout")
-    assert [h.guilty.name for h in no_end.detect(case)] == found
+    assert [(h.guilty.name, confidence(h, case)) for h in no_end.detect(case)] == [("/app/serve.py:20", sure)]
 
 
 def test_a_program_that_was_compiling_only_needed_time() -> None:

@@ -175,3 +175,19 @@ def test_an_unregistered_operator(zoo: ZooPackage, name: str, sources: int) -> N
     case.runs["plain"] = run("plain", "RuntimeError: Could not find schema for aotizoo::halve_rows.")
     (found,) = custom_op.detect(case)
     assert found.guilty.name == "aotizoo::halve_rows" and len(found.sources) == sources
+
+
+@pytest.mark.parametrize(("parent", "forked"), [(1, True), (7, False)])
+def test_a_call_in_a_forked_process_waits_for_threads_that_are_not_there(parent: int, forked: bool) -> None:
+    """The load is the parent's, and its threads with it; another process has a load of its own."""
+    case = Case(None)
+    process = {"argv": ["python"], "python": "3.11"}
+    case.capture = capture(
+        processes=[{"pid": 1, "parent": 0, **process}, {"pid": 2, "parent": parent, **process}],
+        loads=[phase(1, loader="AOTIModelPackageLoader", package="a.pt2")],
+        calls=[phase(2, pid=2, load=1, thread=1, outcome="unfinished")],
+    )
+    case.runs["script"] = run("script", "", ending="timeout")
+    (found,) = concurrency.detect(case)
+    assert found.category == "hang" and ("forked" in found.summary) == forked
+    assert found.fix is not None and ("spawn" in found.fix.action) == forked

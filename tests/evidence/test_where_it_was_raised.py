@@ -203,3 +203,21 @@ def test_a_compiler_without_its_own_library(header: str, blind: str | None) -> N
     lines = [COMMAND, "", "Output:", f"/v/common.h:4:10: fatal error: {header}: No such file or directory"]
     root = read_log(["torch._inductor.exc.InductorError: CppCompileError: C++ compile error", *lines]).root
     assert root is not None and (root.family.id, root.fields.get("blind")) == ("cpp_header", blind)
+
+
+@pytest.mark.parametrize(
+    ("below", "first"), [("_library/custom_ops.py", "custom_op"), ("nn/functional.py", None)]
+)
+def test_a_crash_inside_an_operator_names_its_function(below: str, first: str | None) -> None:
+    """In faulthandler's stack the operator's own function stands right above torch's frames for operators."""
+    stack = [
+        "Fatal Python error: Segmentation fault",
+        "",
+        "Current thread 0x00007f0 (most recent call first):",
+        '  File "/app/ops.py", line 20 in latest',
+        f'  File "{TORCH}/{below}", line 502 in wrapped_fn',
+        '  File "/app/serve.py", line 41 in main',
+    ]
+    root = read_log(stack).root
+    assert root is not None and (root.candidates[0] == first) == (first is not None)
+    assert root.fields.get("at_function") == ("latest" if first else None)

@@ -79,6 +79,7 @@ def _waiting(case: Case, stacks: Sequence[ThreadStack]) -> Iterator[Hypothesis]:
     at = inside[0]
     place = lines_inside(stacks)
     op = operator_inside(stacks, case)
+    forked = _is_forked(at, case.capture)
     yield Hypothesis(
         category="hang",
         guilty=Party(
@@ -86,16 +87,30 @@ def _waiting(case: Case, stacks: Sequence[ThreadStack]) -> Iterator[Hypothesis]:
             name=_name(op, len(threads)),
             model_locations=[*place, *at.stack[:2]],
         ),
-        summary=_hang_summary(several),
+        summary=_FORKED if forked else _hang_summary(several),
         depth=Depth.STATE,
         sources=frozenset({"capture", "time limit"}),
         evidence=tuple(
             Evidence(step="capture", fact=f"thread {call.thread_name} entered a call and did not come back")
             for call in inside[:4]
         ),
-        fix=Fix(action=_hang_action(several, op)),
+        fix=Fix(action=_UNFORKED if forked else _hang_action(several, op)),
         exact=several,
     )
+
+
+# The pool of OpenMP is not made anew after fork() (libgomp, and torch's own pool, on Linux).
+_FORKED = (
+    "A call did not come back in a process that was forked after the package was loaded: the threads with "
+    "which the parent computes do not exist in it, and the call waits for them."
+)
+_UNFORKED = "start the workers with 'spawn', or load and call the package in the children alone"
+
+
+def _is_forked(call: CapturedCall, capture: Captured) -> bool:
+    """Whether the call used a load of the process from which its own was forked."""
+    parents = {process.parent for process in capture.processes if process.pid == call.pid}
+    return capture.load_of(call) is None and any(load.pid in parents for load in capture.loads)
 
 
 def _hang_action(several: bool, op: str) -> str:

@@ -169,8 +169,8 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Case) -> 
 
 
 def _raised_at(root: ErrorFact) -> list[ModelLocation]:
-    """The line of an operator of the user's own, of an exception that it raised."""
-    if root.family.id != "operator_raised" or "at_file" not in root.fields:
+    """The line of the program's own below which an exception or a crash came, where C++ was in between."""
+    if "at_file" not in root.fields:
         return []
     return [ModelLocation(file=root.fields["at_file"], line=int(root.fields["at_line"]))]
 

@@ -106,7 +106,6 @@ _WORDS: Mapping[str, tuple[_Words, ...]] = {
     ),
     "data_dependent": (_Words("script", "{expression}"),),
     "module_missing": (_Words("environment", "module {module}"),),
-    "operator_raised": (_Words("op", "{at_function}"),),
     "cpu_index_assert": (_Words("kernel", "{kernel}"),),
     "device_assert_index": (_Words("kernel", "{kernel}"),),
     "runtime_assert": (_Words("call", _CALL_INPUTS, "{value} where {condition} is assumed"),),
@@ -169,6 +168,8 @@ def named(category: Category, root: ErrorFact) -> Named:
         return Named(
             "package", "the package", f"built for {root.fields['built_for']}, here {root.fields['here']}"
         )
+    if category == "custom_op" and "at_function" in root.fields:
+        return Named("op", root.fields["at_function"])
     for words in _WORDS.get(root.family.id, ()):
         if found := _filled(words, category, root):
             return found

@@ -1,4 +1,4 @@
-"""A program that met its time limit outside a call of a package: compiling, or with all threads waiting."""
+"""A program that met its time limit outside a call of a package: compiling, waiting, or busy by itself."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ _WAITS = {
     "threading.py": {"wait", "join", "acquire", "_wait_for_tstate_lock", "wait_for"},
     "queue.py": {"get", "put", "join"},
     "_base.py": {"result", "wait", "as_completed"},
+    "subprocess.py": {"wait", "_wait", "_try_wait", "communicate", "_communicate"},
+    "popen_fork.py": {"wait", "poll"},
+    "connection.py": {"_recv", "_poll", "wait"},
+    "selectors.py": {"select"},
 }
 
 
@@ -33,8 +37,8 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         yield _compiling(compiling[-1], run.finished.wall_s)
         return
     own = [thread for thread in run.log.threads if locations_of(thread.frames_of_user)]
-    if own and all(_waits(thread) for thread in own):
-        yield _waiting(own)
+    if own:
+        yield _waiting(own) if all(_waits(thread) for thread in own) else _standing(own)
 
 
 def _waits(thread: ThreadStack) -> bool:
@@ -69,5 +73,27 @@ def _waiting(threads: list[ThreadStack]) -> Hypothesis:
             for thread in threads[:4]
         ),
         fix=Fix(action="end the wait: put what is waited for, or wait with a timeout"),
+        exact=False,
+    )
+
+
+def _standing(threads: list[ThreadStack]) -> Hypothesis:
+    """Where the program was, when no frame of the standard library says that it waits: it may be slow."""
+    lines = [locations_of(thread.frames_of_user)[0] for thread in threads]
+    name = f"{lines[0].file}:{lines[0].line}"
+    return Hypothesis(
+        category="hang",
+        guilty=Party(kind="script", name=name, model_locations=lines[:4]),
+        summary=f"At its time limit the program stood at {name}, outside any call of a package.",
+        depth=Depth.STATE,
+        sources=frozenset({"stack"}),
+        evidence=tuple(
+            Evidence(
+                step="capture",
+                fact=f"{thread.thread} stood in {thread.frames[-1].function}, {line.file}:{line.line}",
+            )
+            for thread, line in zip(threads[:4], lines, strict=False)
+        ),
+        fix=Fix(action="see what that line waits for or repeats, and give it an end"),
         exact=False,
     )
