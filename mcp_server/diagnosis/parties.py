@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.model import Party
+from mcp_server.model import ModelLocation, Party
 
 
 def launch_party(number: int, kernel: str, case: Case) -> Party:
@@ -26,3 +26,13 @@ def operator_of(number: int, case: Case) -> str:
         return ""
     place, nodes = case.view.wrapper.launches[number].proxy_index, case.package.proxy_nodes
     return nodes[place].target if place is not None and place < len(nodes) else ""
+
+
+def lines_reading(index: int | None, case: Case) -> list[ModelLocation]:
+    """The model's lines of the first launch that reads that input: where a bad one has its effect."""
+    inputs = case.package.inputs if case.package is not None else ()
+    if case.view is None or index is None or index >= len(inputs):
+        return []
+    launches = case.view.readers_of_name.get(inputs[index].name, [])
+    found = (case.view.provenance(case.view.wrapper.launches[n]).locations for n in launches)
+    return list(next((lines for lines in found if lines), ()))[:2]

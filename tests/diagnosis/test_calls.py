@@ -180,3 +180,10 @@ def test_a_refusal_confirms_the_mismatch_that_says_more(zoo: ZooPackage) -> None
     assert list(eager.detect(case)) == []
     (found,) = contract.detect(case)
     assert "eager" in found.sources
+
+
+def test_a_bad_input_is_shown_where_the_model_reads_it(zoo: ZooPackage) -> None:
+    """Beside the line of the call, which only a capture knows, stands the line of the model that is hit."""
+    case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, dtype="int32")))
+    (found,) = contract.detect(case)
+    assert "self.table(ids)" in found.guilty.model_locations[0].code

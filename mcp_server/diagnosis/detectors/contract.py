@@ -8,6 +8,7 @@ from typing import Any
 from mcp_server.diagnosis.case import Case, RunSeen
 from mcp_server.diagnosis.detectors.eager import refusal
 from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
+from mcp_server.diagnosis.parties import lines_reading
 from mcp_server.model import Evidence, Party
 from mcp_server.package.mismatch import Mismatch
 
@@ -85,7 +86,7 @@ def _party(mismatch: Mismatch, case: Case) -> Party:
         input_index=index,
         dim=mismatch.dim,
         value=f"{mismatch.got} (compiled: {mismatch.expected})",
-        model_locations=case.call_locations,
+        model_locations=[*case.call_locations, *lines_reading(index, case)],
     )
 
 

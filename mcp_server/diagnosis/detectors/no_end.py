@@ -65,7 +65,7 @@ def _waiting(threads: list[ThreadStack]) -> Hypothesis:
     return Hypothesis(
         category="hang",
         guilty=Party(kind="script", name=name, model_locations=lines[:4]),
-        summary=f"All {len(threads)} threads of the program wait, and none is inside a call of a package.",
+        summary=f"{_all(threads)}, outside any call of a package.",
         depth=Depth.STATE,
         sources=frozenset({"time limit", "stack"}),
         evidence=tuple(
@@ -75,6 +75,10 @@ def _waiting(threads: list[ThreadStack]) -> Hypothesis:
         fix=Fix(action="end the wait: put what is waited for, or wait with a timeout"),
         exact=False,
     )
+
+
+def _all(threads: list[ThreadStack]) -> str:
+    return f"All {len(threads)} threads of the program wait" if len(threads) > 1 else "The program waits"
 
 
 def _standing(threads: list[ThreadStack]) -> Hypothesis:
