@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import zipfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from manifests import LAUNCHER, NAME, ROOT, VARIABLES, Manifest, project, servers
+from tracked import tracked
 
-PARTS = ("mcp_server/**", LAUNCHER, f"{LAUNCHER}.lock", "LICENSE", "*.md")
+TOP = (LAUNCHER, f"{LAUNCHER}.lock", "LICENSE")
 PYTHON = "AOTI_DEBUG_PYTHON"
 EARLIEST = (1980, 1, 1, 0, 0, 0)
 """The first date of a zip archive: the same files make the same bytes."""
@@ -41,10 +41,11 @@ def manifest(facts: Mapping[str, Any]) -> Manifest:
 
 
 def files() -> Iterator[str]:
-    """The tracked files of the bundle, sorted, relative to the root."""
-    argv = ["git", "ls-files", "-z", "--", *(f":(glob){part}" for part in PARTS)]
-    listed = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
-    yield from sorted(filter(None, listed.stdout.split("\0")))
+    """The files of the bundle, sorted, relative to the root: the package, the launcher, the guides."""
+    for name in tracked():
+        guide = "/" not in name and PurePosixPath(name).suffix == ".md"
+        if guide or name in TOP or name.startswith("mcp_server/"):
+            yield name
 
 
 def pack(target: Path) -> None:

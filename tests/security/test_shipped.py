@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 from collections.abc import Iterator
 from functools import cache
 
 from tests.security.scanner.__main__ import ROOT, UNSHIPPED
+from tools.tracked import tracked
 
 RUNS_TEXT = {"eval", "exec", "compile", "__import__", "os.system", "os.popen"}
 STARTS = ("subprocess.", "os.exec", "os.spawn", "os.posix_spawn", "runpy.")
@@ -22,17 +22,12 @@ STARTERS = {
     "mcp_server/jobs/child.py",  # every child of a job
     "mcp_server/jobs/supervisor.py",  # becomes the child
     "mcp_server/worker/reduction/children.py",  # a candidate in a fork of the worker
-    "tools/bundle.py",
+    "tools/tracked.py",
 }
 HIDDEN = re.compile(
     "[" + "".join(map(chr, (0x200B, 0x2D, 0x200F, 0x202A, 0x2D, 0x202E, 0x2060, 0xFEFF))) + "]"
 )
 FETCHES = re.compile(r"(curl|wget)[^\n]*\|\s*(ba)?sh|git\+https?:|@latest\b|\bsudo\b|npx --?y", re.IGNORECASE)
-
-
-def tracked() -> list[str]:
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
-    return [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
 TRACKED = tracked()

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tests.security.scanner.findings import Accepted, Finding, Judged, judge, read_accepted, read_report
+from tools.tracked import tracked
 
 ROOT = Path(__file__).resolve().parents[3]
 ACCEPTED = Path(__file__).with_name("accepted.yaml")
@@ -29,9 +30,8 @@ NOWHERE = "http://127.0.0.1:9"
 
 def installed(target: Path, without: tuple[str, ...]) -> Path:
     """A copy of the tracked files, which is what the skills CLI (1.5.18 to 1.7.4) takes from a clone."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
-    for name in filter(None, listed.stdout.split("\0")):
-        if not name.startswith(without) and (ROOT / name).is_file():
+    for name in tracked():
+        if not name.startswith(without):
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target / name)
     return target
