@@ -54,6 +54,15 @@ class Report:
     def event(self, event: str, **facts: Any) -> None:
         """Append one event; `t` is seconds since the worker began."""
         self.last = event
-        record = {"event": event, "t": round(time.monotonic() - self.start, 4)}
-        record.update(plain(facts))
-        os.write(self.file, (json.dumps(record, allow_nan=False) + "\n").encode("utf-8", "replace"))
+        record = {"event": event, "t": round(time.monotonic() - self.start, 4), **facts}
+        os.write(self.file, (_line(record) + "\n").encode("utf-8", "replace"))
+
+
+def _line(record: dict[str, Any]) -> str:
+    try:
+        return _STRICT(record)  # most records are strict JSON as they are
+    except (TypeError, ValueError):
+        return _STRICT(plain(record))
+
+
+_STRICT = json.JSONEncoder(allow_nan=False).encode

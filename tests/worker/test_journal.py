@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 from pathlib import Path
@@ -17,7 +18,7 @@ from mcp_server.evidence.capture_journal import read_capture
 from mcp_server.worker import journal as module
 from mcp_server.worker.around import around
 from mcp_server.worker.journal import Journal
-from mcp_server.worker.report import plain
+from mcp_server.worker.report import Report, plain
 
 
 def numbers(directory: Path) -> list[int]:
@@ -93,3 +94,13 @@ def test_a_hook_that_fails_changes_nothing(tmp_path: Path) -> None:
     os.close(journal.file)
     (process,) = read_capture(tmp_path).processes
     assert process.hook_failures == ["KeyError: 'mine'", "OSError: disk full"]
+
+
+def test_a_report_is_strict_json(tmp_path: Path) -> None:
+    """A number that JSON does not have, or a value of another kind, is told as text; the rest stays as it is."""
+    report = Report(str(tmp_path / "report.jsonl"))
+    report.event("seen", mean=math.nan, path=tmp_path, shape=(2, 3), nested={"low": -math.inf, 1: True})
+    report.event("seen", mean=0.5, text="\udce9")
+    first, second = map(json.loads, (tmp_path / "report.jsonl").read_text().splitlines())
+    assert (first["mean"], first["shape"], first["nested"]) == ("nan", [2, 3], {"low": "-inf", "1": True})
+    assert first["path"] == repr(tmp_path) and second["mean"] == 0.5

@@ -74,6 +74,30 @@ def test_a_digest_tells_values_and_places(
         assert checksum(values) != checksum(values.roll(1)) or torch.equal(values, values.roll(1))
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.integers(60_000, 70_000), st.integers(0, 59_999), st.integers(0, 59_999), st.integers(0, 7))
+def test_a_digest_of_many_words_tells_one_bit_and_two_places(
+    count: int, place: int, other: int, bit: int
+) -> None:
+    """Sums by row and by place in the row tell what a weighted sum of all words would."""
+    values = (torch.arange(count) * 7 % 251).to(torch.uint8)
+    digest = checksum(values)
+    for at in (place, count - 1):
+        changed = values.clone()
+        changed[at] ^= 1 << bit
+        assert checksum(changed) != digest
+    swapped = values.clone()
+    swapped[[place, other]] = values[[other, place]]
+    assert (checksum(swapped) == digest) == bool(values[place] == values[other])
+    assert checksum(torch.cat([values[:3], values])[3:]) == digest
+
+
+def test_zeros_of_both_signs_are_counted() -> None:
+    """Negative zero and the smallest numbers are what they are, in a tensor of many values."""
+    values = torch.tensor([0.0, -0.0, 1e-45, -3.0] * 5000)
+    assert summary(values)["zero"] == summary(values.double())["zero"] == 10_000
+
+
 def test_digests_of_tensors_beyond_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks change nothing that is counted."""
     values = torch.arange(10.0)
