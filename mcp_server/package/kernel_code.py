@@ -22,6 +22,7 @@ _NEGATIVE = re.compile(r"\w+ < (?:0|\w+)\b")
 _COPY = re.compile(
     r"^(?:c10::convert<int64_t>\()?(\w+)\)?$|\] = static_cast<int64_t>\((\w+)\[|(\w+)\.store\(tmpbuf\."
 )
+_INDIRECT = re.compile(r"\b(?:in|out|in_out)_ptr\d+(?:\[[^\]\n]*| \+ [^,;\n]*)\btmp\d+")
 _MULTILINE = 40
 
 
@@ -93,6 +94,15 @@ def find_asserts(source: str) -> tuple[IndexAssert, ...]:
             lower, variable, upper = condition
             found.append(IndexAssert(number, text, variable, lower, upper))
     return tuple(found)
+
+
+def indexes_unchecked(source: str) -> bool:
+    """Whether some C++ kernel reads or writes where a computed number says, and checks no index at all.
+
+    That is how code looks that was compiled with `assert_indirect_indexing` off.
+    """
+    kernels = source.split('extern "C"')[1:]
+    return any(_INDIRECT.search(kernel) and "index out of bounds: " not in kernel for kernel in kernels)
 
 
 def trace_value(

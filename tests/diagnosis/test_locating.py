@@ -10,7 +10,7 @@ from mcp_server.diagnosis.case import Case
 from mcp_server.model import ScriptWorkload
 from mcp_server.steps.capture import Capture
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import capture, failing, package_case, phase, run
+from tests.diagnosis.support import called, capture, failing, package_case, phase, run
 
 ILLEGAL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
 LOAD = phase(1, loader="AOTIModelPackageLoader", package="m.pt2")
@@ -43,6 +43,15 @@ def test_the_replay_of_a_graph_is_in_no_call() -> None:
     without = script_case(capture(loads=[LOAD], calls=[KEPT]), ILLEGAL)
     assert with_graph.call is not None and gain(with_graph) > 0
     assert gain(without) == 0
+
+
+def test_indices_that_no_kernel_checks_are_watched(zoo: ZooPackage) -> None:
+    """A good call of a package alone is put under the checker where its code was compiled without checks."""
+    case = package_case(zoo("ranker"))
+    case.runs["plain"] = run("plain", "", called())
+    assert case.package is not None and gain(case) == 0
+    vars(case.package)["kernel_text"] = case.package.kernel_text.replace("index out of bounds: ", "")
+    assert gain(case) > 0
 
 
 def test_an_assertion_whose_text_was_lost_is_looked_for(zoo: ZooPackage) -> None:

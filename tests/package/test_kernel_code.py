@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.package.kernel_code import find_asserts, indexed_by, read_condition, trace_value
+from mcp_server.package.kernel_code import (
+    find_asserts,
+    indexed_by,
+    indexes_unchecked,
+    read_condition,
+    trace_value,
+)
 from mcp_server.package.stores import find_stores
 from tests.package.summaries import recorded
 
@@ -91,3 +97,27 @@ def test_any_source_is_traced_to_an_end(source: str) -> None:
     trace = trace_value(source, "tmp0", lines, ("in_ptr0",), ("ks0",))
     assert all(1 <= d.line <= lines for d in trace.definitions)
     find_stores(source, ("in_ptr0",))
+
+
+# As torch 2.13 writes it with assert_indirect_indexing off.
+UNCHECKED = """
+extern "C"  void  cpp_fused_add_embedding_0(float* in_out_ptr0, const int64_t* in_ptr0, const float* in_ptr1)
+{
+    auto tmp1 = in_ptr0[static_cast<int64_t>(x0)];
+    {load};
+}
+"""
+LOADS = (
+    "auto tmp2 = in_ptr1[static_cast<int64_t>(x1 + 16L*tmp1)]",
+    "auto tmp2 = at::vec::Vectorized<float>::loadu(in_ptr1 + static_cast<int64_t>(x1 + 16L*tmp1), 16)",
+)
+
+
+@pytest.mark.parametrize("load", LOADS, ids=["scalar", "vector"])
+def test_indices_without_a_check(load: str) -> None:
+    """A load at a computed place counts; with a check in the kernel, or at a loop variable, it does not."""
+    source = UNCHECKED.replace("{load}", load)
+    assert indexes_unchecked(source)
+    check = 'AOTI_TORCH_CHECK((0 <= tmp1) & (tmp1 < 50L), "index out of bounds: 0 <= tmp1 < 50L");'
+    assert not indexes_unchecked(source.replace("    auto tmp2", f"    {check}\n    auto tmp2"))
+    assert not indexes_unchecked(source.replace("*tmp1", "*x0"))

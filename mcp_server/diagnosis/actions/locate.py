@@ -13,6 +13,7 @@ from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.index_parts import index_error
 from mcp_server.diagnosis.stacks import operator_inside
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
+from mcp_server.package.kernel_code import indexes_unchecked
 from mcp_server.steps.context import Context
 from mcp_server.steps.locate_fault import locate_fault
 from mcp_server.steps.locate_in_program import in_graph, run_under_checker
@@ -91,13 +92,18 @@ def silent_suspicion(case: Case) -> bool:
 
 
 def _unwatched(case: Case, open_ones: Sequence[Hypothesis]) -> bool:
-    """A call on a GPU that nothing is known against: a small overrun shows neither as a fault nor as NaN.
+    """A call that nothing is known against, on a GPU or with indices that nobody checks.
 
-    A package alone has no reference that numbers could be held against. Wrong numbers may be due to a
-    kernel of the user's own, which no compiler checks.
+    A small overrun shows neither as a fault nor as NaN. A package alone has no reference that numbers could
+    be held against. Wrong numbers may be due to a kernel of the user's own, which no compiler checks.
     """
     if case.device != "cuda":
-        return False
+        return isinstance(case.workload, PackageWorkload) and _unchecked(case)
     if isinstance(case.workload, PackageWorkload):
         return not any(h.harmful and not h.weak for h in open_ones)
     return case.plain_departs and bool(own_code(case))
+
+
+def _unchecked(case: Case) -> bool:
+    """Whether the kernels of a CPU package index with what they compute, without a check."""
+    return case.package is not None and indexes_unchecked(case.package.kernel_text)
