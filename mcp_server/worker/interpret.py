@@ -32,6 +32,7 @@ def operate(request: dict[str, Any], report: Report) -> None:
     """Events `guard_failed`, `node_raised`, `node_non_finite`, `fake_mismatch`; `interpreted` at the end.
 
     With `package` the same call is then made there, and event `compared` holds it against the interpretation.
+    Its inputs are read once more: a program may have changed in place what it was given.
     """
     import_all(list(request.get("extra_imports", ())), report)
     program = load_exported(request, report)
@@ -44,7 +45,7 @@ def operate(request: dict[str, Any], report: Report) -> None:
     report.event("interpreted", nodes=watcher.count, outputs=outputs(result))
     if request.get("package"):
         loader = load(request, report)
-        flat = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        flat = _tensors(arguments(program, request))
         got = call(lambda: loader.run(flat), 0, report)
         compare_all(_tensors(result), _tensors(got), (None, None), report)
 

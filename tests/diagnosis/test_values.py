@@ -10,7 +10,7 @@ import torch
 
 from mcp_server.diagnosis.actions.locate import silent_suspicion
 from mcp_server.diagnosis.case import Case, CounterResult
-from mcp_server.diagnosis.detectors import bad_values, eager, last_launch, memory
+from mcp_server.diagnosis.detectors import bad_values, eager, last_launch, memory, sharing
 from mcp_server.diagnosis.health import health_summary
 from mcp_server.diagnosis.hypothesis import Depth
 from mcp_server.diagnosis.judge import confidence, refuted
@@ -31,6 +31,12 @@ from tests.diagnosis.support import (
     run,
     worker_run,
 )
+from tests.worker.support import here
+
+CHECK = """Traceback (most recent call last):
+  File "/app/serve.py", line 9, in main
+    raise RuntimeError("not the model")
+RuntimeError: not the model"""
 
 
 def in_eager(zoo: ZooPackage, directory: Path, name: str, inputs: Path) -> Case:
@@ -317,3 +323,35 @@ def test_the_launch_of_another_error_is_left_to_others(zoo: ZooPackage) -> None:
     text = "Error: input_handles[0]: unmatched dtype, expected: 4(at::kLong), but got: 3"
     assert list(last_launch.detect(traced(zoo, "threw", run("plain", text)))) == []
     assert list(last_launch.detect(traced(zoo, "returned", run("plain", "Segmentation fault")))) == []
+
+
+def test_a_program_that_changes_its_input_agrees_with_its_package(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Both get the inputs as they were, and not as the other one left them."""
+    package = zoo("counter")
+    request = {
+        "exported": str(package.with_name("counter.exported.pt2")),
+        "inputs": str(package.with_name("counter.inputs.pt")),
+        "package": str(package),
+    }
+    case = package_case(package)
+    case.interpreted = worker_run(*here(tmp_path, "interpret", request))
+    assert case.equals_eager
+
+
+@pytest.mark.parametrize(
+    ("text", "equal", "count"),
+    [(CHECK, True, 1), (CHECK, False, 0), (CHECK.replace("raise RuntimeError", "table"), True, 0)],
+    ids=["a check", "departs", "no check"],
+)
+def test_an_input_that_the_call_changes_may_spoil_a_reference(
+    zoo: ZooPackage, text: str, equal: bool, count: int
+) -> None:
+    """Possible where a check failed in vain: the input, with the model's line that writes it."""
+    case = package_case(zoo("counter"))
+    case.runs["script"] = run("script", text)
+    case.interpreted = worker_run({"event": "compared", "equal": equal, "outputs": []})
+    found = list(sharing.detect(case))
+    assert [(h.category, h.guilty.input_index, confidence(h, case)) for h in found] == [
+        ("wrong_output", 0, "possible")
+    ] * count
+    assert all(h.guilty.model_locations for h in found)

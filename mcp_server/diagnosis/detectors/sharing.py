@@ -1,4 +1,4 @@
-"""One tensor given for several inputs, of which the package changes one in place."""
+"""Inputs that the package changes in place: given twice, or used by the program after the call."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
-from mcp_server.model import Evidence, Fix, Party
+from mcp_server.model import Evidence, Fix, ModelLocation, Party
 
 
 def detect(case: Case) -> Iterator[Hypothesis]:
     """Inputs of one memory, at least one of them written: export saw them as separate tensors."""
-    if case.package is None or not case.sharing:
+    if case.package is None:
         return
     written = written_inputs(case)
+    if written and _checked_in_vain(case):
+        yield _changed(min(written), case)
     for group in case.sharing:
         changed = [index for index in group if index in written]
         if len(group) > 1 and changed:
@@ -59,3 +61,50 @@ def _hypothesis(group: list[int], changed: int, case: Case) -> Hypothesis:
         harmful=not case.handled,
         exact=False,
     )
+
+
+CHECKS = frozenset({"own_check", "tensors_not_close"})
+
+
+def _checked_in_vain(case: Case) -> bool:
+    """Whether a check of the program failed, though the package gives what its exported program gives."""
+    script = case.runs.get("script")
+    return script is not None and script.family in CHECKS and bool(case.equals_eager)
+
+
+def _changed(place: int, case: Case) -> Hypothesis:
+    """An input that holds other values after the call, for a reference that is computed from it then."""
+    assert case.package is not None
+    item = case.package.inputs[place]
+    lines = _writing_lines(place, case)
+    fact = f"{item.label} is written in place by the call, as by the model"
+    return Hypothesis(
+        category="wrong_output",
+        guilty=Party(
+            kind="input",
+            name=item.path or item.name,
+            input_index=place,
+            value="changed by the call",
+            model_locations=[*lines, *case.call_locations],
+        ),
+        summary=f"The package agrees with its exported program, and {fact}: what the program computes from "
+        "it after the call, a reference say, is computed from other values.",
+        depth=Depth.FAULT_SITE,
+        sources=frozenset({"package file"}),
+        evidence=(
+            Evidence(step="inspect_package", fact=fact),
+            Evidence(step="interpret", fact="package and exported program agree on the inputs of the call"),
+        ),
+        fix=Fix(action="give the call a copy, or let the model work on one", after="x.clone()"),
+        exact=False,
+    )
+
+
+def _writing_lines(place: int, case: Case) -> list[ModelLocation]:
+    """The model's lines of the launch that writes that input."""
+    if case.view is None or case.package is None:
+        return []
+    buffer = case.view.wrapper.buffers.get(case.package.inputs[place].name)
+    launches = case.view.writers.get(buffer.storage, []) if buffer is not None else []
+    found = (case.view.provenance(case.view.wrapper.launches[n]).locations for n in launches)
+    return list(next((lines for lines in found if lines), ()))[:3]
