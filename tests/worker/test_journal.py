@@ -97,7 +97,7 @@ def test_a_hook_that_fails_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_report_is_strict_json(tmp_path: Path) -> None:
-    """A number that JSON does not have, or a value of another kind, is told as text; the rest stays as it is."""
+    """A number that JSON does not have, or a value of another kind, is told as text."""
     report = Report(str(tmp_path / "report.jsonl"))
     report.event("seen", mean=math.nan, path=tmp_path, shape=(2, 3), nested={"low": -math.inf, 1: True})
     report.event("seen", mean=0.5, text="\udce9")
