@@ -1,14 +1,14 @@
 """A model on loopback that makes given calls, waits for the job of each while it runs, then says "done".
 
-It speaks what Claude Code (Anthropic's messages) and Codex (OpenAI's responses) ask for, both as event
-streams, and keeps every tool result that the client shows it.
+It speaks what Claude Code (Anthropic's messages), Codex (OpenAI's responses), opencode (OpenAI's chat) and
+Gemini CLI ask for, all as event streams, and keeps every tool result that the client shows it.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -75,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         path = self.path.partition("?")[0]
-        answer = {"/v1/messages": anthropic, "/v1/responses": openai}.get(path)
+        answer = next((answer for end, answer in WIRES.items() if path.endswith(end)), None)
         if answer is None:
             self.send_error(404)
             return
@@ -90,12 +90,17 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing: pytest shows the client's own output."""
 
     def _stream(self, events: Events) -> None:
-        text = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
+        text = "".join(map(_event, events))
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("content-length", str(len(text.encode())))
         self.end_headers()
         self.wfile.write(text.encode())
+
+
+def _event(event: Json) -> str:
+    name = f"event: {event['type']}\n" if "type" in event else ""
+    return f"{name}data: {json.dumps(event)}\n\n"
 
 
 def anthropic(model: Model, request: Json) -> Events:
@@ -174,3 +179,58 @@ def _openai_name(offered: list[Json], name: str) -> Json:
         if name in {tool["name"] for tool in entry.get("tools", [])}:
             return {"namespace": entry["name"], "name": name}
     raise LookupError(f"{name} is not offered")
+
+
+def chat(model: Model, request: Json) -> Events:
+    """opencode asks for a title without tools."""
+    results = [_chat_text(message) for message in request["messages"] if message["role"] == "tool"]
+    names = [tool["function"]["name"] for tool in request.get("tools", [])]
+    call = _offered(model, request, names, results)
+    delta: Json = {"role": "assistant", "content": "done"}
+    if call:
+        function = {"name": call[0], "arguments": json.dumps(call[1])}
+        calls = [{"index": 0, "id": f"call_{len(results)}", "type": "function", "function": function}]
+        delta = {"role": "assistant", "tool_calls": calls}
+    choices = [
+        {"index": 0, "delta": delta, "finish_reason": None},
+        {"index": 0, "delta": {}, "finish_reason": "tool_calls" if call else "stop"},
+    ]
+    about = {"id": "chat_1", "object": "chat.completion.chunk", "created": 0, "model": "fake"}
+    return [{**about, "choices": [choice]} for choice in choices]
+
+
+def _chat_text(message: Json) -> str:
+    content = message["content"]
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+
+
+def gemini(model: Model, request: Json) -> Events:
+    """A result comes as the text that Gemini CLI makes of it."""
+    parts = [part for content in request["contents"] for part in content["parts"]]
+    answers = [part["functionResponse"]["response"] for part in parts if "functionResponse" in part]
+    results = [str(answer.get("output", answer)) for answer in answers]
+    declared = [entry for tool in request.get("tools", []) for entry in tool.get("functionDeclarations", [])]
+    call = _offered(model, request, [entry["name"] for entry in declared], results)
+    part: Json = {"functionCall": {"name": call[0], "args": call[1]}} if call else {"text": "done"}
+    content = {"role": "model", "parts": [part]}
+    usage = {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}
+    return [
+        {"candidates": [{"content": content, "finishReason": "STOP", "index": 0}], "usageMetadata": usage}
+    ]
+
+
+def _offered(model: Model, request: Json, names: list[str], results: list[str]) -> Call | None:
+    """The next call, under the name that the client gives the tool; None where it offers no tools."""
+    if not names:
+        return None
+    model.told = json.dumps(request)
+    call = model.next_call(results)
+    return (next(name for name in names if name.endswith(f"_{call[0]}")), call[1]) if call else None
+
+
+WIRES: dict[str, Callable[[Model, Json], Events]] = {
+    "/v1/messages": anthropic,
+    "/v1/responses": openai,
+    "/chat/completions": chat,
+    ":streamGenerateContent": gemini,
+}
