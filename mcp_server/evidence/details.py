@@ -33,6 +33,8 @@ _FOLLOWING: tuple[tuple[str, re.Pattern[str]], ...] = (
     # members of an archive, as the loader lists them: of an exported program, and of a compiled model
     ("/models/", re.compile(r"^(?P<archive>[^/\s]+)/models/\w+\.json$")),
     ("/data/aotinductor/", re.compile(r"^[^/\s]+/data/aotinductor/(?P<holds>[^/]+)/")),
+    # a frame of C++, of a call of a package that the program makes without torch's Python class
+    ("AOTInductorModel", re.compile(r"(?P<inside>AOTInductorModel\w*(?:::run\w*|Run)\b)")),
     ("what():", re.compile(r"what\(\):\s+(?P<what>.+)")),
 )
 _LOCATION = re.compile(r"(?P<file>[^\s\"':,(]+\.(?:wrapper|kernel)\.cpp)(?::|, line )(?P<line>\d+)")

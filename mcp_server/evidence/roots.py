@@ -88,11 +88,12 @@ def settle_exception(error: ErrorFact) -> ErrorFact:
     exception = error.exception
     if exception is None or not exception.frames:
         return error
+    inside = "inside" in error.fields
     if error.family.id in _OPERATORS:
-        return _of_statement(error) if _is_statement(exception) else error
+        return _of_statement(error) if _is_statement(exception) and not inside else error
     if error.family.id != "python_exception":
         return error
-    family = BY_ID[_exception_family(exception)]
+    family = BY_ID["operator_refused" if inside else _exception_family(exception)]
     variable = exception.message.strip("'\"") if family.id == "environment_variable" else ""
     fields = {**error.fields, **({"variable": variable} if variable else {})}
     return replace(error, family=family, candidates=family.candidates, fields=fields)
@@ -189,8 +190,8 @@ def refine(root: ErrorFact, errors: Iterable[ErrorFact], threads: Sequence[Threa
     root = _uncompiled(_with_machine(_with_compiler(root, errors), errors))
     root = _died_in_operator(_in_operator(_with_shim(root, errors), errors), threads)
     root = _with_stage(root, _root_frames(root, threads))
-    root = _with_values(root, errors)
-    return _with_operator(root)
+    root = _with_operator(_with_values(root, errors))
+    return replace(root, fields={name: value for name, value in root.fields.items() if name != "inside"})
 
 
 def _root_frames(root: ErrorFact, threads: Sequence[ThreadStack]) -> tuple[Frame, ...]:

@@ -221,3 +221,20 @@ def test_a_crash_inside_an_operator_names_its_function(below: str, first: str | 
     root = read_log(stack).root
     assert root is not None and (root.candidates[0] == first) == (first is not None)
     assert root.fields.get("at_function") == ("latest" if first else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("RuntimeError: mat1 and mat2 must have the same dtype, but got Long and Float", "input_mismatch"),
+        ("RuntimeError: something unheard of", "input_mismatch"),
+    ],
+)
+@pytest.mark.parametrize("inside", [True, False])
+def test_frames_of_cpp_show_a_call_that_python_does_not(text: str, first: str, inside: bool) -> None:
+    """A program that runs torch's loader itself has no frame of torch above the package's."""
+    frame = "frame #8: torch::aot_inductor::AOTInductorModel::run_impl(AtenTensorOpaque**) + 0x90f (0x7f)"
+    root = read(
+        text + "\nException raised from meta at /pytorch/LinearAlgebra.cpp:194\n" + frame * inside, OWN
+    ).root
+    assert root is not None and root.candidates[0] == (first if inside else "script_error")
