@@ -16,13 +16,8 @@ from mcp_server.evidence.details import Details
 from mcp_server.evidence.facts import ErrorFact, LogFacts, PythonException
 from mcp_server.evidence.families import BY_ID, Family, Rank, find_family
 from mcp_server.evidence.launches import LaunchTracker
-from mcp_server.evidence.roots import (
-    choose_root,
-    refine,
-    sanitizer_errors,
-    settle_exception,
-    unnamed_exception,
-)
+from mcp_server.evidence.raised import settle_exception, unnamed_exception
+from mcp_server.evidence.roots import choose_root, refine, sanitizer_errors
 from mcp_server.evidence.sanitizer import SanitizerReader
 from mcp_server.evidence.sanitizer_lines import MARK, is_record
 from mcp_server.evidence.scout import NOTHING, Look, Scout

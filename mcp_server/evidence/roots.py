@@ -9,26 +9,13 @@ from dataclasses import replace
 from mcp_server.evidence.details import OPERATOR_FILE
 from mcp_server.evidence.facts import ErrorFact, Frame, PythonException, ThreadStack, last_chain
 from mcp_server.evidence.families import BY_ID, Rank
+from mcp_server.evidence.raised import first
 from mcp_server.evidence.sanitizer import SanitizerReport, Site
-from mcp_server.evidence.text import bound
 from mcp_server.model import Category
 
-_COMPILE_FILE = re.compile(
-    r"[/\\]torch[/\\](?:_inductor|_dynamo|export|fx|_functorch|_export)[/\\]|[/\\]triton[/\\]"
-)
-# The frame below which a package's own code runs (torch 2.8-2.15, `AOTICompiledModel.__call__`).
-_PACKAGE_CALL = re.compile(r"\bloader\.(?:boxed_)?run\(")
-_PACKAGE_FILE = re.compile(r"[/\\]torch[/\\](?:export[/\\]pt2_archive|_inductor[/\\]package)[/\\]")
 # Arguments of `aoti_torch_proxy_executor_call_function` (torch 2.8-2.15).
 _NODE = re.compile(r"proxy_executor, (\d+),")
-# The frame below which a module of a model runs.
-_MODULE_FILE = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\]module\.py$")
-_ENVIRON = re.compile(r"^<frozen os>$|[/\\]os\.py$")
-# Families of operators' complaints, which a statement of the script can meet as well as a model.
-_OPERATORS = frozenset({"aten_index", "matrix_shapes", "operand_dtypes", "int_division"})
 _CRASHES = frozenset({"segfault", "aborted", "heap_corruption", "illegal_instruction"})
-_OF_FILES = frozenset({"OSError", "FileNotFoundError", "BlockingIOError", "ChildProcessError"})
-_OWN_CHECK = re.compile(r"(?:raise|assert)\b|self\.fail\(|sys\.exit\(")
 _STAGES: tuple[tuple[re.Pattern[str], Category], ...] = (
     (
         re.compile(r"\b(?:load_constants|update_constant_buffer|swap_constant_buffer|load_state_dict)\b"),
@@ -83,73 +70,6 @@ def choose_root(errors: Sequence[ErrorFact], exceptions: Sequence[PythonExceptio
     return (fatal or equals)[0]
 
 
-def settle_exception(error: ErrorFact) -> ErrorFact:
-    """Put an exception that has no family of its own into one by where it was raised."""
-    exception = error.exception
-    if exception is None or not exception.frames:
-        return error
-    inside = "inside" in error.fields
-    if error.family.id in _OPERATORS:
-        return _of_statement(error) if _is_statement(exception) and not inside else error
-    if error.family.id != "python_exception":
-        return error
-    family = BY_ID["operator_refused" if inside else _exception_family(exception)]
-    variable = exception.message.strip("'\"") if family.id == "environment_variable" else ""
-    fields = {**error.fields, **({"variable": variable} if variable else {})}
-    return replace(error, family=family, candidates=family.candidates, fields=fields)
-
-
-def unnamed_exception(errors: Sequence[ErrorFact], exceptions: Sequence[PythonException]) -> ErrorFact | None:
-    """The exception that ended the program, when no family knows any text of its chain."""
-    chain = last_chain(exceptions)
-    if not chain or any(error.exception in chain for error in errors):
-        return None
-    last = chain[-1]
-    family = BY_ID["python_exception"]
-    text = bound(f"{last.type}: {last.message}".rstrip(": "))
-    fields = {"type": last.type, "detail": bound(last.message, 300)}
-    return ErrorFact(family, fields, last.line, text, family.candidates, 1, last.process, last)
-
-
-def _of_statement(error: ErrorFact) -> ErrorFact:
-    """What an operator says of its operands, raised by a statement of the script's own."""
-    return replace(error, candidates=_first("script_error", error.candidates))
-
-
-def _is_statement(exception: PythonException) -> bool:
-    """Whether the program's own line raised, outside packages and modules of a model."""
-    within = any(_is_package_call(frame) or _MODULE_FILE.search(frame.file) for frame in exception.frames)
-    return exception.frames[-1].user and not within
-
-
-def _exception_family(exception: PythonException) -> str:
-    inner = exception.frames[-1]
-    if exception.type == "KeyError" and _is_environ(inner):
-        return "environment_variable"
-    if any(_is_package_call(frame) for frame in exception.frames):
-        return "operator_raised" if inner.user else "operator_refused"
-    if inner.user:
-        checks = _OWN_CHECK.match(inner.code) is not None or exception.type.endswith("AssertionError")
-        return "own_check" if checks else "script_exception"
-    if any(_is_compile_call(frame) for frame in exception.frames):
-        return "bad_path" if exception.type in _OF_FILES else "compiler_exception"
-    return "python_exception"
-
-
-def _is_environ(frame: Frame) -> bool:
-    """Whether the frame is where Python looks up a variable of the environment (3.9-3.14)."""
-    return frame.function == "__getitem__" and _ENVIRON.search(frame.file) is not None
-
-
-def _is_package_call(frame: Frame) -> bool:
-    return _PACKAGE_FILE.search(frame.file) is not None and _PACKAGE_CALL.search(frame.code) is not None
-
-
-def _is_compile_call(frame: Frame) -> bool:
-    named = any(word in frame.function for word in ("compile", "export", "lower"))
-    return named and _COMPILE_FILE.search(frame.file) is not None
-
-
 def sanitizer_errors(report: SanitizerReport, line: int) -> list[ErrorFact]:
     """An error for each site that compute-sanitizer reported."""
     return [_sanitizer_error(site, line) for site in report.faults if site.kind in _SANITIZER_FAMILIES]
@@ -170,7 +90,7 @@ def _sanitizer_error(site: Site, line: int) -> ErrorFact:
     pointer = _pointer(site)
     if pointer:
         fields["pointer"] = pointer
-    candidates = _first("device_mismatch", family.candidates) if pointer == "host" else family.candidates
+    candidates = first("device_mismatch", family.candidates) if pointer == "host" else family.candidates
     return ErrorFact(family, fields, line, site.text, candidates, site.count)
 
 
@@ -218,7 +138,7 @@ def _with_stage(root: ErrorFact, frames: Sequence[Frame]) -> ErrorFact:
     for frame in reversed(frames):
         for pattern, category in _STAGES:
             if pattern.search(frame.function) or pattern.search(frame.code):
-                return replace(root, candidates=_first(category, root.candidates))
+                return replace(root, candidates=first(category, root.candidates))
     return root
 
 
@@ -288,7 +208,7 @@ def _died_in_operator(root: ErrorFact, threads: Sequence[ThreadStack]) -> ErrorF
     if not any(OPERATOR_FILE.search(frame.file) for frame in frames[max(own - 2, 0) : own]):
         return root
     at = {"at_file": frames[own].file, "at_line": str(frames[own].line), "at_function": frames[own].function}
-    candidates = _first("custom_op", _first("illegal_memory_access", root.candidates))
+    candidates = first("custom_op", first("illegal_memory_access", root.candidates))
     return replace(root, fields={**root.fields, **at}, candidates=candidates)
 
 
@@ -297,7 +217,7 @@ def _with_values(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
     if root.family.id not in {"tensors_not_close", "own_check", "script_says_nan"}:
         return root
     nan_seen = any(error.family.id == "not_close_nan" for error in errors) or _NOT_FINITE.search(root.text)
-    return replace(root, candidates=_first("nan_or_inf", root.candidates)) if nan_seen else root
+    return replace(root, candidates=first("nan_or_inf", root.candidates)) if nan_seen else root
 
 
 def _with_operator(root: ErrorFact) -> ErrorFact:
@@ -307,7 +227,3 @@ def _with_operator(root: ErrorFact) -> ErrorFact:
     if root.fields["op"].strip() == _SCALAR_INPUT:
         return replace(root, candidates=("input_mismatch", "shape_out_of_range"))
     return replace(root, candidates=("custom_op",))
-
-
-def _first(category: Category, candidates: tuple[Category, ...]) -> tuple[Category, ...]:
-    return (category, *(other for other in candidates if other != category))
