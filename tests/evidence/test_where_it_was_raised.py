@@ -238,3 +238,13 @@ def test_frames_of_cpp_show_a_call_that_python_does_not(text: str, first: str, i
         text + "\nException raised from meta at /pytorch/LinearAlgebra.cpp:194\n" + frame * inside, OWN
     ).root
     assert root is not None and root.candidates[0] == (first if inside else "script_error")
+
+
+def test_the_exception_of_a_thread_comes_before_the_wait_for_it() -> None:
+    """A main thread that waits in vain for a thread that died is not the cause."""
+    thread = ["Exception in thread worker:", "Traceback (most recent call last):"]
+    thread += ['  File "/app/serve.py", line 9, in work', "    rank = row['rank']", "KeyError: 'rank'"]
+    main = ["Traceback (most recent call last):", '  File "/app/serve.py", line 12, in main']
+    main += ["    print(done.get(timeout=3))", "_queue.Empty"]
+    root = read_log([*thread, *main]).root
+    assert root is not None and (root.category, root.text) == ("script_error", "KeyError: 'rank'")

@@ -223,7 +223,7 @@ _add(
 _add(
     "timeout",
     (
-        r"(?P<detail>TimeoutExpired|TimeoutError|timed out after (?P<seconds>[\d.]+) seconds|DUE TO TIME LIMIT|Timeout \((?P<limit>[\d:.]+)\)!|deadlock|Operation timed out|^_?queue\.(?:Empty|Full)\b)",
+        r"(?P<detail>TimeoutExpired|TimeoutError|timed out after (?P<seconds>[\d.]+) seconds|DUE TO TIME LIMIT|Timeout \((?P<limit>[\d:.]+)\)!|deadlock|Operation timed out)",
         _exit("124"),
     ),
     (
@@ -233,7 +233,6 @@ _add(
         "TIME LIMIT",
         "Timeout (",
         "deadlock",
-        "queue.",
         *_EXIT_HINTS,
     ),
     ("hang", "concurrency"),
@@ -241,6 +240,17 @@ _add(
     "subprocess.TimeoutExpired: Command '['python', 'serve.py']' timed out after 60 seconds",
     advice="trace_hang",
     not_proven="That it never ends: a first compile can take a minute.",
+)
+_add(
+    "queue_timeout",
+    r"^(?P<detail>_?queue\.(?:Empty|Full))\b",
+    "queue.",
+    ("hang", "concurrency"),
+    "A queue had nothing to give, or no room, within the time: what should have served it did not.",
+    "_queue.Empty",
+    rank=Rank.CONSEQUENCE,
+    advice="trace_hang",
+    not_proven="Whether the other side died, hangs or is slow: look for an exception of a thread or process before this.",
 )
 _add(
     "module_missing",
