@@ -28,8 +28,14 @@ WORKER_MAIN = Path(worker.__file__).with_name("main.py")
 REPORT = "report.jsonl"
 INTERPRETER_HELP = "pass `python`, or set AOTI_DEBUG_PYTHON, to a Python >= 3.9 that has torch"
 
-# Asked for every worker: output survives an abort, and loading does not compile a probe for every CPU ISA.
-WORKER_ENV = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
+# Asked for every worker: output survives an abort, loading does not compile a probe for every CPU ISA, and
+# threads that wait for others sleep (they spin by default: 25 times as slow on a machine that is busy).
+WORKER_ENV = {
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONFAULTHANDLER": "1",
+    "TORCHINDUCTOR_VEC_ISA_OK": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
 
 # Operations that run the workload, and those that compile it; the others only look.
 RUNNING = frozenset({"run", "observe", "eager", "replay"})
