@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 
-_FIELD = re.compile(r"constants_info_\[(\d+)\]\.(\w+) = (.*?);\s*$", re.M)
+_FIELD = re.compile(r"constants_info_\[(\d{1,6})\]\.(\w+) = (.*?);\s*$", re.M)
 _ATEN = {
     "at::kFloat": "float32",
     "at::kDouble": "float64",
@@ -71,4 +71,4 @@ def _dtype(text: str) -> str:
 
 
 def _integers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"-?\d+", text))
+    return tuple(int(number) for number in re.findall(r"-?\d{1,19}", text))

@@ -11,28 +11,30 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from mcp_server.package.signature import CompiledDim, CompiledInput, Signature, SymbolDefinition
 from mcp_server.package.treespec import TreeNode, TreeSpecError, leaf_paths, output_paths, read_treespec
 
-_BASE = re.compile(r":\s*AOTInductorModelBase\(\s*(\d+),\s*(\d+)(?:,\s*(\d+))?")
-_NAME = re.compile(r'inputs_info_\[(\d+)\]\.name = "((?:[^"\\]|\\.)*)"')
-_OUTPUT = re.compile(r"outputs_info_\[(\d+)\]\.name =")
+# Digits are counted: a dimension numbered by a billion would make a tuple as long, and `int` refuses 4,300.
+_BASE = re.compile(r":\s*AOTInductorModelBase\(\s*(\d{1,6}),\s*(\d{1,6})(?:,\s*(\d{1,6}))?")
+_NAME = re.compile(r'inputs_info_\[(\d{1,6})\]\.name = "((?:[^"\\]|\\.)*)"')
+_OUTPUT = re.compile(r"outputs_info_\[(\d{1,6})\]\.name =")
 _SPEC = re.compile(r'\b(in|out)_spec_ =\s*((?:R"\(.*?\)"\s*)+);', re.S)
 _RAW_STRING = re.compile(r'R"\((.*?)\)"', re.S)
-_CHECK = re.compile(r"static void check_input_(\d+)\(")
+_CHECK = re.compile(r"static void check_input_(\d{1,6})\(")
 _DTYPE = re.compile(r"_expected_dtype = aoti_torch_dtype_(\w+)\(\)")
-_STATIC_SIZE = re.compile(r"if \((\d+)L? != \w+_size\[(\d+)\]\)")
-_LOWER = re.compile(r"if \(\w+_size\[(\d+)\] < (-?\d+)L*\)")
-_UPPER = re.compile(r"if \(\w+_size\[(\d+)\] > (-?\d+)L*\)")
-_STATIC_STRIDE = re.compile(r"if \((-?\d+)L? != \w+_stride\[(\d+)\]\)")
+_STATIC_SIZE = re.compile(r"if \((\d{1,19})L? != \w+_size\[(\d{1,3})\]\)")
+_LOWER = re.compile(r"if \(\w+_size\[(\d{1,3})\] < (-?\d{1,19})L*\)")
+_UPPER = re.compile(r"if \(\w+_size\[(\d{1,3})\] > (-?\d{1,19})L*\)")
+_STATIC_STRIDE = re.compile(r"if \((-?\d{1,19})L? != \w+_stride\[(\d{1,3})\]\)")
 _DEVICE = re.compile(r'_expected_device_type << "\d*\((\w+)\)')
-_SYMBOL = re.compile(r"\bint64_t (\w+) = (\w+)_(size|stride)\[(\d+)\];")
-_SOLVED = re.compile(r"\bint64_t (\w+) = (.*\b(\w+)_(size|stride)_(\d+)\b.*);")
+_SYMBOL = re.compile(r"\bint64_t (\w+) = (\w+)_(size|stride)\[(\d{1,3})\];")
+_SOLVED = re.compile(r"\bint64_t (\w+) = (.*\b(\w+)_(size|stride)_(\d{1,3})\b.*);")
 _SIZE_ASSERT = re.compile(r'assert_size_stride\((\w+), \{([^}]*)\}, \{([^}]*)\}[^;]*"input"')
-_ARGUMENT = re.compile(r"arg(\d+)_1")
+_ARGUMENT = re.compile(r"arg(\d{1,9})_1")
 _LONG_SUFFIX = re.compile(r"(?<=\d)L+\b")
-_INTEGER = re.compile(r"-?\d+")
+_INTEGER = re.compile(r"-?\d{1,19}")
 
 _END, _RUN = "} // ", "::run_impl"
 
@@ -144,9 +146,8 @@ def _checks(text: str) -> Iterator[tuple[int, str]]:
     end = text.find("__check_inputs_outputs(", start)
     region = text[start : end if end > 0 else None]
     found = list(_CHECK.finditer(region))
-    ends = [m.start() for m in found[1:]] + [len(region)]
-    for match, stop in zip(found, ends, strict=True):
-        yield int(match[1]), region[match.end() : stop]
+    for match, after in zip_longest(found, found[1:]):
+        yield int(match[1]), region[match.end() : after.start() if after else None]
 
 
 def _input(index: int, name: str, body: str | None, problems: list[str]) -> CompiledInput:
