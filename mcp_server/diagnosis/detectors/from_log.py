@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.log_words import action, named
+from mcp_server.diagnosis.detectors.refusal import refused_alone
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.evidence.facts import ErrorFact, Frame, LogFacts
 from mcp_server.evidence.families import BY_ID
@@ -63,7 +64,7 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: Case) -> Itera
         *root.candidates
     ]
     several = len(open_ones) > 1
-    survived = case.workload is None and not facts.fatal
+    survived = case.workload is None and (not facts.fatal or _of_values(root))
     for place, category in enumerate(open_ones):
         yield Hypothesis(
             category=category,
@@ -75,9 +76,19 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: Case) -> Itera
             crashing=_crashing(root, facts),
             fix=Fix(action=action(root, category)) if not several else None,
             harmful=case.failed,
-            weak=several or survived,
+            weak=several or survived or refused_alone(root, case),
             exact=len(root.candidates) == 1,
         )
+
+
+# Exceptions of a statement that may be due to the values and lengths which it was given.
+_OF_VALUES = frozenset({"IndexError", "KeyError", "TypeError", "ValueError", "ZeroDivisionError"})
+
+
+def _of_values(root: ErrorFact) -> bool:
+    """Whether a log alone leaves open if the statement that raised got what a package had computed wrongly."""
+    exception = root.exception
+    return root.family.id == "script_exception" and exception is not None and exception.type in _OF_VALUES
 
 
 CONTRACT: frozenset[Category] = frozenset({"input_mismatch", "device_mismatch", "shape_out_of_range"})
