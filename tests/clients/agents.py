@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,14 @@ from tests.faces.test_shutdown import left
 
 @dataclass(frozen=True)
 class Agent:
-    """How to start a client that asks `model`, its calls limited to `limit_s` seconds."""
+    """How to start a client that asks `model`, its calls limited to `limit_s` seconds.
+
+    `several` processes get a signal as a group, as from a terminal: Gemini CLI starts itself again below.
+    """
 
     argv: Callable[[Clients, Model, int], list[str]]
     env: Callable[[Model, int], dict[str, str]]
+    several: bool = False
 
 
 def claude_argv(clients: Clients, _model: Model, _limit_s: int) -> list[str]:
@@ -108,7 +114,7 @@ AGENTS = {
     "claude": Agent(claude_argv, claude_env),
     "codex": Agent(codex_argv, lambda _model, _limit_s: {}),
     "opencode": Agent(opencode_argv, lambda _model, _limit_s: {}),
-    "gemini": Agent(gemini_argv, gemini_env),
+    "gemini": Agent(gemini_argv, gemini_env, several=True),
 }
 
 
@@ -126,12 +132,32 @@ def started(name: str, clients: Clients, model: Model, limit_s: int = 300) -> It
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,
         ) as process,
     ):
         try:
             yield process
         finally:
-            process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def stop(name: str, process: subprocess.Popen[str], number: signal.Signals) -> None:
+    """Send the client a signal, and wait for its end."""
+    if AGENTS[name].several:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    process.wait(timeout=20)
+
+
+def written(ids: Path) -> list[int]:
+    """The ids of two processes in a file that a job is about to write; clients take their time to start."""
+    limit = time.monotonic() + 100
+    while not ids.exists() or len(ids.read_text().split()) < 2:
+        assert time.monotonic() < limit, "the job never started"
+        time.sleep(0.05)
+    return [int(pid) for pid in ids.read_text().split()]
 
 
 def finish(process: subprocess.Popen[str]) -> str:

@@ -208,7 +208,7 @@ def gemini(model: Model, request: Json) -> Events:
     """A result comes as the text that Gemini CLI makes of it."""
     parts = [part for content in request["contents"] for part in content["parts"]]
     answers = [part["functionResponse"]["response"] for part in parts if "functionResponse" in part]
-    results = [str(answer.get("output", answer)) for answer in answers]
+    results = [str(answer.get("output") or json.dumps(answer)) for answer in answers]
     declared = [entry for tool in request.get("tools", []) for entry in tool.get("functionDeclarations", [])]
     call = _offered(model, request, [entry["name"] for entry in declared], results)
     part: Json = {"functionCall": {"name": call[0], "args": call[1]}} if call else {"text": "done"}

@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 from mcp import Client
 
-from tests.clients.agents import AGENTS, finish, gone, jobs, saved, started
+from tests.clients.agents import AGENTS, finish, gone, jobs, saved, started, stop, written
 from tests.clients.conftest import Clients
 from tests.clients.model import Model
 from tests.conftest import ZooPackage
 from tests.faces import sample
 from tests.faces.clients import drive, real_server
-from tests.faces.test_shutdown import wait_for
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
@@ -83,9 +82,8 @@ def test_a_stopped_client_leaves_nothing_running(
     ids = tmp_path / "ids"
     model = Model(("explain_error", {"text": KNOWN}), sleeper(ids))
     with started(name, clients, model) as process:
-        pids = [int(pid) for pid in wait_for(ids)]
-        process.send_signal(number)
-        process.wait(timeout=10)
+        pids = written(ids)
+        stop(name, process, number)
         assert gone(pids)
     assert jobs(clients)["explain_error"] == "finished"
 
@@ -96,7 +94,7 @@ def test_a_call_over_the_clients_limit_is_stopped(name: str, clients: Clients, t
     ids = tmp_path / "ids"
     model = Model(sleeper(ids), ("explain_error", {"text": KNOWN}))
     with started(name, clients, model, SHORT_LIMIT_S) as process:
-        pids = [int(pid) for pid in wait_for(ids)]
+        pids = written(ids)
         assert gone(pids, SHORT_LIMIT_S + 5)
         finish(process)
     assert jobs(clients) == {"run_deterministic": "stopped", "explain_error": "finished"}

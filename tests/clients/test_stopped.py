@@ -9,20 +9,19 @@ import json
 import signal
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.clients.agents import AGENTS, finish, gone, started
+from tests.clients.agents import AGENTS, finish, gone, started, stop, written
 from tests.clients.conftest import Clients
 from tests.clients.model import Model
 from tests.conftest import ZooPackage
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
-LIMIT_S = 60  # for one call; until then the program has run, also on a busy machine
+LIMIT_S = 30  # for one call; until then the program has run, also on a busy machine
 
 PROGRAM = """
     import sys
@@ -56,15 +55,6 @@ def workload(zoo: ZooPackage, directory: Path) -> dict[str, Any]:
     return {"script": str(script), "script_args": arguments, "python": str(python), "wait_s": 45}
 
 
-def held(directory: Path) -> list[int]:
-    """The processes of the diagnosis that wait."""
-    limit = time.monotonic() + LIMIT_S
-    while not (directory / "ids").exists():
-        assert time.monotonic() < limit, "the diagnosis never got so far"
-        time.sleep(0.1)
-    return [int(pid) for pid in (directory / "ids").read_text().split()]
-
-
 def check_taken_up(name: str, clients: Clients, directory: Path) -> None:
     """The model names the job, and is given the verdict; the program was not run a second time."""
     (job,) = (Path(clients.environment()["AOTI_DEBUG_STATE"]) / "jobs").iterdir()
@@ -84,9 +74,8 @@ def test_a_stop_signal(
 ) -> None:
     """Ctrl-C and SIGTERM to the client end the diagnosis; the next conversation goes on with it."""
     with started(name, clients, Model(("diagnose", workload(zoo, tmp_path)))) as process:
-        pids = held(tmp_path)
-        process.send_signal(number)
-        process.wait(timeout=20)
+        pids = written(tmp_path / "ids")
+        stop(name, process, number)
         assert gone(pids)
     check_taken_up(name, clients, tmp_path)
 
@@ -95,7 +84,7 @@ def test_a_stop_signal(
 def test_the_clients_own_limit(name: str, clients: Clients, zoo: ZooPackage, tmp_path: Path) -> None:
     """A call that the client cuts ends the diagnosis as well, while the client itself goes on to its end."""
     model = Model(("diagnose", workload(zoo, tmp_path)))
-    with started(name, clients, model, limit_s=30) as process:
-        assert gone(held(tmp_path), within_s=LIMIT_S)
+    with started(name, clients, model, limit_s=LIMIT_S) as process:
+        assert gone(written(tmp_path / "ids"), within_s=2 * LIMIT_S)
         finish(process)
     check_taken_up(name, clients, tmp_path)
