@@ -130,6 +130,16 @@ def test_calls_of_one_thread_are_not_concurrent() -> None:
     assert "concurrency" in categories(case)
 
 
+@pytest.mark.parametrize(("kind", "weak"), [("ValueError", True), ("NameError", False)])
+def test_a_log_alone_does_not_settle_an_exception_over_values(kind: str, weak: bool) -> None:
+    """A statement may fail over what the package returned, which only a run can tell; a name may not."""
+    case = Case(None)
+    text = OWN_STATEMENT.rpartition("IndexError")[0] + f"{kind}: zip() argument 2 is shorter than argument 1"
+    case.log, case.log_source = read_log(text.splitlines()), "crash.log"
+    (found,) = from_log.detect(case)
+    assert (found.category, found.weak) == ("script_error", weak)
+
+
 def test_the_last_words_of_a_program_that_ended_itself() -> None:
     """An error status with no known error is a check of the program's own; a good end is none."""
     case = after_calls("wrong answers for frames [0, 1]")

@@ -86,7 +86,7 @@ _OF_VALUES = frozenset({"IndexError", "KeyError", "TypeError", "ValueError", "Ze
 
 
 def _of_values(root: ErrorFact) -> bool:
-    """Whether a log alone leaves open if the statement that raised got what a package had computed wrongly."""
+    """Whether the statement that raised may have got what a package computed wrongly: a log cannot tell."""
     exception = root.exception
     return root.family.id == "script_exception" and exception is not None and exception.type in _OF_VALUES
 
