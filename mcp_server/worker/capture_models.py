@@ -90,7 +90,9 @@ class Models:
 
 
 def _has_values(value: torch.Tensor) -> bool:
-    return value.layout is torch.strided and value.device.type != "meta" and not value.is_nested
+    """False for meta tensors, and for those whose memory was given back."""
+    plain = value.layout is torch.strided and value.device.type != "meta" and not value.is_nested
+    return plain and value.untyped_storage().nbytes() >= value.numel() * value.element_size()
 
 
 def _variables(frames: list[FrameType]) -> Iterator[tuple[str, Any]]:

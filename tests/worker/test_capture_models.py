@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mcp_server.worker.callers import callers, raised_in
-from mcp_server.worker.capture_models import Models, attributes
+from mcp_server.worker.capture_models import Models, attributes, digests
 from mcp_server.worker.journal import Journal
 from mcp_server.worker.storehouse import Storehouse
 
@@ -88,3 +88,11 @@ def test_frames_of_an_exception_are_innermost_first() -> None:
         "test_frames_of_an_exception_are_innermost_first",
     ]
     assert isinstance(places[0][0].f_locals["module"], Gate)
+
+
+def test_only_tensors_that_hold_values_have_a_digest() -> None:
+    """Meta tensors and those whose memory was given back are left out."""
+    freed = torch.ones(4)
+    freed.untyped_storage().resize_(0)
+    told = digests({"good": torch.ones(2, 3), "freed": freed, "meta": torch.ones(2, device="meta")})
+    assert set(told) == {"good"}
