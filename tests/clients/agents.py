@@ -22,12 +22,14 @@ from tests.faces.test_shutdown import left
 class Agent:
     """How to start a client that asks `model`, its calls limited to `limit_s` seconds.
 
-    `several` processes get a signal as a group, as from a terminal: Gemini CLI starts itself again below.
+    `several` processes get a signal as a group, as from a terminal: Gemini CLI starts itself again below. A
+    `patient` one begins its limit anew at each report of progress, so that it never cuts a call of ours.
     """
 
     argv: Callable[[Clients, Model, int], list[str]]
     env: Callable[[Model, int], dict[str, str]]
     several: bool = False
+    patient: bool = False
 
 
 def claude_argv(clients: Clients, _model: Model, _limit_s: int) -> list[str]:
@@ -81,7 +83,8 @@ def opencode_argv(clients: Clients, model: Model, limit_s: int) -> list[str]:
         "options": {"baseURL": f"{model.url}/v1", "apiKey": "none"},
         "models": {"fake": {"name": "fake", "tool_call": True}},
     }
-    server = {"type": "local", "command": checkout_server(), "enabled": True, "timeout": limit_s * 1000}
+    limits = {"startup": 90_000, "request": limit_s * 1000}
+    server = {"type": "local", "command": checkout_server(), "enabled": True, "timeout": limits}
     config = {
         "model": "fake/fake",
         "small_model": "fake/fake",
@@ -113,9 +116,10 @@ def gemini_env(model: Model, _limit_s: int) -> dict[str, str]:
 AGENTS = {
     "claude": Agent(claude_argv, claude_env),
     "codex": Agent(codex_argv, lambda _model, _limit_s: {}),
-    "opencode": Agent(opencode_argv, lambda _model, _limit_s: {}),
+    "opencode": Agent(opencode_argv, lambda _model, _limit_s: {}, patient=True),
     "gemini": Agent(gemini_argv, gemini_env, several=True),
 }
+CUTTING = [name for name, agent in AGENTS.items() if not agent.patient]
 
 
 @contextmanager

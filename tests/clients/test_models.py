@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from mcp import Client
 
-from tests.clients.agents import AGENTS, finish, gone, jobs, saved, started, stop, written
+from tests.clients.agents import AGENTS, CUTTING, finish, gone, jobs, saved, started, stop, written
 from tests.clients.conftest import Clients
 from tests.clients.model import Model
 from tests.conftest import ZooPackage
@@ -88,7 +88,7 @@ def test_a_stopped_client_leaves_nothing_running(
     assert jobs(clients)["explain_error"] == "finished"
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", CUTTING)
 def test_a_call_over_the_clients_limit_is_stopped(name: str, clients: Clients, tmp_path: Path) -> None:
     """A client that cuts a call cancels it: its processes end at once, while the client goes on."""
     ids = tmp_path / "ids"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.agents import AGENTS, finish, gone, started, stop, written
+from tests.clients.agents import AGENTS, CUTTING, finish, gone, started, stop, written
 from tests.clients.conftest import Clients
 from tests.clients.model import Model
 from tests.conftest import ZooPackage
@@ -80,7 +80,7 @@ def test_a_stop_signal(
     check_taken_up(name, clients, tmp_path)
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", CUTTING)
 def test_the_clients_own_limit(name: str, clients: Clients, zoo: ZooPackage, tmp_path: Path) -> None:
     """A call that the client cuts ends the diagnosis as well, while the client itself goes on to its end."""
     model = Model(("diagnose", workload(zoo, tmp_path)))
