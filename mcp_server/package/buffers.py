@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from mcp_server.package.digits import whole_number
+
 BufferKind = Literal[
     "input", "constant", "allocated", "pool", "returned", "view", "alias", "moved", "assigned", "declared"
 ]
@@ -40,9 +42,9 @@ def shifted(base: str | None, offset: str) -> str:
     """
     if base in (None, "0", "0L"):
         return offset
-    first, second = str(base).rstrip("L"), offset.rstrip("L")
-    if first.isdigit() and second.isdigit():
-        return f"{int(first) + int(second)}L"
+    first, second = whole_number(str(base).rstrip("L")), whole_number(offset.rstrip("L"))
+    if first is not None and second is not None:
+        return f"{first + second}L"
     return f"{base} + {offset}"
 
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from mcp_server.package import shims
+from mcp_server.package.digits import whole_number
 from mcp_server.package.expressions import Call, braced, read_reference
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Launch, LaunchKind, Notes, Transfer
@@ -248,7 +249,7 @@ def _proxy_launch(scope: Scope, statement: Statement, call: Call) -> bool:
     node = scope.text[start:end]
     arguments = scope.argument(3, call.arguments[3], "int", "read") + _proxy_tensors(scope, call.arguments[5])
     name = scope.notes.kernel or f"{shims.PROXY}[{node}]"
-    _add(scope, statement, call, name, "proxy_executor", arguments, int(node) if node.isdigit() else None)
+    _add(scope, statement, call, name, "proxy_executor", arguments, whole_number(node))
     return True
 
 

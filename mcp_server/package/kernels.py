@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from mcp_server.package.digits import whole_number
 from mcp_server.package.expressions import read_call
 from mcp_server.package.lazy_kernels import LazyConfigs, read_lazy_configs
 from mcp_server.package.shims import Role
@@ -227,4 +228,4 @@ def _launched(text: str) -> tuple[int | None, int | None]:
     if not call or len(call.arguments) < 6:
         return None, None
     warps, shared = (text[a:b] for a, b in call.arguments[4:6])
-    return int(warps) if warps.isdigit() else None, int(shared) if shared.isdigit() else None
+    return whole_number(warps), whole_number(shared)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mcp_server.model import Category, Fix, Record
+from mcp_server.package.digits import whole_number
 
 Severity = Literal["fatal", "suspicious"]
 Aspect = Literal[
@@ -44,8 +45,7 @@ class GivenTensor:
 
     @property
     def device_index(self) -> int | None:
-        index = self.device.partition(":")[2]
-        return int(index) if index.isdigit() else None
+        return whole_number(self.device.partition(":")[2])
 
     @property
     def strides(self) -> tuple[int, ...]:

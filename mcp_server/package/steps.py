@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mcp_server.package.buffers import Buffer
+from mcp_server.package.digits import whole_number
 from mcp_server.package.launches import Argument, Launch, Transfer
 from mcp_server.package.statements import Block
 
@@ -117,8 +118,7 @@ def extent_of(
 
 
 def static(text: str) -> int | None:
-    text = text.rstrip("L")
-    return int(text) if text.isdigit() else None
+    return whole_number(text.rstrip("L"))
 
 
 def innermost_loop(path: tuple[Block, ...]) -> Block | None:

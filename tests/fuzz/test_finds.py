@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,12 @@ def test_cut_recordings(name: str) -> None:
     for data in list(seeds(TARGETS[name]))[:3]:
         for end in range(0, min(len(data), 20_000), 997):
             TARGETS[name].tolerates(data[:end])
+
+
+@pytest.mark.parametrize("name", ["wrapper", "inputs", "commands", "journal", "capture", "treespec", "sweep"])
+@pytest.mark.parametrize("digits", [b"9" * 5000, b"9" * 12], ids=["unreadable", "huge"])
+def test_numbers_beyond_all_bounds(name: str, digits: bytes) -> None:
+    """Numbers that `int` refuses, or that would make a tuple of terabytes, in the place of each real one."""
+    for data in list(seeds(TARGETS[name]))[:3]:
+        for place in (rb"\d+", rb"(?<=\[)\d+", rb"(?<=[ (=:{,])\d+"):
+            TARGETS[name].tolerates(re.sub(place, digits, data[:4000]))
