@@ -38,6 +38,6 @@ def test_cut_recordings(name: str) -> None:
 @pytest.mark.parametrize("digits", [b"9" * 5000, b"9" * 12], ids=["unreadable", "huge"])
 def test_numbers_beyond_all_bounds(name: str, digits: bytes) -> None:
     """Numbers that `int` refuses, or that would make a tuple of terabytes, in the place of each real one."""
-    for data in list(seeds(TARGETS[name]))[:3]:
+    for data in list(seeds(TARGETS[name]))[:5]:
         for place in (rb"\d+", rb"(?<=\[)\d+", rb"(?<=[ (=:{,])\d+"):
-            TARGETS[name].tolerates(re.sub(place, digits, data[:4000]))
+            TARGETS[name].tolerates(re.sub(place, digits, data[:9000]))
