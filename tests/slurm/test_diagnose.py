@@ -38,10 +38,14 @@ def diagnosed(launcher: str, tmp_path: Path, *arguments: str) -> dict[str, Any]:
     """The verdict on PROGRAM, which the command line prints."""
     script = tmp_path / "ranks.py"
     script.write_text(textwrap.dedent(PROGRAM))
+    return answered(launcher, tmp_path, "diagnose", "--json", str(script), "--", *arguments)
+
+
+def answered(launcher: str, tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    """What the command line prints as JSON."""
     asked = {"AOTI_DEBUG_LAUNCHER": launcher, "AOTI_DEBUG_STATE": str(tmp_path / "state")}
     env = {**os.environ, **asked, "TORCHINDUCTOR_VEC_ISA_OK": "1"}
-    command = Path(sys.executable).with_name("aoti-debug")
-    argv = [str(command), "diagnose", "--json", str(script), "--", *arguments]
+    argv = [str(Path(sys.executable).with_name("aoti-debug")), *arguments]
     done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -69,3 +73,15 @@ def test_a_launcher_that_starts_nothing(cluster: Cluster, zoo: ZooPackage, tmp_p
     verdict = diagnosed("srun -n 2 --partition=nowhere", tmp_path, str(zoo("ranker")), "off")
     assert verdict["outcome"] == "inconclusive"
     assert "Invalid partition name" in json.dumps(verdict["evidence"])
+
+
+def test_a_package_is_rebuilt_once(
+    cluster: Cluster, zoo: ZooPackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under two ranks one alone asks for the toolchain, compiles and runs: the trace is of one call."""
+    monkeypatch.setenv("AOTI_DEBUG_CACHE", str(tmp_path / "cache"))
+    specs = json.dumps([{"shape": [4, 6], "dtype": "int64", "low": 0, "high": 9}])
+    options = ("--json", "-i", specs, "-e", "OMP_NUM_THREADS=1")
+    traced = answered("srun -n 2", tmp_path, "trace-launches", str(zoo("ranker")), *options)
+    assert traced["calls"] == 1 and not traced["failure"] and not traced["skipped"]
+    assert len(traced["launches"]) == traced["total"] > 0
