@@ -62,13 +62,18 @@ def updates(request: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 class Bench:
-    """Runs the package, with a subscriber for its launches where it has probes."""
+    """Runs the package, with a subscriber for its launches where it has probes.
+
+    One load at a time is in memory, or the weights would be there five times. The library of a load that is
+    let go stays mapped, since `find_libraries` opened it: only its weights are freed.
+    """
 
     def __init__(self, request: dict[str, Any], leaves: list[Any], report: Report) -> None:
         self.request = request
         self.leaves = leaves
         self.report = report
-        self.loaders: list[Any] = []  # kept: a library that is unloaded takes its probes with it
+        self.runs = 0
+        self.loader: Any = None
         self.alive: list[Any] = []  # constants that the caller of an update owns
 
     def mark(self, kind: str, unset: Optional[dict[int, frozenset[str]]] = None) -> list[Any]:
@@ -76,18 +81,22 @@ class Bench:
         return [checksum(tensor) for tensor in self.run(kind, Marks(kind, self.report, unset).take)]
 
     def run(self, kind: str, take: Callable[[Event], bool]) -> list[torch.Tensor]:
-        """The outputs of one call of a fresh load: one package may keep state from call to call."""
+        """The outputs of one call of a fresh load: one package may keep state from call to call.
+
+        They may lie in the weights' memory, which the next run lets go.
+        """
+        self.loader, self.alive = None, []
         before = mapped_files()
-        loader = load(self.request, self.report)
-        self.loaders.append(loader)
-        self.alive += [update_package(loader, step, {}, self.report) for step in updates(self.request)]
+        self.loader = loader = load(self.request, self.report)
+        self.alive = [update_package(loader, step, {}, self.report) for step in updates(self.request)]
         libraries = find_libraries(before) if self.request.get("probes", True) else []
         if self.request.get("probes", True) and not libraries:
             raise Refused("the package is not instrumented", self.request["package"])
         for library in libraries:
             library.subscribe(take)
         flat = [leaf.clone() for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
-        result = call(lambda: loader.run(flat), len(self.loaders) - 1, self.report)
+        result = call(lambda: loader.run(flat), self.runs, self.report)
+        self.runs += 1
         for library in libraries:
             library.unsubscribe()
             if library.failure:

@@ -11,6 +11,8 @@ from .probes import arguments as probe_arguments
 from .report import Report
 from .updates import constants_of
 
+PART = 1 << 22  # elements looked at together
+
 
 class Constants:
     """Event `constant_differs` for a constant whose values are not the program's own, at its first launch.
@@ -40,8 +42,7 @@ class Constants:
         held = _whole(tensor, own) if own is not None else None
         if own is None or held is None:
             return
-        wanted = own.detach().to(tensor.device)
-        different = int(((held != wanted) & ~(held.isnan() & wanted.isnan())).sum())
+        different = _differing(held, own.detach())
         if different:
             self.report.event(
                 "constant_differs",
@@ -50,6 +51,17 @@ class Constants:
                 elements=held.numel(),
                 different=different,
             )
+
+
+def _differing(held: torch.Tensor, own: torch.Tensor) -> int:
+    """How many elements differ; two NaN do not. In parts, since the masks of a large weight are large."""
+    rows = max(1, PART // max(1, own[:1].numel())) if own.dim() else 1
+    pairs = zip(held.split(rows), own.split(rows)) if own.dim() else [(held, own)]
+    return sum(_differing_part(left, right.to(left.device)) for left, right in pairs)
+
+
+def _differing_part(held: torch.Tensor, own: torch.Tensor) -> int:
+    return int(((held != own) & ~(held.isnan() & own.isnan())).sum())
 
 
 def _whole(tensor: torch.Tensor, own: torch.Tensor) -> "Optional[torch.Tensor]":

@@ -82,6 +82,7 @@ class Recorder(torch.fx.Interpreter):
 class ExactRecorder(Recorder):
     """The same with every floating value widened to float64, as far as operators take it.
 
+    Parameters are widened where they are used, those of one operator at a time.
     Operators that are not torch's own get the dtypes that they were exported for: a kernel of the user's may
     take no other.
     """
@@ -89,7 +90,12 @@ class ExactRecorder(Recorder):
     def evaluate(self, node: torch.fx.Node) -> Any:
         if node.op == "call_function" and not _common(node):
             return _pytree.tree_map(_widened, self._natively(node))
+        if node.op == "get_attr" and isinstance(self.fetch_attr(str(node.target)), torch.nn.Parameter):
+            return torch.fx.Interpreter.run_node(self, node)
         return _pytree.tree_map(_widened, torch.fx.Interpreter.run_node(self, node))
+
+    def fetch_args_kwargs_from_env(self, n: torch.fx.Node) -> Any:
+        return _pytree.tree_map(_widened, super().fetch_args_kwargs_from_env(n))
 
     def _natively(self, node: torch.fx.Node) -> Any:
         def fetch(given: torch.fx.Node) -> Any:
