@@ -26,7 +26,7 @@ from tests.faces.command_lines import parse
 SOURCES = Path(mcp_server.diagnosis.__file__).parent
 STEPS = sorted({s for f in SOURCES.rglob("*.py") for s in re.findall(r'step="(\w+)"', f.read_text())})
 # Said by us; brings its own command; read from a file that no command of ours shows.
-ASKED_AGAIN = ("interpret", "watch_operators")
+ASKED_AGAIN = ("interpret", "watch_operators", "repeat_call")
 OTHERWISE = {
     "capture",
     "compare_with_eager",
@@ -40,7 +40,7 @@ def full_case(zoo: ZooPackage) -> Case:
     """A case in which every kind of evidence can have come up."""
     case = package_case(zoo("ranker"))
     case.log, case.log_source = read_log(["Segmentation fault"]), "a log.txt"
-    case.interpreted = case.operators = worker_run()
+    case.interpreted = case.operators = case.repeated = worker_run()
     case.counters["key"] = CounterResult(True, "passes", run("counter-1"))
     case.capture = capture()
     return case

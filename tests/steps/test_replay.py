@@ -12,7 +12,7 @@ import torch
 
 from mcp_server.errors import ProblemError
 from mcp_server.evidence.captured import CapturedProcess
-from mcp_server.steps import context
+from mcp_server.steps import reports
 from mcp_server.steps.capture import Capture
 from mcp_server.steps.replay import Replayed, replay
 from mcp_server.steps.replay_plan import is_importable, own_module, plan_replay
@@ -67,7 +67,7 @@ def test_nan_from_a_strided_slice_is_reproduced(zoo: ZooPackage, tmp_path: Path)
 
 
 def read_events(done: Replayed) -> tuple[dict[str, Any], ...]:
-    return context.read_events(done.directory / "report.jsonl")
+    return reports.read_events(done.directory / "report.jsonl")
 
 
 @pytest.mark.slow
