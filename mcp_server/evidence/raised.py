@@ -16,6 +16,7 @@ _COMPILE_FILE = re.compile(
 )
 # The frame below which a package's own code runs (torch 2.8-2.15, `AOTICompiledModel.__call__`).
 _PACKAGE_CALL = re.compile(r"\bloader\.(?:boxed_)?run\(")
+_LOAD = re.compile(r"\b(?:aoti_load_package|load_package|AOTIModelPackageLoader|aot_load)\(")
 _PACKAGE_FILE = re.compile(r"[/\\]torch[/\\](?:export[/\\]pt2_archive|_inductor[/\\]package)[/\\]")
 # The frame below which a module of a model runs.
 _MODULE_FILE = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\]module\.py$")
@@ -71,6 +72,8 @@ def _exception_family(exception: PythonException) -> str:
         return "environment_variable"
     if any(_is_package_call(frame) for frame in exception.frames):
         return "operator_raised" if inner.user else "operator_refused"
+    if any(_is_load(frame) for frame in exception.frames[-1 if inner.user else -3 :]):
+        return "load_exception"
     if inner.user:
         checks = _OWN_CHECK.match(inner.code) is not None or exception.type.endswith("AssertionError")
         return "own_check" if checks else "script_exception"
@@ -86,6 +89,11 @@ def _is_environ(frame: Frame) -> bool:
 
 def _is_package_call(frame: Frame) -> bool:
     return _PACKAGE_FILE.search(frame.file) is not None and _PACKAGE_CALL.search(frame.code) is not None
+
+
+def _is_load(frame: Frame) -> bool:
+    """Whether a package is loaded there (torch 2.8-2.15), by whomever."""
+    return _LOAD.search(frame.code) is not None
 
 
 def _is_compile_call(frame: Frame) -> bool:

@@ -24,7 +24,7 @@ _FRAME = re.compile(
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<message>.*))?$")
 _LIBRARY = re.compile(
     r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<frozen |^<__array_function__|"
-    r"[/\\]c[a-z2-7]{51}\.py$|[/\\]torch[/\\](?:_inductor|_dynamo|export|fx|_functorch)[/\\]"
+    r"[/\\]mcp_server[/\\]worker[/\\]|[/\\]c[a-z2-7]{51}\.py$|[/\\]torch[/\\](?:_inductor|_dynamo|export|fx|_functorch)[/\\]"
 )
 _RELATIONS: dict[str, Relation] = {
     "The above exception was the direct cause of the following exception:": "cause",
@@ -33,7 +33,7 @@ _RELATIONS: dict[str, Relation] = {
 
 
 def is_user_file(file: str) -> bool:
-    """False for installed libraries, the standard library and code that Inductor wrote."""
+    """False for installed libraries, the standard library, code that Inductor wrote, and our own hook."""
     return _LIBRARY.search(file) is None
 
 

@@ -248,3 +248,29 @@ def test_the_exception_of_a_thread_comes_before_the_wait_for_it() -> None:
     main += ["    print(done.get(timeout=3))", "_queue.Empty"]
     root = read_log([*thread, *main]).root
     assert root is not None and (root.category, root.text) == ("script_error", "KeyError: 'rank'")
+
+
+HOOK = ("/opt/aoti-debug/mcp_server/worker/around.py", "wrapper", "result = original(*args, **kwargs)")
+LOADING = ("/app/serve.py", "main", "model = torch._inductor.aoti_load_package(path)")
+UNPACKING = (
+    "RuntimeError: Failed to extract zip file m/x.so to destination file /tmp/a/x.so, mz_zip error string: "
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "frames", "first"),
+    [
+        (UNPACKING + "write callback failed", (LOADING, HOOK), "environment"),
+        (UNPACKING + "CRC-32 check failed", (LOADING, HOOK), "invalid_package"),
+        ("RuntimeError: something unheard of", (LOADING, HOOK), "invalid_package"),
+        ("RuntimeError: something unheard of", (LOADING,), "invalid_package"),
+        ("RuntimeError: something unheard of", (OWN, CALL, HOOK), "input_mismatch"),
+    ],
+)
+def test_what_a_load_or_a_call_raised_is_no_statement_of_the_script(
+    text: str, frames: tuple[tuple[str, str, str], ...], first: str
+) -> None:
+    """The frames of our own hook are nobody's, and a line that loads a package has C++ below it."""
+    root = read(text, *frames).root
+    assert root is not None and root.candidates[0] == first
+    assert "script_error" not in root.candidates

@@ -29,6 +29,32 @@ _add(
     "RuntimeError: Failed to initialize zip archive: failed finding central directory",
 )
 _add(
+    "unpacking",
+    r"Failed to extract (?:zip )?file (?P<member>\S+) to destination file (?P<path>[^,\s]+), mz_zip error string: (?P<detail>(?:write callback|file (?:create|write|open|close)) failed)",
+    "Failed to extract",
+    "environment",
+    "The package could not be unpacked into the temporary directory: no room, no permission, or a limit on file sizes.",
+    "RuntimeError: Failed to extract zip file m/x.wrapper.so to destination file /tmp/a/x.so, mz_zip error string: write callback failed",
+    advice="check_machine",
+)
+_add(
+    "unpacking_damaged",
+    r"Failed to extract (?:zip )?file (?P<member>[^\s,]+).*mz_zip error string: (?P<detail>.+)",
+    "Failed to extract",
+    "invalid_package",
+    "A member of the package is damaged.",
+    "RuntimeError: Failed to extract zip file m/x.wrapper.so to destination file /tmp/a/x.so, mz_zip error string: CRC-32 check failed",
+)
+_add(
+    "load_exception",
+    (),
+    (),
+    ("invalid_package", "environment", "toolchain", "arch_mismatch"),
+    "The load of a package failed with an error that has no family of its own.",
+    "RuntimeError: something unheard of",
+    advice="check_package",
+)
+_add(
     "model_name",
     r"Failed to find (?:a generated cpp file or so file|wrapper metadata) for model '(?P<model>[^']*)' in the zip archive",
     "in the zip archive",
