@@ -11,6 +11,7 @@ from mcp_server.diagnosis.case import CallSpec, Case, CounterResult
 from mcp_server.diagnosis.detectors import beside
 from mcp_server.diagnosis.judge import confidence
 from mcp_server.evidence.captured import CapturedEnd
+from mcp_server.model import ModelLocation
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, package_case, phase, run, worker_run
 
@@ -62,6 +63,17 @@ def test_constants_that_were_given_in_each_others_place_are_told(zoo: ZooPackage
     case = compared(zoo("ranker"), module(digests=OTHER), given=swapped)
     (found,) = beside.detect(case)
     assert (found.guilty.name, found.guilty.value) == ("hidden.weight", "holds the values of head.weight")
+
+
+def test_an_update_that_left_a_constant_out_is_shown(zoo: ZooPackage) -> None:
+    """The line of the update comes first, also where the constant still has the value of the compile."""
+    case = compared(zoo("ranker"), module(digests=OTHER), given={"table.weight": "one"})
+    assert case.capture is not None
+    line = ModelLocation(file="/app/sync.py", line=8, code="package.load_constants(some)")
+    update = case.capture.updates[0].model_copy(update={"stack": [line]})
+    case.capture = case.capture.model_copy(update={"updates": [update]})
+    (found,) = beside.detect(case)
+    assert found.guilty.name == "head.weight" and found.guilty.model_locations[0] == line
 
 
 def test_a_constant_that_no_update_reaches_is_another_detectors(zoo: ZooPackage) -> None:

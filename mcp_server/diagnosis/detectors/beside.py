@@ -18,7 +18,7 @@ from mcp_server.evidence.captured import (
     CapturedUpdate,
     ModuleBeside,
 )
-from mcp_server.model import Evidence, Fix, Party
+from mcp_server.model import Evidence, Fix, ModelLocation, Party
 
 TRAINING = "training"
 
@@ -41,6 +41,11 @@ class _Held:
         for update in self.updates:
             found.update({name: each for name, each in update.digests.items() if name in found})
         return found
+
+    @property
+    def given_at(self) -> list[ModelLocation]:
+        """The lines of the last update, which gave the constant a wrong value or left it out."""
+        return self.updates[-1].stack[:2] if self.updates else []
 
     def others(self, near: ModuleBeside) -> list[str]:
         """The constants of the package whose values are not the module's."""
@@ -132,7 +137,7 @@ def _weights(
             kind="constant",
             name=others[0],
             value=_mistaken(others[0], near, held),
-            model_locations=[*giver.stack[:1], *compared.stack[:2]],
+            model_locations=[*held.given_at, *giver.stack[:1], *compared.stack[:2]],
         ),
         summary=f"The package has the weights of its {_named(giver)}, and {near.name}, "
         f"{_seen(compared)}, has others: {shown}.",
