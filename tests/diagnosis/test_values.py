@@ -14,6 +14,7 @@ from mcp_server.diagnosis.detectors import bad_values, eager, last_launch, memor
 from mcp_server.diagnosis.health import health_summary
 from mcp_server.diagnosis.hypothesis import Depth
 from mcp_server.diagnosis.judge import confidence, refuted
+from mcp_server.diagnosis.parties import operator_of
 from mcp_server.evidence.log import read_log
 from mcp_server.faults.records import AddressPart, Blame, Fault, FaultLaunch, MissedArgument
 from mcp_server.model import Artifact, Cost
@@ -247,6 +248,16 @@ def test_a_kernel_that_leaves_its_memory(zoo: ZooPackage) -> None:
     assert (found.guilty.kind, found.guilty.launch_index) == ("kernel", 1)
     assert len(found.sources) >= 2 and found.counter is None
     assert confidence(found, case) == "likely"
+
+
+def test_the_launch_of_an_operator_is_the_operators(zoo: ZooPackage) -> None:
+    """A bad access in a launch that calls an operator of the user's own is put on that operator."""
+    case = package_case(zoo("plugin"))
+    number = next(n for n in range(9) if operator_of(n, case))
+    launch = FaultLaunch(index=number, kernel="k", kind="proxy", line=9, how="journal", certain=True)
+    case.located = located(zoo, blame=Blame(kind="kernel", name="k"), launch=launch).located
+    (found,) = memory.detect(case)
+    assert (found.guilty.kind, found.guilty.name) == ("op", "aotizoo::halve_rows")
 
 
 @pytest.mark.parametrize(("said", "sure"), [("possible", "possible"), ("likely", "likely")])

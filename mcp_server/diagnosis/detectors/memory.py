@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.from_log import DEPTHS
 from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
+from mcp_server.diagnosis.parties import operator_of
 from mcp_server.faults.records import AddressPart, Blame, Fault
 from mcp_server.model import Category, Evidence, Fix, Party, PartyKind
 
@@ -38,7 +39,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     explained = any(m.severity == "fatal" or m.aspect == "range" for m in case.mismatches)
     yield Hypothesis(
         category=category,
-        guilty=_guilty(blame, fault),
+        guilty=_guilty(blame, fault, case),
         summary=fault.summary or fault.text,
         depth=Depth.FAULT_SITE if explained else max(DEPTHS[category], Depth.BAD_VALUE),
         sources=frozenset(_sources(fault, blame, case)),
@@ -61,12 +62,13 @@ def _blame(fault: Fault) -> Blame:
     return Blame(kind="kernel", name=fault.kernel, confidence="likely", reasons=[reason], model=model)
 
 
-def _guilty(blame: Blame, fault: Fault) -> Party:
+def _guilty(blame: Blame, fault: Fault, case: Case) -> Party:
     launch = blame.launch if blame.launch is not None else (fault.launch.index if fault.launch else None)
     own = blame.kind in ("kernel", "unknown")
+    op = operator_of(launch, case) if own and launch is not None else ""
     return Party(
-        kind=KINDS[blame.kind],
-        name=blame.name or fault.kernel,
+        kind="op" if op else KINDS[blame.kind],
+        name=op or blame.name or fault.kernel,
         input_index=blame.input_index,
         dim=blame.dim,
         launch_index=launch if KINDS[blame.kind] == "kernel" else None,
