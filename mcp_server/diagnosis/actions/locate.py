@@ -56,7 +56,7 @@ def _program_only(case: Case) -> bool:
 
 def _says_memory(case: Case) -> bool:
     """Whether the failing call's error admits a bad access, and names no index assertion."""
-    return _admits(case.runs["plain"])
+    return _admits(case.runs["plain"]) and not operator_inside(died(case), case)
 
 
 def _died(case: Case) -> bool:
