@@ -81,9 +81,8 @@ def read(package: Path, directory: Path) -> None:
     events = stream_events(directory / "report.jsonl", "argument")
     found = overview(read_launches(context, events, model, bounds), model, Choice(), directory, 24)
     seconds = time.process_time() - start
-    print(
-        f"{found.shown.count} launches read in {seconds:.2f} s of processor time with {(peak() - before) / 2**20:.0f} MiB more"
-    )
+    more = (peak() - before) / 2**20
+    print(f"{found.shown.count} launches read in {seconds:.2f} s of processor time with {more:.0f} MiB more")
 
 
 def main() -> None:

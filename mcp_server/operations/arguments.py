@@ -56,9 +56,7 @@ class RunArguments(WaitArguments):
     cwd: Annotated[str, Field(description="Run here; base of paths.")] = ""
     env: Annotated[dict[str, str], Field(description="Variables to set.")] = {}
     python: Annotated[str, Field(description="Python with torch.")] = ""
-    timeout_s: Annotated[
-        float, Field(ge=1, le=86_400, description="Per run, 1-86400 s, default 300.")
-    ] = 300
+    timeout_s: Annotated[float, Field(ge=1, le=86_400, description="Per run, 1-86400 s, default 300.")] = 300
 
 
 class ModelArguments(RunArguments):
