@@ -3,61 +3,39 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mcp_server.operations.table import OPERATIONS
+from tests.clients.conftest import Clients
 from tests.faces.clients import ROOT
 
-CACHE = ROOT / ".cache" / "inspector"
-# Inspector 2.12 needs Node >= 22.19; the registry's `node` package brings one along.
-PACKAGES = ("node@22.23.3", "@modelcontextprotocol/inspector@2.12.0")
+pytestmark = pytest.mark.clients
+
 TOOL_IS_ERROR = 5
 
 Inspect = Callable[..., tuple[int, dict[str, Any]]]
 
 
-@pytest.fixture(scope="session")
-def inspector() -> Path:
-    """The Inspector, installed once into the cache; skips where that is impossible."""
-    program = CACHE / "node_modules" / ".bin" / "mcp-inspector"
-    if not program.exists():
-        _install()
-    return program
-
-
-def _install() -> None:
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("npm is not installed")
-    CACHE.mkdir(parents=True, exist_ok=True)
-    (CACHE / "package.json").write_text('{"private": true}')
-    argv = [npm, "install", "--no-audit", "--no-fund", "--silent", *PACKAGES]
-    done = subprocess.run(argv, cwd=CACHE, capture_output=True, text=True, check=False, timeout=300)
-    if done.returncode:
-        pytest.skip(f"the npm registry cannot be reached: {done.stderr[-200:]}")
-
-
 @pytest.fixture
-def inspect(inspector: Path, tmp_path: Path) -> Inspect:
+def inspect(clients: Clients) -> Inspect:
     """Runs one method and returns the exit code and the JSON that was printed."""
-    env = {
-        "PATH": f"{inspector.parent}{os.pathsep}{os.environ['PATH']}",
-        "HOME": str(tmp_path),
-        "AOTI_DEBUG_STATE": str(tmp_path / "state"),
-    }
+    program = clients.node / ".bin" / "mcp-inspector"
 
     def inspect(*arguments: str) -> tuple[int, dict[str, Any]]:
-        argv = [str(inspector), "--cli", sys.executable, "-m", "mcp_server", "--format", "json", *arguments]
+        argv = [str(program), "--cli", sys.executable, "-m", "mcp_server", "--format", "json", *arguments]
         done = subprocess.run(
-            argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=120
+            argv,
+            cwd=ROOT,
+            env=clients.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
         )
         return done.returncode, json.loads(done.stdout)["result"]
 
