@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from . import compiling, device, host, inputs, loading, resources
+from . import calls, compiling, device, host, inputs, loading, operators, resources, weights
 from .kinds import Advice, Family, Rank, Stage
 
 FAMILIES: tuple[Family, ...] = (
     *device.FAMILIES,
     *inputs.FAMILIES,
     *loading.FAMILIES,
+    *operators.FAMILIES,
+    *weights.FAMILIES,
+    *calls.FAMILIES,
     *resources.FAMILIES,
     *compiling.FAMILIES,
     *host.FAMILIES,
