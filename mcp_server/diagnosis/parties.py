@@ -24,8 +24,7 @@ def operator_of(number: int, case: Case) -> str:
     """The operator that the proxy executor calls for a launch; empty for kernels."""
     if case.view is None or case.package is None or number >= len(case.view.wrapper.launches):
         return ""
-    place, nodes = case.view.wrapper.launches[number].proxy_index, case.package.proxy_nodes
-    return nodes[place].target if place is not None and place < len(nodes) else ""
+    return case.package.proxy_target(case.view.wrapper.launches[number].proxy_index)
 
 
 def lines_reading(index: int | None, case: Case) -> list[ModelLocation]:

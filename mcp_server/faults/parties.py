@@ -49,10 +49,8 @@ class Parties:
 
     def name(self, launch: Launch) -> str:
         """The operator that it calls, or its kernel."""
-        nodes = self.situation.view.package.proxy_nodes
-        if launch.proxy_index is not None and launch.proxy_index < len(nodes):
-            return nodes[launch.proxy_index].target
-        return launch.symbol or launch.kernel
+        target = self.situation.view.package.proxy_target(launch.proxy_index)
+        return target or launch.symbol or launch.kernel
 
     def party(
         self,

@@ -102,6 +102,10 @@ class Package:
         except ValueError:
             return ()
 
+    def proxy_target(self, place: int | None) -> str:
+        """The operator of that proxy node, `namespace::name`; empty where there is none."""
+        return self.proxy_nodes[place].target if place is not None and place < len(self.proxy_nodes) else ""
+
     @cached_property
     def library(self) -> Library | None:
         """None when there is no library or it is not a readable ELF file."""

@@ -159,14 +159,8 @@ def launches_of_kernel(view: PackageView, name: str) -> list[int]:
     """Launches of a kernel, a shim (`aoti_torch_cuda_mm_out`) or a custom operator, by name."""
     if name in view.launches_of:
         return view.launches_of[name]
-    nodes = view.package.proxy_nodes
-    numbers = [
-        launch.index
-        for launch in view.wrapper.launches
-        if launch.proxy_index is not None
-        and launch.proxy_index < len(nodes)
-        and nodes[launch.proxy_index].target == name
-    ]
+    target = view.package.proxy_target
+    numbers = [n.index for n in view.wrapper.launches if name and target(n.proxy_index) == name]
     return numbers or view.launches_of.get(_kernel(view, name).name, [])
 
 

@@ -137,6 +137,10 @@ class PackageView:
         """A tensor in words: the caller's input, the model's constant, or the buffer."""
         return self.tracer.label(name)
 
+    def inputs_behind(self, launch: int) -> list[str]:
+        """The inputs that a launch computes from, in words."""
+        return [self.label(name) for name in self.flow.backward_from(launch).inputs]
+
     def slice_through(self, launch: int) -> Slice:
         """Everything that a launch depends on and everything that depends on it."""
         back, ahead = self.flow.backward_from(launch), self.flow.forward_from(launch)

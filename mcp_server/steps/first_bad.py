@@ -11,7 +11,7 @@ from mcp_server.model import ModelLocation
 from mcp_server.package.archive import Package
 from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.launches import Launch
-from mcp_server.package.provenance import read_provenance
+from mcp_server.package.provenance import Provenance, read_provenance
 from mcp_server.package.relevance import unbounded_first
 from mcp_server.package.wrapper import Wrapper
 from mcp_server.steps.kernel_io import ArgumentValues, BadElement, FirstBad, LaunchValues
@@ -36,15 +36,15 @@ class Model:
 
     def locations(self, number: int | None) -> list[ModelLocation]:
         """Lines of the user's model that the launch comes from, as far as the package knows."""
-        launch = self.launch(number)
-        return list(read_provenance(launch, self.package.kernel_information).locations) if launch else []
+        return list(self._provenance(number).locations)
 
     def makers(self, number: int | None) -> list[ModelLocation]:
         """The same lines, first those whose operator can make a NaN or an infinity of finite values."""
+        return list(unbounded_first(self._provenance(number)).locations)
+
+    def _provenance(self, number: int | None) -> Provenance:
         launch = self.launch(number)
-        if launch is None:
-            return []
-        return list(unbounded_first(read_provenance(launch, self.package.kernel_information)).locations)
+        return read_provenance(launch, self.package.kernel_information) if launch else Provenance("none")
 
     def label(self, name: str) -> str:
         """An input as the caller knows it, a constant by its name in the model."""

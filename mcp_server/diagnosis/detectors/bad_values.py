@@ -150,7 +150,7 @@ def _inputs_of(first: FirstBad, case: Case) -> list[str]:
     """The inputs that the making launch depends on, by label."""
     if first.kind != "kernel" or first.launch is None or case.view is None:
         return []
-    return [case.view.label(name) for name in case.view.flow.backward_from(first.launch).inputs]
+    return case.view.inputs_behind(first.launch)
 
 
 def _from(inputs: list[str]) -> str:

@@ -85,9 +85,9 @@ def launch_of(op: str, case: Case) -> tuple[int | None, list[ModelLocation]]:
 
 def _launches(launch: Launch, op: str, case: Case) -> bool:
     """Whether a launch is of `namespace.name`; a shim's name, by which wrappers call it, has no namespace."""
-    nodes = case.package.proxy_nodes if case.package is not None else ()
-    if launch.proxy_index is not None and launch.proxy_index < len(nodes):
-        return nodes[launch.proxy_index].target.replace("::", ".") == op
+    target = case.package.proxy_target(launch.proxy_index) if case.package is not None else ""
+    if target:
+        return target.replace("::", ".") == op
     if launch.kernel == f"aoti_torch_{case.device}_{op.rpartition('.')[2]}":
         return True
     return any(

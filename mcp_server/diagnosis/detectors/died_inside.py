@@ -16,15 +16,13 @@ _OF_MEMORY = frozenset({"SIGSEGV", "SIGBUS"})
 
 def detect(case: Case) -> Iterator[Hypothesis]:
     """One hypothesis, where the thread that died was inside an operator that the package calls."""
-    plain = case.runs.get("plain")
-    if plain is None or plain.failure != "signal":
-        return
-    op = operator_inside(died(case), case)
+    stacks = died(case)
+    op = operator_inside(stacks, case)
     if not op:
         return
-    signal = plain.finished.signal or "a signal"
+    signal = case.runs["plain"].finished.signal or "a signal"
     category: Category = "illegal_memory_access" if signal in _OF_MEMORY else "custom_op"
-    lines = lines_inside(died(case))
+    lines = lines_inside(stacks)
     at = f", at {lines[0].file}:{lines[0].line}" if lines else ""
     yield Hypothesis(
         category=category,

@@ -32,7 +32,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         return
     assert case.trace is not None and case.view is not None
     launch = case.view.wrapper.launches[numbers[0]]
-    behind = [case.view.label(name) for name in case.view.flow.backward_from(launch.index).inputs]
+    behind = case.view.inputs_behind(launch.index)
     given = f"; its condition depends on {', '.join(behind[:3])}" if behind else ""
     fact = f"{case.trace.total} launches, the last of them in turns: {', '.join(map(str, numbers[:6]))}"
     party = launch_party(launch.index, launch.kernel, case)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.diagnosis.index_parts import index_error
+from mcp_server.diagnosis.quoting import said
 from mcp_server.model import Evidence, Fix, Party
 
 
@@ -29,7 +30,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         depth=Depth.BAD_VALUE,
         sources=frozenset({"log", "generated source"}),
         evidence=(
-            Evidence(step="run", fact=error.text[:300], source=f"line {error.line} of the output"),
+            said(error),
             Evidence(step="read_generated_kernel", fact=kernel.code, source=f"{kernel.file}:{kernel.line}"),
         ),
         crashing=party,

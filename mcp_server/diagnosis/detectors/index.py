@@ -17,6 +17,7 @@ from mcp_server.diagnosis.index_parts import (
     suspects,
     whole_part,
 )
+from mcp_server.diagnosis.quoting import said
 from mcp_server.evidence.facts import ErrorFact
 from mcp_server.model import Evidence, Fix, ModelLocation, Party
 from mcp_server.package.assertion import Candidate
@@ -68,7 +69,7 @@ def _of_nan(item: CompiledInput, count: int, error: ErrorFact, case: Case) -> Hy
         depth=Depth.CALL,
         sources=frozenset({"input values"}),
         evidence=(
-            Evidence(step="run", fact=error.text[:300], source=f"line {error.line} of the output"),
+            said(error),
             Evidence(step="check_devices", fact=fact),
         ),
         fix=Fix(action=f"reject or clean NaN in {item.path or item.name} before the call"),
@@ -103,7 +104,7 @@ def _by_input(suspect: Suspect, error: ErrorFact, case: Case) -> Hypothesis:
         depth=Depth.BAD_VALUE,
         sources=frozenset({"log", "input values", *({"eager"} if raising_lines(case) else ())}),
         evidence=(
-            Evidence(step="run", fact=error.text[:300], source=f"line {error.line} of the output"),
+            said(error),
             Evidence(
                 step="look_at_indices",
                 fact=f"{where}; {facts['outside']} of {facts['elements']} are outside {low}..{high}",
@@ -175,7 +176,7 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Case) 
         depth=Depth.BAD_VALUE,
         sources=frozenset({"log", *({"input values"} if outside else ())}),
         evidence=(
-            Evidence(step="run", fact=error.text[:300], source=f"line {error.line} of the output"),
+            said(error),
             Evidence(step="inspect_package", fact=f"the check stands at {candidate.location}"),
             *((Evidence(step="look_at_indices", fact=_first(part, case)),) if part and outside else ()),
         ),

@@ -10,7 +10,7 @@ from mcp_server.diagnosis.detectors.from_log import locations_of
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.evidence.captured import CapturedCompile
 from mcp_server.evidence.facts import ThreadStack
-from mcp_server.model import Evidence, Fix, Party
+from mcp_server.model import Evidence, Fix, ModelLocation, Party
 
 # Functions of the standard library in which a thread waits for another one (Python 3.9-3.14).
 _WAITS = {
@@ -60,20 +60,13 @@ def _compiling(compile_: CapturedCompile, seconds: float) -> Hypothesis:
 
 
 def _waiting(threads: list[ThreadStack]) -> Hypothesis:
-    lines = [locations_of(thread.frames_of_user)[0] for thread in threads]
-    name = f"{lines[0].file}:{lines[0].line}"
-    return Hypothesis(
-        category="hang",
-        guilty=Party(kind="script", name=name, model_locations=lines[:4]),
-        summary=f"{_all(threads)}, outside any call of a package.",
-        depth=Depth.STATE,
-        sources=frozenset({"time limit", "stack"}),
-        evidence=tuple(
-            Evidence(step="capture", fact=f"{thread.thread} waits in {thread.frames[-1].function}")
-            for thread in threads[:4]
-        ),
-        fix=Fix(action="end the wait: put what is waited for, or wait with a timeout"),
-        exact=False,
+    facts = [f"{thread.thread} waits in {thread.frames[-1].function}" for thread in threads]
+    return _outside(
+        _lines(threads),
+        f"{_all(threads)}, outside any call of a package.",
+        frozenset({"time limit", "stack"}),
+        facts,
+        "end the wait: put what is waited for, or wait with a timeout",
     )
 
 
@@ -83,21 +76,39 @@ def _all(threads: list[ThreadStack]) -> str:
 
 def _standing(threads: list[ThreadStack]) -> Hypothesis:
     """Where the program was, when no frame of the standard library says that it waits: it may be slow."""
-    lines = [locations_of(thread.frames_of_user)[0] for thread in threads]
-    name = f"{lines[0].file}:{lines[0].line}"
+    lines = _lines(threads)
+    facts = [
+        f"{thread.thread} stood in {thread.frames[-1].function}, {_place(line)}"
+        for thread, line in zip(threads, lines, strict=True)
+    ]
+    return _outside(
+        lines,
+        f"At its time limit the program stood at {_place(lines[0])}, outside any call of a package.",
+        frozenset({"stack"}),
+        facts,
+        "see what that line waits for or repeats, and give it an end",
+    )
+
+
+def _lines(threads: list[ThreadStack]) -> list[ModelLocation]:
+    return [locations_of(thread.frames_of_user)[0] for thread in threads]
+
+
+def _place(line: ModelLocation) -> str:
+    return f"{line.file}:{line.line}"
+
+
+def _outside(
+    lines: list[ModelLocation], summary: str, sources: frozenset[str], facts: list[str], action: str
+) -> Hypothesis:
+    """A program that did not end, with its threads at these lines."""
     return Hypothesis(
         category="hang",
-        guilty=Party(kind="script", name=name, model_locations=lines[:4]),
-        summary=f"At its time limit the program stood at {name}, outside any call of a package.",
+        guilty=Party(kind="script", name=_place(lines[0]), model_locations=lines[:4]),
+        summary=summary,
         depth=Depth.STATE,
-        sources=frozenset({"stack"}),
-        evidence=tuple(
-            Evidence(
-                step="capture",
-                fact=f"{thread.thread} stood in {thread.frames[-1].function}, {line.file}:{line.line}",
-            )
-            for thread, line in zip(threads[:4], lines, strict=False)
-        ),
-        fix=Fix(action="see what that line waits for or repeats, and give it an end"),
+        sources=sources,
+        evidence=tuple(Evidence(step="capture", fact=fact) for fact in facts[:4]),
+        fix=Fix(action=action),
         exact=False,
     )

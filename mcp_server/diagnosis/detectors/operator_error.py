@@ -18,15 +18,10 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         root = facts.root
         if root is None or root.family.id != "operator_raised" or "node" not in root.fields:
             continue
-        op = _target(int(root.fields["node"]), case)
+        op = case.package.proxy_target(int(root.fields["node"])) if case.package is not None else ""
         if op and not op.startswith(TORCHS):
             yield _hypothesis(op, root, source, case)
             return
-
-
-def _target(node: int, case: Case) -> str:
-    nodes = case.package.proxy_nodes if case.package is not None else ()
-    return nodes[node].target if node < len(nodes) else ""
 
 
 def _hypothesis(op: str, root: ErrorFact, source: str, case: Case) -> Hypothesis:

@@ -9,6 +9,7 @@ from mcp_server.diagnosis.detectors.eager import raising_lines
 from mcp_server.diagnosis.detectors.index import clamp
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.diagnosis.operator_index import OperatorIndex, operator_indices, refused_index
+from mcp_server.diagnosis.quoting import said
 from mcp_server.evidence.facts import ErrorFact
 from mcp_server.model import Evidence, Fix, ModelLocation, Party
 from mcp_server.package.launches import Launch
@@ -46,7 +47,7 @@ def _by_input(index: OperatorIndex, error: ErrorFact, case: Case) -> Hypothesis:
         depth=Depth.BAD_VALUE,
         sources=frozenset({"log", "input values", *({"eager"} if raising_lines(case) else ())}),
         evidence=(
-            Evidence(step="run", fact=error.text[:300], source=f"line {error.line} of the output"),
+            said(error),
             Evidence(step="look_at_indices", fact=f"{where}; {facts['outside']} are outside"),
         ),
         crashing=_launch(index.launch, case),
@@ -65,7 +66,7 @@ def _by_launch(index: OperatorIndex, error: ErrorFact, case: Case) -> Hypothesis
         depth=Depth.BAD_VALUE,
         sources=frozenset({"log"}),
         evidence=(
-            Evidence(step="run", fact=error.text[:300], source=f"line {error.line} of the output"),
+            said(error),
             Evidence(step="inspect_package", fact=f"launch {maker.index} writes {index.argument.target}"),
         ),
         crashing=_launch(index.launch, case),

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.diagnosis.parties import launch_party
+from mcp_server.diagnosis.quoting import said
 from mcp_server.evidence.facts import ErrorFact, LogFacts
 from mcp_server.model import Category, Evidence, PackageWorkload
 from mcp_server.package.launches import Launch
@@ -61,7 +62,7 @@ def _checking(root: ErrorFact, case: Case) -> Launch | None:
 
 def _hypothesis(launch: Launch, root: ErrorFact, case: Case) -> Hypothesis:
     assert case.view is not None
-    behind = [case.view.label(name) for name in case.view.flow.backward_from(launch.index).inputs]
+    behind = case.view.inputs_behind(launch.index)
     party = launch_party(launch.index, launch.kernel, case).model_copy(update={"value": root.text[:200]})
     depends = f", which computes from {', '.join(behind[:3])}" if behind else ""
     fits = "Shapes and dtypes fit the package, so that values are to blame: " if _fits(case) else ""
@@ -73,7 +74,7 @@ def _hypothesis(launch: Launch, root: ErrorFact, case: Case) -> Hypothesis:
         depth=Depth.CALL,
         sources=frozenset({"log"}),
         evidence=(
-            Evidence(step="run", fact=root.text[:300], source=f"line {root.line} of the output"),
+            said(root),
             Evidence(step="inspect_package", fact=f"launch {launch.index} raised it{depends}"),
         ),
         crashing=party,

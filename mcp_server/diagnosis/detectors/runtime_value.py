@@ -9,6 +9,7 @@ from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.eager import raising_lines
 from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
 from mcp_server.diagnosis.parties import launch_party
+from mcp_server.diagnosis.quoting import said
 from mcp_server.evidence.facts import ErrorFact
 from mcp_server.model import Evidence, Fix, Party
 from mcp_server.package.signature import CompiledInput
@@ -64,7 +65,7 @@ def _by_input(item: CompiledInput, error: ErrorFact, case: Case) -> Hypothesis:
         depth=Depth.CALL,
         sources=frozenset({"log", "package file"}),
         evidence=(
-            _said(error),
+            said(error),
             Evidence(step="inspect_package", fact=f"the value that is checked is read from {item.label}"),
         ),
         fix=Fix(action=f"pass a value that keeps {error.fields['condition']}, or export with a wider range"),
@@ -77,7 +78,7 @@ def _by_launch(number: int, error: ErrorFact, case: Case) -> Hypothesis:
     """What a launch computed is the value, or has it as its length."""
     assert case.view is not None
     launch = case.view.wrapper.launches[number]
-    behind = [case.view.label(name) for name in case.view.flow.backward_from(number).inputs]
+    behind = case.view.inputs_behind(number)
     depends = f", from {', '.join(behind[:3])}" if behind else ""
     return Hypothesis(
         category="shape_out_of_range",
@@ -86,7 +87,7 @@ def _by_launch(number: int, error: ErrorFact, case: Case) -> Hypothesis:
         depth=Depth.BAD_VALUE,
         sources=frozenset({"log", "package file"}),
         evidence=(
-            _said(error),
+            said(error),
             Evidence(step="inspect_package", fact=f"the size comes from launch {number}{depends}"),
         ),
         fix=Fix(
@@ -111,7 +112,3 @@ def _told(error: ErrorFact) -> str:
     value = error.fields.get("value")
     condition = error.fields["condition"]
     return f"{value} where {condition} is assumed" if value else f"not as assumed ({condition})"
-
-
-def _said(error: ErrorFact) -> Evidence:
-    return Evidence(step="run", fact=error.text[:300], source=f"line {error.line} of the output")
