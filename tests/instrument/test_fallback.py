@@ -135,10 +135,14 @@ def test_an_exported_program_is_compiled_again_with_the_value_printer(
     assert seen.first_bad is not None and seen.first_bad.element.value == "nan"
 
 
-# Keeps the words of each call and a variable of the workload; compiles nothing, to be quick.
+# Keeps the words of each call and a variable of the workload. It compiles nothing, to be quick, and refuses
+# to link only: a refused compile would stop the one beside it, perhaps before it was called.
 RECORDING = """#!/bin/sh
 echo "$WORKLOAD $*" >> {calls}
-case "$1" in -print-file-name*) exec {compiler} "$@";; esac
+case "$*" in
+-print-file-name*) exec {compiler} "$@" ;;
+*.o) for object; do :; done; : > "$object" && exit 0 ;;
+esac
 echo "error: refused by the test" >&2
 exit 1
 """
