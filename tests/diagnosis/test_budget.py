@@ -61,7 +61,7 @@ def test_the_budget_holds(tmp_path: Path, budget_s: float) -> None:
     script.write_text("import time\ntime.sleep(600)\n")
     began = time.monotonic()
     found = diagnosed(context_of(tmp_path / "job"), ScriptWorkload(script=script, cwd=tmp_path), budget_s)
-    assert time.monotonic() - began < budget_s + 0.2
+    assert time.monotonic() - began < budget_s + 2
     assert (found.outcome, found.category) == ("inconclusive", None)
     told = [*found.decisions, *(e.fact for e in found.evidence)]
     assert any("budget" in line for line in told), told

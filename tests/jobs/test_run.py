@@ -112,32 +112,33 @@ async def test_impossible_limit(timeout_s: float, tmp_path: Path) -> None:
         await finish(tmp_path, ("true",), timeout_s=timeout_s)
 
 
-async def test_time_limit(tmp_path: Path) -> None:
+async def test_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that listens to SIGTERM is gone at once when its time is up, and keeps its last words."""
+    monkeypatch.setattr("mcp_server.jobs.run.TIMEOUT_GRACE_S", 60.0)
     code = "trap 'echo bye; exit 0' TERM; echo hello; while :; do sleep 0.05; done"
-    done = await finish(tmp_path, ("sh", "-c", code), timeout_s=0.3)
+    done = await finish(tmp_path, ("sh", "-c", code), timeout_s=0.9)
     assert (done.ending, done.returncode) == ("timeout", None)
-    assert "0.3 s" in done.note
-    assert done.wall_s < 1.2
+    assert "0.9 s" in done.note
+    assert done.wall_s < 30
     assert done.stdout.read_text() == "hello\nbye\n"
 
 
 async def test_time_limit_on_a_deaf_program(tmp_path: Path) -> None:
     """A program that ignores SIGTERM, and its child in another session, are killed a second later."""
-    done = await finish(tmp_path, python(FAMILY, str(tmp_path / "pids")), timeout_s=0.5)
+    done = await finish(tmp_path, python(FAMILY, str(tmp_path / "pids")), timeout_s=1.5)
     assert (done.ending, done.signal) == ("timeout", "SIGKILL")
-    assert 1.4 < done.wall_s < 3
+    assert 2.4 < done.wall_s < 20
     assert all_dead(family(tmp_path / "pids"), 0)
 
 
 async def test_cancellation(tmp_path: Path) -> None:
-    """Cancelling returns only when the whole tree is dead, within a second."""
+    """Cancelling returns only when the whole tree is dead, long before it would have ended."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(finish, tmp_path, python(FAMILY, str(tmp_path / "pids")))
         pids = await anyio.to_thread.run_sync(family, tmp_path / "pids")
         started = time.monotonic()
         tasks.cancel_scope.cancel()
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 10
     assert all_dead(pids, 0)
 
 

@@ -148,7 +148,7 @@ def test_weights_outside_the_library(zoo: ZooPackage, tmp_path: Path) -> None:
 
 
 def test_gigabytes_of_weights_cost_nothing(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A 5 GB package (a sparse file) opens, with library and inputs, within a second."""
+    """A 5 GB package (a sparse file) opens, with library and inputs, in less than a second of work."""
     path = changed(zoo("ranker"), tmp_path / "large.pt2", lambda m: None)
     hole = 5 << 30
     with zipfile.ZipFile(path, "a") as archive:
@@ -156,8 +156,8 @@ def test_gigabytes_of_weights_cost_nothing(zoo: ZooPackage, tmp_path: Path) -> N
         archive.start_dir += hole
         archive.filelist.append(large)
         archive._didModify = True  # type: ignore[attr-defined]
-    started = time.perf_counter()
+    started = time.process_time()
     package = open_package(path)
     assert package.inputs and package.library is not None and package.weights.place == "in_library"
     assert sum(member.size for member in package.members) > 5_000_000_000
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
