@@ -15,6 +15,7 @@ from typing import Any, Callable
 from .around import nothing, safely, wrap
 from .capture_calls import Calls
 from .capture_compiles import Compiles
+from .capture_lines import keep_lines
 from .journal import Journal
 from .storehouse import Storehouse
 
@@ -91,6 +92,7 @@ class Hook:
             wrap(self.journal, owner, "__call__", self.calls.entering, self.calls.leaving)
 
     def export(self, module: Any) -> None:
+        safely(self.journal, keep_lines)
         wrap(self.journal, module, "export", self.compiles.exporting, nothing)
 
     def testing(self, module: Any) -> None:

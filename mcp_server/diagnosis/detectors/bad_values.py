@@ -44,7 +44,7 @@ def _non_finite(first: FirstBad, case: Case) -> Hypothesis:
             Evidence(step="dump_kernel_io", fact=first.summary, source=_table(case)),
             *_feeding(inputs, first),
         ),
-        fix=_fix(first),
+        fix=_fix(first, case),
         counter=_fill(first, case),
         exact=first.kind not in ("unset", "input"),
         weak=_meant(first, case) or _unheld(case),
@@ -193,12 +193,12 @@ def _with_nan(case: Case) -> Iterator[int]:
             yield item.index
 
 
-def _fix(first: FirstBad) -> Fix:
+def _fix(first: FirstBad, case: Case) -> Fix:
     if first.kind == "input":
         return Fix(action=f"reject or clean values of {first.name} that are not finite before the call")
     if first.kind == "constant":
         return Fix(action=f"the weight {first.name} holds values that are not finite: load good weights")
-    lines = "; ".join(f"{line.file}:{line.line} {line.code}" for line in first.locations[:2])
+    lines = "; ".join(f"{line.file}:{line.line} {line.code}" for line in _lines(first, case)[:2])
     return Fix(
         action="guard the operation that makes it: an epsilon under a root or a division, a clamp before log"
         f" or exp{' (' + lines + ')' if lines else ''}"
