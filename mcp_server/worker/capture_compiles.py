@@ -21,6 +21,7 @@ from .storehouse import Storehouse
 from .tensors import leaves
 
 FLAGS = ("TORCH", "PYTORCH", "AOT", "INDUCTOR", "TRITON", "CXX", "CC", "OMP_NUM_THREADS", "CUDA")
+TOLD = "aoti_debug_told"  # attribute of an exception that was told as a failed comparison
 
 
 class Compiles:
@@ -32,7 +33,6 @@ class Compiles:
         self.numbers = itertools.count()
         self.thread = threading.local()
         self.models = Models(store)
-        self.told: Optional[BaseException] = None
 
     def compiling(self, how: str) -> Callable[..., Optional[tuple[int, float]]]:
         """The `before` of one compiling function. A compile inside a compile is part of the outer one."""
@@ -93,7 +93,7 @@ class Compiles:
         """Tell a failed comparison and keep both sides: the expected one is the script's own reference."""
         if not isinstance(error, AssertionError):
             return
-        self.told = error
+        error.__dict__[TOLD] = True  # a reference to it would keep the tensors of its frames alive
         tensors = [[leaf for _, leaf in leaves(side) if isinstance(leaf, torch.Tensor)] for side in state]
         path = None
         if storage_bytes(tensors[0] + tensors[1]) <= self.store.cap:
@@ -112,7 +112,7 @@ class Compiles:
 
     def failing(self, error: BaseException) -> None:
         """Tell the modules near an exception that ends the program: its own check may compare with one."""
-        if not self.models.compiled or error is self.told:
+        if not self.models.compiled or TOLD in error.__dict__:
             return
         places = raised_in(error)
         self.journal.event(

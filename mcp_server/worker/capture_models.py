@@ -31,8 +31,15 @@ def attributes(module: torch.nn.Module) -> dict[str, str]:
 
 
 def digests(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
-    """A digest of the values of each tensor that has some."""
-    return {name: checksum(value.detach()) for name, value in tensors.items() if _has_values(value)}
+    """A digest of the values of each tensor that has some; none at all where they cannot be looked at.
+
+    A device may have no memory left for it, or an error of an earlier kernel, after which all calls fail; a
+    fake tensor has none.
+    """
+    try:
+        return {name: checksum(value.detach()) for name, value in tensors.items() if _has_values(value)}
+    except Exception:
+        return {}
 
 
 def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mcp_server.worker.callers import callers, raised_in
+from mcp_server.worker.capture_compiles import Compiles
 from mcp_server.worker.capture_models import Models, attributes, digests
 from mcp_server.worker.journal import Journal
 from mcp_server.worker.storehouse import Storehouse
@@ -96,3 +100,36 @@ def test_only_tensors_that_hold_values_have_a_digest() -> None:
     freed.untyped_storage().resize_(0)
     told = digests({"good": torch.ones(2, 3), "freed": freed, "meta": torch.ones(2, device="meta")})
     assert set(told) == {"good"}
+
+
+def test_values_that_cannot_be_looked_at_have_no_digest() -> None:
+    """As on a device without memory or with an error: nothing is raised, and nothing is told."""
+    with FakeTensorMode():
+        unreadable = torch.ones(4)
+    assert digests({"good": torch.ones(2), "unreadable": unreadable}) == {}
+
+
+def test_a_caught_comparison_is_told_once_and_keeps_no_tensors(tmp_path: Path) -> None:
+    """What the frames of the exception hold is let go with it; the end of the program tells it no more."""
+    journal = Journal(str(tmp_path))
+    compiles = Compiles(journal, Storehouse(journal))
+    compiles.models.compiled.append({"weight": "0"})
+    held: list[weakref.ref[torch.Tensor]] = []
+
+    def check() -> None:
+        seen = torch.zeros(2)
+        held.append(weakref.ref(seen))
+        raise AssertionError
+
+    def survive() -> None:
+        try:
+            check()
+        except AssertionError as error:
+            compiles.asserted((torch.zeros(2), torch.ones(2)), None, error)
+            compiles.failing(error)
+
+    survive()
+    (path,) = tmp_path.glob("capture-*.jsonl")
+    assert "assertion_failed" in path.read_text() and "program_failed" not in path.read_text()
+    gc.collect()  # up to Python 3.12 a frame that was looked at is in a circle with its exception
+    assert held[0]() is None
