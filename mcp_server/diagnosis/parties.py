@@ -7,13 +7,14 @@ from mcp_server.model import ModelLocation, Party
 
 
 def launch_party(number: int, kernel: str, case: Case) -> Party:
-    """The launch of that number: `kernel`, or the operator of the user's own that it calls."""
+    """The launch of that number: `kernel`, or the user's own Triton kernel or operator that it calls."""
     launches = case.view.wrapper.launches if case.view is not None else ()
     launch = launches[number] if number < len(launches) else None
     op = operator_of(number, case)
+    own = launch.symbol if launch is not None and launch.kind == "user_triton" else ""
     return Party(
         kind="op" if op else "kernel",
-        name=op or kernel,
+        name=op or own or kernel,
         launch_index=number,
         generated_location=f"wrapper.cpp:{launch.line}" if launch is not None and launch.line else None,
         model_locations=list(case.view.provenance(launch).locations[:4]) if case.view and launch else [],

@@ -68,12 +68,14 @@ class Phase(Told):
 class CapturedCompile(Phase):
     """One compile. `configs_exact` is False when an option could not be written down as it was.
 
+    `program`: whether what was compiled is an exported program, kept or not.
     `digests` are of the values that the program's parameters and buffers had then, by name.
     """
 
     number: int
     how: str
     exported: Path | None = None
+    program: bool = False
     package: Path | None = None
     configs: dict[str, Any] = Field(default_factory=dict)
     configs_exact: bool = True
@@ -119,7 +121,8 @@ class CapturedCall(Phase):
     """One call. `file` holds its inputs; None when they were not kept, or were let go after it ended well.
 
     `threads` is how many torch computes with on the CPU; 0 when that was not told. `again` are the inputs
-    that are the very tensors of the call before, with nothing written to them since.
+    that are the very tensors of the call before, with nothing written to them since. `streams`: whether the
+    program had made another CUDA stream the current one by then.
     """
 
     number: int
@@ -131,10 +134,16 @@ class CapturedCall(Phase):
     leaves: list[Leaf] = Field(default_factory=list)
     sharing: list[list[int]] = Field(default_factory=list)
     moved: list[str] = Field(default_factory=list)
+    streams: bool = False
     raced: list[int] = Field(default_factory=list)
     rewritten: list[int] = Field(default_factory=list)
     again: list[int] = Field(default_factory=list)
     outputs: list[Leaf] = Field(default_factory=list)
+
+    @property
+    def in_graph(self) -> bool:
+        """Whether it was recorded into a CUDA graph, whose replays are no calls that the hook sees."""
+        return "a CUDA graph was being captured" in self.notice
 
     @property
     def unreadable(self) -> str:

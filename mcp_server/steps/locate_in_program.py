@@ -29,7 +29,6 @@ from mcp_server.steps.visibility import PlainRun, Visibility
 Program = ScriptWorkload | CommandWorkload
 
 _NO_PROBES = "the program itself was run, with the package as it is"
-_IN_GRAPH = "a CUDA graph was being captured"
 _PROVENANCE = {"INDUCTOR_PROVENANCE": "1"}  # a compile in the run then writes the model lines, too
 _WITHOUT_PROBES: dict[str, tuple[Tool, ...]] = {"cuda": ("memcheck", "core_dump"), "cpu": ("native",)}
 
@@ -88,8 +87,8 @@ def captured_call(seen: Capture, workload: Program) -> tuple[PackageWorkload | N
 
 
 def in_graph(seen: Capture) -> bool:
-    """Whether calls were recorded into a CUDA graph: its replays are no calls that the hook sees."""
-    return any(_IN_GRAPH in call.notice for call in seen.calls)
+    """Whether calls were recorded into a CUDA graph."""
+    return any(call.in_graph for call in seen.calls)
 
 
 def _loaded(seen: Capture) -> Path:

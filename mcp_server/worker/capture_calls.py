@@ -166,6 +166,7 @@ class Calls:
             leaves=tell_all([tell_layout(leaf) for leaf in flat]),
             sharing=sharing(flat),
             moved=self._moved(loader),
+            streams=self.streams.several,
             again=self.repeats.again(load, flat),
             file=path,
             notice=notice,

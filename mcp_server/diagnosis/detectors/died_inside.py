@@ -8,6 +8,7 @@ from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.diagnosis.stacks import lines_inside, operator_inside
 from mcp_server.evidence.facts import ThreadStack
+from mcp_server.evidence.families import comes_late
 from mcp_server.model import Category, Evidence, Fix, Party
 
 # What these signals say of the code that they end; any other one is the operator's own affair.
@@ -37,8 +38,12 @@ def detect(case: Case) -> Iterator[Hypothesis]:
 
 
 def died(case: Case) -> list[ThreadStack]:
-    """The stack of the thread that the signal of the plain run ended."""
+    """The stack of the thread that the signal of the plain run ended.
+
+    An error of a CUDA kernel ends the process at whatever call comes next: where that is says nothing.
+    """
     plain = case.runs.get("plain")
-    if plain is None or plain.failure != "signal":
+    late = plain is not None and plain.root is not None and comes_late(plain.root.family)
+    if plain is None or plain.failure != "signal" or late:
         return []
     return [thread for thread in plain.log.threads if thread.current]

@@ -8,6 +8,7 @@ from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.log_words import action, named
 from mcp_server.diagnosis.detectors.refusal import refused_alone
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.evidence.captured import CapturedCall
 from mcp_server.evidence.facts import ErrorFact, Frame, LogFacts
 from mcp_server.evidence.families import BY_ID
 from mcp_server.model import CATEGORIES, Category, Evidence, Fix, ModelLocation, Party
@@ -130,12 +131,17 @@ def _fails_in_compile(case: Case) -> bool:
 
 
 def _one_thread(case: Case) -> bool:
-    """Whether every call was made by the main thread, and nothing changed or moved under one."""
+    """Whether every call was made by the main thread on one stream, and nothing changed under one."""
     if case.capture is None or not case.capture.calls:
         return False
     main = all(call.thread_name == "MainThread" for call in case.capture.calls)
-    disturbed = any(call.raced or call.rewritten or call.moved for call in case.capture.calls)
-    return main and not disturbed
+    return main and not any(_disturbed(call) for call in case.capture.calls)
+
+
+def _disturbed(call: CapturedCall) -> bool:
+    """Whether something beside the call acts on its memory, or may: another stream, or a graph's replays."""
+    seen = call.raced or call.rewritten or call.moved
+    return bool(seen or call.streams or call.in_graph)
 
 
 def _calls_came_back(case: Case) -> bool:

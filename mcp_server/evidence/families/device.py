@@ -298,3 +298,17 @@ _add(
 )
 
 FAMILIES: tuple[Family, ...] = tuple(_table.rows)
+
+# Of errors that a kernel made and that a later call meets, wherever that call stands.
+LATE = frozenset(
+    {
+        "device_assert_index",
+        "device_assert_nan",
+        "device_assert",
+        "cuda_assert_status",
+        "capture_invalidated",
+        "cuda_teardown",
+        "cuda_illegal_access",
+        "cublas_status",
+    }
+)
