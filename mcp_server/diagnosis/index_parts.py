@@ -18,17 +18,21 @@ INDEX_FAMILIES = frozenset({"device_assert_index", "cpu_index_assert"})
 
 @dataclass(frozen=True)
 class IndexPart:
-    """Elements offset, offset + stride, … of a flat input that must lie in [low, high]."""
+    """Elements offset, offset + stride, … of a flat input that must lie in [low, high].
+
+    With `unlike` they may be anything but that number.
+    """
 
     input: int
     offset: int
     stride: int
     low: int
     high: int
+    unlike: int | None = None
 
     def request(self) -> dict[str, int]:
         """As the worker's `index_values` takes it."""
-        return dict(vars(self))
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @dataclass(frozen=True)

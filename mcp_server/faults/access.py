@@ -107,12 +107,19 @@ def _kind(text: str) -> str:
     return "misaligned" if "isaligned" in text or "MISALIGNED" in text else "invalid_access"
 
 
+def _native_kind(error: NativeError) -> str:
+    """AddressSanitizer also tells signals that are no accesses: FPE is a division by zero."""
+    if error.tool != "AddressSanitizer":
+        return "undefined"
+    return "signal" if error.kind == "FPE" else "invalid_access"
+
+
 def from_native(error: NativeError) -> Access:
     """A report of AddressSanitizer or UndefinedBehaviorSanitizer."""
     frame = generated_frame(error.frames)
     return Access(
         tool="asan" if error.tool == "AddressSanitizer" else "ubsan",
-        kind="invalid_access" if error.tool == "AddressSanitizer" else "undefined",
+        kind=_native_kind(error),
         text=error.kind,
         kernel=bare_function(frame.function) if frame else "",
         file=frame.file if frame else "",

@@ -11,6 +11,7 @@ _KINDS = {
     "race": "A race in shared memory",
     "barrier": "A barrier that not all threads reach",
     "undefined": "Undefined behaviour",
+    "signal": "A crash",
 }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from mcp_server.package.bounds import Bound, plain, resolve_bound
@@ -31,7 +31,7 @@ from mcp_server.package.kernel_code import (
     unwrapped,
 )
 from mcp_server.package.kernels import Kernel
-from mcp_server.package.launches import Argument, Launch
+from mcp_server.package.launches import Launch
 from mcp_server.package.provenance import Provenance, read_provenance
 from mcp_server.package.relevance import indexing_first
 from mcp_server.package.signature import CompiledInput
@@ -189,7 +189,7 @@ class Tracer:
             source_location(kernel, check.line),
             self._bound(check.upper, launch),
             trace,
-            tuple(self._source(load, by_name[load.parameter], launch, check, form) for load in trace.loads),
+            tuple(self._checked(load, launch, check, form) for load in trace.loads),
             tuple(dict.fromkeys(self.label(name) for name in indexed)),
             indexing_first(read_provenance(launch, self.information), fqns),
             form,
@@ -199,9 +199,9 @@ class Tracer:
     def _bound(self, text: str | None, launch: Launch) -> Bound | None:
         return resolve_bound(text, launch, self.wrapper.symbols, self.inputs) if text else None
 
-    def _source(
-        self, load: Load, argument: Argument, launch: Launch, check: IndexAssert, form: IndexForm | None
-    ) -> IndexSource:
+    def source(self, load: Load, launch: Launch) -> IndexSource:
+        """Where what a launch loads comes from."""
+        argument = next(argument for argument in launch.arguments if argument.name == load.parameter)
         name = argument.target or ""
         made_here = argument.role == "written"
         behind = (
@@ -211,8 +211,12 @@ class Tracer:
         kind = "input" if not producers and len(behind.inputs) == 1 else argument.kind
         inputs = tuple(self.label(n) for n in behind.inputs)
         label = inputs[0] if kind == "input" and inputs else self.label(name)
+        return IndexSource(load, name, kind, label, producers, inputs)
+
+    def _checked(self, load: Load, launch: Launch, check: IndexAssert, form: IndexForm | None) -> IndexSource:
+        """The same with what its elements may be for the check to pass."""
         allowed = allowed_elements(form, load, check.lower, check.upper) if form else None
-        return IndexSource(load, name, kind, label, producers, inputs, allowed)
+        return replace(self.source(load, launch), allowed=allowed)
 
     def _last_writers(self, name: str, launch: Launch) -> tuple[int, ...]:
         return tuple(s.launch for s in self._flow.last_writers(name, launch.index) if s.launch is not None)

@@ -1,4 +1,4 @@
-"""`index_values`: elements of inputs that are used as indices, held against their bounds."""
+"""`index_values`: elements of inputs that are used as indices or divisors, held against what they may be."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ def operate(request: dict[str, Any], report: Report) -> None:
 
     A part is {"input", "offset", "stride", "low", "high"}: the elements offset, offset + stride, … of a flat
     input, which must lie in [low, high]. Told are min, max, how many are outside, and the first of those.
+    Of a part with "unlike", a number that no element may be, outside are those that are it.
     """
     flat = _flat(request)
     for part in request["parts"]:
@@ -35,7 +36,8 @@ def look(tensor: torch.Tensor, part: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"elements": values.numel()}
     if not values.numel():
         return found
-    outside = (values < part["low"]) | (values > part["high"])
+    wrong = part.get("unlike")
+    outside = (values < part["low"]) | (values > part["high"]) if wrong is None else values == wrong
     found.update(min=values.min().item(), max=values.max().item(), outside=int(outside.sum()))
     if found["outside"]:
         first = int(outside.nonzero()[0])

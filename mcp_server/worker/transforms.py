@@ -68,6 +68,11 @@ def _clamp(tensor: torch.Tensor, change: dict[str, Any]) -> torch.Tensor:
     return flat.view(tensor.shape)
 
 
+def _replace(tensor: torch.Tensor, change: dict[str, Any]) -> torch.Tensor:
+    """Elements that are `old` made `new`."""
+    return tensor.masked_fill(tensor == change["old"], change["new"])
+
+
 def _resize(tensor: torch.Tensor, change: dict[str, Any]) -> torch.Tensor:
     """Dimension `dim` cut, or filled up by repeating what is there, to `size` elements."""
     dim, size = int(change["dim"]), int(change["size"])
@@ -100,6 +105,7 @@ CHANGES: dict[str, Any] = {
     "contiguous": _on_one(_contiguous),
     "restride": _on_one(_restride),
     "clamp": _on_one(_clamp),
+    "replace": _on_one(_replace),
     "resize": _on_one(_resize),
     "fill": _on_one(_fill),
     "permute": _permute,

@@ -1,10 +1,11 @@
-"""The values that a failed index assertion checked: do the inputs hold one outside the bound?"""
+"""The values that a failed check saw: do the inputs hold an index outside the bound, or a divisor of zero?"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.division import divisor_parts, failed_divisions
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.index_parts import IndexPart, candidates, suspects, whole_part
 from mcp_server.diagnosis.operator_index import operator_indices
@@ -16,11 +17,12 @@ def parts_to_see(case: Case) -> list[IndexPart]:
     asserted = [suspect.part for suspect in suspects(case)]
     asserted += [part for candidate in candidates(case) if (part := whole_part(candidate, case)) is not None]
     refused = [index.part for index in operator_indices(case) if index.part is not None]
-    return list(dict.fromkeys(asserted + refused))
+    divided = [part for division in failed_divisions(case) for part in divisor_parts(division, case)]
+    return list(dict.fromkeys(asserted + refused + divided))
 
 
 class LookAtIndices:
-    """Hold the elements of the inputs that the kernel indexes with against their bounds."""
+    """Hold the elements of the inputs that the kernel indexes with, or divides by, to what they may be."""
 
     name = "look_at_indices"
     seconds = 3.0

@@ -9,6 +9,7 @@ from mcp_server.diagnosis.case import Case, RunSeen
 from mcp_server.diagnosis.detectors.died_inside import died
 from mcp_server.diagnosis.detectors.eager import own_code
 from mcp_server.diagnosis.detectors.random_numbers import drawing_launches
+from mcp_server.diagnosis.division import failed_divisions
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.index_parts import index_error
 from mcp_server.diagnosis.stacks import operator_inside
@@ -62,7 +63,7 @@ def _says_memory(case: Case) -> bool:
 def _died(case: Case) -> bool:
     """A signal that a bad access may have raised, outside of Python operators, which no checker sees."""
     plain = case.runs["plain"]
-    if plain.failure != "signal" or operator_inside(died(case), case):
+    if plain.failure != "signal" or operator_inside(died(case), case) or failed_divisions(case):
         return False
     return plain.root is None or "illegal_memory_access" in plain.root.candidates
 

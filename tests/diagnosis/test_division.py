@@ -1,0 +1,94 @@
+"""A whole number divided by zero: who is said to have given the zero, and how sure that is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mcp_server.diagnosis import division
+from mcp_server.diagnosis.case import CallSpec, Case, CounterResult
+from mcp_server.diagnosis.detectors import division as detector
+from mcp_server.diagnosis.index_parts import IndexPart
+from mcp_server.diagnosis.judge import confidence
+from mcp_server.package.assertion import IndexSource
+from mcp_server.package.divisors import Division
+from mcp_server.package.kernel_code import Load
+from mcp_server.package.launches import Launch
+from mcp_server.steps.given import Given
+from tests.diagnosis.support import run
+
+SAID = "Error: inductor_cpu_throw_if_integer_div_error, cpp_prefix.h:827, ZeroDivisionError"
+LAUNCH = Launch(2, "cpp_fused", "cpp_fused", "cpp", "cpp_fused", (), 1, 0, 0)
+SOURCE = IndexSource(
+    Load("in_ptr1", "x0", 3), "arg1_1", "input", "input 1 (args[1])", (), ("input 1 (args[1])",)
+)
+DIVIDED = Division(LAUNCH, "kernel.cpp:9", "auto tmp2 = tmp0 / tmp1;", (SOURCE,), plain=True)
+PART = IndexPart(1, 0, 1, 0, 0, unlike=0)
+
+
+def case_of(monkeypatch: pytest.MonkeyPatch, found: Division = DIVIDED) -> Case:
+    """A call that failed, of a package with this one division."""
+    case = Case(None)
+    inputs = [
+        SimpleNamespace(index=n, label=f"input {n} (args[{n}])", path=f"args[{n}]", dtype="int64")
+        for n in (0, 1)
+    ]
+    package: Any = SimpleNamespace(inputs=inputs, constants=(), wrapper_text="")
+    case.package = package
+    case.call = CallSpec("run", {}, None)
+    case.given = Given(())
+    case.runs["plain"] = run("plain", SAID)
+    monkeypatch.setattr(detector, "failed_divisions", lambda _case: (found,))
+    return case
+
+
+def test_nothing_is_claimed_before_the_divisors_were_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elements of an input that are divisors are looked at first: they tell more than the code."""
+    assert not list(detector.detect(case_of(monkeypatch)))
+
+
+def test_an_element_that_is_zero_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error and the value are two observations of one cause; the call without zeros is the test of it."""
+    case = case_of(monkeypatch)
+    case.done.append("look_at_indices")
+    case.index_values[PART] = {"elements": 4, "outside": 1, "index": [2], "value": 0}
+    (found,) = detector.detect(case)
+    assert (found.category, found.guilty.name, found.guilty.value) == (
+        "input_mismatch",
+        "args[1]",
+        "0 at [2]",
+    )
+    assert found.crashing is not None and found.crashing.generated_location == "kernel.cpp:9"
+    assert confidence(found, case) == "proven"
+
+
+def test_an_input_without_zeros_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A division whose divisors were all seen to be other numbers did not fail."""
+    case = case_of(monkeypatch)
+    case.done.append("look_at_indices")
+    case.index_values[PART] = {"elements": 4, "outside": 0}
+    assert not list(detector.detect(case))
+
+
+def test_a_computed_divisor_is_proven_by_a_call_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text names no launch: a call without zeros that passes proves it, one that fails says nothing."""
+    case = case_of(monkeypatch, replace(DIVIDED, plain=False))
+    (found,) = detector.detect(case)
+    assert "computed from input 1" in found.summary and confidence(found, case) == "likely"
+    assert found.counter is not None
+    case.counters[found.counter.key] = CounterResult(True, "passes")
+    assert confidence(found, case) == "proven"
+    case.counters[found.counter.key] = CounterResult(False, "fails")
+    (again,) = detector.detect(case)
+    assert again.counter is None and confidence(again, case) == "likely"
+
+
+@pytest.mark.parametrize("text", ["Error: Integer floor division by zero", "Segmentation fault"])
+def test_other_failures_are_no_such_division(text: str) -> None:
+    """Sizes that are divided by are checked on the host, and a bad access is another thing."""
+    case = Case(None)
+    case.runs["plain"] = run("plain", text)
+    assert division.failure(case) is None and not list(detector.detect(case))
