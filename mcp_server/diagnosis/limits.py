@@ -10,6 +10,9 @@ from mcp_server.jobs.types import Finished
 
 HANGING_S = 45.0  # long enough to call it a hang, for a call that has not ended in the program either
 SHORTEST_S = 1.0
+EAGER_SHARE = 0.4  # of what the budget leaves: a model that hangs in eager, too, must leave time for its call
+EAGER_S = 120.0
+EAGER_OF_HANG_S = 30.0  # once the program hangs: eager may hang alike, and need not be shown to
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,18 @@ class Limit:
 def limit_of(case: Case, *, share: float = 1.0) -> Limit:
     """The workload's own limit, a `share` of what the budget leaves, little for a known hang."""
     asked = case.workload.timeout_s if case.workload else HANGING_S
-    if any(label in case.runs and case.runs[label].failure == "timeout" for label in ("script", "plain")):
+    if hangs(case):
         asked = min(asked, HANGING_S)
     left = max(case.seconds_left * share, SHORTEST_S)
     return Limit(min(asked, left), cut=left < min(asked, HANGING_S))
+
+
+def hangs(case: Case) -> bool:
+    """Whether the program, or the call made again, was ended by its time limit."""
+    return any(label in case.runs and case.runs[label].failure == "timeout" for label in ("script", "plain"))
+
+
+def eager_limit(case: Case) -> float:
+    """Seconds for the exported program in eager mode."""
+    longest = EAGER_OF_HANG_S if hangs(case) else EAGER_S
+    return min(limit_of(case, share=EAGER_SHARE).seconds, longest)

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from mcp_server.diagnose import DEFAULT_BUDGET_S
+from mcp_server.diagnosis.actions.runs import SHARE_OF_HANG
+from mcp_server.diagnosis.actions.trace import REBUILD_S, SHORTEST_S, hang_limit
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.limits import HANGING_S, limit_of
+from mcp_server.diagnosis.limits import HANGING_S, eager_limit, limit_of
 from mcp_server.errors import ProblemError
 from mcp_server.model import ScriptWorkload
 from tests.diagnosis.support import finished, run
@@ -45,3 +48,15 @@ def test_a_run_that_the_budget_cut_is_no_evidence() -> None:
         limit_of(case_of(20, 300), share=0.6).check(finished("timeout"), "the program")
     limit_of(case_of(20, 300), share=0.6).check(finished("exit"), "the program")
     limit_of(case_of(300, 20)).check(finished("timeout"), "the program")
+
+
+def test_a_program_that_hangs_is_traced_within_the_default_budget() -> None:
+    """After the program, its model in eager mode and its call were waited for, the trace has its time."""
+    case = case_of(DEFAULT_BUDGET_S, 600)
+    case.started -= limit_of(case, share=0.6).seconds
+    case.runs["script"] = run("script", ending="timeout")
+    case.started -= eager_limit(case) + 5
+    again = limit_of(case, share=SHARE_OF_HANG)
+    assert again.seconds == HANGING_S and not again.cut
+    case.started -= again.seconds
+    assert SHORTEST_S < hang_limit(case) < case.seconds_left - REBUILD_S + 1

@@ -9,11 +9,8 @@ from typing import Any
 from mcp_server.diagnosis.actions.exported_program import exported_path
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Hypothesis
-from mcp_server.diagnosis.limits import limit_of
+from mcp_server.diagnosis.limits import eager_limit
 from mcp_server.steps.context import Context
-
-SHARE = 0.4  # of what the budget leaves: a model that hangs in eager, too, must leave time for its call
-LONGEST_S = 120.0
 
 
 class Interpret:
@@ -39,7 +36,7 @@ class Interpret:
                 **with_package,
             },
             **case.surroundings,
-            timeout_s=min(limit_of(case, share=SHARE).seconds, LONGEST_S),
+            timeout_s=eager_limit(case),
         )
 
 

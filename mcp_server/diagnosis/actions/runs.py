@@ -8,7 +8,7 @@ from typing import Any
 from mcp_server.diagnosis.case import Case, RunSeen
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.index_parts import suspects
-from mcp_server.diagnosis.limits import limit_of
+from mcp_server.diagnosis.limits import hangs, limit_of
 from mcp_server.jobs.types import Finished
 from mcp_server.steps.context import Context, WorkerRun
 from mcp_server.steps.leases import gpus_of
@@ -33,7 +33,7 @@ async def run_call(
     """Make the case's call once in the worker; the result is also kept in `case.runs[label]`."""
     assert case.call is not None
     workload = case.workload
-    limit = limit_of(case, share=SHARE)
+    limit = limit_of(case, share=SHARE_OF_HANG if hangs(case) else SHARE)
     done = await context.worker(
         case.call.operation,
         {**case.call.request, **(extra or {})},
@@ -52,6 +52,7 @@ async def run_call(
 
 
 SHARE = 0.45  # of what the budget leaves: a call that hangs must leave time to find out where
+SHARE_OF_HANG = 0.6  # once the program hung: all that is left to do is to see it again, and where
 
 # Seconds after which a child prints every thread's stack: what a call that hangs is doing.
 STACKS = "AOTI_DEBUG_STACKS_AFTER"

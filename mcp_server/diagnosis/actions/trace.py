@@ -11,6 +11,8 @@ from mcp_server.steps.context import Context
 from mcp_server.steps.trace_launches import trace_launches
 
 HANG_LIMIT_S = 40.0
+SHORTEST_S = 12.0  # to load the package and reach the launch
+REBUILD_S = 25.0  # of what the budget leaves, for the rebuild before it
 JOURNAL_BYTES = 4 << 20  # a loop without an end fills what it is given, and only its last turns count
 
 
@@ -35,5 +37,10 @@ class TraceLaunches:
         plain = case.runs["plain"]
         if plain.failure == "timeout":
             env = {**workload.env, "AOTI_DEBUG_JOURNAL_LIMIT": str(JOURNAL_BYTES)}
-            workload = workload.model_copy(update={"timeout_s": HANG_LIMIT_S, "env": env})
+            workload = workload.model_copy(update={"timeout_s": hang_limit(case), "env": env})
         case.trace = await trace_launches(context, workload, sync=True)
+
+
+def hang_limit(case: Case) -> float:
+    """Seconds for a call that is known to hang: a trace that the budget cut short would be lost."""
+    return max(SHORTEST_S, min(HANG_LIMIT_S, case.seconds_left - REBUILD_S))
