@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 _LOAD_KERNEL = re.compile(r'loadKernel\(\s*"([^"]+)"')
 _CHECKED_BYTES = 64 << 20
 _PROXY_CALL = "aoti_torch_proxy_executor_call_function("
+_DEVICES = ("cpu", "cuda")
+_DEVICE_TYPE = re.compile(r"device_type_(cpu|cuda)\b")
+_DEVICE_FIX = "leave AOTI_DEVICE_KEY of the metadata at {device}, as the compile wrote it, or compile again"
 _RECOMPILE = "compile the package again"
 _FOR_THIS = "compile the package on a machine of the kind that loads it"
 
@@ -26,6 +29,7 @@ def find_defects(package: Package) -> Iterator[Defect]:
     yield from _checksums(package)
     yield from _library(package)
     yield from _metadata(package)
+    yield from _device(package)
     yield from _kernel_binaries(package)
     yield from _proxy(package)
     yield from _weights(package)
@@ -84,6 +88,22 @@ def _metadata(package: Package) -> Iterator[Defect]:
             yield Defect("missing_metadata", what, fatal=True, fix=_RECOMPILE)
     if files.metadata is not None and package.metadata.device is None:
         yield Defect("damaged_metadata", "the metadata names no AOTI_DEVICE_KEY", fatal=True, fix=_RECOMPILE)
+
+
+def _device(package: Package) -> Iterator[Defect]:
+    """Metadata that names another device type than the code in the package is for.
+
+    A library for CUDA links libtorch_cuda, and its wrapper makes tensors of that type (torch 2.8-2.15).
+    """
+    library, told = package.library, package.metadata.device
+    if library is None or told not in _DEVICES or not any(n.startswith("libtorch") for n in library.needed):
+        return
+    cuda = any(name.startswith("libtorch_cuda") for name in library.needed)
+    device = "cuda" if cuda else "cpu"
+    made_for = set(_DEVICE_TYPE.findall(package.wrapper_text))
+    if device != told and told not in made_for:
+        what = f"the metadata says that the package is for {told}, and its library is for {device}"
+        yield Defect("contradicted_device", what, fatal=True, fix=_DEVICE_FIX.format(device=device))
 
 
 def _kernel_binaries(package: Package) -> Iterator[Defect]:

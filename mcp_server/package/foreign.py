@@ -44,8 +44,14 @@ class _Archive:
 
 
 _COMPILE = "aoti-debug compile-with-flags, or torch._inductor.aoti_compile_and_package(exported_program)"
-_GIVE = f"give the .pt2 of {_COMPILE}"
+_GIVE = f"take the .pt2 of {_COMPILE}"
 _ARCHIVES = (
+    _Archive(
+        "other_zip",
+        (r".+\.pt2$",),
+        "is an archive around a .pt2, which the loader does not look into (was it zipped once more?)",
+        "unpack it, and load the .pt2 that is in it",
+    ),
     _Archive(
         "torch_export_archive",
         (r"models/|serialized_exported_program\.json$",),
@@ -64,7 +70,7 @@ _ARCHIVES = (
         "torch_save_file",
         (r"data\.pkl$",),
         "is a torch.save file (tensors or a state dict); it was not unpickled",
-        "give it as inputs, or give the compiled .pt2 as the package",
+        "give it as inputs, and the compiled .pt2 as the package",
         below_top=True,
     ),
     _Archive("other_zip", (r"[^/]+\.dist-info/",), "is a Python wheel, no AOTInductor package", _GIVE),
@@ -93,7 +99,7 @@ def check_is_zip(path: Path) -> None:
         raise PackageError(
             "shared_library_without_wrapper",
             f"{path} is a shared library with no wrapper.cpp beside it",
-            next_call=f"give the .pt2 of {_COMPILE}",
+            next_call=_GIVE,
         )
     raise PackageError("not_a_zip", f"{path} is not a .pt2: {_told_by(head)}", value=head[:8])
 
@@ -134,7 +140,10 @@ def no_model(path: Path, names: Iterable[str]) -> PackageError:
     relative = {_below_top(name) for name in names}
     for known in _ARCHIVES:
         if known.matches(names, relative):
-            return PackageError(known.slug, f"{path} {known.what}", next_call=known.next_call)
+            listed = [name for name in sorted(names) if name.endswith(".pt2")][:3]
+            return PackageError(
+                known.slug, f"{path} {known.what}", value=listed or None, next_call=known.next_call
+            )
     return PackageError(
         "no_model",
         f"{path} holds no AOTInductor model (no data/aotinductor/<model>/ in it)",

@@ -29,6 +29,7 @@ _SPACE_FACTOR = 1.1
 _DEFECT_CATEGORIES: dict[str, Category] = {
     "weights_not_included": "constants",
     "foreign_library": "arch_mismatch",
+    "contradicted_device": "device_mismatch",
 }
 
 
@@ -66,13 +67,19 @@ def find_problems(package: Package, machine: Machine, device_index: int = -1) ->
 
 
 def _host(package: Package, machine: Machine) -> Iterator[Problem]:
-    metadata, library = package.metadata, package.library
-    built_for = metadata.machine or (library.machine if library else None)
+    metadata = package.metadata
     here = _ARM_NAMES.get(machine.machine, machine.machine)
-    if built_for and _ARM_NAMES.get(built_for, built_for) != here:
-        yield _arch(f"the package was compiled for {built_for} and this machine is {here}")
+    others = [built_for for built_for in _built_for(package) if built_for != here]
+    if others:
+        yield _arch(f"the package was compiled for {others[0]} and this machine is {here}")
     if metadata.platform and metadata.platform != machine.platform:
         yield _arch(f"the package was compiled on {metadata.platform} and this is {machine.platform}")
+
+
+def _built_for(package: Package) -> list[str]:
+    """Kinds of processor: of the library itself, which decides, then what the metadata says."""
+    told = [package.library.machine if package.library else None, package.metadata.machine]
+    return [_ARM_NAMES.get(each, each) for each in told if each]
 
 
 def _arch(what: str, certain: bool = True) -> Problem:

@@ -132,6 +132,17 @@ def test_a_missing_kernel_binary_is_named(zoo: ZooPackage, tmp_path: Path) -> No
     assert open_package(changed(path, path, added("model/cd12.cubin", b"x"))).defects == ()
 
 
+def test_metadata_of_another_device(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Metadata that names a device type for which neither the library nor the wrapper is contradicts them."""
+
+    def stamp(members: Members) -> None:
+        for name in [name for name in members if name.endswith("_metadata.json")]:
+            members[name] = members[name].replace(b'"cpu"', b'"cuda"')
+
+    (defect,) = open_package(changed(zoo("ranker"), tmp_path / "stamped.pt2", stamp)).defects
+    assert defect.slug == "contradicted_device" and "library is for cpu" in defect.what and defect.fatal
+
+
 def test_weights_outside_the_library(zoo: ZooPackage, tmp_path: Path) -> None:
     """Weight files are looked up by the config; a lost one is fatal; no weights at all is a warning."""
     config = b'{"table.weight": ["weight_0", [32, 16], [16, 1], 0], "head.bias": ["weight_1", [4], [1], 0]}'

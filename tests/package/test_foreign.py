@@ -91,6 +91,13 @@ def test_other_zips(tmp_path: Path, member: str, said: str) -> None:
     assert error.slug == "other_zip" and said in error.what
 
 
+def test_a_package_that_was_zipped_once_more(tmp_path: Path) -> None:
+    """An archive around a .pt2 is called that, and the package in it is named."""
+    for member in ("scorer.pt2", "release/scorer.pt2"):
+        error = refusal(write(tmp_path / "model.pt2", {member: b"PK", "NOTES.txt": b""}))
+        assert (error.slug, error.value) == ("other_zip", [member]) and "unpack" in error.next_call
+
+
 def test_pipes_and_devices_are_not_opened(tmp_path: Path) -> None:
     """Opening a pipe would wait for its writer, alone or among the files of a directory."""
     os.mkfifo(tmp_path / "pipe.pt2")

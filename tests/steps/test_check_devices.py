@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import venv
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -147,13 +148,14 @@ def machine(**changes: object) -> Machine:
 
 
 def cuda_package(zoo: ZooPackage, directory: Path, capability: str = "90") -> Package:
-    """The CPU package under the metadata of a CUDA one."""
+    """The CPU package under the metadata of a CUDA one, with a tensor on a GPU."""
 
     def relabel(members: Members) -> None:
         for suffix in (".wrapper_metadata.json", ".kernel_metadata.json"):
             name = name_ending(members, suffix)
             metadata = {**json.loads(members[name]), "AOTI_DEVICE_KEY": "cuda"}
             members[name] = json.dumps({**metadata, "AOTI_COMPUTE_CAPABILITY": capability}).encode()
+        members[name_ending(members, ".wrapper.cpp")] += b"// cached_torch_device_type_cuda"
 
     return open_package(changed(zoo("ranker"), directory / "cuda.pt2", relabel))
 
@@ -210,6 +212,15 @@ def test_other_processors(zoo: ZooPackage) -> None:
     if "AVX2" in cpu.metadata.isa or "AVX512" in cpu.metadata.isa:
         old = only(find_problems(cpu, machine(cpu_flags=["fma"])))
         assert old.category == "arch_mismatch" and "AVX" in old.what and old.certain
+
+
+def test_a_library_for_another_processor_decides(zoo: ZooPackage) -> None:
+    """What the library was built for counts, whatever the metadata says."""
+    cpu = open_package(zoo("ranker"))
+    assert cpu.library is not None and cpu.metadata.machine == "x86_64"
+    vars(cpu)["library"] = replace(cpu.library, machine="aarch64")
+    foreign = only(find_problems(cpu, machine()))
+    assert foreign.category == "arch_mismatch" and "compiled for aarch64" in foreign.what and foreign.certain
 
 
 def test_space_and_custom_operators(zoo: ZooPackage) -> None:

@@ -22,18 +22,23 @@ def detect(case: Case) -> Iterator[Hypothesis]:
 def _unreadable(case: Case) -> Hypothesis:
     error = case.package_error
     assert error is not None
+    name = package_name(case)
     refused = any(facts.root is not None and facts.root.family.stage == "load" for _, facts in case.logs)
     return Hypothesis(
         category="invalid_package",
-        guilty=Party(
-            kind="package", name=package_name(case), value=error.slug, model_locations=case.failing_locations
-        ),
-        summary=f"The package cannot be read: {error.what}.",
+        guilty=Party(kind="package", name=name, value=error.slug, model_locations=case.failing_locations),
+        summary=f"The package cannot be read: {_as_given(error.what, name, case)}.",
         depth=Depth.BUILD,
         sources=frozenset({"package file", "loader"} if refused else {"package file"}),
         evidence=(Evidence(step="open_package", fact=str(error)),),
         fix=Fix(action=error.next_call or "build or copy the package again, and compare its checksum"),
     )
+
+
+def _as_given(what: str, name: str, case: Case) -> str:
+    """The sentence with the package as the user named it, where a copy of it was read."""
+    copied = case.call.package if case.call is not None else None
+    return what.replace(str(copied), name) if copied is not None else what
 
 
 def _defects(case: Case) -> Iterator[Hypothesis]:
