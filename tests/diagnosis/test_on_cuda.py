@@ -33,6 +33,11 @@ Current thread 0x00007f18fadc2b80 (most recent call first):
   File "/venv/lib/python3.12/site-packages/torch/_library/custom_ops.py", line 502 in wrapped_fn
 """
 INVALIDATED = "torch.AcceleratorError: CUDA error: operation failed due to a previous error during capture"
+ON_DEVICE = """Traceback (most recent call last):
+  File "/srv/heat_map.py", line 36, in show
+    return grid.numpy() * 4
+TypeError: can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor
+"""
 ILLEGAL, ASSERTED = "an illegal memory access was encountered", "device-side assert triggered"
 
 
@@ -85,3 +90,11 @@ def test_one_thread_with_streams_or_graphs_may_race(seen: dict[str, object], ope
     case.runs["script"] = run("script", INVALIDATED)
     found: set[Category] = {hypothesis.category for hypothesis in from_log.detect(case)}
     assert "illegal_memory_access" in found and ("concurrency" in found) == open_too
+
+
+def test_a_tensor_that_numpy_cannot_read_is_the_scripts_affair() -> None:
+    """It lies on the device, whatever the package computed: a log alone settles that."""
+    case = Case(None)
+    case.log, case.log_source = read_log(ON_DEVICE.splitlines()), "run.log"
+    (found,) = from_log.detect(case)
+    assert (found.category, found.weak) == ("script_error", False)

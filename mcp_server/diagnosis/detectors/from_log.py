@@ -84,12 +84,15 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: Case) -> Itera
 
 # Exceptions of a statement that may be due to the values and lengths which it was given.
 _OF_VALUES = frozenset({"IndexError", "KeyError", "TypeError", "ValueError", "ZeroDivisionError"})
+_OF_DEVICE = "device type tensor to numpy"  # torch 2.8-2.15; whatever the values of that tensor are
 
 
 def _of_values(root: ErrorFact) -> bool:
     """Whether the statement that raised may have got what a package computed wrongly: a log cannot tell."""
     exception = root.exception
-    return root.family.id == "script_exception" and exception is not None and exception.type in _OF_VALUES
+    if root.family.id != "script_exception" or exception is None or _OF_DEVICE in exception.message:
+        return False
+    return exception.type in _OF_VALUES
 
 
 CONTRACT: frozenset[Category] = frozenset({"input_mismatch", "device_mismatch", "shape_out_of_range"})
