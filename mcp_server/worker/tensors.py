@@ -83,11 +83,20 @@ def nonfinite(tensor: torch.Tensor) -> dict[str, int]:
 _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
+# Dtypes with few operators, and one that holds their values and has them.
+_ROOMY = {
+    torch.bool: torch.uint8,
+    torch.uint16: torch.int32,
+    torch.uint32: torch.int64,
+    torch.uint64: torch.float64,
+}
+
+
 def _comparable(flat: torch.Tensor) -> torch.Tensor:
-    """A dtype on which isnan, min and sum exist: eight-bit floats and bools have few operators."""
+    """A dtype on which isnan, min and sum exist."""
     if flat.is_floating_point() and flat.element_size() == 1:
         return flat.to(torch.float32)
-    return flat.to(torch.uint8) if flat.dtype is torch.bool else flat
+    return flat.to(_ROOMY.get(flat.dtype, flat.dtype))
 
 
 def describe(tensor: torch.Tensor) -> dict[str, Any]:

@@ -37,11 +37,12 @@ def test_counts_and_extremes_are_those_of_a_plain_count(values: list[float], dty
         assert found["mean"] == pytest.approx(sum(finite) / len(finite), rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.int64, torch.uint8, torch.bool, torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2]
-)
+FEW_OPERATORS = [torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.uint32, torch.uint64]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.complex64, *FEW_OPERATORS])
 def test_every_kind_of_number_is_counted(dtype: torch.dtype) -> None:
-    """Whole numbers, bools, complex and eight-bit floats too; complex numbers have no order."""
+    """Whole numbers, bools, complex, eight-bit floats and wide unsigned too; complex numbers have no order."""
     found = statistics(torch.tensor([0.0, 1.0, 1.0]).to(dtype))
     assert (found["nan"], found["inf"], found["zero"]) == (0, 0, 1)
     assert ("min" in found) == (not dtype.is_complex)
