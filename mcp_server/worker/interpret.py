@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from .calling import call
+from .calling import call, watching
 from .compare import compare_all
 from .exported import arguments, load_exported
 from .failures import facts
@@ -31,6 +31,9 @@ MOST_EVENTS = 20
 def operate(request: dict[str, Any], report: Report) -> None:
     """Events `guard_failed`, `node_raised`, `node_non_finite`, `fake_mismatch`; `interpreted` at the end.
 
+    `node_raised` names as `behind` the nodes with values that are not finite from which the integers that the
+    operator was given, an index say, come. `operators`, `repair` say, acts on custom operators.
+
     With `package` the same call is then made there, and event `compared` holds it against the interpretation.
     Its inputs are read once more: a program may have changed in place what it was given.
     """
@@ -40,7 +43,7 @@ def operate(request: dict[str, Any], report: Report) -> None:
     args, kwargs = arguments(program, request)
     leaves = _pytree.tree_leaves((args, kwargs))
     watcher = Watcher(program.module(), leaves, report)
-    with torch.no_grad():
+    with torch.no_grad(), watching(request, report):
         result = watcher.run(*leaves, enable_io_processing=False)
     report.event("interpreted", nodes=watcher.count, outputs=outputs(result))
     if request.get("package"):
@@ -66,7 +69,7 @@ class Watcher(torch.fx.Interpreter):
             result = super().run_node(n)
         except Exception as error:
             guard = "guard" in str(n.target)
-            self._tell("guard_failed" if guard else "node_raised", n, **facts(error))
+            self._tell("guard_failed" if guard else "node_raised", n, behind=self._behind(n), **facts(error))
             raise
         if n.op == "call_function":
             self.count += 1
@@ -75,10 +78,22 @@ class Watcher(torch.fx.Interpreter):
             self.bad.add(n.name)
         return result
 
+    def _behind(self, node: torch.fx.Node) -> list[str]:
+        """The nodes with values that are not finite from which the integers that it is given are computed."""
+        seen: set[torch.fx.Node] = set()
+        left = [one for one in node.all_input_nodes if _holds_integers(one)]
+        while left:
+            one = left.pop()
+            if one not in seen:
+                seen.add(one)
+                left.extend(one.all_input_nodes)
+        return sorted(one.name for one in seen if one.name in self.bad)
+
     def _look(self, node: torch.fx.Node, result: Any) -> None:
         if not _finite(result):
             fed = [arg.name for arg in node.all_input_nodes if arg.name in self.bad]
-            self._tell("node_non_finite", node, bad_inputs=fed, masked=_is_mask(result))
+            what = {"nan": _has_nan(result), "dtype": _dtype(result), "masked": _is_mask(result)}
+            self._tell("node_non_finite", node, bad_inputs=fed, **what)
             self.bad.add(node.name)
         for promised, real in zip(_tensors(node.meta.get("val")), _tensors(result)):
             broken = difference(promised, real, self.symbols)
@@ -119,6 +134,11 @@ def _only_strides(broken: dict[str, Any]) -> bool:
     return all(broken["promised"][what] == broken["returned"][what] for what in ("shape", "dtype", "device"))
 
 
+def _holds_integers(node: torch.fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex()
+
+
 def _tensors(value: Any) -> list[Any]:
     return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
@@ -127,6 +147,15 @@ def _finite(value: Any) -> bool:
     return all(
         bool(torch.isfinite(t).all()) for t in _tensors(value) if t.is_floating_point() or t.is_complex()
     )
+
+
+def _has_nan(value: Any) -> bool:
+    return any(bool(torch.isnan(t).any()) for t in _tensors(value))
+
+
+def _dtype(value: Any) -> str:
+    """The dtype of the first result that is not finite."""
+    return next((str(t.dtype).replace("torch.", "") for t in _tensors(value) if not _finite(t)), "")
 
 
 def _is_mask(value: Any) -> bool:

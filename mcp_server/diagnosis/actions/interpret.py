@@ -10,7 +10,7 @@ from mcp_server.diagnosis.actions.exported_program import exported_path
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.limits import eager_limit
-from mcp_server.steps.context import Context
+from mcp_server.steps.context import Context, WorkerRun
 
 
 class Interpret:
@@ -24,20 +24,26 @@ class Interpret:
         return 1.0 if _program(case) is not None and _inputs(case) is not None else 0.0
 
     async def act(self, case: Case, context: Context) -> None:
-        assert case.call is not None
-        updated = any(step["do"] == "constants" for step in case.call.request.get("steps", ()))
-        with_package = {} if updated else _package(case.call.request)
-        case.interpreted = await context.worker(
-            "interpret",
-            {
-                "exported": _program(case),
-                "inputs": _inputs(case),
-                "extra_imports": case.call.request.get("extra_imports", []),
-                **with_package,
-            },
-            **case.surroundings,
-            timeout_s=eager_limit(case),
-        )
+        case.interpreted = await interpret(case, context)
+
+
+async def interpret(case: Case, context: Context, **more: str) -> WorkerRun:
+    """The worker's run of the exported program on that call; `more` is added to its request."""
+    assert case.call is not None
+    updated = any(step["do"] == "constants" for step in case.call.request.get("steps", ()))
+    with_package = {} if updated else _package(case.call.request)
+    return await context.worker(
+        "interpret",
+        {
+            "exported": _program(case),
+            "inputs": _inputs(case),
+            "extra_imports": case.call.request.get("extra_imports", []),
+            **with_package,
+            **more,
+        },
+        **case.surroundings,
+        timeout_s=eager_limit(case),
+    )
 
 
 def _program(case: Case) -> Path | None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from mcp_server.diagnosis.actions.counter_tests import judge
+from mcp_server.diagnosis.actions.interpret import interpret
 from mcp_server.diagnosis.actions.runs import run_call
 from mcp_server.diagnosis.case import Case, CounterResult, RunSeen
 from mcp_server.diagnosis.detectors.operator_results import REPAIRED, own_operators
 from mcp_server.diagnosis.hypothesis import Hypothesis
-from mcp_server.steps.context import Context
+from mcp_server.steps.context import Context, WorkerRun
 
 
 class WatchOperators:
@@ -31,7 +33,23 @@ class WatchOperators:
         if watched.worker is None or not watched.worker.all("operator"):
             return
         repaired = await run_call(case, context, "repaired", extra={"operators": "repair"}, record=False)
-        case.counters[REPAIRED.key] = effect(case.runs["plain"], watched, repaired)
+        found = effect(case.runs["plain"], watched, repaired)
+        if case.equals_eager is False and found.decided and not found.passed:
+            found = in_eager(await interpret(case, context, operators="repair"), found)
+        case.counters[REPAIRED.key] = found
+
+
+def in_eager(kept: WorkerRun, found: CounterResult) -> CounterResult:
+    """What the promises do to the model, where the package does not depend on them but departs from it.
+
+    Memory that an operator writes without saying so may be read by the model alone: the package, which was
+    told of no such write, computes that value again or has it elsewhere.
+    """
+    told = kept.last("compared")
+    if told is None or not told["equal"]:
+        return replace(found, decided=False)
+    what = "the exported program gives what the package gives once the operators keep their promises"
+    return CounterResult(True, what, found.run)
 
 
 def effect(plain: RunSeen, watched: RunSeen, repaired: RunSeen) -> CounterResult:

@@ -57,7 +57,7 @@ def _told(op: str, event: Event) -> tuple[str, str]:
             f"The fake function of {op} promises {describe(pair['promised'])}; "
             f"the operator returned {describe(pair['returned'])}"
         )
-        return text, f"make the fake function of {op} return the size, stride and dtype of the real result"
+        return text, kept_promise(op, pair["promised"], pair["returned"])
     if event["mutated"]:
         names = ", ".join(event["mutated"])
         text = f"{op} writes to its argument {names}, which its schema declares as only read"
@@ -65,6 +65,13 @@ def _told(op: str, event: Event) -> tuple[str, str]:
     names = ", ".join(event["aliases"])
     text = f"{op} returns memory of its argument {names}, though its schema declares a result of its own"
     return text, f"return a clone from {op}"
+
+
+def kept_promise(op: str, promised: dict[str, Any], returned: dict[str, Any]) -> str:
+    """What mends a result that differs from its fake in these respects."""
+    differing = [what for what in ("shape", "dtype", "device") if promised.get(what) != returned.get(what)]
+    what = " and ".join(differing) or "stride"
+    return f"make the fake function of {op} return the {what} of the real result, or {op} what that promises"
 
 
 def describe(layout: dict[str, Any]) -> str:

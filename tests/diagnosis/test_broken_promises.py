@@ -1,0 +1,38 @@
+"""Operators that break their promises: whether that explains what package and exported program differ in."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_server.diagnosis.actions.operators import in_eager
+from mcp_server.diagnosis.case import CounterResult
+from mcp_server.diagnosis.detectors.operator_results import kept_promise
+from tests.diagnosis.support import worker_run
+
+FOUND = CounterResult(False, "the call returns the same values")
+LAYOUT = {"shape": [2, 3], "stride": [3, 1], "dtype": "torch.float32", "device": "cpu"}
+
+
+def test_a_write_that_only_the_model_sees_is_proven_by_the_model_without_it() -> None:
+    """The package is right as it is; the program departs from it until the operator works on copies."""
+    assert in_eager(worker_run({"event": "compared", "equal": True}), FOUND).passed
+
+
+@pytest.mark.parametrize("events", [({"event": "compared", "equal": False},), ()], ids=["departs", "failed"])
+def test_a_model_that_departs_all_the_same_decides_nothing(events: tuple[dict[str, object], ...]) -> None:
+    """Then the broken promise is neither the cause nor cleared."""
+    result = in_eager(worker_run(*events), FOUND)
+    assert not result.passed and not result.decided
+
+
+@pytest.mark.parametrize(
+    ("returned", "what"),
+    [
+        ({"dtype": "torch.float64"}, "dtype"),
+        ({"shape": [2, 2], "stride": [2, 1]}, "shape"),
+        ({"stride": [1, 2]}, "stride"),
+    ],
+)
+def test_the_fix_names_what_differs(returned: dict[str, object], what: str) -> None:
+    """A fake function that is wrong in one respect is to be mended in that one."""
+    assert f"return the {what} of the real" in kept_promise("op", LAYOUT, {**LAYOUT, **returned})
