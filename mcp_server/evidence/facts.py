@@ -24,10 +24,14 @@ ENDINGS = frozenset(
         "terminate_recursively",
     }
 )
-# How Python, pytest, the C++ runtime, compilers and device assertions begin a text that nobody caught.
+# Families of texts with which a tool that the compiler called says that it failed.
+_TOOL_FAILED = frozenset({"linker_status", "compiler_status", "cpp_compile_error"})
+# How Python, pytest, the C++ runtime, the shims of generated code, compilers (GCC, Clang, MSVC, ptxas),
+# linkers and device assertions begin or mark a text that nobody caught.
 _FATAL = re.compile(
-    r"\s*(?:E +)?(?:what\(\):|Error: |(?:\w+\.)*\w*(?:Error|Exception)(?:: |$)|=========|==\d+==|"
-    r"\S+:\d+(?::\d+)?: |.*\berror: )"
+    r"\s*(?:E +)?(?:what\(\):|Error: |Exception in aoti_torch: |(?:\w+\.)*\w*(?:Error|Exception)(?:: |$)|"
+    r"(?:\w+\.)+[A-Z]\w+: |=========|==\d+==|\S+:\d+(?::\d+)?: |.*\berror: |.*\berror (?:[A-Z]+\d{4})|"
+    r"ptxas\b.{0,200}?(?:fatal|error) *: |.*: block: \[[\d,]+\], thread: )"
 )
 
 Relation = Literal["", "cause", "during"]
@@ -154,6 +158,8 @@ class LogFacts:
         if self.root is None:
             return False
         if any(error.family.id in ENDINGS for error in self.errors):
+            return True
+        if self.root.family.stage == "compile" and any(e.family.id in _TOOL_FAILED for e in self.errors):
             return True
         exception = self.root.exception
         return not exception.logged if exception is not None else _FATAL.match(self.root.text) is not None

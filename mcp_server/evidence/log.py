@@ -45,7 +45,9 @@ _LOGGED = re.compile(r".{0,60}?\b(?:ERROR|CRITICAL)\b")
 
 
 def _is_logged(before: Line) -> bool:
-    """Whether the program's own logger printed the line before a traceback: it caught the exception."""
+    """Whether the exception below this line was caught: the program logged it, or Python passed it over."""
+    if before.text.startswith("Exception ignored in"):
+        return True
     own = "torch/" not in before.source
     return own and (before.level == "E" or _LOGGED.match(before.text) is not None)
 
@@ -254,7 +256,8 @@ class _Reader:
         return sorted((settle_exception(error) for error in found), key=lambda error: error.line)
 
     def _truncated(self) -> str:
-        open_since = [reader.open_since for reader in self._tracebacks.values() if reader.open_since]
+        readers = [reader for reader in self._tracebacks.values() if not reader.headless]
+        open_since = [reader.open_since for reader in readers if reader.open_since]
         if open_since:
             return f"the traceback of line {max(open_since)} has no last line"
         return self._cut

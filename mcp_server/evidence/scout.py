@@ -21,7 +21,7 @@ _PART = 4
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 _SUSPICIOUS = ("rror", "ERROR", "ailed", "ailure", "FAIL", "xception", "bort", "atal", "FATAL", "panic")
 _CUT = ("truncated", "omitted", "skipped", "elided")
-_TRACEBACK = ("(most recent call ", "exception occurred:", "following exception:")
+_TRACEBACK = ("(most recent call ", "exception occurred:", "following exception:", '", line ')
 
 
 class Look(NamedTuple):

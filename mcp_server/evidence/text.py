@@ -8,18 +8,30 @@ from typing import NamedTuple
 MAX_LINE = 4_000
 _TAIL = 1_000
 
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]_][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-# A time, and the stream and tag that container runtimes write behind it (Kubernetes CRI logs).
-_STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S*[Z\d] (?:std(?:out|err) [FP] )?")
+# A time, and what is written behind it: the stream and tag of container runtimes (Kubernetes CRI logs), a
+# dash, or the host and program of a system's journal.
+_STAMP = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S*[Z\d] (?:std(?:out|err) [FP] |- )?|"
+    r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,64} [\w.@-]{1,64}(?:\[\d{1,7}\])?: "
+)
+# The name and number of a container that docker compose started, which it writes before a bar.
+_SERVICE = re.compile(r"[\w.]{1,48}[-_]\d{1,4} +\| ")
 _PROCESS = re.compile(
     r"\[?(?:rank|default|local_rank)\s?(?P<named>\d{1,5})\]?:[ ]?|(?P<plain>\d{1,4}): |"
-    r"\[(?P<pair>\d{1,5})(?:,\d+)?\]<?(?:stdout|stderr|stdio)>?:\s?"
+    r"\[(?P<pair>\d{1,5})(?:,\d+)?\]<?(?:stdout|stderr|stdio)>?:\s?|"
+    r"\((?:\w{1,48} )?pid=(?P<worker>\d{1,7})(?:, ip=[\d.]{1,15})?\) "
 )
 _LOGGER = re.compile(
     r"\[?(?P<level>[EWIFV])\d{4,8} \d\d:\d\d:\d\d[.\d]*(?: +\d+)* (?P<source>[^\s\]]+:\d+)\] ?"
 )
-_PREFIX_STARTS = frozenset("[0123456789rdlEWIFV")
+# Python's `logging` as servers configure it: level, date, place.
+_SERVER = re.compile(
+    r"(?P<level>[EWIDC])(?:RROR|ARNING|NFO|EBUG|RITICAL) +\d\d-\d\d \d\d:\d\d:\d\d "
+    r"\[(?P<source>[\w./]{1,80}:\d{1,6})\] ?"
+)
+_PREFIX_STARTS = frozenset("[(0123456789rdlEWIFVDCJMASON")
 
 
 class Line(NamedTuple):
@@ -57,6 +69,8 @@ def bound(text: str, limit: int = 500) -> str:
 def read_line(raw: str, number: int) -> Line:
     """Split a raw line into its prefixes and its text."""
     text = clean(raw)
+    if " | " in text[:64] and (service := _SERVICE.match(text)):
+        text = text[service.end() :]
     if text[:1] not in _PREFIX_STARTS:
         return Line(number, "", "", "", text)
     return _split_prefixes(text, number)
@@ -69,7 +83,7 @@ def _split_prefixes(text: str, number: int) -> Line:
     if rank := _PROCESS.match(text):
         process = next(value for value in rank.groups() if value is not None)
         text = text[rank.end() :]
-    if logger := _LOGGER.match(text):
+    if logger := _LOGGER.match(text) or _SERVER.match(text):
         level, source = logger["level"], logger["source"]
         text = text[logger.end() :]
     return Line(number, process, level, source, text)

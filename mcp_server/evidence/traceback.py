@@ -13,6 +13,7 @@ Role = Literal["none", "frame", "exception", "message"]
 MAX_FRAMES = 120
 MAX_MESSAGE_LINES = 60
 MAX_KEPT = 40
+MAX_STRAYS = 5
 
 _START = "Traceback (most recent call last):"
 _STACK_START = re.compile(
@@ -22,6 +23,8 @@ _FRAME = re.compile(
     r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+)| in (?P<fault>.+))?'
 )
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<message>.*))?$")
+# What a name of an exception looks like; any word may stand after frames that no header announced.
+_CERTAIN = re.compile(r"(?:Error|Exception|Interrupt|Exit|Failure|Timeout)$|\.[A-Z]\w+$")
 _LIBRARY = re.compile(
     r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<frozen |^<__array_function__|"
     r"[/\\]mcp_server[/\\]worker[/\\]|[/\\]c[a-z2-7]{51}\.py$|[/\\]torch[/\\](?:_inductor|_dynamo|export|fx|_functorch)[/\\]"
@@ -40,7 +43,8 @@ def is_user_file(file: str) -> bool:
 class TracebackReader:
     """Feed it the lines of one process; it tells what each line is, and keeps what was complete.
 
-    `logged` is set from outside, by who saw the line before the traceback.
+    `logged` is set from outside, by who saw the line before the traceback. `headless`: the log begins, or
+    goes on after a gap, within the frames of a traceback.
     """
 
     def __init__(self, process: str = "") -> None:
@@ -49,6 +53,9 @@ class TracebackReader:
         self.threads: list[ThreadStack] = []
         self.open_since = 0
         self.logged = False
+        self.headless = False
+        self._indent = ""
+        self._strays = 0
         self._frames: list[Frame] = []
         self._relation: Relation = ""
         self._message_lines = 0
@@ -63,6 +70,7 @@ class TracebackReader:
         """Take one line and say what it is."""
         if _START in text:
             self._begin(number)
+            self._indent = before if not (before := text.partition(_START)[0]).strip() else ""
             return "frame"
         if "most recent call first" in text and (stack := _STACK_START.match(text)):
             self._begin_stack(stack["thread"], number)
@@ -70,7 +78,12 @@ class TracebackReader:
         if self._stack is not None:
             return self._feed_stack(text)
         if self.open_since:
-            return self._feed_frames(text, number)
+            return self._feed_frames(text.removeprefix(self._indent), number)
+        if self._message_lines == 0 and (frame := _FRAME.match(text)) and frame["function"]:
+            self._begin(number)
+            self.headless = True
+            self._add_frame(frame)
+            return "frame"
         return self._feed_message(text)
 
     def finish(self) -> None:
@@ -80,6 +93,7 @@ class TracebackReader:
     def _begin(self, number: int) -> None:
         self._end_stack()
         self.open_since, self._frames, self._message_lines = number, [], 0
+        self.headless, self._indent, self._strays = False, "", 0
 
     def _feed_frames(self, text: str, number: int) -> Role:
         body = text.lstrip("|+ ") if text.lstrip().startswith(("|", "+")) else text
@@ -91,10 +105,17 @@ class TracebackReader:
             self._add_code(text.strip())
             return "frame"
         found = _EXCEPTION.match(body)
-        if found is None:
+        if found is None or (self.headless and not _CERTAIN.search(found["type"])):
+            self._stray()
             return "none"
         self._end_exception(found["type"], found["message"] or "", number)
         return "exception"
+
+    def _stray(self) -> None:
+        """A line that is none of the traceback's: frames without a header may have been something else."""
+        self._strays += 1
+        if self.headless and self._strays > MAX_STRAYS:
+            self.open_since, self._frames = 0, []
 
     def _end_exception(self, type_name: str, message: str, number: int) -> None:
         exception = PythonException(

@@ -197,6 +197,37 @@ def test_truncated_traceback() -> None:
     assert read(*TRACEBACK, RUN).truncated == ""
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        TRACEBACK[1:],
+        [f"      {text}" for text in TRACEBACK],
+        [f"(Worker pid=913) ERROR 03-31 17:21:15 [executor.py:932] {text}" for text in TRACEBACK],
+        [f"Oct 04 15:02:41 llm serve[394]: {text}" for text in TRACEBACK],
+    ],
+    ids=["without its head", "indented", "of a server", "of a journal"],
+)
+def test_frames_of_a_pasted_traceback(lines: list[str]) -> None:
+    """A traceback is read without its first line, indented, or behind the prefixes of a server."""
+    before = lines[-1].partition("flat_outputs")[0].removesuffix("    ")
+    facts = read(*lines, f"{before}RuntimeError: expected inputs vector size to be 2, but got 1")
+    assert [(frame.line, frame.code) for frame in facts.frames] == [(12, "main()"), (9, "y = runner(x)")]
+    assert facts.truncated == ""
+
+
+def test_frames_without_a_head_need_the_name_of_an_exception() -> None:
+    """A stack that was printed for another reason makes no exception of the next word."""
+    facts = read("Created at:", TRACEBACK[1], TRACEBACK[2], "Done", *["step"] * 9, "Ready: yes")
+    assert facts.exceptions == () and facts.truncated == ""
+
+
+def test_a_passed_over_exception_ended_nothing() -> None:
+    """What Python says of an exception in a callback at the exit did not end the program."""
+    head = "Exception ignored in atexit callback: <function shutdown_compile_workers at 0x7f88>"
+    facts = read(head, *TRACEBACK, "subprocess.TimeoutExpired: Command '['a']' timed out after 300 seconds")
+    assert facts.root is not None and not facts.fatal
+
+
 def test_unknown_text_keeps_telling_lines() -> None:
     """Without a known error the most telling lines are kept for a person."""
     facts = read("step 1", "frobnicator panic: widget 7 is sad", "step 2")

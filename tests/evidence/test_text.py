@@ -16,6 +16,7 @@ from mcp_server.evidence.text import MAX_LINE, bound, clean, read_line
         ("\x1b]8;;http://a\x07link\x1b]8;;\x07", "link"),
         (" 10%\r 50%\r100% done\r\n", "100% done"),
         ("a\x00b\u202ec\x9b", "abc"),
+        ("\x1b_bk;t=1741234567890\x07boom", "boom"),
     ],
 )
 def test_clean(raw: str, wanted: str) -> None:
@@ -33,6 +34,14 @@ def test_clean(raw: str, wanted: str) -> None:
         ("2026-11-20T19:30:31.5288136Z boom", "", "boom"),
         ("[rank1]:[E1120 18:36:05.165533282 c_shim_cuda.cpp:1273] boom", "1", "boom"),
         ("1024 things", "", "1024 things"),
+        ("2025-03-05T19:01:56.823872 - boom", "", "boom"),
+        ("Oct 04 15:02:41 llm sd-webui-forge-start[394]: boom", "", "boom"),
+        ("Oct 04 things", "", "Oct 04 things"),
+        ("(EngineCore_0 pid=4121) boom", "4121", "boom"),
+        ("(Worker pid=913) ERROR 03-31 17:21:15 [multiproc_executor.py:932] boom", "913", "boom"),
+        ("(train pid=77, ip=10.0.0.4) boom", "77", "boom"),
+        ("(a remark) boom", "", "(a remark) boom"),
+        ("api-1  | boom", "", "boom"),
     ],
 )
 def test_prefixes(raw: str, process: str, text: str) -> None:
