@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors.eager import non_finite_lines
+from mcp_server.diagnosis.detectors.eager import guard_fix, non_finite_lines
+from mcp_server.diagnosis.first_made import first_made, of_mask, overflows
 from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
 from mcp_server.diagnosis.parties import launch_party, operator_of
 from mcp_server.model import Evidence, Fix, ModelLocation, Party
@@ -198,6 +199,9 @@ def _fix(first: FirstBad, case: Case) -> Fix:
         return Fix(action=f"reject or clean values of {first.name} that are not finite before the call")
     if first.kind == "constant":
         return Fix(action=f"the weight {first.name} holds values that are not finite: load good weights")
+    made = first_made(case)
+    if made is not None and (of_mask(made) or overflows(made)):
+        return guard_fix(made)
     lines = "; ".join(f"{line.file}:{line.line} {line.code}" for line in _lines(first, case)[:2])
     return Fix(
         action="guard the operation that makes it: an epsilon under a root or a division, a clamp before log"

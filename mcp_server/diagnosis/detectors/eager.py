@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors.operator_results import REPAIRED, describe
+from mcp_server.diagnosis.detectors.operator_results import REPAIRED, describe, kept_promise
+from mcp_server.diagnosis.first_made import first_made, of_mask, overflows, told
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.model import Category, Evidence, Fix, ModelLocation, Party
 from mcp_server.steps.reports import Event
@@ -40,22 +41,18 @@ def lines_of(event: Event) -> list[ModelLocation]:
 
 def raising_lines(case: Case) -> list[ModelLocation]:
     """The model's lines of the operator that raised in eager mode."""
-    return [line for event in _events(case, "node_raised")[:1] for line in lines_of(event)]
+    return [line for event in told(case, "node_raised")[:1] for line in lines_of(event)]
 
 
 def non_finite_lines(case: Case) -> list[ModelLocation]:
     """The model's lines of the operator that first made a value that is not finite."""
-    made = [e for e in _events(case, "node_non_finite") if not e["bad_inputs"] and not e["masked"]]
-    return lines_of(made[0]) if made else []
-
-
-def _events(case: Case, name: str) -> list[Event]:
-    return case.interpreted.all(name) if case.interpreted is not None else []
+    made = first_made(case)
+    return lines_of(made) if made is not None else []
 
 
 def refusal(case: Case) -> Evidence | None:
     """The guard by which the exported program refuses the call."""
-    for event in _events(case, "guard_failed")[:1]:
+    for event in told(case, "guard_failed")[:1]:
         text = str(event["text"]).splitlines()[0][:300]
         return Evidence(step="interpret", fact=f"the exported program refuses this call: {text}")
     return None
@@ -87,7 +84,7 @@ def _guard_category(text: str) -> Category:
 
 def _raised(case: Case) -> Iterator[Hypothesis]:
     """The model fails in eager mode too: the fault is in the model or its inputs, not in compilation."""
-    for event in _events(case, "node_raised")[:1]:
+    for event in told(case, "node_raised")[:1]:
         text = str(event["text"]).splitlines()[0][:300]
         if any(part in text for part in INDEX_TEXTS) and "tuple index" not in text:
             yield _index(event, text, case)
@@ -107,7 +104,7 @@ def _index(event: Event, text: str, case: Case) -> Hypothesis:
 
 def _fakes(case: Case) -> Iterator[Hypothesis]:
     """Operators outside torch whose result is not what their fake function promised."""
-    for event in _events(case, "fake_mismatch"):
+    for event in told(case, "fake_mismatch"):
         if str(event["op"]).startswith(("aten.", "<")):
             continue
         op = f"torch.ops.{event['op']}"
@@ -120,7 +117,7 @@ def _fakes(case: Case) -> Iterator[Hypothesis]:
             depth=Depth.STATE,
             sources=frozenset({"eager", *case.call_fails}),
             evidence=(Evidence(step="interpret", fact=fact),),
-            fix=Fix(action=f"make the fake function of {op} return the size and stride of the real result"),
+            fix=Fix(action=kept_promise(op, wanted, got)),
             counter=REPAIRED,
             harmful=case.failed or REPAIRED.key in case.counters,
         )
@@ -128,12 +125,10 @@ def _fakes(case: Case) -> Iterator[Hypothesis]:
 
 def _non_finite(case: Case) -> Iterator[Hypothesis]:
     """The first operator that makes NaN from finite values."""
-    made = [e for e in _events(case, "node_non_finite") if not e["bad_inputs"] and not e["masked"]]
+    event = first_made(case)
     ends = case.interpreted.last("interpreted") if case.interpreted is not None else None
-    if not made or ends is None or not any(out.get("nan") or out.get("inf") for out in ends["outputs"]):
+    if event is None or ends is None or not any(out.get("nan") or out.get("inf") for out in ends["outputs"]):
         return
-    event = made[0]
-    fact = f"{event['node']} ({event['op']}) is the first whose result is not finite, from finite inputs"
     kernel = case.kernel_io.first_bad if case.kernel_io is not None else None
     known = kernel is not None and kernel.kind == "kernel"
     yield Hypothesis(
@@ -149,13 +144,29 @@ def _non_finite(case: Case) -> Iterator[Hypothesis]:
         depth=Depth.BAD_VALUE,
         sources=frozenset({"eager"} | ({"outputs"} if case.outputs_nonfinite else set())),
         harmful=not case.nan_accepted,
-        evidence=(Evidence(step="interpret", fact=fact),),
-        fix=Fix(
-            action="guard that operation: an epsilon under a root or a division, a clamp before log or exp",
-            before=lines_of(event)[0].code if lines_of(event) else None,
-        ),
+        evidence=(making(event),),
+        fix=guard_fix(event),
         exact=False,
     )
+
+
+def making(event: Event) -> Evidence:
+    """That this operator is the first to make such a value, and of what."""
+    of = "the minus infinity of a mask" if of_mask(event) else "finite inputs"
+    fact = f"{event['node']} ({event['op']}) is the first whose result is not finite, from {of}"
+    return Evidence(step="interpret", fact=fact)
+
+
+def guard_fix(event: Event) -> Fix:
+    """What keeps that operator's results finite."""
+    if of_mask(event):
+        guard = "guard rows of which everything is masked: leave an element unmasked, or replace their result"
+    elif overflows(event):
+        guard = f"compute it in float32, or scale its arguments: the result is too large for {event['dtype']}"
+    else:
+        guard = "guard that operation: an epsilon under a root or a division, a clamp before log or exp"
+    lines = lines_of(event)
+    return Fix(action=guard, before=lines[0].code if lines else None)
 
 
 def _departs(case: Case) -> Iterator[Hypothesis]:

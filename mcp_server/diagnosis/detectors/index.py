@@ -116,7 +116,7 @@ def _by_input(suspect: Suspect, error: ErrorFact, case: Case) -> Hypothesis:
                 f"at {suspect.candidate.location}",
             ),
         ),
-        crashing=_crashing(suspect.candidate),
+        crashing=crashing(suspect.candidate),
         fix=_fix(item.path or f"inputs[{item.index}]", suspect, facts),
         counter=clamp(suspect.part),
     )
@@ -180,7 +180,7 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Case) 
             Evidence(step="inspect_package", fact=f"the check stands at {candidate.location}"),
             *((Evidence(step="look_at_indices", fact=_first(part, case)),) if part and outside else ()),
         ),
-        crashing=_crashing(candidate),
+        crashing=crashing(candidate),
         fix=Fix(action=f"keep these values in {part.low}..{part.high}") if part and outside else None,
         counter=_clamp_whole(part, case) if part and outside else None,
         exact=single and not outside,
@@ -222,7 +222,8 @@ def _guilty(candidate: Candidate, producers: list[int], case: Case) -> Party:
     )
 
 
-def _crashing(candidate: Candidate) -> Party:
+def crashing(candidate: Candidate) -> Party:
+    """The kernel whose check failed, with the line of the check."""
     return Party(
         kind="kernel",
         name=candidate.kernel.name,

@@ -1,0 +1,119 @@
+"""The operator that first makes a value that is not finite, and an index that is made of one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors import nan_index
+from mcp_server.diagnosis.detectors.eager import guard_fix
+from mcp_server.diagnosis.first_made import first_made
+from mcp_server.steps.reports import read_events
+from mcp_server.worker.interpret import Watcher
+from mcp_server.worker.report import Report
+from tests.diagnosis.support import failing, worker_run
+
+LEAST = "-9223372036854775808"
+MASK = {"node": "masked_fill", "op": "aten.masked_fill.Scalar", "masked": True, "bad_inputs": []}
+SOFTMAX = {"node": "softmax", "op": "aten.softmax.int", "masked": False, "bad_inputs": ["masked_fill"]}
+
+
+def made(**facts: Any) -> dict[str, Any]:
+    return {"event": "node_non_finite", "stack": [], "dtype": "float32", "nan": True, **facts}
+
+
+def refused(text: str, *behind: str) -> dict[str, Any]:
+    return {
+        "event": "node_raised",
+        "node": "gather",
+        "op": "aten.gather.default",
+        "stack": [],
+        "text": text,
+        "behind": list(behind),
+    }
+
+
+def interpreted(*events: dict[str, Any]) -> Case:
+    case = failing(Case(None))
+    case.interpreted = worker_run(*events)
+    return case
+
+
+def test_a_row_that_is_all_masked_is_blamed_on_the_operator_that_makes_nan_of_it() -> None:
+    """Minus infinity of a mask is no fault by itself; the fix speaks of the mask."""
+    event = first_made(interpreted(made(**MASK), made(**SOFTMAX)))
+    assert event is not None and event["node"] == "softmax"
+    assert "masked" in guard_fix(event).action
+    assert first_made(interpreted(made(**MASK))) is None
+
+
+def test_minus_infinity_of_a_logarithm_is_the_logarithms() -> None:
+    """What multiplies it by zero later only makes it worse."""
+    log = made(node="log", op="aten.log.default", masked=True, bad_inputs=[])
+    mul = made(node="mul", op="aten.mul.Tensor", masked=False, bad_inputs=["log"])
+    assert first_made(interpreted(log, mul)) == log
+
+
+def test_nan_of_an_input_is_made_by_nobody() -> None:
+    """An operator that was given NaN from outside is not blamed."""
+    assert first_made(interpreted(made(**{**SOFTMAX, "bad_inputs": ["placeholder"]}))) is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"op": "aten.sum.dim_IntList", "dtype": "float16", "nan": False}, "too large for float16"),
+        ({"op": "aten.div.Tensor", "dtype": "float16", "nan": False}, "epsilon"),
+        ({"op": "aten.sum.dim_IntList", "dtype": "bfloat16", "nan": False}, "epsilon"),
+        ({"op": "aten.sub.Tensor", "dtype": "float16", "nan": True}, "epsilon"),
+    ],
+)
+def test_an_overflow_of_half_precision_is_not_mended_by_an_epsilon(facts: dict[str, Any], words: str) -> None:
+    """Infinity of an operator without a pole, in a dtype of small range, asks for a wider one."""
+    assert words in guard_fix(made(node="n", masked=False, bad_inputs=[], **facts)).action
+
+
+def test_an_index_made_of_nan_accuses_the_maker_of_the_nan() -> None:
+    """The least integer is what NaN becomes; without a check of the package that is likely, not proven."""
+    text = f"index {LEAST} is out of bounds for dimension 1 with size 30"
+    (found,) = nan_index.detect(
+        interpreted(made(**MASK), made(**SOFTMAX), refused(text, "masked_fill", "softmax"))
+    )
+    assert (found.category, found.guilty.name) == ("nan_or_inf", "aten.softmax.int")
+    assert found.crashing is not None and found.crashing.name == "aten.gather.default" and not found.exact
+
+
+@pytest.mark.parametrize(
+    ("text", "behind"),
+    [
+        (f"index {LEAST} is out of bounds for dimension 1 with size 30", ()),
+        ("index 40 is out of bounds for dimension 1 with size 30", ("masked_fill", "softmax")),
+    ],
+    ids=["not computed from it", "no such number"],
+)
+def test_an_index_beside_nan_does_not(text: str, behind: tuple[str, ...]) -> None:
+    """NaN elsewhere in the model does not explain an index that is not made of it."""
+    assert not list(nan_index.detect(interpreted(made(**MASK), made(**SOFTMAX), refused(text, *behind))))
+
+
+class Pick(torch.nn.Module):  # type: ignore[misc]
+    def forward(self, x: torch.Tensor, at: torch.Tensor, by_value: torch.Tensor) -> torch.Tensor:
+        y = x.log()
+        return y[at] + y[y.sum().long() * 0 + by_value]
+
+
+@pytest.mark.parametrize(("at", "by_value", "behind"), [(9, 0, []), (0, 9, ["log", "sum_1"])])
+def test_only_what_an_index_is_computed_from_is_behind_it(
+    tmp_path: Any, at: int, by_value: int, behind: list[str]
+) -> None:
+    """NaN in the tensor that is indexed is not behind the index."""
+    given = (torch.tensor([-1.0, 2.0]), torch.tensor([at]), torch.tensor([by_value]))
+    program = torch.export.export(Pick(), (torch.ones(2), torch.tensor([0]), torch.tensor([0])))
+    report = tmp_path / "report.jsonl"
+    with pytest.raises(IndexError):
+        Watcher(program.module(), list(given), Report(str(report))).run(*given)
+    (event,) = [event for event in read_events(report) if event["event"] == "node_raised"]
+    assert event["behind"] == behind
