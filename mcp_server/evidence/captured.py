@@ -109,6 +109,11 @@ class CapturedUpdate(Phase):
     digests: dict[str, str] = Field(default_factory=dict)
 
     @property
+    def user_managed(self) -> bool:
+        """Whether the package reads the given tensors' own memory from then on; 2.8-2.15 take it third."""
+        return self.how != "update_constant_buffer_from_cpu" and self.arguments[2:3] == [True]
+
+    @property
     def missing(self) -> list[str]:
         return sorted(set(self.compiled) - set(self.constants))
 

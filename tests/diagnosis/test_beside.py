@@ -65,6 +65,19 @@ def test_constants_that_were_given_in_each_others_place_are_told(zoo: ZooPackage
     assert (found.guilty.name, found.guilty.value) == ("hidden.weight", "holds the values of head.weight")
 
 
+def test_what_the_program_manages_is_not_held_against_it(zoo: ZooPackage) -> None:
+    """User-managed constants change with the program's tensors: what they held then is of the past."""
+    case = compared(zoo("ranker"), module(digests=OTHER), given=WEIGHTS)
+    assert case.capture is not None
+    leaves = {name: {"dtype": "float32"} for name in WEIGHTS}
+    managed = phase(
+        4, load=1, how="load_constants", digests=WEIGHTS, constants=leaves, arguments=[False, True, True]
+    )
+    assert len(list(beside.detect(case))) == 1
+    case.capture = capture(**{**dict(case.capture), "updates": [managed]})
+    assert not list(beside.detect(case))
+
+
 def test_an_update_that_left_a_constant_out_is_shown(zoo: ZooPackage) -> None:
     """The line of the update comes first, also where the constant still has the value of the compile."""
     case = compared(zoo("ranker"), module(digests=OTHER), given={"table.weight": "one"})

@@ -8,7 +8,7 @@ import pytest
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors import concurrency, constants, custom_op
-from mcp_server.evidence.captured import CapturedUpdate
+from mcp_server.evidence.captured import CapturedUpdate, Leaf
 from mcp_server.package.exported import ExportedFacts
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, failing, package_case, phase, run
@@ -48,6 +48,47 @@ def test_a_constant_that_differs_is_named(
     assert (found.counter is not None) == mendable
     if found.counter is not None:
         assert found.counter.options == {"cast": {"table.weight": "float32"}}
+
+
+def test_a_tensor_that_the_program_manages_is_not_copied(zoo: ZooPackage) -> None:
+    """The package reads the memory of a user-managed constant as it is, so that a copy has to stay alive."""
+    case = failing(package_case(zoo("ranker")))
+    given = {"table.weight": {**GOOD, "stride": [1, 32]}}
+    more = {"load": 1, "how": "load_constants", "constants": given, "arguments": [False, True, True]}
+    case.capture = capture(updates=[phase(1, **more)])
+    (found,) = constants.detect(case)
+    assert "reads its memory" in found.summary and "copied" not in found.summary
+    assert found.fix is not None and "alive" in found.fix.action
+
+
+def test_constants_that_differ_alike_are_named_together(zoo: ZooPackage) -> None:
+    """Who mends one of them only meets the next."""
+    case = updated(zoo("ranker"), {"dtype": "float16"})
+    assert case.capture is not None
+    both = {**case.capture.updates[0].constants, "head.weight": Leaf(dtype="float16")}
+    changed = case.capture.updates[0].model_copy(update={"constants": both})
+    case.capture = case.capture.model_copy(update={"updates": [changed]})
+    first, second = constants.detect(case)
+    assert "dtype of head.weight differs" in first.summary and "table.weight differs" in second.summary
+
+
+@pytest.mark.parametrize(
+    ("digests", "tied"), [({"out.weight": "a", "in.weight": "a"}, True), ({"out.weight": "a"}, False)]
+)
+def test_a_tied_weight_that_an_update_leaves_out_is_told(
+    zoo: ZooPackage, digests: dict[str, str], tied: bool
+) -> None:
+    """A parameter list has one of two names that share a tensor; the package has a constant for each."""
+    case = failing(package_case(zoo("ranker")))
+    names = ["in.weight", "out.weight"]
+    case.capture = capture(
+        compiles=[phase(1, how="aoti_compile_and_package", package="m.pt2", digests=digests)],
+        loads=[phase(2, loader="AOTIModelPackageLoader", package="m.pt2")],
+        updates=[phase(3, load=1, how="load_constants", compiled=names, constants={"in.weight": GOOD})],
+    )
+    (found,) = constants.detect(case)
+    assert found.guilty.name == "out.weight" and "1 constant as it was" in found.summary
+    assert ("tied" in found.summary) == tied
 
 
 @pytest.mark.parametrize(("outcome", "count"), [("ok", 0), ("failed", 1)])

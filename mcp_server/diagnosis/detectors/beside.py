@@ -36,11 +36,18 @@ class _Held:
 
     @property
     def digests(self) -> dict[str, str]:
-        """As compiled, with those of each update in their place."""
+        """As compiled, with those of each update in their place.
+
+        What the program still manages has the values that its tensors have by now, which nobody looked at.
+        """
         found = dict(self.compiled.digests)
+        managed: set[str] = set()
         for update in self.updates:
             found.update({name: each for name, each in update.digests.items() if name in found})
-        return found
+            managed = (
+                managed | set(update.constants) if update.user_managed else managed - set(update.constants)
+            )
+        return {name: each for name, each in found.items() if name not in managed}
 
     @property
     def given_at(self) -> list[ModelLocation]:
@@ -65,9 +72,10 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     near = [m for m in compared.modules if held.compiled.digests.keys() <= m.digests.keys()]
     for module in [m for m in near if held.others(m)][:1]:
         yield _weights(module, compared, held, case)
-    changed = [(module, _changed(module, _export(module, held.compiled, case))) for module in near]
-    if changed and all(differences for _, differences in changed):
-        yield _attributes(*changed[0], compared, case)
+    exports = [_export(module, held.compiled, case) for module in near]
+    changed = [_changed(module, export) for module, export in zip(near, exports, strict=True)]
+    if exports and exports[0] is not None and all(changed):
+        yield _attributes(near[0], changed[0], exports[0], compared, case)
 
 
 def _held(case: Case) -> _Held | None:
@@ -187,6 +195,7 @@ def _reloaded(near: ModuleBeside, case: Case) -> CounterTest | None:
 def _attributes(
     near: ModuleBeside,
     changed: list[tuple[str, str, str]],
+    exported: CapturedExport,
     compared: CapturedAssertion | CapturedEnd,
     case: Case,
 ) -> Hypothesis:
@@ -200,7 +209,7 @@ def _attributes(
             kind="script",
             name=f"{near.type}.{name}",
             value=f"{now} (at export: {then})",
-            model_locations=compared.stack[:2],
+            model_locations=[*exported.stack[:1], *compared.stack[:2]],
         ),
         summary=f"The package keeps what {near.type} held when it was exported, and {near.name}, "
         f"{_seen(compared)}, differs: {told}.",

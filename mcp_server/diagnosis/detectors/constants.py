@@ -31,11 +31,12 @@ def detect(case: Case) -> Iterator[Hypothesis]:
 
 
 def _wrong(update: CapturedUpdate, compiled: dict[str, CompiledConstant], case: Case) -> Iterator[Hypothesis]:
-    for name, leaf in update.constants.items():
-        constant = compiled.get(name)
-        difference = _difference(leaf, constant, update) if constant is not None else None
-        if difference is not None:
-            yield _hypothesis(name, update, difference, case)
+    pairs = {name: (leaf, compiled[name]) for name, leaf in update.constants.items() if name in compiled}
+    found = {name: _difference(*pair, update) for name, pair in pairs.items()}
+    wrong = {name: difference for name, difference in found.items() if difference is not None}
+    for name, difference in wrong.items():
+        others = [other for other in wrong if other != name and wrong[other][0] == difference[0]]
+        yield _hypothesis(name, others, update, difference, case)
 
 
 def _difference(
@@ -61,10 +62,11 @@ def _other_stride(given: Leaf, constant: CompiledConstant) -> bool:
 
 
 def _hypothesis(
-    name: str, update: CapturedUpdate, difference: tuple[str, str, str], case: Case
+    name: str, others: list[str], update: CapturedUpdate, difference: tuple[str, str, str], case: Case
 ) -> Hypothesis:
     aspect, given, compiled = difference
     fact = f"{update.how} was given {name} with {aspect} {given}; the package was compiled with {compiled}"
+    also = f" The {aspect} of {', '.join(others[:4])} differs, too." if others else ""
     return Hypothesis(
         category="constants",
         guilty=Party(
@@ -74,11 +76,12 @@ def _hypothesis(
             model_locations=update.stack[:2],
         ),
         summary=f"Constant {name} was updated with {aspect} {given} where {compiled} is compiled: "
-        + ("the update refuses it." if aspect == "device" else "its bytes are copied without a check."),
+        + _consequence(aspect, update)
+        + also,
         depth=Depth.STATE,
         sources=frozenset({"capture", *(_witness(update, case) - {"replay"})}),
         evidence=(Evidence(step="capture", fact=fact, source=str(update.file or "")),),
-        fix=_fix(name, aspect, compiled),
+        fix=_fix(name, aspect, compiled, update),
         counter=_counter(name, aspect, compiled),
         harmful=case.failed,
     )
@@ -99,7 +102,15 @@ def _counter(name: str, aspect: str, compiled: str) -> CounterTest | None:
     return CounterTest(f"constant:{name}", what, options={"cast": {name: compiled}})
 
 
-def _fix(name: str, aspect: str, compiled: str) -> Fix:
+def _consequence(aspect: str, update: CapturedUpdate) -> str:
+    if aspect == "device":
+        return "the update refuses it."
+    if update.user_managed:
+        return "the package reads its memory as compiled, without a check."
+    return "its bytes are copied without a check."
+
+
+def _fix(name: str, aspect: str, compiled: str, update: CapturedUpdate) -> Fix:
     if aspect == "dtype":
         return Fix(
             action="convert it before the update",
@@ -109,7 +120,10 @@ def _fix(name: str, aspect: str, compiled: str) -> Fix:
     if aspect == "device":
         return Fix(action=f"move it to {compiled} before the update, or pass allow_h2d_copy=True")
     if aspect == "stride":
-        return Fix(action="pass a tensor with the compiled strides", after=f"state[{name!r}].contiguous()")
+        kept = "; keep that copy alive, and copy later values into it" if update.user_managed else ""
+        return Fix(
+            action=f"pass a tensor with the compiled strides{kept}", after=f"state[{name!r}].contiguous()"
+        )
     return Fix(action=f"pass {name} with shape {compiled}, or export and compile again with the new shape")
 
 
@@ -163,21 +177,36 @@ def _partial(update: CapturedUpdate, case: Case) -> Iterator[Hypothesis]:
     if not update.missing or not update.constants or update.outcome != "ok":
         return
     shown = ", ".join(update.missing[:4])
+    left, as_it_was = ("constants", "as they were") if update.missing[1:] else ("constant", "as it was")
+    tied = _tied(update, case)
     yield Hypothesis(
         category="constants",
         guilty=Party(
             kind="constant", name=update.missing[0], value="not given", model_locations=update.stack[:2]
         ),
-        summary=f"{update.how} left {len(update.missing)} constants as they were: {shown}.",
+        summary=f"{update.how} left {len(update.missing)} {left} {as_it_was}: {shown}{tied}.",
         depth=Depth.STATE,
         sources=frozenset({"capture"}),
         evidence=(
-            Evidence(step="capture", fact=f"the model has {shown}, and the update does not name them"),
+            Evidence(step="capture", fact=f"the package has {left} {shown}, not named in the update{tied}"),
         ),
         fix=Fix(action="pass every constant, with check_full_update=True"),
         harmful=case.failed,
         exact=case.plain_departs,
     )
+
+
+def _tied(update: CapturedUpdate, case: Case) -> str:
+    """That the first constant left out was compiled with the values of one that was given, where it was."""
+    seen = case.capture
+    load = seen.load_of(update) if seen is not None else None
+    compiled = seen.compile_of(load) if seen is not None and load is not None else None
+    digests = compiled.digests if compiled is not None else {}
+    value = digests.get(update.missing[0])
+    same = [name for name in update.constants if value is not None and digests.get(name) == value]
+    if not same:
+        return ""
+    return f" (compiled with the values of {same[0]}: a tied weight is a constant of its own in a package)"
 
 
 def _misnamed(update: CapturedUpdate, case: Case) -> Iterator[Hypothesis]:
