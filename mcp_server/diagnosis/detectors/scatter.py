@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors.eager import raising_lines
+from mcp_server.diagnosis.first_made import told
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
-from mcp_server.model import Evidence, Fix, Party
+from mcp_server.diagnosis.parties import launch_party
+from mcp_server.model import Evidence, Fix, ModelLocation, Party
 from mcp_server.package.launches import Launch
 from mcp_server.steps.kernel_io import ArgumentValues, LaunchValues
 
@@ -52,26 +55,70 @@ def _hypothesis(
 ) -> Hypothesis:
     largest = max(target.shape or [0])
     lost = "" if checked else ", and its error is thrown away"
-    item = next((i for i in case.package.inputs if i.name == index.name), None) if case.package else None
-    name = (item.path or item.name) if item is not None else index.name
-    fact = f"{name} holds {index.min:.0f} to {index.max:.0f}; {target.name} has shape {target.shape}"
+    guilty = _maker(seen, index, case)
+    held = guilty.name if guilty.kind == "input" else index.name
+    made = f"; launch {guilty.launch_index} made {index.name}" if guilty.kind != "input" else ""
+    fact = f"{held} holds {index.min:.0f} to {index.max:.0f}; {target.name} has shape {target.shape}"
     return Hypothesis(
         category="index_out_of_bounds",
-        guilty=Party(
-            kind="input" if item is not None else "kernel",
-            name=name,
-            input_index=item.index if item is not None else None,
-            launch_index=seen.launch,
-            value=f"{index.min:.0f} to {index.max:.0f} (no dimension is larger than {largest})",
-            model_locations=seen.locations[:3] or case.call_locations,
+        guilty=guilty.model_copy(
+            update={"value": f"{index.min:.0f} to {index.max:.0f} (no dimension is larger than {largest})"}
         ),
-        summary=f"Launch {seen.launch} ({seen.kernel}) got an index outside what it writes{lost}: {fact}.",
+        summary=f"Launch {seen.launch} ({seen.kernel}) got an index outside what it writes{lost}: {fact}"
+        f"{made}{_behind(guilty, case)}.",
         depth=Depth.BAD_VALUE,
         sources=frozenset({"probes", *({"package file"} if not checked else ()), *case.call_fails}),
         evidence=(
             Evidence(step="dump_kernel_io", fact=fact),
-            Evidence(step="inspect_package", fact=f"launch {seen.launch} writes where {name} says{lost}"),
+            Evidence(
+                step="inspect_package", fact=f"launch {seen.launch} writes where {held} says{lost}{made}"
+            ),
         ),
-        crashing=Party(kind="kernel", name=seen.kernel, launch_index=seen.launch),
-        fix=Fix(action=f"keep {name} within the size of the dimension that is written; torch >= 2.14 raises"),
+        crashing=Party(
+            kind="kernel",
+            name=seen.kernel,
+            launch_index=seen.launch,
+            model_locations=_lines(seen, case),
+        ),
+        fix=Fix(
+            action=f"keep {held} within the size of the dimension that is written where it is made; "
+            "torch >= 2.14 raises"
+        ),
     )
+
+
+def _maker(seen: LaunchValues, index: ArgumentValues, case: Case) -> Party:
+    """The input that is the index, else the launch that wrote it before, beside the line that uses it."""
+    lines = _lines(seen, case)
+    item = next((i for i in case.package.inputs if i.name == index.name), None) if case.package else None
+    if item is not None:
+        return Party(
+            kind="input",
+            name=item.path or item.name,
+            input_index=item.index,
+            launch_index=seen.launch,
+            model_locations=lines or case.call_locations,
+        )
+    makers = case.view.writers_of_name.get(index.name, []) if case.view is not None else []
+    before = [number for number in makers if number < (seen.launch or 0)]
+    if not before or case.view is None:
+        known = lines or case.call_locations
+        return Party(kind="kernel", name=index.name, launch_index=seen.launch, model_locations=known)
+    party = launch_party(before[-1], case.view.wrapper.launches[before[-1]].kernel, case)
+    known = list(dict.fromkeys([*lines, *party.model_locations])) or case.call_locations
+    return party.model_copy(update={"model_locations": known})
+
+
+def _lines(seen: LaunchValues, case: Case) -> list[ModelLocation]:
+    """The line of the operator, which eager mode may refuse where the wrapper names none."""
+    refused = [str(event["op"]) for event in told(case, "node_raised")[:1]]
+    same = any(word in op for word in INDEXING for op in refused)
+    return seen.locations[:3] or (raising_lines(case) if same else [])
+
+
+def _behind(guilty: Party, case: Case) -> str:
+    """The inputs from which the launch that made the index computes it."""
+    if guilty.kind == "input" or case.view is None or guilty.launch_index is None:
+        return ""
+    behind = case.view.inputs_behind(guilty.launch_index)
+    return f", from {', '.join(behind[:3])}" if 0 < len(behind) <= 3 else ""

@@ -73,7 +73,7 @@ def _checked_in_vain(case: Case) -> bool:
 
 
 def _changed(place: int, case: Case) -> Hypothesis:
-    """An input that holds other values after the call, for a reference that is computed from it then."""
+    """An input that holds other values after the call, or after a reference that the model made before it."""
     assert case.package is not None
     item = case.package.inputs[place]
     lines = _writing_lines(place, case)
@@ -87,15 +87,15 @@ def _changed(place: int, case: Case) -> Hypothesis:
             value="changed by the call",
             model_locations=[*lines, *case.call_locations],
         ),
-        summary=f"The package agrees with its exported program, and {fact}: what the program computes from "
-        "it after the call, a reference say, is computed from other values.",
+        summary=f"The package agrees with its exported program, and {fact}: of the call and a reference that "
+        "is computed from the same tensor, the second gets other values.",
         depth=Depth.FAULT_SITE,
         sources=frozenset({"package file"}),
         evidence=(
             Evidence(step="inspect_package", fact=fact),
             Evidence(step="interpret", fact="package and exported program agree on the inputs of the call"),
         ),
-        fix=Fix(action="give the call a copy, or let the model work on one", after="x.clone()"),
+        fix=Fix(action="give each of the two a copy, or let the model work on one", after="x.clone()"),
         exact=False,
     )
 
