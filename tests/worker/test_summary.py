@@ -42,7 +42,7 @@ FEW_OPERATORS = [torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.uin
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.complex64, *FEW_OPERATORS])
 def test_every_kind_of_number_is_counted(dtype: torch.dtype) -> None:
-    """Whole numbers, bools, complex, eight-bit floats and wide unsigned too; complex numbers have no order."""
+    """Whole numbers, bools, complex, small floats and wide unsigned too; complex numbers have no order."""
     found = statistics(torch.tensor([0.0, 1.0, 1.0]).to(dtype))
     assert (found["nan"], found["inf"], found["zero"]) == (0, 0, 1)
     assert ("min" in found) == (not dtype.is_complex)
