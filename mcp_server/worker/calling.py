@@ -23,6 +23,21 @@ def capturing() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
+def idle(patience_s: float = 2.0) -> bool:
+    """Whether the current stream soon has nothing left to do; who asks it for values waits for that."""
+    if not torch.cuda.is_initialized():
+        return True
+    limit = time.monotonic() + patience_s
+    try:
+        while not torch.cuda.current_stream().query():
+            if time.monotonic() > limit:
+                return False
+            time.sleep(0.01)
+    except RuntimeError:  # an error of an earlier kernel
+        return False
+    return True
+
+
 def call(function: Callable[[], Any], index: int, report: Report) -> Any:
     """Events `calling` and `called` (seconds up to the device's end of work, facts of each output)."""
     report.event("calling", call=index)

@@ -11,6 +11,7 @@ from typing import Any, Iterator, Optional
 
 import torch
 
+from .calling import capturing, idle
 from .checksums import checksum
 from .layout import storage_bytes
 from .storehouse import Storehouse
@@ -71,8 +72,13 @@ class Models:
         return self.compiled[-1]
 
     def beside(self, number: int, frames: list[FrameType]) -> list[dict[str, Any]]:
-        """Facts of each module in these frames that has the constants of a compiled program, by name."""
+        """Facts of each module in these frames that has the constants of a compiled program, by name.
+
+        None on a device that is still at work: the exception may be about what it does not finish.
+        """
         found: list[dict[str, Any]] = []
+        if capturing() or not idle():
+            return found
         for label, module in modules_near(frames):
             tensors = tensors_of(module)
             told = digests(tensors)

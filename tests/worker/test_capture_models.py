@@ -6,11 +6,14 @@ import gc
 import weakref
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from mcp_server.worker import capture_models
 from mcp_server.worker.callers import callers, raised_in
+from mcp_server.worker.calling import idle
 from mcp_server.worker.capture_compiles import Compiles
 from mcp_server.worker.capture_models import Models, attributes, digests
 from mcp_server.worker.journal import Journal
@@ -133,3 +136,25 @@ def test_a_caught_comparison_is_told_once_and_keeps_no_tensors(tmp_path: Path) -
     assert "assertion_failed" in path.read_text() and "program_failed" not in path.read_text()
     gc.collect()  # up to Python 3.12 a frame that was looked at is in a circle with its exception
     assert held[0]() is None
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_device_that_is_busy_or_broken_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: bool
+) -> None:
+    """At the end of a program over a kernel that hangs, modules are not looked at: that would hang, too."""
+
+    class Stream:
+        def query(self) -> bool:
+            if broken:
+                raise RuntimeError("CUDA error: an illegal memory access was encountered")
+            return False
+
+    model = Gate().train(False)
+    models = compiled(tmp_path, model)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    assert not idle(0.05)
+    monkeypatch.setattr(capture_models, "idle", lambda: idle(0.05))
+    assert models.beside(1, callers()) == []
