@@ -275,6 +275,12 @@ class Case:
         return plain.failure != "none" and not (plain.failure == "nonfinite" and self.nan_accepted)
 
     @property
+    def ran_out_of_memory(self) -> bool:
+        """Whether what the user saw is that memory did not suffice."""
+        roots = [facts.root for _, facts in self.own_logs]
+        return any(root is not None and root.candidates[:1] == ("out_of_memory",) for root in roots)
+
+    @property
     def reproduced(self) -> bool:
         """Whether we saw the failure ourselves, or there was none to see but a broken contract."""
         return self.log is None or bool(self.runs) or self.package_error is not None

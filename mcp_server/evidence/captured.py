@@ -127,7 +127,8 @@ class CapturedCall(Phase):
 
     `threads` is how many torch computes with on the CPU; 0 when that was not told. `again` are the inputs
     that are the very tensors of the call before, with nothing written to them since. `streams`: whether the
-    program had made another CUDA stream the current one by then.
+    program had made another CUDA stream the current one by then. `headroom`: bytes that the process might
+    still map; None where nothing limited its address space.
     """
 
     number: int
@@ -140,6 +141,7 @@ class CapturedCall(Phase):
     sharing: list[list[int]] = Field(default_factory=list)
     moved: list[str] = Field(default_factory=list)
     streams: bool = False
+    headroom: int | None = None
     raced: list[int] = Field(default_factory=list)
     rewritten: list[int] = Field(default_factory=list)
     again: list[int] = Field(default_factory=list)

@@ -140,7 +140,8 @@ def _on_load(
 
 def _step(each: CapturedUpdate | CapturedCall) -> dict[str, Any]:
     if isinstance(each, CapturedCall):
-        return {"do": "call", "file": each.file, "threads": each.threads}
+        limit = {"headroom": each.headroom} if each.headroom is not None and each.outcome == "failed" else {}
+        return {"do": "call", "file": each.file, "threads": each.threads, **limit}
     return {"do": "constants", "file": each.file, "how": each.how, "arguments": each.arguments}
 
 

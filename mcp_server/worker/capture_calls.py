@@ -12,6 +12,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
+from .address_space import headroom
 from .callers import frames
 from .calling import capturing, synchronize
 from .capture_models import digests
@@ -167,6 +168,7 @@ class Calls:
             sharing=sharing(flat),
             moved=self._moved(loader),
             streams=self.streams.several,
+            headroom=headroom(),
             again=self.repeats.again(load, flat),
             file=path,
             notice=notice,

@@ -6,6 +6,7 @@ from typing import Any, Callable
 
 import torch
 
+from .address_space import limited
 from .calling import call, save, tell_inputs, watching
 from .compare import compare_all
 from .imports import import_all
@@ -19,7 +20,8 @@ from .updates import update_package
 def operate(request: dict[str, Any], report: Report) -> None:
     """Load `package` (or the bare .so `library`) with the captured options, then do each of `steps`.
 
-    A step is {"do": "constants", "file", "how", "arguments"} or {"do": "call", "file", "threads"}. Tensors
+    A step is {"do": "constants", "file", "how", "arguments"} or {"do": "call", "file", "threads"}, the latter
+    maybe with the bytes that it may map, "headroom". Tensors
     given to `load_constants` stay alive, as a user-managed update needs. `changes` alter the inputs of the
     last call (see `transforms`); `save_outputs` keeps what it returned; `actual` is the file of a failed
     comparison, both sides of which are compared with it. `cast` maps names of constants to the dtype that
@@ -70,7 +72,8 @@ def _call(
     flat = flatten(Inputs(inputs.args, inputs.kwargs, inputs.mapping, inputs.flat), _in_spec(loader))
     flat = apply(flat, changes)
     tell_inputs(flat, report)
-    return call(lambda: loader.run(flat), index, report)
+    with limited(step.get("headroom")):
+        return call(lambda: loader.run(flat), index, report)
 
 
 def _in_spec(loader: Any) -> str:

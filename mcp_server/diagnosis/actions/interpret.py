@@ -21,6 +21,8 @@ class Interpret:
     alone = False
 
     def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
+        if case.ran_out_of_memory:
+            return 0.0  # eager keeps every value between operators, and so needs more
         return 1.0 if _program(case) is not None and _inputs(case) is not None else 0.0
 
     async def act(self, case: Case, context: Context) -> None:

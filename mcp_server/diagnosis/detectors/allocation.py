@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
+from typing import Any
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
 from mcp_server.diagnosis.parties import launch_party
 from mcp_server.evidence.facts import ErrorFact
 from mcp_server.evidence.journal import ITEM_SIZES
@@ -16,6 +17,8 @@ from mcp_server.package.buffers import Buffer
 from mcp_server.package.ranges import symbol_values
 
 UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+SMALL = 64 << 20  # bytes that any machine has, for the call that is to pass
+SMALLEST = 2  # export takes every dynamic size to be at least that
 ROUNDING = 0.01  # CUDA's text has two decimals, and its allocator rounds up
 
 
@@ -46,13 +49,16 @@ def _buffer(asked: float, sizes: dict[str, int], case: Case) -> Buffer | None:
     assert case.view is not None
     for buffer in case.view.wrapper.buffers.values():
         size = _bytes(buffer, sizes) if buffer.kind == "allocated" else None
-        if (
-            size is not None
-            and abs(size - asked) <= ROUNDING * asked
-            and case.view.writers_of_name.get(buffer.name)
-        ):
+        if size is not None and abs(size - asked) <= ROUNDING * asked and _writer(buffer, case) is not None:
             return buffer
     return None
+
+
+def _writer(buffer: Buffer, case: Case) -> int | None:
+    """The first launch that writes its memory, under whatever name."""
+    assert case.view is not None
+    names = case.view.sharing[buffer.storage]
+    return min((n for name in names for n in case.view.writers_of_name.get(name, ())), default=None)
 
 
 def _bytes(buffer: Buffer, sizes: dict[str, int]) -> int | None:
@@ -67,7 +73,8 @@ def _hypothesis(
     buffer: Buffer, sizes: dict[str, int], root: ErrorFact, source: str, case: Case
 ) -> Hypothesis:
     assert case.view is not None
-    number = case.view.writers_of_name[buffer.name][0]
+    number = _writer(buffer, case)
+    assert number is not None
     party = launch_party(number, case.view.wrapper.launches[number].kernel, case)
     shape = " x ".join(str(evaluate(each, sizes)) for each in buffer.sizes or ())
     dims = ", ".join(_dims(buffer, case))
@@ -87,16 +94,58 @@ def _hypothesis(
         evidence=(
             Evidence(step="run", fact=root.text[:300], source=f"{source}:{root.line}"),
             Evidence(step="inspect_package", fact=fact),
+            *_limit(case),
         ),
         fix=Fix(action=f"call it with smaller parts{f' ({dims})' if dims else ''}, or give it more memory"),
+        counter=_with_less(buffer, sizes, case),
         exact=False,
     )
+
+
+def _limit(case: Case) -> Iterator[Evidence]:
+    """What the program itself left for the call, where it, or its shell, limited its address space."""
+    call = case.capture.failing if case.capture is not None else None
+    if call is not None and call.headroom is not None:
+        fact = f"the limit on the process's address space (RLIMIT_AS) left {call.headroom} bytes for the call"
+        yield Evidence(step="capture", fact=fact)
+
+
+def _with_less(buffer: Buffer, sizes: dict[str, int], case: Case) -> CounterTest | None:
+    """The call with smaller inputs. It can only confirm: what is cut may be needed for another reason."""
+    changes = tuple(_cut(_less(buffer, sizes), case))
+    told = ", ".join(f"dimension {c['dim']} of input {c['input']} cut to {c['size']}" for c in changes)
+    test = CounterTest(f"less:{buffer.name}", f"the call with {told}", changes)
+    result = case.counters.get(test.key)
+    return test if changes and (result is None or result.passed) else None
+
+
+def _less(buffer: Buffer, sizes: dict[str, int]) -> dict[str, int]:
+    """The sizes, with those that the buffer's follow from halved until it is small."""
+    names, less = _symbols(buffer), dict(sizes)
+    while (_bytes(buffer, less) or 0) > SMALL and any(less.get(name, 0) > SMALLEST for name in names):
+        less = {name: max(size // 2, SMALLEST) if name in names else size for name, size in less.items()}
+    return less
+
+
+def _cut(sizes: dict[str, int], case: Case) -> Iterator[dict[str, Any]]:
+    """The changes of inputs that make their dimensions fit these sizes, and keep them in their ranges."""
+    assert case.package is not None and case.given is not None
+    for item, tensor in zip(case.package.inputs, case.given.tensors, strict=False):
+        for dim, got in zip(item.dims, tensor.shape, strict=False):
+            value = evaluate(dim.expression, sizes) if dim.expression and dim.size is None else None
+            if value is not None and value != got and value.denominator == 1:
+                size = max(int(value), dim.lower or SMALLEST)
+                yield {"change": "resize", "input": item.index, "dim": dim.index, "size": size}
+
+
+def _symbols(buffer: Buffer) -> set[str]:
+    return {name for each in buffer.sizes or () for name in names_in(each)}
 
 
 def _dims(buffer: Buffer, case: Case) -> Iterator[str]:
     """The dimensions of inputs that the buffer's size is computed from."""
     assert case.package is not None
-    names = {name for each in buffer.sizes or () for name in names_in(each)}
+    names = _symbols(buffer)
     labels = {item.name: item.label for item in case.package.inputs}
     for symbol in case.package.signature.symbols:
         if symbol.symbol in names and symbol.name in labels:

@@ -1,0 +1,29 @@
+"""The limit on the address space of a process, for one call."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mcp_server.worker.address_space import headroom, limited
+
+LEFT = 1 << 30
+
+
+@pytest.mark.skipif(headroom() is not None, reason="the tests themselves run under such a limit")
+def test_a_call_has_what_the_program_had_left() -> None:
+    """Within the limit a larger request is refused, as it was in the program; behind it all is as before."""
+    with limited(LEFT):
+        left = headroom()
+        assert left is not None and left <= LEFT
+        with pytest.raises(RuntimeError, match="can't allocate memory"):
+            torch.empty(2 * LEFT, dtype=torch.uint8)
+    assert headroom() is None
+    assert torch.empty(2 * LEFT, dtype=torch.uint8).numel() == 2 * LEFT
+
+
+def test_no_limit_is_no_limit() -> None:
+    """A program without one is replayed without one."""
+    before = headroom()
+    with limited(None):
+        assert (headroom() is None) == (before is None)
