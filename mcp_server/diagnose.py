@@ -49,6 +49,7 @@ from mcp_server.diagnosis.detectors import (
     memory,
     nan_index,
     no_end,
+    no_files,
     operator_error,
     operator_index,
     operator_results,
@@ -59,6 +60,7 @@ from mcp_server.diagnosis.detectors import (
     scatter,
     sharing,
     streams,
+    unmapped,
     unsteady,
 )
 from mcp_server.diagnosis.hypothesis import Hypothesis
@@ -85,8 +87,10 @@ DETECTORS: tuple[Detector, ...] = (
     beside.detect,
     concurrency.detect,
     no_end.detect,
+    no_files.detect,
     endless_loop.detect,
     died_inside.detect,
+    unmapped.detect,
     custom_op.detect,
     operator_results.detect,
     operator_error.detect,

@@ -23,10 +23,14 @@ class Told(BaseModel):
 
 
 class CapturedError(Told):
-    """The exception that the program got."""
+    """The exception that the program got.
+
+    `no_files` is the limit on open files, where the process could open no more of them by then.
+    """
 
     type: str
     text: str
+    no_files: int | None = None
 
 
 class Leaf(Told):
@@ -140,6 +144,7 @@ class CapturedCall(Phase):
     leaves: list[Leaf] = Field(default_factory=list)
     sharing: list[list[int]] = Field(default_factory=list)
     moved: list[str] = Field(default_factory=list)
+    unmapped: list[int] = Field(default_factory=list)
     streams: bool = False
     headroom: int | None = None
     raced: list[int] = Field(default_factory=list)

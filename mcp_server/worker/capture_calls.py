@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
+import resource
 import threading
 import time
 import weakref
@@ -21,6 +23,7 @@ from .capture_threads import Repeats, rewritten, versions
 from .failures import TEXT_LIMIT
 from .journal import Journal
 from .layout import CALL_FORMAT, TooLarge, pack, pack_leaves, sharing
+from .mapped import unmapped
 from .report import Encoded, encode
 from .storehouse import Storehouse
 from .told import Output, tell_all, tell_layout, tell_output
@@ -34,6 +37,7 @@ LOADER_OPTIONS = (
     "device_index",
     "use_stream_affinity",
 )
+GONE = "the memory of an input is not mapped"
 RUNNER_OPTIONS = ("package", "num_runners", "device", "cubin_dir")
 
 
@@ -41,7 +45,18 @@ def failure(error: BaseException) -> dict[str, Any]:
     return {
         "type": "{}.{}".format(type(error).__module__, type(error).__qualname__),
         "text": str(error)[:TEXT_LIMIT],
+        **_no_files(),
     }
+
+
+def _no_files() -> dict[str, int]:
+    """The limit on open files, when the process has reached it: an error then may have any text."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        if error.errno == errno.EMFILE:
+            return {"no_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0]}
+    return {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,22 +86,43 @@ class Calls:
 
     # Loads
 
+    def opening(self, path: Any, *args: Any, **kwargs: Any) -> Optional[tuple[str, dict[str, Any]]]:
+        """`load_package` begins; a stream in place of a path is left to the loader, which gets a file."""
+        self.thread.loads = 0
+        options = {**dict(zip(LOADER_OPTIONS[1:], args)), **kwargs}
+        return (os.fspath(path), options) if isinstance(path, (str, os.PathLike)) else None
+
+    def opened(self, state: tuple[str, dict[str, Any]], _result: Any, error: Optional[BaseException]) -> None:
+        """Tell of a package that torch refused before it made a loader."""
+        if error is not None and not self.thread.loads:
+            number = self._load("AOTIModelPackageLoader", *state)
+            self.journal.event("load_failed", load=number, **failure(error))
+
     def loading(self, loader: Any, *args: Any, **kwargs: Any) -> tuple[int, Any, float]:
+        self.thread.loads = getattr(self.thread, "loads", 0) + 1
         names = LOADER_OPTIONS if "PackageLoader" in type(loader).__name__ else RUNNER_OPTIONS
         options = {**dict(zip(names, args)), **kwargs}
-        package = os.path.abspath(str(options.pop("package", "")))
+        return (
+            self._load(type(loader).__name__, options.pop("package", ""), options),
+            loader,
+            time.monotonic(),
+        )
+
+    def _load(self, loader: str, path: Any, options: dict[str, Any]) -> int:
+        """The number of a load that begins."""
+        package = os.path.abspath(str(path))
         number = next(self.numbers)
         kept = self._keep(package)
         self.journal.event(
             "loading",
             load=number,
-            loader=type(loader).__name__,
+            loader=loader,
             package=package,
             options=options,
             frames=frames(),
             **kept,
         )
-        return number, loader, time.monotonic()
+        return number
 
     def _keep(self, package: str) -> dict[str, Any]:
         try:
@@ -153,10 +189,11 @@ class Calls:
         number = next(self.numbers)
         load = self.loads.get(loader, -1)
         flat = [leaf for leaf in inputs if isinstance(leaf, torch.Tensor)]
+        gone = unmapped(flat)
         before = versions(flat)
         in_graph = capturing()
         snapshot = None if in_graph else self.streams.snapshot(flat)
-        path, notice = self._saved("inputs", number, lambda: self._pack(inputs))
+        path, notice = (None, GONE) if gone else self._saved("inputs", number, lambda: self._pack(inputs))
         self.journal.event(
             "calling",
             call=number,
@@ -167,6 +204,7 @@ class Calls:
             leaves=tell_all([tell_layout(leaf) for leaf in flat]),
             sharing=sharing(flat),
             moved=self._moved(loader),
+            unmapped=gone,
             streams=self.streams.several,
             headroom=headroom(),
             again=self.repeats.again(load, flat),

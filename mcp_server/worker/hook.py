@@ -1,7 +1,8 @@
 """The capture hook: which functions of torch are watched, per module.
 
 All ways of loading and calling end in the classes of `torch._C._aoti` (2.8-2.15), so those are wrapped;
-`AOTICompiledModel.__call__` is wrapped too: it alone sees the tree and the arguments that are no tensors.
+`AOTICompiledModel.__call__` is wrapped too: it alone sees the tree and the arguments that are no tensors, and
+`load_package`: what it refuses itself never gets to a loader.
 """
 
 from __future__ import annotations
@@ -91,6 +92,10 @@ class Hook:
         if owner is not None:
             wrap(self.journal, owner, "__call__", self.calls.entering, self.calls.leaving)
 
+    def package(self, module: Any) -> None:
+        self.compiled_model(module)
+        wrap(self.journal, module, "load_package", self.calls.opening, self.calls.opened)
+
     def export(self, module: Any) -> None:
         safely(self.journal, keep_lines)
         wrap(self.journal, module, "export", self.compiles.exporting, nothing)
@@ -108,7 +113,7 @@ ATTACH: dict[str, Callable[[Hook, Any], None]] = {
     "torch.export": Hook.export,
     "torch.testing": Hook.testing,
     "torch.export.pt2_archive._package": Hook.compiled_model,
-    "torch._inductor.package.package": Hook.compiled_model,
+    "torch._inductor.package.package": Hook.package,
 }
 
 

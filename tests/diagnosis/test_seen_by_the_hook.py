@@ -1,0 +1,68 @@
+"""What the hook saw of a process: memory that is gone, and no files left."""
+
+from __future__ import annotations
+
+from mcp_server.diagnosis.case import Case, RunSeen
+from mcp_server.diagnosis.detectors import no_files, unmapped
+from mcp_server.diagnosis.judge import confidence
+from mcp_server.evidence.log import read_log
+from mcp_server.jobs.types import Finished
+from tests.diagnosis.support import LOG, capture, phase, run
+
+LINE = {"file": "serve.py", "line": 41, "code": "model(frames)"}
+
+
+def died(outcome: str, gone: list[int]) -> Case:
+    """A program that a signal ended, after a call with these inputs unmapped."""
+    case = Case(None)
+    call = phase(3, load=1, thread=1, outcome=outcome, unmapped=gone, stack=[LINE])
+    case.capture = capture(calls=[call])
+    case.runs["script"] = RunSeen(
+        "script", Finished("signal", None, "SIGSEGV", 1.0, LOG, LOG, LOG), read_log([])
+    )
+    return case
+
+
+def test_a_call_that_died_of_unmapped_memory() -> None:
+    """The input is guilty at the line of the call, and both the hook and the signal say so."""
+    case = died("unfinished", [1])
+    (found,) = unmapped.detect(case)
+    assert (found.category, found.guilty.kind, found.guilty.input_index) == (
+        "illegal_memory_access",
+        "input",
+        1,
+    )
+    assert found.guilty.model_locations[0].line == 41 and confidence(found, case) == "proven"
+
+
+def test_a_call_that_came_back_did_not_read_it() -> None:
+    """An input that the package never reads does no harm; nor is a call with whole inputs suspected."""
+    assert list(unmapped.detect(died("ok", [1]))) == []
+    assert list(unmapped.detect(died("unfinished", []))) == []
+
+
+def test_a_load_without_files_left() -> None:
+    """The limit is to blame, whatever the text; that the load goes well elsewhere proves it."""
+    case = Case(None)
+    error = {"type": "RuntimeError", "text": "file open failed", "no_files": 128}
+    load = phase(
+        2, loader="AOTIModelPackageLoader", package="a.pt2", outcome="failed", stack=[LINE], error=error
+    )
+    case.capture = capture(loads=[load])
+    case.runs["script"] = run("script", "RuntimeError: Failed to initialize zip archive: file open failed")
+    (found,) = no_files.detect(case)
+    assert (found.category, found.guilty.name, confidence(found, case)) == (
+        "environment",
+        "open files",
+        "likely",
+    )
+    case.runs["plain"] = run("plain")
+    assert [confidence(each, case) for each in no_files.detect(case)] == ["proven"]
+
+
+def test_an_error_with_files_left() -> None:
+    """A load that failed while files could be opened is not this detector's."""
+    case = Case(None)
+    error = {"type": "RuntimeError", "text": "file open failed"}
+    case.capture = capture(loads=[phase(2, loader="L", package="a.pt2", outcome="failed", error=error)])
+    assert list(no_files.detect(case)) == []

@@ -1,0 +1,74 @@
+"""Loads that torch refuses before it makes a loader, as the hook tells them."""
+
+from __future__ import annotations
+
+import io
+import resource
+from pathlib import Path
+
+import pytest
+
+from mcp_server.evidence.capture_journal import read_capture
+from mcp_server.worker.around import around
+from mcp_server.worker.capture_calls import Calls, failure
+from mcp_server.worker.journal import Journal
+from mcp_server.worker.storehouse import Storehouse
+
+
+def calls(directory: Path) -> Calls:
+    journal = Journal(str(directory))
+    return Calls(journal, Storehouse(journal))
+
+
+def test_a_package_that_torch_refuses_itself(tmp_path: Path) -> None:
+    """It is a failed load of that package at the caller's line, with the options that were given."""
+    hook = calls(tmp_path)
+
+    def refuse(path: Path, model_name: str = "model", device_index: int = -1) -> None:
+        raise AssertionError("Torch not compiled with CUDA enabled")
+
+    package = tmp_path / "gpu.pt2"
+    package.write_bytes(b"PK")
+    with pytest.raises(AssertionError):
+        around(hook.journal, refuse, hook.opening, hook.opened)(package, "tower", device_index=1)
+    (load,) = read_capture(tmp_path).loads
+    assert (load.package, load.outcome, load.options) == (
+        package,
+        "failed",
+        {"model_name": "tower", "device_index": 1},
+    )
+    assert load.error is not None and "not compiled with CUDA" in load.error.text
+    assert load.stack[0].file == __file__ and load.copy_path is not None
+
+
+def test_a_process_that_may_open_no_more_files() -> None:
+    """An error that comes when no file can be opened says so, whatever its text; another does not."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    error = RuntimeError("Failed to initialize zip archive: file open failed")
+    assert "no_files" not in failure(error)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        told = failure(error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert told["no_files"] == 0
+
+
+def test_a_load_that_a_loader_tells_is_told_once(tmp_path: Path) -> None:
+    """What fails in the loader is its own load; a stream has no package to keep."""
+    hook = calls(tmp_path)
+
+    class AOTIModelPackageLoader:
+        def __init__(self, package: str) -> None:
+            raise RuntimeError("Failed to initialize zip archive")
+
+    made = around(hook.journal, AOTIModelPackageLoader.__init__, hook.loading, hook.loaded)
+
+    def load(path: object) -> None:
+        made(object.__new__(AOTIModelPackageLoader), str(path))
+
+    for path in (tmp_path / "cut.pt2", io.BytesIO(b"PK")):
+        with pytest.raises(RuntimeError):
+            around(hook.journal, load, hook.opening, hook.opened)(path)
+    loads = read_capture(tmp_path).loads
+    assert [load.outcome for load in loads] == ["failed", "failed"]
