@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from mcp_server.diagnosis.actions.operators import in_eager
-from mcp_server.diagnosis.case import CounterResult
-from mcp_server.diagnosis.detectors.operator_results import kept_promise
-from tests.diagnosis.support import worker_run
+from mcp_server.diagnosis.case import Case, CounterResult
+from mcp_server.diagnosis.detectors import operator_results
+from mcp_server.diagnosis.detectors.operator_results import REPAIRED, kept_promise
+from mcp_server.diagnosis.judge import confidence, refuted
+from tests.diagnosis.support import run, worker_run
 
 FOUND = CounterResult(False, "the call returns the same values")
 LAYOUT = {"shape": [2, 3], "stride": [3, 1], "dtype": "torch.float32", "device": "cpu"}
@@ -36,3 +38,22 @@ def test_a_model_that_departs_all_the_same_decides_nothing(events: tuple[dict[st
 def test_the_fix_names_what_differs(returned: dict[str, object], what: str) -> None:
     """A fake function that is wrong in one respect is to be mended in that one."""
     assert f"return the {what} of the real" in kept_promise("op", LAYOUT, {**LAYOUT, **returned})
+
+
+def watched(*, failing: bool) -> Case:
+    """An operator was seen to write to its argument, and the package's outputs did not depend on that."""
+    case = Case(None)
+    told = {"op": "own.trim", "call": 1, "layouts": [], "mutated": ["level"], "aliases": []}
+    case.operators = worker_run({"event": "operator", **told})
+    case.runs["plain"] = run("plain", "Error: wrong" if failing else "")
+    case.counters[REPAIRED.key] = in_eager(None, FOUND)
+    return case
+
+
+@pytest.mark.parametrize("failing", [True, False])
+def test_a_broken_promise_without_effect_is_neither_cleared_nor_claimed(failing: bool) -> None:
+    """Without a program to hold the package against, a call that is well leaves the question open."""
+    case = watched(failing=failing)
+    (found,) = operator_results.detect(case)
+    assert not refuted(found, case) and found.weak != failing
+    assert confidence(found, case) == ("likely" if failing else "possible")

@@ -10,7 +10,7 @@ from mcp_server.diagnosis.actions.counter_tests import judge
 from mcp_server.diagnosis.actions.interpret import interpret
 from mcp_server.diagnosis.actions.runs import run_call
 from mcp_server.diagnosis.case import Case, CounterResult, RunSeen
-from mcp_server.diagnosis.detectors.operator_results import REPAIRED, own_operators
+from mcp_server.diagnosis.detectors.operator_results import REPAIRED, SAME, own_operators
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.steps.context import Context, WorkerRun
 
@@ -34,18 +34,21 @@ class WatchOperators:
             return
         repaired = await run_call(case, context, "repaired", extra={"operators": "repair"}, record=False)
         found = effect(case.runs["plain"], watched, repaired)
-        if case.equals_eager is False and found.decided and not found.passed:
-            found = in_eager(await interpret(case, context, operators="repair"), found)
+        if found.decided and not found.passed and not case.equals_eager:
+            kept = (
+                await interpret(case, context, operators="repair") if case.interpreted is not None else None
+            )
+            found = in_eager(kept, found)
         case.counters[REPAIRED.key] = found
 
 
-def in_eager(kept: WorkerRun, found: CounterResult) -> CounterResult:
+def in_eager(kept: WorkerRun | None, found: CounterResult) -> CounterResult:
     """What the promises do to the model, where the package does not depend on them but departs from it.
 
     Memory that an operator writes without saying so may be read by the model alone: the package, which was
     told of no such write, computes that value again or has it elsewhere.
     """
-    told = kept.last("compared")
+    told = kept.last("compared") if kept is not None else None
     if told is None or not told["equal"]:
         return replace(found, decided=False)
     what = "the exported program gives what the package gives once the operators keep their promises"
@@ -59,7 +62,7 @@ def effect(plain: RunSeen, watched: RunSeen, repaired: RunSeen) -> CounterResult
     if _digests(plain) != _digests(watched):
         return CounterResult(False, "the outputs differ from run to run anyway", repaired, decided=False)
     changed = _digests(watched) != _digests(repaired)
-    told = "returns other values" if changed else "returns the same values"
+    told = "returns other values" if changed else SAME
     return CounterResult(changed, f"{REPAIRED.what} {told}", repaired)
 
 
