@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from .calling import call, watching
+from .calling import call, synchronize, watching
 from .compare import compare_all
 from .exported import arguments, load_exported
 from .failures import facts
@@ -67,6 +67,7 @@ class Watcher(torch.fx.Interpreter):
     def run_node(self, n: torch.fx.Node) -> Any:
         try:
             result = super().run_node(n)
+            synchronize()  # else its kernels' errors are met by who looks at the result
         except Exception as error:
             guard = "guard" in str(n.target)
             self._tell("guard_failed" if guard else "node_raised", n, behind=self._behind(n), **facts(error))
