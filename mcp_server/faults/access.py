@@ -131,6 +131,10 @@ def from_native(error: NativeError) -> Access:
     )
 
 
+# What else stands in the library of a package: inlined code of C++, the model's own frame, our probes.
+_NO_KERNEL = ("std::", "__gnu_cxx::", "torch::aot_inductor::", "aoti_debug::")
+
+
 def from_backtrace(frames: tuple[NativeFrame, ...], signal: str) -> Access | None:
     """A native stack of a crash; None when no frame of it is of a package."""
     frame = generated_frame(frames)
@@ -140,7 +144,7 @@ def from_backtrace(frames: tuple[NativeFrame, ...], signal: str) -> Access | Non
         tool="native",
         kind="invalid_access" if signal in ("SIGSEGV", "SIGBUS") else "signal",
         text=signal or "a native stack",
-        kernel=bare_function(frame.function),
+        kernel="" if frame.function.startswith(_NO_KERNEL) else bare_function(frame.function),
         file=frame.file,
         line=frame.line,
     )

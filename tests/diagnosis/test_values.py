@@ -260,6 +260,14 @@ def test_the_launch_of_an_operator_is_the_operators(zoo: ZooPackage) -> None:
     assert (found.guilty.kind, found.guilty.name) == ("op", "aotizoo::halve_rows")
 
 
+@pytest.mark.parametrize(("launch", "words"), [(1, "what my::op reads and writes"), (0, "fake function")])
+def test_what_an_operator_has_to_mend(zoo: ZooPackage, launch: int, words: str) -> None:
+    """Its code, where the access is inside it; what it promises, where a tensor that it made is too small."""
+    blame = Blame(kind="op", name="my::op", category="custom_op", launch=launch)
+    (found,) = memory.detect(located(zoo, blame=blame))
+    assert found.fix is not None and words in found.fix.action
+
+
 @pytest.mark.parametrize(("said", "sure"), [("possible", "possible"), ("likely", "likely")])
 def test_without_a_journal_a_party_that_may_be_guilty_stays_possible(
     zoo: ZooPackage, said: str, sure: str

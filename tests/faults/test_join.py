@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from mcp_server.evidence.journal import Journal, TensorFacts
-from mcp_server.faults.access import Access
+from mcp_server.evidence.native import NativeFrame
+from mcp_server.faults.access import Access, from_backtrace
 from mcp_server.faults.join import join_fault
 from mcp_server.faults.records import Fault
 from mcp_server.faults.situation import Evidence, ValueRange
@@ -212,3 +213,18 @@ def test_a_core_dump_without_address_finds_the_argument_by_its_values(tmp_path: 
     assert fault.missed.parameter == "table"
     assert not fault.missed.certain
     assert fault.blame.kind == "input"
+
+
+@pytest.mark.parametrize(
+    ("function", "kernel"),
+    [
+        ("cpp_fused_add_0(float const*, float*)", "cpp_fused_add_0"),
+        ("std::__new_allocator<char>::allocate(unsigned long, void const*)", ""),
+        ("torch::aot_inductor::AOTInductorModel::run_impl(AtenTensorOpaque**)", ""),
+    ],
+)
+def test_the_kernel_in_a_native_stack(function: str, kernel: str) -> None:
+    """Inlined code of C++ and the model's own frame in the library of a package are no kernels."""
+    frames = (NativeFrame("abort", module="libc.so.6"), NativeFrame(function, module="/t/a.wrapper.so"))
+    found = from_backtrace(frames, "SIGABRT")
+    assert found is not None and (found.kernel, found.kind) == (kernel, "signal")

@@ -25,6 +25,7 @@ FIXES: dict[str, str] = {
     "op": "make the fake function of the operator return the size and stride of the real result",
     "input": "keep these values, or this size, within what the kernel can address",
     "constant": "load weights of the shape and dtype that the package was compiled with",
+    "inside_op": "check what {op} reads and writes against the sizes and strides that it is given",
     "unknown": "check the index arithmetic of the kernel and the values that it is given",
 }
 
@@ -36,20 +37,28 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         return
     blame = _blame(fault)
     category: Category = blame.category or "illegal_memory_access"
+    guilty = _guilty(blame, fault, case)
     explained = any(m.severity == "fatal" or m.aspect == "range" for m in case.mismatches)
     yield Hypothesis(
         category=category,
-        guilty=_guilty(blame, fault, case),
+        guilty=guilty,
         summary=fault.summary or fault.text,
         depth=Depth.FAULT_SITE if explained else max(DEPTHS[category], Depth.BAD_VALUE),
         sources=frozenset(_sources(fault, blame, case)),
         evidence=tuple(_evidence(fault, blame)),
         crashing=_crashing(fault),
-        fix=Fix(action=FIXES[blame.kind], before=fault.code.strip() or None),
+        fix=Fix(action=_remedy(guilty, fault, blame), before=fault.code.strip() or None),
         counter=_clamp(fault, blame),
         exact=False,
         weak=blame.kind == "unknown" and fault.launch is None,
     )
+
+
+def _remedy(guilty: Party, fault: Fault, blame: Blame) -> str:
+    """An operator in which the fault itself is has to mend its code; one that made a tensor, its promise."""
+    crashed = fault.launch.index if fault.launch is not None else None
+    inside = guilty.kind == "op" and blame.launch in (None, crashed)
+    return FIXES["inside_op"].format(op=guilty.name) if inside else FIXES[blame.kind]
 
 
 def _blame(fault: Fault) -> Blame:
