@@ -13,7 +13,7 @@ from mcp_server.package.arithmetic import evaluate, names_in
 from mcp_server.package.assertion import Candidate, IndexSource, read_assertion
 from mcp_server.package.ranges import symbol_values
 
-INDEX_FAMILIES = frozenset({"device_assert_index", "cpu_index_assert"})
+INDEX_FAMILIES = frozenset({"aten_assert", "device_assert_index", "cpu_index_assert"})
 
 
 @dataclass(frozen=True)

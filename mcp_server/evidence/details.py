@@ -35,6 +35,17 @@ _FOLLOWING: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("/data/aotinductor/", re.compile(r"^[^/\s]+/data/aotinductor/(?P<holds>[^/]+)/")),
     # a frame of C++, of a call of a package that the program makes without torch's Python class
     ("AOTInductorModel", re.compile(r"(?P<inside>AOTInductorModel\w*(?:::run\w*|Run)\b)")),
+    # a frame of C++ that tells what a program that crashed was doing; stacks are printed innermost first
+    (
+        "::",
+        re.compile(
+            r"(?P<native>AOTInductorModelContainer::AOTInductorModelContainer\b|"
+            r"AOTIModel(?:ContainerRunner|PackageLoader)\w*::AOTIModel(?:ContainerRunner|PackageLoader)|"
+            r"::(?:update_(?:inactive_)?constant_buffer|load_constants|swap_constant_buffer)\w*\(|"
+            r"ProxyExecutor::call_function)"
+        ),
+    ),
+    ("aoti_torch_proxy", re.compile(r"(?P<native>aoti_torch_proxy_executor_call_function)")),
     ("what():", re.compile(r"what\(\):\s+(?P<what>.+)")),
 )
 _LOCATION = re.compile(r"(?P<file>[^\s\"':,(]+\.(?:wrapper|kernel)\.cpp)(?::|, line )(?P<line>\d+)")

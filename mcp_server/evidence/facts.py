@@ -29,7 +29,8 @@ _TOOL_FAILED = frozenset({"linker_status", "compiler_status", "cpp_compile_error
 # How Python, pytest, the C++ runtime, the shims of generated code, compilers (GCC, Clang, MSVC, ptxas),
 # linkers and device assertions begin or mark a text that nobody caught.
 _FATAL = re.compile(
-    r"\s*(?:E +)?(?:what\(\):|Error: |Exception in aoti_torch: |(?:\w+\.)*\w*(?:Error|Exception)(?:: |$)|"
+    r"\s*(?:E +)?(?:what\(\):|Error: |.*\bException in aoti_torch: |.*\bError: input_handles\[|"
+    r"(?:\w+\.)*\w*(?:Error|Exception)(?:: |$)|"
     r"(?:\w+\.)+[A-Z]\w+: |=========|==\d+==|\S+:\d+(?::\d+)?: |.*\berror: |.*\berror (?:[A-Z]+\d{4})|"
     r"ptxas\b.{0,200}?(?:fatal|error) *: |.*: block: \[[\d,]+\], thread: )"
 )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from mcp_server.evidence.around import settle
 from mcp_server.evidence.details import OPERATOR_FILE
 from mcp_server.evidence.facts import ErrorFact, Frame, PythonException, ThreadStack, last_chain
 from mcp_server.evidence.families import BY_ID, Rank, comes_late
@@ -106,7 +107,7 @@ def _pointer(site: Site) -> str:
 
 def refine(root: ErrorFact, errors: Iterable[ErrorFact], threads: Sequence[ThreadStack]) -> ErrorFact:
     """Reorder the root's candidates by what else the log says."""
-    root = _with_device_status(root, errors)
+    root = settle(_with_device_status(root, errors), errors)
     root = _uncompiled(_with_machine(_with_compiler(root, errors), errors))
     root = _died_in_operator(_in_operator(_with_shim(root, errors), errors), threads)
     root = _with_stage(root, _root_frames(root, threads))
@@ -122,7 +123,14 @@ def _root_frames(root: ErrorFact, threads: Sequence[ThreadStack]) -> tuple[Frame
 
 def _with_device_status(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
     """Replace a library's empty status by what CUDA's teardown says that the device met."""
-    if root.family.id not in {"cublas_status", "generic_api_call", "shim_call", "nccl"}:
+    if root.family.id not in {
+        "cublas_status",
+        "generic_api_call",
+        "shim_call",
+        "nccl",
+        "nccl_timeout",
+        "device_status",
+    }:
         return root
     statuses = " ".join(error.fields.get("status", "") for error in errors if error is not root)
     for text, candidates in _DEVICE_STATUS:

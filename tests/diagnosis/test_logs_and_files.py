@@ -130,7 +130,10 @@ def test_calls_of_one_thread_are_not_concurrent() -> None:
     assert "concurrency" in categories(case)
 
 
-@pytest.mark.parametrize(("kind", "weak"), [("ValueError", True), ("NameError", False)])
+@pytest.mark.parametrize(
+    ("kind", "weak"),
+    [("ValueError", True), ("RuntimeError", True), ("torch.AcceleratorError", True), ("NameError", False)],
+)
 def test_a_log_alone_does_not_settle_an_exception_over_values(kind: str, weak: bool) -> None:
     """A statement may fail over what the package returned, which only a run can tell; a name may not."""
     case = Case(None)

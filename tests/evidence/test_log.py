@@ -45,9 +45,10 @@ def test_recording(name: str) -> None:
 
 @pytest.mark.parametrize("case", LOGS, ids=lambda case: case["root"])
 def test_root_is_the_cause(case: dict[str, Any]) -> None:
-    """Of several errors the one that explains the others is the root, not the first or last one."""
+    """Of several errors the one that explains the others is the root; they narrow its candidates."""
     root = read(*case["lines"]).root
     assert root is not None and root.family.id == case["root"]
+    assert list(root.candidates) == case.get("candidates", list(root.candidates))
 
 
 def test_teardown_alone_is_no_root() -> None:

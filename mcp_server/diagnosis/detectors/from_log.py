@@ -82,8 +82,11 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: Case) -> Itera
         )
 
 
-# Exceptions of a statement that may be due to the values and lengths which it was given.
-_OF_VALUES = frozenset({"IndexError", "KeyError", "TypeError", "ValueError", "ZeroDivisionError"})
+# Exceptions of a statement that may be due to the values and lengths which it was given, or come from the C++
+# that it called.
+_OF_VALUES = frozenset(
+    {"IndexError", "KeyError", "TypeError", "ValueError", "ZeroDivisionError", "RuntimeError", "SystemError"}
+)
 _OF_DEVICE = "device type tensor to numpy"  # torch 2.8-2.15; whatever the values of that tensor are
 
 
@@ -92,7 +95,7 @@ def _of_values(root: ErrorFact) -> bool:
     exception = root.exception
     if root.family.id != "script_exception" or exception is None or _OF_DEVICE in exception.message:
         return False
-    return exception.type in _OF_VALUES
+    return exception.type in _OF_VALUES or exception.type.startswith("torch.")
 
 
 CONTRACT: frozenset[Category] = frozenset({"input_mismatch", "device_mismatch", "shape_out_of_range"})

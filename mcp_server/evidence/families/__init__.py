@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from . import calls, compiling, device, host, inputs, loading, operators, resources, weights
+from . import accelerators, calls, compiling, device, host, inputs, loading, operators, resources, weights
 from .kinds import Advice, Family, Rank, Stage
 
 FAMILIES: tuple[Family, ...] = (
     *device.FAMILIES,
+    *accelerators.FAMILIES,
     *inputs.FAMILIES,
     *loading.FAMILIES,
     *operators.FAMILIES,
@@ -32,4 +33,4 @@ def find_family(text: str, families: tuple[Family, ...] = FAMILIES) -> tuple[Fam
 
 def comes_late(family: Family) -> bool:
     """Whether the stack that such a text comes with says nothing: CUDA tells of a kernel at a later call."""
-    return family.id in device.LATE
+    return family.id in device.LATE or family.id in accelerators.LATE

@@ -11,7 +11,9 @@ from .kinds import SHAPES_GUIDE, Defaults, Family, Rank
 _table = Defaults(stage="compile", advice="recompile")
 _add = _table.add
 
-_SOURCE = r"(?P<file>[^\s:]+\.(?:cpp|cc|cxx|h|hpp|cu|cuh)):(?P<line>\d+):(?P<column>\d+): "
+# A file and place as GCC, Clang and Metal (of a shader without a file) print it; as MSVC does.
+_SOURCE = r"(?P<file>[^\s:]+\.(?:cpp|cc|cxx|h|hpp|cu|cuh)|program_source):(?P<line>\d+):(?P<column>\d+): "
+_MSVC_SOURCE = r"(?P<file>\S.*?)\((?P<line>\d+)(?:,\d+)?\): (?:fatal )?"
 
 _add(
     "export_constraints",
@@ -82,8 +84,11 @@ _add(
 )
 _add(
     "cpp_header",
-    r"(?P<file>[^\s:]+):(?P<line>\d+):(?P<column>\d+): fatal error: (?P<header>\S+?):? (?:No such file or directory|file not found)|fatal error: '?(?P<header2>[\w./+-]+)'? file not found",
-    "fatal error: ",
+    (
+        r"(?P<file>[^\s:]+):(?P<line>\d+):(?P<column>\d+): fatal error: (?P<header>\S+?):? (?:No such file or directory|file not found)|fatal error: '?(?P<header2>[\w./+-]+)'? file not found",
+        r"fatal error C1083: [^']*'(?P<header2>[^']+)'",
+    ),
+    "fatal error",
     "toolchain",
     "The compiler does not find a header: an incomplete compiler, Python or CUDA installation.",
     "/usr/include/x.h:12:10: fatal error: Python.h: No such file or directory",
@@ -112,8 +117,8 @@ _add(
 )
 _add(
     "cpp_error",
-    _SOURCE + r"(?:fatal )?error: (?P<detail>.+)",
-    ("error: ",),
+    (_SOURCE + r"(?:fatal )?error: (?P<detail>.+)", _MSVC_SOURCE + r"error (?P<code>C\d{4}): (?P<detail>.+)"),
+    ("error: ", "error C"),
     ("compile_failure", "toolchain"),
     "The generated C++ does not compile.",
     "/c/x.kernel.cpp:30:5: error: cannot convert ‘float*’ to ‘const double*’",
@@ -121,8 +126,11 @@ _add(
 )
 _add(
     "compiler_option",
-    r"(?P<program>[\w+./-]*(?:g\+\+|gcc|clang(?:\+\+)?|cc1plus|nvcc)[\w.-]*): (?:fatal )?error: (?P<detail>.*(?:unrecognized|unknown|unsupported|no input files|bad value|not recognized|cannot execute|No such file).*)",
-    "error: ",
+    (
+        r"(?P<program>[\w+./-]*(?:g\+\+|gcc|clang(?:\+\+)?|cc1plus|nvcc)[\w.-]*): (?:fatal )?error: (?P<detail>.*(?:unrecognized|unknown|unsupported|no input files|bad value|not recognized|cannot execute|No such file).*)",
+        r"(?P<program>\bcl)\b.* error (?P<code>D8\d{3}): (?P<detail>.+)",
+    ),
+    ("error: ", "error D8"),
     "toolchain",
     "The compiler does not know an option that was asked for: too old, or another compiler than expected.",
     "g++: error: unrecognized command-line option '-std=c++20'",
@@ -134,13 +142,35 @@ _add(
     (
         r"(?P<detail>(?:cannot find|unable to find library) -l(?P<library>[\w.+-]+))",
         r"ld(?:\.\w+)?: (?:error: )?(?P<detail>(?:skipping incompatible|file not recognized|unrecognized option)[^\n]*)",
+        r"LINK : fatal error (?P<detail>LNK(?:1104|1181): [^']*'(?P<library>[^']+)')",
     ),
-    ("cannot find -l", "find library -l", "skipping incompatible", "not recognized", "unrecognized option"),
+    (
+        "cannot find -l",
+        "find library -l",
+        "skipping incompatible",
+        "not recognized",
+        "unrecognized option",
+        "fatal error LNK",
+    ),
     "toolchain",
     "A library that the linker is told to use is missing or of another kind.",
     "/usr/bin/ld: cannot find -lstdc++: No such file or directory",
     rank=Rank.CAUSE,
     advice="check_machine",
+)
+_add(
+    "linker_shim",
+    (
+        r"(?P<detail>undefined reference to [`‘']?(?P<symbol>aoti_torch_\w+)[’']?)",
+        r"error LNK\d+: (?P<detail>unresolved external symbol (?P<symbol>aoti_torch_\w+).*)",
+    ),
+    ("aoti_torch_",),
+    ("toolchain", "compile_failure"),
+    "The generated code calls a function of torch's C interface that the libtorch at hand does not have.",
+    "/usr/bin/ld: a.o: undefined reference to `aoti_torch_cpu_mm_out'",
+    rank=Rank.CAUSE,
+    advice="check_machine",
+    not_proven="Whether libtorch is of another release than the headers, or the operator never had such a function.",
 )
 _add(
     "linker",
@@ -158,9 +188,9 @@ _add(
         "error LNK",
         "relocation truncated",
     ),
-    ("toolchain", "compile_failure"),
+    "toolchain",
     "The linker failed.",
-    "/usr/bin/ld: a.o: undefined reference to `aoti_torch_cpu_mm_out'",
+    "example-app.cpp:(.text+0xdc): undefined reference to `c10::Error::Error(c10::SourceLocation, std::string const&)'",
     rank=Rank.CAUSE,
     advice="check_machine",
 )
@@ -209,16 +239,36 @@ _add(
     advice="check_machine",
 )
 _add(
-    "ptxas",
+    "ptxas_old",
     (
-        r"(?:PTXASError|`?ptxas`? (?:failed|error|fatal))(?P<detail>.*)",
-        r"ptxas (?:fatal|error)\s*: (?P<detail>.+)",
+        r"ptxas.* (?:fatal|error)\s*: (?P<detail>Value '(?P<arch>\w+)' is not defined for option 'gpu-name')",
+        r"ptxas.* (?:fatal|error)\s*: (?P<detail>Unsupported \.version (?P<version>[\d.]+); current version is .*)",
     ),
-    ("PTXASError", "ptxas"),
-    ("toolchain", "compile_failure", "arch_mismatch"),
-    "The GPU assembler refused the kernel: an architecture that it does not know, or invalid PTX.",
+    ("for option 'gpu-name'", "Unsupported .version"),
+    "toolchain",
+    "The GPU assembler is older than the GPU or than Triton: it does not know the architecture or the PTX version.",
     "ptxas fatal   : Value 'sm_103a' is not defined for option 'gpu-name'",
     rank=Rank.CAUSE,
+    advice="check_machine",
+)
+_add(
+    "ptxas",
+    r"ptxas.* (?:fatal|error)\s*: (?P<detail>.+)",
+    ("ptxas",),
+    ("compile_failure", "arch_mismatch", "toolchain"),
+    "The GPU assembler refused the kernel: what it does is not for this architecture, or the PTX is invalid.",
+    "ptxas /tmp/a.ptx, line 606; error   : Feature '.tile::gather4' not supported on .target 'sm_120a'",
+    rank=Rank.CAUSE,
+    advice="recompile",
+)
+_add(
+    "ptxas_status",
+    r"(?P<detail>PTXASError|`ptxas` (?:failed|error|fatal))",
+    ("PTXASError", "`ptxas`"),
+    ("toolchain", "compile_failure", "arch_mismatch"),
+    "The GPU assembler failed; its own message follows.",
+    "triton.runtime.errors.PTXASError: PTXAS error: Internal Triton PTX codegen error",
+    rank=Rank.SYMPTOM,
     advice="check_machine",
 )
 _add(

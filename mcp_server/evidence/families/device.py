@@ -29,6 +29,36 @@ _add(
     not_proven="That the model is wrong: synthetic index tensors can be out of range although real ones are not.",
 )
 _add(
+    "triton_resources",
+    (
+        r"OutOfResources: out of resource: (?P<status>[^,]+), Required: (?P<required>\d+), Hardware limit: (?P<limit>\d+)",
+        r"out of resource: (?P<kernel>\w+) Required: (?P<required>\d+) Hardware limit: ?(?P<limit>\d+)",
+    ),
+    ("out of resource: ",),
+    "compile_failure",
+    "A kernel's configuration (block sizes, stages) needs more shared memory or registers than this GPU has.",
+    "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 147456, Hardware limit: 101376. Reducing",
+    stage="compile",
+    rank=Rank.CAUSE,
+    guide=MAIN_GUIDE,
+    advice="recompile",
+)
+_add(
+    "aten_assert",
+    _SITE.replace("[^\\s:]+", r"[^\s:]*aten/src/[^\s:]+", 1)
+    + r"Assertion `(?P<assertion>[^`]*(?:index|Index|idx|indices|n_classes|num_classes|cur_target)[^`]*)` failed",
+    ("Assertion `",),
+    ("index_out_of_bounds", "input_mismatch", "script_error"),
+    "A kernel of ATen met an index outside its bound: not one that Inductor wrote, but an operator that the package "
+    "calls, or the program's own code around it.",
+    "/pytorch/aten/src/ATen/native/cuda/Loss.cu:245: nll_loss: block: [0,0,0], thread: [3,0,0] Assertion `t >= 0 && t < n_classes` failed.",
+    rank=Rank.CAUSE,
+    guide=INDEX_GUIDE,
+    advice="run_again",
+    not_proven="Whether the package or the program called the operator: the line that waits for the device is not the "
+    "one that called it.",
+)
+_add(
     "device_assert_index",
     (
         _SITE
@@ -67,7 +97,7 @@ _add(
     ("Assertion `",),
     ("index_out_of_bounds", "input_mismatch", "illegal_memory_access"),
     "An assertion inside a kernel failed and stopped the device.",
-    "/pytorch/aten/src/ATen/native/cuda/Loss.cu:245: nll_loss: block: [0,0,0], thread: [3,0,0] Assertion `t >= 0 && t < n_classes` failed.",
+    "/c/ab.py:31: unknown: block: [0,0,0], thread: [3,0,0] Assertion `sizes must be positive` failed.",
     rank=Rank.CAUSE,
     guide=INDEX_GUIDE,
     advice="trace_index",
@@ -158,11 +188,12 @@ _add(
 _add(
     "device_out_of_memory",
     (
-        r"CUDA out of memory\. Tried to allocate (?P<asked>[\d.]+ \w+)(?:\. GPU (?P<device>\d+) has a total capacity of (?P<total>[\d.]+ \w+))?",
+        r"(?:CUDA|HIP|XPU) out of memory\. Tried to allocate (?P<asked>[\d.]+ \w+)(?:\. GPU (?P<device>\d+) has a total capac\w+ of (?P<total>[\d.]+ \w+))?",
+        r"MPS backend out of memory|(?P<status>UR_RESULT_ERROR_OUT_OF_\w+)",
         r"(?:CUDA|HIP)[^\n]*?(?:error|Error[^\n]*?): out of memory",
         r"(?P<status>OutOfMemoryError|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED)",
     ),
-    ("out of memory", "OutOfMemoryError", "rrorMemoryAllocation", "ALLOC_FAILED", "ERROR_OUT_OF_MEMORY"),
+    ("out of memory", "OutOfMemoryError", "rrorMemoryAllocation", "ALLOC_FAILED", "ERROR_OUT_OF_"),
     ("out_of_memory",),
     "The device has no memory for the request; weights are allocated outside PyTorch's caching allocator.",
     "RuntimeError: CUDA out of memory. Tried to allocate 5.00 GiB. GPU 0 has a total capacity of 23.69 GiB",
@@ -191,22 +222,41 @@ _add(
     advice="check_package",
 )
 _add(
+    "torch_without_arch",
+    r"(?P<gpu>\S.*) with CUDA capability (?P<arch>sm_\d+\w?) is not compatible with the current PyTorch installation",
+    ("is not compatible with the current PyTorch",),
+    ("arch_mismatch",),
+    "This build of torch has no kernels for this GPU, whatever package it runs.",
+    "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch installation.",
+    rank=Rank.NOISE,
+    guide=MAIN_GUIDE,
+    advice="check_machine",
+)
+_add(
+    "kernel_file_missing",
+    r"^(?!.*(?:InductorError|BackendCompilerFailed|autotuning)).*CUDA driver error: (?P<status>file not found)",
+    ("file not found",),
+    "invalid_package",
+    "A kernel file (.cubin) is not at the path that the package holds; kernels load at their first launch. A bare .so "
+    "names the directory in which it was compiled.",
+    "Error: CUDA driver error: file not found",
+    guide=MAIN_GUIDE,
+    advice="check_package",
+)
+_add(
     "kernel_image_invalid",
     r"CUDA (?:driver )?error: (?P<status>device kernel image is invalid|named symbol not found|file not found|a PTX JIT compilation failed)",
     ("CUDA driver error: ", "CUDA error: "),
     ("invalid_package", "arch_mismatch"),
     "A kernel file (.cubin) of the package is missing, damaged or of another architecture; kernels load at their first launch.",
-    "Error: CUDA driver error: file not found",
-    guide="",
+    "Error: CUDA driver error: device kernel image is invalid",
+    guide=MAIN_GUIDE,
     advice="check_package",
 )
 _add(
     "launch_invalid_argument",
-    (
-        r"(?:CUDA (?:driver )?error|Triton Error \[CUDA\]|Error): (?P<status>invalid argument|invalid configuration argument|too many resources requested for launch|out of resource)",
-        r"OutOfResources: out of resource: (?P<status>[^,]+), Required: (?P<required>\d+), Hardware limit: (?P<limit>\d+)",
-    ),
-    ("invalid argument", "invalid configuration", "too many resources", "out of resource", "OutOfResources"),
+    r"(?:CUDA (?:driver )?error|Triton Error \[CUDA\]|Error): (?P<status>invalid argument|invalid configuration argument|too many resources requested for launch|out of resource)",
+    ("invalid argument", "invalid configuration", "too many resources", "out of resource"),
     ("shape_out_of_range", "device_mismatch", "compile_failure"),
     "A launch was refused: a grid of zero or more than 65535 blocks in y or z, too many resources, or a pointer that is not of the device.",
     "RuntimeError: CUDA driver error: invalid argument",
@@ -286,9 +336,21 @@ _add(
     advice="check_inputs",
 )
 _add(
+    "nccl_timeout",
+    r"(?P<status>Watchdog caught collective operation timeout)(?:: WorkNCCL\(.*?OpType=(?P<collective>\w+).*?Timeout\(ms\)=(?P<limit_ms>\d+))?",
+    ("Watchdog caught",),
+    ("hang", "environment", "concurrency"),
+    "A collective operation did not end in time: another rank did not take part, or the network failed.",
+    "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE, NumelIn=46, Timeout(ms)=600000) ran for 600060 milliseconds before timing out.",
+    rank=Rank.CONSEQUENCE,
+    guide=MAIN_GUIDE,
+    advice="run_again",
+    not_proven="Which rank is at fault: it is one that died, hangs or took another path, seldom one that says this.",
+)
+_add(
     "nccl",
-    r"(?P<status>NCCL error|ncclUnhandledCudaError|ncclSystemError|ncclInternalError|Watchdog caught collective operation timeout|ProcessGroupNCCL)",
-    ("NCCL", "nccl", "Watchdog caught"),
+    r"(?P<status>NCCL error|ncclUnhandledCudaError|ncclSystemError|ncclInternalError|ProcessGroupNCCL)",
+    ("NCCL", "nccl"),
     ("environment", "hang", "illegal_memory_access"),
     "A collective operation failed or timed out; it often only reports another rank's fault.",
     "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:94, unhandled cuda error",
@@ -302,6 +364,7 @@ FAMILIES: tuple[Family, ...] = tuple(_table.rows)
 # Of errors that a kernel made and that a later call meets, wherever that call stands.
 LATE = frozenset(
     {
+        "aten_assert",
         "device_assert_index",
         "device_assert_nan",
         "device_assert",

@@ -253,6 +253,16 @@ _add(
     not_proven="Whether the other side died, hangs or is slow: look for an exception of a thread or process before this.",
 )
 _add(
+    "main_guard",
+    r"An attempt has been made to start a new process before the",
+    "An attempt has been made to start",
+    "script_error",
+    "The script starts processes while it is being imported: what runs must stand below `if __name__ == '__main__'`.",
+    "        An attempt has been made to start a new process before the",
+    rank=Rank.CAUSE,
+    advice="fix_script",
+)
+_add(
     "module_missing",
     r"(?:ModuleNotFoundError: )?No module named '(?P<module>[\w.]+)'",
     "No module named",

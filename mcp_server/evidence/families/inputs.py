@@ -115,12 +115,27 @@ _add(
     not_proven="That a fake function is wrong, when `Error in op` names `input`: then the caller's tensor is.",
 )
 _add(
+    "guard_size",
+    r"Expected input at (?P<path>\S+) to be (?P<relation>equal to) (?P<expected>.+?), but got (?P<got>.+)",
+    "Expected input at ",
+    ("input_mismatch", "shape_out_of_range"),
+    "The exported program's own check rejects a size, which it takes as fixed, or as that of another input.",
+    "RuntimeError: Expected input at *args[0].shape[0] to be equal to 1, but got 3",
+    rank=Rank.CAUSE,
+)
+_add(
+    "guard_range",
+    r"Expected input at (?P<path>\S+) to be (?P<relation>>=|<=|of the form) (?P<expected>.+?), but got (?P<got>.+)",
+    "Expected input at ",
+    "shape_out_of_range",
+    "The exported program's own check rejects a size of a dynamic dimension.",
+    "RuntimeError: Expected input at *args[0].shape[0] to be <= 128, but got 200",
+    rank=Rank.CAUSE,
+)
+_add(
     "guard_failed",
-    (
-        r"Guard failed: (?P<guard>.+)",
-        r"Expected input at (?P<input>\S+) to be (?P<relation>equal to|>=|<=|of the form) (?P<expected>.+?), but got (?P<got>.+)",
-    ),
-    ("Guard failed: ", "Expected input at "),
+    r"Guard failed: (?P<guard>.+)",
+    "Guard failed: ",
     ("shape_out_of_range", "input_mismatch"),
     "The exported program's own guard rejects these inputs; the package drops such guards.",
     "AssertionError: Guard failed: x.size()[0] % 100 == 0",

@@ -190,6 +190,15 @@ _add(
     advice="check_machine",
 )
 _add(
+    "model_library_missing",
+    r"(?:Error in dlopen|Failure loading \.so): (?P<path>\S*/\S+|c[a-z2-7]{51}\.(?:wrapper\.)?so): cannot open shared object file",
+    "cannot open shared object file",
+    ("invalid_package", "arch_mismatch", "toolchain"),
+    "The compiled model itself is not at the path that was given to the loader, or is no library of this machine.",
+    "RuntimeError: Error in dlopen: /srv/model.so: cannot open shared object file: No such file or directory",
+    not_proven="That the file is missing: the dynamic linker says the same of one for another kind of processor.",
+)
+_add(
     "library_missing",
     r"(?P<library>[\w.+-]+\.so[\w.]*): cannot open shared object file",
     "cannot open shared object file",
