@@ -58,6 +58,7 @@ PRINTING: tuple[Flag, ...] = (
         shows="the Python stack of each launch as text in wrapper.cpp",
         misses="nothing prints it in open-source torch: read the wrapper",
         since=(2, 10),
+        before="records calls for the profiler, without stacks",
         needs=(
             Need(
                 "TORCHINDUCTOR_CPP_ENABLE_KERNEL_CONTEXT_GUARD",
@@ -163,13 +164,13 @@ PRINTING: tuple[Flag, ...] = (
         env="TORCH_COMPILE_DEBUG_MAX_EVENTS",
         values=COUNT,
         shows="limits the extended debug timeline",
-        since=(2, 15),
+        since=(2, 14),
     ),
     Flag(
         env="TORCH_COMPILE_DEBUG_EXTEND",
         values=SWITCH,
         shows="provenance on a timeline; forces INDUCTOR_PROVENANCE to at least 1",
         misses="run-time values",
-        since=(2, 15),
+        since=(2, 14),
     ),
 )

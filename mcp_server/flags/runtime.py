@@ -83,7 +83,7 @@ RUNTIME: tuple[Flag, ...] = (
         acts=("load",),
         values=COUNT,
         shows="nothing: threads that stage weights",
-        since=(2, 14),
+        since=(2, 15),
         device="cuda",
     ),
     Flag(
