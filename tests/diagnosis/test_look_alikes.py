@@ -169,6 +169,24 @@ def test_a_text_names_its_party_and_what_to_do(text: str, kind: str, name: str) 
 
 
 @pytest.mark.parametrize(
+    ("symbol", "words"),
+    [
+        ("aoti_torch_norm", "the libtorch that is installed"),
+        ("_ZN3c107WarningC1ENS_7variantE", "the libtorch that is installed"),
+        ("_ZTIN5torch8autograd4NodeE", "the libtorch that is installed"),
+        ("ledger_scale", "defines ledger_scale"),
+        ("_ZN6ledger5scaleEi", "defines _ZN6ledger5scaleEi"),
+    ],
+)
+def test_whose_symbol_is_missing(symbol: str, words: str) -> None:
+    """A symbol of torch calls for a build with this torch, any other one for the library that has it."""
+    root = read_log([f"OSError: /opt/lib/libplugin.so: undefined symbol: {symbol}"]).root
+    assert root is not None
+    told = action(root, "toolchain")
+    assert words in told and "/opt/lib/libplugin.so" in told
+
+
+@pytest.mark.parametrize(
     ("kernel", "draws"),
     [
         ("cpp_fused_native_dropout_relu_0", True),

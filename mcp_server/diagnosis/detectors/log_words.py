@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -136,8 +137,8 @@ _ACTIONS: Mapping[Advice, str] = {
 _OWN_ACTIONS: Mapping[str, str] = {
     "kwarg_names": "call the package with the keyword arguments {expected}",
     "input_count": "pass {expected} tensors; arguments that are no tensors do not count",
-    "undefined_symbol": "load or link the library that defines {symbol} before the package is loaded, or "
-    "build the package with the libtorch that is installed",
+    "undefined_symbol": "link {library} with the library that defines {symbol}, or load that one before it, for "
+    "all to see (RTLD_GLOBAL)",
     "no_compiler": "install a C++ compiler, or let CXX name one that exists",
     "link_library": "install what the linker looks for, or build with a compiler that does not ask for it",
     "custom_op_call": "give the operator a fake function (register_fake) that returns new tensors of the "
@@ -155,6 +156,11 @@ _OWN_ACTIONS: Mapping[str, str] = {
     "model_name": "pass the model_name under which the model was packaged",
     "library_version": "start with a newer {library}, or compile with the older compiler",
 }
+
+
+# A symbol of libtorch: of its C interface, or in one of its C++ namespaces, as the Itanium ABI writes it.
+_OF_TORCH = re.compile(r"aoti_torch_|_Z[A-Z]*N?K?(?:3c10|2at|5torch)")
+_OTHER_TORCH = "build {library} again with the libtorch that is installed here, which has no {symbol}"
 
 
 class _Fields(dict[str, str]):
@@ -210,4 +216,6 @@ def action(root: ErrorFact, category: Category) -> str:
     if category == "script_error" and root.family.advice not in ("read_cause", "compare"):
         return _ACTIONS["fix_script"]
     own = _OWN_ACTIONS.get(root.family.id)
+    if root.family.id == "undefined_symbol" and _OF_TORCH.match(root.fields.get("symbol", "")):
+        own = _OTHER_TORCH
     return (own and _fill(own, root)) or _ACTIONS[root.family.advice]
