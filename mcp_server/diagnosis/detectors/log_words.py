@@ -137,8 +137,8 @@ _ACTIONS: Mapping[Advice, str] = {
 _OWN_ACTIONS: Mapping[str, str] = {
     "kwarg_names": "call the package with the keyword arguments {expected}",
     "input_count": "pass {expected} tensors; arguments that are no tensors do not count",
-    "undefined_symbol": "link {library} with the library that defines {symbol}, or load that one before it, for "
-    "all to see (RTLD_GLOBAL)",
+    "undefined_symbol": "link {library} with the library that defines {symbol}, or load that one first, "
+    "for all to see (RTLD_GLOBAL)",
     "no_compiler": "install a C++ compiler, or let CXX name one that exists",
     "link_library": "install what the linker looks for, or build with a compiler that does not ask for it",
     "custom_op_call": "give the operator a fake function (register_fake) that returns new tensors of the "
