@@ -100,7 +100,8 @@ def _range_fix(dim: CompiledDim, got: int, below: bool) -> Fix:
     bound, wanted = ("min", dim.lower) if below else ("max", dim.upper)
     return Fix(
         action=f"keep dimension {dim.index} within the compiled range (pad or split the batch), or export "
-        "and compile again with a range that holds it",
+        "and compile again with a range that holds it; a bound that no Dim states comes from a branch of the "
+        "model on this size, of which a package has one side",
         before=f"Dim('n', {bound}={wanted})",
         after=f"Dim('n', {bound}={got})",
     )
