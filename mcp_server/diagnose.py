@@ -53,6 +53,7 @@ from mcp_server.diagnosis.detectors import (
     operator_error,
     operator_index,
     operator_results,
+    own_check,
     random_numbers,
     refusal,
     rewritten,
@@ -80,6 +81,7 @@ CLOSING_S = 0.8  # to end what runs, and to weigh what is known
 Detector = Callable[[Case], Iterator[Hypothesis]]
 DETECTORS: tuple[Detector, ...] = (
     from_log.detect,
+    own_check.detect,
     loading.detect,
     contract.detect,
     fixed_arguments.detect,

@@ -275,6 +275,21 @@ class Case:
         return plain.failure != "none" and not (plain.failure == "nonfinite" and self.nan_accepted)
 
     @property
+    def exit_locations(self) -> list[ModelLocation]:
+        """The user's lines that ended the program with `sys.exit` and a status of failure."""
+        last = self.capture.ends[-1] if self.capture is not None and self.capture.ends else None
+        exited = last is not None and last.error is not None and last.error.type.endswith("SystemExit")
+        return last.stack[:2] if last is not None and exited else []
+
+    @property
+    def own_check(self) -> bool:
+        """Whether the program failed over a check of its own, which raised or ended it with `sys.exit`."""
+        script = self.runs.get("script")
+        if script is None or script.failure != "exception":
+            return False
+        return script.family == "own_check" or (script.root is None and bool(self.exit_locations))
+
+    @property
     def ran_out_of_memory(self) -> bool:
         """Whether what the user saw is that memory did not suffice."""
         roots = [facts.root for _, facts in self.own_logs]

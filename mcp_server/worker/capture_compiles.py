@@ -122,6 +122,17 @@ class Compiles:
             **failure(error),
         )
 
+    def exiting(self, status: Any = None) -> None:
+        """Tell the modules near a `sys.exit` with a status of failure: a check of the program's own, too."""
+        if not self.models.compiled or not status:
+            return
+        self.journal.event(
+            "program_failed",
+            frames=frames(),
+            modules=self.models.beside(next(self.numbers), callers()),
+            **failure(SystemExit(status)),
+        )
+
     def exporting(self, module: Any, *_args: Any, **_kwargs: Any) -> None:
         """Tell the plain attributes of a module that is exported: the program holds their values."""
         if isinstance(module, torch.nn.Module):

@@ -39,6 +39,7 @@ class Hook:
         self.calls = Calls(self.journal, store)
         self.compiles = Compiles(self.journal, store)
         self._watch_exceptions()
+        wrap(self.journal, sys, "exit", self.compiles.exiting, nothing)
         atexit.register(self._exit)
         os.register_at_fork(after_in_child=self._forked)
 

@@ -98,9 +98,7 @@ def _comparison(case: Case) -> CapturedAssertion | CapturedEnd | None:
         return None
     if seen.assertions:
         return seen.assertions[-1] if case.plain_departs else None
-    script = case.runs.get("script")
-    own_check = script is not None and script.family == "own_check" and not case.call_fails
-    return seen.ends[-1] if seen.ends and own_check else None
+    return seen.ends[-1] if seen.ends and case.own_check and not case.call_fails else None
 
 
 def _seen(compared: CapturedAssertion | CapturedEnd) -> str:

@@ -181,7 +181,9 @@ def evidence_of(root: ErrorFact, source: str) -> Evidence:
 def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Case) -> Party:
     who = named(category, root)
     index = root.fields.get("input", "")
-    locations = [*_raised_at(root), *locations_of(facts.frames)] or case.failing_locations
+    locations = (
+        [*_raised_at(root), *locations_of(facts.frames)] or case.failing_locations or case.exit_locations
+    )
     return Party(
         kind=who.kind,
         name=who.name or _place(category, locations),

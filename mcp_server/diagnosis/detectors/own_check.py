@@ -1,0 +1,60 @@
+"""A check of the program's own that failed over a call which is right by its exported program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors import from_log
+from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.model import Evidence, Fix
+
+
+def detect(case: Case) -> Iterator[Hypothesis]:
+    """What the log says of the program, with what clears AOTInductor of it; nothing while that is open."""
+    if not _cleared(case):
+        return
+    for hypothesis in from_log.detect(case):
+        if hypothesis.category == "script_error":
+            yield _of_program(hypothesis, case)
+
+
+def _cleared(case: Case) -> bool:
+    """Whether all calls came back, and the last, made again, gives what the exported program gives."""
+    seen, plain = case.capture, case.runs.get("plain")
+    if seen is None or plain is None or not case.own_check or seen.assertions:
+        return False
+    came_back = all(call.outcome == "ok" for call in seen.calls)
+    return came_back and plain.failure == "none" and bool(case.equals_eager)
+
+
+def _of_program(told: Hypothesis, case: Case) -> Hypothesis:
+    """The same, cleared of the other causes that a check may have."""
+    return replace(
+        told,
+        summary=f"{told.summary.rstrip('.')}. The package gives what its exported program gives on the call "
+        "before: what the check expects, the data of the call or the model itself is to mend.",
+        sources=told.sources | {"eager"},
+        evidence=(
+            *told.evidence,
+            Evidence(
+                step="interpret", fact="package and exported program agree on the call before the check"
+            ),
+            *_modules(case),
+        ),
+        fix=Fix(
+            action="look at the data of that call and at what the check expects: compiling is not at fault"
+        ),
+    )
+
+
+def _modules(case: Case) -> Iterator[Evidence]:
+    """The module that the check sees, where it has the very weights that were compiled."""
+    assert case.capture is not None
+    known = [compiled.digests for compiled in case.capture.compiles if compiled.digests]
+    near = case.capture.ends[-1].modules if case.capture.ends else []
+    for module in near[:1]:
+        if any(one.items() <= module.digests.items() for one in known):
+            fact = f"{module.name} ({module.type}) has the weights that were compiled"
+            yield Evidence(step="capture", fact=fact)

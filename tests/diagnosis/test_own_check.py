@@ -1,0 +1,62 @@
+"""A check of the program's own: what clears AOTInductor of it, and what leaves it open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors import own_check
+from mcp_server.diagnosis.judge import confidence, ranked
+from mcp_server.model import ScriptWorkload
+from tests.diagnosis.support import called, capture, phase, run, worker_run
+
+RAISED = """Traceback (most recent call last):
+  File "serve.py", line 9, in <module>
+    assert scores.max() < 1, "risk above 1"
+AssertionError: risk above 1"""
+EXITED: dict[str, Any] = {
+    "error": {"type": "builtins.SystemExit", "text": "1"},
+    "stack": [{"file": "serve.py", "line": 12, "code": "sys.exit(1)"}],
+}
+CALL = {"load": 0, "thread": 1}
+
+
+def checked(text: str = RAISED, *, equal: bool = True, outcome: str = "ok", **end: Any) -> Case:
+    """A program whose check failed, with a call that is held against its exported program."""
+    case = Case(ScriptWorkload(script="serve.py"))  # type: ignore[arg-type]
+    case.capture = capture(calls=[phase(1, **CALL, outcome=outcome)], ends=[phase(2, **end)] if end else [])
+    case.runs["script"] = run("script", text)
+    case.runs["plain"] = run("plain", "", called())
+    case.interpreted = worker_run({"event": "compared", "equal": equal, "outputs": []})
+    return case
+
+
+def test_a_check_over_a_right_call_is_the_programs() -> None:
+    """With the package and its program in agreement the script is left, at the line that raises."""
+    case = checked()
+    (found,) = own_check.detect(case)
+    assert (found.category, found.guilty.name) == ("script_error", "serve.py:9")
+    assert any("agree" in evidence.fact for evidence in found.evidence)
+
+
+def test_an_exit_is_such_a_check_too() -> None:
+    """`sys.exit` prints no traceback: the hook tells where it stands."""
+    case = checked("accuracy 0.52 is below 0.90", **EXITED)
+    (found,) = own_check.detect(case)
+    assert (found.category, found.guilty.name) == ("script_error", "serve.py:12")
+
+
+@pytest.mark.parametrize("other", [{"equal": False}, {"outcome": "failed"}])
+def test_other_calls_clear_nothing(other: dict[str, Any]) -> None:
+    """A package that departs, or a call that raised, is looked at itself."""
+    assert not list(own_check.detect(checked(**other)))
+
+
+def test_it_is_never_proven() -> None:
+    """That the model gives the same does not say that the check is wrong."""
+    case = checked()
+    case.done.append("run_with_input_checks")
+    first = ranked(own_check.detect(case), case)[0]
+    assert confidence(first, case) in ("possible", "likely")
