@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -57,12 +57,16 @@ class Nodes:
 
 def read_launches(events: Iterable[Event], nodes: Nodes) -> list[LaunchCompared]:
     """The worker's `beside` events in the order of the call, each with its status."""
-    return [_launch(event, nodes) for event in events]
+    known = list(events)
+    found = {(event["sequence"], near[0]["node"]) for event in known if _matches(near := event["closest"])}
+    return [_launch(event, nodes, found) for event in known]
 
 
-def _launch(event: Event, nodes: Nodes) -> LaunchCompared:
+def _launch(event: Event, nodes: Nodes, found: Collection[tuple[int, str]]) -> LaunchCompared:
+    """`found`: the nodes whose value a launch wrote, by its place in the call."""
     closest = event["closest"]
-    status = _status(int(event["launch"]), closest, nodes)
+    missed = [one["node"] for one in closest if (event["sequence"], one["node"]) not in found]
+    status = _status(int(event["launch"]), closest, missed, nodes)
     return LaunchCompared(
         launch=event["launch"],
         sequence=event["sequence"],
@@ -77,15 +81,20 @@ def _launch(event: Event, nodes: Nodes) -> LaunchCompared:
     )
 
 
-def _status(launch: int, closest: Sequence[Mapping[str, Any]], nodes: Nodes) -> Status:
+def _status(launch: int, closest: Sequence[Mapping[str, Any]], missed: Iterable[str], nodes: Nodes) -> Status:
+    """`missed` are the nodes of that shape whose value this launch did not write elsewhere."""
     if not closest:
         return "unmatched"
-    if closest[0]["within"]:
+    if _matches(closest):
         return "matches"
     if not nodes.of:  # every node of that shape was tried: none may be meant
         return "unmatched"
-    whole = any(nodes.completed.get(one["node"]) == launch for one in closest)
+    whole = any(nodes.completed.get(node) == launch for node in missed)
     return "departs" if whole else "partial"
+
+
+def _matches(closest: Sequence[Mapping[str, Any]]) -> bool:
+    return bool(closest) and bool(closest[0]["within"])
 
 
 def difference(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,10 +143,13 @@ class Judge:
         self.matching = {row.launch for row in launches if row.status == "matches"}
 
     def first(self) -> LaunchCompared | None:
-        """The first tensor that departs and that no matching launch was computed from."""
-        return next(
-            (row for row in self.launches if row.status == "departs" and not self._excused(row)), None
-        )
+        """The first tensor that departs and that no matching launch was computed from.
+
+        Of several in one launch the nearest: the others may be statistics that no node has.
+        """
+        rows = [row for row in self.launches if row.status == "departs" and not self._excused(row)]
+        same = [row for row in rows if row.sequence == rows[0].sequence]
+        return min(same, key=_excess, default=None)
 
     def _excused(self, row: LaunchCompared) -> bool:
         """A later launch that matches was computed from it: it holds what it should, only no node's value."""
@@ -179,6 +191,10 @@ class Judge:
         behind = self.model.flow.backward_from(row.launch).launches if row else range(len(wrapper.launches))
         names = [name for n in behind for name in (wrapper.launches[n].kernel, *self.nodes.of.get(n, ()))]
         return any(word in name for name in names for word in PRODUCTS)
+
+
+def _excess(row: LaunchCompared) -> float:
+    return (row.error or 0.0) / (row.allowed or 1e-300)
 
 
 def _summary(row: LaunchCompared, suspects: Sequence[int], kind: Kind) -> str:

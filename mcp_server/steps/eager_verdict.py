@@ -109,7 +109,8 @@ def conclude(
         return "agrees", "all outputs agree with eager here, but runs of this call differ"
     equal = sum(one.agreement == "equal" for one in outputs)
     rest = f", {len(outputs) - equal} but for rounding" if equal < len(outputs) else ""
-    return "agrees", f"all {len(outputs)} outputs agree with eager: {equal} bit for bit{rest}"
+    agree = f"all {len(outputs)} outputs agree with eager: {equal} bit for bit{rest}"
+    return "agrees", agree + _other_constants(done)
 
 
 def _other_constants(done: WorkerRun) -> str:

@@ -11,7 +11,7 @@ from .calling import call
 from .checksums import checksum
 from .closeness import Expected, measure
 from .constants_beside import Constants
-from .eager_values import expectations
+from .expectations import expectations
 from .exported import arguments, load_exported
 from .failures import Refused
 from .imports import import_all
@@ -46,11 +46,11 @@ def operate(request: dict[str, Any], report: Report) -> None:
     module = program.module()
     for step in updates(request):
         update_program(module, step, report)
-    expected, eager, exact = expectations(module, leaves, wanted, KEPT_BYTES, report)
+    expected, outputs = expectations(module, leaves, wanted, KEPT_BYTES, report)
     bench = Bench(request, leaves, report)
     constants = Constants(module, dict(request.get("constants") or {}), report)
     comparison = Comparison(expected, nodes, float(request.get("factor", 1.0)), constants, report)
-    _outputs(bench.run("compared", comparison.take), eager, exact, comparison)
+    _outputs(bench.run("compared", comparison.take), outputs, comparison)
     marks = [bench.mark(kind) for kind in ("first", "second")]
     unset = {int(launch): frozenset(names) for launch, names in (request.get("unset") or {}).items()}
     for kind in ("filled",) if marks[0] == marks[1] else ("filled", "filled_again"):
@@ -190,19 +190,15 @@ def written(event: Event) -> "list[tuple[dict[str, Any], torch.Tensor]]":
     return found
 
 
-def _outputs(got: list[torch.Tensor], eager: Any, exact: Any, comparison: Comparison) -> None:
+def _outputs(got: list[torch.Tensor], wanted: list[Expected], comparison: Comparison) -> None:
     """Compare the outputs of the whole program."""
-    wanted, precise = _tensors(eager), _tensors(exact)
     report = comparison.report
     report.event("counted_outputs", package=len(got), eager=len(wanted))
     for place, (have, want) in enumerate(zip(got, wanted)):
-        other = precise[place] if len(precise) == len(wanted) else None
-        shapes = [list(want.shape), list(have.shape)]
-        facts = {"index": place, "shapes": shapes, "dtypes": [str(want.dtype), str(have.dtype)]}
-        if have.shape == want.shape:
-            terms = max((one.terms for ones in comparison.expected.values() for one in ones), default=1.0)
-            expected = Expected("output {}".format(place), want, other, terms)
-            facts.update(measure(have, expected, comparison.factor))
+        shapes = [list(want.eager.shape), list(have.shape)]
+        facts = {"index": place, "shapes": shapes, "dtypes": [str(want.eager.dtype), str(have.dtype)]}
+        if have.shape == want.eager.shape:
+            facts.update(measure(have, want, comparison.factor))
         report.event("output", **facts)
 
 

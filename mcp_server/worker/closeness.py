@@ -1,9 +1,15 @@
 """How far a tensor is from the eager one, held against what rounding explains.
 
 The tolerance of an element x of a result that sums K products is
-    factor * 16 * eps * sqrt(K) * (|x| + rms(x)) + 4 * (largest error of eager itself)
-with eps of the coarser of the two dtypes. The second term comes from the float64 reference and grows with the
-depth of the program as rounding does; it is 0 where there is no reference. Whole numbers must be equal.
+    factor * (4 * eps + (16 + 2 * sqrt(K)) * eps32) * (|x| + rms(x))
+        + 4 * max(largest error of eager itself, noise * (1 + sqrt(K) * eps32 / eps))
+with eps of the coarser of the two dtypes, and eps32 the smaller of it and that of float32, in which narrower
+values are summed. The second line comes from the float64 reference and grows with the depth of the program as
+rounding does. `noise` is what roundings of every value before it make of the result: it is large where large
+terms cancel. Without a reference the tolerance is factor * 16 * eps * sqrt(K) * (|x| + rms(x)).
+
+An element is as far off as it is from the nearer of eager and the reference; where eager itself overflowed,
+and the reference did not, no overflow of that tensor is a difference. Whole numbers must be equal.
 """
 
 from __future__ import annotations
@@ -17,18 +23,25 @@ import torch
 from .values import unravel
 
 ROUNDINGS = 16.0
+STORED = 4.0  # roundings to the dtype of the result, which may be a narrow one
+GROWTH = 2.0  # of the rounding of a sum, with the square root of its length
 EAGER_ERRORS = 4.0
+SUMMED_EPS = 2.0**-23  # float32: no kernel sums in less
 TF32_EPS = 2.0**-10  # 10 bits of mantissa in the products of float32 matrices
 
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """What eager computed for one node: `exact` is the float64 reference, `terms` the products in a sum."""
+    """What eager computed for one node: `exact` is the float64 reference, `terms` the products in a sum.
+
+    `noise` is how far roundings of all that it is computed from move it.
+    """
 
     node: str
     eager: torch.Tensor
     exact: Optional[torch.Tensor]
     terms: float
+    noise: float = 0.0
 
 
 def measure(got: torch.Tensor, want: Expected, factor: float) -> dict[str, Any]:
@@ -42,11 +55,13 @@ def measure(got: torch.Tensor, want: Expected, factor: float) -> dict[str, Any]:
     if not (want.eager.is_floating_point() or want.eager.is_complex()):
         return _exactly(actual, eager, want)
     own = _error(eager, reference)
-    error = _error(actual, reference)
+    error = torch.minimum(_error(actual, reference), _error(actual, eager))
+    error = torch.where(_overflowed(actual, eager, reference), 0.0, error)
     eps = max(_eps(got.dtype), _eps(want.eager.dtype))
-    allowed = _allowed(reference, own, eps * factor, want.terms)
+    slack = EAGER_ERRORS * _of_eager(own, want, eps)
+    allowed = _allowed(reference, _unit(want, eps) * factor, slack)
     ratio = _ratio(error, allowed)
-    coarse = _ratio(error, _allowed(reference, own, TF32_EPS * factor, want.terms))
+    coarse = _ratio(error, _allowed(reference, _unit_of_products(want, TF32_EPS) * factor, slack))
     return {
         **_told(actual, eager, ratio > 1, want),
         "error": _largest(error),
@@ -94,12 +109,43 @@ def _error(value: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     return torch.where(same, 0.0, torch.where(torch.isnan(difference), math.inf, difference))
 
 
-def _allowed(reference: torch.Tensor, own: torch.Tensor, eps: float, terms: float) -> torch.Tensor:
+def _overflowed(actual: torch.Tensor, eager: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """Where the package could not hold what the reference can, in a tensor where eager could not either: in
+    which elements that is so is then for the order of a sum to say.
+    """
+    representable = torch.isfinite(reference)
+    if not bool((~torch.isfinite(eager) & representable).any()):
+        return torch.zeros_like(representable)
+    return ~torch.isfinite(actual) & representable
+
+
+def _unit(want: Expected, eps: float) -> float:
+    """The rounding of one element, in units of its size."""
+    if want.exact is None:
+        return _unit_of_products(want, eps)
+    return STORED * eps + (ROUNDINGS + GROWTH * _growth(want)) * min(eps, SUMMED_EPS)
+
+
+def _unit_of_products(want: Expected, eps: float) -> float:
+    """The same when each product of a sum is rounded."""
+    return ROUNDINGS * eps * _growth(want)
+
+
+def _growth(want: Expected) -> float:
+    return math.sqrt(max(want.terms, 1.0))
+
+
+def _of_eager(own: torch.Tensor, want: Expected, eps: float) -> float:
+    """How far eager itself may be off: as it is, or as roundings of what it computed from would have it."""
+    finite = own[torch.isfinite(own)]
+    seen = float(finite.max()) if finite.numel() else 0.0
+    return max(seen, want.noise * (1 + _growth(want) * min(eps, SUMMED_EPS) / eps))
+
+
+def _allowed(reference: torch.Tensor, unit: float, slack: float) -> torch.Tensor:
     size = torch.nan_to_num(reference.abs(), nan=0.0, posinf=0.0)
     rms = float((size * size).mean().sqrt()) if size.numel() else 0.0
-    finite = own[torch.isfinite(own)]
-    eager = float(finite.max()) if finite.numel() else 0.0
-    return ROUNDINGS * eps * math.sqrt(max(terms, 1.0)) * (size + rms) + EAGER_ERRORS * eager
+    return unit * (size + rms) + slack
 
 
 def _ratio(error: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:

@@ -24,11 +24,11 @@ def product(seed: int, terms: int, dtype: torch.dtype) -> tuple[torch.Tensor, to
 
 
 def in_pieces(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """The same product summed one term after another, which rounds most."""
-    total = torch.zeros(left.shape[0], right.shape[1], dtype=left.dtype)
+    """The same product summed in float32, as kernels do, one term after another, which rounds most."""
+    total = torch.zeros(left.shape[0], right.shape[1])
     for k in range(left.shape[1]):
-        total = total + left[:, k : k + 1] * right[k : k + 1]
-    return total
+        total = total + left[:, k : k + 1].float() * right[k : k + 1].float()
+    return total.to(left.dtype)
 
 
 def tf32(tensor: torch.Tensor) -> torch.Tensor:
@@ -71,6 +71,36 @@ def test_nonfinite_values(value: float, wanted: float, within: bool) -> None:
     eager = torch.tensor([1.0, wanted])
     found = measure(torch.tensor([1.0, value]), Expected("n", eager, eager.double(), 1.0), 1.0)
     assert found["within"] is within and found.get("first") == (None if within else [1])
+
+
+def test_a_narrow_dtype_does_not_hide_an_error() -> None:
+    """A bfloat16 product of two thousand terms that is off by a fifth departs."""
+    left, right, want = product(5, 2000, torch.bfloat16)
+    assert not measure((in_pieces(left, right) * 1.2), want, 1.0)["within"]
+
+
+def test_terms_that_cancel_leave_their_rounding() -> None:
+    """A mean of nothing but rounding is judged by what it is a mean of, not by its own size."""
+    eager, off = torch.full((8,), 1e-9), torch.full((8,), -1e-8)
+    found = [
+        measure(off, Expected("mean", eager, eager.double(), 400.0, noise), 1.0)["within"]
+        for noise in (0.0, 3e-9)
+    ]
+    assert found == [False, True]
+
+
+@pytest.mark.parametrize(("eager", "got", "within"), [(INF, NAN, True), (INF, 7.0, False), (1.0, INF, True)])
+def test_an_overflow_of_eager_is_no_reference(eager: float, got: float, within: bool) -> None:
+    """Where eager cannot hold the tensor, one more element that overflows is no error; a wrong number is."""
+    exact = torch.tensor([1e39, 1e39 if eager == INF else 1.0], dtype=torch.float64)
+    want = Expected("sum", torch.tensor([INF, eager]), exact, 1.0)
+    assert measure(torch.tensor([INF, got]), want, 1.0)["within"] is within
+
+
+def test_what_eager_says_too_is_right() -> None:
+    """An element on the other side of a step in float64 agrees when it is the one that eager has."""
+    want = Expected("floor", torch.tensor([3.0, 1.0]), torch.tensor([2.0, 1.0]).double(), 1.0)
+    assert measure(torch.tensor([3.0, 1.0]), want, 1.0)["error"] == 0.0
 
 
 def test_whole_numbers_must_be_equal() -> None:
