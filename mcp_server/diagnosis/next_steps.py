@@ -7,6 +7,7 @@ from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.reductions import reduction
 from mcp_server.model import Category, NextStep, PackageWorkload
+from mcp_server.steps.explain_words import program_of
 
 # What shows most about a category that is not settled: tool, and why.
 TOOLS: dict[Category, tuple[str, str]] = {
@@ -37,7 +38,7 @@ ANY_WORKLOAD = frozenset({"run_deterministic", "diagnose"})
 def next_steps(best: Hypothesis | None, case: Case) -> list[NextStep]:
     """Calls that would settle the category, or show more of it."""
     if case.workload is None:
-        return [_from_log(best)]
+        return [_from_log(best, case)]
     if best is None:
         return [_of_program()] if case.healthy and isinstance(case.workload, PackageWorkload) else []
     return [*_closer(best, case), *reduction(best, case)]
@@ -63,10 +64,10 @@ def _of_program() -> NextStep:
     )
 
 
-def _from_log(best: Hypothesis | None) -> NextStep:
+def _from_log(best: Hypothesis | None, case: Case) -> NextStep:
     what = f" and prove {best.category}" if best else ""
     return NextStep(
         why=f"a log alone proves nothing: run the failing program to reproduce it{what}",
         tool="diagnose",
-        arguments={"script": PROGRAM},
+        arguments=(program_of(case.log) if case.log is not None else {}) or {"script": PROGRAM},
     )

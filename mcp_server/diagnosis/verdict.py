@@ -69,7 +69,9 @@ def _without_fault(
     return Verdict(
         outcome=outcome,
         confidence=health_confidence(case) if outcome == "no_fault" else "possible",
-        summary=health_summary(case) if outcome == "no_fault" else case.open_question,
+        summary=health_summary(case)
+        if outcome == "no_fault"
+        else f"{_unknown_log(case)}{case.open_question}",
         evidence=[_with_command(e, case) for e in (*health_evidence(case), *notes)][:MAX_EVIDENCE],
         ruled_out=ruled_out(hypotheses, case)[:MAX_RULED_OUT],
         next_steps=next_steps(None, case),
@@ -77,6 +79,13 @@ def _without_fault(
         cost=context.cost.cost(),
         artifacts=case.artifacts,
     )
+
+
+def _unknown_log(case: Case) -> str:
+    """That a log alone holds no error text: the program may have ended well, or said it elsewhere."""
+    if case.workload is not None or case.log is None or case.log.root is not None:
+        return ""
+    return f"No error is known among the {case.log.lines} lines of the log. "
 
 
 def _open_summary(order: Sequence[Hypothesis], case: Case) -> str:

@@ -46,6 +46,8 @@ _FOLLOWING: tuple[tuple[str, re.Pattern[str]], ...] = (
         ),
     ),
     ("aoti_torch_proxy", re.compile(r"(?P<native>aoti_torch_proxy_executor_call_function)")),
+    # a frame, as c10 prints it, of the program itself: not of a library, nor of Python
+    ("frame #", re.compile(r"frame #\d+: .* in (?P<host>(?!\S*\.so)(?!\S*python)[^()\s]{1,300})\)\s*$")),
     ("what():", re.compile(r"what\(\):\s+(?P<what>.+)")),
 )
 _LOCATION = re.compile(r"(?P<file>[^\s\"':,(]+\.(?:wrapper|kernel)\.cpp)(?::|, line )(?P<line>\d+)")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from mcp_server.evidence.facts import ErrorFact, LogFacts
 from mcp_server.evidence.families import Advice
@@ -128,10 +129,11 @@ def next_call(root: ErrorFact | None, facts: LogFacts, package: Path | None) -> 
     """The call that shows most; what the log does not name is a placeholder path."""
     advice: Advice = root.family.advice if root else _without_error(facts)
     tool, why = _CALLS[advice]
-    script = script_of(facts)
-    if tool in _PACKAGE_TOOLS and advice != "check_machine" and package is None and script:
-        return NextStep(why=f"{why}; the log names the script", tool="diagnose", arguments={"script": script})
-    return NextStep(why=why, tool=tool, arguments=_arguments(tool, advice, root, script, package))
+    program = program_of(facts)
+    if tool in _PACKAGE_TOOLS and advice != "check_machine" and package is None and program:
+        what = "; the log names the " + "".join(program)
+        return NextStep(why=why + what, tool="diagnose", arguments=program)
+    return NextStep(why=why, tool=tool, arguments=_arguments(tool, advice, root, program, package))
 
 
 def _without_error(facts: LogFacts) -> Advice:
@@ -139,15 +141,15 @@ def _without_error(facts: LogFacts) -> Advice:
 
 
 def _arguments(
-    tool: str, advice: Advice, root: ErrorFact | None, script: str, package: Path | None
+    tool: str, advice: Advice, root: ErrorFact | None, program: dict[str, object], package: Path | None
 ) -> dict[str, object]:
     if advice == "check_machine":
         return {"package": str(package)} if package else {}
     if tool == "inspect_package":
         return {"package": str(package or PACKAGE), **_question(advice, root)}
-    if package is not None or not script:
+    if package is not None or not program:
         return _placeholders(tool, advice, package)
-    return {"script": script}
+    return program
 
 
 def _placeholders(tool: str, advice: Advice, package: Path | None) -> dict[str, object]:
@@ -168,8 +170,34 @@ def shell_lines(root: ErrorFact | None, facts: LogFacts) -> list[str]:
     """What to type without the server, where a variable helps."""
     advice: Advice = root.family.advice if root else _without_error(facts)
     flags = _FLAGS.get(advice)
-    script = script_of(facts) or SCRIPT
-    return [f"{flags} python {script} > run.log 2>&1"] if flags else []
+    program = program_of(facts)
+    words = program.get("command") or ["python", program.get("script", SCRIPT)]
+    return [f"{flags} {shlex.join(map(str, words))} > run.log 2>&1"] if flags else []  # type: ignore[call-overload]
+
+
+def program_of(facts: LogFacts) -> dict[str, object]:
+    """What failed, as arguments of `diagnose`: a script, what a shell saw end, or a C++ program.
+
+    Empty where the log names none.
+    """
+    script = script_of(facts)
+    if script:
+        return {"script": script}
+    words = next((_words(e.fields["command"]) for e in facts.errors if "command" in e.fields), [])
+    if len(words) > 1 and PurePath(words[0]).name.startswith("python") and words[1].endswith(".py"):
+        return {"script": words[1]}
+    host = next((e.fields["host"] for e in facts.errors if "host" in e.fields), "")
+    words = words or ([host] if host else [])
+    return {"command": words} if words else {}
+
+
+def _words(command: str) -> list[str]:
+    """The words of a command, of which a shell's variables are not known any more."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        words = command.split()
+    return words if "$" not in command else [word for word in words[:2] if "$" not in word]
 
 
 def script_of(facts: LogFacts) -> str:

@@ -10,9 +10,11 @@ import pytest
 
 from mcp_server.errors import ProblemError
 from mcp_server.evidence.families import FAMILIES
+from mcp_server.evidence.log import read_log
 from mcp_server.operations.table import OPERATIONS
 from mcp_server.steps.context import Context
 from mcp_server.steps.explain_error import Explanation, explain_error
+from mcp_server.steps.explain_words import program_of
 from tests.conftest import ZooPackage, torch_environment
 
 RECORDINGS = Path(__file__).resolve().parent.parent / "recordings"
@@ -54,6 +56,32 @@ async def test_script_of_the_traceback_is_the_next_argument(context: Context) ->
     found = await explain_error(context, log=RECORDINGS / "moe-dispatch.plain.txt")
     assert found.next.arguments == {"script": "/model/c08_moe_dispatch.py"}
     assert found.model_lines[0].code == "torch.cuda.synchronize()"
+
+
+@pytest.mark.parametrize(
+    ("lines", "arguments"),
+    [
+        (
+            "./run.sh: line 34:  1930 Aborted    (core dumped) ./aoti_run m.so -i 'Once upon' > out",
+            {"command": ["./aoti_run", "m.so", "-i", "Once upon"]},
+        ),
+        (
+            "/w/5.sh: line 86:  2618 Segmentation fault (core dumped) python generate.py --dso ${DIR}/m.so",
+            {"script": "generate.py"},
+        ),
+        (
+            "  what():  Error in dlopen: /tmp/model.so: undefined symbol: _ZN3c107WarningC1ESt7variant\n"
+            "frame #0: c10::Error::Error() + 0x6c (0x7f43696d0a0c in /t/lib/libc10.so)\n"
+            "frame #3: <unknown function> + 0xa2c4 (0x55cb652cd2c4 in ./aoti_example)",
+            {"command": ["./aoti_example"]},
+        ),
+        ("frame #4: <unknown function> + 0x1a26bf (0x55c009ea06bf in /opt/conda/bin/python)", {}),
+    ],
+    ids=["of a shell", "of a script", "of a stack", "of Python"],
+)
+def test_the_program_that_a_log_names(lines: str, arguments: dict[str, object]) -> None:
+    """A shell that saw a program end names it with its arguments, a C++ stack names it alone."""
+    assert program_of(read_log(lines.splitlines())) == arguments
 
 
 async def test_consequences_are_told_from_the_root(context: Context) -> None:

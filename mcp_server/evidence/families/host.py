@@ -12,6 +12,11 @@ def _exit(codes: str) -> str:
     return rf"(?P<exit>(?:\brc|\bexit(?:ed)?(?: with)?(?: code| status)?|[Rr]eturn ?code|exitcode)\s?[ =:]\s?(?:{codes})\b)"
 
 
+def _shell(what: str) -> str:
+    """A pattern for what a shell says of a program that a signal ended, with its command."""
+    return rf"line \d+:\s+\d+ (?P<detail>{what})\s+(?:\(core dumped\)\s*)?(?P<command>[^\s|<>&;(][^|<>&;]*)"
+
+
 _EXIT_HINTS = ("rc=", "rc: ", "exit", "eturn code", "eturncode")
 
 _table = Defaults(stage="any")
@@ -133,7 +138,7 @@ _add(
 )
 _add(
     "illegal_instruction",
-    (r"(?P<detail>[Ii]llegal instruction|SIGILL)", _exit("132|-4")),
+    (_shell("Illegal instruction"), r"(?P<detail>[Ii]llegal instruction|SIGILL)", _exit("132|-4")),
     ("llegal instruction", "SIGILL", *_EXIT_HINTS),
     "arch_mismatch",
     "The CPU does not know an instruction of the package (or of a library): it was compiled for another ISA.",
@@ -163,6 +168,7 @@ _add(
 _add(
     "segfault",
     (
+        _shell("Segmentation fault|Bus error"),
         r"(?P<detail>Fatal Python error: (?:Segmentation fault|Bus error)|[Ss]egmentation fault|SIGSEGV|SIGBUS|[Bb]us error)",
         _exit("139|-11"),
     ),
@@ -199,6 +205,7 @@ _add(
 _add(
     "aborted",
     (
+        _shell("Aborted"),
         r"(?P<detail>Fatal Python error: Aborted|(?:^|\s)Aborted(?:\s*\(core dumped\))?\s*$|SIGABRT)",
         _exit("134|-6"),
     ),
@@ -211,7 +218,7 @@ _add(
 )
 _add(
     "killed",
-    (r"(?P<detail>(?:^|\s)Killed\s*$|SIGKILL|signal 9\b)", _exit("137|-9")),
+    (_shell("Killed"), r"(?P<detail>(?:^|\s)Killed\s*$|SIGKILL|signal 9\b)", _exit("137|-9")),
     ("Killed", "SIGKILL", "signal 9", *_EXIT_HINTS),
     ("out_of_memory", "hang"),
     "The process was killed from outside: the kernel's memory killer, or a time limit.",
