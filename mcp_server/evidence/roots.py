@@ -182,14 +182,18 @@ def _foreign(error: ErrorFact) -> bool:
 
 def _with_shim(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
     """An exception without a family of its own that an operator call of the generated code reported."""
-    if root.family.id not in {"python_exception", "script_exception"}:
+    logged = root.family.id == "shim_exception"
+    if not logged and root.family.id not in {"python_exception", "script_exception"}:
         return root
-    call = next((e for e in errors if e.family.id == "shim_call" and e.process == root.process), None)
-    if call is None:
+    called = {"shim_call", "shim_exception"} if logged else {"shim_call"}
+    after = root.line if logged else 0
+    told = (e for e in errors if e.family.id in called and e.process == root.process and e.line > after)
+    call = next(told, None)
+    named = {"op": call.fields["call"]} if call is not None and "call" in call.fields else {}
+    if not named and not logged:
         return root
     family = BY_ID["operator_refused"]
-    fields = {**root.fields, "op": call.fields["call"]}
-    return replace(root, family=family, fields=fields, candidates=family.candidates)
+    return replace(root, family=family, fields={**root.fields, **named}, candidates=family.candidates)
 
 
 def _in_operator(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:

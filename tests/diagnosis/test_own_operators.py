@@ -38,6 +38,19 @@ def test_an_exception_of_an_operator_names_it(zoo: ZooPackage) -> None:
     assert confidence(found, case) == "likely"
 
 
+def test_an_exception_that_nothing_checked_is_that_of_the_only_operator(zoo: ZooPackage) -> None:
+    """Up to torch 2.9 the node is not told: an exception is a line of the log, and the package goes on."""
+    lines = [
+        "[E1121 06:44:01.0 shim_common.cpp:1258] Exception in aoti_torch: ValueError: no peak",
+        *("", "At:", OPERATOR, TORCH, CALLER),
+        "[E1121 06:44:01.0 shim_common.cpp:271] Exception in aoti_torch: Cannot access data pointer",
+        "Error: aoti_torch_get_data_ptr(handle_.get(), &result) API call failed at /c/utils.h, line 117",
+        "RuntimeError: run_func_( container_handle_ ) API call failed at /r.cpp, line 145",
+    ]
+    (found,) = operator_error.detect(failing(package_case(zoo("plugin")), "\n".join(lines)))
+    assert found.guilty.name == "aotizoo::halve_rows"
+
+
 def test_an_exception_from_below_an_operator_is_not_its_own(zoo: ZooPackage) -> None:
     """Where the program's frames only call the operator, torch raised, and no function of the user's."""
     case = failing(package_case(zoo("plugin")), text(TORCH, CALLER))

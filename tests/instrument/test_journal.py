@@ -38,7 +38,7 @@ def test_a_finished_call_is_read_whole() -> None:
 
 @pytest.mark.parametrize("torch", ["2.8", "2.15"])
 def test_journals_written_with_other_torches_read_the_same(torch: str) -> None:
-    """The `branch` of the zoo, recorded by tests.instrument.other_torch: the launches of the side taken, each
+    """The `branch` of the zoo, recorded by tests.releases: the launches of the side taken, each
     tensor described although torch 2.8 has no function that tells whether it is defined."""
     journal = read_journal(read(f"branch.torch-{torch}.jsonl").splitlines())
     assert journal.cut_lines == 0 and journal.ending.how == "returned"

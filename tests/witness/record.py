@@ -64,9 +64,14 @@ class Runtime:
         self.torch[f"aoti_torch_{question}"](ctypes.c_void_p(handle), ctypes.byref(answer))
         return int(answer.value or 0)
 
+    def defined(self, handle: int) -> bool:
+        """Whether a tensor is behind a handle; torch 2.8 has no function that tells, and no other answer."""
+        known = hasattr(self.torch, "aoti_torch_is_defined")
+        return not known or bool(self.number("is_defined", handle, ctypes.c_bool))
+
     def tensor(self, handle: int) -> torch.Tensor | None:
         """The tensor behind a handle, sharing its memory; None for none or an undefined one."""
-        if not handle or not self.number("is_defined", handle, ctypes.c_bool):
+        if not handle or not self.defined(handle):
             return None
         copy = ctypes.c_void_p()
         self.torch.aoti_torch_new_tensor_handle(ctypes.c_void_p(handle), ctypes.byref(copy))
@@ -144,10 +149,10 @@ class Recorder:
         parameters = self.shims.get(name, ())
         words = iter([*integers[:_REGISTERS], *stack[:_KERNEL_WORDS]])
         reals = iter(floats[:8])
-        values = [next(reals) if p.is_float else next(words) for p in parameters]
-        lengths = dict(zip([p.name for p in parameters], values, strict=True))
+        given = [(p, next(reals) if p.is_float else next(words)) for p in parameters]
+        values = {p.name: value for p, value in given}
         call = {"name": name, "known": name in self.shims, "arguments": []}
-        call["arguments"] = [self._argument(p, v, lengths) for p, v in zip(parameters, values, strict=True)]
+        call["arguments"] = [self._argument(p, value, values) for p, value in given]
         self.calls.append(call)
 
     def _argument(self, parameter: Parameter, value: Any, values: dict[str, Any]) -> Json:
@@ -234,15 +239,19 @@ def _gpu_launch(integers: Words, stack: Words) -> Json:
         function, ctypes.c_size_t(len(sizes)), ctypes.byref(offset), ctypes.byref(size)
     ):
         sizes.append(size.value)
-    places = zip(_words_at(stack[3], len(sizes)), sizes, strict=True)
+    places = _words_at(stack[3], len(sizes))
     return {
         "name": (name.value or b"?").decode(),
         "grid": [integers[1] & 0xFFFFFFFF, integers[2] & 0xFFFFFFFF, integers[3] & 0xFFFFFFFF],
         "threads": (integers[4] & 0xFFFFFFFF) * (integers[5] & 0xFFFFFFFF) * (stack[0] & 0xFFFFFFFF),
         "shared_bytes": stack[1] & 0xFFFFFFFF,
-        "words": [int.from_bytes(ctypes.string_at(place, size), "little") for place, size in places],
+        "words": [_number(place, size) for place, size in zip(places, sizes)],  # noqa: B905 - Python 3.9
         "bytes": sizes,
     }
+
+
+def _number(place: int, size: int) -> int:
+    return int.from_bytes(ctypes.string_at(place, size), "little")
 
 
 def constants_of(exported: str) -> dict[str, torch.Tensor]:

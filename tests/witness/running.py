@@ -52,8 +52,8 @@ def compiler() -> str | None:
     return os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc")
 
 
-def witnessed(directory: Path, runs: Iterable[Run]) -> dict[str, Path]:
-    """Run each model once; the files that tell what it called, by the zoo's name."""
+def witnessed(directory: Path, runs: Iterable[Run], python: Path = Path(sys.executable)) -> dict[str, Path]:
+    """Run each model once under `python`; the files that tell what it called, by the zoo's name."""
     runs = list(runs)
     audit = directory / "audit.so"
     argv = [compiler() or "cc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(audit), str(_SOURCE)]
@@ -66,7 +66,7 @@ def witnessed(directory: Path, runs: Iterable[Run]) -> dict[str, Path]:
         "AUDIT_REGISTER": str(directory / "register"),
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }
-    argv = [sys.executable, "-W", "ignore", "-m", "tests.witness.record", str(directory / "tasks.json")]
+    argv = [str(python), "-W", "ignore", "-m", "tests.witness.record", str(directory / "tasks.json")]
     done = subprocess.run(argv, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return told

@@ -225,8 +225,8 @@ class Norms(nn.Module):
         self.lins = nn.ModuleList(nn.Linear(d, d) for _ in range(layers))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for norm, lin in zip(self.norms, self.lins, strict=True):
-            x = x + F.gelu(lin(norm(x)))
+        for i, norm in enumerate(self.norms):
+            x = x + F.gelu(self.lins[i](norm(x)))
         return x
 
 

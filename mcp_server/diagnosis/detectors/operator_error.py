@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors.operator_results import TORCHS
+from mcp_server.diagnosis.detectors.operator_results import TORCHS, own_operators
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.diagnosis.parties import operator_of
 from mcp_server.evidence.facts import ErrorFact
@@ -13,15 +13,23 @@ from mcp_server.model import Evidence, Fix, ModelLocation, Party
 
 
 def detect(case: Case) -> Iterator[Hypothesis]:
-    """One hypothesis for the operator whose own frames an exception names, and whose node is known."""
+    """One hypothesis for the operator whose own frames an exception names, and which is known."""
     for source, facts in case.logs:
         root = facts.root
-        if root is None or root.family.id != "operator_raised" or "node" not in root.fields:
+        if root is None or root.family.id != "operator_raised" or case.package is None:
             continue
-        op = case.package.proxy_target(int(root.fields["node"])) if case.package is not None else ""
+        op = _operator(root, case)
         if op and not op.startswith(TORCHS):
             yield _hypothesis(op, root, source, case)
             return
+
+
+def _operator(root: ErrorFact, case: Case) -> str:
+    """By the number of the node; up to torch 2.9 none is told, and the package's only own operator is it."""
+    if "node" in root.fields and case.package is not None:
+        return case.package.proxy_target(int(root.fields["node"]))
+    own = own_operators(case)
+    return own[0] if len(own) == 1 else ""
 
 
 def _hypothesis(op: str, root: ErrorFact, source: str, case: Case) -> Hypothesis:

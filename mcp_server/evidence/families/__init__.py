@@ -16,6 +16,7 @@ FAMILIES: tuple[Family, ...] = (
     *resources.FAMILIES,
     *compiling.FAMILIES,
     *host.FAMILIES,
+    *calls.LAST,
 )
 BY_ID: dict[str, Family] = {family.id: family for family in FAMILIES}
 

@@ -35,3 +35,18 @@ _add(
 )
 
 FAMILIES: tuple[Family, ...] = tuple(_table.rows)
+
+_last = Defaults(stage="call", advice="check_inputs")
+_last.add(
+    "shim_exception",
+    r"Exception in aoti_torch: (?P<detail>.+)",
+    "Exception in aoti_torch: ",
+    ("input_mismatch", "shape_out_of_range", "custom_op", "index_out_of_bounds"),
+    "An operator that the generated code called raised: this line is all that tells, where its error is not checked.",
+    "[E1121 06:44:01.0 shim_common.cpp:271] Exception in aoti_torch: mat1 must be a matrix, got 1-D tensor",
+    torch="<=2.12",
+    not_proven="Whether the call ended there: up to 2.9 the package goes on after an error of a custom operator.",
+)
+
+# Behind every other row: what the operator said may have a family of its own.
+LAST: tuple[Family, ...] = tuple(_last.rows)

@@ -56,8 +56,12 @@ _add(
 )
 _add(
     "model_name",
-    r"Failed to find (?:a generated cpp file or so file|wrapper metadata) for model '(?P<model>[^']*)' in the zip archive",
-    "in the zip archive",
+    (
+        r"Failed to find (?:a generated cpp file or so file|wrapper metadata) for model '(?P<model>[^']*)' in the zip archive",
+        # torch 2.8, with no space before the list of members
+        r"No AOTInductor generate cpp file or so file found in zip archive with the prefix \S*?(?P<model>[^/\s]+)Loaded the following",
+    ),
+    ("in the zip archive", "found in zip archive"),
     "invalid_package",
     "The package holds no model of this name.",
     "Failed to find a generated cpp file or so file for model 'nope' in the zip archive.",

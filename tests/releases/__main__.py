@@ -1,0 +1,80 @@
+"""Tries the product with another torch: `python -m tests.releases PYTHON [--only AREA…]`.
+
+Compiles the zoo with the torch of PYTHON, reads, rebuilds and runs it, takes every kind of step, diagnoses
+bad calls and failing programs, provokes every error of `provoke`, and compares the flag table. Prints a line
+for each thing tried; `--keep` writes what held to `benchmarks/releases`, and `--table` prints the table of
+the README from there.
+
+| torch | differs | how it is met |
+|---|---|---|
+| 2.8 | no `aoti_torch_is_defined`, no `aoti_torch_get_layout` | weak symbols in runtime.cpp |
+| up to 2.12 | a shim that fails prints `Exception in aoti_torch` | runtime.cpp asks before it looks |
+| 2.13.0+cpu | a package does not need libtorch.so, as others do | link_command names no library |
+| older package (2.8, 2.13) in a newer torch | rebuilt and run, bit-identical | nothing to do |
+| newer package (2.13, 2.15) in an older torch | the wrapper does not compile | refused, with the reason |
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.releases import scripts
+from tests.releases.flags import Flags
+from tests.releases.packages import Packages
+from tests.releases.report import AREAS, Tried, failures, keep, kept, table
+from tests.releases.steps import Steps
+from tests.releases.texts import Texts
+from tests.releases.trial import Outcome, Release, Trials
+
+
+def trials(release: Release, area: str) -> Trials:
+    """What is tried in one area."""
+    makers: dict[str, Callable[[], Trials]] = {
+        "packages": lambda: Packages(release).trials(),
+        "steps": lambda: Steps(release).trials(),
+        "scripts": lambda: scripts.trials(release),
+        "texts": lambda: Texts(release).trials(),
+        "flags": lambda: Flags(release).trials(),
+    }
+    return makers[area]()
+
+
+def tried(trial: Trials) -> dict[str, Outcome]:
+    """The outcome of each trial; an exception is one."""
+    outcomes = {}
+    for name, attempt in trial.items():
+        try:
+            outcomes[name] = attempt()
+        except Exception as error:
+            outcomes[name] = f"{type(error).__name__}: {error}"[:600]
+        print(f"{'FAILS' if outcomes[name] else 'holds'} {name} {outcomes[name]}".rstrip(), flush=True)
+    return outcomes
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("python", type=Path, nargs="?", help="an interpreter that has the torch to try")
+    parser.add_argument("--directory", type=Path, help="keeps the packages")
+    parser.add_argument("--only", nargs="+", choices=AREAS, default=list(AREAS))
+    parser.add_argument("--keep", action="store_true", help="write what held to benchmarks/releases")
+    parser.add_argument("--table", action="store_true", help="print the table of what was kept")
+    given = parser.parse_args()
+    if given.table or given.python is None:
+        print(table(kept()), *failures(kept()), sep="\n")
+        return 0
+    release = Release(given.python, given.directory or Path(tempfile.mkdtemp()))
+    print(f"torch {release.torch}, Python {release.python_version}", flush=True)
+    areas = {area: tried(trials(release, area)) for area in given.only}
+    if given.keep:
+        print(keep(Tried(release.torch, release.python_version, areas)))
+    return int(any(why for outcomes in areas.values() for why in outcomes.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

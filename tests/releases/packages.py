@@ -1,0 +1,123 @@
+"""Every model of the zoo: compiled, read, rebuilt with launch probes and run by a release.
+
+The reader is compared with `tests.witness`, which sees the calls of a run in the dynamic linker; the order
+of the journal is compared with the same run.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import anyio
+
+from mcp_server.evidence.journal import read_journal_file
+from mcp_server.instrument.build import instrument
+from mcp_server.instrument.types import Instrumented, Options
+from mcp_server.package.view import view_package
+from mcp_server.steps.inspect_package import Question, inspect_package
+from tests.releases.trial import Outcome, Release, Trials
+from tests.witness.running import Run, agreement, witnessed
+from tests.zoo.names import CPU_MODELS
+
+
+class Packages:
+    """The zoo under one release; what was run is kept for the trials that read it."""
+
+    def __init__(self, release: Release) -> None:
+        self.release = release
+        self._same: dict[str, bool] | None = None
+        self._told: dict[str, Path] | None = None
+
+    def compiled(self, name: str) -> Outcome:
+        """The release compiles the model."""
+        output = self.release.build()
+        return "" if self.release.package(name).exists() else f"not compiled: {output[-300:]}"
+
+    def read(self, name: str) -> Outcome:
+        """Every statement is understood, every launch answers, and nothing is called damaged."""
+        path = self.release.package(name)
+        view = view_package(path)
+        lines = [f"line {p.line}: {p.what}" for p in view.wrapper.problems]
+        lines += [f"defect: {defect}" for defect in view.package.defects]
+        for launch in view.wrapper.launches:
+            view.flow_of(launch).backward_from(launch.index)
+        context = self.release.context()
+        for question in (Question(), *(Question(launch=n.index) for n in view.wrapper.launches)):
+            anyio.run(inspect_package, context, path, question)
+        return "; ".join(lines) if lines or view.wrapper.launches else "no launch was read"
+
+    def witnessed(self, name: str) -> Outcome:
+        """Order of launches, memory, shapes, strides, numbers and roles are as the run had them."""
+        run = Run(self.release.package(name), "model", self.release.package(name))
+        if self._told is None:
+            built = [n for n in CPU_MODELS if self.release.package(n).exists()]
+            runs = [Run(self.release.package(n), "model", self.release.package(n)) for n in built]
+            directory = self.release.directory / "witness"
+            directory.mkdir(exist_ok=True)
+            self._told = witnessed(directory, runs, self.release.python)
+        return "; ".join(agreement(run, self._told[name]).differences[:3])
+
+    def same_program(self, name: str) -> Outcome:
+        """Rebuilt with a probe at every launch, it returns the same bits over three calls."""
+        if self._same is None:
+            self._same = self._compared()
+        return "" if self._same[name] else "outputs differ, or a launch has no probe"
+
+    def journal(self, name: str) -> Outcome:
+        """The journal holds the launches of the run, in the order in which the linker saw them."""
+        journal = self.release.directory / f"{name}.returned.jsonl"
+        journal.unlink(missing_ok=True)
+        rebuilt = self.release.directory / "rebuilt" / f"{name}.pt2"
+        code = (
+            "import sys, torch, tests.zoo.models\n"
+            "m = torch._C._aoti.AOTIModelPackageLoader(sys.argv[1], 'model', False, 1, -1)\n"
+            "m.run(torch.load(sys.argv[2], weights_only=True))\n"
+        )
+        env = {"AOTI_DEBUG_JOURNAL": str(journal)}
+        done = self.release.child("-c", code, str(rebuilt), str(self.release.inputs(name)), env=env)
+        found = read_journal_file(journal)
+        if found.ending.how != "returned" or done.returncode:
+            return f"the journal ends with {found.ending.how}: {done.stderr[-200:]}"
+        run = Run(self.release.package(name), "model", self.release.package(name))
+        assert self._told is not None
+        seen = agreement(run, self._told[name]).launches
+        told = tuple(n.launch for call in found.calls for n in call.launches)
+        return "" if told == seen else f"the journal says {told}, the run was {seen}"
+
+    def _compared(self) -> dict[str, bool]:
+        pairs, whole = {}, {}
+        (self.release.directory / "rebuilt").mkdir(exist_ok=True)
+        for name in CPU_MODELS:
+            package = self.release.package(name)
+            rebuilt = anyio.run(partial(self._rebuild, package))
+            target = self.release.directory / "rebuilt" / package.name
+            target.write_bytes(rebuilt.package.read_bytes())
+            launches = len(view_package(package).wrapper.launches)
+            whole[name] = not rebuilt.skipped and rebuilt.probed["model"] == launches
+            pairs[name] = {
+                "original": str(package),
+                "rebuilt": str(target),
+                "inputs": str(self.release.inputs(name)),
+            }
+        listed = self.release.directory / "pairs.json"
+        listed.write_text(json.dumps([*pairs.values()]))
+        done = self.release.child("-m", "tests.instrument.pairs", str(listed))
+        same = json.loads(done.stdout.splitlines()[-1])
+        return {name: whole[name] and bits for name, bits in zip(pairs, same, strict=True)}
+
+    async def _rebuild(self, package: Path) -> Instrumented:
+        return await instrument(package, Options(), self.release.context(), cache=self.release.cache)
+
+    def trials(self) -> Trials:
+        kinds = {
+            "compiles": self.compiled,
+            "is read whole": self.read,
+            "runs as it was read": self.witnessed,
+            "with probes is the same program": self.same_program,
+            "journals its launches in order": self.journal,
+        }
+        return {
+            f"{name} {what}": partial(trial, name) for what, trial in kinds.items() for name in CPU_MODELS
+        }

@@ -1,0 +1,76 @@
+"""Keeps what held under each release, and makes the table of the README of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+HELD = Path(__file__).resolve().parents[2] / "benchmarks" / "releases"
+AREAS = {
+    "packages": "15 models: compiled, read, run as read, bit-identical with probes, launches in order",
+    "steps": "steps and diagnoses on packages",
+    "scripts": "failing programs: category and guilty party",
+    "texts": "error texts, each provoked and read",
+    "flags": "flags: there, and read by torch, from the release on that the table says",
+}
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One release: each area's trials, with "" for one that held or the reason for one that did not."""
+
+    torch: str
+    python: str
+    areas: Mapping[str, Mapping[str, str]]
+
+    @property
+    def release(self) -> str:
+        return ".".join(self.torch.split(".")[:2])
+
+    def cell(self, area: str) -> str:
+        trials = self.areas.get(area)
+        if trials is None:
+            return "not run"
+        return f"{sum(not why for why in trials.values())} of {len(trials)}"
+
+
+def keep(tried: Tried, directory: Path = HELD) -> Path:
+    """Write the release's file, with areas that were not tried this time as they were."""
+    path = directory / f"torch-{tried.release}.json"
+    before = _read(path).areas if path.exists() else {}
+    areas = {area: {**before, **tried.areas}[area] for area in AREAS if area in {**before, **tried.areas}}
+    directory.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**asdict(tried), "areas": areas}, indent=1) + "\n")
+    return path
+
+
+def kept(directory: Path = HELD) -> list[Tried]:
+    """Every release that was tried, the oldest first."""
+    found = [_read(path) for path in directory.glob("torch-*.json")]
+    return sorted(found, key=lambda tried: [int(part) for part in tried.release.split(".")])
+
+
+def table(tried: list[Tried]) -> str:
+    """One column for each release, and below it what does not hold."""
+    head = ["tried on a CPU", *(one.torch for one in tried)]
+    rows = [["Python", *(one.python for one in tried)]]
+    rows += [[words, *(one.cell(area) for one in tried)] for area, words in AREAS.items()]
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def failures(tried: list[Tried]) -> list[str]:
+    """What did not hold, a line for each."""
+    return [
+        f"{one.release} {area}: {name}: {why}"
+        for one in tried
+        for area, trials in one.areas.items()
+        for name, why in trials.items()
+        if why
+    ]
+
+
+def _read(path: Path) -> Tried:
+    return Tried(**json.loads(path.read_text()))
