@@ -110,12 +110,16 @@ class CounterResult:
 
 @dataclass(frozen=True)
 class GeneratedKernel:
-    """A kernel in a file that the compiler wrote; `line` counts from 1, `code` is its text."""
+    """A kernel in a file that the compiler wrote, or in the user's; `line` counts from 1, `code` is its text.
+
+    `model` are the lines of the program that the failed line of a generated kernel may come from.
+    """
 
     name: str
     file: Path
     line: int
     code: str
+    model: tuple[ModelLocation, ...] = ()
 
 
 @dataclass

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mcp_server.json_text import read_json
+from mcp_server.model import ModelLocation
 from mcp_server.package.members import ZipContainer, read_bytes
 from mcp_server.package.problems import PackageError
+from mcp_server.package.provenance import read_stack
 
 # models/<name>.json from torch 2.8 on; a tensor's device is {"type": "cuda", "index": 0}.
 _GRAPH = re.compile(r"(?:^|/)models/[^/]+\.json$")
@@ -63,6 +65,27 @@ def read_exported(path: Path) -> ExportedFacts:
         ranges={symbol: _bounds(bounds) for symbol, bounds in graph.get("range_constraints", {}).items()},
         guards=tuple(str(guard) for guard in graph.get("guards_code") or ()),
     )
+
+
+def node_lines(path: Path) -> tuple[tuple[str, ModelLocation], ...]:
+    """Each node's operator (`aten.index.Tensor`) with the innermost line of the model that made it.
+
+    Raises `PackageError` for another kind of file.
+    """
+    archive = ZipContainer(path)
+    name = next((m.name for m in archive.members if _GRAPH.search(m.name)), None)
+    graph = read_json(read_bytes(archive, name)) if name is not None else {}
+    nodes = graph.get("graph_module", {}).get("graph", {}).get("nodes", ())
+    return tuple(
+        (str(node.get("target", "")).removeprefix("torch.ops."), line)
+        for node in nodes
+        if (line := _innermost(str(node.get("metadata", {}).get("stack_trace") or ""))) is not None
+    )
+
+
+def _innermost(stack: str) -> ModelLocation | None:
+    own = [frame for frame in read_stack(stack) if not frame.library]
+    return ModelLocation(file=own[-1].file, line=own[-1].line, code=own[-1].code) if own else None
 
 
 def _state_name(spec: Mapping[str, Any]) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
 from pathlib import Path
 
 import anyio
@@ -9,9 +11,10 @@ import pytest
 
 from mcp_server.diagnosis.actions.generated import ReadGeneratedKernel
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors import generated
+from mcp_server.diagnosis.detectors import from_log, generated
+from mcp_server.model import ScriptWorkload
 from mcp_server.steps.context import Context
-from tests.diagnosis.support import run
+from tests.diagnosis.support import capture, phase, run
 
 SOURCE = (
     "import triton\n@triton.jit\ndef triton_poi_fused_index_2(in_ptr0):\n    tl.device_assert(tmp17 < ks0)\n"
@@ -57,3 +60,61 @@ def test_no_other_file_is_read(tmp_path: Path, name: str, text: str | None) -> N
     case = case_of(path)
     read(case, tmp_path)
     assert case.generated is None and list(generated.detect(case)) == []
+
+
+REFUSED = """triton.compiler.errors.CompilationError: at 3:24:
+def tile_kernel(x_ptr, TILE: tl.constexpr):
+    row = tl.program_id(0)
+    col = row * TILE + tl.arange(0, TILE)
+                       ^
+arange's range must be a power of 2
+"""
+PROGRAM = """import triton
+
+
+@triton.jit
+def tile_kernel(x_ptr, TILE: tl.constexpr):
+    row = tl.program_id(0)
+    col = row * TILE + tl.arange(0, TILE)
+"""
+
+
+def compile_case(script: Path, text: str, **compiled: object) -> Case:
+    """A program whose compile failed with that text."""
+    case = Case(ScriptWorkload(script=script))
+    case.runs["script"] = run("script", text)
+    case.capture = capture(compiles=[phase(1, how="aot_compile", outcome="failed", **compiled)])
+    return case
+
+
+@pytest.mark.parametrize("copies, line", [(1, 7), (2, None)])
+def test_a_kernel_of_the_user_that_does_not_compile(tmp_path: Path, copies: int, line: int | None) -> None:
+    """The line counts from the `def` in the program's own file, where there is one such kernel only."""
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM * copies)
+    case = compile_case(script, REFUSED)
+    assert read(case, tmp_path) == 1.0
+    (found,) = from_log.detect(case)
+    assert (found.guilty.kind, found.guilty.name) == ("kernel", "tile_kernel")
+    places = [(at.file, at.line, at.code) for at in found.guilty.model_locations if at.file == str(script)]
+    assert places == ([(str(script), line, "col = row * TILE + tl.arange(0, TILE)")] if line else [])
+
+
+def test_lines_of_the_model_that_index_stand_beside_the_generated_kernel(tmp_path: Path) -> None:
+    """Of the operators that the kernel fuses, those that index, from the program that was kept."""
+    stack = '  File "{}", line {}, in forward\n    {}'
+    places = [("aten.mul.Tensor", 3, "x = x * 2"), ("aten.index.Tensor", 5, "table[row]")]
+    nodes = [
+        {"target": f"torch.ops.{op}", "metadata": {"stack_trace": stack.format("/srv/model.py", line, code)}}
+        for op, line, code in places
+    ]
+    program = tmp_path / "exported.pt2"
+    with zipfile.ZipFile(program, "w") as archive:
+        graph = {"graph_module": {"graph": {"nodes": nodes}}}
+        archive.writestr("exported/models/model.json", json.dumps(graph))
+    path = tmp_path / NAME
+    path.write_text(SOURCE)
+    case = compile_case(tmp_path / "program.py", SAID.format(path), exported=program)
+    read(case, tmp_path)
+    (found,) = generated.detect(case)
+    assert [(at.line, at.code) for at in found.guilty.model_locations] == [(5, "table[row]")]

@@ -188,9 +188,17 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Case) -> 
         kind=who.kind,
         name=who.name or _place(category, locations),
         input_index=int(index) if index.isdigit() and who.kind == "input" else None,
-        model_locations=locations,
+        model_locations=[*_of_kernel(root, case), *locations],
         value=who.value,
     )
+
+
+def _of_kernel(root: ErrorFact, case: Case) -> list[ModelLocation]:
+    """The line of the user's Triton kernel that could not be compiled, where it was found."""
+    kernel = case.generated
+    if kernel is None or root.family.id != "triton_compile" or kernel.name != root.fields.get("function"):
+        return []
+    return [ModelLocation(file=str(kernel.file), line=kernel.line, code=kernel.code)]
 
 
 def _raised_at(root: ErrorFact) -> list[ModelLocation]:

@@ -20,7 +20,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         kind="kernel",
         name=kernel.name,
         generated_location=f"{kernel.file}:{kernel.line}",
-        model_locations=case.failing_locations,
+        model_locations=[*kernel.model, *case.failing_locations],
     )
     yield Hypothesis(
         category="index_out_of_bounds",

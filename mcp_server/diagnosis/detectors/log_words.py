@@ -62,6 +62,7 @@ _WORDS: Mapping[str, tuple[_Words, ...]] = {
     "input_count": (_Words("call", _CALL_INPUTS, "{got} tensors (compiled: {expected})"),),
     "input_tree": (_Words("call", _CALL_INPUTS, "{got} leaves (exported: {expected})"),),
     "undefined_symbol": (_Words(None, "{symbol}", "needed by {library}"),),
+    "triton_compile": (_Words("kernel", "{function}", "{reason}"), _Words("kernel", "{function}")),
     "link_library": (_Words(None, "-l{library}"), _Words(None, "linker", "{detail}")),
     "linker": (_Words(None, "{symbol}"), _Words(None, "linker", "{detail}")),
     "no_compiler": (
