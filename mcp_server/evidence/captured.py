@@ -210,8 +210,12 @@ class CapturedAssertion(Phase):
 
 
 class CapturedEnd(Phase):
-    """An exception that ended a program which compiled; `modules` are those in the frames that it passed."""
+    """An exception that ended a process; `modules` are those in the frames that it passed, where it compiled.
 
+    `own`: it was raised outside of torch.
+    """
+
+    own: bool = False
     modules: list[ModuleBeside] = Field(default_factory=list)
 
 

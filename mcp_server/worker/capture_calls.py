@@ -10,12 +10,13 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Callable, Optional
 
 import torch
 
 from .address_space import headroom
-from .callers import frames
+from .callers import frames, raised_in, tell
 from .calling import capturing, synchronize
 from .capture_models import digests
 from .capture_streams import Snapshot, Streams
@@ -69,6 +70,14 @@ class Entered:
     snapshot: Optional[Snapshot]
     versions: list[tuple[torch.Tensor, int]]
     start: float
+
+
+def _innermost(error: BaseException) -> Optional[FrameType]:
+    """The frame that raised."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    return place.tb_frame if place is not None else None
 
 
 class Calls:
@@ -137,6 +146,18 @@ class Calls:
             return
         self.loads[loader] = number
         self.journal.event("loaded", load=number, seconds=time.monotonic() - start)
+
+    def ending(self, error: BaseException) -> None:
+        """Tell the exception that ends a process which loaded a package; `own`: raised outside of torch."""
+        places = raised_in(error)
+        if not self.loads or not places:
+            return
+        self.journal.event(
+            "program_failed",
+            frames=tell([(frame.f_code, line) for frame, line in places]),
+            own=places[0][0] is _innermost(error),
+            **failure(error),
+        )
 
     # Constants
 

@@ -48,7 +48,8 @@ class Hook:
         printed = sys.excepthook
 
         def look(kind: Any, error: BaseException, trace: Any) -> None:
-            safely(self.journal, self.compiles.failing, error)
+            told = self.compiles.failing if self.compiles.models.compiled else self.calls.ending
+            safely(self.journal, told, error)
             printed(kind, error, trace)
 
         sys.excepthook = look

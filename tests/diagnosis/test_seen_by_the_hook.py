@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mcp_server.diagnosis.case import Case, RunSeen
-from mcp_server.diagnosis.detectors import no_files, unmapped
+from mcp_server.diagnosis.detectors import child_end, no_files, unmapped
 from mcp_server.diagnosis.judge import confidence
 from mcp_server.evidence.log import read_log
 from mcp_server.jobs.types import Finished
@@ -66,3 +66,35 @@ def test_an_error_with_files_left() -> None:
     error = {"type": "RuntimeError", "text": "file open failed"}
     case.capture = capture(loads=[phase(2, loader="L", package="a.pt2", outcome="failed", error=error)])
     assert list(no_files.detect(case)) == []
+
+
+def ended(code: str, parent: int = 1, **call: object) -> Case:
+    """A program whose child raised at this line, after a call."""
+    case = Case(None)
+    line = {"file": "worker.py", "line": 22, "code": code}
+    error = {"type": "builtins.IndexError", "text": "list index out of range"}
+    case.capture = capture(
+        processes=[
+            {"pid": 1, "parent": 0, "argv": [], "python": "3"},
+            {"pid": 2, "parent": parent, "argv": [], "python": "3"},
+        ],
+        calls=[{**phase(3, load=1, thread=1, **call), "pid": 2}],
+        ends=[{**phase(5, own=True, error=error, frames=[], stack=[line]), "pid": 2, "outcome": "failed"}],
+    )
+    case.runs["script"] = run("script", "RuntimeError: shard 0 failed with status 1")
+    return case
+
+
+def test_a_child_that_its_own_statement_ended() -> None:
+    """The child's line is guilty, and not the line of the parent that reports it."""
+    case = ended("out.write(LABELS[k])")
+    (found,) = child_end.detect(case)
+    assert (found.category, found.guilty.name) == ("script_error", "worker.py:22")
+    assert "IndexError: list index out of range" in found.summary and confidence(found, case) == "likely"
+
+
+def test_children_that_may_have_met_something_else() -> None:
+    """A check, a failed call before it, and the program's own end say nothing of a child's statement."""
+    assert list(child_end.detect(ended("assert ok(y)"))) == []
+    assert list(child_end.detect(ended("use(y)", outcome="failed"))) == []
+    assert list(child_end.detect(ended("use(y)", parent=7))) == []

@@ -1,4 +1,4 @@
-"""Loads that torch refuses before it makes a loader, as the hook tells them."""
+"""What the hook tells of loads that torch refuses, and of the end of a process that loaded."""
 
 from __future__ import annotations
 
@@ -72,3 +72,17 @@ def test_a_load_that_a_loader_tells_is_told_once(tmp_path: Path) -> None:
             around(hook.journal, load, hook.opening, hook.opened)(path)
     loads = read_capture(tmp_path).loads
     assert [load.outcome for load in loads] == ["failed", "failed"]
+
+
+@pytest.mark.parametrize(("code", "own"), [("{}['shirt']", True), ("torch.load('none')", False)])
+def test_the_exception_that_ends_a_process(tmp_path: Path, code: str, own: bool) -> None:
+    """It is told with its lines, and whether it was raised outside of torch, once something was loaded."""
+    hook = calls(tmp_path)
+    with pytest.raises((KeyError, FileNotFoundError)) as caught:
+        exec(compile(f"import torch\n{code}\n", str(tmp_path / "worker.py"), "exec"), {})
+    hook.ending(caught.value)
+    assert read_capture(tmp_path).ends == []
+    hook.loads[hook] = 0
+    hook.ending(caught.value)
+    (end,) = read_capture(tmp_path).ends
+    assert end.own is own and any(line.file.endswith("worker.py") and line.line == 2 for line in end.stack)
