@@ -18,6 +18,8 @@ INDEX_TEXTS = (
     "index_select",
     "indices should be",
     "out of range in self",
+    "valid range [",
+    "< index_size to be true",
 )
 
 

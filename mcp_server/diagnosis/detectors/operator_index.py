@@ -59,12 +59,17 @@ def _by_input(index: OperatorIndex, error: ErrorFact, case: Case) -> Hypothesis:
 def _by_launch(index: OperatorIndex, error: ErrorFact, case: Case) -> Hypothesis:
     assert case.view is not None
     maker = case.view.wrapper.launches[index.producers[-1]]
+    behind = case.view.inputs_behind(maker.index)
+    inputs = f"; it depends on {', '.join(behind[:3])}" if behind else ""
+    value = error.fields.get("value", "")
+    given = f"{value}, where 0 to {index.bound - 1} are allowed" if value else ""
     return Hypothesis(
         category="index_out_of_bounds",
-        guilty=_launch(maker, case),
-        summary=f"Launch {maker.index} ({maker.kernel}) computes the index of {index.launch.callee}.",
+        guilty=_maker(maker, case).model_copy(update={"value": given or None}),
+        summary=f"Launch {maker.index} ({maker.kernel}) computes the index of {index.launch.callee}"
+        f"{': ' if given else ''}{given}{inputs}.",
         depth=Depth.BAD_VALUE,
-        sources=frozenset({"log"}),
+        sources=frozenset({"log", "package file", *({"eager"} if raising_lines(case) else ())}),
         evidence=(
             said(error),
             Evidence(step="inspect_package", fact=f"launch {maker.index} writes {index.argument.target}"),
@@ -73,6 +78,14 @@ def _by_launch(index: OperatorIndex, error: ErrorFact, case: Case) -> Hypothesis
         fix=Fix(action=f"keep what {maker.kernel} computes in 0..{index.bound - 1}"),
         exact=False,
     )
+
+
+def _maker(launch: Launch, case: Case) -> Party:
+    """The launch with its own lines, too: the one that eager mode refuses only uses the index."""
+    assert case.view is not None
+    lines = [*_lines(launch, case), *case.view.provenance(launch).locations[:3]]
+    known = list({(line.file, line.line): line for line in lines}.values())
+    return _launch(launch, case).model_copy(update={"model_locations": known})
 
 
 def _launch(launch: Launch, case: Case) -> Party:
