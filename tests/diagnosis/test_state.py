@@ -73,6 +73,25 @@ def test_constants_that_differ_alike_are_named_together(zoo: ZooPackage) -> None
 
 
 @pytest.mark.parametrize(
+    ("how", "name", "count"),
+    [
+        ("update_constant_buffer", "table.weight", 1),
+        ("update_constant_buffer", "table_weight", 0),
+        ("load_constants", "table.weight", 0),
+    ],
+)
+def test_a_method_that_takes_other_names_is_told(zoo: ZooPackage, how: str, name: str, count: int) -> None:
+    """`update_constant_buffer` knows a constant by its generated name, `load_constants` by the model's."""
+    case = failing(package_case(zoo("ranker")))
+    case.capture = capture(
+        updates=[phase(1, load=1, how=how, constants={name: GOOD}, outcome="failed", compiled=[name])]
+    )
+    found = list(constants.detect(case))
+    assert len(found) == count
+    assert all(h.fix is not None and "load_constants" in h.fix.action for h in found)
+
+
+@pytest.mark.parametrize(
     ("digests", "tied"), [({"out.weight": "a", "in.weight": "a"}, True), ({"out.weight": "a"}, False)]
 )
 def test_a_tied_weight_that_an_update_leaves_out_is_told(

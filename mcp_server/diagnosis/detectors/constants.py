@@ -14,6 +14,7 @@ from mcp_server.evidence.captured import CapturedUpdate, Leaf
 from mcp_server.model import Evidence, Fix, Party
 from mcp_server.package.constants import CompiledConstant
 
+_OF_GENERATED_NAMES = ("update_constant_buffer", "update_constant_buffer_from_cpu")  # torch 2.8-2.15
 KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}"
 
 
@@ -28,6 +29,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         yield from _not_finite(update, case)
         yield from _partial(update, case)
         yield from _misnamed(update, case)
+        yield from _named_as_in_the_model(update, case)
 
 
 def _wrong(update: CapturedUpdate, compiled: dict[str, CompiledConstant], case: Case) -> Iterator[Hypothesis]:
@@ -234,6 +236,38 @@ def _misnamed(update: CapturedUpdate, case: Case) -> Iterator[Hypothesis]:
             Evidence(step="run", fact=text[:300]),
         ),
         fix=_renaming(name, update, case),
+        harmful=case.failed,
+    )
+
+
+def _named_as_in_the_model(update: CapturedUpdate, case: Case) -> Iterator[Hypothesis]:
+    """A refused update by a method that takes the names of the generated code, given those of the model."""
+    constants = case.package.constants if case.package is not None else ()
+    renamed = [c for c in constants if c.name != c.fqn and not c.folded]
+    if update.outcome != "failed" or update.how not in _OF_GENERATED_NAMES or not renamed:
+        return
+    given = set(update.constants)
+    if any(c.name in given for c in renamed) or not any(c.fqn in given for c in renamed):
+        return
+    first = next(c for c in renamed if c.fqn in given)
+    fact = f"{update.how} takes the names of the generated code ({first.name}) and was given {first.fqn}"
+    yield Hypothesis(
+        category="constants",
+        guilty=Party(
+            kind="constant",
+            name=first.fqn,
+            value=f"{first.name} in the generated code",
+            model_locations=update.stack[:2],
+        ),
+        summary=f"{fact}, as the model names it.",
+        depth=Depth.STATE,
+        sources=frozenset({"capture", "package file", "update failed"}),
+        evidence=(Evidence(step="capture", fact=fact),),
+        fix=Fix(
+            action="give the constants with load_constants, which takes the names of the model",
+            before=f"{update.how}(state, …)",
+            after="load_constants(state, check_full_update=True)",
+        ),
         harmful=case.failed,
     )
 
