@@ -35,6 +35,11 @@ _FATAL = re.compile(
     r"ptxas\b.{0,200}?(?:fatal|error) *: |.*: block: \[[\d,]+\], thread: )"
 )
 
+# What the shims and the runtime print of every error, whether the program then handles it or not, and how
+# the lines begin that belong to it.
+_OF_RUNTIME = re.compile(r".*\bException in aoti_torch: |Error: ")
+_OF_REPORT = re.compile(r"\s|frame #|Error: |Exception |\[|$")
+
 Relation = Literal["", "cause", "during"]
 
 
@@ -163,7 +168,18 @@ class LogFacts:
         if self.root.family.stage == "compile" and any(e.family.id in _TOOL_FAILED for e in self.errors):
             return True
         exception = self.root.exception
-        return not exception.logged if exception is not None else _FATAL.match(self.root.text) is not None
+        if exception is not None:
+            return not exception.logged
+        return _FATAL.match(self.root.text) is not None and not self._went_on
+
+    @property
+    def _went_on(self) -> bool:
+        """Whether the program took what the runtime printed for granted: it has words of its own after it."""
+        handled = all(exception.logged for exception in self.exceptions)
+        if self.root is None or not handled or _OF_RUNTIME.match(self.root.text) is None:
+            return False
+        number, text = self.tail[-1] if self.tail else (0, "")
+        return number > self.root.line and _OF_REPORT.match(text) is None
 
     @property
     def frames(self) -> tuple[Frame, ...]:

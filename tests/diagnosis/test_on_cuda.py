@@ -98,3 +98,28 @@ def test_a_tensor_that_numpy_cannot_read_is_the_scripts_affair() -> None:
     case.log, case.log_source = read_log(ON_DEVICE.splitlines()), "run.log"
     (found,) = from_log.detect(case)
     assert (found.category, found.weak) == ("script_error", False)
+
+
+MEMORY = "Exception in aoti_torch: CUDA out of memory. Tried to allocate 2.29 GiB."
+RAISED = [
+    "Traceback (most recent call last):",
+    '  File "/srv/a.py", line 9, in <module>',
+    "RuntimeError: run_func_",
+]
+
+
+@pytest.mark.parametrize(
+    ("after", "fatal"),
+    [
+        (["split 300000 after RuntimeError", "server stopped"], False),
+        (
+            ["frame #2: <unknown function> + 0x445e2 (0x7f)", "Error: aoti_torch_empty_strided(2)"],
+            True,
+        ),
+        (RAISED, True),
+        ([], True),
+    ],
+)
+def test_an_error_that_the_program_handled_ended_nothing(after: list[str], fatal: bool) -> None:
+    """Up to torch 2.12 every error is printed where it arises; a program that answers it goes on printing."""
+    assert read_log([MEMORY, *after]).fatal == fatal
