@@ -19,6 +19,8 @@ _WRAP = re.compile(
 _TAIL = re.compile(r"\.(?:get|data|cbegin|begin)\(\)$")
 _ARRAY = re.compile(r"std::array<\s*(?P<type>.+?),\s*\d+\s*>\{")
 _VIEW = re.compile(r"reinterpret_tensor_wrapper\(")
+# An array as a pointer to what it begins with (torch 2.14 and later).
+_POINTER_TO = re.compile(r"static_cast<[\w:\s]+\*>\(")
 
 
 class Call(NamedTuple):
@@ -74,6 +76,8 @@ def read_reference(text: str, start: int, end: int) -> Reference:
         return Reference(expression)
     if match := _CAST.fullmatch(expression):
         return Reference(match["name"], match["type"].strip())
+    if (match := _POINTER_TO.match(expression)) and expression.endswith(")"):
+        return read_reference(text, start + match.end(), end - 1)
     if match := _ARRAY.match(expression):
         close = expression.rfind("}")
         places = split_arguments(text, start + match.end(), start + close) if close > 0 else []

@@ -26,7 +26,7 @@ def test_a_fault_has_one_family_in_every_release(log: Path) -> None:
     assert root(log).family.id in EXPECTED[log.name.partition(".")[0]][0].split()
 
 
-@pytest.mark.parametrize("release", ["2.8", "2.9"])
+@pytest.mark.parametrize("release", ["2.8", "2.9", "2.14"])
 def test_an_operators_exception_is_read_where_its_error_is_not_checked(release: str) -> None:
     """Up to 2.9 the call goes on, and what comes of it is printed behind the exception; up to 2.12 the
     exception is a line of the log alone."""

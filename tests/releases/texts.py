@@ -21,7 +21,7 @@ EXPECTED: dict[str, tuple[str, tuple[int, int]]] = {
     "too_many_arguments": ("input_count", (2, 8)),
     "other_keywords": ("kwarg_names", (2, 8)),
     "bad_index": ("cpu_index_assert", (2, 8)),
-    "bad_scatter_index": ("cpu_index_assert", (2, 8)),
+    "bad_scatter_index": ("cpu_index_assert aten_index", (2, 8)),
     "nan_assertion": ("nan_check", (2, 13)),
     "size_assertion": ("runtime_assert", (2, 8)),
     "wrong_fake_size": ("size_stride_assert", (2, 13)),
