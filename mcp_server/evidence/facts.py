@@ -35,9 +35,9 @@ _FATAL = re.compile(
     r"ptxas\b.{0,200}?(?:fatal|error) *: |.*: block: \[[\d,]+\], thread: )"
 )
 
-# What the shims and the runtime print of every error, whether the program then handles it or not, and how
-# the lines begin that belong to it.
-_OF_RUNTIME = re.compile(r".*\bException in aoti_torch: |Error: ")
+# What the shims print of every error, whether the program then handles it or not, and how the lines begin
+# that belong to it.
+_OF_SHIMS = re.compile(r".*\bException in aoti_torch: ")
 _OF_REPORT = re.compile(r"\s|frame #|Error: |Exception |\[|$")
 
 Relation = Literal["", "cause", "during"]
@@ -174,9 +174,9 @@ class LogFacts:
 
     @property
     def _went_on(self) -> bool:
-        """Whether the program took what the runtime printed for granted: it has words of its own after it."""
+        """Whether the program handled what a shim printed: it has words of its own after that."""
         handled = all(exception.logged for exception in self.exceptions)
-        if self.root is None or not handled or _OF_RUNTIME.match(self.root.text) is None:
+        if self.root is None or not handled or _OF_SHIMS.match(self.root.text) is None:
             return False
         number, text = self.tail[-1] if self.tail else (0, "")
         return number > self.root.line and _OF_REPORT.match(text) is None
