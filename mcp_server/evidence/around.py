@@ -30,6 +30,7 @@ _GIVEN = re.compile(r"assert_size_stride\((?P<tensor>(?:primals_|arg)\d\w*),")
 def settle(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
     """The root with its family and candidates as the other errors and its own place leave them."""
     known = [error for error in errors if error.process == root.process]
+    root = _in_headers(_without_files(root, known), known)
     root = _with_operator(_without_kernels(_in_autotune(root, known), known), known)
     return _in_native(_of_given(_at_compile(_at_load(root, known))))
 
@@ -40,6 +41,23 @@ def _in_autotune(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
     if tuned is None or root.family.stage != "call" or root.family.id == tuned.family.id:
         return root
     return replace(tuned, fields={**root.fields, **tuned.fields})
+
+
+def _without_files(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
+    """A package that cannot be opened, where something else said that no file can."""
+    limit = next((e for e in errors if e.fields.get("detail") == "Too many open files"), None)
+    if limit is None or root.family.id != "zip_open":
+        return root
+    return replace(limit, exception=root.exception)
+
+
+def _in_headers(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
+    """An error of C++ while headers were precompiled: nothing of the model is in them."""
+    precompiles = any("precompiled" in error.fields for error in errors if error.line < root.line)
+    if not precompiles or root.family.id not in ("cpp_error", "cpp_undeclared"):
+        return root
+    family = BY_ID["cpp_headers"]
+    return replace(root, family=family, candidates=family.candidates)
 
 
 def _without_kernels(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:

@@ -24,14 +24,20 @@ _FOLLOWING: tuple[tuple[str, re.Pattern[str]], ...] = (
         "Greatest absolute",
         re.compile(r"Greatest absolute difference: (?P<difference>\S+) at index (?P<at>\([\d, ]*\))"),
     ),
-    (" -D ", re.compile(r"^(?P<compiler>\S*(?:g\+\+|gcc|clang)\S*) .*-D ")),
+    (
+        " -D ",
+        re.compile(r"^(?P<compiler>\S*(?:g\+\+|gcc|clang)\S*)(?: -x (?P<precompiled>c\+\+-header))? .*-D "),
+    ),
     ("Triton compilation failed", re.compile(r"Triton compilation failed: (?P<kernel>\w+)")),
     ("def ", re.compile(r"^def (?P<function>\w+)\(")),
     ("Loop-carried", re.compile(r"(?P<reason>Loop-carried variable .+)")),
     ("Error(", re.compile(r"^(?P<reason>\w+Error\(.+\))$")),
     ("Kernel Name", re.compile(r"Kernel Name: (?P<kernel>\w+)")),
-    # members of an archive, as the loader lists them: of an exported program, and of a compiled model
+    # members of an archive, as the loader lists them: of an exported program, of a file of tensors, another
+    # package, and of a compiled model
     ("/models/", re.compile(r"^(?P<archive>[^/\s]+)/models/\w+\.json$")),
+    ("/data.pkl", re.compile(r"^(?P<saved>[^/\s]+)/data\.pkl$")),
+    (".pt2", re.compile(r"^(?P<wrapped>[^/\s:][^\s:]*\.pt2)$")),
     ("/data/aotinductor/", re.compile(r"^[^/\s]+/data/aotinductor/(?P<holds>[^/]+)/")),
     # a frame of C++, of a call of a package that the program makes without torch's Python class
     ("AOTInductorModel", re.compile(r"(?P<inside>AOTInductorModel\w*(?:::run\w*|Run)\b)")),

@@ -24,6 +24,11 @@ _ENVIRON = re.compile(r"^<frozen os>$|[/\\]os\.py$")
 # Families of operators' complaints, which a statement of the script can meet as well as a model.
 _OPERATORS = frozenset({"aten_index", "matrix_shapes", "operand_dtypes", "int_division"})
 _OF_FILES = frozenset({"OSError", "FileNotFoundError", "BlockingIOError", "ChildProcessError"})
+# The status of a process, in words of the program's own.
+_OF_CHILD = re.compile(
+    r"\b(?:fail|exit|end|terminat|die|return|crash)\w*\b[^\n]{0,40}?"
+    r"\b(?:status|code|rc)\b[ =:]*(?P<status>-?\d{1,3})\b"
+)
 _OWN_CHECK = re.compile(r"(?:raise|assert)\b|self\.fail\(|sys\.exit\(")
 
 
@@ -76,10 +81,17 @@ def _exception_family(exception: PythonException) -> str:
         return "load_exception"
     if inner.user:
         checks = _OWN_CHECK.match(inner.code) is not None or exception.type.endswith("AssertionError")
-        return "own_check" if checks else "script_exception"
+        of_child = checks and _tells_of_child(exception.message)
+        return "child_failed" if of_child else "own_check" if checks else "script_exception"
     if any(_is_compile_call(frame) for frame in exception.frames):
         return "bad_path" if exception.type in _OF_FILES else "compiler_exception"
     return "python_exception"
+
+
+def _tells_of_child(message: str) -> bool:
+    """Whether the message is about a process that failed; HTTP's codes of failure are no exit statuses."""
+    found = _OF_CHILD.search(message)
+    return found is not None and -64 <= int(found["status"]) <= 255
 
 
 def _is_environ(frame: Frame) -> bool:

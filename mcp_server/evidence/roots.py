@@ -169,10 +169,12 @@ def _with_compiler(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
 
 
 def _uncompiled(root: ErrorFact) -> ErrorFact:
-    """A model that is not found in an archive whose listed members are those of an exported program."""
-    if root.family.id != "model_name" or "archive" not in root.fields or "holds" in root.fields:
+    """A model that is not found in an archive whose listed members are those of something else."""
+    if root.family.id != "model_name" or "holds" in root.fields:
         return root
-    return replace(root, family=BY_ID["not_compiled"])
+    other = bool({"saved", "wrapped"} & root.fields.keys())
+    kind = "not_compiled" if "archive" in root.fields else "other_archive" if other else ""
+    return replace(root, family=BY_ID[kind]) if kind else root
 
 
 def _foreign(error: ErrorFact) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_server.evidence.facts import LogFacts
+from mcp_server.evidence.facts import ErrorFact, LogFacts
 from mcp_server.evidence.log import read_log
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"
@@ -23,6 +23,11 @@ def read(text: str, *frames: tuple[str, str, str], before: str = "") -> LogFacts
     places = [f'  File "{file}", line 7, in {name}\n    {code}' for file, name, code in frames]
     lines = "\n".join([before, "Traceback (most recent call last):", *places, text])
     return read_log(lines.splitlines())
+
+
+def root_of(facts: LogFacts) -> ErrorFact:
+    assert facts.root is not None
+    return facts.root
 
 
 @pytest.mark.parametrize(
@@ -185,13 +190,52 @@ MISSING = "RuntimeError: Failed to find a generated cpp file or so file for mode
     [
         (["wear/models/model.json", "wear/data/weights/weight_0"], "not_compiled"),
         (["towns/data/aotinductor/lyon/a.wrapper.so", "towns/models/lyon.json"], "model_name"),
+        (["tagger.pt2"], "other_archive"),
+        (["meter-old/data.pkl", "meter-old/version", "meter-old/data/0"], "other_archive"),
         ([], "model_name"),
     ],
 )
 def test_the_members_of_an_archive_tell_what_it_is(members: list[str], family: str) -> None:
-    """An archive of an exported program has no model to load; one of other models has no such name."""
+    """Exported programs, tensors and a zipped package are no models; one of other models lacks the name."""
     root = read(MISSING + "\n\nThe following files were found:\n" + "\n".join(members), OWN).root
     assert root is not None and (root.family.id, root.category) == (family, "invalid_package")
+
+
+NO_FILES = (
+    "[W1121 model_package_loader.cpp:932] Failed to remove temporary directory /tmp/a: Too many open files"
+)
+
+
+def test_a_package_that_cannot_be_opened() -> None:
+    """It may be missing or unreadable; where the process has no files left, that is the cause."""
+    text = "RuntimeError: Failed to initialize zip archive: file open failed"
+    assert root_of(read(text, OWN)).candidates == ("invalid_package", "environment")
+    full = root_of(read(text + "\n" + NO_FILES, OWN))
+    assert (full.candidates, full.fields["detail"]) == (("environment",), "Too many open files")
+
+
+@pytest.mark.parametrize(
+    ("message", "family"),
+    [
+        ("shard 0 failed with status 1", "child_failed"),
+        ("worker exited unexpectedly, exit code: 3", "child_failed"),
+        ("upload failed with status code 503", "own_check"),
+        ("3 of 20 rows failed the check", "own_check"),
+    ],
+)
+def test_a_raise_that_reports_a_child(message: str, family: str) -> None:
+    """The end of a child follows from its own error, which is elsewhere; other checks stay checks."""
+    frame = ("/app/serve.py", "main", "raise RuntimeError(text)")
+    child = [
+        "Traceback (most recent call last):",
+        '  File "/app/worker.py", line 3, in work',
+        "    out.write(LABELS[k])",
+    ]
+    alone = root_of(read(f"RuntimeError: {message}", frame))
+    assert alone.family.id == family
+    before = "\n".join([*child, "IndexError: list index out of range"])
+    both = root_of(read(f"RuntimeError: {message}", frame, before=before))
+    assert both.family.id == ("script_exception" if family == "child_failed" else family)
 
 
 COMMAND = "/opt/company-g++ /tmp/header.hpp -D TORCH_INDUCTOR_CPP_WRAPPER -D STANDALONE_TORCH_HEADER -O3"
@@ -203,6 +247,25 @@ def test_a_compiler_without_its_own_library(header: str, blind: str | None) -> N
     lines = [COMMAND, "", "Output:", f"/v/common.h:4:10: fatal error: {header}: No such file or directory"]
     root = read_log(["torch._inductor.exc.InductorError: CppCompileError: C++ compile error", *lines]).root
     assert root is not None and (root.family.id, root.fields.get("blind")) == ("cpp_header", blind)
+
+
+@pytest.mark.parametrize(
+    ("source", "family"),
+    [
+        ("-x c++-header /tmp/t/precompiled_headers/co2s.h", "cpp_headers"),
+        ("/tmp/t/c7ann.wrapper.cpp", "cpp_error"),
+    ],
+)
+def test_headers_that_do_not_compile_by_themselves(source: str, family: str) -> None:
+    """An error while headers are precompiled has nothing of the model in it: the toolchain is to blame."""
+    lines = [
+        "torch._inductor.exc.InductorError: CppCompileError: C++ compile error",
+        f"/usr/bin/g++ {source} -D TORCH_INDUCTOR_CPP_WRAPPER -O3",
+        "/v/torch/include/torch/csrc/cpp_prefix.h:580:17: error: ‘class optional<long int>’ has no member",
+    ]
+    root = root_of(read_log(lines))
+    assert root.family.id == family
+    assert root.candidates[0] == ("toolchain" if family == "cpp_headers" else "compile_failure")
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,12 @@ _WORDS: Mapping[str, tuple[_Words, ...]] = {
         _Words(None, "{header}"),
         _Words(None, "{header2}"),
     ),
+    "cpp_headers": (_Words(None, "C++ headers", "{file}:{line}"),),
+    "other_archive": (
+        _Words(None, "{wrapped}", "a package inside another archive"),
+        _Words(None, "{saved}", "a file of torch.save"),
+    ),
+    "unpacked_library": (_Words(None, "{path}"),),
     "library_version": (_Words(None, "{library}", "lacks {version}"),),
     "compiler_option": (_Words(None, "{program}", "{detail}"),),
     "model_name": (
@@ -154,7 +160,12 @@ _OWN_ACTIONS: Mapping[str, str] = {
     "unpacking": "let TMPDIR name a directory with room for the package, and raise limits on file sizes",
     "own_check": "see what the check compares the results with, and how that is made",
     "not_compiled": "compile it with torch._inductor.aoti_compile_and_package, and load what that writes",
-    "model_name": "pass the model_name under which the model was packaged",
+    "model_name": "pass the model_name under which the model was packaged; the text lists what is there",
+    "other_archive": "load the .pt2 that torch._inductor.aoti_compile_and_package wrote; unpack what lies "
+    "in another archive",
+    "zip_open": "see that the path is right, that this process may read it, and that it may open more files",
+    "cpp_headers": "see which directories CPATH, CPLUS_INCLUDE_PATH and options put before the compiler's "
+    "own, and whether the compiler is new enough for this torch",
     "library_version": "start with a newer {library}, or compile with the older compiler",
 }
 

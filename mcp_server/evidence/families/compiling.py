@@ -125,6 +125,17 @@ _add(
     rank=Rank.CAUSE,
 )
 _add(
+    "cpp_headers",
+    (),
+    (),
+    "toolchain",
+    "torch's own headers do not compile here, before any generated code: another header stands in the place of a "
+    "standard one, or the compiler does not fit this torch.",
+    "/v/torch/include/c10/util/Optional.h:30:5: error: ‘optional’ in namespace ‘std’ does not name a template type",
+    rank=Rank.CAUSE,
+    advice="check_machine",
+)
+_add(
     "compiler_option",
     (
         r"(?P<program>[\w+./-]*(?:g\+\+|gcc|clang(?:\+\+)?|cc1plus|nvcc)[\w.-]*): (?:fatal )?error: (?P<detail>.*(?:unrecognized|unknown|unsupported|no input files|bad value|not recognized|cannot execute|No such file).*)",

@@ -293,7 +293,7 @@ _add(
         "BrokenProcessPool",
         "terminated with",
     ),
-    ("script_error",),
+    ("script_error", "environment", "out_of_memory"),
     "A child process failed; its own error is elsewhere in the output.",
     "subprocess.CalledProcessError: Command '['python', 'x.py']' returned non-zero exit status 1.",
     rank=Rank.CONSEQUENCE,

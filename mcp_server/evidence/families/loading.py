@@ -12,6 +12,16 @@ _table = Defaults(stage="load", advice="check_package")
 _add = _table.add
 
 _add(
+    "zip_open",
+    r"Failed to initialize zip archive: (?P<reason>file open failed)",
+    "file open failed",
+    ("invalid_package", "environment"),
+    "The package cannot be opened: there is no such file, it may not be read, or the process has as many files open "
+    "as it may.",
+    "RuntimeError: Failed to initialize zip archive: file open failed",
+    not_proven="Which of the three: the text names neither the path nor the reason.",
+)
+_add(
     "zip_archive",
     r"(?P<detail>Failed to initialize zip archive|(?:PytorchStreamReader )?failed (?:reading zip archive|finding central directory|finding file|locating file)|not a ZIP archive|File is not a zip file|BadZipFile|invalid header or archive is corrupted)(?:: (?P<reason>.+))?",
     (
@@ -25,7 +35,7 @@ _add(
         "archive is corrupted",
     ),
     "invalid_package",
-    "The file is missing, is not a .pt2, or is cut short (the directory of a zip is at its end).",
+    "The file is not a .pt2, or is cut short (the directory of a zip is at its end).",
     "RuntimeError: Failed to initialize zip archive: failed finding central directory",
 )
 _add(
@@ -65,6 +75,14 @@ _add(
     "invalid_package",
     "The package holds no model of this name.",
     "Failed to find a generated cpp file or so file for model 'nope' in the zip archive.",
+)
+_add(
+    "other_archive",
+    (),
+    (),
+    "invalid_package",
+    "The file is a zip archive with no compiled model in it.",
+    "scorer.pt2",
 )
 _add(
     "not_compiled",
@@ -192,6 +210,17 @@ _add(
     "The C or C++ library here is older than the one that the package was built with.",
     "/lib/x86_64-linux-gnu/libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by /tmp/m.so)",
     advice="check_machine",
+)
+_add(
+    "unpacked_library",
+    r"Error in dlopen: (?P<path>\S*/aotinductor_\w{6}/\S+\.so): cannot open shared object file",
+    "cannot open shared object file",
+    ("arch_mismatch", "invalid_package", "environment"),
+    "The loader unpacked this library itself, and the dynamic linker does not take it: it says the same of a library "
+    "for another kind of processor.",
+    "RuntimeError: Error in dlopen: /tmp/aotinductor_2oYbe4/m/data/aotinductor/model/a.wrapper.so: cannot open shared "
+    "object file: No such file or directory",
+    not_proven="That it is for another processor: the machine type in the library's header tells.",
 )
 _add(
     "model_library_missing",
