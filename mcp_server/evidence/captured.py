@@ -212,10 +212,11 @@ class CapturedAssertion(Phase):
 class CapturedEnd(Phase):
     """An exception that ended a process; `modules` are those in the frames that it passed, where it compiled.
 
-    `own`: it was raised outside of torch.
+    `own`: it was raised outside of torch. `file` holds the tensors in the variables of those frames, by name.
     """
 
     own: bool = False
+    file: Path | None = None
     modules: list[ModuleBeside] = Field(default_factory=list)
 
 

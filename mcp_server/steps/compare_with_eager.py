@@ -26,7 +26,7 @@ from mcp_server.steps.failure import read_failure
 from mcp_server.steps.first_bad import Model
 from mcp_server.steps.leases import gpus_of
 from mcp_server.steps.probe_backend import unset_arguments
-from mcp_server.steps.replay_plan import plan_replay
+from mcp_server.steps.replay_plan import how_made, plan_replay
 from mcp_server.steps.reports import Event
 
 SHOWN = 24
@@ -38,12 +38,14 @@ _ORDER: tuple[Status, ...] = ("departs", "partial", "unmatched", "matches")
 class Pair:
     """A package with inputs, and the exported program that it was compiled from.
 
-    `updates`: captured updates of constants before the call, as steps of the worker's `replay`.
+    `made_by` is how the script makes the program (worker/taken.py), should no file give it back. `updates`:
+    captured updates of constants before the call, as steps of the worker's `replay`.
     """
 
     workload: PackageWorkload
-    exported: Path
+    exported: Path | None
     updates: tuple[Mapping[str, Any], ...] = ()
+    made_by: Mapping[str, Any] | None = None
 
 
 async def compare_with_eager(
@@ -100,7 +102,9 @@ async def _captured(context: Context, workload: ScriptWorkload) -> Pair:
     call = seen.suspect
     load = seen.load_of(call) if call is not None else None
     compiled = seen.compile_of(load) if load is not None else None
-    if call is None or call.file is None or load is None or compiled is None or compiled.exported is None:
+    made_by = how_made(seen, compiled, workload) if compiled is not None else None
+    kept = compiled is not None and (compiled.exported is not None or made_by is not None)
+    if call is None or call.file is None or load is None or compiled is None or not kept:
         raise ProblemError(
             "the script makes no call of a package that it compiled itself, or it was not kept",
             value=str(workload.script),
@@ -110,7 +114,8 @@ async def _captured(context: Context, workload: ScriptWorkload) -> Pair:
     shared = workload.model_dump(include={"env", "python", "cwd", "timeout_s"})
     package = load.copy_path or load.package
     found = PackageWorkload(package=package, inputs=call.file, extra_imports=plan.imports, **shared)
-    return Pair(found.model_copy(update=_options(load.options)), compiled.exported, updates_of(plan.request))
+    found = found.model_copy(update=_options(load.options))
+    return Pair(found, compiled.exported, updates_of(plan.request), made_by)
 
 
 def updates_of(request: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
@@ -131,6 +136,7 @@ async def _beside(
     python = context.python_for(workload)
     request: dict[str, object] = {
         "exported": pair.exported,
+        "made_by": pair.made_by,
         "inputs": workload.inputs,
         "package": workload.package,
         "model_name": workload.model_name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from mcp_server.evidence.captured import (
     CapturedUpdate,
     Phase,
 )
-from mcp_server.model import Record
+from mcp_server.model import Record, ScriptWorkload
 
 Operation = Literal["replay", "compile"]
 
@@ -68,7 +69,7 @@ def plan_replay(seen: Captured, phase: Phase | None = None, *, previous: bool = 
     """
     phase = phase or failing_phase(seen)
     if isinstance(phase, CapturedCompile):
-        return _compile(phase, _imports(seen, phase))
+        return _compile(phase, imports_of(seen, phase))
     if isinstance(phase, CapturedLoad):
         return _load(seen, phase)
     if isinstance(phase, CapturedUpdate):
@@ -96,7 +97,7 @@ def _load(seen: Captured, load: CapturedLoad) -> ReplayPlan:
         request.update(library=package, device=load.options.get("device") or ("cuda" if cuda else "cpu"))
     request.update({name: load.options[name] for name in OPTIONS if name in load.options})
     notes = [] if load.copy_path else ["the package is the file as it is now, not a copy from the run"]
-    imports = _imports(seen, load)
+    imports = imports_of(seen, load)
     return ReplayPlan(operation="replay", request=request, phase="load", imports=imports, notes=notes)
 
 
@@ -145,7 +146,21 @@ def _step(each: CapturedUpdate | CapturedCall) -> dict[str, Any]:
     return {"do": "constants", "file": each.file, "how": each.how, "arguments": each.arguments}
 
 
-def _imports(seen: Captured, phase: Phase) -> list[str]:
+def how_made(seen: Captured, compiled: CapturedCompile, workload: ScriptWorkload) -> Mapping[str, Any] | None:
+    """The worker's request for the program that the script itself compiled, saved or not (worker/taken.py).
+
+    None for what is no exported program, and for a compile in a process that the script started.
+    """
+    first = next((process for process in seen.processes if process.pid == compiled.pid), None)
+    script = (workload.cwd or Path.cwd()) / workload.script
+    own = first is not None and any(Path(word).name == script.name for word in first.argv)
+    if not (compiled.program and own):
+        return None
+    before = [c for c in seen.compiles if c.pid == compiled.pid and c.n < compiled.n]
+    return {"script": script, "args": list(workload.args), "compile": len(before)}
+
+
+def imports_of(seen: Captured, phase: Phase) -> list[str]:
     """What to import for the program's custom ops, should the replay need them."""
     process = next((process for process in seen.processes if process.pid == phase.pid), None)
     found = own_module(process) if process else None

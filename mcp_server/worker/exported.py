@@ -17,8 +17,25 @@ MARKS = ("models/", "serialized_exported_program.json")
 
 
 def load_exported(request: dict[str, Any], report: Report) -> Any:
-    """The `ExportedProgram` of `request["exported"]`; raises `Refused` for a file of another kind."""
-    path = str(request["exported"])
+    """The `ExportedProgram` of `request["exported"]`; raises `Refused` for a file of another kind.
+
+    With `made_by` (see `taken`) the script's own, where no file gives it back.
+    """
+    from .taken import take
+
+    made_by = request.get("made_by")
+    if request.get("exported") is None and made_by:
+        return take(made_by, report)
+    try:
+        return _read(str(request["exported"]), report)
+    except Exception as error:
+        if not made_by:
+            raise
+        report.event("not_loaded", text=str(error)[:500])
+        return take(made_by, report)
+
+
+def _read(path: str, report: Report) -> Any:
     names = _members(path)
     if not any(mark in name for name in names for mark in MARKS):
         packaged = any("data/aotinductor/" in name for name in names)

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from mcp_server.errors import ProblemError
-from mcp_server.evidence.captured import CapturedProcess
+from mcp_server.evidence.captured import Captured, CapturedCompile, CapturedProcess
+from mcp_server.model import ScriptWorkload
 from mcp_server.steps import reports
 from mcp_server.steps.capture import Capture
 from mcp_server.steps.replay import Replayed, replay
-from mcp_server.steps.replay_plan import is_importable, own_module, plan_replay
+from mcp_server.steps.replay_plan import how_made, is_importable, own_module, plan_replay
 from tests.conftest import ZooPackage
 from tests.worker.support import captured, context_in, work
 
@@ -198,3 +199,21 @@ def test_a_module_is_imported_by_its_name() -> None:
     """A program started with `-m` is imported under its own name."""
     process = CapturedProcess(pid=1, parent=0, argv=["python", "-m", "package.serve"], python="3.11")
     assert own_module(process) == "package.serve"
+
+
+@pytest.mark.parametrize(
+    ("pid", "program", "expected"), [(7, True, 1), (7, False, None), (8, True, None)], ids=str
+)
+def test_how_a_script_makes_its_program(pid: int, program: bool, expected: int | None) -> None:
+    """By the number of the compile in the script's own process; not of what is no exported program, or made
+    in a process that it started.
+    """
+    argv = {7: ["python", "train.py", "--fast"], 8: ["python", "-c", "work()"]}
+    processes = [CapturedProcess(pid=p, parent=1, argv=a, python="3.11") for p, a in argv.items()]
+    compiles = [CapturedCompile(pid=7, n=1, number=0, how="aot_compile", program=True)]
+    compiles.append(CapturedCompile(pid=pid, n=5, number=3, how="aot_compile", program=program))
+    seen = Captured(processes=processes, compiles=compiles)
+    workload = ScriptWorkload(script=Path("train.py"), args=["--fast"], cwd=Path("/job"))
+    made = how_made(seen, compiles[1], workload)
+    wanted = {"script": Path("/job/train.py"), "args": ["--fast"], "compile": expected}
+    assert made == (None if expected is None else wanted)

@@ -81,7 +81,11 @@ def of_attempt(done: WorkerRun) -> FailureShown | None:
     assert failure is not None
     phase = next((PHASES[e["event"]] for e in reversed(done.events) if e["event"] in PHASES), "")
     if not phase:
-        raise ProblemError("the program cannot be loaded: " + failure.text, next_call="diagnose")
+        raise ProblemError(
+            "the program cannot be loaded: " + failure.text,
+            allowed="extra_imports for its operators; script, which needs no saved program",
+            next_call="diagnose",
+        )
     return of_ending(done.finished, failure, phase)
 
 

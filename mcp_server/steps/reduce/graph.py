@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from mcp_server.errors import ProblemError
@@ -51,13 +53,24 @@ async def reduce_graph(
 
 
 async def _attempt(context: Context, target: Target) -> tuple[WorkerRun, Target]:
-    """Compile and call once; again with the script's own module if the program needs its operators."""
+    """Compile and call once; where the program is not read back, with the script's own module, which may
+    have its operators, and then with the program taken from the script.
+    """
     done = await _worker(context, "attempt", target, {})
-    if done.last("reading_inputs") is None and target.imports:
-        imports = [*target.workload.extra_imports, *target.imports]
-        again = Target(target.workload.model_copy(update={"extra_imports": imports}), target.configs)
-        return await _worker(context, "attempt", again, {}), again
+    for again in _other_ways(target):
+        if done.last("reading_inputs") is not None:
+            break
+        target = again
+        done = await _worker(context, "attempt", target, {})
     return done, target
+
+
+def _other_ways(target: Target) -> Iterator[Target]:
+    if target.imports and not target.taken:
+        imports = [*target.workload.extra_imports, *target.imports]
+        yield replace(target, workload=target.workload.model_copy(update={"extra_imports": imports}))
+    if target.made_by and not target.taken:
+        yield replace(target, taken=True)
 
 
 async def _recorded(context: Context, target: Target, attempt: WorkerRun) -> WorkerRun:
@@ -74,7 +87,7 @@ async def _worker(
     directory = context.fresh(operation)
     context.cost.compiles += operation == "attempt"
     request = {
-        "exported": workload.exported,
+        **target.source,
         "inputs": workload.inputs,
         "extra_imports": workload.extra_imports,
         "inductor_configs": dict(target.configs),
@@ -117,6 +130,7 @@ async def _reduce(
             "bad": bad,
             "guess": _guess(failure, recorded, bad, named),
             "failure": failure.request(),
+            "repro_imports": target.imports if target.taken else (),
             "title": f"Reproduction of a failure of AOTInductor: {one_line(str(failure))}",
             "environment": {n: v for n, v in target.workload.env.items() if _steers(n)},
             "directory": context.fresh("candidates"),

@@ -37,7 +37,9 @@ def operate(request: dict[str, Any], report: Report) -> None:
     imports = list(request.get("extra_imports", ()))
     import_all(imports, report)
     program = load_program(request, report)
-    forks = not imports and not any(_on_device(value) for value in program.values.values())
+    # A script that was run for its program may have left threads behind, which a fork would not have.
+    alone = not imports and request.get("made_by") is None
+    forks = alone and not any(_on_device(value) for value in program.values.values())
     if forks:
         _import_compiler(report)
     reduction = Reduction(program, _trials(program, request, report, forks), request.get("guess"))
@@ -68,7 +70,7 @@ def _trials(program: Program, request: dict[str, Any], report: Report, forks: bo
         str(request["title"]),
         dict(request.get("inductor_configs") or {}),
         dict(request.get("environment") or {}),
-        tuple(request.get("extra_imports", ())),
+        tuple(request.get("extra_imports") or request.get("repro_imports") or ()),
     )
     until = time.monotonic() + float(request["budget_s"])
     limits = Limits(until, float(request["each_s"]), int(request["side_by_side"]))
