@@ -204,11 +204,16 @@ def _tied(update: CapturedUpdate, case: Case) -> str:
     load = seen.load_of(update) if seen is not None else None
     compiled = seen.compile_of(load) if seen is not None and load is not None else None
     digests = compiled.digests if compiled is not None else {}
-    value = digests.get(update.missing[0])
-    same = [name for name in update.constants if value is not None and digests.get(name) == value]
-    if not same:
-        return ""
-    return f" (compiled with the values of {same[0]}: a tied weight is a constant of its own in a package)"
+    left = update.missing[0]
+    same = [name for name in digests if name != left and digests.get(left) == digests[name]]
+    for name in same:
+        if name in update.constants:
+            return (
+                f" (compiled with the values of {name}: a tied weight is a constant of its own in a package)"
+            )
+        if name not in update.compiled:
+            return f" (tied to {name} in the model: the package has the two under this name alone)"
+    return ""
 
 
 def _misnamed(update: CapturedUpdate, case: Case) -> Iterator[Hypothesis]:
