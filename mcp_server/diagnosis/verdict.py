@@ -8,6 +8,7 @@ from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.commands import again, command_for
 from mcp_server.diagnosis.health import health_confidence, health_evidence, health_summary
 from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.inner_line import deepened
 from mcp_server.diagnosis.judge import confidence, ranked, ruled_out
 from mcp_server.diagnosis.next_steps import next_steps
 from mcp_server.model import Confidence, Evidence, Outcome, Party, RuledOut, Verdict
@@ -24,14 +25,15 @@ def conclude(hypotheses: Sequence[Hypothesis], case: Case, context: Context) -> 
     outcome = _outcome(best, case)
     if best is None or outcome == "no_fault":
         return _without_fault(outcome, hypotheses, case, context)
+    guilty, inferred = deepened(_placed(best.guilty, case), best.category, case)
     return Verdict(
         outcome=outcome,
         category=best.category,
         confidence=_stated(outcome, best, case),
         summary=_of_rank(best.summary, case) if outcome == "fault" else _open_summary(order, case),
-        guilty=_placed(best.guilty, case) if best.guilty.name else None,
+        guilty=guilty if best.guilty.name else None,
         crashing=best.crashing,
-        evidence=_evidence(best, case),
+        evidence=[*_evidence(best, case), *inferred][:MAX_EVIDENCE],
         ruled_out=_ruled_out(best, order, hypotheses, case),
         fix=best.fix,
         next_steps=next_steps(best, case),

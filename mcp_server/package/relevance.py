@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from mcp_server.package.provenance import Frame, Provenance
 
-_INDEXES = re.compile(
+INDEXES = re.compile(
     r"embedding|gather\(|scatter|index_\w+\(|take(?:_along_dim)?\(|\.put_?\(|(?<!shape)(?<![\s(=,])\[(?!\])"
 )
 # operators that can make an infinity or a NaN of finite values: outside their domain, or beyond the dtype
-_UNBOUNDED = re.compile(
+UNBOUNDED = re.compile(
     r"(?<!/)/(?!/)|\*\*|\b(?:div\w*|exp\w*|log\w*|r?sqrt|pow|float_power|reciprocal|tan|acos\w*|asin|atanh|sinh|cosh"
     r"|softmax|softmin|normalize|\w*norm|mean|std\w*|var\w*|lgamma|digamma|erfinv|xlogy|cross_entropy|inverse|"
     r"linalg|half|bfloat16|float16)\b"
@@ -30,7 +30,7 @@ def indexing_first(provenance: Provenance, indexed: Collection[str]) -> Provenan
     def distance(stack: tuple[Frame, ...]) -> int:
         own = [frame.code for frame in stack if not frame.library]
         named = any(re.search(rf"\.{re.escape(name)}\b", code) for name in modules for code in own)
-        return -2 * named - bool(stack and _INDEXES.search(stack[-1].code))
+        return -2 * named - bool(stack and INDEXES.search(stack[-1].code))
 
     return replace(provenance, stacks=tuple(sorted(provenance.stacks, key=distance)))
 
@@ -39,7 +39,7 @@ def unbounded_first(provenance: Provenance) -> Provenance:
     """The same, with the stacks first whose operator can make a value that is not finite of finite ones."""
 
     def distance(stack: tuple[Frame, ...]) -> int:
-        return -bool(stack and _UNBOUNDED.search(stack[-1].code))
+        return -bool(stack and UNBOUNDED.search(stack[-1].code))
 
     return replace(provenance, stacks=tuple(sorted(provenance.stacks, key=distance)))
 
