@@ -28,8 +28,18 @@ FORK_SERVER = Path(worker.__file__).with_name("fork_server.py")
 FORKED = frozenset({"describe_inputs", "index_values", "interpret", "run", "replay", "repeat"})
 
 # Read when the request is carried out: by the worker, and by the wrapper of a package at its first run
-# (torch/csrc/inductor/aoti_runtime/model_base.h, 2.13). OMP_NUM_THREADS is not: libgomp reads it when loaded.
-READ_LATE = frozenset({"AOTI_DEBUG_STACKS_AFTER", "AOTI_RUNTIME_CHECK_INPUTS"})
+# (torch/csrc/inductor/aoti_runtime/model_base.h, 2.13; instrument/native/runtime.cpp). OMP_NUM_THREADS is not:
+# libgomp reads it when loaded.
+READ_LATE = frozenset(
+    {
+        "AOTI_DEBUG_STACKS_AFTER",
+        "AOTI_RUNTIME_CHECK_INPUTS",
+        "AOTI_DEBUG_JOURNAL",
+        "AOTI_DEBUG_JOURNAL_LIMIT",
+        "AOTI_DEBUG_SYNC",
+        "AOTI_DEBUG_STOP_AT",
+    }
+)
 
 IMPORT_LIMIT_S = 60.0
 

@@ -16,6 +16,8 @@ import torch
 
 from mcp_server.jobs.supervisor import children_of
 from mcp_server.steps.context import Context, WorkerRun
+from mcp_server.steps.shared_import import early
+from mcp_server.steps.trace_launches import journal_environment
 from tests.jobs.support import FAMILY, all_dead, family
 from tests.worker.support import saved
 
@@ -76,6 +78,12 @@ def test_forks_report_what_processes_report(tmp_path: Path) -> None:
 
     context = shared(tmp_path, both)
     assert context.imports is None and context.cost.wall_s > 0.2
+
+
+def test_what_an_instrumented_package_reads_is_read_late() -> None:
+    """A trace of launches is carried out by a fork: its variables are looked at when the package first runs."""
+    variables = {*journal_environment(Path("launches.jsonl"), True, 3), "AOTI_DEBUG_JOURNAL_LIMIT"}
+    assert early({**dict.fromkeys(variables, "1"), "OMP_NUM_THREADS": "1"}) == {"OMP_NUM_THREADS": "1"}
 
 
 def test_a_fork_has_its_own_directory_and_variables(tmp_path: Path) -> None:
