@@ -28,6 +28,7 @@ from mcp_server.diagnosis.actions.watch_launches import WatchLaunches
 from mcp_server.diagnosis.case import CallSpec, Case
 from mcp_server.diagnosis.detectors import (
     allocation,
+    argument_order,
     bad_values,
     beside,
     child_end,
@@ -85,6 +86,7 @@ DETECTORS: tuple[Detector, ...] = (
     own_check.detect,
     loading.detect,
     contract.detect,
+    argument_order.detect,
     fixed_arguments.detect,
     constants.detect,
     beside.detect,

@@ -78,6 +78,12 @@ class RunSeen:
         return all(shape[0] == shape[1] for shape in (pair["shape"] for pair in told["outputs"]))
 
     @property
+    def held(self) -> dict[str, bool]:
+        """Of each tensor that the program held when its own check failed: whether the call gives it."""
+        told = self.worker.last("compared_held") if self.worker else None
+        return dict(told["equal"]) if told is not None else {}
+
+    @property
     def family(self) -> str | None:
         return self.root.family.id if self.root else None
 

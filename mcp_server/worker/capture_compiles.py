@@ -6,6 +6,7 @@ import itertools
 import os
 import threading
 import time
+from types import FrameType
 from typing import Any, Callable, Optional
 
 import torch
@@ -13,6 +14,7 @@ import torch
 from .callers import callers, frames, raised_in, tell
 from .capture_calls import failure
 from .capture_models import Models, attributes
+from .held import keep
 from .journal import Journal
 from .layout import storage_bytes
 from .options import encode
@@ -50,6 +52,7 @@ class Compiles:
                 digests=self.models.compiling(program.state_dict) if exported else {},
                 how=how,
                 exported=path,
+                program=exported,
                 notice=notice,
                 package_path=_path(kwargs.get("package_path")),
                 configs=configs,
@@ -111,16 +114,21 @@ class Compiles:
         )
 
     def failing(self, error: BaseException) -> None:
-        """Tell the modules near an exception that ends the program: its own check may compare with one."""
+        """Tell what is near an exception that ends the program: its own check may compare with it."""
         if not self.models.compiled or TOLD in error.__dict__:
             return
         places = raised_in(error)
         self.journal.event(
             "program_failed",
             frames=tell([(frame.f_code, line) for frame, line in places]),
-            modules=self.models.beside(next(self.numbers), [frame for frame, _ in places]),
+            **self._near([frame for frame, _ in places]),
             **failure(error),
         )
+
+    def _near(self, frames: list[FrameType]) -> dict[str, Any]:
+        """Modules in these frames, and a file of the tensors in their variables."""
+        number = next(self.numbers)
+        return {"modules": self.models.beside(number, frames), "file": keep(self.store, number, frames)}
 
     def exiting(self, status: Any = None) -> None:
         """Tell the modules near a `sys.exit` with a status of failure: a check of the program's own, too."""
@@ -129,7 +137,7 @@ class Compiles:
         self.journal.event(
             "program_failed",
             frames=frames(),
-            modules=self.models.beside(next(self.numbers), callers()),
+            **self._near(callers()),
             **failure(SystemExit(status)),
         )
 

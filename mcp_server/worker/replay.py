@@ -9,6 +9,7 @@ import torch
 from .address_space import limited
 from .calling import call, save, tell_inputs, watching
 from .compare import compare_all
+from .held import compare_held
 from .imports import import_all
 from .inputs import Inputs, arrange, flatten, load_file
 from .loading import load
@@ -24,8 +25,8 @@ def operate(request: dict[str, Any], report: Report) -> None:
     maybe with the bytes that it may map, "headroom". Tensors
     given to `load_constants` stay alive, as a user-managed update needs. `changes` alter the inputs of the
     last call (see `transforms`); `save_outputs` keeps what it returned; `actual` is the file of a failed
-    comparison, both sides of which are compared with it. `cast` maps names of constants to the dtype that
-    they get before an update.
+    comparison, both sides of which are compared with it, `held` that of what the program held when a check of
+    its own failed. `cast` maps names of constants to the dtype that they get before an update.
     """
     import_all(list(request.get("extra_imports", ())), report)
     loader = load_library(request, report) if request.get("library") else load(request, report, weights=False)
@@ -41,6 +42,8 @@ def operate(request: dict[str, Any], report: Report) -> None:
                 result = _call(loader, step, index, report, changes)
     if request.get("save_outputs") and result is not None:
         save(result, str(request["save_outputs"]), report)
+    if request.get("held") and result is not None:
+        compare_held(load_file(str(request["held"])), result, report)
     if request.get("actual") and result is not None:
         sides = load_file(str(request["actual"]))
         compare_all(sides["expected"], result, (None, None), report, "compared_expected")

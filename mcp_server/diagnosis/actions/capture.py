@@ -75,5 +75,7 @@ def suspect_call(seen: Capture) -> CallSpec | None:
     reference = next(
         (a.file for a in seen.assertions if a.pid == phase.pid and a.n > phase.n and a.file), None
     )
-    request = {**plan.request, "extra_imports": plan.imports, **({"actual": reference} if reference else {})}
+    held = next((e.file for e in seen.ends if e.pid == phase.pid and e.n > phase.n and e.file), None)
+    beside = {"actual": reference} if reference else {"held": held} if held else {}
+    request = {**plan.request, "extra_imports": plan.imports, **beside}
     return CallSpec(plan.operation, request, Path(plan.request["package"]), inputs)

@@ -43,8 +43,12 @@ class CounterTests:
 
 
 def next_test(case: Case, hypotheses: Sequence[Hypothesis]) -> CounterTest | None:
-    """The untried test of the best hypothesis that has one; only a failure can be made to go away."""
-    if case.runs["plain"].failure == "none":
+    """The untried test of the best hypothesis that has one; only a failure can be made to go away.
+
+    Or the call be made to give what the program held when its own check failed.
+    """
+    plain = case.runs["plain"]
+    if plain.failure == "none" and all(plain.held.values()):
         return None
     for hypothesis in ranked(hypotheses, case):
         if hypothesis.counter is not None and hypothesis.counter.key not in case.counters:
@@ -54,6 +58,8 @@ def next_test(case: Case, hypotheses: Sequence[Hypothesis]) -> CounterTest | Non
 
 def judge(test: CounterTest, before: RunSeen, after: RunSeen) -> CounterResult:
     """Gone: the cause was removed with the failure. The same failure: it was not the cause."""
+    if before.failure == "none":
+        return _by_held(test, before, after)
     if after.failure == "none":
         return CounterResult(
             True, f"{test.what} passes; without that change it fails ({before.failure})", after
@@ -62,3 +68,14 @@ def judge(test: CounterTest, before: RunSeen, after: RunSeen) -> CounterResult:
         return CounterResult(False, f"{test.what} still fails in the same way ({after.failure})", after)
     what = f"{test.what} fails in another way ({after.failure}: {after.family or 'no known error text'})"
     return CounterResult(False, what, after, decided=False)
+
+
+def _by_held(test: CounterTest, before: RunSeen, after: RunSeen) -> CounterResult:
+    """Whether the call now gives what the program held beside it, such as what it expected."""
+    reached = [name for name, equal in after.held.items() if equal and not before.held.get(name, True)]
+    if not reached:
+        return CounterResult(False, f"{test.what} gives nothing that the program held", after, decided=False)
+    what = (
+        f"{test.what} gives what the program held as {reached[0]!r}; as it was made it gives something else"
+    )
+    return CounterResult(True, what, after)

@@ -131,7 +131,7 @@ def _party(first: FirstBad, case: Case) -> Party:
         name=op or first.name,
         input_index=index,
         launch_index=first.launch if first.kind == "kernel" else None,
-        value=f"{first.element.value} at {first.element.index}",
+        value=f"{first.element.value}{f' at {first.element.index}' if first.element.index else ''}",
         model_locations=_lines(first, case) or case.call_locations,
     )
 

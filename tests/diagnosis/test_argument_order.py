@@ -1,0 +1,83 @@
+"""Inputs in each other's place, and what a program held when its own check failed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mcp_server.diagnosis.actions.counter_tests import judge, next_test
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors import argument_order
+from mcp_server.diagnosis.hypothesis import CounterTest
+from mcp_server.diagnosis.judge import confidence
+from mcp_server.package.mismatch import GivenTensor
+from tests.conftest import ZooPackage
+from tests.diagnosis.support import called, package_case, run, worker_run
+
+TEST = CounterTest("exchange:0:1", "the call with inputs 0 and 1 exchanged")
+ALIKE = {"dtype": "float32", "shape": [8, 16], "stride": [16, 1]}
+
+
+def held(**equal: bool) -> dict[str, Any]:
+    return {"event": "compared_held", "equal": equal}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "passed"),
+    [
+        ({"got": True, "want": False}, {"got": False, "want": True}, True),
+        ({"got": True, "want": False}, {"got": False, "want": False}, False),
+        ({"got": True}, {"got": True}, False),
+        ({"got": True}, {"got": True, "want": True}, False),
+    ],
+    ids=["reached", "another result", "no effect", "not there before"],
+)
+def test_a_test_passes_that_gives_what_the_program_held(
+    before: dict[str, bool], after: dict[str, bool], passed: bool
+) -> None:
+    """Only what the call did not give before counts; a test that reaches nothing refutes nothing."""
+    result = judge(TEST, run("plain", "", called(), held(**before)), run("t", "", called(), held(**after)))
+    assert result.passed == passed and result.decided == passed
+
+
+def pair(zoo: ZooPackage, **equal: bool) -> Case:
+    """A package of two inputs, called with two of one layout, which gives what its program gives."""
+    case = package_case(zoo("logarithm"), *([GivenTensor("float32", (8, 16))] * 2))
+    case.mismatches = ()
+    case.leaves = [ALIKE, ALIKE]
+    case.interpreted = worker_run({"event": "compared", "equal": True})
+    case.runs["plain"] = run("plain", "", called(), held(**equal))
+    return case
+
+
+def test_inputs_of_one_layout_are_exchanged_and_tried(zoo: ZooPackage) -> None:
+    """A mere possibility until the exchanged call gives what the program expected, which proves it."""
+    case = pair(zoo, want=False)
+    case.hypotheses = list(argument_order.detect(case))
+    (found,) = case.hypotheses
+    assert found.weak and found.counter is not None and next_test(case, case.hypotheses) == found.counter
+    assert found.counter.changes[0]["order"] == [1, 0]
+    plain = case.runs["plain"]
+    case.counters[found.counter.key] = judge(found.counter, plain, run("t", "", called(), held(want=True)))
+    (found,) = argument_order.detect(case)
+    assert not found.weak and confidence(found, case) == "proven"
+    case.counters[found.counter.key] = judge(found.counter, plain, run("t", "", called(), held(want=False)))
+    assert not list(argument_order.detect(case))
+
+
+@pytest.mark.parametrize(
+    "why", ["nothing expected", "expected as given", "other layouts", "departs from eager"]
+)
+def test_no_order_is_suspected_without_need(zoo: ZooPackage, why: str) -> None:
+    """Nothing else that was held, other layouts, and a package that is wrong itself say nothing."""
+    case = pair(zoo, want=False)
+    if why == "other layouts":
+        case.leaves = [ALIKE, {**ALIKE, "dtype": "float64"}]
+    if why == "departs from eager":
+        case.interpreted = worker_run({"event": "compared", "equal": False})
+    if why == "nothing expected":
+        case.runs["plain"] = run("plain", "", called())
+    if why == "expected as given":
+        case.runs["plain"] = run("plain", "", called(), held(want=True))
+    assert not list(argument_order.detect(case))

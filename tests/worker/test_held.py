@@ -1,0 +1,47 @@
+"""Tensors that a program held when a check of its own failed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from mcp_server.steps.reports import read_events
+from mcp_server.worker import held
+from mcp_server.worker.journal import Journal
+from mcp_server.worker.report import Report
+from mcp_server.worker.storehouse import Storehouse
+
+
+def test_tensors_in_variables_are_kept_by_name(tmp_path: Path) -> None:
+    """Small tensors of the host, innermost first; weights, numbers and what is elsewhere are not."""
+    want, weight = torch.arange(6.0), torch.nn.Parameter(torch.ones(3))
+    alone, far, name = torch.tensor(1.0), torch.ones(3, device="meta"), "text"
+    path = held.keep(Storehouse(Journal(str(tmp_path))), 7, [sys._getframe()])
+    assert path is not None and (weight.numel(), alone.dim(), far.numel(), name) == (3, 0, 3, "text")
+    kept = torch.load(path, weights_only=True)
+    assert list(kept) == ["want"] and torch.equal(kept["want"], want)
+
+
+def test_what_is_too_large_is_left(tmp_path: Path) -> None:
+    """One large variable does not keep the others away, and nothing at all is no file."""
+
+    def check() -> str | None:
+        large = torch.empty(1).expand(held.MOST_BYTES)
+        return held.keep(Storehouse(Journal(str(tmp_path))), 1, [sys._getframe()]) if large.dim() else ""
+
+    assert check() is None
+
+
+def test_each_is_held_against_the_outputs_of_its_layout(tmp_path: Path) -> None:
+    """Equal to one of several outputs is equal; a tensor of another shape is no expectation of this call."""
+    tensors = {
+        "want": torch.ones(4),
+        "got": torch.zeros(4),
+        "other": torch.full((4,), 7.0),
+        "x": torch.ones(2),
+    }
+    held.compare_held(tensors, [torch.zeros(4), torch.ones(4)], Report(str(tmp_path / "report.jsonl")))
+    (event,) = read_events(tmp_path / "report.jsonl")
+    assert event["equal"] == {"want": True, "got": True, "other": False}
