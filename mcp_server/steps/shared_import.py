@@ -28,8 +28,8 @@ FORK_SERVER = Path(worker.__file__).with_name("fork_server.py")
 FORKED = frozenset({"describe_inputs", "index_values", "interpret", "run", "replay", "repeat"})
 
 # Read when the request is carried out: by the worker, and by the wrapper of a package at its first run
-# (torch/csrc/inductor/aoti_runtime/model_base.h, 2.13; instrument/native/runtime.cpp). OMP_NUM_THREADS is not:
-# libgomp reads it when loaded.
+# (torch/csrc/inductor/aoti_runtime/model_base.h, 2.13; instrument/native/runtime.cpp).
+# OMP_NUM_THREADS is not: libgomp reads it when loaded.
 READ_LATE = frozenset(
     {
         "AOTI_DEBUG_STACKS_AFTER",

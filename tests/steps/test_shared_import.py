@@ -81,7 +81,7 @@ def test_forks_report_what_processes_report(tmp_path: Path) -> None:
 
 
 def test_what_an_instrumented_package_reads_is_read_late() -> None:
-    """A trace of launches is carried out by a fork: its variables are looked at when the package first runs."""
+    """A trace of launches is carried out by a fork: the package looks at them when it first runs."""
     variables = {*journal_environment(Path("launches.jsonl"), True, 3), "AOTI_DEBUG_JOURNAL_LIMIT"}
     assert early({**dict.fromkeys(variables, "1"), "OMP_NUM_THREADS": "1"}) == {"OMP_NUM_THREADS": "1"}
 
