@@ -25,7 +25,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
 
 
 def _operator(root: ErrorFact, case: Case) -> str:
-    """By the number of the node; up to torch 2.9 none is told, and the package's only own operator is it."""
+    """By the number of the node; up to torch 2.12 none is told, and the package's only own operator is it."""
     if "node" in root.fields and case.package is not None:
         return case.package.proxy_target(int(root.fields["node"]))
     own = own_operators(case)

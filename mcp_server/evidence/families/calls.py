@@ -12,7 +12,7 @@ _add = _table.add
 
 _add(
     "generic_api_call",
-    r"(?P<call>run_func_|create_func_|delete_func_|update_constant_buffer_func_|update_inactive_constant_buffer_func_|run_const_fold_func_|swap_constant_buffer_func_|\w+_func_)\(.*API call failed at (?P<file>\S+), line (?P<line>\d+)",
+    r"(?P<call>run_func_|create_func_|delete_func_|update_constant_buffer_func_|update_inactive_constant_buffer_func_|run_const_fold_func_|swap_constant_buffer_func_|(?<!\w)\w+_func_)\(.*API call failed at (?P<file>\S+), line (?P<line>\d+)",
     "API call failed at",
     ("input_mismatch", "index_out_of_bounds", "device_mismatch", "illegal_memory_access", "out_of_memory"),
     "Only says that the package's call failed; the cause is another line, mostly on standard error (`Error: …`).",
@@ -45,7 +45,7 @@ _last.add(
     "An operator that the generated code called raised: this line is all that tells, where its error is not checked.",
     "[E1121 06:44:01.0 shim_common.cpp:271] Exception in aoti_torch: mat1 must be a matrix, got 1-D tensor",
     torch="<=2.12",
-    not_proven="Whether the call ended there: up to 2.9 the package goes on after an error of a custom operator.",
+    not_proven="Whether the call ended there: up to 2.12 the package goes on after an error of a custom operator.",
 )
 
 # Behind every other row: what the operator said may have a family of its own.
