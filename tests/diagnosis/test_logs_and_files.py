@@ -164,6 +164,16 @@ def test_queued_calls_that_all_see_the_last_content(thread: str, again: list[int
     ] * count
 
 
+def test_a_call_that_is_wrong_by_itself_was_not_overtaken() -> None:
+    """NaN or a departure of the call made again has another cause than what was written over before it."""
+    case = after_calls(OWN_CHECK, thread_name="pool_0", again=[0])
+    case.interpreted = worker_run({"event": "compared", "equal": False, "outputs": []})
+    assert list(rewritten.detect(case)) == []
+    case.interpreted = None
+    case.runs["plain"] = run("plain", "", called(nan=3))
+    assert list(rewritten.detect(case)) == []
+
+
 def test_a_check_after_a_call_that_agrees_with_eager_is_not_about_numbers() -> None:
     """Where the package gives what its exported program gives, wrong numbers are no candidate."""
     case = after_calls(OWN_CHECK)
