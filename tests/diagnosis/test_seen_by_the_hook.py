@@ -5,6 +5,7 @@ from __future__ import annotations
 from mcp_server.diagnosis.case import Case, RunSeen
 from mcp_server.diagnosis.detectors import child_end, no_files, unmapped
 from mcp_server.diagnosis.judge import confidence
+from mcp_server.evidence.captured import CapturedCall
 from mcp_server.evidence.log import read_log
 from mcp_server.jobs.types import Finished
 from tests.diagnosis.support import LOG, capture, phase, run
@@ -91,6 +92,19 @@ def test_a_child_that_its_own_statement_ended() -> None:
     (found,) = child_end.detect(case)
     assert (found.category, found.guilty.name) == ("script_error", "worker.py:22")
     assert "IndexError: list index out of range" in found.summary and confidence(found, case) == "likely"
+
+
+def test_children_whose_end_was_got_over() -> None:
+    """Calls that came later, or an exception of the program's own statement, have nothing to do with it."""
+    case = ended("use(y)")
+    assert case.capture is not None
+    later = CapturedCall.model_validate({**phase(9, load=1, thread=1), "pid": 3})
+    case.capture = case.capture.model_copy(update={"calls": [*case.capture.calls, later]})
+    assert list(child_end.detect(case)) == []
+    case = ended("use(y)")
+    lines = ["Traceback (most recent call last):", '  File "run.py", line 3, in main', "    total / n"]
+    case.runs["script"] = run("script", "\n".join([*lines, "ZeroDivisionError: division by zero"]))
+    assert list(child_end.detect(case)) == []
 
 
 def test_children_that_may_have_met_something_else() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.case import Case, RunSeen
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.evidence.captured import CapturedEnd
 from mcp_server.evidence.traceback import is_user_file
 from mcp_server.model import Evidence, Fix, ModelLocation, Party
 from mcp_server.steps.capture import Capture
 
+_REPORTS = frozenset({"own_check", "child_failed"})
 # A check of the child's own may have found what a package computed wrongly.
 _CHECK = re.compile(r"(?:raise|assert)\b|self\.fail\(|sys\.exit\(")
 
@@ -19,7 +20,7 @@ _CHECK = re.compile(r"(?:raise|assert)\b|self\.fail\(|sys\.exit\(")
 def detect(case: Case) -> Iterator[Hypothesis]:
     """One hypothesis, where the calls of that process went well and the program's own failure came later."""
     seen, script = case.capture, case.runs.get("script")
-    if seen is None or script is None or script.failure != "exception":
+    if seen is None or script is None or script.failure != "exception" or _raised_itself(script):
         return
     found = [(end, _line(end)) for end in _ends(seen, told=script.family == "child_failed")]
     for end, line in [(end, line) for end, line in found if line is not None][-1:]:
@@ -27,12 +28,22 @@ def detect(case: Case) -> Iterator[Hypothesis]:
 
 
 def _ends(seen: Capture, *, told: bool) -> list[CapturedEnd]:
-    """Ends of children, or with `told` of any process, that compiled, loaded and called without a failure."""
+    """Ends of children, or with `told` of any process, whose phases went well and were the program's last.
+
+    A program that went on to other phases got over the end of that child.
+    """
     pids = {process.pid for process in seen.processes}
     children = {process.pid for process in seen.processes if told or process.parent in pids}
     phases = [*seen.compiles, *seen.loads, *seen.updates, *seen.calls, *seen.assertions]
     failed = {phase.pid for phase in phases if phase.outcome != "ok"}
-    return [end for end in seen.ends if end.own and end.pid in children - failed]
+    last = max((phase.t for phase in phases), default=0.0)
+    return [end for end in seen.ends if end.own and end.t > last and end.pid in children - failed]
+
+
+def _raised_itself(script: RunSeen) -> bool:
+    """Whether the traceback of another error than a check or the report of a child is there."""
+    root = script.root
+    return root is not None and root.exception is not None and root.family.id not in _REPORTS
 
 
 def _line(end: CapturedEnd) -> ModelLocation | None:
