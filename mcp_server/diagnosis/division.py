@@ -19,7 +19,7 @@ def failure(case: Case) -> Evidence | None:
         return Evidence(step="run", fact="the process died of SIGFPE: the processor refused a division")
     for source, facts in case.logs:
         root = facts.root
-        if root is not None and root.family.id == "int_division" and "ZeroDivision" in root.text:
+        if root is not None and root.family.id == "kernel_division":
             return Evidence(step="run", fact=root.text[:300], source=f"{source}:{root.line}")
     return None
 

@@ -6,15 +6,18 @@ import re
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.division import failure
 from mcp_server.diagnosis.first_made import first_made, told
 from mcp_server.model import Category, Evidence, ModelLocation, Party
 from mcp_server.package.called import lines_doing
 from mcp_server.package.provenance import Frame
-from mcp_server.package.relevance import INDEXES, UNBOUNDED
+from mcp_server.package.relevance import DIVIDES, INDEXES, UNBOUNDED
 from mcp_server.steps.reports import Event
 
-# By category: the operators that can have done it, as names in source, and as text of a line.
-KINDS: dict[Category, tuple[re.Pattern[str], re.Pattern[str]]] = {
+# Operators that can have done it, as names in source, and as text of a line.
+Kind = tuple[re.Pattern[str], re.Pattern[str]]
+DIVISIONS: Kind = (re.compile(r"div\w*|floor_divide|remainder|fmod"), DIVIDES)
+KINDS: dict[Category, Kind] = {
     "index_out_of_bounds": (
         re.compile(r"index|embedding\w*|gather|scatter\w*|index_\w+|take\w*|put\w*"),
         INDEXES,
@@ -36,10 +39,7 @@ def deepened(party: Party, category: Category, case: Case) -> tuple[Party, list[
 
     A program that we ran has told all lines (worker/capture_lines.py).
     """
-    made = (
-        party.kind == "kernel" and category == "index_out_of_bounds"
-    )  # it computed what another one indexes
-    kind = KINDS.get(category) if not made else None
+    kind = _kind(party, category, case)
     ran = case.capture is not None and bool(case.capture.compiles)
     line = _only(_recorded(party, case), kind, case) if kind is not None and not ran else None
     if line is None or line in party.model_locations:
@@ -48,14 +48,20 @@ def deepened(party: Party, category: Category, case: Case) -> tuple[Party, list[
     return party.model_copy(update={"model_locations": lines}), [_inferred(line)]
 
 
+def _kind(party: Party, category: Category, case: Case) -> Kind | None:
+    """What was done; None for a kernel that computed what another one indexes with."""
+    if failure(case) is not None:
+        return DIVISIONS
+    made = party.kind == "kernel" and category == "index_out_of_bounds"
+    return KINDS.get(category) if not made else None
+
+
 def _recorded(party: Party, case: Case) -> list[ModelLocation]:
     """The lines that can call it: that of the operator which eager names, else those of the whole kernel."""
     return party.model_locations[:1] if _named(case) is not None else party.model_locations
 
 
-def _only(
-    recorded: list[ModelLocation], kind: tuple[re.Pattern[str], re.Pattern[str]], case: Case
-) -> ModelLocation | None:
+def _only(recorded: list[ModelLocation], kind: Kind, case: Case) -> ModelLocation | None:
     """The one line of all that are called that can do it."""
     if len(recorded) > MOST:
         return None  # there may be more that are not shown

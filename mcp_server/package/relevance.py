@@ -17,6 +17,7 @@ UNBOUNDED = re.compile(
     r"|softmax|softmin|normalize|\w*norm|mean|std\w*|var\w*|lgamma|digamma|erfinv|xlogy|cross_entropy|inverse|"
     r"linalg|half|bfloat16|float16)\b"
 )
+DIVIDES = re.compile(r"//|%|\b(?:div\w*|true_divide|floor_divide|remainder|fmod|mod)\(")
 _PARAMETERS = frozenset({"weight", "bias"})
 
 

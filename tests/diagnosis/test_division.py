@@ -86,9 +86,15 @@ def test_a_computed_divisor_is_proven_by_a_call_alone(monkeypatch: pytest.Monkey
     assert again.counter is None and confidence(again, case) == "likely"
 
 
-@pytest.mark.parametrize("text", ["Error: Integer floor division by zero", "Segmentation fault"])
+OF_SCRIPT = """Traceback (most recent call last):
+  File "serve.py", line 3, in <module>
+    share = total // count
+ZeroDivisionError: integer division or modulo by zero"""
+
+
+@pytest.mark.parametrize("text", ["Error: Integer floor division by zero", "Segmentation fault", OF_SCRIPT])
 def test_other_failures_are_no_such_division(text: str) -> None:
-    """Sizes that are divided by are checked on the host, and a bad access is another thing."""
+    """Sizes are checked on the host, a bad access is another thing, and so is a statement of the script."""
     case = Case(None)
     case.runs["plain"] = run("plain", text)
     assert division.failure(case) is None and not list(detector.detect(case))

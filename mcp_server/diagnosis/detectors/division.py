@@ -12,6 +12,7 @@ from mcp_server.diagnosis.index_parts import IndexPart
 from mcp_server.diagnosis.parties import launch_party
 from mcp_server.model import Category, Evidence, Fix, ModelLocation, Party
 from mcp_server.package.divisors import Division
+from mcp_server.package.relevance import DIVIDES
 
 
 def detect(case: Case) -> Iterator[Hypothesis]:
@@ -128,10 +129,11 @@ def _party(division: Division, case: Case) -> Party:
 
 
 def _lines(division: Division, case: Case) -> list[ModelLocation]:
-    """The line that raises in eager mode where that is known, else those of the launch."""
+    """The line that raises in eager mode where that is known, else the launch's, first those that divide."""
     event = raised(case)
     known = lines_of(event) if event is not None else []
-    return known or launch_party(division.launch.index, division.launch.kernel, case).model_locations
+    own = launch_party(division.launch.index, division.launch.kernel, case).model_locations
+    return known or sorted(own, key=lambda line: DIVIDES.search(line.code) is None)
 
 
 def _launch(division: Division) -> str:

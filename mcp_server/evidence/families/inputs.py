@@ -234,6 +234,15 @@ _add(
     "RuntimeError: mat1 and mat2 must have the same dtype, but got Double and Float",
 )
 _add(
+    "kernel_division",
+    r"(?P<detail>cpp_prefix\.h:\d+, ZeroDivisionError|RuntimeError: ZeroDivisionError)",
+    ("ZeroDivisionError",),
+    ("input_mismatch", "script_error"),
+    "A kernel of the package divided a whole number by zero.",
+    "Error: inductor_cpu_throw_if_integer_div_error, /torch/csrc/inductor/cpp_prefix.h:827, ZeroDivisionError",
+    not_proven="Whether an input holds the zero, or the model computes it.",
+)
+_add(
     "int_division",
     r"(?P<detail>Integer floor division by zero|ZeroDivisionError|integer division or modulo by zero)",
     ("ivision by zero", "ZeroDivision", "modulo by zero"),
