@@ -22,11 +22,11 @@ def operate(request: dict[str, Any], report: Report) -> None:
     """Load `package` (or the bare .so `library`) with the captured options, then do each of `steps`.
 
     A step is {"do": "constants", "file", "how", "arguments"} or {"do": "call", "file", "threads"}, the latter
-    maybe with the bytes that it may map, "headroom". Tensors
-    given to `load_constants` stay alive, as a user-managed update needs. `changes` alter the inputs of the
-    last call (see `transforms`); `save_outputs` keeps what it returned; `actual` is the file of a failed
-    comparison, both sides of which are compared with it, `held` that of what the program held when a check of
-    its own failed. `cast` maps names of constants to the dtype that they get before an update.
+    maybe with the bytes that it may map, "headroom". Tensors given to `load_constants` stay alive, as a
+    user-managed update needs. `changes` alter the inputs of the last call (see `transforms`), `twice` makes
+    it once more on the same tensors; `save_outputs` keeps what it returned. `actual` is the file of a failed
+    comparison, both sides of which are compared with that, `held` one of what the program held when a check
+    of its own failed. `cast` maps names of constants to the dtype that they get before an update.
     """
     import_all(list(request.get("extra_imports", ())), report)
     loader = load_library(request, report) if request.get("library") else load(request, report, weights=False)
@@ -37,9 +37,11 @@ def operate(request: dict[str, Any], report: Report) -> None:
         if step["do"] == "constants":
             alive.append(update_package(loader, step, dict(request.get("cast", {})), report))
         else:
-            changes = list(request.get("changes", ())) if index == len(steps) - 1 else []
+            last = index == len(steps) - 1
+            changes = list(request.get("changes", ())) if last else []
+            times = 2 if last and request.get("twice") else 1
             with watching(request, report):
-                result = _call(loader, step, index, report, changes)
+                result = _call(loader, step, index, report, changes, times)
     if request.get("save_outputs") and result is not None:
         save(result, str(request["save_outputs"]), report)
     if request.get("held") and result is not None:
@@ -66,7 +68,7 @@ def load_library(request: dict[str, Any], report: Report) -> Any:
 
 
 def _call(
-    loader: Any, step: dict[str, Any], index: int, report: Report, changes: list[dict[str, Any]]
+    loader: Any, step: dict[str, Any], index: int, report: Report, changes: list[dict[str, Any]], times: int
 ) -> Any:
     if step.get("threads"):  # kernels that split their work fail in other ways with other numbers
         torch.set_num_threads(int(step["threads"]))
@@ -76,7 +78,9 @@ def _call(
     flat = apply(flat, changes)
     tell_inputs(flat, report)
     with limited(step.get("headroom")):
-        return call(lambda: loader.run(flat), index, report)
+        for _ in range(times):
+            result = call(lambda: loader.run(flat), index, report)
+        return result
 
 
 def _in_spec(loader: Any) -> str:

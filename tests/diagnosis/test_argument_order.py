@@ -59,10 +59,11 @@ def test_inputs_of_one_layout_are_exchanged_and_tried(zoo: ZooPackage) -> None:
     assert found.weak and found.counter is not None and next_test(case, case.hypotheses) == found.counter
     assert found.counter.changes[0]["order"] == [1, 0]
     plain = case.runs["plain"]
-    case.counters[found.counter.key] = judge(found.counter, plain, run("t", "", called(), held(want=True)))
+    test = found.counter
+    case.counters[test.key] = judge(test, plain, run("t", "", called(), held(want=True)))
     (found,) = argument_order.detect(case)
     assert not found.weak and confidence(found, case) == "proven"
-    case.counters[found.counter.key] = judge(found.counter, plain, run("t", "", called(), held(want=False)))
+    case.counters[test.key] = judge(test, plain, run("t", "", called(), held(want=False)))
     assert not list(argument_order.detect(case))
 
 

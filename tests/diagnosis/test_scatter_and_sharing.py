@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.case import CallSpec, Case, CounterResult
 from mcp_server.diagnosis.detectors import scatter, sharing
+from mcp_server.diagnosis.judge import confidence, refuted
 from mcp_server.model import Artifact, Cost
 from mcp_server.steps.kernel_io import ArgumentValues, KernelIO, LaunchValues
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import package_case
+from tests.diagnosis.support import package_case, run, worker_run
 
 
 def watched(case: Case, largest: float) -> Case:
@@ -49,3 +50,19 @@ def test_shared_memory_counts_only_where_an_input_is_written(zoo: ZooPackage) ->
     writing.sharing, reading.sharing = [[0, 1]], [[0, 1]]
     assert [h.category for h in sharing.detect(writing)] == ["concurrency"]
     assert list(sharing.detect(reading)) == []
+
+
+@pytest.mark.slow
+def test_a_call_made_twice_can_confirm_a_changed_input_and_not_refute_it(zoo: ZooPackage) -> None:
+    """A reference computed after the call is what a second call gives; one from before it is out of reach."""
+    case = package_case(zoo("counter"))
+    case.call = CallSpec("replay", {"steps": [{"do": "call"}]}, zoo("counter"), Path("inputs.pt"))
+    case.interpreted = worker_run({"event": "compared", "equal": True})
+    case.runs["script"] = run("script", "AssertionError: Tensor-likes are not close!")
+    (found,) = sharing.detect(case)
+    assert found.counter is not None and confidence(found, case) == "possible"
+    case.counters[found.counter.key] = CounterResult(True, "gives what the program held")
+    assert confidence(found, case) == "proven"
+    case.counters[found.counter.key] = CounterResult(False, "still fails in the same way")
+    (found,) = sharing.detect(case)
+    assert found.counter is None and not refuted(found, case)

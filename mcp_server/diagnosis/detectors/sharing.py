@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
 from mcp_server.model import Evidence, Fix, ModelLocation, Party
 
 
@@ -96,8 +96,17 @@ def _changed(place: int, case: Case) -> Hypothesis:
             Evidence(step="interpret", fact="package and exported program agree on the inputs of the call"),
         ),
         fix=Fix(action="give each of the two a copy, or let the model work on one", after="x.clone()"),
+        counter=_twice(case),
         exact=False,
     )
+
+
+def _twice(case: Case) -> CounterTest | None:
+    """A test that can only confirm: a reference that was made before the call is out of its reach."""
+    test = CounterTest("twice", "the call made twice on the same tensors", options={"twice": True})
+    result = case.counters.get(test.key)
+    replayed = case.call is not None and case.call.operation == "replay"
+    return test if replayed and (result is None or result.passed) else None
 
 
 def _writing_lines(place: int, case: Case) -> list[ModelLocation]:
