@@ -56,7 +56,9 @@ _FOLLOWING: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("frame #", re.compile(r"frame #\d+: .* in (?P<host>(?!\S*\.so)(?!\S*python)[^()\s]{1,300})\)\s*$")),
     ("what():", re.compile(r"what\(\):\s+(?P<what>.+)")),
 )
-_LOCATION = re.compile(r"(?P<file>[^\s\"':,(]+\.(?:wrapper|kernel)\.cpp)(?::|, line )(?P<line>\d+)")
+_LOCATION = re.compile(
+    r"(?<![^\s\"':,(])(?P<file>[^\s\"':,(]+\.(?:wrapper|kernel)\.cpp)(?::|, line )(?P<line>\d+)"
+)
 _VERSIONS = (
     ("torch", "orch", re.compile(r"\b(?:[Pp]y)?[Tt]orch(?: version)?[\"' :=v]+(\d+\.\d+\.\d+(?:\+\w+)?)")),
     ("triton", "riton", re.compile(r"\b[Tt]riton(?: version)?[\"' :=v]+(\d+\.\d+\.\d+)")),

@@ -18,7 +18,9 @@ _REGION = re.compile(
     r"to the right of|inside of?) (?P<size>\d+)-byte region"
 )
 _ADDRESS = re.compile(r"address (?P<address>0x[0-9a-f]+)")
-_UNDEFINED = re.compile(r"(?P<file>[^\s:]+):(?P<line>\d+):(?P<column>\d+): runtime error: (?P<message>.+)")
+_UNDEFINED = re.compile(
+    r"(?<![^\s:])(?P<file>[^\s:]+):(?P<line>\d+):(?P<column>\d+): runtime error: (?P<message>.+)"
+)
 _FRAMES = (
     re.compile(
         r"^\s*#(?P<depth>\d+)\s+(?P<pc>0x[0-9a-f]+) in (?P<function>.+?) "

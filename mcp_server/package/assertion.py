@@ -38,10 +38,10 @@ from mcp_server.package.signature import CompiledInput
 from mcp_server.package.wrapper import Wrapper
 
 _TEXT = re.compile(
-    r"(?:index out of bounds: )?((?:-?\w+ <= \w+(?: < [^`'\"\n]+?)?)|(?:\btmp\w* < [^`'\"\n]+?))"
+    r"(?:index out of bounds: )?((?:(?:-|(?<!\w))\w+ <= \w+(?: < [^`'\"\n]+?)?)|(?:\btmp\w* < [^`'\"\n]+?))"
     r"(?=[`'\"\n]| failed|$)"
 )
-_DEVICE = re.compile(r"(?P<file>[^\s:`]*\.py):(?P<line>\d{1,9}): ")
+_DEVICE = re.compile(r"(?<![^\s:`])(?P<file>[^\s:`]*\.py):(?P<line>\d{1,9}): ")
 _HOST = re.compile(r"Exception raised from (?P<kernel>\w+) at (?P<file>\S+?\.cpp):(?P<line>\d{1,9})\b")
 
 FindKernels = Callable[[str], Collection[str]]

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import re._constants as sre  # type: ignore[import-not-found]
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +34,29 @@ def test_fast_search_agrees(family: Family) -> None:
     """The search by templates offers every family that the whole table finds."""
     look = Scout().looks([read_line(family.example, 1)])[0]
     assert family in look.families
+
+
+def begins_anew(items: Iterable[Any]) -> bool:
+    """Whether a pattern can begin at every character of one word, and then reads it to its end each time."""
+    for kind, given in items:
+        if kind is sre.SUBPATTERN:
+            return begins_anew(given[-1])
+        if kind is sre.BRANCH:
+            return any(begins_anew(branch) for branch in given[1])
+        if kind not in (sre.MAX_REPEAT, sre.MIN_REPEAT):
+            return False
+        low, high, body = given
+        if high is sre.MAXREPEAT or begins_anew(body):
+            return True
+        if low:
+            return False
+    return False
+
+
+@pytest.mark.parametrize("family", MATCHED, ids=lambda family: family.id)
+def test_long_words_take_no_longer_than_short_ones(family: Family) -> None:
+    """No pattern begins with a repetition that may start anywhere: it would square the length of a word."""
+    assert [p.pattern for p in family.patterns if begins_anew(re._parser.parse(p.pattern))] == []  # type: ignore[attr-defined]
 
 
 def test_ids_are_unique() -> None:

@@ -12,8 +12,8 @@ _table = Defaults(stage="compile", advice="recompile")
 _add = _table.add
 
 # A file and place as GCC, Clang and Metal (of a shader without a file) print it; as MSVC does.
-_SOURCE = r"(?P<file>[^\s:]+\.(?:cpp|cc|cxx|h|hpp|cu|cuh)|program_source):(?P<line>\d+):(?P<column>\d+): "
-_MSVC_SOURCE = r"(?P<file>\S.*?)\((?P<line>\d+)(?:,\d+)?\): (?:fatal )?"
+_SOURCE = r"(?<![^\s:])(?P<file>[^\s:]+\.(?:cpp|cc|cxx|h|hpp|cu|cuh)|program_source):(?P<line>\d+):(?P<column>\d+): "
+_MSVC_SOURCE = r"^\s*(?P<file>\S.*?)\((?P<line>\d+)(?:,\d+)?\): (?:fatal )?"
 
 _add(
     "export_constraints",
@@ -21,7 +21,7 @@ _add(
         r"Constraints violated \((?P<dims>.*?)\)!",
         r"Not all values of (?P<dim>\w+) .*satisfy the generated guard (?P<guard>.+)",
         r"You marked (?P<dim>\S+) as dynamic but your code specialized it to be a constant \((?P<value>\d+)\)",
-        r"(?P<dim>\S+) was inferred to be a constant \((?P<value>\d+)\)",
+        r"(?<!\S)(?P<dim>\S+) was inferred to be a constant \((?P<value>\d+)\)",
     ),
     ("Constraints violated", "Not all values of", "You marked", "inferred to be a constant"),
     "compile_failure",
@@ -85,7 +85,7 @@ _add(
 _add(
     "cpp_header",
     (
-        r"(?P<file>[^\s:]+):(?P<line>\d+):(?P<column>\d+): fatal error: (?P<header>\S+?):? (?:No such file or directory|file not found)|fatal error: '?(?P<header2>[\w./+-]+)'? file not found",
+        r"(?<![^\s:])(?P<file>[^\s:]+):(?P<line>\d+):(?P<column>\d+): fatal error: (?P<header>\S+?):? (?:No such file or directory|file not found)|fatal error: '?(?P<header2>[\w./+-]+)'? file not found",
         r"fatal error C1083: [^']*'(?P<header2>[^']+)'",
     ),
     "fatal error",
@@ -138,7 +138,7 @@ _add(
 _add(
     "compiler_option",
     (
-        r"(?P<program>[\w+./-]*(?:g\+\+|gcc|clang(?:\+\+)?|cc1plus|nvcc)[\w.-]*): (?:fatal )?error: (?P<detail>.*(?:unrecognized|unknown|unsupported|no input files|bad value|not recognized|cannot execute|No such file).*)",
+        r"(?<![\w+./-])(?P<program>[\w+./-]*(?:g\+\+|gcc|clang(?:\+\+)?|cc1plus|nvcc)[\w.-]*): (?:fatal )?error: (?P<detail>.*(?:unrecognized|unknown|unsupported|no input files|bad value|not recognized|cannot execute|No such file).*)",
         r"(?P<program>\bcl)\b.* error (?P<code>D8\d{3}): (?P<detail>.+)",
     ),
     ("error: ", "error D8"),
@@ -231,7 +231,7 @@ _add(
         r"No working C\+\+ compiler found(?P<detail>.*?(?:'(?P<program>[^']+)'\))?)$",
         r"Compiler: (?P<compiler>\S+) is not found",
         r"InvalidCxxCompiler",
-        r"(?P<detail>Failed to find C compiler|nvcc is required to build fatbin|No such file or directory: '(?P<program>[^']*(?:g\+\+|gcc|clang|nvcc|ptxas|ld)[^'/]*)'|(?P<missing>[\w./+-]*(?:g\+\+|gcc|clang|nvcc|ptxas)[\w.-]*): (?:command )?not found|CUDA_HOME environment variable is not set)",
+        r"(?P<detail>Failed to find C compiler|nvcc is required to build fatbin|No such file or directory: '(?P<program>[^']*(?:g\+\+|gcc|clang|nvcc|ptxas|ld)[^'/]*)'|(?<![\w./+-])(?P<missing>[\w./+-]*(?:g\+\+|gcc|clang|nvcc|ptxas)[\w.-]*): (?:command )?not found|CUDA_HOME environment variable is not set)",
     ),
     (
         "No working C++",

@@ -12,7 +12,7 @@ _table = Defaults(stage="call", guide=MEMORY_GUIDE, advice="locate")
 _add = _table.add
 
 _SITE = (
-    r"(?P<file>[^\s:]+):(?P<line>\d+): (?P<function>[^:]+(?:::[^:]+)*): "
+    r"(?<![^\s:])(?P<file>[^\s:]+):(?P<line>\d+): (?P<function>[^:]+(?:::[^:]+)*): "
     r"block: \[(?P<block>[\d,]+)\], thread: \[(?P<thread>[\d,]+)\] "
 )
 
@@ -45,7 +45,7 @@ _add(
 )
 _add(
     "aten_assert",
-    _SITE.replace("[^\\s:]+", r"[^\s:]*aten/src/[^\s:]+", 1)
+    _SITE.replace(r"<file>[^\s:]+", r"<file>[^\s:]*aten/src/[^\s:]+", 1)
     + r"Assertion `(?P<assertion>[^`]*(?:index|Index|idx|indices|n_classes|num_classes|cur_target)[^`]*)` failed",
     ("Assertion `",),
     ("index_out_of_bounds", "input_mismatch", "script_error"),
@@ -223,7 +223,7 @@ _add(
 )
 _add(
     "torch_without_arch",
-    r"(?P<gpu>\S.*) with CUDA capability (?P<arch>sm_\d+\w?) is not compatible with the current PyTorch installation",
+    r"^\s*(?P<gpu>\S.*) with CUDA capability (?P<arch>sm_\d+\w?) is not compatible with the current PyTorch installation",
     ("is not compatible with the current PyTorch",),
     ("arch_mismatch",),
     "This build of torch has no kernels for this GPU, whatever package it runs.",

@@ -98,8 +98,8 @@ _add(
         r"Saved archive version (?P<got>-?\d+) does not match our current archive version (?P<expected>-?\d+)",
         r"Unable to load package\. f must be a buffer or a file ending in \.pt2",
         r"Multiple wrapper shared libraries found in AOTI package for model '(?P<model>[^']*)'",
-        r"(?P<detail>No such file or directory|Is a directory|cannot open).*(?P<path>\S+\.pt2)",
-        r"(?P<detail>.*\.pt2.*: No such file or directory)",
+        r"(?P<detail>No such file or directory|Is a directory|cannot open).*?(?<![^\s'\"])(?P<path>[^\s'\"]+\.pt2)",
+        r"^(?P<detail>.*\.pt2.*: No such file or directory)",
     ),
     ("archive version", "Unable to load package", "Multiple wrapper shared", ".pt2"),
     "invalid_package",
@@ -181,7 +181,7 @@ _add(
 )
 _add(
     "undefined_symbol",
-    r"(?P<library>\S+): undefined symbol: (?P<symbol>\S+)",
+    r"(?<!\S)(?P<library>\S+): undefined symbol: (?P<symbol>\S+)",
     "undefined symbol: ",
     "toolchain",
     "The library was built against another libtorch or C++ ABI, or a library that it needs is not loaded.",
@@ -190,7 +190,7 @@ _add(
 )
 _add(
     "wrong_elf",
-    r"(?P<library>\S+): (?P<detail>wrong ELF class: \w+|invalid ELF header|file too short|cannot dynamically load [\w -]+|ELF load command .+)",
+    r"(?<!\S)(?P<library>\S+): (?P<detail>wrong ELF class: \w+|invalid ELF header|file too short|cannot dynamically load [\w -]+|ELF load command .+)",
     (
         "wrong ELF class",
         "invalid ELF header",
@@ -204,7 +204,7 @@ _add(
 )
 _add(
     "library_version",
-    r"(?P<library>\S+): version [`'](?P<version>(?:GLIBCXX|GLIBC|CXXABI|GCC)_[\w.]+)' not found",
+    r"(?<!\S)(?P<library>\S+): version [`'](?P<version>(?:GLIBCXX|GLIBC|CXXABI|GCC)_[\w.]+)' not found",
     "' not found",
     "toolchain",
     "The C or C++ library here is older than the one that the package was built with.",
@@ -233,7 +233,7 @@ _add(
 )
 _add(
     "library_missing",
-    r"(?P<library>[\w.+-]+\.so[\w.]*): cannot open shared object file",
+    r"(?<![\w.+-])(?P<library>[\w.+-]+\.so[\w.]*): cannot open shared object file",
     "cannot open shared object file",
     ("toolchain", "environment"),
     "A library that the package or an extension needs is not found.",
@@ -242,7 +242,7 @@ _add(
 )
 _add(
     "static_tls",
-    r"(?P<library>[^\s:]+): (?P<detail>cannot allocate memory in static TLS block)",
+    r"(?<![^\s:])(?P<library>[^\s:]+): (?P<detail>cannot allocate memory in static TLS block)",
     "static TLS block",
     "toolchain",
     "The library keeps thread-local memory in a block that is full: it has to be loaded before the others.",
@@ -251,7 +251,7 @@ _add(
 )
 _add(
     "executable_stack_or_mount",
-    r"(?P<library>\S+): (?P<detail>failed to map segment from shared object(?!: Cannot allocate)|cannot enable executable stack.*|cannot apply additional memory protection.*)",
+    r"(?<!\S)(?P<library>\S+): (?P<detail>failed to map segment from shared object(?!: Cannot allocate)|cannot enable executable stack.*|cannot apply additional memory protection.*)",
     ("failed to map segment", "executable stack", "memory protection"),
     ("environment", "toolchain"),
     "The library's directory forbids execution (a noexec mount of the temporary directory, say).",

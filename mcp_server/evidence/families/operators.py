@@ -48,10 +48,10 @@ _add(
         r"ProxyExecutor does not have a custom object named (?P<name>\S+)",
         r"Mismatch between tensors consumed and num of input tensor(?P<detail>.*)",
         r"NYI: Unsupported return type for schema: (?P<schema>.+)",
-        r"(?P<op>(?!aten::|prims::)\w+::\w+(?:\.\w+)?)\(\) (?:Expected|expected|is missing value)(?P<detail>.*)",
+        r"(?<!\w)(?P<op>(?!aten::|prims::)\w+::\w+(?:\.\w+)?)\(\) (?:Expected|expected|is missing value)(?P<detail>.*)",
         r"There was no fake impl registered for <CustomOpDef\((?P<op>[\w:.]+)\)>",
-        r"(?P<op>[\w.]+::[\w.]+): attempted to run this operator with Meta tensors",
-        r"(?P<op>\S+) \(with implementation in .+?\): The output of this custom operator .*(?:alias|must not)",
+        r"(?<![\w.])(?P<op>[\w.]+::[\w.]+): attempted to run this operator with Meta tensors",
+        r"(?<!\S)(?P<op>\S+) \(with implementation in .+?\): The output of this custom operator .*(?:alias|must not)",
     ),
     (
         "ProxyExecutor",
