@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -202,8 +203,9 @@ async def investigate(case: Case, context: Context) -> None:
 
 
 def detect(case: Case) -> list[Hypothesis]:
-    """What every detector makes of the case as it is now."""
-    return [hypothesis for detector in DETECTORS for hypothesis in detector(case)]
+    """What every detector makes of the case as it is now; a call that the program handled did no harm."""
+    found = [hypothesis for detector in DETECTORS for hypothesis in detector(case)]
+    return [replace(hypothesis, harmful=False) for hypothesis in found] if case.handled else found
 
 
 def _settled(hypotheses: list[Hypothesis], case: Case) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mcp_server.diagnose import detect
 from mcp_server.diagnosis.case import CallSpec, Case
 from mcp_server.diagnosis.detectors import bad_values, constants, no_end, operator_index, rewritten
 from mcp_server.diagnosis.detectors.log_words import action, named
@@ -19,7 +20,7 @@ from mcp_server.package.mismatch import GivenTensor
 from mcp_server.steps.kernel_io import BadElement, FirstBad, KernelIO
 from mcp_server.steps.replay_plan import failing_phase
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import called, capture, failing, package_case, phase, run
+from tests.diagnosis.support import called, capture, failing, index_text, package_case, phase, run
 
 ARTIFACT = Artifact(uri="u", path=Path("p"), bytes=0, what="log")
 
@@ -241,3 +242,16 @@ def test_a_program_that_was_compiling_only_needed_time() -> None:
     case.runs["script"] = run("script", "", ending="timeout")
     (told,) = no_end.detect(case)
     assert told.weak and told.category == "hang" and "compiling" in told.summary
+
+
+@pytest.mark.parametrize(("ended", "harmful"), [("", False), ("RuntimeError: no answer", True)])
+def test_a_refused_call_that_the_program_handled_is_no_fault(
+    zoo: ZooPackage, ended: str, harmful: bool
+) -> None:
+    """The text of its error stays in the log; whether the program failed over it decides."""
+    case = failing(package_case(zoo("ranker")), index_text(zoo("ranker")))
+    case.workload = ScriptWorkload(script=Path("a.py"))
+    case.capture = capture(calls=[phase(1, load=1, thread=1, file="inputs.pt", outcome="failed")])
+    case.runs["script"] = run("script", ended)
+    found = detect(case)
+    assert found and {hypothesis.harmful for hypothesis in found} == {harmful}
