@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import weakref
 from pathlib import Path
 
@@ -158,3 +159,19 @@ def test_a_device_that_is_busy_or_broken_is_not_waited_for(
     assert not idle(0.05)
     monkeypatch.setattr(capture_models, "idle", lambda: idle(0.05))
     assert models.beside(1, callers()) == []
+
+
+def test_an_exit_with_a_status_of_failure_is_told(tmp_path: Path) -> None:
+    """So is the module near it; an exit that is none, or before any compile, is not."""
+    journal = Journal(str(tmp_path))
+    compiles = Compiles(journal, Storehouse(journal))
+    compiles.exiting(1)
+    server = Server()
+    compiles.models.compiling(dict(server.model.state_dict()))
+    for status in (None, 0, "accuracy 0.52"):
+        compiles.exiting(status)
+    (path,) = tmp_path.glob("capture-*.jsonl")
+    told = [json.loads(line) for line in path.read_text().splitlines()]
+    (failed,) = [event for event in told if event["event"] == "program_failed"]
+    assert (failed["type"], failed["text"]) == ("builtins.SystemExit", "accuracy 0.52")
+    assert [module["name"] for module in failed["modules"]] == ["server.model"]
