@@ -7,27 +7,35 @@ from typing import Any, Iterator, Optional
 
 import torch
 
+from .calling import capturing, idle
 from .compare import compare
 from .report import Report
 from .storehouse import Storehouse
 
+HOST = frozenset({torch.device("cpu")})
 MOST = 8
 MOST_BYTES = 64 << 20
 
 
-def tensors_in(frames: list[FrameType]) -> dict[str, torch.Tensor]:
-    """Tensors in variables of these frames by name, innermost first, as far as they are few and small.
-
-    Those of the host alone: a device may be at work still, or broken.
+def copies(frames: list[FrameType], devices: "frozenset[torch.device]") -> dict[str, torch.Tensor]:
+    """Copies of tensors in variables of these frames by name, innermost first, as far as they are few and
+    small, and on these devices.
     """
     found: dict[str, torch.Tensor] = {}
     left = MOST_BYTES
     for name, value in _variables(frames):
         size = value.numel() * value.element_size()
-        if name not in found and size <= left and len(found) < MOST:
-            found[name] = value.detach()
+        if name not in found and value.device in devices and size <= left and len(found) < MOST:
+            found[name] = value.detach().clone()
             left -= size
     return found
+
+
+def readable() -> "frozenset[torch.device]":
+    """The host, and the current device if it is neither at work still nor broken."""
+    if not torch.cuda.is_initialized() or capturing() or not idle():
+        return HOST
+    return HOST | {torch.device("cuda", torch.cuda.current_device())}
 
 
 def _variables(frames: list[FrameType]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -38,20 +46,16 @@ def _variables(frames: list[FrameType]) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _plain(tensor: torch.Tensor) -> bool:
-    return (
-        type(tensor) is torch.Tensor
-        and tensor.layout is torch.strided
-        and tensor.device.type == "cpu"
-        and tensor.numel() > 1
-    )
+    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.numel() > 1
 
 
 def keep(store: Storehouse, number: int, frames: list[FrameType]) -> Optional[str]:
     """The file with those tensors; None where there are none."""
-    found = tensors_in(frames)
-    if not found:
-        return None
-    return store.save("held", number, {name: tensor.clone() for name, tensor in found.items()})
+    try:
+        found = copies(frames, readable())
+    except RuntimeError:  # no memory for them on the device
+        found = copies(frames, HOST)
+    return store.save("held", number, found) if found else None
 
 
 def compare_held(held: "dict[str, torch.Tensor]", result: Any, report: Report) -> None:

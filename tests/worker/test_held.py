@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import FrameType
 
+import pytest
 import torch
 
 from mcp_server.steps.reports import read_events
@@ -45,3 +47,27 @@ def test_each_is_held_against_the_outputs_of_its_layout(tmp_path: Path) -> None:
     held.compare_held(tensors, [torch.zeros(4), torch.ones(4)], Report(str(tmp_path / "report.jsonl")))
     (event,) = read_events(tmp_path / "report.jsonl")
     assert event["equal"] == {"want": True, "got": True, "other": False}
+
+
+def test_a_device_is_read_only_when_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tensors are kept beside those of the host; not while it works, nor without memory for them."""
+    near, far = torch.ones(3), torch.ones(3, device="meta")
+    meta = frozenset({torch.device("meta")})
+    assert list(held.copies([sys._getframe()], held.HOST | meta)) == ["near", "far"]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(held, "capturing", lambda: False)
+    for done in (False, True):
+        monkeypatch.setattr(held, "idle", lambda done=done: done)
+        assert held.readable() == held.HOST | ({torch.device("cuda", 1)} if done else set())
+    copies = held.copies
+
+    def full(frames: list[FrameType], devices: frozenset[torch.device]) -> dict[str, torch.Tensor]:
+        if devices != held.HOST:
+            raise RuntimeError("CUDA out of memory")
+        return copies(frames, devices)
+
+    monkeypatch.setattr(held, "copies", full)
+    path = held.keep(Storehouse(Journal(str(tmp_path))), 1, [sys._getframe()])
+    assert path is not None and (near.numel(), far.numel()) == (3, 3)
+    assert list(torch.load(path, weights_only=True)) == ["near"]
