@@ -121,7 +121,8 @@ def _output(event: Event) -> OutputCompared:
         layouts = [f"{dtype} {shape}" for dtype, shape in zip(event["dtypes"], event["shapes"], strict=True)]
         return OutputCompared(index=event["index"], agreement="layout", layouts=layouts, **difference(event))
     agreement: Agreement = "equal" if event["equal"] else "rounding" if event["within"] else "departs"
-    return OutputCompared(index=event["index"], agreement=agreement, **difference(event))
+    lost = int(event.get("non_finite", 0))
+    return OutputCompared(index=event["index"], agreement=agreement, non_finite=lost, **difference(event))
 
 
 def first_change(one: Sequence[Event], other: Sequence[Event]) -> Changed | None:

@@ -31,10 +31,13 @@ class Difference(Record):
 
 
 class OutputCompared(Difference):
-    """One output. `layout`: other shapes or dtypes than eager's, in `layouts`."""
+    """One output. `layout`: other shapes or dtypes than eager's, in `layouts`. `non_finite` counts elements
+    that are NaN or infinite in eager too.
+    """
 
     index: int
     agreement: Agreement
+    non_finite: int = 0
     layouts: list[str] = Field(default_factory=list)
 
 

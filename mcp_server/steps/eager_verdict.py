@@ -110,7 +110,17 @@ def conclude(
     equal = sum(one.agreement == "equal" for one in outputs)
     rest = f", {len(outputs) - equal} but for rounding" if equal < len(outputs) else ""
     agree = f"all {len(outputs)} outputs agree with eager: {equal} bit for bit{rest}"
-    return "agrees", agree + _other_constants(done)
+    return "agrees", agree + _not_finite(outputs) + _other_constants(done)
+
+
+def _not_finite(outputs: Sequence[OutputCompared]) -> str:
+    """NaN that eager has too is of the model or of the inputs."""
+    lost = [
+        f"{one.non_finite} of {one.elements} elements of output {one.index}"
+        for one in outputs
+        if one.non_finite
+    ]
+    return f"; NaN or infinity in both: {', '.join(lost[:3])}" if lost else ""
 
 
 def _other_constants(done: WorkerRun) -> str:
@@ -131,7 +141,8 @@ def _unfinished(done: WorkerRun) -> str:
         return (
             f"the exported program cannot be loaded: {str(failed['text'])[:200]} (custom ops: extra_imports)"
         )
-    text = f": {str(failed.get('text', ''))[:200]}" if failed else ""
+    ended = done.finished.signal
+    text = f": {str(failed.get('text', ''))[:200]}" if failed else f": {ended}" if ended else ""
     if done.last("outputs") is None and done.last("loading") is None:
         return f"eager itself fails on these inputs{text}"
     return f"the package fails on these inputs{text}{_not_updated(done)}"

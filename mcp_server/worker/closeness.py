@@ -49,6 +49,7 @@ def measure(got: torch.Tensor, want: Expected, factor: float) -> dict[str, Any]:
 
     Both tensors have the same number of elements; they are compared in logical order. `excess` is the largest
     error in units of its tolerance: at most 1 when all is `within`. `within_tf32` takes the eps of TF32.
+    `non_finite` counts what is finite on neither side.
     """
     actual, eager = _wide(got), _wide(want.eager)
     reference = _wide(want.exact) if want.exact is not None else eager
@@ -70,7 +71,8 @@ def measure(got: torch.Tensor, want: Expected, factor: float) -> dict[str, Any]:
         "excess": _largest(ratio),
         "within": not bool((ratio > 1).any()),
         "within_tf32": not bool((coarse > 1).any()),
-        "equal": bool(torch.equal(got.reshape(-1), want.eager.reshape(-1).to(got.dtype))),
+        "equal": not bool(_error(actual, eager).any()),
+        "non_finite": int((~torch.isfinite(actual) & ~torch.isfinite(eager)).sum()),
     }
 
 

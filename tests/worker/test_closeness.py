@@ -115,3 +115,11 @@ def test_the_factor_widens_the_tolerance() -> None:
     want = Expected("n", torch.ones(4), torch.ones(4, dtype=torch.float64), 1.0)
     off = torch.ones(4) + 1e-4
     assert [measure(off, want, factor)["within"] for factor in (1.0, 1000.0)] == [False, True]
+
+
+def test_nan_on_both_sides_is_equal_and_counted() -> None:
+    """The same bits but for NaN are equal, and how much is finite nowhere is told."""
+    eager = torch.tensor([1.0, NAN, INF])
+    found = measure(eager.clone(), Expected("n", eager, eager.double(), 1.0), 1.0)
+    assert (found["equal"], found["within"], found["non_finite"]) == (True, True, 2)
+    assert not measure(torch.tensor([2.0, NAN, INF]), Expected("n", eager, None, 1.0), 1.0)["equal"]
