@@ -59,6 +59,17 @@ def compare_all(
     )
 
 
+def compare_held(held: "dict[str, torch.Tensor]", result: Any, report: Report) -> None:
+    """Event `compared_held`: whether each tensor that has the layout of an output equals one."""
+    outputs = [leaf for leaf in result if isinstance(leaf, torch.Tensor)]
+    equal: dict[str, bool] = {}
+    for name, tensor in held.items():
+        alike = [one for one in outputs if (one.shape, one.dtype) == (tensor.shape, tensor.dtype)]
+        if alike:
+            equal[name] = any(compare(tensor, one)["equal"] for one in alike)
+    report.event("compared_held", equal=equal)
+
+
 def _outputs(source: dict[str, Any], report: Report) -> list[torch.Tensor]:
     """The output tensors of one side, flat."""
     if "file" in source:

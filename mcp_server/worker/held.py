@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from types import FrameType
-from typing import Any, Iterator, Optional
+from typing import Iterator, Optional
 
 import torch
 
 from .calling import capturing, idle
-from .compare import compare
-from .report import Report
 from .storehouse import Storehouse
 
 HOST = frozenset({torch.device("cpu")})
@@ -56,14 +54,3 @@ def keep(store: Storehouse, number: int, frames: list[FrameType]) -> Optional[st
     except RuntimeError:  # no memory for them on the device
         found = copies(frames, HOST)
     return store.save("held", number, found) if found else None
-
-
-def compare_held(held: "dict[str, torch.Tensor]", result: Any, report: Report) -> None:
-    """Event `compared_held`: whether each tensor that has the layout of an output equals one."""
-    outputs = [leaf for leaf in result if isinstance(leaf, torch.Tensor)]
-    equal: dict[str, bool] = {}
-    for name, tensor in held.items():
-        alike = [one for one in outputs if (one.shape, one.dtype) == (tensor.shape, tensor.dtype)]
-        if alike:
-            equal[name] = any(compare(tensor, one)["equal"] for one in alike)
-    report.event("compared_held", equal=equal)

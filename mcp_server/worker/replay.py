@@ -8,8 +8,7 @@ import torch
 
 from .address_space import limited
 from .calling import call, save, tell_inputs, watching
-from .compare import compare_all
-from .held import compare_held
+from .compare import compare_all, compare_held
 from .imports import import_all
 from .inputs import Inputs, arrange, flatten, load_file
 from .loading import load

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from pathlib import Path
 from types import FrameType
@@ -11,9 +12,12 @@ import torch
 
 from mcp_server.steps.reports import read_events
 from mcp_server.worker import held
+from mcp_server.worker.compare import compare_held
 from mcp_server.worker.journal import Journal
 from mcp_server.worker.report import Report
 from mcp_server.worker.storehouse import Storehouse
+
+WORKER = Path(held.__file__).parent
 
 
 def test_tensors_in_variables_are_kept_by_name(tmp_path: Path) -> None:
@@ -44,7 +48,7 @@ def test_each_is_held_against_the_outputs_of_its_layout(tmp_path: Path) -> None:
         "other": torch.full((4,), 7.0),
         "x": torch.ones(2),
     }
-    held.compare_held(tensors, [torch.zeros(4), torch.ones(4)], Report(str(tmp_path / "report.jsonl")))
+    compare_held(tensors, [torch.zeros(4), torch.ones(4)], Report(str(tmp_path / "report.jsonl")))
     (event,) = read_events(tmp_path / "report.jsonl")
     assert event["equal"] == {"want": True, "got": True, "other": False}
 
@@ -71,3 +75,14 @@ def test_a_device_is_read_only_when_it_is_done(tmp_path: Path, monkeypatch: pyte
     path = held.keep(Storehouse(Journal(str(tmp_path))), 1, [sys._getframe()])
     assert path is not None and (near.numel(), far.numel()) == (3, 3)
     assert list(torch.load(path, weights_only=True)) == ["near"]
+
+
+def test_the_hook_loads_no_more_of_torch() -> None:
+    """It is attached while torch is imported; what evaluates and compares needs all of torch."""
+    found, left = set(), ["hook"]
+    for name in left:
+        tree = ast.parse((WORKER / f"{name}.py").read_text())
+        near = {node.module for node in tree.body if isinstance(node, ast.ImportFrom) and node.level == 1}
+        left += sorted({str(module) for module in near} - set(left))
+        found |= near
+    assert "storehouse" in found and not found & {"compare", "eager", "exported", "loading", "run"}
