@@ -20,7 +20,10 @@ def synchronize() -> None:
 
 def capturing() -> bool:
     """Whether a CUDA graph is being captured: its kernels have not run, and a copy would break it."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    try:
+        return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    except RuntimeError:  # an error of an earlier kernel, which every call meets
+        return False
 
 
 def idle(patience_s: float = 2.0) -> bool:
