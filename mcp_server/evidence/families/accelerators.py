@@ -88,6 +88,7 @@ _add(
     (
         r"\b(?P<backend>CUDA|HIP|XPU|MPS|NPU)(?: driver| runtime)? error: (?P<status>[A-Za-z].*)",
         r"\b(?P<backend>level_zero|opencl) backend failed with error: (?P<status>.+)",
+        r"\b(?P<call>(?:cuda|hip)[A-Z]\w{2,40})\b.{0,60}? failed(?: with error)?: (?P<status>.+)",
         r"Native API failed\. Native API returns: (?P<status>.+)",
         r"Error: (?P<status>UR error)\s*$",
     ),
@@ -102,6 +103,8 @@ _add(
         "backend failed with",
         "Native API failed",
         "UR error",
+        " failed: ",
+        " failed with error: ",
     ),
     ("environment", "illegal_memory_access", "device_mismatch", "input_mismatch"),
     "The device or its driver refused some work or broke it off; the call that raises is seldom the one that did it.",

@@ -278,7 +278,8 @@ _add(
     (
         r"(?P<status>Found no NVIDIA driver|CUDA driver version is insufficient for CUDA runtime version|no CUDA-capable device is detected|"
         r"CUDA driver initialization failed|No CUDA GPUs are available|The NVIDIA driver on your system is too old|CUDA unknown error|"
-        r"initialization error|forward compatibility was attempted|system not yet initialized|driver/library version mismatch)",
+        r"initialization error|forward compatibility was attempted|system not yet initialized|driver/library version mismatch|"
+        r"0 active drivers)",
     ),
     (
         "NVIDIA driver",
@@ -289,6 +290,7 @@ _add(
         "initialization error",
         "forward compat",
         "not yet initialized",
+        "active drivers",
         "version mismatch",
     ),
     ("environment",),

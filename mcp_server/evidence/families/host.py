@@ -14,7 +14,7 @@ def _exit(codes: str) -> str:
 
 def _shell(what: str) -> str:
     """A pattern for what a shell says of a program that a signal ended, with its command."""
-    return rf"line \d+:\s+\d+ (?P<detail>{what})\s+(?:\(core dumped\)\s*)?(?P<command>[^\s|<>&;(][^|<>&;]*)"
+    return rf"(?:line \d+:\s+\d+|zsh:) (?P<detail>{what})\s+(?:\(core dumped\)\s*)?(?P<command>[^\s|<>&;(][^|<>&;]*)"
 
 
 _EXIT_HINTS = ("rc=", "rc: ", "exit", "eturn code", "eturncode")
@@ -168,7 +168,7 @@ _add(
 _add(
     "segfault",
     (
-        _shell("Segmentation fault|Bus error"),
+        _shell("[Ss]egmentation fault|[Bb]us error"),
         r"(?P<detail>Fatal Python error: (?:Segmentation fault|Bus error)|[Ss]egmentation fault|SIGSEGV|SIGBUS|[Bb]us error)",
         _exit("139|-11"),
     ),
@@ -205,11 +205,11 @@ _add(
 _add(
     "aborted",
     (
-        _shell("Aborted"),
+        _shell("Aborted|abort"),
         r"(?P<detail>Fatal Python error: Aborted|(?:^|\s)Aborted(?:\s*\(core dumped\))?\s*$|SIGABRT)",
         _exit("134|-6"),
     ),
-    ("Aborted", "SIGABRT", *_EXIT_HINTS),
+    ("Aborted", "SIGABRT", "zsh: abort", *_EXIT_HINTS),
     ("index_out_of_bounds", "constants", "illegal_memory_access"),
     "The process stopped itself; the reason was printed before.",
     "Aborted (core dumped)",
@@ -218,8 +218,8 @@ _add(
 )
 _add(
     "killed",
-    (_shell("Killed"), r"(?P<detail>(?:^|\s)Killed\s*$|SIGKILL|signal 9\b)", _exit("137|-9")),
-    ("Killed", "SIGKILL", "signal 9", *_EXIT_HINTS),
+    (_shell("[Kk]illed"), r"(?P<detail>(?:^|\s)Killed\s*$|SIGKILL|signal 9\b)", _exit("137|-9")),
+    ("Killed", "SIGKILL", "signal 9", "zsh: killed", *_EXIT_HINTS),
     ("out_of_memory", "hang"),
     "The process was killed from outside: the kernel's memory killer, or a time limit.",
     "Killed",
@@ -247,6 +247,17 @@ _add(
     "subprocess.TimeoutExpired: Command '['python', 'serve.py']' timed out after 60 seconds",
     advice="trace_hang",
     not_proven="That it never ends: a first compile can take a minute.",
+)
+_add(
+    "compile_timeout",
+    r"Inductor compile-worker future for '(?P<kernel>\w+)'",
+    "compile-worker future for",
+    ("hang", "compile_failure"),
+    "The compile of a kernel did not end within the time that Inductor gives a worker.",
+    "RuntimeError: Inductor compile-worker future for 'triton_per_fused_sort_0'",
+    stage="compile",
+    rank=Rank.CAUSE,
+    advice="recompile",
 )
 _add(
     "queue_timeout",
@@ -348,6 +359,18 @@ _add(
     "ValueError: not enough values to unpack (expected 3, got 2)",
     rank=Rank.SYMPTOM,
     advice="run_again",
+)
+
+_add(
+    "cpp_exception",
+    r"what\(\):\s+(?P<detail>\S.*)",
+    "what():",
+    ("input_mismatch", "invalid_package", "environment", "script_error"),
+    "A C++ exception that has no family of its own was not caught.",
+    "  what():  bad optional access",
+    rank=Rank.CONSEQUENCE,
+    advice="run_again",
+    not_proven="Who threw it: libtorch, the package or the program itself.",
 )
 
 FAMILIES: tuple[Family, ...] = tuple(_table.rows)

@@ -241,6 +241,20 @@ _add(
     advice="check_machine",
 )
 _add(
+    "loaded_twice",
+    (
+        r"(?P<detail>Tried to register multiple backend fallbacks for the same dispatch key \w+)",
+        r"(?P<detail>Only a single TORCH_LIBRARY can be used to register the namespace \w+)",
+        r"OMP: Error #15: Initializing (?P<library>\S+), but found (?P<other>\S+) already initialized",
+    ),
+    ("multiple backend fallbacks", "Only a single TORCH_LIBRARY", "OMP: Error #15"),
+    "toolchain",
+    "The process loaded two copies of a library (libtorch, an extension, OpenMP's runtime): each keeps its own state.",
+    "OMP: Error #15: Initializing libomp.dylib, but found libomp.dylib already initialized.",
+    rank=Rank.CAUSE,
+    advice="check_machine",
+)
+_add(
     "static_tls",
     r"(?<![^\s:])(?P<library>[^\s:]+): (?P<detail>cannot allocate memory in static TLS block)",
     "static TLS block",
