@@ -143,6 +143,22 @@ def test_a_log_alone_does_not_settle_an_exception_over_values(kind: str, weak: b
     assert (found.category, found.weak) == ("script_error", weak)
 
 
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("CUDA driver error: invalid argument", "That admits shape_out_of_range, device_mismatch"),
+        ("retrying after Constant not found: a", "That is constants, if it is what ended the program."),
+    ],
+)
+def test_a_log_alone_says_what_its_text_means(lines: str, said: str) -> None:
+    """An open verdict holds the meaning of the text, what it admits, and what would settle it."""
+    case = Case(None)
+    case.log, case.log_source = read_log([lines]), "crash.log"
+    found = next(iter(from_log.detect(case)))
+    assert found.weak and found.settle == case.open_question
+    assert said in found.summary and len(found.summary) > len(said) + 20
+
+
 def test_the_last_words_of_a_program_that_ended_itself() -> None:
     """An error status with no known error is a check of the program's own; a good end is none."""
     case = after_calls("wrong answers for frames [0, 1]")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.log_words import action, named
@@ -66,11 +66,12 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: Case) -> Itera
     ]
     several = len(open_ones) > 1
     survived = case.workload is None and (not facts.fatal or _of_values(root))
+    alone = case.workload is None and (several or survived)
     for place, category in enumerate(open_ones):
         yield Hypothesis(
             category=category,
             guilty=_party(category, root, facts, case),
-            summary=_summary(category, root, several),
+            summary=_of_a_log(root, open_ones) if alone else _summary(category, root, several),
             depth=Depth.SYMPTOM if place else DEPTHS[category],
             sources=frozenset({"log"}),
             evidence=(evidence_of(root, source),),
@@ -78,6 +79,7 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: Case) -> Itera
             fix=Fix(action=action(root, category)) if not several else None,
             harmful=case.failed,
             weak=several or survived or refused_alone(root, case),
+            settle=case.open_question if alone else "",
             exact=len(root.candidates) == 1,
         )
 
@@ -229,6 +231,13 @@ def locations_of(frames: tuple[Frame, ...]) -> list[ModelLocation]:
     """The user's frames, innermost first."""
     own = [frame for frame in frames if not frame.file.startswith(WORKER)]
     return [ModelLocation(file=f.file, line=f.line, code=f.code) for f in reversed(own[-3:])]
+
+
+def _of_a_log(root: ErrorFact, admitted: Sequence[Category]) -> str:
+    """What a text says that leaves several categories open, or that the program may have outlived."""
+    if len(admitted) > 1:
+        return f"{as_sentence(root)} That admits {', '.join(admitted[:4])}."
+    return f"{as_sentence(root)} That is {admitted[0]}, if it is what ended the program."
 
 
 def _summary(category: Category, root: ErrorFact, several: bool) -> str:
