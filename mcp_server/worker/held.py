@@ -10,7 +10,6 @@ import torch
 from .calling import capturing, idle
 from .storehouse import Storehouse
 
-HOST = frozenset({torch.device("cpu")})
 MOST = 8
 MOST_BYTES = 64 << 20
 
@@ -29,11 +28,16 @@ def copies(frames: list[FrameType], devices: "frozenset[torch.device]") -> dict[
     return found
 
 
+def host() -> "frozenset[torch.device]":
+    """Not a constant of this file: a device cannot be made while torch is being imported, as the hook is."""
+    return frozenset({torch.device("cpu")})
+
+
 def readable() -> "frozenset[torch.device]":
     """The host, and the current device if it is neither at work still nor broken."""
     if not torch.cuda.is_initialized() or capturing() or not idle():
-        return HOST
-    return HOST | {torch.device("cuda", torch.cuda.current_device())}
+        return host()
+    return host() | {torch.device("cuda", torch.cuda.current_device())}
 
 
 def _variables(frames: list[FrameType]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -52,5 +56,5 @@ def keep(store: Storehouse, number: int, frames: list[FrameType]) -> Optional[st
     try:
         found = copies(frames, readable())
     except RuntimeError:  # no memory for them on the device
-        found = copies(frames, HOST)
+        found = copies(frames, host())
     return store.save("held", number, found) if found else None

@@ -57,17 +57,17 @@ def test_a_device_is_read_only_when_it_is_done(tmp_path: Path, monkeypatch: pyte
     """Its tensors are kept beside those of the host; not while it works, nor without memory for them."""
     near, far = torch.ones(3), torch.ones(3, device="meta")
     meta = frozenset({torch.device("meta")})
-    assert list(held.copies([sys._getframe()], held.HOST | meta)) == ["near", "far"]
+    assert list(held.copies([sys._getframe()], held.host() | meta)) == ["near", "far"]
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     monkeypatch.setattr(held, "capturing", lambda: False)
     for done in (False, True):
         monkeypatch.setattr(held, "idle", lambda done=done: done)
-        assert held.readable() == held.HOST | ({torch.device("cuda", 1)} if done else set())
+        assert held.readable() == held.host() | ({torch.device("cuda", 1)} if done else set())
     copies = held.copies
 
     def full(frames: list[FrameType], devices: frozenset[torch.device]) -> dict[str, torch.Tensor]:
-        if devices != held.HOST:
+        if devices != held.host():
             raise RuntimeError("CUDA out of memory")
         return copies(frames, devices)
 
@@ -85,4 +85,6 @@ def test_the_hook_loads_no_more_of_torch() -> None:
         near = {node.module for node in tree.body if isinstance(node, ast.ImportFrom) and node.level == 1}
         left += sorted({str(module) for module in near} - set(left))
         found |= near
+        made = [node for node in tree.body if isinstance(node, (ast.Assign, ast.AnnAssign))]
+        assert not [node for node in made if "torch." in ast.unparse(node) and "(" in ast.unparse(node)], name
     assert "storehouse" in found and not found & {"compare", "eager", "exported", "loading", "run"}
