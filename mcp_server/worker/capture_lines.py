@@ -14,12 +14,13 @@ from .callers import OURS, TORCH
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]|^<|[/\\]lib[/\\]python\d")
 
 
-def keep_lines(tracer: Any = torch.fx.proxy.TracerBase) -> None:
+def keep_lines(tracer: Any = None) -> None:
     """From now on the stack of a node has the frames of methods and functions that `forward` calls, too.
 
     torch keeps frames that are named `forward`, so that a fault in a helper would be told at the line that
     calls it. Releases that have no such filter are left alone.
     """
+    tracer = torch.fx.proxy.TracerBase if tracer is None else tracer
     chosen = getattr(tracer, "_filter_traceback_frames", None)
     if chosen is None or hasattr(chosen, "__aoti_debug__"):
         return

@@ -119,9 +119,14 @@ ATTACH: dict[str, Callable[[Hook, Any], None]] = {
 }
 
 
+def _importing() -> bool:
+    """Whether torch is still being imported: the hook's own imports would break that."""
+    return bool(getattr(sys.modules["torch"].__spec__, "_initializing", False))
+
+
 def attach(name: str) -> None:
     """Wrap what the just executed module `name` has; what came before torch was complete waits for it."""
-    if "torch" not in sys.modules or not hasattr(sys.modules["torch"], "_C"):
+    if not hasattr(sys.modules.get("torch"), "_C") or (name != "torch" and _importing()):
         return
     with _lock:
         if not _hook:
