@@ -53,7 +53,9 @@ _SENTENCES: Mapping[str, str] = {
     "nan_check": "{kind} in {buffer}.",
     "constant_unknown": "Constant {constant} is not on both sides: the given weights and the package.",
     "op_not_registered": "The operator {op} is not registered in this process.",
-    "cpp_undeclared": "The generated C++ uses {name}, which is not declared ({file}:{line}).",
+    "cpp_undeclared": "The generated code uses {name}, which is not declared ({file}:{line}).",
+    "library_version": "{library} has no {version}: it is older than what {needed_by} was built with.",
+    "triton_resources": "A kernel needs {required} of {status}, and this GPU has {limit}.",
     "undefined_symbol": "{library} needs the symbol {symbol}, which no loaded library has.",
     "sanitizer_access": "{kernel} did an invalid {direction} of {size} bytes at {file}:{line}.",
     "runtime_assert": "The package expects {condition} and got {value}.",
@@ -183,7 +185,7 @@ def program_of(facts: LogFacts) -> dict[str, object]:
     script = script_of(facts)
     if script:
         return {"script": script}
-    words = next((_words(e.fields["command"]) for e in facts.errors if "command" in e.fields), [])
+    words = next((_words(e.fields["ran"]) for e in facts.errors if "ran" in e.fields), [])
     if len(words) > 1 and PurePath(words[0]).name.startswith("python") and words[1].endswith(".py"):
         return {"script": words[1]}
     host = next((e.fields["host"] for e in facts.errors if "host" in e.fields), "")

@@ -158,6 +158,25 @@ def test_an_operator_that_refuses_an_index_leads_to_the_input(zoo: ZooPackage) -
         ("RuntimeError: index out of bounds: 0 <= tmp27 < 32L", "input", ""),
         ("expected inputs vector size to be 2, but got 1", "call", "the call's inputs"),
         ("RuntimeError: Error generating temporary directory: No such file", "environment", "TMPDIR"),
+        (
+            "Exception in aoti_torch: Specified device cuda:1 does not match device of data cuda:0",
+            "call",
+            "device cuda:1",
+        ),
+        ("ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'", "toolchain", "ptxas"),
+        ("a.h:8:10: fatal error: 'omp.h' file not found", "toolchain", "omp.h"),
+        ("a.cpp:(.text+0xc5): undefined reference to `WinMain'", "toolchain", "WinMain"),
+        (
+            "Could not guard on data-dependent expression Eq(256*u0, 256) (unhinted: Eq(u0, 1)).",
+            "script",
+            "Eq(256*u0, 256)",
+        ),
+        (
+            "OMP: Error #15: Initializing libomp.so, but found libiomp5.so already initialized.",
+            "toolchain",
+            "libomp.so",
+        ),
+        ("Expected input at *args[0].shape[0] to be <= 128, but got 200", "input", "*args[0].shape[0]"),
     ],
 )
 def test_a_text_names_its_party_and_what_to_do(text: str, kind: str, name: str) -> None:

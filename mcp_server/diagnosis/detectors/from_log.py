@@ -229,7 +229,7 @@ def _crashing(root: ErrorFact, facts: LogFacts) -> Party | None:
 
 def locations_of(frames: tuple[Frame, ...]) -> list[ModelLocation]:
     """The user's frames, innermost first."""
-    own = [frame for frame in frames if not frame.file.startswith(WORKER)]
+    own = [frame for frame in frames if not frame.file.startswith((WORKER, "<"))]
     return [ModelLocation(file=f.file, line=f.line, code=f.code) for f in reversed(own[-3:])]
 
 

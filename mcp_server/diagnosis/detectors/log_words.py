@@ -65,6 +65,20 @@ _WORDS: Mapping[str, tuple[_Words, ...]] = {
     "triton_compile": (_Words("kernel", "{function}", "{reason}"), _Words("kernel", "{function}")),
     "link_library": (_Words(None, "-l{library}"), _Words(None, "linker", "{detail}")),
     "linker": (_Words(None, "{symbol}"), _Words(None, "linker", "{detail}")),
+    "linker_shim": (_Words(None, "{symbol}"),),
+    "loaded_twice": (_Words(None, "{library}", "loaded twice"), _Words(None, "libtorch", "loaded twice")),
+    "ptxas_old": (_Words(None, "ptxas", "{detail}"),),
+    "triton_resources": (
+        _Words("kernel", "{kernel}", "{required} needed, {limit} there"),
+        _Words("kernel", "a Triton kernel", "{required} of {status} needed, {limit} there"),
+    ),
+    "torch_without_arch": (_Words("environment", "torch", "has no kernels for {gpu} ({arch})"),),
+    "bad_device_index": (
+        _Words("call", "device {specified}", "the data is on {actual}"),
+        _Words("call", "device {index}", "{count} devices"),
+    ),
+    "guard_size": (_Words("input", "{path}", "{got} (exported: {expected})"),),
+    "guard_range": (_Words("input", "{path}", "{got} (exported: {relation} {expected})"),),
     "no_compiler": (
         *(_Words(None, f"{{{field}}}") for field in ("program", "compiler", "missing")),
         _Words(None, "C++ compiler"),
@@ -156,7 +170,19 @@ _OWN_ACTIONS: Mapping[str, str] = {
     "device_out_of_memory": "make the batch smaller, or free device memory before the call",
     "export_constraints": "mark that dimension static, or make the model work for all sizes of it",
     "data_dependent": "use torch.where or torch.cond for the branch, or promise it with torch._check",
-    "cpp_header": "let CXX name a compiler that has its C++ library, without options such as -nostdinc++",
+    "cpp_header": "let CXX name a compiler that has its C++ library, which {blind} does not find, without "
+    "options such as -nostdinc++",
+    "linker": "link the library that defines {symbol}, of the release and the C++ ABI of the headers",
+    "kernel_file_missing": "load a .pt2 of torch._inductor.aoti_compile_and_package, which holds them; "
+    "a bare .so needs its .cubin files where it was compiled",
+    "ptxas_old": "let TRITON_PTXAS_PATH name the ptxas of a CUDA toolkit that knows this GPU, or install a "
+    "newer Triton",
+    "triton_resources": "give the kernel smaller blocks or fewer stages (num_stages)",
+    "torch_without_arch": "install a build of torch whose torch.cuda.get_arch_list() holds {arch}",
+    "loaded_twice": "link and load one copy of it: the one that torch brings",
+    "bad_device_index": "load the package, its weights and the inputs on one device, not on {specified} "
+    "and {actual}",
+    "model_library_missing": "give the loader the path of the compiled model as it is on this machine",
     "unpacking": "let TMPDIR name a directory with room for the package, and raise limits on file sizes",
     "own_check": "see what the check compares the results with, and how that is made",
     "not_compiled": "compile it with torch._inductor.aoti_compile_and_package, and load what that writes",

@@ -32,7 +32,10 @@ _add(
 )
 _add(
     "data_dependent",
-    r"(?P<detail>Could not (?:guard on|extract specialized integer from) data-dependent expression|GuardOnDataDependentSymNode)(?: (?P<expression>[^(\n]+))?",
+    (
+        r"(?P<detail>Could not (?:guard on|extract specialized integer from) data-dependent expression)(?: (?P<expression>.+?)(?: \(unhinted|\.?\s*$))?",
+        r"(?P<detail>GuardOnDataDependentSymNode)",
+    ),
     ("data-dependent", "GuardOnDataDependent"),
     "compile_failure",
     "The export met a branch on a value that is known only at run time.",
@@ -85,7 +88,7 @@ _add(
 _add(
     "cpp_header",
     (
-        r"(?<![^\s:])(?P<file>[^\s:]+):(?P<line>\d+):(?P<column>\d+): fatal error: (?P<header>\S+?):? (?:No such file or directory|file not found)|fatal error: '?(?P<header2>[\w./+-]+)'? file not found",
+        r"(?<![^\s:])(?P<file>[^\s:]+):(?P<line>\d+):(?P<column>\d+): fatal error: '?(?P<header>[^\s']+?)'?:? (?:No such file or directory|file not found)|fatal error: '?(?P<header2>[\w./+-]+)'? file not found",
         r"fatal error C1083: [^']*'(?P<header2>[^']+)'",
     ),
     "fatal error",

@@ -195,7 +195,7 @@ _add(
     ),
     ("out of memory", "OutOfMemoryError", "rrorMemoryAllocation", "ALLOC_FAILED", "ERROR_OUT_OF_"),
     ("out_of_memory",),
-    "The device has no memory for the request; weights are allocated outside PyTorch's caching allocator.",
+    "The device has no memory for the request; a package's weights lie outside PyTorch's caching allocator.",
     "RuntimeError: CUDA out of memory. Tried to allocate 5.00 GiB. GPU 0 has a total capacity of 23.69 GiB",
     guide="",
     advice="check_machine",

@@ -204,10 +204,10 @@ _add(
 )
 _add(
     "library_version",
-    r"(?<!\S)(?P<library>\S+): version [`'](?P<version>(?:GLIBCXX|GLIBC|CXXABI|GCC)_[\w.]+)' not found",
+    r"(?<!\S)(?P<library>\S+): version [`'](?P<version>(?:GLIBCXX|GLIBC|CXXABI|GCC)_[\w.]+)' not found(?: \(required by (?P<needed_by>[^)]+)\))?",
     "' not found",
     "toolchain",
-    "The C or C++ library here is older than the one that the package was built with.",
+    "The C or C++ library here is older than the one that another library was built with.",
     "/lib/x86_64-linux-gnu/libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by /tmp/m.so)",
     advice="check_machine",
 )
