@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.case import CallSpec, Case
 from mcp_server.diagnosis.detectors import concurrency, constants, custom_op
 from mcp_server.evidence.captured import CapturedUpdate, Leaf
 from mcp_server.package.exported import ExportedFacts
@@ -70,6 +71,28 @@ def test_constants_that_differ_alike_are_named_together(zoo: ZooPackage) -> None
     case.capture = case.capture.model_copy(update={"updates": [changed]})
     first, second = constants.detect(case)
     assert "dtype of head.weight differs" in first.summary and "table.weight differs" in second.summary
+
+
+@pytest.mark.parametrize(("idle", "loader", "count"), [(True, "", 1), (False, "", 0), (True, "Container", 0)])
+def test_an_update_of_the_half_that_is_not_in_use_is_told(
+    zoo: ZooPackage, idle: bool, loader: str, count: int
+) -> None:
+    """The package's loader cannot swap the halves, a bare container's runner can; the other half is tried."""
+    case = failing(package_case(zoo("ranker")))
+    case.capture = capture(
+        loads=[phase(1, loader=loader or "AOTIModelPackageLoader", package="m.pt2")],
+        updates=[
+            phase(2, load=1, how="load_constants", constants={"table.weight": GOOD}, arguments=[idle, True])
+        ],
+        calls=[phase(3, load=1, thread=1, file="inputs.pt")],
+    )
+    steps = [{"do": "constants", "arguments": [True, True]}, {"do": "call"}]
+    case.call = CallSpec("replay", {"steps": steps}, zoo("ranker"), Path("inputs.pt"))
+    found = list(constants.detect(case))
+    assert len(found) == count
+    for hypothesis in found:
+        assert hypothesis.counter is not None and "use_inactive" in hypothesis.summary
+        assert hypothesis.counter.options["steps"][0]["arguments"] == [False, True]
 
 
 @pytest.mark.parametrize(

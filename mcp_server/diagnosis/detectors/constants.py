@@ -30,6 +30,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         yield from _partial(update, case)
         yield from _misnamed(update, case)
         yield from _named_as_in_the_model(update, case)
+        yield from _idle(update, case)
 
 
 def _wrong(update: CapturedUpdate, compiled: dict[str, CompiledConstant], case: Case) -> Iterator[Hypothesis]:
@@ -275,6 +276,60 @@ def _named_as_in_the_model(update: CapturedUpdate, case: Case) -> Iterator[Hypot
         ),
         harmful=case.failed,
     )
+
+
+def _idle(update: CapturedUpdate, case: Case) -> Iterator[Hypothesis]:
+    """An update of the half of the constants that is not in use; a package's loader cannot swap the halves.
+
+    The first argument after the map says so (torch 2.8-2.15).
+    """
+    idle = update.arguments[:1] == [True] and update.outcome == "ok" and bool(update.constants)
+    if not idle or not _stands_at_the_call(update, case):
+        return
+    fact = f"{update.how} was called with use_inactive=True, and the call after it takes the other half"
+    yield Hypothesis(
+        category="constants",
+        guilty=Party(
+            kind="constant",
+            name=next(iter(update.constants)),
+            value="given to the half that is not in use",
+            model_locations=update.stack[:2],
+        ),
+        summary=f"{update.how} filled the half of the constants that is not in use (use_inactive=True), and "
+        "no method of the loaded package swaps the two: the call computes with the constants from before.",
+        depth=Depth.CALL,
+        sources=frozenset({"capture", *_witness(update, case)}),
+        evidence=(Evidence(step="capture", fact=fact),),
+        fix=Fix(
+            action="fill the half in use, with no call running",
+            before=f"{update.how}(state, True, …)",
+            after=f"{update.how}(state, False, …)",
+        ),
+        counter=_in_use(case),
+        harmful=case.failed,
+        exact=False,
+    )
+
+
+def _stands_at_the_call(update: CapturedUpdate, case: Case) -> bool:
+    """Whether the suspect call is of the same loaded package, later, with no other update between."""
+    seen = case.capture
+    call, load = (seen.suspect, seen.load_of(update)) if seen is not None else (None, None)
+    if seen is None or call is None or load is None or load.loader != "AOTIModelPackageLoader":
+        return False
+    here = [u for u in seen.updates if (u.pid, u.load) == (call.pid, call.load) and u.n < call.n]
+    return bool(here) and here[-1] == update
+
+
+def _in_use(case: Case) -> CounterTest | None:
+    """The call after the same updates, all of the half in use."""
+    if case.call is None or case.call.operation != "replay":
+        return None
+    steps = [
+        {**step, "arguments": [False, *step["arguments"][1:]]} if step["do"] == "constants" else step
+        for step in case.call.request.get("steps", ())
+    ]
+    return CounterTest("half in use", "the call after an update of the half in use", options={"steps": steps})
 
 
 def _names_differ(update: CapturedUpdate) -> str:
