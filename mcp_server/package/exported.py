@@ -16,6 +16,9 @@ from mcp_server.package.provenance import read_stack
 
 # models/<name>.json from torch 2.8 on; a tensor's device is {"type": "cuda", "index": 0}.
 _GRAPH = re.compile(r"(?:^|/)models/[^/]+\.json$")
+# Operators that write to an argument end in "_"; torch's own are of these namespaces, or of Python's.
+_IN_PLACE = re.compile(r"aten\.\w*[^_\W]_\.\w+$")
+_SPECIAL = re.compile(rf"{_IN_PLACE.pattern}|(?!aten\.|prims?\.|_?operator\.|torch\.|math\.)\w+\.\w+\.\w+$")
 _DEVICE = re.compile(rb'"device":\s*\{\s*"type":\s*"(\w+)"')
 
 
@@ -39,13 +42,20 @@ class ExportedFacts:
     `state` are the fully qualified names of parameters and buffers. `fixed` are arguments that are no
     tensors, by their place among the flat arguments, with the value at export: AOTInductor computes with
     that value whatever it is called with. `ranges` are the inclusive bounds of the user's dynamic
-    dimensions by symbol.
+    dimensions by symbol. `special` are the operators that write to an argument, or that are not torch's own,
+    each with the line of the model.
     """
 
     state: tuple[str, ...] = ()
     fixed: tuple[tuple[int, object], ...] = ()
     ranges: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
     guards: tuple[str, ...] = ()
+    special: tuple[tuple[str, ModelLocation], ...] = ()
+
+    @property
+    def in_place(self) -> list[ModelLocation]:
+        """The lines at which the model writes to a tensor that it has."""
+        return list(dict.fromkeys(line for target, line in self.special if _IN_PLACE.match(target)))
 
 
 def read_exported(path: Path) -> ExportedFacts:
@@ -64,6 +74,7 @@ def read_exported(path: Path) -> ExportedFacts:
         fixed=tuple(_fixed(spec for spec in specs if "user_input" in spec or "constant_input" in spec)),
         ranges={symbol: _bounds(bounds) for symbol, bounds in graph.get("range_constraints", {}).items()},
         guards=tuple(str(guard) for guard in graph.get("guards_code") or ()),
+        special=tuple(_lines(graph, _SPECIAL)),
     )
 
 
@@ -75,12 +86,20 @@ def node_lines(path: Path) -> tuple[tuple[str, ModelLocation], ...]:
     archive = ZipContainer(path)
     name = next((m.name for m in archive.members if _GRAPH.search(m.name)), None)
     graph = read_json(read_bytes(archive, name)) if name is not None else {}
-    nodes = graph.get("graph_module", {}).get("graph", {}).get("nodes", ())
-    return tuple(
-        (str(node.get("target", "")).removeprefix("torch.ops."), line)
-        for node in nodes
-        if (line := _innermost(str(node.get("metadata", {}).get("stack_trace") or ""))) is not None
-    )
+    return tuple(_lines(graph, re.compile("")))
+
+
+def _lines(graph: Mapping[str, Any], wanted: re.Pattern[str]) -> Iterator[tuple[str, ModelLocation]]:
+    """Operators of that form, each with its line."""
+    for node in graph.get("graph_module", {}).get("graph", {}).get("nodes", ()):
+        target = str(node.get("target", "")).removeprefix("torch.ops.")
+        line = (
+            _innermost(str(node.get("metadata", {}).get("stack_trace") or ""))
+            if wanted.match(target)
+            else None
+        )
+        if line is not None:
+            yield target, line
 
 
 def _innermost(stack: str) -> ModelLocation | None:

@@ -75,7 +75,6 @@ def _by_held(test: CounterTest, before: RunSeen, after: RunSeen) -> CounterResul
     reached = [name for name, equal in after.held.items() if equal and not before.held.get(name, True)]
     if not reached:
         return CounterResult(False, f"{test.what} gives nothing that the program held", after, decided=False)
-    what = (
-        f"{test.what} gives what the program held as {reached[0]!r}; as it was made it gives something else"
-    )
+    name = next((name for name in reached if not name.startswith("_")), reached[0])
+    what = f"{test.what} gives what the program held as {name!r}; as it was made it gives something else"
     return CounterResult(True, what, after)

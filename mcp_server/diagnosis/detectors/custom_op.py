@@ -72,15 +72,21 @@ def _hypothesis(error: ErrorFact, label: str, case: Case) -> Hypothesis:
 
 
 def launch_of(op: str, case: Case) -> tuple[int | None, list[ModelLocation]]:
-    """The launch of `torch.ops.namespace.name.overload`, if it has only one, and its model lines."""
+    """The launch of `torch.ops.namespace.name.overload`, if it has only one, and its model lines.
+
+    Those of the exported program come first: the compiler gives an operator those of what it was merged with.
+    """
+    exported = case.exported.special if case.exported is not None else ()
+    written = [line for target, line in exported if target == op.removeprefix("torch.ops.")]
     if case.view is None:
-        return None, []
+        return None, written[:2]
     short = op.removeprefix("torch.ops.").removesuffix(".default")
     found = [launch for launch in case.view.wrapper.launches if _launches(launch, short, case)]
     if not found:
-        return None, []
+        return None, written[:2]
     index = found[0].index if len(found) == 1 else None
-    return index, list(case.view.provenance(found[0]).locations[:2])
+    compiled = case.view.provenance(found[0]).locations[:2]
+    return index, list(dict.fromkeys([*written, *compiled]))[:2]
 
 
 def _launches(launch: Launch, op: str, case: Case) -> bool:

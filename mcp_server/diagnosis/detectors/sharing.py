@@ -63,6 +63,7 @@ def _hypothesis(group: list[int], changed: int, case: Case) -> Hypothesis:
     )
 
 
+MOST_LINES = 3
 CHECKS = frozenset({"own_check", "tensors_not_close"})
 
 
@@ -110,7 +111,12 @@ def _twice(case: Case) -> CounterTest | None:
 
 
 def _writing_lines(place: int, case: Case) -> list[ModelLocation]:
-    """The model's lines of the launch that writes that input."""
+    """The model's lines that write in place, where there are few, and those of the launch that writes it."""
+    own = case.exported.in_place if case.exported is not None else []
+    return list(dict.fromkeys([*(own if len(own) <= MOST_LINES else []), *_launch_lines(place, case)]))[:3]
+
+
+def _launch_lines(place: int, case: Case) -> list[ModelLocation]:
     if case.view is None or case.package is None:
         return []
     buffer = case.view.wrapper.buffers.get(case.package.inputs[place].name)
