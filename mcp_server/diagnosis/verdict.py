@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.case import OWN_RUNS, Case, RunSeen
 from mcp_server.diagnosis.commands import again, command_for
 from mcp_server.diagnosis.health import health_confidence, health_evidence, health_summary
 from mcp_server.diagnosis.hypothesis import Hypothesis
@@ -74,13 +74,31 @@ def _without_fault(
         summary=health_summary(case)
         if outcome == "no_fault"
         else f"{_unknown_log(case)}{case.open_question}",
-        evidence=[_with_command(e, case) for e in (*health_evidence(case), *notes)][:MAX_EVIDENCE],
+        evidence=[
+            _with_command(e, case) for e in (*_bad_ends(outcome, case), *health_evidence(case), *notes)
+        ][:MAX_EVIDENCE],
         ruled_out=ruled_out(hypotheses, case)[:MAX_RULED_OUT],
         next_steps=next_steps(None, case),
         decisions=case.decisions,
         cost=context.cost.cost(),
         artifacts=case.artifacts,
     )
+
+
+def _bad_ends(outcome: Outcome, case: Case) -> list[Evidence]:
+    """How the user's own runs ended, where that was badly and nothing explains it."""
+    ends = [(label, case.runs[label]) for label in OWN_RUNS if label in case.runs]
+    failed = [(label, run) for label, run in ends if not run.finished.ok and outcome == "inconclusive"]
+    return [
+        Evidence(step=label, fact=f"{_how(run)} after {run.finished.wall_s:.1f} s") for label, run in failed
+    ]
+
+
+def _how(run: RunSeen) -> str:
+    ended = run.finished
+    if ended.ending == "timeout":
+        return "did not end"
+    return f"died of {ended.signal}" if ended.signal else f"ended with exit code {ended.returncode}"
 
 
 def _unknown_log(case: Case) -> str:

@@ -13,15 +13,26 @@ from hypothesis import strategies as st
 from mcp_server.diagnose import detect
 from mcp_server.diagnosis.actions.counter_tests import judge as judge_test
 from mcp_server.diagnosis.actions.counter_tests import next_test
-from mcp_server.diagnosis.case import Case, CounterResult
+from mcp_server.diagnosis.case import Case, CounterResult, RunSeen
 from mcp_server.diagnosis.hypothesis import CounterTest, Depth
 from mcp_server.diagnosis.judge import ORDER, confidence, merged, ranked, ruled_out
 from mcp_server.diagnosis.verdict import MAX_EVIDENCE, conclude
 from mcp_server.evidence.log import read_log
+from mcp_server.jobs.types import Ending, Finished
 from mcp_server.model import Evidence, Verdict
 from mcp_server.steps.context import Context
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import GOOD_IDS, RAISED, called, failing, hypothesis, package_case, run
+from tests.diagnosis.support import (
+    GOOD_IDS,
+    LOG,
+    RAISED,
+    called,
+    capture,
+    failing,
+    hypothesis,
+    package_case,
+    run,
+)
 
 TEST = CounterTest("key", "the call without it")
 NOT_REPRODUCED = "RuntimeError: Error: input_handles[0]: unmatched dtype, expected: 4(at::kLong), but got: 3"
@@ -216,3 +227,20 @@ def test_only_a_failure_can_be_made_to_go_away() -> None:
     assert next_test(case, [suspect]) == TEST
     case.counters["key"] = CounterResult(True, "passes")
     assert next_test(case, [suspect]) is None
+
+
+@pytest.mark.parametrize(
+    ("ending", "signal", "told"), [("signal", "SIGSEGV", "died of SIGSEGV"), ("timeout", None, "did not end")]
+)
+def test_an_end_that_nothing_explains_is_told(
+    tmp_path: Path, ending: Ending, signal: str | None, told: str
+) -> None:
+    """An open verdict says how the program ended: by a signal, or at its time limit."""
+    case = Case(None)
+    case.capture = capture()
+    ended = Finished(ending, None, signal, 2.0, LOG, LOG, LOG)
+    case.runs["script"] = RunSeen("script", ended, read_log([]))
+    found = verdict(case, directory=tmp_path)
+    assert found.outcome == "inconclusive" and told in found.evidence[0].fact
+    case.runs["script"] = run("script")
+    assert all("exit code" not in each.fact for each in verdict(case, directory=tmp_path).evidence)
