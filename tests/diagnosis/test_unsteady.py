@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from mcp_server.diagnosis.actions.operators import WatchOperators
 from mcp_server.diagnosis.actions.repeat import RepeatCall, WatchRepeats
 from mcp_server.diagnosis.actions.runs import CheckedRun
+from mcp_server.diagnosis.actions.trace import TraceLaunches
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors import concurrency, last_launch, random_numbers, unsteady
 from mcp_server.diagnosis.health import health_evidence, health_summary
@@ -159,3 +161,12 @@ def test_a_call_that_hangs_leaves_time_to_find_out_where(zoo: ZooPackage) -> Non
     case.runs["plain"] = run("plain", ending="timeout")
     assert limit_of(case).seconds == HANGING_S
     assert CheckedRun().gain(case, []) == 0
+
+
+def test_the_operators_of_a_hanging_call_are_watched_after_its_trace(zoo: ZooPackage) -> None:
+    """Each look at a call that hangs takes a part of the budget; the trace names the launch."""
+    case = package_case(zoo("plugin"))
+    case.runs["plain"] = run("plain", ending="timeout")
+    assert WatchOperators().gain(case, []) == 0 < TraceLaunches().gain(case, [])
+    case.done.append("trace_launches")
+    assert WatchOperators().gain(case, []) > 0

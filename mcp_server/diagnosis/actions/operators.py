@@ -25,6 +25,8 @@ class WatchOperators:
     def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
         if case.call is None or case.call.operation == "compile" or "plain" not in case.runs:
             return 0.0
+        if case.runs["plain"].failure == "timeout" and "trace_launches" not in case.done:
+            return 0.0  # it would hang again, and the trace tells where
         return 0.8 if own_operators(case) else 0.0
 
     async def act(self, case: Case, context: Context) -> None:
