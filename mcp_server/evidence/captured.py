@@ -25,12 +25,14 @@ class Told(BaseModel):
 class CapturedError(Told):
     """The exception that the program got.
 
-    `no_files` is the limit on open files, where the process could open no more of them by then.
+    `no_files` is the limit on open files, where the process could open no more of them by then; `file_bytes`
+    the limit on the size of a file, where there is one.
     """
 
     type: str
     text: str
     no_files: int | None = None
+    file_bytes: int | None = None
 
 
 class Leaf(Told):

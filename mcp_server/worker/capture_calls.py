@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
-import resource
 import threading
 import time
 import weakref
@@ -24,6 +22,7 @@ from .capture_threads import Repeats, rewritten, versions
 from .failures import TEXT_LIMIT
 from .journal import Journal
 from .layout import CALL_FORMAT, TooLarge, pack, pack_leaves, sharing
+from .limits import process_limits
 from .mapped import unmapped
 from .report import Encoded, encode
 from .storehouse import Storehouse
@@ -46,18 +45,8 @@ def failure(error: BaseException) -> dict[str, Any]:
     return {
         "type": "{}.{}".format(type(error).__module__, type(error).__qualname__),
         "text": str(error)[:TEXT_LIMIT],
-        **_no_files(),
+        **process_limits(),
     }
-
-
-def _no_files() -> dict[str, int]:
-    """The limit on open files, when the process has reached it: an error then may have any text."""
-    try:
-        os.close(os.open(os.devnull, os.O_RDONLY))
-    except OSError as error:
-        if error.errno == errno.EMFILE:
-            return {"no_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0]}
-    return {}
 
 
 @dataclass(frozen=True, eq=False)

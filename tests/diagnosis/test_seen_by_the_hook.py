@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mcp_server.diagnosis.case import Case, RunSeen
-from mcp_server.diagnosis.detectors import child_end, no_files, unmapped
+from mcp_server.diagnosis.detectors import child_end, process_limits, unmapped
 from mcp_server.diagnosis.judge import confidence
 from mcp_server.evidence.captured import CapturedCall
 from mcp_server.evidence.log import read_log
 from mcp_server.jobs.types import Finished
-from tests.diagnosis.support import LOG, capture, phase, run
+from tests.conftest import ZooPackage
+from tests.diagnosis.support import LOG, capture, package_case, phase, run
 
 LINE = {"file": "serve.py", "line": 41, "code": "model(frames)"}
 
@@ -51,14 +54,24 @@ def test_a_load_without_files_left() -> None:
     )
     case.capture = capture(loads=[load])
     case.runs["script"] = run("script", "RuntimeError: Failed to initialize zip archive: file open failed")
-    (found,) = no_files.detect(case)
+    (found,) = process_limits.detect(case)
     assert (found.category, found.guilty.name, confidence(found, case)) == (
         "environment",
         "open files",
         "likely",
     )
     case.runs["plain"] = run("plain")
-    assert [confidence(each, case) for each in no_files.detect(case)] == ["proven"]
+    assert [confidence(each, case) for each in process_limits.detect(case)] == ["proven"]
+
+
+@pytest.mark.parametrize(("limit", "found"), [(100_000, "proven"), (1 << 30, "")])
+def test_a_package_larger_than_a_file_may_be(zoo: ZooPackage, limit: int, found: str) -> None:
+    """The limit is to blame where the loader has to unpack a larger file, and not otherwise."""
+    case = package_case(zoo("ranker"))
+    error = {"type": "RuntimeError", "text": "Failed to extract zip file", "file_bytes": limit}
+    case.capture = capture(loads=[phase(2, loader="L", package="a.pt2", outcome="failed", error=error)])
+    case.runs["script"] = run("script", "RuntimeError: Failed to extract")
+    assert "".join(confidence(each, case) for each in process_limits.detect(case)) == found
 
 
 def test_an_error_with_files_left() -> None:
@@ -66,7 +79,7 @@ def test_an_error_with_files_left() -> None:
     case = Case(None)
     error = {"type": "RuntimeError", "text": "file open failed"}
     case.capture = capture(loads=[phase(2, loader="L", package="a.pt2", outcome="failed", error=error)])
-    assert list(no_files.detect(case)) == []
+    assert list(process_limits.detect(case)) == []
 
 
 def ended(code: str, parent: int = 1, **call: object) -> Case:
