@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-HELD = Path(__file__).resolve().parents[2] / "benchmarks" / "releases"
+ROOT = Path(__file__).resolve().parents[2]
+HELD = ROOT / "benchmarks" / "releases"
+README = ROOT / "README.md"
+MARKED = re.compile(r"(?<=<!-- releases:begin -->\n).*?(?=<!-- releases:end -->)", re.DOTALL)
 AREAS = {
-    "packages": "15 models: compiled, read, run as read, bit-identical with probes, launches in order",
-    "steps": "steps and diagnoses on packages",
-    "scripts": "failing programs: category and guilty party",
-    "texts": "error texts, each provoked and read",
-    "flags": "flags: there, and read by torch, from the release on that the table says",
+    "packages": "15 models: compiled, read, run as read, the same bits with probes, launches in order",
+    "steps": "each kind of step on packages, and the diagnosis of three bad calls",
+    "scripts": "diagnosis of failing programs: category and guilty party",
+    "texts": "errors that were provoked, and what they were read as",
+    "flags": "flags that torch has from the release on that the table above says",
 }
 
 
@@ -54,17 +58,24 @@ def kept(directory: Path = HELD) -> list[Tried]:
 
 def table(tried: list[Tried]) -> str:
     """One column for each release, and below it what does not hold."""
-    head = ["tried on a CPU", *(one.torch for one in tried)]
+    head = ["held, of what was tried on a CPU", *(one.torch for one in tried)]
     rows = [["Python", *(one.python for one in tried)]]
     rows += [[words, *(one.cell(area) for one in tried)] for area, words in AREAS.items()]
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def section(directory: Path = HELD) -> str:
+    """What the README says between its marks: the table, then what did not hold."""
+    tried = kept(directory)
+    wrong = [f"- torch {line}" for line in failures(tried)]
+    return "\n".join(["", table(tried), "", *wrong, *([""] if wrong else [])])
+
+
 def failures(tried: list[Tried]) -> list[str]:
     """What did not hold, a line for each."""
     return [
-        f"{one.release} {area}: {name}: {why}"
+        f"{one.release}, {area}: {name}: {why}"
         for one in tried
         for area, trials in one.areas.items()
         for name, why in trials.items()

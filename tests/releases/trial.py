@@ -53,6 +53,7 @@ class Release:
         environment = {
             **os.environ,
             "TORCHINDUCTOR_VEC_ISA_OK": "1",
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
             "TORCHINDUCTOR_CACHE_DIR": str(self.directory / "inductor"),
             "AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL": "O0",
             "PYTHONPATH": str(ROOT),
