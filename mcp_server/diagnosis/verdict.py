@@ -25,7 +25,7 @@ def conclude(hypotheses: Sequence[Hypothesis], case: Case, context: Context) -> 
     outcome = _outcome(best, case)
     if best is None or outcome == "no_fault":
         return _without_fault(outcome, hypotheses, case, context)
-    guilty, inferred = deepened(_placed(best.guilty, case), best.category, case)
+    guilty, inferred = deepened(placed(best.guilty, case), best.category, case)
     return Verdict(
         outcome=outcome,
         category=best.category,
@@ -43,11 +43,13 @@ def conclude(hypotheses: Sequence[Hypothesis], case: Case, context: Context) -> 
     )
 
 
-def _placed(party: Party, case: Case) -> Party:
-    """The guilty party with the user's line that failed, where no line is known that tells more."""
-    if party.model_locations:
-        return party
-    return party.model_copy(update={"model_locations": case.failing_locations or case.call_locations})
+def placed(party: Party, case: Case) -> Party:
+    """The guilty party with the user's line that failed, where no line is known that tells more.
+
+    Each line once: a comprehension has two frames at one.
+    """
+    lines = party.model_locations or case.failing_locations or case.call_locations
+    return party.model_copy(update={"model_locations": list(dict.fromkeys(lines))})
 
 
 def _outcome(best: Hypothesis | None, case: Case) -> Outcome:

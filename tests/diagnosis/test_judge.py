@@ -16,10 +16,10 @@ from mcp_server.diagnosis.actions.counter_tests import next_test
 from mcp_server.diagnosis.case import Case, CounterResult, RunSeen
 from mcp_server.diagnosis.hypothesis import CounterTest, Depth
 from mcp_server.diagnosis.judge import ORDER, confidence, merged, ranked, ruled_out
-from mcp_server.diagnosis.verdict import MAX_EVIDENCE, conclude
+from mcp_server.diagnosis.verdict import MAX_EVIDENCE, conclude, placed
 from mcp_server.evidence.log import read_log
 from mcp_server.jobs.types import Ending, Finished
-from mcp_server.model import Evidence, Verdict
+from mcp_server.model import Evidence, ModelLocation, Party, Verdict
 from mcp_server.steps.context import Context
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
@@ -244,3 +244,10 @@ def test_an_end_that_nothing_explains_is_told(
     assert found.outcome == "inconclusive" and told in found.evidence[0].fact
     case.runs["script"] = run("script")
     assert all("exit code" not in each.fact for each in verdict(case, directory=tmp_path).evidence)
+
+
+def test_a_line_is_told_once() -> None:
+    """The frames of a comprehension and of the function around it are at one line."""
+    here = ModelLocation(file="/app/serve.py", line=9, code="[model(x) for x in batch]")
+    party = Party(kind="call", name="the call", model_locations=[here, here])
+    assert placed(party, Case(None)).model_locations == [here]
