@@ -265,17 +265,22 @@ def test_an_unregistered_operator(zoo: ZooPackage, name: str, sources: int) -> N
     assert found.guilty.name == "aotizoo::halve_rows" and len(found.sources) == sources
 
 
+CHILD = {"file": "/app/pool.py", "line": 41, "code": "runner(x)"}
+
+
 @pytest.mark.parametrize(("parent", "forked"), [(1, True), (7, False)])
 def test_a_call_in_a_forked_process_waits_for_threads_that_are_not_there(parent: int, forked: bool) -> None:
-    """The load is the parent's, and its threads with it; another process has a load of its own."""
+    """The load is the parent's, and its threads with it; where the parent stands has no part in that."""
     case = Case(None)
     process = {"argv": ["python"], "python": "3.11"}
     case.capture = capture(
         processes=[{"pid": 1, "parent": 0, **process}, {"pid": 2, "parent": parent, **process}],
         loads=[phase(1, loader="AOTIModelPackageLoader", package="a.pt2")],
-        calls=[phase(2, pid=2, load=1, thread=1, outcome="unfinished")],
+        calls=[phase(2, pid=2, load=1, thread=1, outcome="unfinished", stack=[CHILD])],
     )
-    case.runs["script"] = run("script", "", ending="timeout")
+    text = 'Timeout (0:00:10)!\nThread 0x1 (most recent call first):\n  File "/app/pool.py", line 50 in wait'
+    case.runs["script"] = run("script", text, ending="timeout")
     (found,) = concurrency.detect(case)
     assert found.category == "hang" and ("forked" in found.summary) == forked
+    assert [line.line for line in found.guilty.model_locations] == ([41] if forked else [50, 41])
     assert found.fix is not None and ("spawn" in found.fix.action) == forked

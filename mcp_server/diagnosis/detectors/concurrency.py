@@ -85,7 +85,7 @@ def _waiting(case: Case, stacks: Sequence[ThreadStack]) -> Iterator[Hypothesis]:
         guilty=Party(
             kind="op" if op and not several else "call",
             name=_name(op, len(threads)),
-            model_locations=[*place, *at.stack[:2]],
+            model_locations=[*(() if forked else place), *at.stack[:2]],
         ),
         summary=_FORKED if forked else _hang_summary(several),
         depth=Depth.STATE,
