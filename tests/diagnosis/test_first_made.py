@@ -67,12 +67,15 @@ def test_nan_of_an_input_is_made_by_nobody() -> None:
     [
         ({"op": "aten.sum.dim_IntList", "dtype": "float16", "nan": False}, "too large for float16"),
         ({"op": "aten.div.Tensor", "dtype": "float16", "nan": False}, "epsilon"),
+        ({"op": "aten.log.default", "dtype": "float32", "nan": True}, "logarithm above zero"),
+        ({"op": "aten.rsqrt.default", "dtype": "float32", "nan": False}, "under the root"),
+        ({"op": "aten.log_softmax.int", "dtype": "float32", "nan": True}, "guard that operation"),
         ({"op": "aten.sum.dim_IntList", "dtype": "bfloat16", "nan": False}, "epsilon"),
         ({"op": "aten.sub.Tensor", "dtype": "float16", "nan": True}, "epsilon"),
     ],
 )
-def test_an_overflow_of_half_precision_is_not_mended_by_an_epsilon(facts: dict[str, Any], words: str) -> None:
-    """Infinity of an operator without a pole, in a dtype of small range, asks for a wider one."""
+def test_the_advice_is_of_the_operator(facts: dict[str, Any], words: str) -> None:
+    """Infinity of an operator without a pole, in a dtype of small range, asks for a wider one: no epsilon."""
     assert words in guard_fix(made(node="n", masked=False, bad_inputs=[], **facts)).action
 
 

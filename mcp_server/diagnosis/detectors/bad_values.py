@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.eager import guard_fix, non_finite_lines
-from mcp_server.diagnosis.first_made import first_made, of_mask, overflows
+from mcp_server.diagnosis.first_made import first_made
 from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
 from mcp_server.diagnosis.parties import launch_party, operator_of
 from mcp_server.model import Evidence, Fix, ModelLocation, Party
@@ -200,7 +200,7 @@ def _fix(first: FirstBad, case: Case) -> Fix:
     if first.kind == "constant":
         return Fix(action=f"the weight {first.name} holds values that are not finite: load good weights")
     made = first_made(case)
-    if made is not None and (of_mask(made) or overflows(made)):
+    if made is not None:
         return guard_fix(made)
     lines = "; ".join(f"{line.file}:{line.line} {line.code}" for line in _lines(first, case)[:2])
     return Fix(

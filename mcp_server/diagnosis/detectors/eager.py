@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -159,6 +160,21 @@ def making(event: Event) -> Evidence:
     return Evidence(step="interpret", fact=fact)
 
 
+_GUARD = "guard that operation: an epsilon under a root or a division, a clamp before log or exp"
+_GUARDS = (
+    (re.compile(r"aten\.(?:true_)?div|aten\.reciprocal"), "keep the divisor from zero, with an epsilon say"),
+    (
+        re.compile(r"aten\.log(?!_softmax|ical|sumexp)"),
+        "keep the argument of the logarithm above zero, with a clamp say",
+    ),
+    (re.compile(r"aten\.r?sqrt"), "keep what is under the root above zero, with an epsilon or a clamp say"),
+    (
+        re.compile(r"aten\.exp"),
+        "clamp the argument of the exponential, or take the largest one from all first",
+    ),
+)
+
+
 def guard_fix(event: Event) -> Fix:
     """What keeps that operator's results finite."""
     if of_mask(event):
@@ -166,7 +182,7 @@ def guard_fix(event: Event) -> Fix:
     elif overflows(event):
         guard = f"compute it in float32, or scale its arguments: the result is too large for {event['dtype']}"
     else:
-        guard = "guard that operation: an epsilon under a root or a division, a clamp before log or exp"
+        guard = next((text for form, text in _GUARDS if form.search(str(event["op"]))), _GUARD)
     lines = lines_of(event)
     return Fix(action=guard, before=lines[0].code if lines else None)
 
