@@ -12,7 +12,7 @@ from mcp_server.package.wrapper import read_wrapper
 from mcp_server.steps.compiled import compiled_package
 from mcp_server.steps.context import Context
 from mcp_server.steps.failure import read_failure
-from mcp_server.steps.first_bad import Model, find_first_bad
+from mcp_server.steps.first_bad import Model
 from mcp_server.steps.kernel_choice import Choice
 from mcp_server.steps.kernel_io import Backend, KernelIO, LaunchValues
 from mcp_server.steps.launch_overview import overview
@@ -54,7 +54,7 @@ async def dump_kernel_io(
         seen = await run_printer(context, compiled, model, level)
         return _result(context, seen, model, choice, "printer", "asked for", shown)
     try:
-        seen = await _observe(context, compiled, model, choice, save=save, stop=stop_at_first_bad)
+        seen = await observe(context, compiled, model, choice, save=save, stop=stop_at_first_bad)
     except ProblemError as problem:
         has = await _with_printer(context, workload, compiled, asked) if backend == "auto" else None
         if has is None:
@@ -86,17 +86,6 @@ async def _with_printer(
     if isinstance(workload, PackageWorkload):
         return None
     return _Printing(await _compiled(context, workload, choice, "2"), "2")
-
-
-async def _observe(
-    context: Context, workload: PackageWorkload, model: Model, choice: Choice, *, save: bool, stop: bool
-) -> Seen:
-    """Observe; once more to the end when the run was stopped at what may be an intended mask."""
-    seen = await observe(context, workload, model, choice, save=save, stop=stop)
-    bad = find_first_bad(seen.launches, model) if seen.stopped else None
-    if bad is None or not bad.perhaps_intended:
-        return seen
-    return await observe(context, workload, model, choice, save=save, stop=False)
 
 
 def _model(workload: PackageWorkload) -> Model:

@@ -76,7 +76,7 @@ class BadSearch:
         """The next launch."""
         if self._sure is not None or not launch.bad:
             return
-        if any(argument.bad and not argument.perhaps_intended for argument in launch.arguments):
+        if launch.surely_bad:
             self._sure = launch
         self._perhaps = self._perhaps or launch
 

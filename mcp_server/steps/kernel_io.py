@@ -80,6 +80,11 @@ class LaunchValues(Record):
     def bad(self) -> bool:
         return any(argument.bad for argument in self.arguments)
 
+    @property
+    def surely_bad(self) -> bool:
+        """Bad by more than what may be a mask."""
+        return any(argument.bad and not argument.perhaps_intended for argument in self.arguments)
+
 
 class FirstBad(Record):
     """The first bad value of the call, and who brought it.

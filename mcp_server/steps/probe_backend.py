@@ -73,7 +73,7 @@ def _was_stopped(done: WorkerRun, launches: Launches) -> bool:
     """The call raised right after a bad value: no signal, and no launch after that one."""
     raised = done.finished.ending == "exit" and done.last("called") is None
     last = launches.last if raised else None
-    return last is not None and last.bad
+    return last is not None and last.surely_bad
 
 
 def _request(bound: IndexBound) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from .report import Report
 from .saver import Saver
 from .selection import Selection
 from .tensors import layout, statistics
-from .values import first_non_finite, first_outside
+from .values import MASK, first_non_finite, first_outside
 
 MAX_EVENTS = 100_000
 SAVE_BYTES = 4 << 30  # of all tensors saved in one observation
@@ -39,7 +39,7 @@ def operate(request: "dict[str, Any]", report: Report) -> None:
     - `statistics` (default true): counts of nan, inf and zero, min, max, mean, checksum;
     - `bounds`: `[{"name": variable or parameter, "launch": n?, "low": 0, "high": 32}]` for index tensors;
     - `save`: a directory for the tensors as safetensors files, `save_bytes` the cap of all of them;
-    - `stop_at_first_bad`: end the run at the first bad value; `max_events`;
+    - `stop_at_first_bad`: end the run at the first bad value but minus infinity; `max_events`;
     - `handoff`: a file that will name the package (see `handoff`); one without probes is only run.
     """
     if request.get("handoff"):
@@ -97,7 +97,7 @@ class Observer:
         return bad and self._stop
 
     def _argument(self, event: Event, kernel: str, phase: str, argument: Argument) -> bool:
-        """Tell of one argument; whether something is wrong with its values."""
+        """Tell of one argument; whether its values are wrong for sure: minus infinity may be a mask."""
         name, parameter = argument.name.decode(), argument.parameter.decode()
         role = ROLES.get(argument.role, "unknown")
         if not self.selection.takes(event.launch, phase, name, parameter, role):
@@ -118,14 +118,15 @@ class Observer:
         found = {**facts, **layout(tensor), "pointer": _pointer(tensor)}
         if self._statistics:
             found.update(statistics(tensor))
-            bad = found.get("nan") or found.get("inf")
-            found["non_finite"] = first_non_finite(tensor) if bad else None
+            any_bad = found.get("nan") or found.get("inf")
+            found["non_finite"] = first_non_finite(tensor) if any_bad else None
         found["outside"] = self._outside(event.launch, facts, tensor)
         found["saved"] = self._saver.save(_where(event, kernel), phase, found, tensor)
         self._tell(event, kernel, phase, found)
         if found.get("non_finite"):
             self._judge(event, kernel, phase, found)
-        return bool(found.get("non_finite") or found["outside"])
+        bad = found.get("non_finite")
+        return bool(found["outside"]) or (bad is not None and bad["value"] != MASK)
 
     def _judge(self, event: Event, kernel: str, phase: str, found: "dict[str, Any]") -> None:
         """Bad inputs are remembered; a bad output is told together with whether the inputs were good."""

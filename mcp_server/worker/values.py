@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Optional
 
 import torch
 
 CHUNK = 1 << 24  # elements looked at together: bounds the temporaries
+MASK = str(-math.inf)
 
 
 def first_non_finite(tensor: torch.Tensor) -> "Optional[dict[str, Any]]":
-    """Logical index and value of the first NaN or infinity in row-major order, and how many there are."""
+    """Logical index and value of the first NaN or infinity in row-major order, and how many there are.
+
+    Minus infinity, which masks hold on purpose, is told only where there is nothing worse.
+    """
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return None
-    return _first(tensor, lambda part: ~torch.isfinite(part))
+    found = _first(tensor, lambda part: ~torch.isfinite(part))
+    if found is None or found["value"] != MASK:
+        return found
+    worse = _first(tensor, lambda part: torch.isnan(part) | (part == math.inf))
+    return found if worse is None else {**worse, "count": found["count"]}
 
 
 def _wide(part: torch.Tensor) -> torch.Tensor:
