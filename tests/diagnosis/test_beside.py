@@ -148,6 +148,25 @@ def test_a_check_of_the_programs_own_may_see_the_module(
     assert all(confidence(h, case) == "possible" for h in found)
 
 
+@pytest.mark.parametrize(
+    ("equal", "sure"),
+    [({"got": True, "want": False}, "likely"), ({"x": False}, "possible"), ({"got": True}, "possible")],
+)
+def test_what_the_check_held_tells_that_it_compared(
+    zoo: ZooPackage, equal: dict[str, bool], sure: str
+) -> None:
+    """What the call gives beside another tensor of its layout is a comparison; either of them alone is none."""
+    case = compared(zoo("ranker"), module(attributes={**EXPORTED, "level": "2.0"}))
+    assert case.capture is not None
+    end = CapturedEnd.model_validate(phase(7, modules=case.capture.assertions[0].modules))
+    case.capture = case.capture.model_copy(update={"assertions": [], "ends": [end]})
+    held = {"event": "compared_held", "equal": equal}
+    case.runs = {"script": run("script", CHECK), "plain": run("plain", "", CALLED, held)}
+    case.interpreted = worker_run({"event": "compared", "equal": True})
+    (found,) = beside.detect(case)
+    assert confidence(found, case) == sure
+
+
 def test_a_module_as_it_was_compiled_accuses_nobody(zoo: ZooPackage) -> None:
     """It is as it was, or another one is, or the package was given its weights, or it is of another model."""
     package = zoo("ranker")

@@ -200,7 +200,7 @@ def _attributes(
     name, then, now = changed[0]
     told = "; ".join(f"{n} was {a} and is {b}" for n, a, b in changed[:4])
     agrees = bool(case.equals_eager)
-    held = agrees and isinstance(compared, CapturedAssertion)
+    held = agrees and (isinstance(compared, CapturedAssertion) or _beside_another(case))
     return Hypothesis(
         category="wrong_output",
         guilty=Party(
@@ -221,6 +221,12 @@ def _attributes(
         harmful=case.failed,
         exact=False,
     )
+
+
+def _beside_another(case: Case) -> bool:
+    """Whether the check that failed had what the call gives, and another tensor of its layout."""
+    plain = case.runs.get("plain")
+    return plain is not None and set(plain.held.values()) == {True, False}
 
 
 def _remedy(name: str) -> str:
