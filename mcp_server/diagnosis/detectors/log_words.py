@@ -157,6 +157,8 @@ _ACTIONS: Mapping[Advice, str] = {
 }
 _OWN_ACTIONS: Mapping[str, str] = {
     "kwarg_names": "call the package with the keyword arguments {expected}",
+    "constant_unknown": "give load_constants the names that get_constant_fqns tells; a parameter of up to "
+    "eight elements is folded into the code, unless it is compiled with always_keep_tensor_constants",
     "input_count": "pass {expected} tensors; arguments that are no tensors do not count",
     "undefined_symbol": "link {library} with the library that defines {symbol}, or load that one first, "
     "for all to see (RTLD_GLOBAL)",
