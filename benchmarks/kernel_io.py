@@ -5,6 +5,9 @@
 seconds of process and call, peak memory, and bytes that a reader gets; then the time to the first bad value,
 which the last launch makes, with a package that was not rebuilt before and with one that was.
 
+All children run with the environment of the product's workers. Processor seconds of all processes are told
+beside the seconds on the clock, which alone grow on a busy machine.
+
 Limits: all launches with statistics at most 3 x the plain run on a GPU and 5 x on a CPU, memory at most 1 GB
 more; the first bad value of 1,000 launches at most 10 s beyond the import of torch.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -29,7 +33,7 @@ from mcp_server.instrument.build import instrument
 from mcp_server.instrument.cache import Cache
 from mcp_server.instrument.types import Options
 from mcp_server.model import PackageWorkload
-from mcp_server.steps.context import Context
+from mcp_server.steps.context import WORKER_ENV, Context
 from mcp_server.steps.dump_kernel_io import dump_kernel_io
 from mcp_server.steps.kernel_io import KernelIO
 from mcp_server.steps.reports import read_events
@@ -79,7 +83,7 @@ def child(request: dict[str, Any], directory: Path, preload: tuple[str, ...] = (
     (place / "request.json").write_text(json.dumps(request, default=str))
     argv = [sys.executable, "-u", str(HERE / "kernel_io_child.py"), str(WORKER)]
     argv += [str(place / "request.json"), str(place / "report.jsonl")]
-    env = {**os.environ, **({"LD_PRELOAD": " ".join(preload)} if preload else {})}
+    env = {**os.environ, **WORKER_ENV, **({"LD_PRELOAD": " ".join(preload)} if preload else {})}
     with (place / "stdout").open("wb") as stdout:
         subprocess.run(argv, env=env, stdout=stdout, check=True)
     *_, last = (place / "stdout").read_text(errors="replace").splitlines()
@@ -89,15 +93,28 @@ def child(request: dict[str, Any], directory: Path, preload: tuple[str, ...] = (
     return Seen(facts, called[-1]["seconds"], (place / "stdout").stat().st_size - len(last))
 
 
-async def first_bad(workload: PackageWorkload, directory: Path) -> tuple[KernelIO, float]:
-    """The outcome, and seconds beyond the import of torch in the child that watches."""
+def used() -> float:
+    """Processor seconds of this process and of its children that ended."""
+    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in spent)
+
+
+def import_cost() -> float:
+    """Processor seconds that the import of torch takes."""
+    before = used()
+    subprocess.run([sys.executable, "-c", "import torch"], check=True)
+    return used() - before
+
+
+async def first_bad(workload: PackageWorkload, directory: Path) -> tuple[KernelIO, float, float]:
+    """The outcome, and seconds beyond the import of torch: on the clock, and of processors."""
     context = Context(Path(tempfile.mkdtemp(dir=directory)), Path(sys.executable))
-    start = time.perf_counter()
+    start, spent = time.perf_counter(), used()
     found = await dump_kernel_io(context, workload, stop_at_first_bad=True)
-    seconds = time.perf_counter() - start
+    seconds, spent = time.perf_counter() - start, used() - spent
     (report,) = context.directory.glob("*/report.jsonl")
     imported = next(event["t"] for event in read_events(report) if event["event"] == "torch")
-    return found, seconds - imported
+    return found, seconds - imported, spent - import_cost()
 
 
 def compare(name: str, seen: Seen, plain: Seen) -> None:
@@ -133,10 +150,11 @@ def measure(asked: argparse.Namespace, directory: Path) -> None:
         print(f"printer / probes: {printed.call_s / watched.call_s:.2f} x the time of the call", flush=True)
     workload = PackageWorkload(package=package, inputs=inputs)
     for kind in ("not rebuilt before", "rebuilt before"):
-        found, seconds = anyio.run(first_bad, workload, directory)
+        found, seconds, spent = anyio.run(first_bad, workload, directory)
         assert found.first_bad is not None
         told = len(found.first_bad.summary), len(found.model_dump_json(exclude_none=True))
-        print(f"first bad value, {kind}: {seconds:.1f} s beyond the import: {found.first_bad.summary[:150]}")
+        print(f"first bad value, {kind}: {seconds:.1f} s beyond the import (processor {spent:.1f} s)")
+        print(f"  {found.first_bad.summary[:150]}")
         print(f"  a reader gets {told[0]} bytes of summary, {told[1]} of result", end="")
         print("" if asked.no_printer else f"; of the printer {printed.printed} bytes", flush=True)
 
