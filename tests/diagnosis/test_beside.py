@@ -155,7 +155,7 @@ def test_a_check_of_the_programs_own_may_see_the_module(
 def test_what_the_check_held_tells_that_it_compared(
     zoo: ZooPackage, equal: dict[str, bool], sure: str
 ) -> None:
-    """What the call gives beside another tensor of its layout is a comparison; either of them alone is none."""
+    """What the call gives beside another tensor of its layout is a comparison, either alone is none."""
     case = compared(zoo("ranker"), module(attributes={**EXPORTED, "level": "2.0"}))
     assert case.capture is not None
     end = CapturedEnd.model_validate(phase(7, modules=case.capture.assertions[0].modules))
