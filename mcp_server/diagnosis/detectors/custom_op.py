@@ -54,16 +54,15 @@ def _load_lines(case: Case) -> list[ModelLocation]:
 def _hypothesis(error: ErrorFact, label: str, case: Case) -> Hypothesis:
     op = error.fields["op"].strip()
     launch, lines = launch_of(op, case)
+    step = "run_with_input_checks" if label in case.runs else "read_log"
     return Hypothesis(
         category="custom_op",
         guilty=Party(kind="op", name=op, launch_index=launch, model_locations=lines),
         summary=f"The fake function of {op} promises another size or stride than the operator returns "
-        f"({error.text.removeprefix('Error: ')[:160]}): later kernels use the promised one.",
+        f"({error.text.strip().removeprefix('Error: ')[:160]}): later kernels use the promised one.",
         depth=Depth.STATE,
         sources=frozenset({"runtime check", *case.call_fails}),
-        evidence=(
-            Evidence(step="run_with_input_checks", fact=error.text[:300], source=f"{label}:{error.line}"),
-        ),
+        evidence=(Evidence(step=step, fact=error.text[:300].strip(), source=f"{label}:{error.line}"),),
         fix=Fix(
             action=f"make the fake function of {op} return the size and stride of the real result; "
             "torch.library.opcheck compares them"
