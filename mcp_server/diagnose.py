@@ -28,6 +28,7 @@ from mcp_server.diagnosis.actions.trace import TraceLaunches
 from mcp_server.diagnosis.actions.watch_launches import WatchLaunches
 from mcp_server.diagnosis.case import CallSpec, Case
 from mcp_server.diagnosis.detectors import (
+    aliased,
     allocation,
     argument_order,
     bad_values,
@@ -113,6 +114,7 @@ DETECTORS: tuple[Detector, ...] = (
     scatter.detect,
     sharing.detect,
     rewritten.detect,
+    aliased.detect,
     streams.detect,
     eager.detect,
     departure.detect,

@@ -134,7 +134,9 @@ class CapturedCall(Phase):
     `threads` is how many torch computes with on the CPU; 0 when that was not told. `again` are the inputs
     that are the very tensors of the call before, with nothing written to them since. `streams`: whether the
     program had made another CUDA stream the current one by then. `headroom`: bytes that the process might
-    still map; None where nothing limited its address space.
+    still map; None where nothing limited its address space. `unmapped` are the inputs whose memory was not
+    the process's any more; `overwritten` is (call, output, input) of each output of an earlier call that the
+    program kept while it wrote new values into that input, of which the output is a view.
     """
 
     number: int
@@ -147,6 +149,7 @@ class CapturedCall(Phase):
     sharing: list[list[int]] = Field(default_factory=list)
     moved: list[str] = Field(default_factory=list)
     unmapped: list[int] = Field(default_factory=list)
+    overwritten: list[tuple[int, int, int]] = Field(default_factory=list)
     streams: bool = False
     headroom: int | None = None
     raced: list[int] = Field(default_factory=list)

@@ -16,6 +16,7 @@ import torch
 from .address_space import headroom
 from .callers import frames, raised_in, tell
 from .calling import capturing, synchronize
+from .capture_aliases import Aliases, Given
 from .capture_models import digests
 from .capture_streams import Snapshot, Streams
 from .capture_threads import Repeats, rewritten, versions
@@ -58,6 +59,7 @@ class Entered:
     path: Optional[str]
     snapshot: Optional[Snapshot]
     versions: list[tuple[torch.Tensor, int]]
+    given: list[Optional[Given]]
     start: float
 
 
@@ -81,6 +83,7 @@ class Calls:
         self.managed: dict[int, list[tuple[str, Any, int, int]]] = {}
         self.streams = Streams(journal)
         self.repeats = Repeats()
+        self.aliases = Aliases()
 
     # Loads
 
@@ -215,6 +218,7 @@ class Calls:
             sharing=sharing(flat),
             moved=self._moved(loader),
             unmapped=gone,
+            overwritten=self.aliases.overwritten(),
             streams=self.streams.several,
             headroom=headroom(),
             again=self.repeats.again(load, flat),
@@ -224,7 +228,7 @@ class Calls:
         )
         if in_graph:
             self.streams.hold(number, flat)
-        return Entered(number, load, path, snapshot, before, time.monotonic())
+        return Entered(number, load, path, snapshot, before, self.aliases.given(flat), time.monotonic())
 
     def _moved(self, loader: Any) -> list[str]:
         """User-managed constants whose memory is not where the package was told: it keeps raw addresses."""
@@ -251,6 +255,7 @@ class Calls:
         if error is not None:
             self.journal.event("call_failed", call=state.number, seconds=seconds, **failure(error))
             return
+        self.aliases.returned(state.number, state.given, result)
         outputs = _outputs(result)
         broken = any(output.unreadable for output in outputs)
         raced = state.snapshot.raced() if state.snapshot is not None and not broken else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mcp_server.diagnosis.case import Case, RunSeen
-from mcp_server.diagnosis.detectors import child_end, process_limits, unmapped
+from mcp_server.diagnosis.detectors import aliased, child_end, process_limits, unmapped
 from mcp_server.diagnosis.judge import confidence
 from mcp_server.evidence.captured import CapturedCall
 from mcp_server.evidence.log import read_log
@@ -125,3 +125,26 @@ def test_children_that_may_have_met_something_else() -> None:
     assert list(child_end.detect(ended("assert ok(y)"))) == []
     assert list(child_end.detect(ended("use(y)", outcome="failed"))) == []
     assert list(child_end.detect(ended("use(y)", parent=7))) == []
+
+
+def aliasing(outcome: str) -> Case:
+    """A program whose check failed after calls, of which the first one's output is a view of its input."""
+    case = Case(None)
+    first = phase(2, load=1, thread=1, outcome=outcome, stack=[LINE])
+    later = {**phase(6, load=1, thread=1, overwritten=[(1, 1, 0)]), "number": 3}
+    case.capture = capture(calls=[first, later], assertions=[phase(9, outcome="failed")])
+    case.runs["script"] = run("script", "AssertionError: Tensor-likes are not close!")
+    return case
+
+
+def test_an_output_that_changed_with_its_input() -> None:
+    """The input that was written anew is guilty, at the line of the call whose output was kept."""
+    case = aliasing("ok")
+    (found,) = aliased.detect(case)
+    assert (found.category, found.guilty.input_index) == ("concurrency", 0)
+    assert found.guilty.model_locations[0].line == 41 and confidence(found, case) == "possible"
+
+
+def test_views_where_something_else_failed() -> None:
+    """A call that failed explains the failure by itself."""
+    assert list(aliased.detect(aliasing("failed"))) == []

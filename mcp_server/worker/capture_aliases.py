@@ -1,0 +1,82 @@
+"""Outputs that are views of inputs, into which the program writes new values while it keeps the output."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Iterator, Optional
+
+import torch
+
+MOST = 64  # outputs that are watched
+GRACE = 2  # calls: a variable of a loop holds the output of the call before until the next one came back
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """The memory of an input of a call: its address, the tensor that owns it, and that tensor's count."""
+
+    address: int
+    owner: Any
+    version: int
+
+
+@dataclass(frozen=True, eq=False)
+class _View:
+    turn: int
+    place: tuple[int, int, int]
+    output: Any
+    given: Given
+
+
+class Aliases:
+    """Remembers the latest outputs that share memory with an input."""
+
+    def __init__(self) -> None:
+        self.turn = 0
+        self.views: deque[_View] = deque(maxlen=MOST)
+
+    def given(self, leaves: list[torch.Tensor]) -> list[Optional[Given]]:
+        """What a call is given, without a reference that keeps it alive."""
+        return [_given(leaf) for leaf in leaves]
+
+    def returned(self, call: int, given: list[Optional[Given]], outputs: Any) -> None:
+        """Watch the outputs of a call that are views of what it was given."""
+        self.turn += 1
+        for place, output in enumerate(outputs):
+            address = _address(output)
+            for position, known in enumerate(given):
+                if known is not None and address and known.address == address:
+                    view = _View(self.turn, (call, place, position), weakref.ref(output), known)
+                    self.views.append(view)
+
+    def overwritten(self) -> list[list[int]]:
+        """(call, output, input) of each output that the program keeps, and whose memory was written since."""
+        return [list(view.place) for view in self._old() if _changed(view)]
+
+    def _old(self) -> Iterator[_View]:
+        return (view for view in list(self.views) if self.turn - view.turn >= GRACE - 1)
+
+
+def _changed(view: _View) -> bool:
+    owner, output = view.given.owner(), view.output()
+    return owner is not None and output is not None and _version(owner) != view.given.version
+
+
+def _given(leaf: torch.Tensor) -> Optional[Given]:
+    address = _address(leaf)
+    owner = leaf if leaf._base is None else leaf._base
+    return (
+        Given(address, weakref.ref(owner), _version(owner)) if address and not leaf.is_inference() else None
+    )
+
+
+def _address(leaf: Any) -> int:
+    """Where the storage of a plain tensor begins; 0 for anything else."""
+    plain = type(leaf) in (torch.Tensor, torch.nn.Parameter) and leaf.layout is torch.strided
+    return int(leaf.untyped_storage().data_ptr()) if plain and leaf.device.type != "meta" else 0
+
+
+def _version(leaf: torch.Tensor) -> int:
+    return 0 if leaf.is_inference() else int(leaf._version)
