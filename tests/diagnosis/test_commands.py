@@ -33,7 +33,7 @@ OTHERWISE = {
     "read_generated_kernel",
     *ASKED_AGAIN,
 }  # have tests of their own
-WITHOUT = {"note", "counter_test", "read_exported"}
+WITHOUT = {"note", "counter_test", "read_exported", "read_source"}
 
 
 def full_case(zoo: ZooPackage) -> Case:

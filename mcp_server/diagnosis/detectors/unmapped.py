@@ -32,11 +32,7 @@ def _hypothesis(call: CapturedCall, place: int, case: Case) -> Hypothesis:
         sources=frozenset({"capture", *({"failing program"} if signal else ())}),
         evidence=(
             Evidence(step="capture", fact=fact),
-            *(
-                (Evidence(step="script", fact=f"the program died of {signal} in that call"),)
-                if signal
-                else ()
-            ),
+            *((Evidence(step="run", fact=f"the program died of {signal} in that call"),) if signal else ()),
         ),
         fix=Fix(
             action="keep what owns the memory (a mapping, shared memory, a file, an array) open and whole "
