@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
@@ -91,7 +92,8 @@ def _inferred(line: ModelLocation) -> Evidence:
         f"inferred from the source: of all that the recorded lines call, only {line.file}:{line.line} can do "
         "it; export records the lines of forward alone"
     )
-    return Evidence(step="read_source", fact=fact, source=f"{line.file}:{line.line}")
+    shown = shlex.join(["sed", "-n", f"{line.line}p", line.file])
+    return Evidence(step="read_source", fact=fact, source=f"{line.file}:{line.line}", command=shown)
 
 
 def _in_library(at: ModelLocation, case: Case) -> Iterator[str]:

@@ -36,6 +36,7 @@ def test_the_only_line_comes_first_and_is_told_to_be_inferred(party: Party) -> N
     found, evidence = deepened(party, "index_out_of_bounds", Case(None))
     assert [line.line for line in found.model_locations] == [2, 5]
     assert found.model_locations[0].code == INNER and "inferred" in evidence[0].fact
+    assert evidence[0].command == f"sed -n 2p {found.model_locations[0].file}"
 
 
 @pytest.mark.parametrize("op", ["aten.sqrt.default", "aten.exp.default"])
