@@ -60,3 +60,13 @@ def test_it_is_never_proven() -> None:
     case.done.append("run_with_input_checks")
     first = ranked(own_check.detect(case), case)[0]
     assert confidence(first, case) in ("possible", "likely")
+
+
+@pytest.mark.parametrize(
+    ("equal", "count"), [({}, 1), ({"got": True, "want": False}, 1), ({"got": False, "want": False}, 0)]
+)
+def test_a_check_of_another_call_clears_nothing(equal: dict[str, bool], count: int) -> None:
+    """Where the program held results, and none of the call that was made again, that one was not checked."""
+    case = checked()
+    case.runs["plain"] = run("plain", "", called(), {"event": "compared_held", "equal": equal})
+    assert len(list(own_check.detect(case))) == count
