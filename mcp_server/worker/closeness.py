@@ -9,7 +9,8 @@ rounding does. `noise` is what roundings of every value before it make of the re
 terms cancel. Without a reference the tolerance is factor * 16 * eps * sqrt(K) * (|x| + rms(x)).
 
 An element is as far off as it is from the nearer of eager and the reference; where eager itself overflowed,
-and the reference did not, no overflow of that tensor is a difference. Whole numbers must be equal.
+and the reference did not, no overflow of that tensor is a difference, nor is any value where eager has NaN.
+Whole numbers must be equal.
 """
 
 from __future__ import annotations
@@ -113,12 +114,13 @@ def _error(value: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
 
 def _overflowed(actual: torch.Tensor, eager: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     """Where the package could not hold what the reference can, in a tensor where eager could not either: in
-    which elements that is so is then for the order of a sum to say.
+    which elements that is so is then for the order of a sum to say. And where eager has NaN, of infinities
+    that it met on the way: what becomes of them is for that order, too.
     """
     representable = torch.isfinite(reference)
     if not bool((~torch.isfinite(eager) & representable).any()):
         return torch.zeros_like(representable)
-    return ~torch.isfinite(actual) & representable
+    return (~torch.isfinite(actual) | torch.isnan(eager)) & representable
 
 
 def _unit(want: Expected, eps: float) -> float:

@@ -89,9 +89,12 @@ def test_terms_that_cancel_leave_their_rounding() -> None:
     assert found == [False, True]
 
 
-@pytest.mark.parametrize(("eager", "got", "within"), [(INF, NAN, True), (INF, 7.0, False), (1.0, INF, True)])
+@pytest.mark.parametrize(
+    ("eager", "got", "within"), [(INF, NAN, True), (INF, 7.0, False), (1.0, INF, True), (NAN, 0.0, True)]
+)
 def test_an_overflow_of_eager_is_no_reference(eager: float, got: float, within: bool) -> None:
-    """Where eager cannot hold the tensor, one more element that overflows is no error; a wrong number is."""
+    """Where eager cannot hold the tensor, one more element that overflows is no error; a wrong number is, but
+    where eager made NaN of an infinity."""
     exact = torch.tensor([1e39, 1e39 if eager == INF else 1.0], dtype=torch.float64)
     want = Expected("sum", torch.tensor([INF, eager]), exact, 1.0)
     assert measure(torch.tensor([INF, got]), want, 1.0)["within"] is within

@@ -85,6 +85,7 @@ _WORDS: Mapping[str, tuple[_Words, ...]] = {
     ),
     "compiler_refused": (_Words(None, "{program}", "{detail}"),),
     "compiler_status": (_Words(None, "{program}", "{detail}"),),
+    "program_missing": (_Words("environment", "{program}", "not on the PATH"),),
     "environment_variable": (_Words(None, "{variable}", "not set"),),
     "network": (_Words(None, "network", "{detail}"),),
     "cpp_header": (
@@ -192,6 +193,7 @@ _OWN_ACTIONS: Mapping[str, str] = {
     "other_archive": "load the .pt2 that torch._inductor.aoti_compile_and_package wrote; unpack what lies "
     "in another archive",
     "zip_open": "see that the path is right, that this process may read it, and that it may open more files",
+    "program_missing": "install {program}, or put the directory in which it is into PATH",
     "cpp_headers": "see which directories CPATH, CPLUS_INCLUDE_PATH and options put before the compiler's "
     "own, and whether the compiler is new enough for this torch",
     "library_version": "start with a newer {library}, or compile with the older compiler",

@@ -58,6 +58,15 @@ _add(
     rank=Rank.CAUSE,
 )
 _add(
+    "program_missing",
+    r"InductorError: FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<program>(?!g\+\+|gcc|clang|nvcc|ptxas|ld)[\w+-]+)'$",
+    "InductorError: FileNotFoundError",
+    "environment",
+    "A program that the compile starts by its bare name is in no directory of PATH.",
+    "torch._inductor.exc.InductorError: FileNotFoundError: [Errno 2] No such file or directory: 'openssl'",
+    rank=Rank.CAUSE,
+)
+_add(
     "permission",
     r"(?P<detail>PermissionError|Permission denied|Operation not permitted(?! when))(?:.*?: '(?P<path>[^']+)')?",
     ("PermissionError", "Permission denied", "Operation not permitted"),
