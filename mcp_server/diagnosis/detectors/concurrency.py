@@ -77,7 +77,8 @@ def _waiting(case: Case, stacks: Sequence[ThreadStack]) -> Iterator[Hypothesis]:
         return
     several = len(threads) > 1
     at = inside[0]
-    place = lines_inside(stacks)
+    known = {(line.file, line.line) for line in at.stack[:2]}
+    place = [line for line in lines_inside(stacks) if (line.file, line.line) not in known]
     op = operator_inside(stacks, case)
     forked = _is_forked(at, case.capture)
     yield Hypothesis(
