@@ -293,6 +293,34 @@ def test_an_index_from_an_input_is_clamped(zoo: ZooPackage) -> None:
     assert confidence(found, case) == "likely"
 
 
+PAIR = {"shape": [[3, 2], [3, 2]], "equal": False, "differing": 4, "nan": [4, 0], "max_abs": 1e-7}
+
+
+@pytest.mark.parametrize(
+    ("pair", "departs"),
+    [
+        (PAIR, False),
+        ({**PAIR, "differing": 5}, True),
+        ({**PAIR, "nan": [0, 4]}, True),
+        ({**PAIR, "shape": [[3, 2], [2, 2]]}, True),
+        ({"max_abs": 0.5}, True),
+    ],
+    ids=["eager alone", "other elements", "package alone", "another shape", "no counts"],
+)
+def test_nan_of_eager_alone_is_no_departure(zoo: ZooPackage, pair: dict[str, Any], departs: bool) -> None:
+    """Where eager mode overflowed and the package did not, neither is accused of the other's values."""
+    case = failing(package_case(zoo("ranker")), "AssertionError: Tensor-likes are not close!")
+    made = {"event": "node_non_finite", "node": "n", "op": "aten.layer_norm.default", "bad_inputs": []}
+    case.interpreted = worker_run(
+        {**made, "masked": False, "nan": 4, "dtype": "float32"},
+        {"event": "interpreted", "outputs": [{"nan": 4}]},
+        {"event": "compared", "equal": False, "outputs": [pair]},
+    )
+    case.runs["plain"] = run("plain", "", called())
+    found = [each.category for each in eager.detect(case)]
+    assert found == (["wrong_output"] if departs else [])
+
+
 UNCLAMPABLE = [{"beyond": None}, {"limit": None}, {"kind": "scalar"}, {"input_index": 0}]
 
 
