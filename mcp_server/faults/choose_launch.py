@@ -39,7 +39,8 @@ def choose_launch(view: PackageView, access: Access, evidence: Evidence) -> Choi
         return _without_journal(view, named, access, evidence, "the kernel that the tool names")
     # racecheck prints no stack; a kernel that Python code launches has Python frames only
     in_call = access.launch_offset is not None or evidence.journal is not None
-    foreign = foreign_launches(view) if in_call and access.kernel else []
+    has_stack = bool(access.kernel) or access.tool == "native"
+    foreign = foreign_launches(view) if in_call and has_stack else []
     if foreign:
         return _without_journal(view, foreign, access, evidence, "code that the package only calls")
     return Choice(

@@ -8,7 +8,8 @@ import pytest
 
 from mcp_server.evidence.journal import Journal, TensorFacts
 from mcp_server.evidence.native import NativeFrame
-from mcp_server.faults.access import Access, from_backtrace
+from mcp_server.faults.access import Access, Tool, from_backtrace
+from mcp_server.faults.choose_launch import FOREIGN
 from mcp_server.faults.join import join_fault
 from mcp_server.faults.records import Fault
 from mcp_server.faults.situation import Evidence, ValueRange
@@ -201,6 +202,16 @@ def test_a_foreign_kernel_has_no_launch_without_a_journal(tmp_path: Path, kernel
     assert fault.launch is None
     assert fault.blame is None
     assert fault.unknown
+
+
+@pytest.mark.parametrize(("tool", "found"), [("native", True), ("racecheck", False)])
+def test_a_stack_outside_of_kernels_leaves_what_the_package_calls(
+    tmp_path: Path, tool: Tool, found: bool
+) -> None:
+    """A native stack in the call that names no kernel points at foreign code; a tool without stacks does not."""
+    view = recorded("plugin", tmp_path)
+    fault = join_fault(view, Access(tool, "signal", "SIGABRT", ""), Evidence(journal(launch(0, "k"))))
+    assert (fault.launch is not None and fault.launch.kind in FOREIGN) == found
 
 
 def test_a_core_dump_without_address_finds_the_argument_by_its_values(tmp_path: Path) -> None:
