@@ -208,7 +208,7 @@ def test_a_foreign_kernel_has_no_launch_without_a_journal(tmp_path: Path, kernel
 def test_a_stack_outside_of_kernels_leaves_what_the_package_calls(
     tmp_path: Path, tool: Tool, found: bool
 ) -> None:
-    """A native stack in the call that names no kernel points at foreign code; without a stack nothing does."""
+    """A native stack that names no kernel points at foreign code, which no other tool does."""
     view = recorded("plugin", tmp_path)
     fault = join_fault(view, Access(tool, "signal", "SIGABRT", ""), Evidence(journal(launch(0, "k"))))
     assert (fault.launch is not None and fault.launch.kind in FOREIGN) == found
