@@ -22,6 +22,7 @@ STARTERS = {
     "mcp_server/jobs/child.py",  # every child of a job
     "mcp_server/jobs/supervisor.py",  # becomes the child
     "mcp_server/worker/reduction/children.py",  # a candidate in a fork of the worker
+    "mcp_server/worker/taken.py",  # the script whose program is taken
     "tools/tracked.py",
 }
 HIDDEN = re.compile(

@@ -103,7 +103,7 @@ def test_the_first_departing_launch_is_named(zoo: ZooPackage, tmp_path: Path, ot
     assert (first.suspects, first.difference.beyond, first.difference.first) == ([], 8, [0, 2])
     assert first.difference.error is not None and first.difference.allowed is not None
     assert first.difference.error > 100 * first.difference.allowed
-    assert [place.code for place in first.locations] == ["x = x + F.gelu(lin(norm(x)))"]
+    assert [place.code for place in first.locations] == ["x = x + F.gelu(self.lins[i](norm(x)))"]
     assert {row.launch for row in result.launches if row.status == "matches"} == {0, 1, 2, 3, 4, 5, 6}
     (other,) = result.other_constants
     assert (other.name, other.launch, other.different) == ("lins.3.weight", 7, 1)

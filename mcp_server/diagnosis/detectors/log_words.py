@@ -66,6 +66,7 @@ _WORDS: Mapping[str, tuple[_Words, ...]] = {
     "link_library": (_Words(None, "-l{library}"), _Words(None, "linker", "{detail}")),
     "linker": (_Words(None, "{symbol}"), _Words(None, "linker", "{detail}")),
     "linker_shim": (_Words(None, "{symbol}"),),
+    "inductor_not_imported": (_Words("environment", "torch", "does not import {package}.{module}"),),
     "loaded_twice": (_Words(None, "{library}", "loaded twice"), _Words(None, "libtorch", "loaded twice")),
     "ptxas_old": (_Words(None, "ptxas", "{detail}"),),
     "triton_resources": (
@@ -182,6 +183,7 @@ _OWN_ACTIONS: Mapping[str, str] = {
     "newer Triton",
     "triton_resources": "give the kernel smaller blocks or fewer stages (num_stages)",
     "torch_without_arch": "install a build of torch whose torch.cuda.get_arch_list() holds {arch}",
+    "inductor_not_imported": "put `import {package}.{module}` before the load, or install another torch",
     "loaded_twice": "link and load one copy of it: the one that torch brings",
     "bad_device_index": "load the package, its weights and the inputs on one device, not on {specified} "
     "and {actual}",

@@ -255,6 +255,18 @@ _add(
     advice="check_machine",
 )
 _add(
+    "inductor_not_imported",
+    r"AttributeError: module '(?P<package>torch\._inductor)' has no attribute '(?P<module>codecache)'",
+    "has no attribute 'codecache'",
+    "environment",
+    "A fault of torch 2.10.0: its loader of packages needs torch._inductor.codecache and does not import it, so that "
+    "aoti_load_package fails in a process which has compiled nothing (pytorch/pytorch#173706).",
+    "AttributeError: module 'torch._inductor' has no attribute 'codecache'",
+    rank=Rank.CAUSE,
+    advice="check_machine",
+    torch="==2.10",
+)
+_add(
     "static_tls",
     r"(?<![^\s:])(?P<library>[^\s:]+): (?P<detail>cannot allocate memory in static TLS block)",
     "static TLS block",
