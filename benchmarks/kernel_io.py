@@ -173,6 +173,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     asked = arguments()
     if asked.directory:
+        asked.directory.mkdir(parents=True, exist_ok=True)
         measure(asked, asked.directory)
         return
     with tempfile.TemporaryDirectory() as directory:
