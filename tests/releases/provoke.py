@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._inductor.codecache  # torch 2.10.0 needs it for a load, and does not import it
 from torch import nn
 from torch.export import Dim
 
@@ -157,7 +158,8 @@ def operator_raises(zoo: Path, own: Path) -> None:
 
 @kind
 def operator_unknown(zoo: Path, own: Path) -> None:
-    code = "import sys, torch; torch._inductor.aoti_load_package(sys.argv[1])(torch.rand(8, 8))"
+    load = "torch._inductor.aoti_load_package(sys.argv[1])"
+    code = f"import sys, torch._inductor.codecache; {load}(torch.rand(8, 8))"
     os.execv(sys.executable, [sys.executable, "-W", "ignore", "-c", code, str(zoo / "plugin.pt2")])
 
 

@@ -24,7 +24,7 @@ DIAGNOSED = (
     ("logarithm", "bad-nan", "nan_or_inf"),
 )
 CALL = (
-    "import sys, torch\n"
+    "import sys, torch._inductor.codecache\n"  # torch 2.10.0 needs it and does not import it
     "model = torch._inductor.aoti_load_package(sys.argv[1])\n"
     "print(model(*torch.load(sys.argv[2], weights_only=True)))\n"
 )

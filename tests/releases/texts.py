@@ -28,7 +28,7 @@ EXPECTED: dict[str, tuple[str, tuple[int, int]]] = {
     "wrong_fake_dtype": ("size_stride_assert", (2, 15)),
     "operator_raises": ("operator_raised", (2, 8)),
     "operator_unknown": ("op_not_registered", (2, 8)),
-    "no_such_file": ("zip_archive", (2, 8)),
+    "no_such_file": ("zip_open", (2, 8)),
     "no_archive": ("zip_archive", (2, 8)),
     "cut_archive": ("zip_archive", (2, 8)),
     "no_such_model": ("model_name", (2, 8)),
