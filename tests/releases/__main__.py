@@ -8,6 +8,7 @@ table from there.
 | torch | differs | how it is met |
 |---|---|---|
 | 2.8 | no `aoti_torch_is_defined`, no `aoti_torch_get_layout` | weak symbols in runtime.cpp |
+| 2.10.0 | a load needs `torch._inductor.codecache`, which it does not import | the programs here import it |
 | up to 2.12 | a shim that fails prints `Exception in aoti_torch` | runtime.cpp asks before it looks |
 | 2.13.0+cpu | a package does not need libtorch.so, as others do | link_command names no library |
 | older package (2.8, 2.13) in a newer torch | rebuilt and run, bit-identical | nothing to do |
