@@ -128,10 +128,15 @@ def _died(run: FaultRun) -> list[Access]:
     return [Access("native", "signal", run.done.finished.signal or "the process ended during the launch")]
 
 
+# Two OpenMP threads that fail at once print `terminate called recursively` and lose the assertion. Kernels
+# ask for the number of threads of their compile, which only a limit overrules.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}
+
+
 async def run_native(context: Context, target: Target) -> Found:
     """The stack of the crash by gdb, and the index assertion that was printed."""
     prefix = cpu_fault.gdb_prefix()
-    run = await target.run(context, "native", env={"OMP_NUM_THREADS": "1"}, prefix=prefix)
+    run = await target.run(context, "native", env=ONE_THREAD, prefix=prefix)
     found = cpu_fault.read_accesses(run.done.finished.output) or _died(run)
     return Found(run, found, None, "gdb" if prefix else "no gdb on PATH")
 

@@ -11,6 +11,7 @@ from mcp_server.diagnosis.index_parts import suspects
 from mcp_server.diagnosis.limits import hangs, limit_of
 from mcp_server.jobs.types import Finished
 from mcp_server.steps.context import Context, WorkerRun
+from mcp_server.steps.fault_methods import ONE_THREAD
 from mcp_server.steps.leases import gpus_of
 from mcp_server.steps.logs import read_output
 from mcp_server.steps.run_deterministic import CHECK_INPUTS
@@ -56,9 +57,6 @@ SHARE_OF_HANG = 0.6  # once the program hung: all that is left to do is to see i
 
 # Seconds after which a child prints every thread's stack: what a call that hangs is doing.
 STACKS = "AOTI_DEBUG_STACKS_AFTER"
-
-# Two OpenMP threads that fail at once print `terminate called recursively` and lose the assertion.
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 class PlainRun:
