@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.first_made import told
 from mcp_server.diagnosis.index_parts import IndexPart, affine
 from mcp_server.model import Evidence
 from mcp_server.package.assertion import IndexSource
@@ -31,13 +32,13 @@ def failed_divisions(case: Case) -> tuple[Division, ...]:
     found = divisions(case.view.tracer)
     event = raised(case)
     lines = {(frame["file"], frame["line"]) for frame in event["stack"]} if event is not None else set()
-    told = [d for d in found if any(line in lines for line in _lines(d, case))]
-    return tuple(told) or found
+    own = [d for d in found if any(line in lines for line in _lines(d, case))]
+    return tuple(own) or found
 
 
 def raised(case: Case) -> Event | None:
     """The operator of the exported program that refuses to divide by zero in eager mode, too."""
-    events = case.interpreted.all("node_raised") if case.interpreted is not None else []
+    events = told(case, "node_raised")
     return next((event for event in events if any(said in str(event["text"]) for said in _SAID)), None)
 
 

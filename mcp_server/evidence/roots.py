@@ -9,7 +9,7 @@ from dataclasses import replace
 from mcp_server.evidence.around import settle
 from mcp_server.evidence.details import OPERATOR_FILE
 from mcp_server.evidence.facts import ErrorFact, Frame, PythonException, ThreadStack, last_chain
-from mcp_server.evidence.families import BY_ID, Rank, comes_late
+from mcp_server.evidence.families import BY_ID, Rank
 from mcp_server.evidence.raised import first
 from mcp_server.evidence.sanitizer import SanitizerReport, Site
 from mcp_server.model import Category
@@ -207,7 +207,7 @@ def _in_operator(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
     within, call = root.fields.get("at"), root.fields.get("operator_call")
     if within is None or call is None or int(within) > int(call):
         return root
-    if comes_late(root.family) or "out_of_memory" in root.candidates:
+    if root.family.late or "out_of_memory" in root.candidates:
         return root
     calls = (_NODE.match(e.fields["arguments"]) for e in errors if e.family.id == "shim_call")
     node = next((found[1] for found in calls if found), None)

@@ -63,11 +63,9 @@ def read_exported(path: Path) -> ExportedFacts:
 
     The schema is torch/_export/serde/schema.py (2.8-2.15).
     """
-    archive = ZipContainer(path)
-    name = next((m.name for m in archive.members if _GRAPH.search(m.name)), None)
-    if name is None:
+    graph = _graph(path)
+    if graph is None:
         raise PackageError("no_model", f"{path} holds no exported graph")
-    graph = read_json(read_bytes(archive, name))
     specs = graph.get("graph_module", {}).get("signature", {}).get("input_specs", [])
     return ExportedFacts(
         state=tuple(filter(None, (_state_name(spec) for spec in specs))),
@@ -83,21 +81,23 @@ def node_lines(path: Path) -> tuple[tuple[str, ModelLocation], ...]:
 
     Raises `PackageError` for another kind of file.
     """
+    return tuple(_lines(_graph(path) or {}, re.compile("")))
+
+
+def _graph(path: Path) -> dict[str, Any] | None:
+    """The serialised program; None where the archive has none."""
     archive = ZipContainer(path)
     name = next((m.name for m in archive.members if _GRAPH.search(m.name)), None)
-    graph = read_json(read_bytes(archive, name)) if name is not None else {}
-    return tuple(_lines(graph, re.compile("")))
+    return read_json(read_bytes(archive, name)) if name is not None else None
 
 
 def _lines(graph: Mapping[str, Any], wanted: re.Pattern[str]) -> Iterator[tuple[str, ModelLocation]]:
     """Operators of that form, each with its line."""
     for node in graph.get("graph_module", {}).get("graph", {}).get("nodes", ()):
         target = str(node.get("target", "")).removeprefix("torch.ops.")
-        line = (
-            _innermost(str(node.get("metadata", {}).get("stack_trace") or ""))
-            if wanted.match(target)
-            else None
-        )
+        if not wanted.match(target):
+            continue
+        line = _innermost(str(node.get("metadata", {}).get("stack_trace") or ""))
         if line is not None:
             yield target, line
 

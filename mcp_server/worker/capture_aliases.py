@@ -9,6 +9,9 @@ from typing import Any, Iterator, Optional
 
 import torch
 
+from .capture_threads import owner_of, version_of
+from .tensors import is_plain
+
 MOST = 64  # outputs that are watched
 GRACE = 2  # calls: a variable of a loop holds the output of the call before until the next one came back
 
@@ -61,22 +64,18 @@ class Aliases:
 
 def _changed(view: _View) -> bool:
     owner, output = view.given.owner(), view.output()
-    return owner is not None and output is not None and _version(owner) != view.given.version
+    return owner is not None and output is not None and version_of(owner) != view.given.version
 
 
 def _given(leaf: torch.Tensor) -> Optional[Given]:
     address = _address(leaf)
-    owner = leaf if leaf._base is None else leaf._base
-    return (
-        Given(address, weakref.ref(owner), _version(owner)) if address and not leaf.is_inference() else None
-    )
+    if not address or leaf.is_inference():
+        return None
+    owner = owner_of(leaf)
+    return Given(address, weakref.ref(owner), version_of(owner))
 
 
 def _address(leaf: Any) -> int:
     """Where the storage of a plain tensor begins; 0 for anything else."""
-    plain = type(leaf) in (torch.Tensor, torch.nn.Parameter) and leaf.layout is torch.strided
-    return int(leaf.untyped_storage().data_ptr()) if plain and leaf.device.type != "meta" else 0
-
-
-def _version(leaf: torch.Tensor) -> int:
-    return 0 if leaf.is_inference() else int(leaf._version)
+    plain = is_plain(leaf) and leaf.device.type != "meta"
+    return int(leaf.untyped_storage().data_ptr()) if plain else 0

@@ -15,12 +15,12 @@ import torch
 
 def versions(leaves: list[torch.Tensor]) -> list[tuple[torch.Tensor, int]]:
     """The inputs with their counts; empty where no other thread could write them."""
-    return [(leaf, _version(leaf)) for leaf in leaves] if threading.active_count() > 1 else []
+    return [(leaf, version_of(leaf)) for leaf in leaves] if threading.active_count() > 1 else []
 
 
 def rewritten(before: list[tuple[torch.Tensor, int]]) -> list[int]:
     """Positions of the inputs that were written since."""
-    return [place for place, (leaf, count) in enumerate(before) if _version(leaf) != count]
+    return [place for place, (leaf, count) in enumerate(before) if version_of(leaf) != count]
 
 
 class Repeats:
@@ -35,19 +35,20 @@ class Repeats:
         Views of one tensor count as that tensor.
         """
         before = self.last.get(load, [])
-        self.last[load] = [(weakref.ref(_owner(leaf)), _version(leaf)) for leaf in leaves]
+        self.last[load] = [(weakref.ref(owner_of(leaf)), version_of(leaf)) for leaf in leaves]
         pairs = enumerate(zip(before, leaves))
         return [
             place
             for place, ((old, count), leaf) in pairs
-            if old() is _owner(leaf) and count == _version(leaf)
+            if old() is owner_of(leaf) and count == version_of(leaf)
         ]
 
 
-def _owner(leaf: Any) -> Any:
+def owner_of(leaf: Any) -> Any:
+    """The tensor whose memory a view shows; itself for one of its own."""
     return leaf if leaf._base is None else leaf._base
 
 
-def _version(leaf: Any) -> int:
+def version_of(leaf: Any) -> int:
     """Tensors of inference mode keep no count."""
     return 0 if leaf.is_inference() else int(leaf._version)

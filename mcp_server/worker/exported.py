@@ -11,6 +11,7 @@ from torch.utils import _pytree
 from .failures import Refused
 from .inputs import Inputs, read
 from .report import Report
+from .taken import take
 
 # Members that torch.export.save writes: from 2.8 on, and before.
 MARKS = ("models/", "serialized_exported_program.json")
@@ -21,8 +22,6 @@ def load_exported(request: dict[str, Any], report: Report) -> Any:
 
     With `made_by` (see `taken`) the script's own, where no file gives it back.
     """
-    from .taken import take
-
     made_by = request.get("made_by")
     if request.get("exported") is None and made_by:
         return take(made_by, report)

@@ -13,6 +13,8 @@ from typing import Sequence
 
 import torch
 
+from .tensors import is_plain
+
 
 def unmapped(tensors: Sequence[torch.Tensor]) -> list[int]:
     """Positions of the CPU tensors of which the first or the last byte is not mapped."""
@@ -32,8 +34,7 @@ def unmapped(tensors: Sequence[torch.Tensor]) -> list[int]:
 
 def _ends(tensor: torch.Tensor) -> tuple[int, ...]:
     """The addresses of its first and last byte; none for what has no plain memory on the host."""
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
-    if not plain or tensor.device.type != "cpu" or not tensor.numel():
+    if not is_plain(tensor) or tensor.device.type != "cpu" or not tensor.numel():
         return ()
     first = tensor.data_ptr()
     steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))

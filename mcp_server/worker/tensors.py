@@ -69,6 +69,11 @@ def _numbers(tensor: torch.Tensor, digest: str) -> dict[str, Any]:
     return _seen[digest]
 
 
+def is_plain(value: Any) -> bool:
+    """Whether it is a tensor of torch's own class, with strides: its memory is what its address says."""
+    return type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
+
+
 def nonfinite(tensor: torch.Tensor) -> dict[str, int]:
     """Counts of NaN and of infinities; a finite sum, without temporaries, shows that there are none."""
     if not (tensor.is_floating_point() or tensor.is_complex()):

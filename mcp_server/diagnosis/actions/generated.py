@@ -96,10 +96,8 @@ def _files(case: Case) -> list[str]:
 
 def _indexing_lines(kernel: str, case: Case) -> tuple[ModelLocation, ...]:
     """The lines of the operators that index, of those that are fused in the kernel."""
-    words = set(_INDEXING & set(kernel.split("_"))) | {word for word in _INDEXING if f"_{word}_" in kernel}
-    lines = (
-        line for target, line in _nodes(case) if target.split(".")[1:2] and target.split(".")[1] in words
-    )
+    words = {word for word in _INDEXING if f"_{word}_" in f"_{kernel}_"}
+    lines = (line for target, line in _nodes(case) if words.intersection(target.split(".")[1:2]))
     return tuple(dict.fromkeys(lines))[:MOST_LINES]
 
 

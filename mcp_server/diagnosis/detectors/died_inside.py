@@ -8,7 +8,6 @@ from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.diagnosis.stacks import lines_inside, operator_inside
 from mcp_server.evidence.facts import ThreadStack
-from mcp_server.evidence.families import comes_late
 from mcp_server.model import Category, Evidence, Fix, Party
 
 # What these signals say of the code that they end; any other one is the operator's own affair.
@@ -43,7 +42,7 @@ def died(case: Case) -> list[ThreadStack]:
     An error of a CUDA kernel ends the process at whatever call comes next: where that is says nothing.
     """
     plain = case.runs.get("plain")
-    late = plain is not None and plain.root is not None and comes_late(plain.root.family)
+    late = plain is not None and plain.root is not None and plain.root.family.late
     if plain is None or plain.failure != "signal" or late:
         return []
     return [thread for thread in plain.log.threads if thread.current]

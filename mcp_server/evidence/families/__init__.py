@@ -20,7 +20,7 @@ FAMILIES: tuple[Family, ...] = (
 )
 BY_ID: dict[str, Family] = {family.id: family for family in FAMILIES}
 
-__all__ = ["BY_ID", "FAMILIES", "Advice", "Family", "Rank", "Stage", "comes_late", "find_family"]
+__all__ = ["BY_ID", "FAMILIES", "Advice", "Family", "Rank", "Stage", "find_family"]
 
 
 def find_family(text: str, families: tuple[Family, ...] = FAMILIES) -> tuple[Family, dict[str, str]] | None:
@@ -30,8 +30,3 @@ def find_family(text: str, families: tuple[Family, ...] = FAMILIES) -> tuple[Fam
         if fields is not None:
             return family, fields
     return None
-
-
-def comes_late(family: Family) -> bool:
-    """Whether the stack that such a text comes with says nothing: CUDA tells of a kernel at a later call."""
-    return family.id in device.LATE or family.id in accelerators.LATE

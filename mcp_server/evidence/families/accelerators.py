@@ -51,6 +51,7 @@ _add(
     guide=MEMORY_GUIDE,
     advice="locate",
     not_proven="Which kernel, and whether it is at fault: a bad index or a host pointer may have been given to it.",
+    late=True,
 )
 _add(
     "device_lost",
@@ -82,6 +83,7 @@ _add(
     "RuntimeError: level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)",
     rank=Rank.SYMPTOM,
     not_proven="Which kernel, and whether it or the driver is at fault.",
+    late=True,
 )
 _add(
     "device_status",
@@ -113,9 +115,7 @@ _add(
     guide=MEMORY_GUIDE,
     advice="run_again",
     not_proven="What the device refused: run again with blocking launches.",
+    late=True,
 )
 
 FAMILIES: tuple[Family, ...] = tuple(_table.rows)
-
-# Of errors that a kernel made and that a later call meets, wherever that call stands.
-LATE = frozenset({"gpu_page_fault", "device_reset", "device_status"})

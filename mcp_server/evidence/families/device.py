@@ -57,6 +57,7 @@ _add(
     advice="run_again",
     not_proven="Whether the package or the program called the operator: the line that waits for the device is not the "
     "one that called it.",
+    late=True,
 )
 _add(
     "device_assert_index",
@@ -77,6 +78,7 @@ _add(
         "That the caller sent a bad index: int32 ids read as int64, an input on another device, a size of the "
         "wrong dimension or an index computed by an earlier kernel give the same text."
     ),
+    late=True,
 )
 _add(
     "device_assert_nan",
@@ -90,6 +92,7 @@ _add(
     guide=NAN_GUIDE,
     advice="find_nan",
     not_proven="That this kernel makes the value: it may have received it; infinite attention masks are normal.",
+    late=True,
 )
 _add(
     "device_assert",
@@ -101,6 +104,7 @@ _add(
     rank=Rank.CAUSE,
     guide=INDEX_GUIDE,
     advice="trace_index",
+    late=True,
 )
 _add(
     "cuda_assert_status",
@@ -116,6 +120,7 @@ _add(
     guide=INDEX_GUIDE,
     advice="run_again",
     not_proven="Which assertion: keep the whole standard error, the assertion lines may come after this one.",
+    late=True,
 )
 _add(
     "stream_capture",
@@ -139,6 +144,7 @@ _add(
     "A CUDA graph capture was invalidated by an earlier error.",
     "torch.AcceleratorError: CUDA error: operation failed due to a previous error during capture",
     rank=Rank.CONSEQUENCE,
+    late=True,
 )
 _add(
     "cuda_teardown",
@@ -149,6 +155,7 @@ _add(
     "Failed to destroy CUDA event in AOTInductor model: an illegal memory access was encountered",
     rank=Rank.NOISE,
     stage="teardown",
+    late=True,
 )
 _add(
     "cuda_illegal_access",
@@ -184,6 +191,7 @@ _add(
     "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
     rank=Rank.SYMPTOM,
     not_proven="Which kernel, and whether it is at fault: a host pointer, a wrong dtype, stride or size, or a bad index from an earlier kernel end alike.",
+    late=True,
 )
 _add(
     "device_out_of_memory",
@@ -210,6 +218,7 @@ _add(
     "CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasCreate(handle)`",
     rank=Rank.CONSEQUENCE,
     not_proven="That the matrix product or its operands are wrong.",
+    late=True,
 )
 _add(
     "no_kernel_image",
@@ -362,18 +371,3 @@ _add(
 )
 
 FAMILIES: tuple[Family, ...] = tuple(_table.rows)
-
-# Of errors that a kernel made and that a later call meets, wherever that call stands.
-LATE = frozenset(
-    {
-        "aten_assert",
-        "device_assert_index",
-        "device_assert_nan",
-        "device_assert",
-        "cuda_assert_status",
-        "capture_invalidated",
-        "cuda_teardown",
-        "cuda_illegal_access",
-        "cublas_status",
-    }
-)

@@ -57,6 +57,7 @@ class Family:
     `hints` are literals of which one is in every line that a pattern matches: they keep the search fast.
     `candidates` are categories, the likeliest first; one alone means that the text decides.
     `torch` says which releases print the text ("" = all from 2.8 on). `example` is a line that matches.
+    `late`: a kernel made the error, and CUDA tells of it at a later call: where that stands says nothing.
     """
 
     id: str
@@ -71,6 +72,7 @@ class Family:
     advice: Advice = "run_again"
     not_proven: str = ""
     torch: str = ""
+    late: bool = False
 
     def match(self, text: str) -> dict[str, str] | None:
         """The named fields of the first pattern found in `text`; None when there is none."""
@@ -108,6 +110,7 @@ class Defaults:
         advice: Advice | None = None,
         not_proven: str = "",
         torch: str = "",
+        late: bool = False,
     ) -> None:
         """Append a row; what is not given comes from the defaults."""
         self.rows.append(
@@ -124,6 +127,7 @@ class Defaults:
                 advice=advice or self.advice,
                 not_proven=not_proven,
                 torch=torch,
+                late=late,
             )
         )
 
