@@ -33,6 +33,7 @@ class Procedure:
     """What the procedure cost; `named_by` which step, after `named_s` seconds, it named the guilty party.
 
     Both are None where no step did. `cut` says that it was given up for its time: it would have cost more.
+    `steps` has the seconds of each.
     """
 
     runs: int = 0
@@ -40,7 +41,7 @@ class Procedure:
     named_by: str | None = None
     named_s: float | None = None
     cut: bool = False
-    steps: list[str] = field(default_factory=list)
+    steps: dict[str, float] = field(default_factory=dict)
 
 
 def follow(answer: Answer, script: Path, directory: Path, limit_s: float = math.inf) -> Procedure:
@@ -54,7 +55,7 @@ def follow(answer: Answer, script: Path, directory: Path, limit_s: float = math.
         text, seconds = run_step(script, directory / f"{name}.log", flags, answer.timeout_s)
         done.runs += 1
         done.wall_s += seconds
-        done.steps.append(name)
+        done.steps[name] = seconds
         if done.named_by is None and names_guilty(answer, text, plain):
             done.named_by, done.named_s = name, done.wall_s
         plain = plain or text

@@ -2,7 +2,10 @@
 
 `python -m benchmarks.time_to_verdict --needs cpu` runs both on every failing case of the corpus, each with a
 compile cache of its own that starts empty, and prints runs, compiles, seconds, the ratio, and whether each
-named the guilty party. Whoever follows the guide is given the benefit of the doubt (`official.names_guilty`).
+named the guilty party. `--form` says what `diagnose` gets (`races.FORMS`): the program, or the package and
+the failing call's inputs; the guide has the program in either. With `--jobs N`, N cases run side by side.
+Whoever follows the guide is given the benefit of the doubt (`official.names_guilty`).
+Logs of the guide and verdicts stay below `.cache/corpus/races`.
 """
 
 from __future__ import annotations
@@ -10,157 +13,110 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import shutil
-import statistics
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.corpus.answers import Answer
-from benchmarks.corpus.forms import CACHE, Program, program
+from benchmarks.corpus.forms import CACHE, Program, Question, program
 from benchmarks.corpus.judge import Score, judge
-from benchmarks.corpus.score import ask, mark
+from benchmarks.corpus.score import ask
 from benchmarks.corpus.validate import CASES, select
-from benchmarks.official import Procedure, follow
-
-TARGETS = {"cpu": 5.0, "cuda": 10.0}
-RUNS_BEYOND_CAPTURE = 3
+from benchmarks.official import follow
+from benchmarks.races import FORMS, Diagnosis, Race, print_races
 
 
-@dataclass(frozen=True)
-class Race:
-    """Both on one case; seconds of wall-clock time. A program's every run compiles once.
+def race(
+    answer: Answer, forms: Sequence[str], budget_s: float, official_limit_s: float = math.inf
+) -> Race | None:
+    """The guide first, then `diagnose` in each of `forms`; None where the case has none of them.
 
-    `official_s` is for every step of the guide, `official_named_s` until a step named the guilty party.
+    What `diagnose` is asked with is made before either, so that neither finds a colder disk.
     """
-
-    case: str
-    needs: str
-    official_runs: int
-    official_s: float
-    official_named: str | None
-    official_named_s: float | None
-    official_cut: bool
-    diagnose_runs: int
-    diagnose_compiles: int
-    diagnose_s: float
-    diagnose_named: bool
-    confidence: str
-
-    @property
-    def ratio(self) -> float:
-        """All of the guide against `diagnose`."""
-        return self.official_s / self.diagnose_s
-
-    @property
-    def lucky_ratio(self) -> float:
-        """The guide given up at the first step that named the guilty party, which no one knows beforehand."""
-        return (self.official_named_s or self.official_s) / self.diagnose_s
-
-
-def race(answer: Answer, budget_s: float, official_limit_s: float = math.inf) -> Race:
-    """The guide first, then `diagnose`."""
     case = program(answer, CASES)
+    questions = [(form, question) for form in forms if (question := case.question(form))]
+    if not questions:
+        return None
     home = CACHE / "races" / case.home.name
     shutil.rmtree(home, ignore_errors=True)
     (home / "official").mkdir(parents=True)
-    official = follow(answer, case.path, home / "official", official_limit_s)
-    score, seconds = _diagnosed(case, home, budget_s)
-    return _race(answer, official, score, seconds)
+    guide = follow(answer, case.path, home / "official", official_limit_s)
+    found = tuple(_diagnosed(case, form, question, home, budget_s) for form, question in questions)
+    return Race(answer.name, answer.needs, guide, found)
 
 
-def _diagnosed(case: Program, home: Path, budget_s: float) -> tuple[Score, float]:
-    """The judged verdict on the script and the seconds until it came."""
-    question = case.question("script")
-    assert question is not None, "every case has a script"
+def _diagnosed(case: Program, form: str, question: Question, home: Path, budget_s: float) -> Diagnosis:
+    """The judged verdict on `question` and the seconds until it came."""
     began = time.monotonic()
-    verdict = ask(question, budget_s, env={"TORCHINDUCTOR_CACHE_DIR": str(home / "inductor")})
+    verdict = ask(question, budget_s, env={"TORCHINDUCTOR_CACHE_DIR": str(home / f"inductor-{form}")})
     seconds = time.monotonic() - began
-    (home / "verdict.json").write_text(json.dumps(verdict, indent=1))
+    (home / f"verdict-{form}.json").write_text(json.dumps(verdict, indent=1))
     if "error" in verdict:
-        return Score(case.answer.name, "script", "", category_right=False, why=verdict["error"]), seconds
-    return judge(case.answer, "script", verdict, case.path), seconds
+        score = Score(case.answer.name, form, "", category_right=False, why=verdict["error"])
+    else:
+        score = judge(case.answer, form, verdict, question.script)
+    said = score.why or score.summary
+    return Diagnosis(form, score.runs, score.compiles, seconds, score.right, score.confidence, said)
 
 
-def _race(answer: Answer, official: Procedure, score: Score, seconds: float) -> Race:
-    return Race(
-        case=answer.name,
-        needs=answer.needs,
-        official_runs=official.runs,
-        official_s=official.wall_s,
-        official_named=official.named_by,
-        official_named_s=official.named_s,
-        official_cut=official.cut,
-        diagnose_runs=score.runs,
-        diagnose_compiles=score.compiles,
-        diagnose_s=seconds,
-        diagnose_named=score.right,
-        confidence=score.confidence,
-    )
+def run(
+    answers: Iterable[Answer], jobs: int, one: Callable[[Answer], Race | None], console: Console
+) -> Iterator[Race]:
+    """The races as they end, `jobs` at a time; one that breaks is told of and costs the others nothing."""
+    with ThreadPoolExecutor(jobs) as pool:
+        waiting = {pool.submit(one, answer): answer.name for answer in answers}
+        for done in as_completed(waiting):
+            name = waiting[done]
+            if problem := done.exception():
+                console.print(f"{name}: not raced: {problem!r}", highlight=False, markup=False)
+            elif (found := done.result()) is None:
+                console.print(f"{name}: has no such form", highlight=False)
+            else:
+                ratios = ", ".join(f"{d.form} {found.ratio(d):.1f}" for d in found.diagnoses)
+                console.print(f"{name}: ratio {ratios}", highlight=False)
+                yield found
 
 
-def print_races(races: Sequence[Race], console: Console) -> None:
-    """A row per case, then the medians."""
-    table = Table(
-        *("case", "guide: runs", "s", "named by", "after s"),
-        *("diagnose: runs", "compiles", "s", "named", "sure", "ratio", "to the name"),
-    )
-    for r in races:
-        more = "≥ " if r.official_cut else ""
-        after = f"{r.official_named_s:.0f}" if r.official_named_s is not None else "–"
-        guide = (str(r.official_runs), f"{more}{r.official_s:.0f}", r.official_named or "–", after)
-        ours = (str(r.diagnose_runs), str(r.diagnose_compiles), f"{r.diagnose_s:.0f}", mark(r.diagnose_named))
-        ratios = (f"{more}{r.ratio:.1f}", f"{r.lucky_ratio:.1f}")
-        table.add_row(r.case, *guide, *ours, r.confidence, *ratios)
-    console.print(table)
-    for line in summary(races):
-        console.print(line)
-
-
-def summary(races: Sequence[Race]) -> list[str]:
-    """Medians against their targets."""
-    lines = []
-    for needs, target in TARGETS.items():
-        found = [r for r in races if r.needs == needs]
-        if found:
-            ratio = statistics.median(r.ratio for r in found)
-            lucky = statistics.median(r.lucky_ratio for r in found)
-            lines.append(
-                f"{needs}: median ratio {ratio:.1f} (target {target:.0f}), {len(found)} cases; "
-                f"{lucky:.1f} where the guide ends at the step that names the guilty party"
-            )
-    beyond = statistics.median(r.diagnose_runs - 1 for r in races)
-    named = sum(r.official_named is not None for r in races), sum(r.diagnose_named for r in races)
-    lines.append(f"runs beyond the capture: median {beyond:.0f} (target {RUNS_BEYOND_CAPTURE})")
-    return [*lines, f"guilty party named: guide {named[0]}, diagnose {named[1]} of {len(races)}"]
-
-
-def main() -> int:
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--needs", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--cases", nargs="*", default=[], metavar="NAME")
+    parser.add_argument("--form", nargs="+", choices=tuple(FORMS), default=list(FORMS))
+    parser.add_argument("--jobs", type=int, default=1, help="cases side by side")
     parser.add_argument("--budget-s", type=float, default=300)
     parser.add_argument("--official-limit-s", type=float, default=math.inf, help="give the guide up after")
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    console = Console(width=150 if not sys.stdout.isatty() else None)
-    races = []
-    for answer in select(CASES, given.needs, given.cases):
-        if answer.outcome == "fault":
-            races.append(race(answer, given.budget_s, given.official_limit_s))
-            console.print(f"{races[-1].case}: ratio {races[-1].ratio:.1f}", highlight=False)
-            if given.json:  # after each case: one that takes long must not cost the others
-                given.json.write_text(json.dumps([asdict(r) for r in races], indent=1))
+    parser.add_argument("--json", type=Path, help="write the races there, after each")
+    return parser.parse_args(argv)
+
+
+def main() -> int:
+    given = arguments()
+    console = Console(width=160 if not sys.stdout.isatty() else None)
+    answers = [a for a in select(CASES, given.needs, given.cases) if a.outcome == "fault"]
+
+    def one(answer: Answer) -> Race | None:
+        return race(answer, given.form, given.budget_s, given.official_limit_s)
+
+    races: list[Race] = []
+    for found in run(answers, given.jobs, one, console):
+        races = sorted([*races, found], key=lambda known: known.case)
+        if given.json:  # after each case: one that takes long must not cost the others
+            given.json.write_text(json.dumps([asdict(known) for known in races], indent=1))
     if races:
         print_races(races, console)
-    return 0
+        load = os.getloadavg()[1]
+        console.print(f"{given.jobs} side by side on {os.cpu_count()} cores, load of 5 minutes {load:.1f}")
+    return 0 if races else 1
 
 
 if __name__ == "__main__":
