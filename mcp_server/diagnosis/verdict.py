@@ -11,6 +11,7 @@ from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.inner_line import deepened
 from mcp_server.diagnosis.judge import confidence, ranked, ruled_out
 from mcp_server.diagnosis.next_steps import next_steps
+from mcp_server.diagnosis.operators_from import operators_from
 from mcp_server.model import Confidence, Evidence, Outcome, Party, RuledOut, Verdict
 from mcp_server.steps.context import Context
 
@@ -69,7 +70,11 @@ def _stated(outcome: Outcome, best: Hypothesis, case: Case) -> Confidence:
 def _without_fault(
     outcome: Outcome, hypotheses: Sequence[Hypothesis], case: Case, context: Context
 ) -> Verdict:
-    notes = [*_rank(case), *(Evidence(step="note", fact=note) for note in case.notes[:MAX_EVIDENCE])]
+    notes = [
+        *operators_from(case),
+        *_rank(case),
+        *(Evidence(step="note", fact=note) for note in case.notes[:MAX_EVIDENCE]),
+    ]
     return Verdict(
         outcome=outcome,
         confidence=health_confidence(case) if outcome == "no_fault" else "possible",
@@ -120,7 +125,8 @@ def _open_summary(order: Sequence[Hypothesis], case: Case) -> str:
 
 def _evidence(best: Hypothesis, case: Case) -> list[Evidence]:
     """What supports the verdict, then which rank it was, then the counter-test, each once."""
-    found = list({e.fact: e for e in (*best.evidence, *_rank(case))}.values())
+    told = (*best.evidence, *operators_from(case), *_rank(case))
+    found = list({e.fact: e for e in told}.values())
     result = case.counters.get(best.counter.key) if best.counter else None
     if result is not None:
         repeat = again(result.run.worker, case) if result.run is not None else ""

@@ -74,7 +74,8 @@ class Phase(Told):
 class CapturedCompile(Phase):
     """One compile. `configs_exact` is False when an option could not be written down as it was.
 
-    `program`: whether what was compiled is an exported program, kept or not.
+    `program`: whether what was compiled is an exported program, kept or not. `libraries` of operators were
+    loaded by then.
     `digests` are of the values that the program's parameters and buffers had then, by name.
     """
 
@@ -87,11 +88,15 @@ class CapturedCompile(Phase):
     configs_exact: bool = True
     flags: dict[str, str] = Field(default_factory=dict)
     torch: str = ""
+    libraries: list[Path] = Field(default_factory=list)
     digests: dict[str, str] = Field(default_factory=dict)
 
 
 class CapturedLoad(Phase):
-    """One load. `copy_path` is the package as it was then; None when it could not be kept."""
+    """One load. `copy_path` is the package as it was then; None when it could not be kept.
+
+    `libraries` of operators (`torch.ops.load_library`) were loaded by then.
+    """
 
     number: int
     loader: str
@@ -100,6 +105,7 @@ class CapturedLoad(Phase):
     sha256: str = ""
     bytes: int = 0
     options: dict[str, Any] = Field(default_factory=dict)
+    libraries: list[Path] = Field(default_factory=list)
 
 
 class CapturedUpdate(Phase):
@@ -235,6 +241,7 @@ class CapturedProcess(Told):
     rank: str = ""
     parent: int
     argv: list[str]
+    cwd: str = ""
     python: str
     exited: bool = False
     hook_failures: list[str] = Field(default_factory=list)

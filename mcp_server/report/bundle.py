@@ -13,12 +13,14 @@ from pathlib import Path
 
 from mcp_server import __version__
 from mcp_server.diagnosis.subject import FILE as SUBJECT_FILE
+from mcp_server.diagnosis.subject import Subject
 from mcp_server.errors import ProblemError
 from mcp_server.model import Artifact, Record, Verdict
 from mcp_server.report.page import FILE as PAGE_FILE
 from mcp_server.report.page import Report, page
 from mcp_server.report.redact import SECRET_NAME, Redactor
 from mcp_server.report.source import LOG_FILE, PACKAGE_FILE, VERDICT_FILE, Source, report_of
+from mcp_server.steps.replay_plan import OPERATORS
 
 MANIFEST = "manifest.json"
 README = "README.md"
@@ -102,11 +104,16 @@ def _texts(source: Source, redact: Redact, files: list[Member]) -> Iterator[Memb
 def _places(source: Source) -> Iterator[Path]:
     """Directories of the workload and of the job."""
     subject = source.subject
-    for path in (subject.package, subject.inputs, *map(Path, subject.extra_imports)):
+    for path in (subject.package, subject.inputs, *_imported(subject)):
         if path is not None:
             yield path.absolute().parent
     if source.directory is not None:
         yield source.directory.absolute()
+
+
+def _imported(subject: Subject) -> list[Path]:
+    """Files to import, also those of which only the operators are taken (`FILE.py#operators`)."""
+    return [Path(name.removesuffix(OPERATORS)) for name in subject.extra_imports]
 
 
 def _steps(source: Source) -> list[Path]:
@@ -119,7 +126,7 @@ def _files(source: Source, limit_bytes: int) -> tuple[list[Member], list[str]]:
     """Package, inputs and modules that fit, and a line for each that does not."""
     subject = source.subject
     wanted = [(PACKAGE_FILE, subject.package), (INPUTS_FILE, subject.inputs)]
-    wanted += [(f"imports/{Path(name).name}", Path(name)) for name in subject.extra_imports]
+    wanted += [(f"imports/{path.name}", path) for path in _imported(subject)]
     found, left_out = [], []
     for name, path in wanted:
         if path is None or not path.is_file():

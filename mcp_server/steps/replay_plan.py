@@ -26,6 +26,9 @@ Operation = Literal["replay", "compile"]
 # Options of a captured loader that the worker's own loading takes under the same name.
 OPTIONS = ("model_name", "run_single_threaded", "num_runners", "device_index")
 
+# After a file's name in `extra_imports`: only the operators that it registers (worker/imports.py).
+OPERATORS = "#operators"
+
 
 class ReplayPlan(Record):
     """A request for the worker. `notes` say how it differs from what the program did."""
@@ -161,19 +164,29 @@ def how_made(seen: Captured, compiled: CapturedCompile, workload: ScriptWorkload
 
 
 def imports_of(seen: Captured, phase: Phase) -> list[str]:
-    """What to import for the program's custom ops, should the replay need them."""
+    """What to import for the program's custom ops, should the replay need them.
+
+    First the libraries that it had loaded, whatever statement of it did that.
+    """
     process = next((process for process in seen.processes if process.pid == phase.pid), None)
     found = own_module(process) if process else None
-    return [found] if found else []
+    made = seen.load_of(phase) if isinstance(phase, CapturedCall | CapturedUpdate) else phase
+    libraries = made.libraries if isinstance(made, CapturedLoad | CapturedCompile) else []
+    return [*(str(path) for path in libraries if path.is_file()), *([found] if found else [])]
 
 
 def own_module(process: CapturedProcess) -> str | None:
-    """The program's own module or file, if importing it does not run it."""
+    """The program's own module or file; of a file that importing would run, only its operators."""
     arguments = process.argv[1:]
     if "-m" in arguments[:-1]:
         return arguments[arguments.index("-m") + 1]
     script = next((word for word in arguments if word.endswith(".py")), None)
-    return script if script and is_importable(Path(script)) else None
+    if script is None:
+        return None
+    file = Path(process.cwd, script)
+    if is_importable(file):
+        return str(file)
+    return f"{file}{OPERATORS}" if file.is_file() else None
 
 
 def is_importable(script: Path) -> bool:

@@ -120,6 +120,7 @@ class Calls:
             loader=loader,
             package=package,
             options=options,
+            libraries=sorted(torch.ops.loaded_libraries),
             frames=frames(),
             **kept,
         )

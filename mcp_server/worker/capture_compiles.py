@@ -59,6 +59,7 @@ class Compiles:
                 configs_exact=exact,
                 flags={name: value for name, value in os.environ.items() if name.startswith(FLAGS)},
                 torch=torch.__version__,
+                libraries=sorted(torch.ops.loaded_libraries),
                 frames=frames(),
             )
             self.thread.depth = 1

@@ -6,16 +6,26 @@ import importlib
 import importlib.util
 import os
 import sys
+from types import ModuleType
 
-from .failures import Refused
+from .failures import Refused, facts
+from .registrations import registrations
 from .report import Report
+
+OPERATORS = "#operators"  # after a file's name: only the operators that it registers
 
 
 def import_all(names: list[str], report: Report) -> None:
-    """Import modules, run .py files under a name other than `__main__`, load .so files as op libraries."""
+    """Import modules, run .py files under a name other than `__main__`, load .so files as op libraries.
+
+    Of `FILE.py#operators` only the statements run that register operators (see `registrations`); event
+    `operators_taken` tells their lines, or why there are none.
+    """
     for name in names:
         report.event("importing", name=name)
-        if name.endswith(".so"):
+        if name.endswith(OPERATORS):
+            _take_operators(name[: -len(OPERATORS)], report)
+        elif name.endswith(".so"):
             _load_library(name)
         elif name.endswith(".py"):
             _import_file(name)
@@ -31,8 +41,33 @@ def _load_library(path: str) -> None:
     torch.ops.load_library(path)
 
 
+def _take_operators(path: str, report: Report) -> None:
+    """What goes wrong here is told and not raised: the call may need none of them."""
+    module, path = _module_of(path)
+    with open(path, "rb") as file:
+        taken = registrations(file.read(), path)
+    if taken.refused or not taken.statements:
+        report.event("operators_taken", file=path, lines=[], refused=taken.refused)
+        return
+    try:
+        exec(taken.code(path), module.__dict__)
+    except Exception as error:
+        told = facts(error)
+        refused = "{}: {}".format(told["type"], told["text"])[:500]
+        report.event("operators_taken", file=path, lines=[], refused=refused)
+        return
+    report.event("operators_taken", file=path, lines=list(taken.lines), refused="")
+
+
 def _import_file(path: str) -> None:
-    """Run the file as a module. Its directory comes first on `sys.path`, as Python does for a script."""
+    """Run the file as a module."""
+    module, path = _module_of(path)
+    assert module.__spec__ is not None and module.__spec__.loader is not None
+    module.__spec__.loader.exec_module(module)
+
+
+def _module_of(path: str) -> "tuple[ModuleType, str]":
+    """A module for a file, and its whole path. Its directory comes first on `sys.path`, as for a script."""
     if not os.path.exists(path):
         raise Refused("no such file to import", path)
     path = os.path.abspath(path)
@@ -42,4 +77,4 @@ def _import_file(path: str) -> None:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    return module, path

@@ -11,12 +11,18 @@ import pytest
 import torch
 
 from mcp_server.errors import ProblemError
-from mcp_server.evidence.captured import Captured, CapturedCompile, CapturedProcess
+from mcp_server.evidence.captured import (
+    Captured,
+    CapturedCall,
+    CapturedCompile,
+    CapturedLoad,
+    CapturedProcess,
+)
 from mcp_server.model import ScriptWorkload
 from mcp_server.steps import reports
 from mcp_server.steps.capture import Capture
 from mcp_server.steps.replay import Replayed, replay
-from mcp_server.steps.replay_plan import how_made, is_importable, own_module, plan_replay
+from mcp_server.steps.replay_plan import how_made, imports_of, is_importable, own_module, plan_replay
 from tests.conftest import ZooPackage
 from tests.worker.support import captured, context_in, work
 
@@ -187,12 +193,23 @@ def test_nothing_to_replay(tmp_path: Path) -> None:
     ],
 )
 def test_which_scripts_may_be_imported(tmp_path: Path, code: str, expected: bool) -> None:
-    """Only a file whose top level asks for `__main__` is imported; one that cannot be parsed is not."""
+    """Only a file whose top level asks for `__main__` is imported; of another one, only its operators are."""
     script = tmp_path / "program.py"
     script.write_text(code)
     assert is_importable(script) is expected
     process = CapturedProcess(pid=1, parent=0, argv=["python", "-u", str(script), "x.pt"], python="3.11")
-    assert own_module(process) == (str(script) if expected else None)
+    assert own_module(process) == (str(script) if expected else f"{script}#operators")
+
+
+def test_libraries_that_the_program_had_loaded(tmp_path: Path) -> None:
+    """Operators in C++ come from the libraries that were loaded by then, and are still there."""
+    (tmp_path / "ops.so").write_bytes(b"")
+    libraries = [tmp_path / "ops.so", tmp_path / "gone.so"]
+    load = CapturedLoad(pid=1, n=1, number=0, loader="l", package=tmp_path / "m.pt2", libraries=libraries)
+    call = CapturedCall(pid=1, n=2, number=1, load=0, thread=1)
+    process = CapturedProcess(pid=1, parent=0, argv=["python", "-c", "…"], python="3.11")
+    seen = Captured(processes=[process], loads=[load], calls=[call])
+    assert imports_of(seen, call) == [str(tmp_path / "ops.so")]
 
 
 def test_a_module_is_imported_by_its_name() -> None:

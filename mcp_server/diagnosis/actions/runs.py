@@ -9,6 +9,7 @@ from mcp_server.diagnosis.case import Case, RunSeen
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.index_parts import suspects
 from mcp_server.diagnosis.limits import hangs, limit_of
+from mcp_server.diagnosis.operators_from import operator_missing_here
 from mcp_server.jobs.types import Finished
 from mcp_server.steps.context import Context, WorkerRun
 from mcp_server.steps.fault_methods import ONE_THREAD
@@ -70,7 +71,13 @@ class PlainRun:
         return 0.9 if case.call is not None and case.package_error is None else 0.0
 
     async def act(self, case: Case, context: Context) -> None:
-        await run_call(case, context, "plain")
+        seen = await run_call(case, context, "plain", record=False)
+        missing = operator_missing_here(seen, case)
+        if missing:
+            case.call = None
+            case.notes.append(missing)
+        else:
+            case.runs["plain"] = seen
 
 
 class CheckedRun:

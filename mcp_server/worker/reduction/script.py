@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
+from ..imports import OPERATORS
 from ..options import BY_OPERATOR
+from ..registrations import registrations
 from . import show, stand_in
 from .cut import TORCHS, Cut, users_operators
 
@@ -68,7 +70,16 @@ def _copied(names: tuple[str, ...], directory: str) -> list[str]:
     files = [name for name in names if name.endswith((".py", ".so"))]
     for name in files:
         shutil.copyfile(name, os.path.join(directory, os.path.basename(name)))
-    return [os.path.basename(name) for name in files]
+    taken = [name[: -len(OPERATORS)] for name in names if name.endswith(OPERATORS)]
+    for name in taken:
+        with open(name, "rb") as file, open(os.path.join(directory, _module(name) + ".py"), "w") as copy:
+            copy.write(registrations(file.read(), name).text())
+    return [*(os.path.basename(name) for name in files), *(_module(name) + ".py" for name in taken)]
+
+
+def _module(path: str) -> str:
+    """The module's name for the operators of a script, whose own file may be what a reader has open."""
+    return os.path.basename(path)[:-3] + "_operators"
 
 
 def _text(found: Cut, made: frozenset[str], setting: Setting, needed: Any, beside: list[str]) -> str:
@@ -112,6 +123,8 @@ def _loading(names: tuple[str, ...]) -> str:
         base = os.path.basename(name)
         if name.endswith(".so"):
             lines.append("torch.ops.load_library(os.path.join(HERE, {!r}))".format(base))
+        elif name.endswith(OPERATORS):
+            lines.append("import " + _module(name[: -len(OPERATORS)]))
         else:
             lines.append("import " + (base[:-3] if name.endswith(".py") else name))
     return "\n".join(["sys.path.insert(0, HERE)", *lines]) + "\n" if lines else ""

@@ -1,0 +1,132 @@
+"""What registers the operators of a script is taken out of it; nothing of its program runs with that."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+import torch
+
+from mcp_server.steps.reports import read_events
+from mcp_server.worker.imports import import_all
+from mcp_server.worker.registrations import registrations
+from mcp_server.worker.report import Report
+
+SCRIPT = """
+import os, sys
+import torch
+from torch.library import custom_op
+SCALE = 3.0
+LIMITS = {}
+LIMITS["top"] = SCALE
+x = torch.ones(4)
+torch.manual_seed(0)
+
+def bounded(x):
+    y = x * LIMITS["top"]
+    return y
+
+@custom_op("taken_out::scale", mutates_args=())
+def scale(x: torch.Tensor) -> torch.Tensor:
+    return bounded(x)
+
+@scale.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return scale(x)
+
+model = Model().eval()
+program = torch.export.export(model, (x,))
+path = torch._inductor.aoti_compile_and_package(program)
+open(sys.argv[0] + ".ran", "w")
+"""
+
+
+def lines_of(code: str) -> list[str]:
+    """The statements that are taken of this code, each by its first line; or why there are none."""
+    taken = registrations(code.encode(), "program.py")
+    return [taken.refused] if taken.refused else [ast.unparse(n).split("\n")[0] for n in taken.statements]
+
+
+def test_only_what_registers_is_taken_with_what_it_reads() -> None:
+    """Definitions, constants and changes of them that the operator reads; a local `x` is no global."""
+    assert lines_of(SCRIPT) == [
+        "import torch",
+        "from torch.library import custom_op",
+        "SCALE = 3.0",
+        "LIMITS = {}",
+        "LIMITS['top'] = SCALE",
+        "def bounded(x):",
+        "@custom_op('taken_out::scale', mutates_args=())",
+        "@scale.register_fake",
+    ]
+
+
+def test_the_operators_work_and_the_program_did_not_run(tmp_path: Path) -> None:
+    """The operator computes what the script's does, and is defined at the script's own lines."""
+    script = tmp_path / "program.py"
+    script.write_text(SCRIPT)
+    report = tmp_path / "report.jsonl"
+    import_all([f"{script}#operators"], Report(str(report)))
+    assert torch.ops.taken_out.scale(torch.ones(2)).tolist() == [3.0, 3.0]
+    (told,) = [event for event in read_events(report) if event["event"] == "operators_taken"]
+    assert told["lines"] == [16, 20] and told["file"] == str(script)
+    assert not list(tmp_path.glob("*.ran"))
+
+
+LIBRARY = "import torch\nlib = torch.library.Library('n', 'DEF')\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "taken"),
+    [
+        ("import torch\nmodel = torch.nn.Linear(2, 2)\nprint(model(torch.ones(2)))", []),
+        (
+            LIBRARY + "lib.define('f(Tensor x) -> Tensor')\nx = lib.name",
+            ["import torch", "lib = ", "lib.def"],
+        ),
+        ("import torch as t\nt.ops.load_library('a.so')", ["import torch as t", "t.ops.load_library"]),
+        ("import numpy, torch\nimport my_operators\nrun = my_operators.run()", ["import num", "import my_"]),
+        ("import sys\nsys.path.insert(0, 'ops')\nimport mine", ["import sys", "sys.path.ins", "import mine"]),
+        ("import torch\nif torch.cuda.is_available():\n    torch.ops.load_library('a.so')", ["import", "if"]),
+        ("import torch.library as l\nfor f in (1, 2):\n    l.define(f'n::f{f}', '()')", ["import", "for f"]),
+        ("import torch\ntorch.library.opcheck(f, ())", []),
+    ],
+)
+def test_forms_of_registering(code: str, taken: list[str]) -> None:
+    """Libraries of operators, definitions in blocks, and imports that may register; no checks of them."""
+    found = lines_of(code)
+    assert len(found) == len(taken) and all(map(str.startswith, found, taken))
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        ("torch._inductor.aoti_load_package('m.pt2')(2)", "calls torch._inductor.aoti_load_package"),
+        ("argparse.ArgumentParser().parse_args().limit", "calls parse_args"),
+        ("measured()", "measured calls subprocess.run"),
+    ],
+)
+def test_operators_that_need_the_program(made: str, reason: str) -> None:
+    """An operator that reads what only the running program has is not taken, and it is said why."""
+    code = f"""
+import argparse, subprocess, torch
+def measured(): return len(subprocess.run(["true"]).args)
+LIMIT = {made}
+@torch.library.custom_op("n::f", mutates_args=())
+def f(x: torch.Tensor) -> torch.Tensor:
+    return x[:LIMIT]
+"""
+    (found,) = lines_of(code)
+    assert found.startswith("line 4 would have to be run") and reason in found
+
+
+@pytest.mark.parametrize("code", ["def f(:", "x = 'a\0b'"])
+def test_what_is_no_python(code: str) -> None:
+    """A file that cannot be parsed has no operators, and is no error of the worker's."""
+    (found,) = lines_of(code)
+    assert found.startswith("it cannot be read")
