@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from pathlib import Path
 from benchmarks.corpus.answers import Answer
 
 DETERMINISTIC = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "CUDA_LAUNCH_BLOCKING": "1"}
+CACHE = "inductor"
+LEFT = "left-by-the-plain-run"
 PRINTER = "AOT_INDUCTOR_DEBUG_INTERMEDIATE_VALUE_PRINTER"
 FILTER = "AOT_INDUCTOR_FILTERED_KERNELS_TO_PRINT"
 BEFORE_LAUNCH = re.compile(r"\[ before_launch: (\S+) \]")
@@ -45,7 +48,10 @@ class Procedure:
 
 
 def follow(answer: Answer, script: Path, directory: Path, limit_s: float = math.inf) -> Procedure:
-    """Carry the steps out in turn; none begins after `limit_s` seconds."""
+    """Carry the steps out in turn; none begins after `limit_s` seconds.
+
+    The compile cache is empty at first; what it holds after the plain run is kept as `directory/LEFT`.
+    """
     done = Procedure()
     plain = ""
     for name, flags in steps(answer, directory):
@@ -59,6 +65,8 @@ def follow(answer: Answer, script: Path, directory: Path, limit_s: float = math.
         if done.named_by is None and names_guilty(answer, text, plain):
             done.named_by, done.named_s = name, done.wall_s
         plain = plain or text
+        if name == "plain" and (directory / CACHE).exists():
+            shutil.copytree(directory / CACHE, directory / LEFT)
     return done
 
 
@@ -77,7 +85,7 @@ def steps(answer: Answer, directory: Path) -> Iterator[tuple[str, Mapping[str, s
 
 def run_step(script: Path, log: Path, flags: Mapping[str, str], timeout_s: float) -> tuple[str, float]:
     """Output and seconds of the program under `flags`, with one compile cache for the whole procedure."""
-    cache = {"TORCHINDUCTOR_CACHE_DIR": str(log.parent / "inductor"), "PYTHONUNBUFFERED": "1"}
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str(log.parent / CACHE), "PYTHONUNBUFFERED": "1"}
     began = time.monotonic()
     with log.open("wb") as file:
         child = subprocess.Popen(

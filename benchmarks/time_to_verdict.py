@@ -1,11 +1,14 @@
 """Time to a verdict: `diagnose` against the procedure of PyTorch's guide, in turn on the same machine.
 
-`python -m benchmarks.time_to_verdict --needs cpu` runs both on every failing case of the corpus, each with a
-compile cache of its own that starts empty, and prints runs, compiles, seconds, the ratio, and whether each
-named the guilty party. `--form` says what `diagnose` gets (`races.FORMS`): the program, or the package and
-the failing call's inputs; the guide has the program in either. With `--jobs N`, N cases run side by side.
-Whoever follows the guide is given the benefit of the doubt (`official.names_guilty`).
-Logs of the guide and verdicts stay below `.cache/corpus/races`.
+`python -m benchmarks.time_to_verdict --needs cpu` runs both on every failing case of the corpus, and prints
+runs, compiles, seconds, the ratio, and whether each named the guilty party. `--form` says what `diagnose`
+gets (`races.FORMS`): the program, or the package and the failing call's inputs; the guide has the program
+in either. With `--jobs N`, N cases run side by side.
+
+The guide's first step, the plain run, begins with an empty compile cache. What that run left there is what
+the guide's later steps begin with, and the program under `diagnose` too; with `--cold` that begins with
+nothing. Whoever follows the guide is given the benefit of the doubt (`official.names_guilty`). Logs of the
+guide and verdicts stay below `.cache/corpus/races`.
 """
 
 from __future__ import annotations
@@ -29,12 +32,17 @@ from benchmarks.corpus.forms import CACHE, Program, Question, program
 from benchmarks.corpus.judge import Score, judge
 from benchmarks.corpus.score import ask
 from benchmarks.corpus.validate import CASES, select
-from benchmarks.official import follow
+from benchmarks.official import LEFT, follow
 from benchmarks.races import FORMS, Diagnosis, Race, print_races
 
 
 def race(
-    answer: Answer, forms: Sequence[str], budget_s: float, official_limit_s: float = math.inf
+    answer: Answer,
+    forms: Sequence[str],
+    budget_s: float,
+    official_limit_s: float = math.inf,
+    *,
+    cold: bool = False,
 ) -> Race | None:
     """The guide first, then `diagnose` in each of `forms`; None where the case has none of them.
 
@@ -48,14 +56,22 @@ def race(
     shutil.rmtree(home, ignore_errors=True)
     (home / "official").mkdir(parents=True)
     guide = follow(answer, case.path, home / "official", official_limit_s)
+    left = home / "official" / LEFT
+    if left.exists() and not cold:
+        shutil.copytree(left, cache_of(home, "script"))
     found = tuple(_diagnosed(case, form, question, home, budget_s) for form, question in questions)
     return Race(answer.name, answer.needs, guide, found)
+
+
+def cache_of(home: Path, form: str) -> Path:
+    """The compile cache of what `diagnose` runs in that form."""
+    return home / f"inductor-{form}"
 
 
 def _diagnosed(case: Program, form: str, question: Question, home: Path, budget_s: float) -> Diagnosis:
     """The judged verdict on `question` and the seconds until it came."""
     began = time.monotonic()
-    verdict = ask(question, budget_s, env={"TORCHINDUCTOR_CACHE_DIR": str(home / f"inductor-{form}")})
+    verdict = ask(question, budget_s, env={"TORCHINDUCTOR_CACHE_DIR": str(cache_of(home, form))})
     seconds = time.monotonic() - began
     (home / f"verdict-{form}.json").write_text(json.dumps(verdict, indent=1))
     if "error" in verdict:
@@ -95,6 +111,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="cases side by side")
     parser.add_argument("--budget-s", type=float, default=300)
     parser.add_argument("--official-limit-s", type=float, default=math.inf, help="give the guide up after")
+    parser.add_argument("--cold", action="store_true", help="the program compiles into an empty cache again")
     parser.add_argument("--json", type=Path, help="write the races there, after each")
     return parser.parse_args(argv)
 
@@ -105,7 +122,7 @@ def main() -> int:
     answers = [a for a in select(CASES, given.needs, given.cases) if a.outcome == "fault"]
 
     def one(answer: Answer) -> Race | None:
-        return race(answer, given.form, given.budget_s, given.official_limit_s)
+        return race(answer, given.form, given.budget_s, given.official_limit_s, cold=given.cold)
 
     races: list[Race] = []
     for found in run(answers, given.jobs, one, console):
@@ -115,6 +132,8 @@ def main() -> int:
     if races:
         print_races(races, console)
         load = os.getloadavg()[1]
+        start = "an empty cache" if given.cold else "the compile cache that the program's plain run left"
+        console.print(f"script: the program begins with {start}", highlight=False)
         console.print(f"{given.jobs} side by side on {os.cpu_count()} cores, load of 5 minutes {load:.1f}")
     return 0 if races else 1
 

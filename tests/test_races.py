@@ -15,7 +15,7 @@ from rich.console import Console
 from benchmarks import official, time_to_verdict
 from benchmarks.corpus.answers import Answer
 from benchmarks.corpus.forms import Question
-from benchmarks.official import Procedure, follow
+from benchmarks.official import LEFT, Procedure, follow
 from benchmarks.races import FORMS, Diagnosis, Race, print_races, read_races, summary
 from benchmarks.time_to_verdict import arguments, race, run
 
@@ -74,16 +74,21 @@ def test_races_come_back_from_their_json() -> None:
 
 
 def test_the_guide_keeps_the_seconds_of_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They add up to the whole, and a limit ends the guide before its next step."""
+    """They add up to the whole, a limit ends the guide, and the cache of the plain run alone is kept."""
 
     def step(_script: Path, log: Path, *_: object) -> tuple[str, float]:
         log.write_text("")
+        (log.parent / "inductor" / log.stem).mkdir(parents=True)
         return "", 2.0
 
     monkeypatch.setattr(official, "run_step", step)
-    done = follow(ANSWER, tmp_path / "made_up.py", tmp_path)
+    guided, cut_short = tmp_path / "guided", tmp_path / "cut_short"
+    guided.mkdir()
+    cut_short.mkdir()
+    done = follow(ANSWER, tmp_path / "made_up.py", guided)
     assert (sum(done.steps.values()), list(done.steps), done.cut) == (done.wall_s, list(STEPS), False)
-    cut = follow(ANSWER, tmp_path / "made_up.py", tmp_path, limit_s=3)
+    assert [path.name for path in (guided / LEFT).iterdir()] == ["plain"]
+    cut = follow(ANSWER, tmp_path / "made_up.py", cut_short, limit_s=3)
     assert (list(cut.steps), cut.cut) == (["plain", "sanity_checks"], True)
 
 
@@ -120,6 +125,33 @@ def test_a_race_asks_only_in_forms_that_exist_and_keeps_the_verdict(
     assert asked == [{"TORCHINDUCTOR_CACHE_DIR": str(home / "inductor-package")}]
     assert json.loads((home / "verdict-package.json").read_text())["category"] == "constants"
     assert race(ANSWER, ["script"], 60) is None
+
+
+@pytest.mark.parametrize(("cold", "held"), [(False, ["kernel"]), (True, [])])
+def test_the_program_begins_with_what_its_plain_run_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cold: bool, held: list[str]
+) -> None:
+    """The cache is a copy, which `diagnose` may change; with `--cold` it is empty."""
+    seen: list[list[str]] = []
+
+    def guide(_answer: Answer, _script: Path, directory: Path, _limit: float) -> Procedure:
+        (directory / LEFT / "kernel").mkdir(parents=True)
+        return GUIDE
+
+    def ask(question: Question, budget_s: float, env: dict[str, str]) -> dict[str, Any]:
+        cache = Path(env["TORCHINDUCTOR_CACHE_DIR"])
+        seen.append([path.name for path in cache.iterdir()] if cache.exists() else [])
+        return {"error": "no verdict"}
+
+    case = Raced(tmp_path / "made_up-1")
+    case.question = lambda form: Question((form,), case.home)  # type: ignore[method-assign]
+    monkeypatch.setattr(time_to_verdict, "CACHE", tmp_path)
+    monkeypatch.setattr(time_to_verdict, "program", lambda *_: case)
+    monkeypatch.setattr(time_to_verdict, "follow", guide)
+    monkeypatch.setattr(time_to_verdict, "ask", ask)
+    found = race(ANSWER, ["script"], 60, cold=cold)
+    assert seen == [held]
+    assert found is not None and (found.diagnoses[0].named, found.diagnoses[0].said) == (False, "no verdict")
 
 
 def test_cases_run_side_by_side_and_one_that_breaks_costs_no_other() -> None:
