@@ -25,6 +25,7 @@ from mcp_server.diagnosis.actions.package_file import OpenPackage
 from mcp_server.diagnosis.actions.repeat import RepeatCall, WatchRepeats
 from mcp_server.diagnosis.actions.runs import CheckedRun, PlainRun
 from mcp_server.diagnosis.actions.trace import TraceLaunches
+from mcp_server.diagnosis.actions.try_padding import TryPadding
 from mcp_server.diagnosis.actions.watch_launches import WatchLaunches
 from mcp_server.diagnosis.case import CallSpec, Case
 from mcp_server.diagnosis.detectors import (
@@ -57,6 +58,7 @@ from mcp_server.diagnosis.detectors import (
     operator_index,
     operator_results,
     own_check,
+    padding,
     process_limits,
     random_numbers,
     refusal,
@@ -69,6 +71,7 @@ from mcp_server.diagnosis.detectors import (
     unsteady,
 )
 from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.imports_ahead import import_ahead
 from mcp_server.diagnosis.judge import confidence, ranked
 from mcp_server.diagnosis.planner import Action, choose, perform
 from mcp_server.diagnosis.subject import leave_subject
@@ -120,6 +123,7 @@ DETECTORS: tuple[Detector, ...] = (
     departure.detect,
     random_numbers.detect,
     unsteady.detect,
+    padding.detect,
     memory.detect,
     last_launch.detect,
     machine.detect,
@@ -146,6 +150,7 @@ def actions() -> list[Action]:
         WatchLaunches(),
         LocateFault(),
         TraceLaunches(),
+        TryPadding(),
         CheckMachine(),
         CounterTests(),
     ]
@@ -173,6 +178,7 @@ async def diagnose(
     case.call = _direct_call(workload)
     try:
         async with context.sharing_imports():
+            import_ahead(case, context)
             await investigate(case, context)
     except anyio.get_cancelled_exc_class():
         case.decisions.append(f"stopped during {', '.join(case.running)}")

@@ -23,6 +23,7 @@ from mcp_server.steps.fit import Problem
 from mcp_server.steps.given import Given
 from mcp_server.steps.kernel_io import KernelIO
 from mcp_server.steps.locate_fault import LocatedFault
+from mcp_server.steps.reduce.variant import Variant
 from mcp_server.steps.replay_plan import failing_phase
 from mcp_server.steps.reports import Event
 from mcp_server.steps.trace_launches import Trace
@@ -156,6 +157,7 @@ class Case:
     trace: Trace | None = None
     located: LocatedFault | None = None
     generated: GeneratedKernel | None = None
+    padding: dict[str, Variant] = field(default_factory=dict)  # by kernel, with neutral fillers in its source
     problems: tuple[Problem, ...] = ()
     index_values: dict[Any, Event] = field(default_factory=dict)
     counters: dict[str, CounterResult] = field(default_factory=dict)

@@ -51,11 +51,11 @@ async def reduce_launch(
     package = open_package(called.package, called.model_name)
     model = Model(package, read_wrapper(package.wrapper_text, package.kernel_text))
     number = await _suspect(context, called, model) if launch is None else launch
-    kernel = _kernel(model, number)
-    seen = _seen(await _record(context, called, number), model, number)
+    kernel = kernel_of(model, number)
+    seen = seen_in(await record(context, called, number), model, number)
     directory = context.fresh("reproduction")
-    notes = _write(_replay(seen, model, kernel), seen.arguments, directory)
-    finished = await _run(context, called, directory, gpus_of(package.device_type, called.device_index))
+    notes = write(replay(seen, model, kernel), seen.arguments, directory)
+    finished = await run_alone(context, called, directory, gpus_of(package.device_type, called.device_index))
     return _result(context, seen.failure, finished, [str(context.python_for(called))], directory, notes)
 
 
@@ -70,7 +70,8 @@ class SeenLaunch:
     torch: str
 
 
-def _seen(done: WorkerRun, model: Model, number: int) -> SeenLaunch:
+def seen_in(done: WorkerRun, model: Model, number: int) -> SeenLaunch:
+    """Launch `number` in what `record` saw."""
     arguments = [event for event in done.all("argument") if event["launch"] == number]
     written = {event["name"] for event in arguments if event["role"] == "written"}
     unset = frozenset(written.union(unset_arguments(model).get(number, ())))
@@ -78,7 +79,8 @@ def _seen(done: WorkerRun, model: Model, number: int) -> SeenLaunch:
     return SeenLaunch(number, arguments, unset, _failure(done, arguments, unset), str(version))
 
 
-def _replay(seen: SeenLaunch, model: Model, kernel: Kernel) -> Replay:
+def replay(seen: SeenLaunch, model: Model, kernel: Kernel) -> Replay:
+    """What a script must know to make that launch alone."""
     how = one_line(str(seen.failure or "healthy"))
     return Replay(
         title=f"Launch {seen.number} of an AOTInductor package, {kernel.name}: {how}",
@@ -120,7 +122,8 @@ async def _suspect(context: Context, called: PackageWorkload, model: Model) -> i
     )
 
 
-def _kernel(model: Model, number: int) -> Kernel:
+def kernel_of(model: Model, number: int) -> Kernel:
+    """The kernel of a launch. Raises `ProblemError` for no such launch, or none with a source."""
     launch = model.launch(number)
     if launch is None:
         raise ProblemError("no such launch", value=number, allowed=f"0 to {len(model.wrapper.launches) - 1}")
@@ -133,7 +136,7 @@ def _kernel(model: Model, number: int) -> Kernel:
     return model.wrapper.kernels[launch.kernel]
 
 
-async def _record(context: Context, called: PackageWorkload, number: int) -> WorkerRun:
+async def record(context: Context, called: PackageWorkload, number: int) -> WorkerRun:
     """Run once more and save what the launch is given and what it leaves."""
     python = context.python_for(called)
     rebuilt = await instrument(called.package, Options(), context, python=python, env=called.env)
@@ -196,8 +199,8 @@ def _bad(event: Event) -> bool:
     return bool(event.get("nan") or event.get("inf"))
 
 
-def _write(replay: Replay, arguments: Sequence[Event], directory: Path) -> list[str]:
-    """The script with its files; what was assumed, and what is large."""
+def write(replay: Replay, arguments: Sequence[Event], directory: Path) -> list[str]:
+    """Write the script with its files; what was assumed, and what is large."""
     texts, notes = files(replay)
     for name, text in texts.items():
         (directory / name).write_text(text, encoding="utf-8")
@@ -211,9 +214,10 @@ def _write(replay: Replay, arguments: Sequence[Event], directory: Path) -> list[
     return [*notes, f"the recorded values take {size} bytes"] if size > SMALL else notes
 
 
-async def _run(
+async def run_alone(
     context: Context, called: PackageWorkload, directory: Path, gpus: tuple[int, ...] | None
 ) -> Finished:
+    """Run the script in `directory`."""
     argv = (str(context.python_for(called)), SCRIPT)
     command = Command(argv=argv, cwd=directory, env=ALONE, timeout_s=called.timeout_s, gpus=gpus)
     return await context.run(command, "reproduction-run", runs=1)
