@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import gcd
 
@@ -59,9 +59,15 @@ def candidates(case: Case) -> tuple[Candidate, ...]:
     if error is None or case.view is None:
         return ()
     fields = error.fields
-    line = int(fields["line"]) if fields.get("line", "").isdigit() else None
+    line = _line(fields)
     assertion = read_assertion(error.text, fields.get("file"), line, fields.get("kernel"))
     return case.view.tracer.trace(assertion) if assertion is not None else ()
+
+
+def _line(fields: Mapping[str, str]) -> int | None:
+    """The line of the check: a C++ kernel's stands where the error was raised (torch 2.8-2.15)."""
+    text = fields.get("line") or (fields.get("raised_line") if fields.get("kernel") else None) or ""
+    return int(text) if text.isdigit() else None
 
 
 def suspects(case: Case) -> list[Suspect]:

@@ -32,7 +32,8 @@ def operate(request: dict[str, Any], report: Report) -> None:
     """Events `guard_failed`, `node_raised`, `node_non_finite`, `fake_mismatch`; `interpreted` at the end.
 
     `node_raised` names as `behind` the nodes with values that are not finite from which the integers that the
-    operator was given, an index say, come. `operators`, `repair` say, acts on custom operators.
+    operator was given, an index say, come, and as `integers` the least and the greatest of each such tensor.
+    `operators`, `repair` say, acts on custom operators.
 
     With `package` the same call is then made there, and event `compared` holds it against the interpretation.
     Its inputs are read once more: a program may have changed in place what it was given.
@@ -70,7 +71,8 @@ class Watcher(torch.fx.Interpreter):
             synchronize()  # else its kernels' errors are met by who looks at the result
         except Exception as error:
             guard = "guard" in str(n.target)
-            self._tell("guard_failed" if guard else "node_raised", n, behind=self._behind(n), **facts(error))
+            around = {"behind": self._behind(n), "integers": self._integers(n)}
+            self._tell("guard_failed" if guard else "node_raised", n, **around, **facts(error))
             raise
         if n.op == "call_function":
             self.count += 1
@@ -89,6 +91,14 @@ class Watcher(torch.fx.Interpreter):
                 seen.add(one)
                 left.extend(one.all_input_nodes)
         return sorted(one.name for one in seen if one.name in self.bad)
+
+    def _integers(self, node: torch.fx.Node) -> list[list[int]]:
+        """The ends of each tensor of integers that it is given; none where a device that failed has them."""
+        held = [self.env.get(one) for one in node.all_input_nodes if _holds_integers(one)]
+        try:
+            return [[int(value.min()), int(value.max())] for value in held if _is_filled(value)]
+        except RuntimeError:
+            return []
 
     def _look(self, node: torch.fx.Node, result: Any) -> None:
         if not _finite(result):
@@ -138,6 +148,10 @@ def _only_strides(broken: dict[str, Any]) -> bool:
 def _holds_integers(node: torch.fx.Node) -> bool:
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex()
+
+
+def _is_filled(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.numel() > 0
 
 
 def _tensors(value: Any) -> list[Any]:

@@ -89,6 +89,14 @@ def test_an_index_made_of_nan_accuses_the_maker_of_the_nan() -> None:
     assert found.crashing is not None and found.crashing.name == "aten.gather.default" and not found.exact
 
 
+def test_an_operator_that_names_no_number_is_judged_by_the_indices_that_it_was_given() -> None:
+    """`embedding` says only that an index is out of range; what it was given tells of what that was made."""
+    event = refused("index out of range in self", "masked_fill", "softmax")
+    for integers, blamed in (([[int(LEAST), 5]], 1), ([[-7, 40]], 0), ([], 0)):
+        case = interpreted(made(**MASK), made(**SOFTMAX), {**event, "integers": integers})
+        assert len(list(nan_index.detect(case))) == blamed
+
+
 @pytest.mark.parametrize(
     ("text", "behind"),
     [
@@ -120,3 +128,4 @@ def test_only_what_an_index_is_computed_from_is_behind_it(
         Watcher(program.module(), list(given), Report(str(report))).run(*given)
     (event,) = [event for event in read_events(report) if event["event"] == "node_raised"]
     assert event["behind"] == behind
+    assert [at, at] in event["integers"] or [by_value, by_value] in event["integers"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -130,6 +132,20 @@ def test_a_log_without_an_index_check_has_no_candidates(zoo: ZooPackage) -> None
     """Another failure of the same package is not put on an index."""
     case = failing(package_case(zoo("ranker"), GOOD_IDS), "Segmentation fault")
     assert candidates(case) == () and list(index.detect(case)) == []
+
+
+RAISED_AT = """  what():  index out of bounds: 0 <= tmp20 < 32L
+Exception raised from cpp_fused_embedding_0 at /tmp/u/cab.kernel.cpp:105 (most recent call first):
+"""
+
+
+def test_the_line_that_raised_is_the_check_s() -> None:
+    """One kernel may hold a check twice, for whole vectors and for the rest of a row."""
+    asked = []
+    case = failing(Case(None), RAISED_AT)
+    case._view = cast(Any, SimpleNamespace(tracer=SimpleNamespace(trace=lambda one: asked.append(one) or ())))
+    assert candidates(case) == ()
+    assert [(one.kernel, one.line) for one in asked] == [("cpp_fused_embedding_0", 105)]
 
 
 def outside(part: IndexPart, value: int, count: int = 1) -> dict[str, object]:

@@ -15,7 +15,7 @@ from mcp_server.package.assertion import Candidate
 from mcp_server.steps.reports import Event
 
 # What the conversion of NaN or of an infinity gives on the processors that torch's wheels are for.
-NOT_A_NUMBER = ("-9223372036854775808", "9223372036854775807", "-2147483648", "2147483647")
+NOT_A_NUMBER = frozenset({-(2**63), 2**63 - 1, -(2**31), 2**31 - 1})
 
 
 def detect(case: Case) -> Iterator[Hypothesis]:
@@ -23,9 +23,15 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     made = first_made(case)
     for refused in told(case, "node_raised")[:1]:
         text = str(refused["text"]).splitlines()[0][:300]
-        number = next((word for word in NOT_A_NUMBER if f" {word} " in f" {text} "), None)
-        if made is not None and number is not None and made["node"] in refused.get("behind", ()):
+        computed = made is not None and made["node"] in refused.get("behind", ())
+        if made is not None and computed and _converted(refused, text):
             yield _hypothesis(made, refused, text, case)
+
+
+def _converted(refused: Event, text: str) -> bool:
+    """Whether such a number is in the text, or among the integers that the operator was given."""
+    given = {end for ends in refused.get("integers", ()) for end in ends}
+    return bool(NOT_A_NUMBER & given) or any(f" {number} " in f" {text} " for number in NOT_A_NUMBER)
 
 
 def _hypothesis(made: Event, refused: Event, text: str, case: Case) -> Hypothesis:
