@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mcp_server.diagnosis.case import OWN_RUNS, Case, RunSeen
+from mcp_server.diagnosis.checked_call import checked_call
 from mcp_server.diagnosis.commands import again, command_for
 from mcp_server.diagnosis.health import health_confidence, health_evidence, health_summary
 from mcp_server.diagnosis.hypothesis import Hypothesis
@@ -71,6 +72,7 @@ def _without_fault(
     outcome: Outcome, hypotheses: Sequence[Hypothesis], case: Case, context: Context
 ) -> Verdict:
     notes = [
+        *checked_call(case),
         *operators_from(case),
         *_rank(case),
         *(Evidence(step="note", fact=note) for note in case.notes[:MAX_EVIDENCE]),
@@ -125,7 +127,7 @@ def _open_summary(order: Sequence[Hypothesis], case: Case) -> str:
 
 def _evidence(best: Hypothesis, case: Case) -> list[Evidence]:
     """What supports the verdict, then which rank it was, then the counter-test, each once."""
-    told = (*best.evidence, *operators_from(case), *_rank(case))
+    told = (*best.evidence, *checked_call(case), *operators_from(case), *_rank(case))
     found = list({e.fact: e for e in told}.values())
     result = case.counters.get(best.counter.key) if best.counter else None
     if result is not None:

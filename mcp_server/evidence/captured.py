@@ -154,6 +154,7 @@ class CapturedCall(Phase):
     leaves: list[Leaf] = Field(default_factory=list)
     sharing: list[list[int]] = Field(default_factory=list)
     moved: list[str] = Field(default_factory=list)
+    altered: list[str] = Field(default_factory=list)
     unmapped: list[int] = Field(default_factory=list)
     overwritten: list[tuple[int, int, int]] = Field(default_factory=list)
     streams: bool = False
@@ -213,10 +214,11 @@ class ModuleBeside(Told):
 class CapturedAssertion(Phase):
     """A failed `torch.testing.assert_close` of the script; `file` holds {"actual", "expected"}.
 
-    `modules` are the program's own, near the comparison.
+    `modules` are the program's own, near the comparison; `calls` those that gave what it compared.
     """
 
     file: Path | None = None
+    calls: list[int] = Field(default_factory=list)
     modules: list[ModuleBeside] = Field(default_factory=list)
 
 
@@ -224,10 +226,12 @@ class CapturedEnd(Phase):
     """An exception that ended a process; `modules` are those in the frames that it passed, where it compiled.
 
     `own`: it was raised outside of torch. `file` holds the tensors in the variables of those frames, by name.
+    `calls` gave the tensors that the check names which raised it.
     """
 
     own: bool = False
     file: Path | None = None
+    calls: list[int] = Field(default_factory=list)
     modules: list[ModuleBeside] = Field(default_factory=list)
 
 
@@ -276,10 +280,20 @@ class Captured(Record):
 
     @property
     def suspect(self) -> CapturedCall | None:
-        """The failing call, else the first with NaN or inf, else the last whose inputs are kept."""
+        """The failing call, else one that the program refused, else the first with NaN or inf, else the last
+        whose inputs are kept.
+        """
         odd = next((call for call in self.calls if call.nonfinite and call.file), None)
         kept = [call for call in self.calls if call.file]
-        return self.failing or odd or (kept[-1] if kept else None)
+        return self.failing or self.refused or odd or (kept[-1] if kept else None)
+
+    @property
+    def refused(self) -> CapturedCall | None:
+        """The call whose outputs the program's last failed check looked at, if its inputs are kept."""
+        checks: list[CapturedAssertion | CapturedEnd] = [*self.assertions, *self.ends]
+        last = max(checks, key=lambda check: check.t, default=None)
+        looked_at = {(last.pid, number) for number in last.calls} if last is not None else set()
+        return next((call for call in self.calls if (call.pid, call.number) in looked_at and call.file), None)
 
     def load_of(self, call: CapturedCall | CapturedUpdate) -> CapturedLoad | None:
         """The load whose model was called."""

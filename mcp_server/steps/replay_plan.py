@@ -26,6 +26,8 @@ Operation = Literal["replay", "compile"]
 # Options of a captured loader that the worker's own loading takes under the same name.
 OPTIONS = ("model_name", "run_single_threaded", "num_runners", "device_index")
 
+MOST_EARLIER = 2  # kept calls that are made again before the one to look at
+
 # After a file's name in `extra_imports`: only the operators that it registers (worker/imports.py).
 OPERATORS = "#operators"
 
@@ -52,9 +54,23 @@ def failing_phase(seen: Captured, *, ended_well: bool = False) -> Phase | None:
 
 
 def _overcome(phase: Phase, seen: Captured, ended_well: bool) -> bool:
-    """Whether the program went on without it: to calls that came back, then to its end or another failure."""
-    later = [c for c in seen.calls if (c.pid, c.outcome) == (phase.pid, "ok") and c.n > phase.n]
+    """Whether the program went on without it: to calls that came back, then to its end or another failure.
+
+    What failed in a process that a program started, to try something out say, is overcome by calls of that
+    program itself.
+    """
+    good = [c for c in seen.calls if c.outcome == "ok"]
+    if ended_well and any(c.pid == _parent(phase, seen) and c.t > phase.t for c in good):
+        return True
+    later = [c for c in good if c.pid == phase.pid and c.n > phase.n]
     return bool(later) and (ended_well or any(a.pid == phase.pid and a.n > phase.n for a in seen.assertions))
+
+
+def _parent(phase: Phase, seen: Captured) -> int | None:
+    """The process that started the one of `phase`, if that is captured, too."""
+    known = {process.pid: process.parent for process in seen.processes}
+    parent = known.get(phase.pid)
+    return parent if parent in known else None
 
 
 def _lasting_failures(loads: list[CapturedLoad]) -> list[CapturedLoad]:
@@ -112,7 +128,7 @@ def _call(seen: Captured, call: CapturedCall, previous: bool) -> ReplayPlan:
     if call.file is None:
         raise ProblemError("the inputs of that call were not kept", value=call.notice)
     earlier = [c for c in seen.calls if (c.pid, c.load) == (call.pid, call.load) and c.n < call.n and c.file]
-    calls = [*earlier, call] if previous else [call]
+    calls = [*earlier[-MOST_EARLIER:], call] if previous else [call]
     return _on_load(seen, call, "call", calls)
 
 

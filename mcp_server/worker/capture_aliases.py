@@ -48,7 +48,7 @@ class Aliases:
         """Watch the outputs of a call that are views of what it was given."""
         self.turn += 1
         for place, output in enumerate(outputs):
-            address = _address(output)
+            address = address_of(output)
             for position, known in enumerate(given):
                 if known is not None and address and known.address == address:
                     view = _View(self.turn, (call, place, position), weakref.ref(output), known)
@@ -68,14 +68,14 @@ def _changed(view: _View) -> bool:
 
 
 def _given(leaf: torch.Tensor) -> Optional[Given]:
-    address = _address(leaf)
+    address = address_of(leaf)
     if not address or leaf.is_inference():
         return None
     owner = owner_of(leaf)
     return Given(address, weakref.ref(owner), version_of(owner))
 
 
-def _address(leaf: Any) -> int:
+def address_of(leaf: Any) -> int:
     """Where the storage of a plain tensor begins; 0 for anything else."""
     plain = is_plain(leaf) and leaf.device.type != "meta"
     return int(leaf.untyped_storage().data_ptr()) if plain else 0

@@ -17,7 +17,9 @@ from .address_space import headroom
 from .callers import frames, raised_in, tell
 from .calling import capturing, synchronize
 from .capture_aliases import Aliases, Given
+from .capture_managed import Managed
 from .capture_models import digests
+from .capture_outputs import Returned, looked_at
 from .capture_streams import Snapshot, Streams
 from .capture_threads import Repeats, rewritten, versions
 from .failures import TEXT_LIMIT
@@ -80,10 +82,11 @@ class Calls:
         self.numbers = itertools.count()
         self.loads: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.thread = threading.local()
-        self.managed: dict[int, list[tuple[str, Any, int, int]]] = {}
+        self.managed = Managed()
         self.streams = Streams(journal)
         self.repeats = Repeats()
         self.aliases = Aliases()
+        self.returned = Returned()
 
     # Loads
 
@@ -149,6 +152,7 @@ class Calls:
             "program_failed",
             frames=tell([(frame.f_code, line) for frame, line in places]),
             own=places[0][0] is _innermost(error),
+            calls=self.returned.calls(looked_at(places)),
             **failure(error),
         )
 
@@ -175,10 +179,8 @@ class Calls:
                 digests={} if device_error() else digests(constants),
                 frames=frames(),
             )
-            if how == "load_constants" and _user_managed(args, kwargs):
-                self.managed[self.loads.get(loader, -1)] = [
-                    (str(name), weakref.ref(value), *_memory(value)) for name, value in constants.items()
-                ]
+            managed = how == "load_constants" and _user_managed(args, kwargs)
+            self.managed.given(self.loads.get(loader, -1), constants, managed)
             return (number,)
 
         return begin
@@ -217,7 +219,8 @@ class Calls:
             threads=torch.get_num_threads(),
             leaves=tell_all([tell_layout(leaf) for leaf in flat]),
             sharing=sharing(flat),
-            moved=self._moved(loader),
+            moved=self.managed.moved(load),
+            altered=self.managed.altered(load),
             unmapped=gone,
             overwritten=self.aliases.overwritten(),
             streams=self.streams.several,
@@ -230,11 +233,6 @@ class Calls:
         if in_graph:
             self.streams.hold(number, flat)
         return Entered(number, load, path, snapshot, before, self.aliases.given(flat), time.monotonic())
-
-    def _moved(self, loader: Any) -> list[str]:
-        """User-managed constants whose memory is not where the package was told: it keeps raw addresses."""
-        known = self.managed.get(self.loads.get(loader, -1), [])
-        return [name for name, held, address, size in known if not _in_place(held(), address, size)]
 
     def _pack(self, inputs: Any) -> dict[str, Any]:
         tree, self.thread.tree = getattr(self.thread, "tree", None), None
@@ -257,6 +255,7 @@ class Calls:
             self.journal.event("call_failed", call=state.number, seconds=seconds, **failure(error))
             return
         self.aliases.returned(state.number, state.given, result)
+        self.returned.keep(state.number, result)
         outputs = _outputs(result)
         broken = any(output.unreadable for output in outputs)
         raced = state.snapshot.raced() if state.snapshot is not None and not broken else []
@@ -274,16 +273,6 @@ class Calls:
 def _user_managed(args: Any, kwargs: Any) -> bool:
     """`user_managed` of `load_constants(map, use_inactive, check_full_update, user_managed)`, 2.8-2.15."""
     return bool(kwargs.get("user_managed", args[2] if len(args) > 2 else False))
-
-
-def _memory(tensor: Any) -> tuple[int, int]:
-    """Address and bytes of the storage behind a tensor."""
-    storage = tensor.untyped_storage()
-    return int(storage.data_ptr()), int(storage.nbytes())
-
-
-def _in_place(tensor: Any, address: int, size: int) -> bool:
-    return tensor is None or _memory(tensor) == (address, size)
 
 
 def _names(loader: Any) -> list[str]:

@@ -14,6 +14,7 @@ import torch
 from .callers import callers, frames, raised_in, tell
 from .capture_calls import failure
 from .capture_models import Models, attributes
+from .capture_outputs import Returned, looked_at
 from .held import keep
 from .journal import Journal
 from .layout import storage_bytes
@@ -29,9 +30,10 @@ TOLD = "aoti_debug_told"  # attribute of an exception that was told as a failed 
 class Compiles:
     """Numbers the compiles of this process."""
 
-    def __init__(self, journal: Journal, store: Storehouse) -> None:
+    def __init__(self, journal: Journal, store: Storehouse, returned: Returned) -> None:
         self.journal = journal
         self.store = store
+        self.returned = returned
         self.numbers = itertools.count()
         self.thread = threading.local()
         self.models = Models(store)
@@ -109,6 +111,7 @@ class Compiles:
         self.journal.event(
             "assertion_failed",
             file=path,
+            calls=self.returned.calls(tensors[0] + tensors[1]),
             frames=frames(),
             modules=self.models.beside(next(self.numbers), callers()),
             **failure(error),
@@ -122,14 +125,18 @@ class Compiles:
         self.journal.event(
             "program_failed",
             frames=tell([(frame.f_code, line) for frame, line in places]),
-            **self._near([frame for frame, _ in places]),
+            **self._near(places),
             **failure(error),
         )
 
-    def _near(self, frames: list[FrameType]) -> dict[str, Any]:
-        """Modules in these frames, and a file of the tensors in their variables."""
-        number = next(self.numbers)
-        return {"modules": self.models.beside(number, frames), "file": keep(self.store, number, frames)}
+    def _near(self, places: list[tuple[FrameType, int]]) -> dict[str, Any]:
+        """Modules in these frames, a file of the tensors in their variables, and the calls of a check."""
+        number, frames = next(self.numbers), [frame for frame, _ in places]
+        return {
+            "modules": self.models.beside(number, frames),
+            "file": keep(self.store, number, frames),
+            "calls": self.returned.calls(looked_at(places)),
+        }
 
     def exiting(self, status: Any = None) -> None:
         """Tell the modules near a `sys.exit` with a status of failure: a check of the program's own, too."""
@@ -138,7 +145,7 @@ class Compiles:
         self.journal.event(
             "program_failed",
             frames=frames(),
-            **self._near(callers()),
+            **self._near([(frame, frame.f_lineno) for frame in callers()]),
             **failure(SystemExit(status)),
         )
 

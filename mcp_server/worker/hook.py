@@ -37,7 +37,7 @@ class Hook:
         self.journal = Journal(directory)
         store = Storehouse(self.journal)
         self.calls = Calls(self.journal, store)
-        self.compiles = Compiles(self.journal, store)
+        self.compiles = Compiles(self.journal, store, self.calls.returned)
         self._watch_exceptions()
         wrap(self.journal, sys, "exit", self.compiles.exiting, nothing)
         atexit.register(self._exit)
@@ -57,7 +57,7 @@ class Hook:
     def _forked(self) -> None:
         """The parent's lock may be held for ever here, and its files are not ours to delete."""
         self.journal.lock = threading.Lock()
-        self.calls.store.finished.clear()
+        self.calls.store.forget()
 
     def _exit(self) -> None:
         """Tells an orderly end from a crash, in processes that did something."""

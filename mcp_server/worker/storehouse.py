@@ -14,7 +14,10 @@ from .journal import Journal
 from .ranks import identity
 
 DEFAULT_CAP = 1 << 30  # bytes of one saved call, update or program; AOTI_DEBUG_CAPTURE_CAP overrides
-KEPT = 2  # finished calls of one loaded model whose inputs stay
+KEPT = 2  # finished calls of one loaded model whose inputs stay, whatever their size
+LATEST = 32  # more of its latest, and
+FIRST = 32  # of the first calls of the process: a check may come after all of them; as far as these
+BYTES = 128 << 20  # suffice for each of the two
 ODD = 4  # finished calls whose inputs stay because their outputs are not finite or not readable
 COPY = 256 << 20  # a larger package is linked, not copied
 
@@ -27,8 +30,8 @@ class Storehouse:
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.cap = int(os.environ.get("AOTI_DEBUG_CAPTURE_CAP") or DEFAULT_CAP)
-        self.finished: dict[int, deque[str]] = {}
-        self.odd = 0
+        self.finished: dict[int, deque[tuple[str, int]]] = {}
+        self.latest_bytes = self.first = self.first_bytes = self.odd = 0
 
     def save(self, kind: str, number: int, record: Any) -> str:
         """Write `record` with torch.save; the path."""
@@ -37,16 +40,29 @@ class Storehouse:
         return path
 
     def retire(self, path: Optional[str], load: int, odd: bool) -> None:
-        """A call came back: keep the inputs of the model's last few calls, and of the first odd ones."""
+        """A call came back: keep the inputs of the first calls, the model's latest and the first odd ones."""
         if path is None:
             return
         if odd and self.odd < ODD:
             self.odd += 1
             return
+        size = os.path.getsize(path)
+        if self.first < FIRST and self.first_bytes + size <= BYTES:
+            self.first += 1
+            self.first_bytes += size
+            return
         kept = self.finished.setdefault(load, deque())
-        kept.append(path)
-        while len(kept) > KEPT:
-            os.unlink(kept.popleft())
+        kept.append((path, size))
+        self.latest_bytes += size
+        while len(kept) > KEPT and (len(kept) > LATEST or self.latest_bytes > BYTES):
+            oldest, freed = kept.popleft()
+            self.latest_bytes -= freed
+            os.unlink(oldest)
+
+    def forget(self) -> None:
+        """In a forked child: what its parent keeps is not its to delete."""
+        self.finished.clear()
+        self.latest_bytes = self.first = self.first_bytes = self.odd = 0
 
     def package(self, path: str) -> dict[str, Any]:
         """Keep the package as it is now, named by its content: size, sha256 and copy (None if not kept)."""

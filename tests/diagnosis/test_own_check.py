@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.checked_call import checked_call
 from mcp_server.diagnosis.detectors import own_check
 from mcp_server.diagnosis.judge import confidence, ranked
 from mcp_server.model import ScriptWorkload
@@ -70,3 +71,17 @@ def test_a_check_of_another_call_clears_nothing(equal: dict[str, bool], count: i
     case = checked()
     case.runs["plain"] = run("plain", "", called(), {"event": "compared_held", "equal": equal})
     assert len(list(own_check.detect(case))) == count
+
+
+def test_the_call_that_a_check_names_is_the_suspect() -> None:
+    """It is looked at before one with infinities and before the last; not where its inputs are gone."""
+    infinite = {"outputs": [{"inf": 1}]}
+    calls = [phase(n, **CALL, **({"file": "i.pt"} if n != 3 else {})) | {"number": n} for n in range(1, 6)]
+    calls[0] |= infinite
+    end = {**EXITED, "calls": [2]}
+    seen = capture(calls=calls, ends=[phase(9, **end)])
+    assert seen.suspect is seen.calls[1]
+    case = Case(None, capture=seen)
+    assert ["call 2 of 5" in evidence.fact for evidence in checked_call(case)] == [True]
+    lost = capture(calls=calls, ends=[phase(9, **{**end, "calls": [3]})])
+    assert lost.suspect is lost.calls[0]
