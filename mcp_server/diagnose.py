@@ -31,6 +31,7 @@ from mcp_server.diagnosis.case import CallSpec, Case
 from mcp_server.diagnosis.detectors import (
     aliased,
     allocation,
+    altered_constants,
     argument_order,
     bad_values,
     beside,
@@ -94,6 +95,7 @@ DETECTORS: tuple[Detector, ...] = (
     argument_order.detect,
     fixed_arguments.detect,
     constants.detect,
+    altered_constants.detect,
     beside.detect,
     child_end.detect,
     concurrency.detect,

@@ -22,7 +22,7 @@ from mcp_server.model import Artifact, Cost, Record, WorkloadBase
 from mcp_server.steps.kept import Kept, keep, key_of
 from mcp_server.steps.launchers import ONLY_FIRST, check_started, launched, separate_ranks
 from mcp_server.steps.reports import Event, read_events, stream_events
-from mcp_server.steps.shared_import import SharedImport, shared_import
+from mcp_server.steps.shared_import import IMPORT_LIMIT_S, SharedImport, shared_import
 
 WORKER_MAIN = Path(worker.__file__).with_name("main.py")
 REPORT = "report.jsonl"
@@ -118,6 +118,23 @@ class Context:
             finally:
                 self.cost.wall_s += self.imports.seconds
                 self.imports = None
+
+    def expect(
+        self,
+        *,
+        env: Mapping[str, str] | None = None,
+        python: Path | None = None,
+        cwd: Path | None = None,
+        modules: tuple[str, ...] = (),
+    ) -> None:
+        """Begin the import for requests that will come with these surroundings, and `modules` with it.
+
+        Not where each worker is a process of its own, nor where steps are kept: then none may come.
+        """
+        if self.imports is not None and not self.launcher and not self.kept.last:
+            argv = (str(python or self.python), "-u", str(WORKER_MAIN))
+            asked = Command(argv, cwd or Path.cwd(), {**WORKER_ENV, **(env or {})}, IMPORT_LIMIT_S)
+            self.imports.expect(asked, modules)
 
     async def run(self, command: Command, name: str, *, runs: int = 0) -> Finished:
         """Run a child whose output goes into a new directory, named after `name`, below this one."""

@@ -1,10 +1,11 @@
-"""Imports torch once and forks for each request: `PYTHON -u fork_server.py SUPERVISOR`.
+"""Imports torch once and forks for each request: `PYTHON -u fork_server.py [MODULE...] SUPERVISOR`.
 
-SUPERVISOR is the path of `jobs/supervisor.py`. Descriptor 0 is a Unix socket of packets. The server says
-`ready` when torch is imported; every packet it gets is a JSON list, the arguments of `main.py`, with the
-descriptors of a lifeline, stdout, stderr, and leases. It forks a supervisor, which forks the worker: the
-lifeline, the limits and the sweep of what is left are those of a worker that was started by exec. It ends,
-and all that it forked with it, when the socket is closed.
+Each MODULE is imported after torch, if it can be. SUPERVISOR is the path of `jobs/supervisor.py`.
+Descriptor 0 is a Unix socket of packets. The server says `ready` when torch is imported; every packet it
+gets is a JSON list, the arguments of `main.py`, with the descriptors of a lifeline, stdout, stderr, and
+leases. It forks a supervisor, which forks the worker: the lifeline, the limits and the sweep of what is
+left are those of a worker that was started by exec. It ends, and all that it forked with it, when the
+socket is closed.
 
 Only the import is shared. It makes no tensor and touches no device: CUDA cannot be used in a process that was
 forked after it was initialised (torch/csrc/cuda/utils.cpp, 2.13), so a server whose import did that gives up.
@@ -12,6 +13,7 @@ forked after it was initialised (torch/csrc/cuda/utils.cpp, 2.13), so a server w
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 import json
@@ -123,19 +125,26 @@ def default_signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def import_torch() -> bool:
-    """Whether torch is here, with no device touched."""
+def import_torch(modules: list[str]) -> bool:
+    """Whether torch is here, with no device touched, and no thread begun that a fork would not have.
+
+    A module that cannot be imported is left to who needs it.
+    """
     import torch
 
-    return not torch.cuda.is_initialized()
+    threads = len(os.listdir("/proc/self/task"))
+    for name in modules:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+    return not torch.cuda.is_initialized() and len(os.listdir("/proc/self/task")) <= threads
 
 
 def main(argv: list[str]) -> int:
     worker = load("_aoti_debug_main", os.path.join(HERE, "main.py"))
     worker.hide()
     server = socket.socket(fileno=0)
-    supervisor = load("_aoti_debug_supervisor", argv[1])
-    if not import_torch():
+    supervisor = load("_aoti_debug_supervisor", argv[-1])
+    if not import_torch(argv[1:-1]):
         return 1
     gc.freeze()  # the collector must not write to pages that are shared
     server.send(b"ready")

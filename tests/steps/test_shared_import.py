@@ -107,6 +107,29 @@ def test_a_fork_has_its_own_directory_and_variables(tmp_path: Path) -> None:
     shared(tmp_path, work)
 
 
+def test_what_is_expected_is_imported_for_each_of_its_surroundings(tmp_path: Path) -> None:
+    """Both are forked, with their own threads and modules; a module that does not exist costs nothing."""
+    module = tmp_path / "told.py"
+    module.write_text("import sys, torch\nprint('cProfile' in sys.modules, torch.get_num_threads())\n1/0\n")
+    request = {"package": "none.pt2", "inputs": None, "extra_imports": [str(module)]}
+    one_thread = {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}
+
+    async def work(context: Context) -> None:
+        assert context.imports is not None
+        context.expect(env={"OMP_NUM_THREADS": "2"}, modules=("no_such_module", "cProfile"))
+        context.expect(env=one_thread)
+        context.expect(env=one_thread)
+        assert len(context.imports.servers) == 2
+        two = await context.worker("run", request, env={"OMP_NUM_THREADS": "2"})
+        one = await context.worker("run", request, env=one_thread)
+        assert forked(two) and forked(one)
+        assert two.finished.stdout.read_text().split() == ["True", "2"]
+        assert one.finished.stdout.read_text().split() == ["False", "1"]
+
+    shared(tmp_path, work)
+    assert children_of(os.getpid()) == []
+
+
 @pytest.mark.parametrize(
     ("end", "signal_name"), [("os.abort()", "SIGABRT"), ("while True: pass", None)], ids=["crash", "hang"]
 )
