@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mcp_server.diagnosis.case import CallSpec, Case
-from mcp_server.diagnosis.detectors import concurrency, constants, custom_op
+from mcp_server.diagnosis.detectors import altered_constants, concurrency, constants, custom_op
 from mcp_server.evidence.captured import CapturedUpdate, Leaf
 from mcp_server.package.exported import ExportedFacts
 from tests.conftest import ZooPackage
@@ -234,6 +234,29 @@ def test_moved_user_managed_constants() -> None:
     assert (found.guilty.kind, found.guilty.name) == ("constant", "w")
     assert [place.line for place in found.guilty.model_locations] == [3, 9]
     assert "failing program" in found.sources
+
+
+@pytest.mark.parametrize(
+    ("told", "sources"),
+    [
+        ({"event": "compared_expected", "equal": True, "outputs": []}, {"capture", "replay"}),
+        ({"event": "compared_held", "equal": {"drift": False}}, {"capture"}),
+        ({"event": "compared_held", "equal": {"y": True}}, None),
+    ],
+    ids=["expected", "other outputs", "the same outputs"],
+)
+def test_constants_that_the_program_wrote_after_it_gave_them(
+    told: dict[str, object], sources: set[str] | None
+) -> None:
+    """The call with the values as given has to differ; only what the program expected makes that sure."""
+    case = Case(None)
+    update = phase(1, load=1, how="load_constants", constants={"w": GOOD, "b": GOOD})
+    call = phase(2, load=1, thread=1, altered=["w"], file="inputs.pt")
+    case.capture = capture(updates=[update], calls=[call])
+    case.runs["script"] = run("script", "AssertionError: drift")
+    case.runs["plain"] = run("plain", "", told)
+    found = [set(h.sources) for h in altered_constants.detect(case) if h.guilty.name == "w"]
+    assert found == ([sources] if sources is not None else [])
 
 
 BAD_FAKE = "AssertionError: expected size 4==4, stride 8==1 at dim=0\nError in op: {}"
