@@ -94,6 +94,22 @@ def test_a_load_that_was_replaced_is_not_blamed(seen: Any, ended_well: bool, bla
     assert type(failing_phase(seen, ended_well=ended_well)).__name__ == blamed
 
 
+@pytest.mark.parametrize(
+    ("parent", "ended_well", "blamed"),
+    [(1, True, "CapturedCall"), (1, False, "CapturedLoad"), (7, True, "CapturedLoad")],
+    ids=["tried in a child", "ended badly", "of another program"],
+)
+def test_a_load_that_failed_in_a_child_is_not_blamed_where_the_program_went_on(
+    parent: int, ended_well: bool, blamed: str
+) -> None:
+    """A program that tries a package out in a process of its own expects that this may fail."""
+    processes = [{"pid": pid, "parent": of, "argv": [], "python": ""} for pid, of in ((1, 0), (2, parent))]
+    probe = {**phase(3, loader="x", package="half.pt2", outcome="failed"), "pid": 2}
+    call = phase(5, load=1, thread=1, file="inputs.pt")
+    seen = capture(processes=processes, loads=[probe], calls=[call])
+    assert type(failing_phase(seen, ended_well=ended_well)).__name__ == blamed
+
+
 def misnamed(text: str) -> Case:
     """An update that the package refused over names."""
     case = Case(ScriptWorkload(script=Path("x.py")))
