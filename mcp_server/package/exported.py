@@ -41,13 +41,15 @@ class ExportedFacts:
 
     `state` are the fully qualified names of parameters and buffers. `fixed` are arguments that are no
     tensors, by their place among the flat arguments, with the value at export: AOTInductor computes with
-    that value whatever it is called with. `ranges` are the inclusive bounds of the user's dynamic
+    that value whatever it is called with. `names` are those of the flat arguments, "" for one that is no
+    tensor. `ranges` are the inclusive bounds of the user's dynamic
     dimensions by symbol. `special` are the operators that write to an argument, or that are not torch's own,
     each with the line of the model.
     """
 
     state: tuple[str, ...] = ()
     fixed: tuple[tuple[int, object], ...] = ()
+    names: tuple[str, ...] = ()
     ranges: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
     guards: tuple[str, ...] = ()
     special: tuple[tuple[str, ModelLocation], ...] = ()
@@ -67,9 +69,11 @@ def read_exported(path: Path) -> ExportedFacts:
     if graph is None:
         raise PackageError("no_model", f"{path} holds no exported graph")
     specs = graph.get("graph_module", {}).get("signature", {}).get("input_specs", [])
+    arguments = [spec for spec in specs if "user_input" in spec or "constant_input" in spec]
     return ExportedFacts(
         state=tuple(filter(None, (_state_name(spec) for spec in specs))),
-        fixed=tuple(_fixed(spec for spec in specs if "user_input" in spec or "constant_input" in spec)),
+        fixed=tuple(_fixed(arguments)),
+        names=tuple(_tensor_name(spec) for spec in arguments),
         ranges={symbol: _bounds(bounds) for symbol, bounds in graph.get("range_constraints", {}).items()},
         guards=tuple(str(guard) for guard in graph.get("guards_code") or ()),
         special=tuple(_lines(graph, _SPECIAL)),
@@ -112,6 +116,10 @@ def _state_name(spec: Mapping[str, Any]) -> str | None:
         if kind in spec:
             return str(spec[kind].get(f"{kind}_name") or "") or None
     return None
+
+
+def _tensor_name(spec: Mapping[str, Any]) -> str:
+    return str(spec.get("user_input", {}).get("arg", {}).get("as_tensor", {}).get("name") or "")
 
 
 def _fixed(specs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, object]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors import contract, eager, fixed_arguments
+from mcp_server.diagnosis.guarded import guarded
 from mcp_server.faults.records import Fault
 from mcp_server.model import Category, Cost
 from mcp_server.package.exported import ExportedFacts
@@ -148,6 +149,40 @@ def test_a_number_that_was_fixed_at_export() -> None:
     (found,) = fixed_arguments.detect(fixed_case("4"))
     assert (found.guilty.name, found.guilty.value) == ("args[1]", "4 (exported: 3)")
     assert found.category == "input_mismatch" and found.harmful
+
+
+def test_a_tensor_where_the_export_had_none(zoo: ZooPackage) -> None:
+    """A mask that was None at export is named, in place of a bare count of inputs."""
+    case = package_case(zoo("ranker"), GOOD_IDS, X)
+    case.exported = ExportedFacts(fixed=((1, None),), names=("ids", ""))
+    case.leaves = [{"kind": "tensor"}, {"kind": "tensor", "dtype": "bool", "shape": [8, 6]}]
+    case.given = Given((GOOD_IDS, X), ("args[0]", "args[1]"))
+    (found,) = fixed_arguments.detect(failing(case))
+    assert (found.guilty.name, found.guilty.value) == ("args[1]", "a tensor bool[8, 6] (exported: None)")
+    assert [m.aspect for m in case.mismatches] == ["count"] and list(contract.detect(case)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("Guard failed: feats['user'].size()[1] % 4 == 0", (1, "args[1]['user']", 1, 9)),
+        (
+            "Guard failed: 2 * feats['user'].size()[1] - feats['user'].size()[1] > 5",
+            (1, "args[1]['user']", 1, 9),
+        ),
+        ("Guard failed: x.size()[0] == feats['user'].size()[1]", None),
+        ("Guard failed: other.size()[0] > 2", None),
+        ("Guard failed: x.dtype == torch.float32", None),
+    ],
+)
+def test_the_dimension_that_a_guard_is_about(text: str, place: tuple[int, str, int, int] | None) -> None:
+    """A guard over the size of one input names it as the caller reaches it, with its size in this call."""
+    case = Case(None)
+    case.exported = ExportedFacts(names=("x", "", "feats_user"))
+    case.given = Given((), ("args[0]", "args[2]", "args[1]['user']"))
+    case.leaves = [{"shape": [3]}, {}, {"shape": [3, 9]}]
+    found = guarded(text, case)
+    assert (astuple(found) if found is not None else None) == place
 
 
 def test_a_tensor_in_a_fixed_place_is_not_judged() -> None:

@@ -56,8 +56,8 @@ def _hypothesis(call: CapturedCall, update: CapturedUpdate, again: str, case: Ca
             value="written by the program after the update",
             model_locations=[*update.stack[:1], *call.stack[:1]],
         ),
-        summary=f"The program changed constants that it shares with the package (user_managed=True): {shown}; "
-        "the call computes with the new values.",
+        summary="The program changed constants that it shares with the package (user_managed=True), so that "
+        f"the call computes with other values: {shown}.",
         depth=Depth.STATE,
         sources=frozenset({"capture", *({"replay"} if "expected" in again else ())}),
         evidence=(Evidence(step="capture", fact=fact), Evidence(step="run", fact=again)),

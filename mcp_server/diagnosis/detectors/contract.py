@@ -7,6 +7,7 @@ from typing import Any
 
 from mcp_server.diagnosis.case import Case, RunSeen
 from mcp_server.diagnosis.detectors.eager import refusal
+from mcp_server.diagnosis.detectors.fixed_arguments import tensors_at_fixed
 from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
 from mcp_server.diagnosis.parties import lines_reading
 from mcp_server.model import Evidence, Party
@@ -29,7 +30,8 @@ CHECK_FAMILIES = frozenset(
 def detect(case: Case) -> Iterator[Hypothesis]:
     """One hypothesis per mismatch of the failing call; false alarms are kept as harmless ones."""
     for mismatch in case.mismatches:
-        yield _hypothesis(mismatch, case)
+        if mismatch.aspect != "count" or not tensors_at_fixed(case):
+            yield _hypothesis(mismatch, case)
 
 
 def _hypothesis(mismatch: Mismatch, case: Case) -> Hypothesis:

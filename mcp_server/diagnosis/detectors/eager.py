@@ -9,7 +9,9 @@ from typing import Any
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.operator_results import REPAIRED, describe, kept_promise
 from mcp_server.diagnosis.first_made import first_made, of_mask, overflows, told
+from mcp_server.diagnosis.guarded import Guarded, guarded
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.parties import lines_reading
 from mcp_server.model import Category, Evidence, Fix, ModelLocation, Party
 from mcp_server.steps.reports import Event
 
@@ -67,15 +69,31 @@ def _guard(case: Case) -> Iterator[Hypothesis]:
     if refused is None or any(mismatch.severity == "fatal" for mismatch in case.mismatches):
         return
     text = refused.fact.partition(": ")[2]
+    place = guarded(text, case)
+    size = f" It is {place.size} here." if place is not None and place.size is not None else ""
     yield Hypothesis(
         category=_guard_category(text),
-        guilty=Party(kind="call", name="the call's inputs", value=text, model_locations=case.call_locations),
-        summary=f"The exported program refuses this call: {text}. The package drops that guard.",
+        guilty=_refused(text, place, case),
+        summary=f"The exported program refuses this call: {text}. The package drops that guard.{size}",
         depth=Depth.CALL,
         sources=frozenset({"eager", *case.call_fails}),
         evidence=(refused,),
         fix=Fix(action="pass what the guard asks for, or export with dynamic shapes that allow this call"),
         harmful=case.failed,
+    )
+
+
+def _refused(text: str, place: Guarded | None, case: Case) -> Party:
+    """The input whose size the guard is about, where that is one; else the call."""
+    if place is None:
+        return Party(kind="call", name="the call's inputs", value=text, model_locations=case.call_locations)
+    return Party(
+        kind="input",
+        name=place.path,
+        input_index=place.index,
+        dim=place.dim,
+        value=f"{place.size} ({text})" if place.size is not None else text,
+        model_locations=[*case.call_locations, *lines_reading(place.index, case)],
     )
 
 

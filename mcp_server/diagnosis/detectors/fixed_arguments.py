@@ -1,4 +1,7 @@
-"""Arguments that are no tensors: AOTInductor computes with their values at export, whatever it is given."""
+"""Arguments that were no tensors at export: AOTInductor computes with their values, whatever it is given.
+
+A tensor in such a place, a mask where the export had None say, makes one input too many.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,55 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     """One hypothesis per argument whose value is not the exported one."""
     if case.exported is None:
         return
+    for place, fixed in tensors_at_fixed(case):
+        yield _surplus(place, fixed, case)
     for place, fixed in case.exported.fixed:
         given = _given(case, place)
         if given is not None and given != repr(fixed):
             yield _hypothesis(place, fixed, given, case)
+
+
+def tensors_at_fixed(case: Case) -> list[tuple[int, object]]:
+    """The places of tensors where the export had none, with what it had, in a call of too many tensors."""
+    if all(mismatch.aspect != "count" for mismatch in case.mismatches):
+        return []
+    fixed = case.exported.fixed if case.exported is not None else ()
+    placed = [(place, value) for place, value in fixed if place < len(case.leaves)]
+    return [(place, value) for place, value in placed if case.leaves[place].get("kind") == "tensor"]
+
+
+def _surplus(place: int, fixed: object, case: Case) -> Hypothesis:
+    path = _path(place, case)
+    leaf = case.leaves[place]
+    given = f"a tensor {leaf.get('dtype', '')}{list(leaf.get('shape') or ())}"
+    fact = (
+        f"argument {place} ({path}) is {given}; it was {fixed!r} at export: the package has no input for it"
+    )
+    return Hypothesis(
+        category="input_mismatch",
+        guilty=Party(
+            kind="input",
+            name=path,
+            input_index=place,
+            value=f"{given} (exported: {fixed!r})",
+            model_locations=case.call_locations,
+        ),
+        summary=f"Argument {place} ({path}) was {fixed!r} when the model was exported, so that the package "
+        "has no input for the tensor that is passed there.",
+        depth=Depth.CALL,
+        sources=frozenset({"exported program", "capture", *case.call_fails}),
+        evidence=(Evidence(step="read_exported", fact=fact),),
+        fix=Fix(
+            action=f"export the model with a tensor there (one that changes nothing stands for {fixed!r}), "
+            "or one package for each form of the call"
+        ),
+        harmful=case.failed,
+    )
+
+
+def _path(place: int, case: Case) -> str:
+    paths = case.given.paths if case.given is not None else ()
+    return paths[place] if place < len(paths) else f"argument {place}"
 
 
 def _given(case: Case, place: int) -> str | None:
@@ -27,8 +75,7 @@ def _given(case: Case, place: int) -> str | None:
 
 
 def _hypothesis(place: int, fixed: object, given: str, case: Case) -> Hypothesis:
-    paths = case.given.paths if case.given is not None else ()
-    path = paths[place] if place < len(paths) else f"argument {place}"
+    path = _path(place, case)
     fact = (
         f"argument {place} ({path}) is {given}; it was {fixed!r} at export, which the package computes with"
     )
