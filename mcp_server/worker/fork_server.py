@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import importlib.util
 import json
 import os
@@ -126,17 +127,28 @@ def default_signals() -> None:
 
 
 def import_torch(modules: list[str]) -> bool:
-    """Whether torch is here, with no device touched, and no thread begun that a fork would not have.
+    """Whether torch is here and may be used in a fork, which has none of the threads that a module began.
 
     A module that cannot be imported is left to who needs it.
     """
-    import torch
-
+    importlib.import_module("torch")
     threads = len(os.listdir("/proc/self/task"))
     for name in modules:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
-    return not torch.cuda.is_initialized() and len(os.listdir("/proc/self/task")) <= threads
+    return len(os.listdir("/proc/self/task")) <= threads and not spoilt()
+
+
+def spoilt() -> bool:
+    """Whether a device was touched, such that a fork cannot use it: counting devices is enough for that."""
+    import torch
+
+    if torch.cuda.is_initialized():
+        return True
+    child = os.fork()
+    if child == 0:
+        os._exit(1 if torch.cuda._is_in_bad_fork() else 0)
+    return os.waitpid(child, 0)[1] != 0
 
 
 def main(argv: list[str]) -> int:
@@ -144,8 +156,11 @@ def main(argv: list[str]) -> int:
     worker.hide()
     server = socket.socket(fileno=0)
     supervisor = load("_aoti_debug_supervisor", argv[-1])
-    if not import_torch(argv[1:-1]):
-        return 1
+    modules = argv[1:-1]
+    if not import_torch(modules):
+        if not modules:
+            return 1
+        os.execv(sys.executable, [sys.executable, "-u", argv[0], argv[-1]])  # torch alone may do
     gc.freeze()  # the collector must not write to pages that are shared
     server.send(b"ready")
     try:

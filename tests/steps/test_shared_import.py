@@ -131,6 +131,29 @@ def test_what_is_expected_is_imported_for_each_of_its_surroundings(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    "harm",
+    [
+        "torch.cuda._is_in_bad_fork = lambda: True",
+        "import threading; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+    ],
+    ids=["device", "thread"],
+)
+def test_a_module_that_would_harm_a_fork_is_left_out(tmp_path: Path, harm: str) -> None:
+    """The server begins anew with torch alone, and still serves."""
+    (tmp_path / "harmful.py").write_text(f"import time, torch\n{harm}\n")
+    env = {"PYTHONPATH": str(tmp_path)}
+    inputs = saved(tmp_path, "in.pt", [torch.ones(1)])
+
+    async def work(context: Context) -> None:
+        context.expect(env=env, modules=("harmful",))
+        run = await context.worker("describe_inputs", {"inputs": inputs}, env=env)
+        assert run.finished.ok and forked(run)
+
+    shared(tmp_path, work)
+    assert children_of(os.getpid()) == []
+
+
+@pytest.mark.parametrize(
     ("end", "signal_name"), [("os.abort()", "SIGABRT"), ("while True: pass", None)], ids=["crash", "hang"]
 )
 def test_a_fork_that_dies_takes_only_its_own_along(tmp_path: Path, end: str, signal_name: str | None) -> None:
