@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from mcp_server.diagnosis.case import Case, CounterResult
-from mcp_server.diagnosis.detectors import allocation
+from mcp_server.diagnosis.detectors import allocation, data_size
 from mcp_server.diagnosis.judge import confidence, refuted
 from mcp_server.evidence.captured import CapturedCall
+from mcp_server.package.buffers import Buffer
 from mcp_server.package.mismatch import GivenTensor
+from mcp_server.package.symbols import Symbol
 from mcp_server.steps.replay_plan import _step
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, package_case, phase, run
@@ -46,6 +51,27 @@ def test_the_limit_of_the_program_is_told(zoo: ZooPackage) -> None:
     case.capture = capture(calls=[call])
     (found,) = allocation.detect(case)
     assert any("left 4096 bytes" in evidence.fact for evidence in found.evidence)
+
+
+def sized_by_data(zoo: ZooPackage, asked: int) -> Case:
+    """A request that failed in a package with a buffer of u0 rows of 32 floats, where input 0 holds u0."""
+    case = package_case(zoo("unbacked"), GivenTensor("float32", (8, 8)))
+    case.runs["plain"] = run("plain", REQUEST.format(asked))
+    assert case.view is not None and case.package is not None
+    buffers: Any = case.view.wrapper.buffers
+    symbols: Any = case.view.wrapper.symbols
+    buffers["big"] = Buffer("big", "allocated", 999, 1, sizes=("u0", "32L"), dtype="float32")
+    symbols["u0"] = Symbol("u0", "value", "x.item<int64>()", 1, case.package.inputs[0].name)
+    return case
+
+
+@pytest.mark.parametrize(("asked", "value"), [(4 * 32 * 10**9, 10**9), (4 * 32 * 10**9 + 2, None)])
+def test_a_size_that_the_data_gives_is_put_on_the_input(
+    zoo: ZooPackage, asked: int, value: int | None
+) -> None:
+    """The value follows from the request; one that is no multiple of a row explains nothing."""
+    found = [(h.guilty.input_index, h.guilty.value) for h in data_size.detect(sized_by_data(zoo, asked))]
+    assert found == ([(0, f"makes u0 {value}")] if value is not None else [])
 
 
 def test_only_a_failed_call_is_made_again_under_its_limit(tmp_path: Path) -> None:
