@@ -53,7 +53,8 @@ class Leaf(Told):
 class Phase(Told):
     """What all records share. `n` orders the events of a process; `notice` says what was not kept.
 
-    `t` is when it began, in seconds of the wall clock.
+    `t` is when it began, in seconds of the wall clock. `processor_s`: the limit on the processor time of the
+    process, in seconds.
     """
 
     pid: int
@@ -63,6 +64,7 @@ class Phase(Told):
     outcome: Outcome = "unfinished"
     seconds: float | None = None
     error: CapturedError | None = None
+    processor_s: int | None = None
     stack: list[ModelLocation] = Field(default_factory=list)
 
     @property
@@ -140,9 +142,9 @@ class CapturedCall(Phase):
     `threads` is how many torch computes with on the CPU; 0 when that was not told. `again` are the inputs
     that are the very tensors of the call before, with nothing written to them since. `streams`: whether the
     program had made another CUDA stream the current one by then. `headroom`: bytes that the process might
-    still map; None where nothing limited its address space. `unmapped` are the inputs whose memory was not
-    the process's any more; `overwritten` is (call, output, input) of each output of an earlier call that the
-    program kept while it wrote new values into that input, of which the output is a view.
+    still map, None where nothing limited that, and `headroom_of` the limit. `unmapped` are the inputs whose
+    memory was not the process's any more; `overwritten` is (call, output, input) of each output of an earlier
+    call that the program kept while it wrote new values into that input, of which the output is a view.
     """
 
     number: int
@@ -159,6 +161,7 @@ class CapturedCall(Phase):
     overwritten: list[tuple[int, int, int]] = Field(default_factory=list)
     streams: bool = False
     headroom: int | None = None
+    headroom_of: str = ""
     raced: list[int] = Field(default_factory=list)
     rewritten: list[int] = Field(default_factory=list)
     again: list[int] = Field(default_factory=list)

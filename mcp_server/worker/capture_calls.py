@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from .address_space import headroom
+from .address_space import headroom, headroom_of
 from .callers import frames, raised_in, tell
 from .calling import capturing, synchronize
 from .capture_aliases import Aliases, Given
@@ -25,7 +25,7 @@ from .capture_threads import Repeats, rewritten, versions
 from .failures import TEXT_LIMIT
 from .journal import Journal
 from .layout import CALL_FORMAT, TooLarge, pack, pack_leaves, sharing
-from .limits import process_limits
+from .limits import process_limits, processor_seconds
 from .mapped import unmapped
 from .report import Encoded, encode
 from .storehouse import Storehouse
@@ -124,6 +124,7 @@ class Calls:
             package=package,
             options=options,
             libraries=sorted(torch.ops.loaded_libraries),
+            processor_s=processor_seconds(),
             frames=frames(),
             **kept,
         )
@@ -225,6 +226,8 @@ class Calls:
             overwritten=self.aliases.overwritten(),
             streams=self.streams.several,
             headroom=headroom(),
+            headroom_of=headroom_of(),
+            processor_s=processor_seconds(),
             again=self.repeats.again(load, flat),
             file=path,
             notice=notice,

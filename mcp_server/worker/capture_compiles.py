@@ -18,6 +18,7 @@ from .capture_outputs import Returned, looked_at
 from .held import keep
 from .journal import Journal
 from .layout import storage_bytes
+from .limits import processor_seconds
 from .options import encode
 from .ranks import identity
 from .storehouse import Storehouse
@@ -62,6 +63,7 @@ class Compiles:
                 flags={name: value for name, value in os.environ.items() if name.startswith(FLAGS)},
                 torch=torch.__version__,
                 libraries=sorted(torch.ops.loaded_libraries),
+                processor_s=processor_seconds(),
                 frames=frames(),
             )
             self.thread.depth = 1

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import resource
+
 import pytest
 import torch
 
-from mcp_server.worker.address_space import headroom, limited
+from mcp_server.worker.address_space import headroom, headroom_of, limited
 
 LEFT = 1 << 30
 
@@ -15,7 +17,7 @@ def test_a_call_has_what_the_program_had_left() -> None:
     """Within the limit a larger request is refused, as it was in the program; behind it all is as before."""
     with limited(LEFT):
         left = headroom()
-        assert left is not None and left <= LEFT
+        assert left is not None and left <= LEFT and headroom_of() == "RLIMIT_AS"
         with pytest.raises(RuntimeError, match="can't allocate memory"):
             torch.empty(2 * LEFT, dtype=torch.uint8)
     assert headroom() is None
@@ -27,3 +29,15 @@ def test_no_limit_is_no_limit() -> None:
     before = headroom()
     with limited(None):
         assert (headroom() is None) == (before is None)
+
+
+@pytest.mark.skipif(headroom() is not None, reason="the tests themselves run under such a limit")
+def test_private_memory_has_a_limit_of_its_own() -> None:
+    """Where it leaves less than the address space, it is the one that is told."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (1 << 50, hard))
+    try:
+        assert headroom_of() == "RLIMIT_DATA" and (headroom() or 0) < 1 << 50
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+    assert headroom_of() == ""

@@ -19,6 +19,7 @@ from mcp_server.package.ranges import symbol_values
 UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 SMALL = 64 << 20  # bytes that any machine has, for the call that is to pass
 SMALLEST = 2  # export takes every dynamic size to be at least that
+_LIMITED = {"RLIMIT_AS": "address space", "RLIMIT_DATA": "private memory"}
 ROUNDING = 0.01  # CUDA's text has two decimals, and its allocator rounds up
 
 
@@ -106,7 +107,10 @@ def _limit(case: Case) -> Iterator[Evidence]:
     """What the program itself left for the call, where it, or its shell, limited its address space."""
     call = case.capture.failing if case.capture is not None else None
     if call is not None and call.headroom is not None:
-        fact = f"the limit on the process's address space (RLIMIT_AS) left {call.headroom} bytes for the call"
+        name = call.headroom_of or "RLIMIT_AS"
+        fact = (
+            f"the limit on the process's {_LIMITED.get(name, 'memory')} ({name}) left {call.headroom} bytes"
+        )
         yield Evidence(step="capture", fact=fact)
 
 

@@ -111,6 +111,7 @@ _WORDS: Mapping[str, tuple[_Words, ...]] = {
     "unpacking": (_Words(None, "TMPDIR", "{path}: {detail}"),),
     "temp_directory": (_Words(None, "TMPDIR"),),
     "disk": (_Words(None, "{detail}"),),
+    "limit_signal": (_Words(None, "{detail}"),),
     "bad_path": (_Words(None, "{path}", "{detail}"), _Words(None, "{detail}")),
     "permission": (_Words(None, "{path}"), _Words(None, "{detail}")),
     "no_driver": (_Words(None, "CUDA driver", "{status}"),),
@@ -169,6 +170,7 @@ _OWN_ACTIONS: Mapping[str, str] = {
     "custom_op_call": "give the operator a fake function (register_fake) that returns new tensors of the "
     "layout of the real result",
     "op_not_registered": "import the module that registers {op} before the package is loaded",
+    "limit_signal": "raise the limit (ulimit -t, ulimit -f) for the process and what it starts",
     "temp_directory": "let TMPDIR name a directory that exists and can be written",
     "host_out_of_memory": "make the batch smaller, or give the process more memory",
     "device_out_of_memory": "make the batch smaller, or free device memory before the call",

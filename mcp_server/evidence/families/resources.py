@@ -41,9 +41,21 @@ _add(
     "RuntimeError: [enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes.",
 )
 _add(
+    "limit_signal",
+    (
+        r"(?P<detail>(?:CPU time|File size) limit exceeded(?: signal terminated program (?P<program>[\w+.-]+))?)",
+        r"(?P<detail>\bSIGXCPU\b|\bSIGXFSZ\b|died with <Signals\.SIGX(?:CPU|FSZ): \d+>)",
+    ),
+    ("limit exceeded", "SIGXCPU", "SIGXFSZ"),
+    "environment",
+    "A limit of the process, on its processor time (RLIMIT_CPU) or on the size of its files (RLIMIT_FSIZE), ended it.",
+    "g++: fatal error: CPU time limit exceeded signal terminated program cc1plus",
+    rank=Rank.CAUSE,
+)
+_add(
     "disk",
-    r"(?P<detail>No space left on device|Disk quota exceeded|Read-only file system|Too many open files)",
-    ("No space left", "quota exceeded", "Read-only file", "Too many open files"),
+    r"(?P<detail>No space left on device|Disk quota exceeded|Read-only file system|Too many open files|File too large)",
+    ("No space left", "quota exceeded", "Read-only file", "Too many open files", "File too large"),
     "environment",
     "A file could not be written or opened.",
     "OSError: [Errno 28] No space left on device: '/tmp/torchinductor'",
@@ -80,6 +92,7 @@ _add(
         r"(?P<detail>NotADirectoryError|\[Errno 20\] Not a directory|IsADirectoryError|FileExistsError|\[Errno 36\] File name too long)(?:.*?: '(?P<path>[^']+)')?",
         r"(?P<detail>Stale file handle|Transport endpoint is not connected|\[Errno 5\] Input/output error)(?:.*?: '(?P<path>[^']+)')?",
         r"(?P<detail>can't start new thread|\[Errno 11\] Resource temporarily unavailable)",
+        r"(?P<detail>libgomp: Thread creation failed|OMP: Error #34|pthread_create failed)(?:: (?P<why>.*))?",
     ),
     (
         "NotADirectory",
@@ -92,6 +105,9 @@ _add(
         "output error",
         "start new thread",
         "temporarily unavailable",
+        "Thread creation failed",
+        "OMP: Error #34",
+        "pthread_create failed",
     ),
     "environment",
     "The operating system refuses a directory, a file or a thread.",
