@@ -53,25 +53,50 @@ def test_the_limit_of_the_program_is_told(zoo: ZooPackage) -> None:
     assert any("left 4096 bytes" in evidence.fact for evidence in found.evidence)
 
 
-def sized_by_data(zoo: ZooPackage, asked: int) -> Case:
-    """A request that failed in a package with a buffer of u0 rows of 32 floats, where input 0 holds u0."""
+def sized_by_data(zoo: ZooPackage, asked: int, *widths: int) -> Case:
+    """A request that failed in a package with buffers of u0 rows so wide, where input 0 holds u0."""
     case = package_case(zoo("unbacked"), GivenTensor("float32", (8, 8)))
     case.runs["plain"] = run("plain", REQUEST.format(asked))
     assert case.view is not None and case.package is not None
     buffers: Any = case.view.wrapper.buffers
     symbols: Any = case.view.wrapper.symbols
-    buffers["big"] = Buffer("big", "allocated", 999, 1, sizes=("u0", "32L"), dtype="float32")
+    buffers.clear()
+    for place, width in enumerate(widths):
+        name = f"big{place}"
+        buffers[name] = Buffer(name, "allocated", 999 + place, 1, sizes=("u0", f"{width}L"), dtype="float32")
     symbols["u0"] = Symbol("u0", "value", "x.item<int64>()", 1, case.package.inputs[0].name)
     return case
 
 
-@pytest.mark.parametrize(("asked", "value"), [(4 * 32 * 10**9, 10**9), (4 * 32 * 10**9 + 2, None)])
+@pytest.mark.parametrize(
+    ("asked", "widths", "value"),
+    [
+        (128 * 10**9, (32,), 10**9),
+        (128 * 10**9, (32, 32), 10**9),
+        (128 * 10**9 + 2, (32,), None),
+        (128 * 10**9, (32, 8), None),
+    ],
+    ids=["one", "two alike", "no multiple of a row", "either of two"],
+)
 def test_a_size_that_the_data_gives_is_put_on_the_input(
-    zoo: ZooPackage, asked: int, value: int | None
+    zoo: ZooPackage, asked: int, widths: tuple[int, ...], value: int | None
 ) -> None:
-    """The value follows from the request; one that is no multiple of a row explains nothing."""
-    found = [(h.guilty.input_index, h.guilty.value) for h in data_size.detect(sized_by_data(zoo, asked))]
+    """The value follows from the request, where only one would explain it."""
+    case = sized_by_data(zoo, asked, *widths)
+    found = [(h.guilty.input_index, h.guilty.value) for h in data_size.detect(case)]
     assert found == ([(0, f"makes u0 {value}")] if value is not None else [])
+
+
+MAKING = """Error: aoti_torch_empty_strided(2, s0, s1, f, cpu, this->device_idx_, &big1_handle) \
+API call failed at /c/ab.wrapper.cpp, line 972
+"""
+
+
+def test_the_buffer_that_was_to_be_made_decides(zoo: ZooPackage) -> None:
+    """The failed call of the runtime names it."""
+    case = sized_by_data(zoo, 128 * 10**9, 32, 8)
+    case.runs["plain"] = run("plain", MAKING + REQUEST.format(128 * 10**9))
+    assert [h.guilty.value for h in data_size.detect(case)] == ["makes u0 4000000000"]
 
 
 def test_only_a_failed_call_is_made_again_under_its_limit(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -10,7 +11,7 @@ from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
 from mcp_server.diagnosis.parties import launch_party
 from mcp_server.diagnosis.quoting import said
-from mcp_server.evidence.facts import ErrorFact
+from mcp_server.evidence.facts import ErrorFact, LogFacts
 from mcp_server.evidence.journal import ITEM_SIZES
 from mcp_server.model import Evidence, Fix, Party
 from mcp_server.package.arithmetic import evaluate, names_in
@@ -19,6 +20,8 @@ from mcp_server.package.ranges import symbol_values
 from mcp_server.package.signature import CompiledInput
 from mcp_server.package.symbols import Symbol, origins
 
+# The last argument of `aoti_torch_empty_strided` and its like (torch 2.8-2.15).
+_MADE = re.compile(r"&(\w+)_handle$")
 MODEST = 1024  # that integers of the data are kept to in the call that is to pass
 
 
@@ -33,19 +36,23 @@ class _Grown:
 
 
 def detect(case: Case) -> Iterator[Hypothesis]:
-    """One hypothesis, for the first buffer of which a value of the data explains the request."""
-    for error in _refused(case):
-        grown = next(_explaining(int(error.fields["bytes"]), case), None)
-        if grown is not None:
-            yield _hypothesis(grown, error, case)
+    """One hypothesis, where it is known which buffer was to be made, or one value explains any."""
+    for _, facts in case.logs:
+        error = facts.root
+        if error is None or "out_of_memory" not in error.candidates:
+            continue
+        asked = error.fields.get("bytes", "")
+        grown = list(_explaining(int(asked), case)) if asked.isdigit() else []
+        named = [one for one in grown if one.buffer.name in _named(facts)] or grown
+        if len({(one.symbol, one.value) for one in named}) == 1:
+            yield _hypothesis(named[0], error, case)
             return
 
 
-def _refused(case: Case) -> list[ErrorFact]:
-    """Errors that tell the bytes for which there was no memory."""
-    roots = [facts.root for _, facts in case.logs if facts.root is not None]
-    refused = [root for root in roots if "out_of_memory" in root.candidates]
-    return [root for root in refused if root.fields.get("bytes", "").isdigit()]
+def _named(facts: LogFacts) -> set[str]:
+    """The buffers that failed calls of the runtime were to make."""
+    calls = [error.fields["arguments"] for error in facts.errors if error.family.id == "shim_call"]
+    return {name for arguments in calls for name in _MADE.findall(arguments)}
 
 
 def _explaining(asked: int, case: Case) -> Iterator[_Grown]:
