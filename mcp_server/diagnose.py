@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 
+from mcp_server.diagnosis.actions.alone import RunAlone
 from mcp_server.diagnosis.actions.capture import CaptureProgram
 from mcp_server.diagnosis.actions.compare import CompareLaunches
 from mcp_server.diagnosis.actions.compile_exported import CompileExported
@@ -140,6 +141,7 @@ def actions() -> list[Action]:
     """Everything that can be observed, in no particular order."""
     return [
         CaptureProgram(),
+        RunAlone(),
         CompileExported(),
         OpenPackage(),
         ReadExported(),

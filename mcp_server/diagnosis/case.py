@@ -29,7 +29,7 @@ from mcp_server.steps.reports import Event
 from mcp_server.steps.trace_launches import Trace
 
 # Runs that are what the user did, as opposed to experiments.
-OWN_RUNS = ("script", "plain", "command")
+OWN_RUNS = ("alone", "script", "plain", "command")
 
 Failure = Literal["none", "exception", "signal", "timeout", "out_of_memory", "nonfinite", "differs"]
 
@@ -262,9 +262,17 @@ class Case:
 
     @property
     def ended_well(self) -> bool:
-        """Whether the user's program ran to a good end."""
-        script = self.runs.get("script")
-        return script is not None and script.failure == "none"
+        """Whether the user's program ran to a good end, under the hook and, where that was tried, alone."""
+        own = [self.runs[label] for label in ("script", "alone") if label in self.runs]
+        return bool(own) and all(run.failure == "none" for run in own)
+
+    @property
+    def fails_only_alone(self) -> bool:
+        """Whether the program fails without the hook, and ended well under it, which waits for each call."""
+        script, alone = self.runs.get("script"), self.runs.get("alone")
+        if script is None or alone is None:
+            return False
+        return script.failure == "none" and alone.failure != "none"
 
     @property
     def equals_eager(self) -> bool | None:

@@ -15,6 +15,7 @@ from mcp_server.evidence.captured import (
     CapturedEnd,
     CapturedExport,
     CapturedLoad,
+    CapturedLoan,
     CapturedProcess,
     CapturedReplay,
     CapturedUpdate,
@@ -50,6 +51,7 @@ def read_capture(directory: Path) -> Captured:
             _build(CapturedAssertion, _failed(e, e)) for e in merged if e["event"] == "assertion_failed"
         ],
         replays=[_build(CapturedReplay, e) for e in merged if e["event"] == "graph_input_gone"],
+        loans=[_build(CapturedLoan, e) for e in merged if e["event"] == "input_let_go"],
         ends=[_build(CapturedEnd, _failed(e, e)) for e in merged if e["event"] == "program_failed"],
     )
 

@@ -194,6 +194,16 @@ class CapturedReplay(Phase):
     input: int
 
 
+class CapturedLoan(Phase):
+    """Input `input` of a call was let go while another stream than its owner might still read it.
+
+    Something was allocated since, and the owner had not waited.
+    """
+
+    call: int
+    input: int
+
+
 class CapturedExport(Phase):
     """An export of a module of class `type`, with the plain attributes that it and its children had."""
 
@@ -265,6 +275,7 @@ class Captured(Record):
     exports: list[CapturedExport] = Field(default_factory=list)
     assertions: list[CapturedAssertion] = Field(default_factory=list)
     replays: list[CapturedReplay] = Field(default_factory=list)
+    loans: list[CapturedLoan] = Field(default_factory=list)
     ends: list[CapturedEnd] = Field(default_factory=list)
 
     @property

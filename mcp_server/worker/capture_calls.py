@@ -262,6 +262,8 @@ class Calls:
         outputs = _outputs(result)
         broken = any(output.unreadable for output in outputs)
         raced = state.snapshot.raced() if state.snapshot is not None and not broken else []
+        if state.snapshot is not None:
+            self.streams.lent.add(state.number, state.snapshot.inputs)
         self.journal.event(
             "called",
             call=state.number,

@@ -14,6 +14,7 @@ import torch
 
 from .callers import frames
 from .calling import synchronize
+from .capture_lent import Lent
 from .journal import Journal
 
 MOST_BYTES = 256 << 20  # inputs above that are not copied
@@ -50,6 +51,7 @@ class Streams:
         self.journal = journal
         self.several = False
         self.held: list[Held] = []
+        self.lent = Lent(journal)
 
     def entered(self, *_args: Any, **_kwargs: Any) -> None:
         """The program makes another stream the current one."""
@@ -57,6 +59,7 @@ class Streams:
 
     def snapshot(self, leaves: list[torch.Tensor]) -> Optional[Snapshot]:
         """Copies of the inputs; None where one stream is all there is, or where they are too large."""
+        self.lent.look()
         size = sum(leaf.numel() * leaf.element_size() for leaf in leaves)
         if not self.several or size > MOST_BYTES or not any(leaf.is_cuda for leaf in leaves):
             return None

@@ -16,6 +16,7 @@ from typing import Any, Callable
 from .around import nothing, safely, wrap
 from .capture_calls import Calls
 from .capture_compiles import Compiles
+from .capture_lent import waits
 from .capture_lines import keep_lines
 from .journal import Journal
 from .storehouse import Storehouse
@@ -74,7 +75,14 @@ class Hook:
 
     def _streams(self, cuda: Any) -> None:
         watch = self.calls.streams
-        wrap(self.journal, cuda.StreamContext, "__init__", watch.entered, nothing)
+
+        def entered(*_args: Any, **_kwargs: Any) -> None:
+            """From now on there are several streams: who waits for whom counts."""
+            watch.entered()
+            for owner, name, told in waits(sys.modules["torch"], watch.lent):
+                wrap(self.journal, owner, name, told, nothing)
+
+        wrap(self.journal, cuda.StreamContext, "__init__", entered, nothing)
         wrap(self.journal, cuda.CUDAGraph, "replay", watch.replaying, nothing)
 
     def _runner(self, owner: Any) -> None:

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+import anyio
+
+from mcp_server.diagnosis.actions.alone import RunAlone
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors import streams
+from mcp_server.diagnosis.judge import confidence
+from mcp_server.model import ScriptWorkload
+from mcp_server.steps.context import Context
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, package_case, phase, run
 
@@ -47,3 +56,39 @@ def test_a_replay_without_its_input_is_named_at_both_lines() -> None:
 def test_calls_in_order_are_no_fault() -> None:
     """Without a race or a lost input nothing is said."""
     assert list(streams.detect(seen(calls=[call(3), call(5)]))) == []
+
+
+def let_go(*, fails: bool) -> Case:
+    """A program that let an input go too early, and that failed under the hook or not."""
+    case = seen(calls=[call(3)], loans=[phase(9, call=1, input=1)])
+    if not fails:
+        case.runs["script"] = run("script")
+    return case
+
+
+def test_an_input_that_is_let_go_is_no_fault_by_itself() -> None:
+    """The program ended well under the hook, and nobody ran it alone yet."""
+    case = let_go(fails=False)
+    (found,) = streams.detect(case)
+    assert not found.harmful and RunAlone().gain(case, [found]) > 0
+    assert RunAlone().gain(seen(calls=[call(3)]), []) == 0
+
+
+def test_a_program_that_fails_only_alone_lost_its_input(tmp_path: Path) -> None:
+    """It is run without the hook; that it fails there, and not where calls are waited for, is the proof."""
+    script = tmp_path / "serve.py"
+    script.write_text("import os, sys\nsys.exit('AOTI_DEBUG_CAPTURE' not in os.environ)\n")
+    case = let_go(fails=False)
+    case.workload = ScriptWorkload(script=script, cwd=tmp_path)
+    anyio.run(RunAlone().act, case, Context(tmp_path / "job", Path(sys.executable)))
+    assert case.fails_only_alone and case.failed and not case.ended_well
+    (found,) = streams.detect(case)
+    assert found.harmful and confidence(found, case) == "proven"
+    assert (found.category, found.guilty.input_index) == ("concurrency", 1)
+    assert found.guilty.model_locations[0].line == 3
+
+
+def test_a_program_that_fails_under_the_hook_too_may_have_another_fault() -> None:
+    """Waiting for each call would have hidden the race: it is only possible."""
+    (found,) = streams.detect(let_go(fails=True))
+    assert confidence(found, let_go(fails=True)) == "possible"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.sharing import written_inputs
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
-from mcp_server.evidence.captured import CapturedCall, CapturedReplay
+from mcp_server.evidence.captured import CapturedCall, CapturedLoan, CapturedReplay
 from mcp_server.model import Evidence, Fix, Party
 
 
@@ -23,6 +23,8 @@ def detect(case: Case) -> Iterator[Hypothesis]:
             break
     for replay in case.capture.replays:
         yield _lost(replay, case)
+    for loan in case.capture.loans[:1]:
+        yield _let_go(loan, case)
 
 
 def _raced(call: CapturedCall, late: list[int], case: Case) -> Hypothesis:
@@ -52,8 +54,7 @@ def _raced(call: CapturedCall, late: list[int], case: Case) -> Hypothesis:
 
 def _lost(replay: CapturedReplay, case: Case) -> Hypothesis:
     label = _label(replay.input, case)
-    assert case.capture is not None
-    call = next((c for c in case.capture.calls if (c.pid, c.number) == (replay.pid, replay.call)), None)
+    call = _call_of(replay, case)
     return Hypothesis(
         category="concurrency",
         guilty=Party(
@@ -79,6 +80,43 @@ def _lost(replay: CapturedReplay, case: Case) -> Hypothesis:
         ),
         harmful=case.failed,
     )
+
+
+def _let_go(loan: CapturedLoan, case: Case) -> Hypothesis:
+    """Proven only where the program fails by itself, and not under the hook, which waits for each call."""
+    label = _label(loan.input, case)
+    call = _call_of(loan, case)
+    waits = case.fails_only_alone
+    fact = (
+        f"the memory of input {loan.input} was let go, and something was allocated, before the stream that "
+        "owns it waited for the stream of the call; record_stream was not called"
+    )
+    alone = Evidence(
+        step="run_alone", fact="the program fails by itself and ends well where each call is waited for"
+    )
+    return Hypothesis(
+        category="concurrency",
+        guilty=Party(
+            kind="input", name=label, input_index=loan.input, model_locations=call.stack[:2] if call else []
+        ),
+        summary=f"Input {loan.input} ({label}) was let go while the package, on another stream, could still "
+        "read it: the allocator gives its memory to the next tensor at once.",
+        depth=Depth.STATE,
+        sources=frozenset({"capture", *({"program alone"} if waits else ())}),
+        evidence=(Evidence(step="capture", fact=fact), *((alone,) if waits else ())),
+        fix=Fix(
+            action="tell the allocator which stream uses the input, or keep it until that stream is done",
+            before=call.stack[0].code if call and call.stack else None,
+            after="x.record_stream(torch.cuda.current_stream())",
+        ),
+        harmful=case.failed,
+        exact=waits,
+    )
+
+
+def _call_of(event: CapturedLoan | CapturedReplay, case: Case) -> CapturedCall | None:
+    assert case.capture is not None
+    return next((c for c in case.capture.calls if (c.pid, c.number) == (event.pid, event.call)), None)
 
 
 def _label(place: int, case: Case) -> str:
