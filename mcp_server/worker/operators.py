@@ -15,6 +15,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .checksums import checksum
+from .padded import call_padded
 from .promises import difference
 from .report import Report
 
@@ -49,13 +50,14 @@ class Operators(TorchDispatchMode):
         if self.repair:
             args, kwargs = _copies(func, args, kwargs)
         before = _contents(func, args, kwargs)
-        result = func(*args, **kwargs)
+        result, overrun = call_padded(func, args, kwargs)
         pairs = list(zip(promised, _tensors(result)))
         self._tell(
             func,
             layouts=[found for fake, real in pairs if (found := difference(fake, real, {}))],
             mutated=[name for name, (tensor, sum_) in before.items() if checksum(tensor) != sum_],
             aliases=_aliases(func, args, kwargs, result),
+            overrun=overrun,
         )
         return self._kept(result, promised) if self.repair else result
 

@@ -57,3 +57,13 @@ def test_a_broken_promise_without_effect_is_neither_cleared_nor_claimed(failing:
     (found,) = operator_results.detect(case)
     assert not refuted(found, case) and found.weak != failing
     assert confidence(found, case) == ("likely" if failing else "possible")
+
+
+def test_a_write_beyond_its_memory_is_told_before_any_other_promise() -> None:
+    """It spoils what others use, whether or not this call shows it."""
+    case = watched(failing=False)
+    (event,) = case.operators.all("operator") if case.operators is not None else ()
+    event["overrun"] = [{"shape": [75, 3], "dtype": "torch.float32", "before": 0, "after": 124}]
+    (found,) = operator_results.detect(case)
+    assert (found.category, found.guilty.name) == ("illegal_memory_access", "torch.ops.own.trim")
+    assert "124 bytes past the end" in found.summary and not found.weak

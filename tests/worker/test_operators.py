@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,14 @@ SPACE = "aotipromises"
 
 
 LIBRARY = torch.library.Library(SPACE, "FRAGMENT")
+
+
+def filled(x: torch.Tensor, first: int, beyond: int) -> torch.Tensor:
+    """Zeros, written as native code does: from `first` bytes on, to `beyond` bytes past the end."""
+    ctypes.memset(x.data_ptr() + first, 0, x.numel() * x.element_size() - first + beyond)
+    return x
+
+
 IMPLEMENTED: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "turned": ("Tensor x", lambda x: x.t().contiguous().t()),
     "widened": ("Tensor x", lambda x: (x * 2).double()),
@@ -27,7 +36,16 @@ IMPLEMENTED: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "writes": ("Tensor x", lambda x: x.mul_(2).clone()),
     "returns": ("Tensor x", lambda x: x),
     "declared": ("Tensor(a!) x", lambda x: x.mul_(2).clone()),
+    "beyond": ("Tensor x", lambda x: filled(torch.empty_like(x), -8, 8)),
+    "within": ("Tensor x", lambda x: filled(torch.empty_like(x), 0, 0)),
 }
+
+
+def decorated(x: torch.Tensor) -> torch.Tensor:
+    return filled(torch.empty_like(x), -8, 8)
+
+
+torch.library.custom_op(f"{SPACE}::decorated", decorated, mutates_args=()).register_fake(torch.empty_like)
 
 
 def sized(x: torch.Tensor) -> torch.Tensor:
@@ -63,6 +81,16 @@ def test_a_layout_that_was_not_promised(
     (pair,) = event["layouts"]
     assert event["op"] == f"{SPACE}.{name}.default"
     assert (pair["promised"][what], pair["returned"][what]) == (promised, returned)
+
+
+@pytest.mark.parametrize(("name", "repair"), [("beyond", False), ("beyond", True), ("decorated", False)])
+def test_what_an_operator_writes_beyond_what_it_allocated(tmp_path: Path, name: str, repair: bool) -> None:
+    """It is told with its extent, does no harm, and what stays within is not told."""
+    result, (event,) = under(tmp_path, name, repair=repair)
+    assert event["overrun"] == [{"shape": [3, 4], "dtype": "torch.float32", "before": 8, "after": 8}]
+    assert torch.equal(result, torch.zeros(3, 4))
+    assert torch.equal(under(tmp_path, "within", repair=repair)[0], torch.zeros(3, 4))
+    assert len(list(read_events(tmp_path / "report.jsonl"))) == 1
 
 
 REPAIRED = [("turned", torch.ones(3, 4)), ("widened", torch.full((3, 4), 2.0))]

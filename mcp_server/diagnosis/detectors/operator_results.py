@@ -13,10 +13,12 @@ from mcp_server.steps.reports import Event
 
 REPAIRED = CounterTest(
     key="operators as promised",
-    what="the call with the operators' results laid out as their fake functions promise",
+    what="the call with the operators' results laid out as their fake functions promise, and room beside",
     options={"operators": "repair"},
 )
 TORCHS = ("aten::", "prims::", "inductor::", "quantized::", "_c10d_functional::")
+SPOILT = "what lies there is spoilt, and whatever uses it next fails"
+COUNTED_ON = "the package counts on what was promised"
 SAME = "returns the same values"
 _SETTLE = (
     "What the package returns on this call does not depend on it; whether the model in eager mode does, the "
@@ -43,11 +45,13 @@ def _hypothesis(op: str, event: Event, case: Case) -> Hypothesis:
     broken, fix = _told(op, event)
     launch, lines = launch_of(op, case)
     result = case.counters.get(REPAIRED.key)
-    without_effect = result is not None and not result.decided and result.what.endswith(SAME)
+    same = result is not None and not result.decided and result.what.endswith(SAME)
+    overrun = bool(event.get("overrun"))
+    without_effect = same and not overrun
     return Hypothesis(
-        category="custom_op",
+        category="illegal_memory_access" if overrun else "custom_op",
         guilty=Party(kind="op", name=op, launch_index=launch, model_locations=lines),
-        summary=f"{broken}; the package counts on what was promised.",
+        summary=f"{broken}; {SPOILT if overrun else COUNTED_ON}.",
         depth=Depth.STATE,
         sources=frozenset({"operator call", *case.call_fails}),
         evidence=(Evidence(step="watch_operators", fact=f"call {event['call']} of {op}: {broken}"),),
@@ -61,6 +65,8 @@ def _hypothesis(op: str, event: Event, case: Case) -> Hypothesis:
 
 def _told(op: str, event: Event) -> tuple[str, str]:
     """What is broken, and what mends it."""
+    if event.get("overrun"):
+        return _beyond(op, event["overrun"][0])
     if event["layouts"]:
         pair = event["layouts"][0]
         text = (
@@ -75,6 +81,16 @@ def _told(op: str, event: Event) -> tuple[str, str]:
     names = ", ".join(event["aliases"])
     text = f"{op} returns memory of its argument {names}, though its schema declares a result of its own"
     return text, f"return a clone from {op}"
+
+
+def _beyond(op: str, tensor: dict[str, Any]) -> tuple[str, str]:
+    """A write beyond a tensor that the operator allocated."""
+    side, count = (
+        ("past the end", tensor["after"]) if tensor["after"] else ("before the start", tensor["before"])
+    )
+    kind = f"shape {tensor['shape']}, {tensor['dtype'].removeprefix('torch.')}"
+    text = f"{op} writes up to {count} bytes {side} of a tensor that it allocated ({kind})"
+    return text, f"keep what {op} calls within the elements of that tensor, or allocate what it needs"
 
 
 def kept_promise(op: str, promised: dict[str, Any], returned: dict[str, Any]) -> str:
