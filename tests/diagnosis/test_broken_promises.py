@@ -62,7 +62,8 @@ def test_a_broken_promise_without_effect_is_neither_cleared_nor_claimed(failing:
 def test_a_write_beyond_its_memory_is_told_before_any_other_promise() -> None:
     """It spoils what others use, whether or not this call shows it."""
     case = watched(failing=False)
-    (event,) = case.operators.all("operator") if case.operators is not None else ()
+    assert case.operators is not None
+    (event,) = case.operators.all("operator")
     event["overrun"] = [{"shape": [75, 3], "dtype": "torch.float32", "before": 0, "after": 124}]
     (found,) = operator_results.detect(case)
     assert (found.category, found.guilty.name) == ("illegal_memory_access", "torch.ops.own.trim")
