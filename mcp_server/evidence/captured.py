@@ -142,7 +142,8 @@ class CapturedCall(Phase):
     `threads` is how many torch computes with on the CPU; 0 when that was not told. `again` are the inputs
     that are the very tensors of the call before, with nothing written to them since. `streams`: whether the
     program had made another CUDA stream the current one by then. `headroom`: bytes that the process might
-    still map, None where nothing limited that, and `headroom_of` the limit. `unmapped` are the inputs whose
+    still map, None where nothing limited that, and `headroom_of` the limit; `stack_bytes` the size of the
+    thread's stack, where that is limited. `unmapped` are the inputs whose
     memory was not the process's any more; `overwritten` is (call, output, input) of each output of an earlier
     call that the program kept while it wrote new values into that input, of which the output is a view.
     """
@@ -162,6 +163,7 @@ class CapturedCall(Phase):
     streams: bool = False
     headroom: int | None = None
     headroom_of: str = ""
+    stack_bytes: int | None = None
     raced: list[int] = Field(default_factory=list)
     rewritten: list[int] = Field(default_factory=list)
     again: list[int] = Field(default_factory=list)

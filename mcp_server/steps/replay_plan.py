@@ -26,6 +26,7 @@ Operation = Literal["replay", "compile"]
 # Options of a captured loader that the worker's own loading takes under the same name.
 OPTIONS = ("model_name", "run_single_threaded", "num_runners", "device_index")
 
+USUAL_STACK = 8 << 20  # bytes, of a thread on Linux unless somebody says otherwise
 MOST_EARLIER = 2  # kept calls that are made again before the one to look at
 
 # After a file's name in `extra_imports`: only the operators that it registers (worker/imports.py).
@@ -161,7 +162,9 @@ def _on_load(
 def _step(each: CapturedUpdate | CapturedCall) -> dict[str, Any]:
     if isinstance(each, CapturedCall):
         limit = {"headroom": each.headroom} if each.headroom is not None and each.outcome == "failed" else {}
-        return {"do": "call", "file": each.file, "threads": each.threads, **limit}
+        small = each.outcome == "unfinished" and (each.stack_bytes or USUAL_STACK) < USUAL_STACK
+        stack = {"stack": each.stack_bytes} if small else {}
+        return {"do": "call", "file": each.file, "threads": each.threads, **limit, **stack}
     return {"do": "constants", "file": each.file, "how": each.how, "arguments": each.arguments}
 
 

@@ -27,6 +27,7 @@ from .journal import Journal
 from .layout import CALL_FORMAT, TooLarge, pack, pack_leaves, sharing
 from .limits import process_limits, processor_seconds
 from .mapped import unmapped
+from .own_stack import stack_bytes
 from .report import Encoded, encode
 from .storehouse import Storehouse
 from .told import Output, tell_all, tell_layout, tell_output
@@ -228,6 +229,7 @@ class Calls:
             headroom=headroom(),
             headroom_of=headroom_of(),
             processor_s=processor_seconds(),
+            stack_bytes=stack_bytes(),
             again=self.repeats.again(load, flat),
             file=path,
             notice=notice,

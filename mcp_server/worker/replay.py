@@ -12,6 +12,7 @@ from .compare import compare_all, compare_held
 from .imports import import_all
 from .inputs import Inputs, arrange, flatten, load_file
 from .loading import load
+from .own_stack import on_stack
 from .report import Report
 from .transforms import apply
 from .updates import update_package
@@ -21,7 +22,8 @@ def operate(request: dict[str, Any], report: Report) -> None:
     """Load `package` (or the bare .so `library`) with the captured options, then do each of `steps`.
 
     A step is {"do": "constants", "file", "how", "arguments"} or {"do": "call", "file", "threads"}, the latter
-    maybe with the bytes that it may map, "headroom". Tensors given to `load_constants` stay alive, as a
+    maybe with the bytes that it may map, "headroom", and those of its thread's "stack", which `stack_bytes`
+    replaces in the last call. Tensors given to `load_constants` stay alive, as a
     user-managed update needs. `changes` alter the inputs of the last call (see `transforms`), `twice` makes
     it once more on the same tensors; `save_outputs` keeps what it returned. `actual` is the file of a failed
     comparison, both sides of which are compared with that, `held` one of what the program held when a check
@@ -39,6 +41,8 @@ def operate(request: dict[str, Any], report: Report) -> None:
             last = index == len(steps) - 1
             changes = list(request.get("changes", ())) if last else []
             times = 2 if last and request.get("twice") else 1
+            if last and request.get("stack_bytes"):
+                step = {**step, "stack": int(request["stack_bytes"])}
             with watching(request, report):
                 result = _call(loader, step, index, report, changes, times)
     if request.get("save_outputs") and result is not None:
@@ -78,7 +82,7 @@ def _call(
     tell_inputs(flat, report)
     with limited(step.get("headroom")):
         for _ in range(times):
-            result = call(lambda: loader.run(flat), index, report)
+            result = on_stack(step.get("stack"), lambda: call(lambda: loader.run(flat), index, report))
         return result
 
 

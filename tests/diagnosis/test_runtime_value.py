@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors import endless_loop, last_launch, runtime_value
+from mcp_server.diagnosis.actions.runs import PlainRun
+from mcp_server.diagnosis.actions.trace import TraceLaunches
+from mcp_server.diagnosis.case import CallSpec, Case
+from mcp_server.diagnosis.detectors import concurrency, endless_loop, last_launch, runtime_value
 from mcp_server.diagnosis.detectors.runtime_value import limits
+from mcp_server.diagnosis.judge import ranked
 from mcp_server.package.symbols import Symbol
+from mcp_server.steps.failure import Failure
 from mcp_server.steps.trace_launches import Trace
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import failing, package_case, run
+from tests.diagnosis.support import LOG, capture, failing, package_case, phase, run
 
 
 @pytest.mark.parametrize(
@@ -85,3 +89,35 @@ def test_a_launch_outside_of_loops_hangs_by_itself(zoo: ZooPackage) -> None:
     for numbers in ([*[0, 1, 2] * 6, 3], [0, 1, 2]):
         case = looped(zoo, numbers)
         assert list(endless_loop.detect(case)) == [] and len(list(last_launch.detect(case))) == 1
+
+
+def hung(zoo: ZooPackage, **more: object) -> Case:
+    """A program that its time limit ended in the one call of this package that it had begun."""
+    case = package_case(zoo("loop"))
+    case.call = CallSpec("replay", {"package": zoo("loop"), "steps": [{"do": "call"}]}, zoo("loop"))
+    load = phase(1, loader="AOTIModelPackageLoader", package=zoo("loop"))
+    call = phase(2, load=1, thread=1) | {"outcome": "unfinished"}
+    case.capture = capture(loads=[load], calls=[call | more, *([call] if more else [])])
+    case.runs["script"] = run("script", ending="timeout")
+    return case
+
+
+def test_a_call_that_hung_is_traced_first(zoo: ZooPackage) -> None:
+    """The time that the program left is for the launches: the plain call does not come before."""
+    case = hung(zoo)
+    assert TraceLaunches().gain(case, []) == 1.0 and PlainRun().gain(case, []) == 0.0
+    case.done.append("trace_launches")
+    assert PlainRun().gain(case, []) > 0  # the trace was not possible, or the call came back
+    case.trace = looped(zoo, [0, 1, 2] * 6).trace
+    assert case.trace is not None
+    ended = Failure(ending="timeout", returncode=None, signal=None, log=LOG)
+    case.trace = case.trace.model_copy(update={"failure": ended})
+    assert PlainRun().gain(case, []) == 0.0
+    found = ranked([*concurrency.detect(case), *endless_loop.detect(case)], case)
+    assert [each.guilty.launch_index for each in found] == [0, None]  # the loop says more than the call
+
+
+def test_calls_of_several_threads_are_not_traced_first(zoo: ZooPackage) -> None:
+    """They may wait for each other, which one call by itself does not show."""
+    case = hung(zoo, thread=2)
+    assert TraceLaunches().gain(case, []) == 0.0 and PlainRun().gain(case, []) > 0

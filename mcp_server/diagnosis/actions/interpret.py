@@ -8,6 +8,7 @@ from typing import Any
 
 from mcp_server.diagnosis.actions.exported_program import exported_path
 from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.hanging import shown_by_trace, to_be_traced
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.limits import eager_limit
 from mcp_server.steps.context import Context, WorkerRun
@@ -23,6 +24,8 @@ class Interpret:
     def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
         if case.ran_out_of_memory:
             return 0.0  # eager keeps every value between operators, and so needs more
+        if to_be_traced(case) or shown_by_trace(case):
+            return 0.0  # eager may hang alike
         return 1.0 if _program(case) is not None and _inputs(case) is not None else 0.0
 
     async def act(self, case: Case, context: Context) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mcp_server.diagnosis.case import Case, RunSeen
+from mcp_server.diagnosis.hanging import shown_by_trace, to_be_traced
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.index_parts import suspects
 from mcp_server.diagnosis.limits import hangs, limit_of
@@ -68,6 +69,10 @@ class PlainRun:
     alone = False
 
     def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
+        if to_be_traced(case) or shown_by_trace(case):
+            return (
+                0.0  # the launches tell more of a call that is known to hang, and whether it does by itself
+            )
         return 0.9 if case.call is not None and case.package_error is None else 0.0
 
     async def act(self, case: Case, context: Context) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from mcp_server.diagnosis.actions.watch_launches import as_package
 from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.hanging import to_be_traced
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.steps.context import Context
 from mcp_server.steps.trace_launches import trace_launches
@@ -13,6 +14,9 @@ from mcp_server.steps.trace_launches import trace_launches
 HANG_LIMIT_S = 40.0
 SHORTEST_S = 15.0  # to import what the call needs, load the package and reach the launch
 REBUILD_S = 25.0  # of what the budget leaves, for the rebuild before it
+SHARE = (
+    0.6  # of the rest: on a busy machine a rebuild takes longer, and what is read then comes after the call
+)
 JOURNAL_BYTES = 4 << 20  # a loop without an end fills what it is given, and only its last turns count
 
 
@@ -24,6 +28,8 @@ class TraceLaunches:
     alone = True
 
     def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
+        if to_be_traced(case):
+            return 1.0
         plain = case.runs.get("plain")
         if case.call is None or case.package is None or plain is None or case.call.operation == "compile":
             return 0.0
@@ -34,8 +40,8 @@ class TraceLaunches:
 
     async def act(self, case: Case, context: Context) -> None:
         workload = as_package(case)
-        plain = case.runs["plain"]
-        if plain.failure == "timeout":
+        plain = case.runs.get("plain")
+        if plain is None or plain.failure == "timeout":
             env = {**workload.env, "AOTI_DEBUG_JOURNAL_LIMIT": str(JOURNAL_BYTES)}
             workload = workload.model_copy(update={"timeout_s": hang_limit(case), "env": env})
         case.trace = await trace_launches(context, workload, sync=True)
@@ -43,4 +49,4 @@ class TraceLaunches:
 
 def hang_limit(case: Case) -> float:
     """Seconds for a call that is known to hang: a trace that the budget cut short would be lost."""
-    return max(SHORTEST_S, min(HANG_LIMIT_S, case.seconds_left - REBUILD_S))
+    return max(SHORTEST_S, min(HANG_LIMIT_S, (case.seconds_left - REBUILD_S) * SHARE))

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.hanging import call_hangs, hung_inside
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.diagnosis.parties import launch_party
 from mcp_server.model import Evidence, Fix
@@ -15,8 +16,8 @@ TURNS = 4  # of the last launches of the journal, all of which end: no single ke
 
 def looping(case: Case) -> list[int]:
     """The launches that took turns when the time ran out, in the order of the code; empty for no loop."""
-    plain, trace = case.runs.get("plain"), case.trace
-    if plain is None or plain.failure != "timeout" or trace is None or case.view is None:
+    trace = case.trace
+    if trace is None or case.view is None or not call_hangs(case):
         return []
     known = case.view.wrapper.launches
     inside = [row for row in trace.launches if row.launch < len(known) and known[row.launch].context]
@@ -42,7 +43,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         summary=f"The loop that begins with launch {launch.index} ({launch.kernel}) does not end: "
         f"{case.trace.total} launches had come back when the time ran out{given}.",
         depth=Depth.STATE,
-        sources=frozenset({"time limit", "probes"}),
+        sources=frozenset({"time limit", "probes", *({"failing program"} if hung_inside(case) else ())}),
         evidence=(Evidence(step="trace_launches", fact=fact),),
         crashing=party,
         fix=Fix(action="bound the number of turns in the loop's condition, or check what it waits for"),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.endless_loop import looping
+from mcp_server.diagnosis.hanging import call_hangs
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.diagnosis.parties import launch_party
 from mcp_server.model import Category, Evidence, Fix
@@ -38,11 +39,11 @@ def detect(case: Case) -> Iterator[Hypothesis]:
 
 def _category(case: Case) -> Category | None:
     """What a call that ended there failed with; an index assertion has its own detector."""
+    if call_hangs(case):
+        return "hang"
     plain = case.runs.get("plain")
     if plain is None:
         return None
-    if plain.failure == "timeout":
-        return "hang"
     root = plain.root
     if root is not None and "illegal_memory_access" not in root.candidates:
         return None
