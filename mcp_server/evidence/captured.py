@@ -217,10 +217,12 @@ class ModuleBeside(Told):
     """A module of class `type`, in variable `name`, that has the constants of a compiled program.
 
     `file` holds their values, by name; None where they are those that were compiled, or too many bytes.
+    `named`: the statement that failed names it.
     """
 
     name: str
     type: str
+    named: bool = False
     digests: dict[str, str] = Field(default_factory=dict)
     attributes: dict[str, str] = Field(default_factory=dict)
     file: Path | None = None

@@ -6,6 +6,8 @@ compares it with a module that has others, the difference between the two is the
 
 from __future__ import annotations
 
+import ast
+import linecache
 from types import FrameType
 from typing import Any, Iterator, Optional
 
@@ -59,6 +61,32 @@ def modules_near(frames: list[FrameType]) -> Iterator[tuple[str, torch.nn.Module
                 yield label, found
 
 
+def named_modules(frame: FrameType) -> set[int]:
+    """Identities of the modules that the statement at which the frame stands names."""
+    source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return set()
+    around = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and _holds(node, frame.f_lineno)]
+    names = ast.walk(max(around, key=lambda node: (node.lineno, node.col_offset))) if around else ()
+    values = [_value(node, frame) for node in names]
+    return {id(value) for value in values if isinstance(value, torch.nn.Module)}
+
+
+def _holds(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def _value(node: ast.AST, frame: FrameType) -> Any:
+    """What a name, or an attribute of one, is in the frame; properties are not asked."""
+    if isinstance(node, ast.Name):
+        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return getattr(_value(node.value, frame), "__dict__", {}).get(node.attr)
+    return None
+
+
 class Models:
     """Remembers the digests of what was compiled, to know which module was."""
 
@@ -79,6 +107,7 @@ class Models:
         found: list[dict[str, Any]] = []
         if capturing() or not idle():
             return found
+        named = named_modules(frames[0]) if frames else set()
         for label, module in modules_near(frames):
             tensors = tensors_of(module)
             told = digests(tensors)
@@ -88,6 +117,7 @@ class Models:
                     {
                         "name": label,
                         "type": type(module).__name__,
+                        "named": id(module) in named,
                         "digests": told,
                         "attributes": attributes(module),
                         "file": path,

@@ -115,6 +115,30 @@ def test_attributes_that_changed_after_the_export_are_named(
     assert confidence(found, case) == "likely"
 
 
+@pytest.mark.parametrize(
+    ("modules", "loads", "found"),
+    [
+        ([module(type="GateV2")], 1, [("wrong_output", "GateV2")]),
+        ([module(type="GateV2")], 2, [("invalid_package", "m.pt2")]),
+        ([module("v1"), module("v2", type="GateV2", named=True)], 2, [("invalid_package", "m.pt2")]),
+        ([module("v1"), module("v2", type="GateV2")], 2, []),
+        ([module("v1", named=True), module("v2", type="GateV2")], 2, []),
+    ],
+    ids=["another", "an old package", "named", "either", "the exported one"],
+)
+def test_a_module_of_another_class_is_another_model(
+    zoo: ZooPackage, modules: list[dict[str, Any]], loads: int, found: list[tuple[str, str]]
+) -> None:
+    """The weights may be the same; a package that was loaded before is a stale one. Never proven by that."""
+    case = compared(zoo("ranker"), *modules)
+    case.interpreted = worker_run({"event": "compared", "equal": True, "outputs": []})
+    assert case.capture is not None
+    case.capture = case.capture.model_copy(update={"loads": case.capture.loads * loads})
+    told = list(beside.detect(case))
+    assert [(h.category, h.guilty.name) for h in told] == found
+    assert all(confidence(h, case) == "likely" for h in told)
+
+
 CHECK = """Traceback (most recent call last):
   File "/app/serve.py", line 9, in main
     raise RuntimeError("too far apart")

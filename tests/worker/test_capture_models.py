@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
 import weakref
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from mcp_server.worker import capture_models
 from mcp_server.worker.callers import callers, raised_in
 from mcp_server.worker.calling import idle
 from mcp_server.worker.capture_compiles import Compiles
-from mcp_server.worker.capture_models import Models, attributes, digests
+from mcp_server.worker.capture_models import Models, attributes, digests, named_modules
 from mcp_server.worker.capture_outputs import Returned
 from mcp_server.worker.journal import Journal
 from mcp_server.worker.storehouse import Storehouse
@@ -53,6 +54,18 @@ def test_plain_attributes_of_children_are_told() -> None:
     told = attributes(Gate().train(False))
     assert (told["level"], told["body.1.p"], told["body.1.training"]) == ("3.0", "0.5", "False")
     assert not any("weight" in name or "._" in name or name.startswith("_") for name in told)
+
+
+def test_the_modules_that_a_statement_names() -> None:
+    """Over several lines, and as an attribute; what the function holds besides is not named."""
+    server, other, mine = Server(), Gate(), Gate()
+    found = [
+        named_modules(
+            sys._getframe()
+        ),
+        mine, server.model,
+    ]  # fmt: skip
+    assert found[0] == {id(mine), id(server.model)} and id(other) not in found[0]
 
 
 def test_a_module_with_other_weights_is_found_and_kept(tmp_path: Path) -> None:

@@ -76,6 +76,8 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     changed = [_changed(module, export) for module, export in zip(near, exports, strict=True)]
     if exports and exports[0] is not None and all(changed):
         yield _attributes(near[0], changed[0], exports[0], compared, case)
+    if not any(held.others(module) for module in near):
+        yield from _of_another_class(near, compared, held, case)
 
 
 def _held(case: Case) -> _Held | None:
@@ -221,6 +223,52 @@ def _attributes(
         harmful=case.failed,
         exact=False,
     )
+
+
+def _of_another_class(
+    near: list[ModuleBeside], compared: CapturedAssertion | CapturedEnd, held: _Held, case: Case
+) -> Iterator[Hypothesis]:
+    """A module with the package's weights, which is of another class than what was exported."""
+    judged = [module for module in near if module.named] or near
+    exported = _last_export(held.compiled, case)
+    if not judged or exported is None or exported.type in {module.type for module in judged}:
+        return
+    module, old = judged[0], _loaded_before(held.compiled, case)
+    agrees = bool(case.equals_eager)
+    fact = f"the package was built from {exported.type}; {module.name}, {_seen(compared)}, is a {module.type}"
+    yield Hypothesis(
+        category="invalid_package" if old else "wrong_output",
+        guilty=Party(
+            kind="package" if old else "script",
+            name=str(held.compiled.package) if old else module.type,
+            value=f"built from {exported.type}",
+            model_locations=[*compared.stack[:1], *held.compiled.stack[:1], *exported.stack[:1]],
+        ),
+        summary=f"The two are not one model: {fact}{', with the same weights' if held.digests else ''}"
+        f"{'. The package of an earlier load was taken again' if old else ''}.",
+        depth=Depth.STATE,
+        sources=frozenset({"classes", *({"eager"} if agrees else ())}),
+        evidence=(
+            Evidence(step="capture", fact=fact),
+            *((Evidence(step="interpret", fact="package and exported program agree"),) if agrees else ()),
+        ),
+        fix=Fix(
+            action=f"export and compile {module.type}, and keep packages apart by the code of their model"
+        ),
+        harmful=case.failed,
+        exact=False,
+    )
+
+
+def _last_export(compiled: CapturedCompile, case: Case) -> CapturedExport | None:
+    exports = case.capture.exports if case.capture is not None else []
+    return next((e for e in reversed(exports) if e.pid == compiled.pid and e.n < compiled.n), None)
+
+
+def _loaded_before(compiled: CapturedCompile, case: Case) -> bool:
+    """Whether the load of the suspect call was not the first of that package."""
+    loads = case.capture.loads if case.capture is not None else []
+    return sum(1 for load in loads if load.package == compiled.package and load.outcome == "ok") > 1
 
 
 def _beside_another(case: Case) -> bool:
