@@ -208,7 +208,7 @@ class Calls:
         load = self.loads.get(loader, -1)
         flat = [leaf for leaf in inputs if isinstance(leaf, torch.Tensor)]
         gone = unmapped(flat)
-        before = versions(flat)
+        before, left = versions(flat), headroom()
         in_graph = capturing()
         snapshot = None if in_graph else self.streams.snapshot(flat)
         path, notice = (None, GONE) if gone else self._saved("inputs", number, lambda: self._pack(inputs))
@@ -226,8 +226,8 @@ class Calls:
             unmapped=gone,
             overwritten=self.aliases.overwritten(),
             streams=self.streams.several,
-            headroom=headroom(),
-            headroom_of=headroom_of(),
+            headroom=left,
+            headroom_of=headroom_of() if left is not None else "",
             processor_s=processor_seconds(),
             stack_bytes=stack_bytes(),
             again=self.repeats.again(load, flat),
