@@ -145,6 +145,15 @@ def test_the_launch_that_made_nan_is_guilty(zoo: ZooPackage) -> None:
     assert any("args[1]" in evidence.fact for evidence in found.evidence)
 
 
+def test_an_index_that_a_launch_computed_is_told_with_the_inputs_behind_it(zoo: ZooPackage) -> None:
+    """Running totals, say: no element of the input is out of any bound by itself."""
+    facts = {"what": "outside", "kind": "kernel", "name": "cumsum", "element": BadElement(value="261")}
+    case = watched(zoo, **facts, launch=1)
+    (found,) = bad_values.detect(case)
+    assert found.category == "index_out_of_bounds" and found.guilty.name == "cumsum"
+    assert case.view is not None and all(label in found.summary for label in case.view.inputs_behind(1))
+
+
 def marking(zoo: ZooPackage, **facts: Any) -> Case:
     """A watched call of a package whose first CPU kernel has NaN as a number."""
     case = watched(zoo, **facts)

@@ -111,14 +111,21 @@ def _takes_logarithm(first: FirstBad, case: Case) -> bool:
 
 
 def _bad_index(first: FirstBad, case: Case) -> Hypothesis:
+    inputs = _inputs_of(first, case)
     return Hypothesis(
         category="index_out_of_bounds",
         guilty=_party(first, case),
-        summary=f"The first index out of its bound: {first.summary}.",
+        summary=f"The first index out of its bound: {first.summary}{_from(inputs)}.",
         depth=Depth.BAD_VALUE,
         sources=frozenset({"probes", *_failed(case)}),
-        evidence=(Evidence(step="dump_kernel_io", fact=first.summary, source=_table(case)),),
-        fix=Fix(action=f"keep what {first.name} makes within the bound of the tensor that it indexes"),
+        evidence=(
+            Evidence(step="dump_kernel_io", fact=first.summary, source=_table(case)),
+            *_feeding(inputs, first),
+        ),
+        fix=Fix(
+            action=f"keep what {first.name} makes within the bound of the tensor that it indexes"
+            + (f", by the values of {inputs[0]}" if len(inputs) == 1 else "")
+        ),
     )
 
 
