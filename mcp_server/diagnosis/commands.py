@@ -10,6 +10,7 @@ from typing import Any
 from mcp_server.diagnosis.actions.exported_program import exported_path
 from mcp_server.diagnosis.call_arguments import call_arguments
 from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.reductions import TAKEN
 from mcp_server.model import CommandWorkload, ScriptWorkload
 from mcp_server.steps.context import WORKER_MAIN, WorkerRun
 
@@ -26,7 +27,13 @@ ON_THE_CALL = {
 }
 
 # Runs by their label: what a healthy one shows is shown again by the step that made it.
-RUNS = {"plain": "run", "checked": "run_with_input_checks", "command": "script"}
+RUNS = {
+    "plain": "run",
+    "checked": "run_with_input_checks",
+    "command": "script",
+    "alone": "script",
+    "run_alone": "script",
+}
 
 
 def command_for(step: str, case: Case) -> str:
@@ -40,6 +47,8 @@ def command_for(step: str, case: Case) -> str:
         return _comparison(case)
     if step in ("inspect_package", "open_package"):
         return _line("inspect-package", *_package(case)) if _package(case) else ""
+    if step == "try_padding":
+        return _launch_alone(case)
     if step == "read_log":
         return _line("explain-error", "--log", _log(case)) if _log(case) else ""
     if step == "read_generated_kernel" and case.generated is not None:
@@ -61,6 +70,18 @@ def _line(*words: str) -> str:
 def _on_the_call(command: str, *options: str, case: Case) -> str:
     given = call_arguments(case)
     return _line(command, *options, given.pop("package"), *_options(given)) if given else ""
+
+
+def _launch_alone(case: Case) -> str:
+    """The launch as it was, as a script beside the kernel's source, in which the fillers can be changed."""
+    launches = [tried.launch for tried in case.padding.values() if tried.changed is not None]
+    if not launches:
+        return ""
+    given = call_arguments(case)
+    taken = {name: value for name, value in given.items() if name in TAKEN}
+    return (
+        _line("reduce", "--scope", "launch", "--launch", str(launches[0]), *_options(taken)) if taken else ""
+    )
 
 
 def _comparison(case: Case) -> str:

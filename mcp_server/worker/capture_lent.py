@@ -24,7 +24,6 @@ class Loan:
     call: int
     place: int
     storage: Any
-    address: int
     reader: int
     owner: int
     allocations: int
@@ -37,6 +36,7 @@ class Lent:
         self.journal = journal
         self.allocations = allocations
         self.loans: list[Loan] = []
+        self.recorded_on: list[tuple[Any, int]] = []  # memory, and a stream that the allocator waits for
 
     def add(self, call: int, leaves: list[torch.Tensor]) -> None:
         """A call was given these tensors, on the current stream."""
@@ -51,12 +51,11 @@ class Lent:
 
         now = self.allocations()
         for place, leaf in enumerate(leaves):
-            storage = leaf.untyped_storage()
-            address = storage.data_ptr()
+            memory = StorageWeakRef(leaf.untyped_storage())
+            address = leaf.untyped_storage().data_ptr()
             owner = next((stream for first, end, stream in owners if first <= address < end), reader)
-            if owner != reader:
-                loan = Loan(call, place, StorageWeakRef(storage), address, reader, owner, now)
-                self.loans.append(loan)
+            if owner != reader and (memory, reader) not in self.recorded_on:
+                self.loans.append(Loan(call, place, memory, reader, owner, now))
 
     def look(self, *_args: Any, **_kwargs: Any) -> None:
         """Tell of memory that was let go before its owner waited, where something was allocated since."""
@@ -80,10 +79,13 @@ class Lent:
         """A stream waits for another one, or for an event of one."""
         self._keep(lambda loan: loan.owner != int(owner.cuda_stream))
 
-    def recorded(self, tensor: Any, *_args: Any, **_kwargs: Any) -> None:
-        """The allocator is told that another stream uses a tensor."""
-        address = tensor.untyped_storage().data_ptr()
-        self._keep(lambda loan: loan.address != address)
+    def recorded(self, tensor: Any, stream: Any, *_args: Any, **_kwargs: Any) -> None:
+        """The allocator is told, before the call or after it, that another stream uses a tensor."""
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        told = StorageWeakRef(tensor.untyped_storage()), int(stream.cuda_stream)
+        self.recorded_on = [*(one for one in self.recorded_on if not one[0].expired()), told]
+        self._keep(lambda loan: (loan.storage, loan.reader) != told)
 
     def _keep(self, wanted: Callable[[Loan], bool]) -> None:
         self.look()

@@ -19,6 +19,7 @@ from mcp_server.diagnosis.verdict import conclude
 from mcp_server.evidence.log import read_log
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.steps.context import WORKER_MAIN, Context
+from mcp_server.steps.reduce.variant import Changed, Variant
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, failing, hypothesis, package_case, run, worker_run
 from tests.faces.command_lines import parse
@@ -31,6 +32,7 @@ OTHERWISE = {
     "capture",
     "compare_with_eager",
     "read_generated_kernel",
+    "try_padding",
     *ASKED_AGAIN,
 }  # have tests of their own
 WITHOUT = {"note", "counter_test", "read_exported", "read_source"}
@@ -55,6 +57,16 @@ def test_the_detectors_name_steps() -> None:
 def test_evidence_brings_a_command_of_ours(zoo: ZooPackage, step: str) -> None:
     """Command, options and arguments are those that the command line takes."""
     parse(command_for(step, full_case(zoo)))
+
+
+def test_a_launch_with_other_padding_can_be_made_alone(zoo: ZooPackage) -> None:
+    """`reduce` leaves a script of that launch with the kernel's source beside it."""
+    case = full_case(zoo)
+    assert command_for("try_padding", case) == ""
+    case.padding["row_sum"] = Variant(3, sound=True, changed=Changed("out", by=1.0, reach=2.0))
+    line = command_for("try_padding", case)
+    parse(line)
+    assert "reduce --scope launch --launch 3" in line and "--package" in line
 
 
 def test_a_comparison_names_package_and_program(zoo: ZooPackage) -> None:

@@ -13,7 +13,7 @@ from mcp_server.steps.context import Context
 from mcp_server.steps.dump_kernel_io import dump_kernel_io
 from mcp_server.steps.run_deterministic import run_deterministic
 from mcp_server.steps.trace_launches import trace_launches
-from tests.gpu.zoo import CudaZoo
+from tests.gpu.zoo import TF32, CudaZoo
 
 Call = Callable[[Context, CudaZoo], Awaitable[Record]]
 
@@ -54,6 +54,7 @@ CALLS: dict[str, Call] = {
     "trace-shift": lambda context, zoo: trace_launches(context, zoo.call("user_shift", "bad-read")),
     "compare-logarithm": compared("logarithm"),
     "compare-ranker": compared("ranker"),
+    "compare-tf32": compared(TF32),
     "diagnose-wrong-device": diagnosed("ranker", [CPU_IDS]),
     "diagnose-wrong-dtype": diagnosed("ranker", "bad-dtype"),
     "diagnose-out-of-range": diagnosed("ranker", [TOO_MANY]),

@@ -14,6 +14,7 @@ from pathlib import Path
 from mcp_server.model import ExportedWorkload, PackageWorkload, TensorSpec
 from tests.conftest import ROOT, torch_environment
 
+TF32 = "tf32"
 NAMES = ("ranker", "logarithm", "jagged", "scatter", "user_lookup", "user_spread", "user_shift")
 STATIC = "static"  # a directory below the zoo's
 COMPILER = "/usr/bin/g++"
@@ -55,7 +56,18 @@ def make(directory: Path) -> CudaZoo:
     """The packages that the tools are tried on."""
     (directory / STATIC).mkdir(parents=True, exist_ok=True)
     wanted = [(name, directory, "") for name in NAMES]
+    make_tf32(directory)
     return _make(directory, [*wanted, ("ranker", directory / STATIC, static_compiler(directory))])
+
+
+def make_tf32(directory: Path) -> None:
+    """The package whose products use TF32."""
+    if not (directory / f"{TF32}.pt2").exists():
+        argv = [sys.executable, "-W", "ignore", "-m", "tests.gpu.tf32_model", str(directory)]
+        done = subprocess.run(
+            argv, env=torch_environment(), cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{TF32}: {done.stderr[-4000:]}"
 
 
 def make_models(directory: Path, names: Iterable[str]) -> CudaZoo:

@@ -71,10 +71,11 @@ def test_memory_that_nobody_can_have_taken_is_not_told(program: Watched, what: s
         (lambda lent, _: lent.all_waited(), []),
         (lambda lent, _: lent.ended(Stream(SIDE)), []),
         (lambda lent, _: lent.waits(Stream(MAIN)), []),
-        (lambda lent, given: lent.recorded(given), []),
+        (lambda lent, given: lent.recorded(given, Stream(SIDE)), []),
+        (lambda lent, given: lent.recorded(given, Stream(MAIN)), [(3, 0)]),
         (lambda lent, _: lent.ended(Stream(MAIN)), [(3, 0)]),
         (lambda lent, _: lent.waits(Stream(SIDE)), [(3, 0)]),
-        (lambda lent, _: lent.recorded(torch.ones(2)), [(3, 0)]),
+        (lambda lent, _: lent.recorded(torch.ones(2), Stream(SIDE)), [(3, 0)]),
     ],
 )
 def test_who_waits_for_whom_counts(program: Watched, wait: object, told: list[tuple[int, int]]) -> None:
@@ -86,3 +87,13 @@ def test_who_waits_for_whom_counts(program: Watched, wait: object, told: list[tu
     del given
     program.allocated += 1
     assert program.told() == told
+
+
+def test_a_stream_that_was_recorded_before_the_call_is_waited_for(program: Watched) -> None:
+    """The usual order: the producer records the stream that will read, then the package is called."""
+    given = torch.zeros(4)
+    program.lent.recorded(given, Stream(SIDE))
+    program.call(given)
+    del given
+    program.allocated += 1
+    assert program.told() == []

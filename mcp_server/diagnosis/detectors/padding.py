@@ -30,7 +30,7 @@ def _hypothesis(symbol: str, launch: Launch, changed: Changed, case: Case) -> Hy
     own = padding_lines(symbol, case)
     found = own[0][0] if own else paddings(kernel.source, symbol)[0]
     lines = [location for _, location in own]
-    read = Evidence(step="read_kernel", fact=f"{found.load} at line {found.load_line}, {_reaches(found)}")
+    read = Evidence(step="inspect_package", fact=f"{found.load} at line {found.load_line}, {_reaches(found)}")
     tried = Evidence(
         step="try_padding",
         fact=f"launch {launch.index} alone, with {_literal(found.needed)} there, writes into "
