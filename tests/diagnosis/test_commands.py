@@ -32,6 +32,7 @@ OTHERWISE = {
     "capture",
     "compare_with_eager",
     "read_generated_kernel",
+    "run_alone",
     "try_padding",
     *ASKED_AGAIN,
 }  # have tests of their own
@@ -57,6 +58,13 @@ def test_the_detectors_name_steps() -> None:
 def test_evidence_brings_a_command_of_ours(zoo: ZooPackage, step: str) -> None:
     """Command, options and arguments are those that the command line takes."""
     parse(command_for(step, full_case(zoo)))
+
+
+def test_a_program_is_run_alone_as_its_user_does(tmp_path: Path) -> None:
+    """The script in its directory, with its variables and without the hook's."""
+    script = tmp_path / "serve.py"
+    line = command_for("run_alone", Case(ScriptWorkload(script=script, cwd=tmp_path, env={"A": "1"})))
+    assert str(script) in line and "A=1" in line and "AOTI_DEBUG" not in line
 
 
 def test_a_launch_with_other_padding_can_be_made_alone(zoo: ZooPackage) -> None:
