@@ -11,17 +11,12 @@ from __future__ import annotations
 import ast
 import math
 import textwrap
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-UNKNOWN = math.nan
+from mcp_server.faults.lanes import UNKNOWN, Lanes, computed, extreme, mapped, number, stays
+
 NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf, "argmax": -math.inf, "argmin": math.inf}
 _LONGEST = 100_000
-_FLOAT: dict[str, Callable[[float], float]] = {
-    "exp": math.exp, "exp2": lambda x: 2.0**x, "log": math.log, "sqrt": math.sqrt, "abs": abs,
-    "sin": math.sin, "cos": math.cos, "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
-}  # fmt: skip
-_NEVER_NEGATIVE = frozenset({"exp", "exp2", "sqrt", "abs", "sigmoid"})
 
 
 @dataclass(frozen=True)
@@ -52,21 +47,6 @@ class Reduction:
     @property
     def needed(self) -> float:
         return NEUTRAL[self.name]
-
-
-@dataclass(frozen=True)
-class Lanes:
-    """What is known of a value, lane by lane.
-
-    `uniform`: the same in all lanes, and `filler` its number where known. Else a value whose lanes beyond
-    `mask` hold `filler` (NaN: something else than a neutral value, or nobody knows), loaded by `load`.
-    """
-
-    filler: float
-    uniform: bool = False
-    never_negative: bool = False
-    load: ast.Call | None = None
-    mask: str = ""
 
 
 @dataclass
@@ -103,9 +83,9 @@ class _Reader:
 
     def read(self, node: ast.expr) -> Lanes | None:
         """None for what is not followed."""
-        number = _number(node)
-        if number is not None:
-            return Lanes(number, uniform=True, never_negative=number >= 0)
+        literal = number(node)
+        if literal is not None:
+            return Lanes(literal, uniform=True, never_negative=literal >= 0)
         if isinstance(node, ast.Name):
             return self.values.get(node.id)
         if isinstance(node, ast.BinOp):
@@ -132,13 +112,13 @@ class _Reader:
             self.check(node, name, first)
             return Lanes(UNKNOWN, uniform=True)
         if name in ("zeros", "full"):
-            filler = 0.0 if name == "zeros" else _number(node.args[1]) if len(node.args) > 1 else None
+            filler = 0.0 if name == "zeros" else number(node.args[1]) if len(node.args) > 1 else None
             return Lanes(filler, uniform=True) if filler is not None else None
         if name in ("maximum", "minimum") and len(arguments) == 2:
-            return _extreme(name, *arguments)
+            return extreme(name, *arguments)
         if name == "where" and len(arguments) == 3:
             return _chosen(node, arguments[1], arguments[2])
-        return _mapped(name, first) if first is not None else None
+        return mapped(name, first) if first is not None else None
 
     def check(self, node: ast.Call, name: str, value: Lanes | None) -> None:
         """Note a reduction over lanes that hold something else than its neutral value."""
@@ -152,13 +132,13 @@ class _Reader:
     def arithmetic(
         self, op: ast.operator, a: Lanes | None, b: Lanes | None, same: bool = False
     ) -> Lanes | None:
-        if a is None or b is None:
+        if a is None or b is None or not (a.uniform or b.uniform or a.mask == b.mask):
             return None
         masked = a if not a.uniform else b
-        filler = _computed(op, a.filler, b.filler)
+        filler = computed(op, a.filler, b.filler)
         square = same and isinstance(op, ast.Mult)
         return replace(
-            masked, filler=filler, uniform=a.uniform and b.uniform, never_negative=square or _stays(op, a, b)
+            masked, filler=filler, uniform=a.uniform and b.uniform, never_negative=square or stays(op, a, b)
         )
 
 
@@ -217,7 +197,7 @@ def _loaded(node: ast.Call, values: dict[str, Lanes]) -> Lanes | None:
         scalar = all(name in values and values[name].uniform for name in names)
         return Lanes(UNKNOWN, uniform=True) if scalar else None
     other = filler_of(node)
-    filler = UNKNOWN if other is None else _number(other)
+    filler = UNKNOWN if other is None else number(other)
     return Lanes(filler, load=node, mask=ast.dump(mask)) if filler is not None else None
 
 
@@ -231,56 +211,8 @@ def _called(node: ast.Call) -> str | None:
     return node.func.attr if isinstance(node.func, ast.Attribute) else None
 
 
-def _number(node: ast.expr) -> float | None:
-    """A literal number, also written as float("-inf")."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
-        return float(node.value)
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        value = _number(node.operand)
-        return -value if value is not None else None
-    if (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "float"
-        and node.args
-    ):
-        text = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
-        return {"inf": math.inf, "-inf": -math.inf}.get(str(text).strip())
-    return None
-
-
 def _same(node: ast.BinOp) -> bool:
     return ast.dump(node.left) == ast.dump(node.right)
-
-
-def _computed(op: ast.operator, a: float, b: float) -> float:
-    """The filler of a result: zero times anything is taken as zero, infinity plus anything as infinity."""
-    if isinstance(op, ast.Mult):
-        return 0.0 if 0 in (a, b) else a * b
-    if isinstance(op, ast.Div):
-        return 0.0 if a == 0 else a / b if b else UNKNOWN
-    if not isinstance(op, (ast.Add, ast.Sub)):
-        return UNKNOWN
-    if math.isinf(a) and not math.isinf(b):
-        return a
-    return a + b if isinstance(op, ast.Add) else a - b
-
-
-def _stays(op: ast.operator, a: Lanes, b: Lanes) -> bool:
-    return a.never_negative and b.never_negative and isinstance(op, (ast.Add, ast.Mult, ast.Div))
-
-
-def _extreme(name: str, a: Lanes | None, b: Lanes | None) -> Lanes | None:
-    """A running maximum keeps what its lanes began with; the larger of a value and 0 is never negative."""
-    if a is None or b is None:
-        return None
-    pick = max if name == "maximum" else min
-    masked = a if not a.uniform else b
-    unknown = math.isnan(a.filler) or math.isnan(b.filler)
-    filler = UNKNOWN if unknown else pick(a.filler, b.filler)
-    clamped = name == "maximum" and b.uniform and b.never_negative
-    both = a.never_negative and b.never_negative
-    return replace(masked, filler=filler, uniform=a.uniform and b.uniform, never_negative=clamped or both)
 
 
 def _chosen(node: ast.Call, kept: Lanes | None, other: Lanes | None) -> Lanes | None:
@@ -290,14 +222,3 @@ def _chosen(node: ast.Call, kept: Lanes | None, other: Lanes | None) -> Lanes | 
     if kept.uniform or ast.dump(node.args[0]) != kept.mask:
         return None
     return replace(kept, filler=other.filler, never_negative=False)
-
-
-def _mapped(name: str | None, value: Lanes) -> Lanes | None:
-    """An element-wise function of the language."""
-    if name not in _FLOAT:
-        return None
-    try:
-        filler = _FLOAT[name](value.filler)
-    except (ValueError, OverflowError):
-        filler = UNKNOWN
-    return replace(value, filler=filler, never_negative=name in _NEVER_NEGATIVE)

@@ -74,6 +74,20 @@ def kernel(x_ptr, y_ptr, width, BLOCK: tl.constexpr):
     x = tl.load(x_ptr + col, mask=col < width, other=0.0)
     tl.store(y_ptr, tl.max(tl.abs(x), 0) + tl.sum(x * x, 0))
 """,
+    "scaled": """
+def kernel(x_ptr, y_ptr, width, scale, BLOCK: tl.constexpr):
+    col = tl.arange(0, BLOCK)
+    x = scale * tl.load(x_ptr + col, mask=col < width, other=-float("inf")) * scale
+    e = tl.exp(x - tl.max(x, 0))
+    tl.store(y_ptr, tl.sum(e, 0))
+""",
+    "two masks": """
+def kernel(x_ptr, y_ptr, width, BLOCK: tl.constexpr):
+    col = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + col, mask=col < width, other=1.0)
+    y = tl.load(y_ptr + col, mask=col > 1, other=1.0)
+    tl.store(y_ptr, tl.sum(x - y, 0))
+""",
     "product of two": """
 def kernel(x_ptr, w_ptr, y_ptr, width, BLOCK: tl.constexpr):
     col = tl.arange(0, BLOCK)
