@@ -204,7 +204,8 @@ async def test_verdicts_on_recorded_logs_reach_the_targets(tmp_path: Path) -> No
     assert len(scores) >= len([a for a in ANSWERS if a.needs == "cpu"]) / 2
     claimed = [score for score in scores if score.claimed]
     assert [score.case for score in claimed if not score.category_right] == []
-    assert len(claimed) >= len(scores) / 4
+    failing = [score for score in scores if score.expected != "no_fault"]
+    assert len(claimed) >= len(failing) / 4
     assert [str(share) for share in all_shares(scores) if not share.reached] == []
 
 
