@@ -6,10 +6,11 @@ import importlib
 import importlib.util
 import os
 import sys
-from types import ModuleType
+from importlib.machinery import SourceFileLoader
+from types import CodeType, ModuleType
 
 from .failures import Refused, facts
-from .registrations import registrations
+from .registrations import Taken, registrations
 from .report import Report
 
 OPERATORS = "#operators"  # after a file's name: only the operators that it registers
@@ -41,6 +42,17 @@ def _load_library(path: str) -> None:
     torch.ops.load_library(path)
 
 
+class _Operators(SourceFileLoader):
+    """Imports a script as far as it registers operators."""
+
+    def __init__(self, name: str, path: str, taken: Taken) -> None:
+        super().__init__(name, path)
+        self.taken = taken
+
+    def get_code(self, _fullname: str) -> CodeType:
+        return self.taken.code(self.path)
+
+
 def _take_operators(path: str, report: Report) -> None:
     """What goes wrong here is told and not raised: the call may need none of them."""
     module, path = _module_of(path)
@@ -50,7 +62,7 @@ def _take_operators(path: str, report: Report) -> None:
         report.event("operators_taken", file=path, lines=[], refused=taken.refused)
         return
     try:
-        exec(taken.code(path), module.__dict__)
+        _Operators(module.__name__, path, taken).exec_module(module)
     except Exception as error:
         told = facts(error)
         refused = "{}: {}".format(told["type"], told["text"])[:500]

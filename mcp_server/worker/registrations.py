@@ -11,8 +11,9 @@ import ast
 import dis
 import sys
 from dataclasses import dataclass
+from importlib.abc import InspectLoader
 from types import CodeType
-from typing import Iterator, Optional
+from typing import Any, Iterator, Optional, Sequence
 
 from .statements import Names, called, why_not
 
@@ -35,7 +36,7 @@ class Taken:
 
     def code(self, path: str) -> CodeType:
         """It keeps file and lines: Triton reads the source of a kernel there, and errors name them."""
-        return compile(ast.Module(list(self.statements), []), path, "exec")
+        return code_of(self.statements, path)
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class _Script:
         self.statements = [self._statement(node, path) for node in tree.body]
 
     def _statement(self, node: ast.stmt, path: str) -> _Statement:
-        code = compile(ast.Module([node], []), path, "exec")
+        code = code_of([node], path)
         binds = {i.argval for i in dis.get_instructions(code) if i.opname in ("STORE_NAME", "STORE_GLOBAL")}
         changes = _changed(node)
         known = "" if changes in self.names.imported else changes  # `torch.manual_seed(0)` changes no name
@@ -110,6 +111,12 @@ def registrations(source: bytes, path: str) -> Taken:
         wanted |= helping if not script.why_not(helping) else set()
     taken = tuple(script.statements[n].node for n in sorted(wanted))
     return Taken(taken, tuple(script.statements[n].node.lineno for n in roots))
+
+
+def code_of(statements: "Sequence[ast.stmt]", path: str) -> CodeType:
+    """What a module of these statements runs when it is imported."""
+    tree: Any = ast.Module(list(statements), [])  # taken as well as text, since Python 3.4
+    return InspectLoader.source_to_code(tree, path)
 
 
 def _reads(code: CodeType) -> Iterator[str]:

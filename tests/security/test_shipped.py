@@ -21,6 +21,7 @@ STARTERS = {
     "mcp_server/instrument/commands.py",  # asks a compiler where its libraries are
     "mcp_server/jobs/child.py",  # every child of a job
     "mcp_server/jobs/supervisor.py",  # becomes the child
+    "mcp_server/worker/fork_server.py",  # itself anew, with torch alone
     "mcp_server/worker/reduction/children.py",  # a candidate in a fork of the worker
     "mcp_server/worker/taken.py",  # the script whose program is taken
     "tools/tracked.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import resource
+import runpy
 from pathlib import Path
 
 import pytest
@@ -78,8 +79,9 @@ def test_a_load_that_a_loader_tells_is_told_once(tmp_path: Path) -> None:
 def test_the_exception_that_ends_a_process(tmp_path: Path, code: str, own: bool) -> None:
     """It is told with its lines, and whether it was raised outside of torch, once something was loaded."""
     hook = calls(tmp_path)
+    (tmp_path / "worker.py").write_text(f"import torch\n{code}\n")
     with pytest.raises((KeyError, FileNotFoundError)) as caught:
-        exec(compile(f"import torch\n{code}\n", str(tmp_path / "worker.py"), "exec"), {})
+        runpy.run_path(str(tmp_path / "worker.py"))
     hook.ending(caught.value)
     assert read_capture(tmp_path).ends == []
     hook.loads[hook] = 0
