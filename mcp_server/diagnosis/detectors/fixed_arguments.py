@@ -42,13 +42,7 @@ def _surplus(place: int, fixed: object, case: Case) -> Hypothesis:
     )
     return Hypothesis(
         category="input_mismatch",
-        guilty=Party(
-            kind="input",
-            name=path,
-            input_index=place,
-            value=f"{given} (exported: {fixed!r})",
-            model_locations=case.call_locations,
-        ),
+        guilty=_party(place, given, fixed, case),
         summary=f"Argument {place} ({path}) was {fixed!r} when the model was exported, so that the package "
         "has no input for the tensor that is passed there.",
         depth=Depth.CALL,
@@ -59,6 +53,17 @@ def _surplus(place: int, fixed: object, case: Case) -> Hypothesis:
             "or one package for each form of the call"
         ),
         harmful=case.failed,
+    )
+
+
+def _party(place: int, given: str, fixed: object, case: Case) -> Party:
+    """The argument with what was passed, beside what it was at export."""
+    return Party(
+        kind="input",
+        name=_path(place, case),
+        input_index=place,
+        value=f"{given} (exported: {fixed!r})",
+        model_locations=case.call_locations,
     )
 
 
@@ -81,13 +86,7 @@ def _hypothesis(place: int, fixed: object, given: str, case: Case) -> Hypothesis
     )
     return Hypothesis(
         category="input_mismatch",
-        guilty=Party(
-            kind="input",
-            name=path,
-            input_index=place,
-            value=f"{given} (exported: {fixed!r})",
-            model_locations=case.call_locations,
-        ),
+        guilty=_party(place, given, fixed, case),
         summary=f"Argument {place} was fixed to {fixed!r} when the model was exported; the {given} that is "
         "passed is dropped without a word.",
         depth=Depth.CALL,
