@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.faults.padding import Padding, paddings
+from mcp_server.faults.padding_repair import repaired
 from mcp_server.model import ModelLocation, ScriptWorkload
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
@@ -12,13 +13,13 @@ _LONGEST = 1 << 20  # bytes of a script
 
 
 def padded_launches(case: Case) -> dict[str, Launch]:
-    """The first launch of each such kernel, by the kernel's name on the device."""
+    """The first launch of each such kernel that can be padded neutrally, by its name on the device."""
     found: dict[str, Launch] = {}
     if case.view is None:
         return found
     for launch in case.view.wrapper.launches:
         kernel = kernel_of(launch, case)
-        if kernel is not None and kernel.symbol not in found and paddings(kernel.source, kernel.symbol):
+        if kernel is not None and kernel.symbol not in found and repaired(kernel.source, kernel.symbol):
             found[kernel.symbol] = launch
     return found
 

@@ -16,13 +16,12 @@ def repaired(source: str, kernel: str) -> str | None:
     Comments are lost.
     """
     tree = parsed(source)
-    for _ in range(_MOST):
+    for changes in range(_MOST):
         if tree is None:
             return None
         found = reductions(tree, kernel)
         if not found:
-            text = ast.unparse(tree)
-            return text if text != ast.unparse(ast.parse(source)) else None
+            return ast.unparse(tree) if changes else None
         _repair(tree, found[0])
         tree = parsed(ast.unparse(ast.fix_missing_locations(tree)))
     return None

@@ -7,7 +7,6 @@ compares it with a module that has others, the difference between the two is the
 from __future__ import annotations
 
 import ast
-import linecache
 from types import FrameType
 from typing import Any, Iterator, Optional
 
@@ -16,6 +15,7 @@ import torch
 from .calling import capturing, idle
 from .checksums import checksum
 from .layout import storage_bytes
+from .source_at import innermost, variable
 from .storehouse import Storehouse
 
 PLAIN = (bool, int, float, str)
@@ -63,25 +63,15 @@ def modules_near(frames: list[FrameType]) -> Iterator[tuple[str, torch.nn.Module
 
 def named_modules(frame: FrameType) -> set[int]:
     """Identities of the modules that the statement at which the frame stands names."""
-    source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
-        return set()
-    around = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and _holds(node, frame.f_lineno)]
-    names = ast.walk(max(around, key=lambda node: (node.lineno, node.col_offset))) if around else ()
-    values = [_value(node, frame) for node in names]
+    statement = innermost(frame, frame.f_lineno)
+    values = [_value(node, frame) for node in ast.walk(statement)] if statement is not None else []
     return {id(value) for value in values if isinstance(value, torch.nn.Module)}
-
-
-def _holds(node: ast.stmt, line: int) -> bool:
-    return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
 def _value(node: ast.AST, frame: FrameType) -> Any:
     """What a name, or an attribute of one, is in the frame; properties are not asked."""
     if isinstance(node, ast.Name):
-        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+        return variable(node.id, frame)
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         return getattr(_value(node.value, frame), "__dict__", {}).get(node.attr)
     return None

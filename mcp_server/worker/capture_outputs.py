@@ -7,7 +7,6 @@ call that is not the last.
 from __future__ import annotations
 
 import ast
-import linecache
 import weakref
 from collections import deque
 from types import FrameType
@@ -16,6 +15,7 @@ from typing import Any, Iterator
 import torch
 
 from .capture_aliases import address_of
+from .source_at import innermost, variable
 
 MOST = 4096  # outputs that are remembered
 
@@ -57,20 +57,9 @@ def looked_at(places: "list[tuple[FrameType, int]]") -> list[torch.Tensor]:
 
 def _tested(frame: FrameType, line: int) -> Iterator[ast.AST]:
     """The expressions that the innermost `if` or `assert` around this line tests."""
-    source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
-        return
-    around = [
-        node for node in ast.walk(tree) if isinstance(node, (ast.If, ast.Assert)) and _holds(node, line)
-    ]
-    if around:
-        yield from ast.walk(max(around, key=lambda node: node.lineno).test)
-
-
-def _holds(node: ast.stmt, line: int) -> bool:
-    return node.lineno <= line <= (node.end_lineno or node.lineno)
+    check = innermost(frame, line, (ast.If, ast.Assert))
+    if isinstance(check, (ast.If, ast.Assert)):
+        yield from ast.walk(check.test)
 
 
 def _tensors(node: ast.AST, frame: FrameType) -> Iterator[torch.Tensor]:
@@ -82,7 +71,7 @@ def _tensors(node: ast.AST, frame: FrameType) -> Iterator[torch.Tensor]:
 def _value(node: ast.AST, frame: FrameType) -> Any:
     """Of a variable, or of `outputs[k]`: what needs no code of the program's."""
     if isinstance(node, ast.Name):
-        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+        return variable(node.id, frame)
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Subscript):

@@ -70,9 +70,7 @@ class PlainRun:
 
     def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
         if to_be_traced(case) or shown_by_trace(case):
-            return (
-                0.0  # the launches tell more of a call that is known to hang, and whether it does by itself
-            )
+            return 0.0  # the launches tell more of a call that hangs, and whether it does by itself
         return 0.9 if case.call is not None and case.package_error is None else 0.0
 
     async def act(self, case: Case, context: Context) -> None:

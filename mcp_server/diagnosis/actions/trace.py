@@ -14,9 +14,8 @@ from mcp_server.steps.trace_launches import trace_launches
 HANG_LIMIT_S = 40.0
 SHORTEST_S = 15.0  # to import what the call needs, load the package and reach the launch
 REBUILD_S = 25.0  # of what the budget leaves, for the rebuild before it
-SHARE = (
-    0.6  # of the rest: on a busy machine a rebuild takes longer, and what is read then comes after the call
-)
+# Of the rest: on a busy machine a rebuild takes longer, and what is read then comes after the call.
+SHARE = 0.6
 JOURNAL_BYTES = 4 << 20  # a loop without an end fills what it is given, and only its last turns count
 
 
