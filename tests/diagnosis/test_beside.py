@@ -9,9 +9,10 @@ import pytest
 
 from mcp_server.diagnosis.case import CallSpec, Case, CounterResult
 from mcp_server.diagnosis.detectors import beside
-from mcp_server.diagnosis.judge import confidence
+from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.judge import confidence, ranked
 from mcp_server.evidence.captured import CapturedEnd
-from mcp_server.model import ModelLocation
+from mcp_server.model import ModelLocation, Party
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, package_case, phase, run, worker_run
 
@@ -137,6 +138,26 @@ def test_a_module_of_another_class_is_another_model(
     told = list(beside.detect(case))
     assert [(h.category, h.guilty.name) for h in told] == found
     assert all(confidence(h, case) == "likely" for h in told)
+
+
+@pytest.mark.parametrize(
+    ("loads", "first"), [(1, "lanes"), (2, "m.pt2")], ids=["a reference", "an old package"]
+)
+def test_a_fault_at_a_launch_explains_more_than_a_reference_of_another_class(
+    zoo: ZooPackage, loads: int, first: str
+) -> None:
+    """Who writes a reference on purpose gives it a class of its own; an old package explains every launch."""
+    case = compared(zoo("ranker"), module(type="Reference"))
+    assert case.capture is not None
+    case.capture = case.capture.model_copy(update={"loads": case.capture.loads * loads})
+    launch = Hypothesis(
+        category="wrong_output",
+        guilty=Party(kind="kernel", name="lanes"),
+        summary="masked lanes",
+        depth=Depth.FAULT_SITE,
+        sources=frozenset({"kernel source"}),
+    )
+    assert ranked([*beside.detect(case), launch], case)[0].guilty.name == first
 
 
 CHECK = """Traceback (most recent call last):

@@ -228,7 +228,11 @@ def _attributes(
 def _of_another_class(
     near: list[ModuleBeside], compared: CapturedAssertion | CapturedEnd, held: _Held, case: Case
 ) -> Iterator[Hypothesis]:
-    """A module with the package's weights, which is of another class than what was exported."""
+    """A module with the package's weights, which is of another class than what was exported.
+
+    Unless the package is an old one, the other class may be a reference that was written on purpose: then
+    whatever is found at a launch or in the state explains more than that there are two.
+    """
     judged = [module for module in near if module.named] or near
     exported = _last_export(held.compiled, case)
     if not judged or exported is None or exported.type in {module.type for module in judged}:
@@ -246,7 +250,7 @@ def _of_another_class(
         ),
         summary=f"The two are not one model: {fact}{', with the same weights' if held.digests else ''}"
         f"{'. The package of an earlier load was taken again' if old else ''}.",
-        depth=Depth.STATE,
+        depth=Depth.STATE if old else Depth.SYMPTOM,
         sources=frozenset({"classes", *({"eager"} if agrees else ())}),
         evidence=(
             Evidence(step="capture", fact=fact),
