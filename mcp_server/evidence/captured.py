@@ -97,7 +97,9 @@ class CapturedCompile(Phase):
 class CapturedLoad(Phase):
     """One load. `copy_path` is the package as it was then; None when it could not be kept.
 
-    `libraries` of operators (`torch.ops.load_library`) were loaded by then.
+    `libraries` of operators (`torch.ops.load_library`) were loaded by then. `current_device`: the CUDA device
+    of the thread, where the package is one for CUDA; a load that names none takes it (`device_idx` of -1 in
+    torch/csrc/inductor/aoti_runtime/model_base.h, 2.8-2.15).
     """
 
     number: int
@@ -108,6 +110,13 @@ class CapturedLoad(Phase):
     bytes: int = 0
     options: dict[str, Any] = Field(default_factory=dict)
     libraries: list[Path] = Field(default_factory=list)
+    current_device: int | None = None
+
+    @property
+    def device_index(self) -> int | None:
+        """The CUDA device that the load chose, by name or as the current one."""
+        asked = self.options.get("device_index", -1)
+        return asked if isinstance(asked, int) and asked >= 0 else self.current_device
 
 
 class CapturedUpdate(Phase):
@@ -143,7 +152,7 @@ class CapturedCall(Phase):
     that are the very tensors of the call before, with nothing written to them since. `streams`: whether the
     program had made another CUDA stream the current one by then. `headroom`: bytes that the process might
     still map, None where nothing limited that, and `headroom_of` the limit; `stack_bytes` the size of the
-    thread's stack, where that is limited. `unmapped` are the inputs whose
+    thread's stack, where that is limited; `current_device` its CUDA device. `unmapped` are the inputs whose
     memory was not the process's any more; `overwritten` is (call, output, input) of each output of an earlier
     call that the program kept while it wrote new values into that input, of which the output is a view.
     """
@@ -164,6 +173,7 @@ class CapturedCall(Phase):
     headroom: int | None = None
     headroom_of: str = ""
     stack_bytes: int | None = None
+    current_device: int | None = None
     raced: list[int] = Field(default_factory=list)
     rewritten: list[int] = Field(default_factory=list)
     again: list[int] = Field(default_factory=list)

@@ -32,7 +32,7 @@ def compare_inputs(
     found = [
         *_swapped(signature, given),
         *_differences(signature, given),
-        *_device_indices(given, device_index),
+        *_device_indices(signature, given, device_index),
     ]
     return sorted(found, key=lambda m: (m.severity != "fatal", m.aspect != "order"))
 
@@ -112,22 +112,40 @@ def _moved(name: str, device: str, tensor: GivenTensor) -> Fix:
     return Fix(action=action, before=name, after=f"{name}.to({device!r})")
 
 
-def _device_indices(given: Sequence[GivenTensor], loaded_on: int | None) -> Iterator[Mismatch]:
-    """Inputs on several devices of a type, or not on the one of the model: no check anywhere sees it."""
-    indices = {index for index, tensor in enumerate(given) if tensor.device_index is not None}
-    devices = {f"{given[index].device_type}:{given[index].device_index}" for index in indices}
-    if loaded_on is not None and loaded_on >= 0:
-        devices |= {f"{given[index].device_type}:{loaded_on}" for index in indices}
-    if len(devices) < 2:
-        return
-    where = ", ".join(sorted(devices))
-    yield Mismatch(
+def _device_indices(
+    signature: Signature, given: Sequence[GivenTensor], loaded_on: int | None
+) -> Iterator[Mismatch]:
+    """Inputs on another device of the right type than the model: no check anywhere sees it."""
+    if loaded_on is not None:
+        pairs = zip(signature.inputs, given, strict=True)
+        yield from (_stray(*p, loaded_on) for p in pairs if p[1].device_index not in (None, loaded_on))
+    elif len(devices := {tensor.device for tensor in given if tensor.device_index is not None}) > 1:
+        yield _scattered(", ".join(sorted(devices)))
+
+
+def _stray(item: CompiledInput, tensor: GivenTensor, loaded_on: int) -> Mismatch:
+    home = f"{tensor.device_type}:{loaded_on}"
+    return Mismatch(
         category="device_mismatch",
         aspect="device_index",
         severity="suspicious",
-        sentence=f"inputs and model are on several devices ({where}); the checks compare the type only",
+        sentence=f"{item.label} is on {tensor.device} and the package was loaded on {home}; the checks "
+        "compare the type only",
+        expected=home,
+        got=tensor.device,
+        fix=_moved(_code_name(item), home, tensor),
+        input_index=item.index,
+    )
+
+
+def _scattered(devices: str) -> Mismatch:
+    return Mismatch(
+        category="device_mismatch",
+        aspect="device_index",
+        severity="suspicious",
+        sentence=f"inputs are on several devices ({devices}); the checks compare the type only",
         expected="one device",
-        got=where,
+        got=devices,
         fix=Fix(action="move every input to the device on which the package is loaded (device_index)"),
     )
 

@@ -26,10 +26,11 @@ from mcp_server.steps.failure import read_failure
 from mcp_server.steps.first_bad import Model
 from mcp_server.steps.leases import gpus_of
 from mcp_server.steps.probe_backend import unset_arguments
-from mcp_server.steps.replay_plan import how_made, plan_replay
+from mcp_server.steps.replay_plan import how_made, load_options, plan_replay
 from mcp_server.steps.reports import Event
 
 SHOWN = 24
+_OPTIONS = ("model_name", "device_index")  # of a load, as far as a package workload says them
 _LAUNCHES = TypeAdapter(list[LaunchCompared])
 _ORDER: tuple[Status, ...] = ("departs", "partial", "unmatched", "matches")
 
@@ -114,18 +115,14 @@ async def _captured(context: Context, workload: ScriptWorkload) -> Pair:
     shared = workload.model_dump(include={"env", "python", "cwd", "timeout_s"})
     package = load.copy_path or load.package
     found = PackageWorkload(package=package, inputs=call.file, extra_imports=plan.imports, **shared)
-    found = found.model_copy(update=_options(load.options))
+    options = load_options(load)
+    found = found.model_copy(update={name: options[name] for name in _OPTIONS if name in options})
     return Pair(found, compiled.exported, updates_of(plan.request), made_by)
 
 
 def updates_of(request: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     """The updates of constants among the steps of a replay."""
     return tuple(step for step in request.get("steps", ()) if step["do"] == "constants")
-
-
-def _options(options: dict[str, Any]) -> dict[str, Any]:
-    """How the script loaded it, as far as a package workload says."""
-    return {name: options[name] for name in ("model_name", "device_index") if name in options}
 
 
 async def _beside(

@@ -115,10 +115,16 @@ def _load(seen: Captured, load: CapturedLoad) -> ReplayPlan:
     if load.loader != "AOTIModelPackageLoader":
         cuda = load.loader.endswith("Cuda")
         request.update(library=package, device=load.options.get("device") or ("cuda" if cuda else "cpu"))
-    request.update({name: load.options[name] for name in OPTIONS if name in load.options})
+    request.update(load_options(load))
     notes = [] if load.copy_path else ["the package is the file as it is now, not a copy from the run"]
     imports = imports_of(seen, load)
     return ReplayPlan(operation="replay", request=request, phase="load", imports=imports, notes=notes)
+
+
+def load_options(load: CapturedLoad) -> dict[str, Any]:
+    """How it was loaded: a load that took the current CUDA device names it, unless it is the first."""
+    given = {name: load.options[name] for name in OPTIONS if name in load.options}
+    return {**given, "device_index": load.device_index} if load.device_index else given
 
 
 def _update(seen: Captured, update: CapturedUpdate) -> ReplayPlan:
@@ -152,11 +158,18 @@ def _on_load(
             "phase": kind,
             "request": {
                 **plan.request,
+                **_current(phase),
                 "steps": [_step(each) for each in sorted(steps, key=lambda each: each.n)],
             },
             "notes": [*plan.notes, *lost],
         }
     )
+
+
+def _current(phase: CapturedCall | CapturedUpdate) -> dict[str, int]:
+    """The CUDA device of the thread that called."""
+    place = phase.current_device if isinstance(phase, CapturedCall) else None
+    return {"current_device": place} if place is not None else {}
 
 
 def _step(each: CapturedUpdate | CapturedCall) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from .capture_models import digests
 from .capture_outputs import Returned, looked_at
 from .capture_streams import Snapshot, Streams
 from .capture_threads import Repeats, rewritten, versions
+from .current_device import current_device
 from .failures import TEXT_LIMIT
 from .journal import Journal
 from .layout import CALL_FORMAT, TooLarge, pack, pack_leaves, sharing
@@ -143,7 +144,8 @@ class Calls:
             self.journal.event("load_failed", load=number, **failure(error))
             return
         self.loads[loader] = number
-        self.journal.event("loaded", load=number, seconds=time.monotonic() - start)
+        place = current_device() if _on_cuda(loader) else None
+        self.journal.event("loaded", load=number, seconds=time.monotonic() - start, current_device=place)
 
     def ending(self, error: BaseException) -> None:
         """Tell the exception that ends a process which loaded a package; `own`: raised outside of torch."""
@@ -230,6 +232,7 @@ class Calls:
             headroom_of=headroom_of() if left is not None else "",
             processor_s=processor_seconds(),
             stack_bytes=stack_bytes(),
+            current_device=current_device(),
             again=self.repeats.again(load, flat),
             file=path,
             notice=notice,
@@ -280,6 +283,13 @@ class Calls:
 def _user_managed(args: Any, kwargs: Any) -> bool:
     """`user_managed` of `load_constants(map, use_inactive, check_full_update, user_managed)`, 2.8-2.15."""
     return bool(kwargs.get("user_managed", args[2] if len(args) > 2 else False))
+
+
+def _on_cuda(loader: Any) -> bool:
+    """Whether a package or bare library that was just loaded is one for CUDA."""
+    if hasattr(loader, "get_metadata"):
+        return bool(loader.get_metadata().get("AOTI_DEVICE_KEY") == "cuda")
+    return type(loader).__name__.endswith("Cuda")
 
 
 def _names(loader: Any) -> list[str]:

@@ -9,6 +9,7 @@ import torch
 from .address_space import limited
 from .calling import call, save, tell_inputs, watching
 from .compare import compare_all, compare_held
+from .current_device import go_to
 from .imports import import_all
 from .inputs import Inputs, arrange, flatten, load_file
 from .loading import load
@@ -27,10 +28,12 @@ def operate(request: dict[str, Any], report: Report) -> None:
     user-managed update needs. `changes` alter the inputs of the last call (see `transforms`), `twice` makes
     it once more on the same tensors; `save_outputs` keeps what it returned. `actual` is the file of a failed
     comparison, both sides of which are compared with that, `held` one of what the program held when a check
-    of its own failed. `cast` maps names of constants to the dtype that they get before an update.
+    of its own failed. `current_device` is the CUDA device to be on. `cast` maps names of constants to the
+    dtype that they get before an update.
     """
     import_all(list(request.get("extra_imports", ())), report)
     loader = load_library(request, report) if request.get("library") else load(request, report, weights=False)
+    go_to(request.get("current_device"))  # a load that names a device goes there, and stays
     alive: list[Any] = []
     result: Any = None
     steps = list(request.get("steps", ()))

@@ -174,8 +174,11 @@ def test_several_devices_are_a_hint() -> None:
     assert single(*tensors, signature=on_cuda(SIGNATURE)).aspect == "device_index"
     same = [replace(t, device="cuda:1") for t in GOOD]
     assert compare_inputs(on_cuda(SIGNATURE), same) == []
-    (loaded_elsewhere,) = compare_inputs(on_cuda(SIGNATURE), same, device_index=0)
-    assert loaded_elsewhere.severity == "suspicious" and loaded_elsewhere.got == "cuda:0, cuda:1"
+    elsewhere = compare_inputs(on_cuda(SIGNATURE), same, device_index=0)
+    assert [(m.input_index, m.severity, m.expected, m.got) for m in elsewhere] == [
+        (index, "suspicious", "cuda:0", "cuda:1") for index in range(len(same))
+    ]
+    assert compare_inputs(on_cuda(SIGNATURE), same, device_index=1) == []
 
 
 def test_an_odd_size_for_an_older_torch() -> None:

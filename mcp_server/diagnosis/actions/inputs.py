@@ -40,8 +40,18 @@ class CompareInputs:
         case.leaves = list(told["leaves"])
         case.sharing = list(told.get("sharing", ()))
         case.given = from_leaves(case.leaves, signature)
-        found = compare_inputs(signature, case.given.tensors) + compare_structure(signature, case.given.paths)
+        found = [
+            *compare_inputs(signature, case.given.tensors, device_index=_loaded_on(case)),
+            *compare_structure(signature, case.given.paths),
+        ]
         case.mismatches = tuple(_with_user_range(mismatch, case) for mismatch in found)
+
+
+def _loaded_on(case: Case) -> int | None:
+    """The CUDA device of the load, as it is made again: the first where neither user nor program said."""
+    assert case.package is not None and case.call is not None
+    index = int(case.call.request.get("device_index", -1))
+    return max(index, 0) if case.package.device_type == "cuda" else None
 
 
 def _asked(case: Case) -> object:

@@ -35,7 +35,11 @@ def detect(case: Case) -> Iterator[Hypothesis]:
 
 def _wrong(update: CapturedUpdate, compiled: dict[str, CompiledConstant], case: Case) -> Iterator[Hypothesis]:
     pairs = {name: (leaf, compiled[name]) for name, leaf in update.constants.items() if name in compiled}
-    found = {name: _difference(*pair, update) for name, pair in pairs.items()}
+    load = case.capture.load_of(update) if case.capture is not None else None
+    home = load.device_index if load is not None else None
+    found = {
+        name: _difference(*pair, update) or _elsewhere(pair[0], update, home) for name, pair in pairs.items()
+    }
     wrong = {name: difference for name, difference in found.items() if difference is not None}
     for name, difference in wrong.items():
         others = [other for other in wrong if other != name and wrong[other][0] == difference[0]]
@@ -54,6 +58,14 @@ def _difference(
         return "shape", str(list(given.shape)), str(list(constant.shape))
     if given.stride is not None and constant.stride and _other_stride(given, constant):
         return "stride", str(tuple(given.stride)), str(constant.stride)
+    return None
+
+
+def _elsewhere(given: Leaf, update: CapturedUpdate, home: int | None) -> tuple[str, str, str] | None:
+    """On another device of the right type than the package, which reads it there: nothing copies it."""
+    device_type, _, index = given.device.partition(":")
+    if update.user_managed and home is not None and index.isdigit() and int(index) != home:
+        return "device", given.device, f"{device_type}:{home}"
     return None
 
 
@@ -107,7 +119,7 @@ def _counter(name: str, aspect: str, compiled: str) -> CounterTest | None:
 
 def _consequence(aspect: str, update: CapturedUpdate) -> str:
     if aspect == "device":
-        return "the update refuses it."
+        return "the update refuses it." if update.outcome == "failed" else "the package reads it over there."
     if update.user_managed:
         return "the package reads its memory as compiled, without a check."
     return "its bytes are copied without a check."
@@ -121,7 +133,8 @@ def _fix(name: str, aspect: str, compiled: str, update: CapturedUpdate) -> Fix:
             after=f"state[{name!r}].to(torch.{compiled})",
         )
     if aspect == "device":
-        return Fix(action=f"move it to {compiled} before the update, or pass allow_h2d_copy=True")
+        also = "" if update.user_managed else ", or pass allow_h2d_copy=True"
+        return Fix(action=f"move it to {compiled} before the update{also}")
     if aspect == "stride":
         kept = "; keep that copy alive, and copy later values into it" if update.user_managed else ""
         return Fix(

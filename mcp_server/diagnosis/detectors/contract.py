@@ -38,7 +38,8 @@ def _hypothesis(mismatch: Mismatch, case: Case) -> Hypothesis:
     checked = _confirmed_by_check(mismatch, case.runs.get("checked"))
     sources = {"package and inputs"} | ({"runtime check"} if checked else set())
     overrun = _overrun(mismatch, case)
-    sure = mismatch.severity == "fatal" or overrun is not None
+    elsewhere = mismatch.aspect == "device_index" and bool(case.call_fails)
+    sure = mismatch.severity == "fatal" or overrun is not None or elsewhere
     refused = refusal(case) if sure else None
     evidence = [Evidence(step="check_devices", fact=mismatch.sentence)]
     return Hypothesis(
@@ -109,6 +110,8 @@ def _confirmed_by_check(mismatch: Mismatch, run: RunSeen | None) -> Evidence | N
 
 def _counter(mismatch: Mismatch, case: Case) -> CounterTest | None:
     """The call with that input mended."""
+    if mismatch.aspect == "device_index":
+        return _gathered(mismatch, case)
     change = _change(mismatch, case)
     if change is None:
         return None
@@ -116,6 +119,14 @@ def _counter(mismatch: Mismatch, case: Case) -> CounterTest | None:
     return CounterTest(
         key, f"the call with {mismatch.fix.action if mismatch.fix else 'the input mended'}", (change,)
     )
+
+
+def _gathered(mismatch: Mismatch, case: Case) -> CounterTest | None:
+    """The call with every input on the device of the load: it may not survive one that is elsewhere."""
+    strays = [m for m in case.mismatches if m.aspect == "device_index" and m.input_index is not None]
+    moves = [{"change": "move", "input": m.input_index, "device": m.expected} for m in strays]
+    what = f"the call with every input on {mismatch.expected}"
+    return CounterTest("device_index", what, tuple(moves)) if moves else None
 
 
 def _change(mismatch: Mismatch, case: Case) -> dict[str, Any] | None:
