@@ -27,6 +27,7 @@ from mcp_server.diagnosis.actions.repeat import RepeatCall, WatchRepeats
 from mcp_server.diagnosis.actions.runs import CheckedRun, PlainRun
 from mcp_server.diagnosis.actions.trace import TraceLaunches
 from mcp_server.diagnosis.actions.try_padding import TryPadding
+from mcp_server.diagnosis.actions.try_wider import TryWider
 from mcp_server.diagnosis.actions.watch_launches import WatchLaunches
 from mcp_server.diagnosis.case import CallSpec, Case
 from mcp_server.diagnosis.detectors import (
@@ -57,6 +58,7 @@ from mcp_server.diagnosis.detectors import (
     machine,
     memory,
     nan_index,
+    narrow,
     no_end,
     operator_error,
     operator_index,
@@ -133,6 +135,7 @@ DETECTORS: tuple[Detector, ...] = (
     random_numbers.detect,
     unsteady.detect,
     padding.detect,
+    narrow.detect,
     memory.detect,
     last_launch.detect,
     machine.detect,
@@ -161,6 +164,7 @@ def actions() -> list[Action]:
         LocateFault(),
         TraceLaunches(),
         TryPadding(),
+        TryWider(),
         CheckMachine(),
         CounterTests(),
     ]

@@ -158,6 +158,7 @@ class Case:
     located: LocatedFault | None = None
     generated: GeneratedKernel | None = None
     padding: dict[str, Variant] = field(default_factory=dict)  # by kernel, with neutral fillers in its source
+    widened: dict[str, Variant] = field(default_factory=dict)  # by kernel, computed in float32
     problems: tuple[Problem, ...] = ()
     index_values: dict[Any, Event] = field(default_factory=dict)
     counters: dict[str, CounterResult] = field(default_factory=dict)

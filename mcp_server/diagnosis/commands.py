@@ -13,6 +13,7 @@ from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.reductions import TAKEN
 from mcp_server.model import CommandWorkload, ScriptWorkload
 from mcp_server.steps.context import WORKER_MAIN, WorkerRun
+from mcp_server.steps.reduce.variant import Variant
 
 # Steps whose evidence one of our own commands shows again, on the package and inputs of the call. The package
 # comes last: some commands take it as their target, others as an option.
@@ -47,8 +48,8 @@ def command_for(step: str, case: Case) -> str:
         return _comparison(case)
     if step in ("inspect_package", "open_package"):
         return _line("inspect-package", *_package(case)) if _package(case) else ""
-    if step == "try_padding":
-        return _launch_alone(case)
+    if step in ("try_padding", "try_wider"):
+        return _launch_alone(case.padding if step == "try_padding" else case.widened, case)
     if step == "read_log":
         return _line("explain-error", "--log", _log(case)) if _log(case) else ""
     if step == "read_generated_kernel" and case.generated is not None:
@@ -72,9 +73,9 @@ def _on_the_call(command: str, *options: str, case: Case) -> str:
     return _line(command, *options, given.pop("package"), *_options(given)) if given else ""
 
 
-def _launch_alone(case: Case) -> str:
-    """The launch as it was, as a script beside the kernel's source, in which the fillers can be changed."""
-    launches = [tried.launch for tried in case.padding.values() if tried.changed is not None]
+def _launch_alone(variants: Mapping[str, Variant], case: Case) -> str:
+    """The launch as it was, as a script beside the kernel's source, which can be changed there."""
+    launches = [tried.launch for tried in variants.values() if tried.changed is not None]
     if not launches:
         return ""
     given = call_arguments(case)

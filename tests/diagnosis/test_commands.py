@@ -34,6 +34,7 @@ OTHERWISE = {
     "read_generated_kernel",
     "run_alone",
     "try_padding",
+    "try_wider",
     *ASKED_AGAIN,
 }  # have tests of their own
 WITHOUT = {"note", "counter_test", "read_exported", "read_source"}

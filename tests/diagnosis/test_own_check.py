@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.checked_call import checked_call
 from mcp_server.diagnosis.detectors import own_check
 from mcp_server.diagnosis.judge import confidence, ranked
+from mcp_server.diagnosis.own_code import users_code
 from mcp_server.model import ScriptWorkload
 from tests.diagnosis.support import called, capture, phase, run, worker_run
+from tests.faults.support import recorded
 
 RAISED = """Traceback (most recent call last):
   File "serve.py", line 9, in <module>
@@ -53,6 +56,13 @@ def test_an_exit_is_such_a_check_too() -> None:
 def test_other_calls_clear_nothing(other: dict[str, Any]) -> None:
     """A package that departs, or a call that raised, is looked at itself."""
     assert not list(own_check.detect(checked(**other)))
+
+
+def test_agreement_clears_nothing_that_the_user_wrote_into_both(tmp_path: Path) -> None:
+    """A kernel of the user's runs in the exported program, too: it may be what the check complains of."""
+    case = checked()
+    case.package = recorded("user_spread", tmp_path).package
+    assert users_code(case) and not list(own_check.detect(case))
 
 
 def test_it_is_never_proven() -> None:

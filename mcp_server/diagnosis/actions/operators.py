@@ -10,8 +10,9 @@ from mcp_server.diagnosis.actions.counter_tests import judge
 from mcp_server.diagnosis.actions.interpret import interpret
 from mcp_server.diagnosis.actions.runs import run_call
 from mcp_server.diagnosis.case import Case, CounterResult, RunSeen
-from mcp_server.diagnosis.detectors.operator_results import REPAIRED, SAME, own_operators
+from mcp_server.diagnosis.detectors.operator_results import REPAIRED, SAME
 from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.own_code import own_operators
 from mcp_server.steps.context import Context, WorkerRun
 
 

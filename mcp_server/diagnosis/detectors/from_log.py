@@ -8,6 +8,7 @@ from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.log_words import action, named
 from mcp_server.diagnosis.detectors.refusal import refused_alone
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.own_code import own_operators, users_code
 from mcp_server.evidence.captured import CapturedCall
 from mcp_server.evidence.facts import ErrorFact, Frame, LogFacts
 from mcp_server.evidence.families import BY_ID
@@ -109,7 +110,7 @@ def excluded(category: Category, case: Case) -> bool:
         compared = case.given is not None and "run_with_input_checks" in case.done
         return compared and not any(m.category == category for m in case.mismatches) and not _refused(case)
     if category == "custom_op":
-        return case.package is not None and not _own_operators(case)
+        return case.package is not None and not own_operators(case)
     if category == "constants":
         return case.package is not None and case.capture is not None and not case.capture.updates
     if category == "nan_or_inf":
@@ -160,18 +161,16 @@ def _calls_came_back(case: Case) -> bool:
 
 
 def _agrees_with_eager(case: Case) -> bool:
-    """Whether the call gives what its exported program gives, and the script compared it with no other."""
-    return bool(case.equals_eager) and case.capture is not None and not case.capture.assertions
+    """Whether the call gives what its exported program gives, and the script compared it with no other.
+
+    What the user's own kernels and operators compute is in both.
+    """
+    uncompared = case.capture is not None and not case.capture.assertions
+    return bool(case.equals_eager) and uncompared and not users_code(case)
 
 
 def _refused(case: Case) -> bool:
     return case.interpreted is not None and case.interpreted.last("guard_failed") is not None
-
-
-def _own_operators(case: Case) -> bool:
-    """Whether the package calls operators that are not torch's own."""
-    assert case.package is not None
-    return any(not node.target.startswith("aten::") for node in case.package.proxy_nodes)
 
 
 def evidence_of(root: ErrorFact, source: str) -> Evidence:

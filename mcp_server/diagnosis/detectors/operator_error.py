@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors.operator_results import TORCHS, own_operators
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.own_code import TORCHS, own_operators
 from mcp_server.diagnosis.parties import operator_of
 from mcp_server.evidence.facts import ErrorFact
 from mcp_server.model import Evidence, Fix, ModelLocation, Party

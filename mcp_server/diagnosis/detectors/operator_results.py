@@ -16,7 +16,6 @@ REPAIRED = CounterTest(
     what="the call with the operators' results laid out as their fake functions promise, and room beside",
     options={"operators": "repair"},
 )
-TORCHS = ("aten::", "prims::", "inductor::", "quantized::", "_c10d_functional::")
 SPOILT = "what lies there is spoilt, and whatever uses it next fails"
 COUNTED_ON = "the package counts on what was promised"
 SAME = "returns the same values"
@@ -24,12 +23,6 @@ _SETTLE = (
     "What the package returns on this call does not depend on it; whether the model in eager mode does, the "
     "program or compare_with_eager tells."
 )
-
-
-def own_operators(case: Case) -> list[str]:
-    """Operators outside torch that the package calls, as `namespace::name`."""
-    nodes = case.package.proxy_nodes if case.package is not None else ()
-    return sorted({node.target for node in nodes if not node.target.startswith(TORCHS)})
 
 
 def detect(case: Case) -> Iterator[Hypothesis]:

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
-from mcp_server.diagnosis.padded_kernels import kernel_of, padded_launches, padding_lines
+from mcp_server.diagnosis.own_code import distinct, kernel_of
+from mcp_server.diagnosis.padded_kernels import padded_launches, padding_lines
 from mcp_server.faults.padding import Padding, paddings
-from mcp_server.model import Evidence, Fix, ModelLocation, Party
+from mcp_server.model import Evidence, Fix, Party
 from mcp_server.package.launches import Launch
 from mcp_server.steps.reduce.variant import Changed
 
@@ -43,7 +44,7 @@ def _hypothesis(symbol: str, launch: Launch, changed: Changed, case: Case) -> Hy
             kind="kernel",
             name=symbol,
             launch_index=launch.index,
-            model_locations=_distinct([*lines, *case.view.provenance(launch).locations[:3]]),
+            model_locations=distinct([*lines, *case.view.provenance(launch).locations[:3]]),
         ),
         summary=f"Lanes that the mask of {symbol} leaves out take part in {found.reduction}: they hold "
         f"{found.filler or 'nothing in particular'}, where it needs {_literal(found.needed)}.",
@@ -68,7 +69,3 @@ def _advice(found: Padding) -> str:
 
 def _literal(value: float) -> str:
     return repr(value) if math.isfinite(value) else f"float('{value}')"
-
-
-def _distinct(locations: list[ModelLocation]) -> list[ModelLocation]:
-    return list({(place.file, place.line): place for place in locations}.values())

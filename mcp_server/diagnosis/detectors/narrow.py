@@ -1,0 +1,58 @@
+"""A user's Triton kernel whose sum in 16 bits overflows or stops growing, seen by a run in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.narrow_kernels import narrow_launches, narrow_lines
+from mcp_server.diagnosis.own_code import distinct, kernel_of
+from mcp_server.faults.widening import narrow_pointers, narrow_sums
+from mcp_server.model import Evidence, Fix, Party
+from mcp_server.package.launches import Launch
+from mcp_server.steps.reduce.variant import Changed
+
+# Of the largest value that was written: 16-bit floats round each value to 0.4 % at most (bfloat16), and a
+# sum of many loses a few per cent before anyone would call it wrong.
+ROUNDING = 0.05
+
+
+def detect(case: Case) -> Iterator[Hypothesis]:
+    """Kernels whose result another precision changed in this call by more than rounding."""
+    launches = narrow_launches(case) if case.widened else {}
+    for symbol, tried in case.widened.items():
+        if symbol in launches and tried.changed is not None and tried.changed.relative > ROUNDING:
+            yield _hypothesis(symbol, launches[symbol], tried.changed, case)
+
+
+def _hypothesis(symbol: str, launch: Launch, changed: Changed, case: Case) -> Hypothesis:
+    kernel = kernel_of(launch, case)
+    assert kernel is not None and case.view is not None
+    first = narrow_sums(kernel.source, symbol, narrow_pointers(kernel.source))[0]
+    lines = [location for _, location in narrow_lines(kernel, case)]
+    read = Evidence(step="inspect_package", fact=f"{first.text} at line {first.line} is kept in 16 bits")
+    tried = Evidence(
+        step="try_wider",
+        fact=f"launch {launch.index} alone, computed in float32, writes into {changed.parameter} what "
+        f"differs by up to {changed.by:.3g} (values reach {changed.reach:.3g}), and as it is what was "
+        "recorded",
+    )
+    return Hypothesis(
+        category="wrong_output",
+        guilty=Party(
+            kind="kernel",
+            name=symbol,
+            launch_index=launch.index,
+            model_locations=distinct([*lines, *case.view.provenance(launch).locations[:3]]),
+        ),
+        summary=f"{symbol} sums in 16 bits, and the sum of this call does not fit there: {first.text}.",
+        depth=Depth.FAULT_SITE,
+        sources=frozenset({"kernel source", "launch in float32"}),
+        evidence=(read, tried),
+        fix=Fix(
+            action="widen what is summed to float32, and narrow the result when it is stored",
+            before=first.text,
+        ),
+        exact=case.plain_departs,
+    )

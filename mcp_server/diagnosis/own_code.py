@@ -1,0 +1,76 @@
+"""The code that the user wrote into a model: Triton kernels, their launches and lines, and operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.model import ModelLocation, ScriptWorkload
+from mcp_server.package.kernels import Kernel
+from mcp_server.package.launches import Launch
+
+Change = Callable[[Kernel], str | None]
+
+TORCHS = ("aten::", "prims::", "inductor::", "quantized::", "_c10d_functional::")  # namespaces
+_LONGEST = 1 << 20  # bytes of a script
+
+
+def changeable(case: Case, change: Change) -> dict[str, Launch]:
+    """The first launch of each kernel whose source `change` can rewrite, by its name on the device."""
+    found: dict[str, Launch] = {}
+    if case.view is None:
+        return found
+    for launch in case.view.wrapper.launches:
+        kernel = kernel_of(launch, case)
+        if kernel is not None and kernel.symbol not in found and change(kernel):
+            found[kernel.symbol] = launch
+    return found
+
+
+def kernel_of(launch: Launch, case: Case) -> Kernel | None:
+    """The user's own Triton kernel that is launched, with its source."""
+    if case.view is None or launch.kind != "user_triton":
+        return None
+    kernel = case.view.wrapper.kernels.get(launch.kernel)
+    return kernel if kernel is not None and kernel.source else None
+
+
+def own_operators(case: Case) -> list[str]:
+    """Operators outside torch that the package calls, as `namespace::name`."""
+    nodes = case.package.proxy_nodes if case.package is not None else ()
+    return sorted({node.target for node in nodes if not node.target.startswith(TORCHS)})
+
+
+def users_code(case: Case) -> list[str]:
+    """Kernels and operators of the user's in the package: an exported program runs the very same.
+
+    That the two agree says nothing of what these compute.
+    """
+    launches = case.view.wrapper.launches if case.view is not None else ()
+    kernels = {kernel.symbol for launch in launches if (kernel := kernel_of(launch, case)) is not None}
+    return [*sorted(kernels), *own_operators(case)]
+
+
+def script_text(case: Case) -> str:
+    """The user's script, in which kernels may stand; empty where there is none, or a very long one."""
+    workload = case.workload
+    if not isinstance(workload, ScriptWorkload):
+        return ""
+    try:
+        if workload.script.stat().st_size > _LONGEST:
+            return ""
+        return workload.script.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def line_in_script(case: Case, text: str, line: int) -> ModelLocation:
+    """Line `line` of the script, whose text that is."""
+    assert isinstance(case.workload, ScriptWorkload)
+    code = text.splitlines()[line - 1].strip()
+    return ModelLocation(file=str(case.workload.script), line=line, code=code)
+
+
+def distinct(locations: list[ModelLocation]) -> list[ModelLocation]:
+    """Each line once, in the order of their first mention."""
+    return list({(place.file, place.line): place for place in locations}.values())

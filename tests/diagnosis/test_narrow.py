@@ -1,0 +1,97 @@
+"""A user's Triton kernel whose sum does not fit 16 bits, on a recorded package for CUDA."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mcp_server.diagnosis.actions.try_wider import TryWider
+from mcp_server.diagnosis.case import CallSpec, Case
+from mcp_server.diagnosis.commands import command_for
+from mcp_server.diagnosis.detectors import narrow
+from mcp_server.diagnosis.judge import confidence
+from mcp_server.diagnosis.narrow_kernels import narrow_launches
+from mcp_server.diagnosis.own_code import users_code
+from mcp_server.model import PackageWorkload, ScriptWorkload, Workload
+from mcp_server.steps.reduce.variant import Changed, Variant
+from tests.diagnosis.support import called, run
+from tests.faults.support import recorded
+
+BODY = "tl.store(out + slot * width + col, tl.load(x + row * width + col))"
+SUMMED = "tl.store(out + slot, tl.sum(tl.load(x + row * width + col), 0))"
+TRIED = Variant(1, sound=True, changed=Changed("out", by=3.0, reach=2.0))
+
+
+def case_of(directory: Path, dtype: str = "fp16", workload: Workload | None = None) -> Case:
+    """A call of the recorded package, whose own kernel sums values of `dtype`."""
+    given = workload or PackageWorkload(package=directory, inputs=Path("inputs.pt"))
+    case = Case(given, call=CallSpec("run", {"inputs": "inputs.pt"}, directory, Path("inputs.pt")))
+    case.package = recorded("user_spread", directory).package
+    wrapper = directory / "user_spread.wrapper.cpp"
+    text = wrapper.read_text()
+    assert BODY in text and "{'x': '*fp32'" in text
+    wrapper.write_text(text.replace(BODY, SUMMED).replace("{'x': '*fp32'", f"{{'x': '*{dtype}'"))
+    case.runs["plain"] = run("plain", "", called())
+    return case
+
+
+@pytest.mark.parametrize(("dtype", "tried"), [("fp16", True), ("bf16", True), ("fp32", False)])
+def test_a_kernel_that_sums_in_16_bits_is_tried_in_float32(tmp_path: Path, dtype: str, tried: bool) -> None:
+    """The signature in the package tells the dtype; a wide kernel costs no run."""
+    case = case_of(tmp_path, dtype)
+    assert list(narrow_launches(case)) == (["spread_kernel"] if tried else [])
+    assert (TryWider().gain(case, []) > 0) == tried
+
+
+def test_a_program_that_ended_well_is_not_doubted(tmp_path: Path) -> None:
+    """Its own checks passed."""
+    case = case_of(tmp_path)
+    case.runs["script"] = run("script")
+    assert TryWider().gain(case, []) == 0
+
+
+def test_a_kernel_that_writes_something_else_in_float32_is_guilty(tmp_path: Path) -> None:
+    """Likely from the package alone, at the sum; the launch can be made again by a command."""
+    case = case_of(tmp_path)
+    case.widened["spread_kernel"] = TRIED
+    (found,) = narrow.detect(case)
+    assert (found.category, found.guilty.kind, found.guilty.name) == (
+        "wrong_output",
+        "kernel",
+        "spread_kernel",
+    )
+    assert "tl.sum(" in found.summary and confidence(found, case) == "likely"
+    assert "--launch 1" in command_for("try_wider", case)
+
+
+@pytest.mark.parametrize(
+    "tried",
+    [
+        Variant(1, sound=False),
+        Variant(1, sound=True),
+        Variant(1, sound=True, failure="exit status 1"),
+        Variant(1, sound=True, changed=Changed("out", by=0.02, reach=2.0)),
+    ],
+)
+def test_rounding_is_no_fault(tmp_path: Path, tried: Variant) -> None:
+    """A per cent of the largest value, nothing, or a launch that could not be made again."""
+    case = case_of(tmp_path)
+    case.widened["spread_kernel"] = tried
+    assert list(narrow.detect(case)) == []
+
+
+def test_the_line_in_the_users_script_comes_first(tmp_path: Path) -> None:
+    """The sum, where the kernel stands in the script that was given."""
+    script = tmp_path / "model.py"
+    script.write_text(f"@triton.jit\ndef spread_kernel(x, slots, out, width: tl.constexpr):\n    {SUMMED}\n")
+    case = case_of(tmp_path, workload=ScriptWorkload(script=script))
+    case.widened["spread_kernel"] = TRIED
+    (found,) = narrow.detect(case)
+    first = found.guilty.model_locations[0]
+    assert (first.file, first.line) == (str(script), 3) and "tl.sum(" in first.code
+
+
+def test_the_users_kernels_are_in_the_exported_program_too(tmp_path: Path) -> None:
+    """So that an agreement with it clears nothing of what they compute."""
+    assert users_code(case_of(tmp_path)) == ["spread_kernel"]
