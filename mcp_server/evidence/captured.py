@@ -97,6 +97,8 @@ class CapturedCompile(Phase):
 class CapturedLoad(Phase):
     """One load. `copy_path` is the package as it was then; None when it could not be kept.
 
+    `bytes` is the size of the file then, 0 where there was none; `largest` that of its largest member, where
+    the package was not kept.
     `libraries` of operators (`torch.ops.load_library`) were loaded by then. `current_device`: the CUDA device
     of the thread, where the package is one for CUDA; a load that names none takes it (`device_idx` of -1 in
     torch/csrc/inductor/aoti_runtime/model_base.h, 2.8-2.15).
@@ -108,6 +110,7 @@ class CapturedLoad(Phase):
     copy_path: Path | None = None
     sha256: str = ""
     bytes: int = 0
+    largest: int | None = None
     options: dict[str, Any] = Field(default_factory=dict)
     libraries: list[Path] = Field(default_factory=list)
     current_device: int | None = None

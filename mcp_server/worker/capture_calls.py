@@ -136,7 +136,8 @@ class Calls:
         try:
             return self.store.package(package)
         except OSError as error:
-            return {"bytes": 0, "sha256": "", "copy": None, "notice": str(error)}
+            size = os.path.getsize(package) if os.path.exists(package) else 0
+            return {"bytes": size, "sha256": "", "copy": None, "notice": str(error)}
 
     def loaded(self, state: tuple[int, Any, float], _result: Any, error: Optional[BaseException]) -> None:
         number, loader, start = state

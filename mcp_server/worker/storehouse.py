@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import zipfile
 from collections import deque
 from typing import Any, Optional
 
@@ -65,19 +66,37 @@ class Storehouse:
         self.latest_bytes = self.first = self.first_bytes = self.odd = 0
 
     def package(self, path: str) -> dict[str, Any]:
-        """Keep the package as it is now, named by its content: size, sha256 and copy (None if not kept)."""
+        """Keep the package as it is now, named by its content: size, sha256 and copy (None if not kept).
+
+        What cannot be copied, a disk or a limit on the size of files being in the way, is linked; of what can
+        be neither, `largest` tells the size of the largest member, and `notice` why.
+        """
         facts: dict[str, Any] = {"bytes": os.path.getsize(path), "sha256": "", "copy": None}
-        if facts["bytes"] > COPY:
-            return {**facts, "copy": self._link(path)}
-        facts["sha256"] = sha256(path)
-        directory = self.journal.path("package-" + facts["sha256"][:16])
+        why = "larger than is copied, and on another disk"
+        if facts["bytes"] <= COPY:
+            facts["sha256"] = sha256(path)
+            try:
+                return {**facts, "copy": self._copied(path, facts["sha256"])}
+            except OSError as error:
+                why = str(error)
+        link = self._link(path)
+        kept = {"copy": link} if link is not None else {"largest": largest_member(path), "notice": why}
+        return {**facts, **kept}
+
+    def _copied(self, path: str, content: str) -> str:
+        directory = self.journal.path("package-" + content[:16])
         copy = os.path.join(directory, os.path.basename(path))
         if not os.path.exists(copy):
             os.makedirs(directory, exist_ok=True)
             partial = "{}.partial-{}".format(copy, identity())  # other ranks may keep the same package
-            shutil.copyfile(path, partial)
+            try:
+                shutil.copyfile(path, partial)
+            except OSError:
+                if os.path.exists(partial):
+                    os.unlink(partial)
+                raise
             os.replace(partial, copy)
-        return {**facts, "copy": copy}
+        return copy
 
     def _link(self, path: str) -> Optional[str]:
         """A hard link: it outlives the removal of a large file, though not its being rewritten in place."""
@@ -92,6 +111,15 @@ class Storehouse:
         except OSError:
             return None
         return link
+
+
+def largest_member(path: str) -> Optional[int]:
+    """Bytes of the largest member of a zip archive, unpacked; None for what is none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return max((member.file_size for member in archive.infolist()), default=None)
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return None
 
 
 def sha256(path: str) -> str:

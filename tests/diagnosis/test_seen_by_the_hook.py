@@ -74,6 +74,17 @@ def test_a_package_larger_than_a_file_may_be(zoo: ZooPackage, limit: int, found:
     assert "".join(confidence(each, case) for each in process_limits.detect(case)) == found
 
 
+@pytest.mark.parametrize(("largest", "found"), [(200_000, ["proven"]), (90_000, []), (None, [])])
+def test_a_package_that_was_not_kept(largest: int | None, found: list[str]) -> None:
+    """What the hook told of its members suffices to compare it with the limit."""
+    case = Case(None)
+    error = {"type": "RuntimeError", "text": "Failed to extract zip file", "file_bytes": 100_000}
+    load = phase(2, loader="L", package="a.pt2", outcome="failed", error=error, largest=largest)
+    case.capture = capture(loads=[load])
+    case.runs["script"] = run("script", "RuntimeError: Failed to extract")
+    assert [confidence(each, case) for each in process_limits.detect(case)] == found
+
+
 def test_an_error_with_files_left() -> None:
     """A load that failed while files could be opened is not this detector's."""
     case = Case(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import resource
 import runpy
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,48 @@ def test_a_process_that_may_open_no_more_files() -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert told["no_files"] == 0
+
+
+def large_package(path: Path) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("m/data/aotinductor/m/a.wrapper.so", bytes(2 << 20))
+    return path
+
+
+def keep_under_limit(hook: Calls, package: Path) -> dict[str, object]:
+    """What is kept of this package by a process that may write files of one MiB."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        return hook.store.package(str(package))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_package_that_the_process_may_not_copy(tmp_path: Path) -> None:
+    """It is linked, so that it outlives its removal, and nothing is left of the copy that was begun."""
+    package = large_package(tmp_path / "large.pt2")
+    told = keep_under_limit(calls(tmp_path), package)
+    size = package.stat().st_size
+    package.unlink()
+    kept = told["copy"]
+    assert isinstance(kept, str) and Path(kept).stat().st_size == size == told["bytes"]
+    assert not list(tmp_path.rglob("*.partial-*"))
+
+
+def test_a_package_that_can_be_neither_copied_nor_linked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its size, that of its largest member, and why it was not kept are told."""
+
+    def refuse(*_args: object) -> None:
+        raise OSError("Invalid cross-device link")
+
+    monkeypatch.setattr("os.link", refuse)
+    package = large_package(tmp_path / "large.pt2")
+    told = keep_under_limit(calls(tmp_path), package)
+    assert (told["copy"], told["largest"]) == (None, 2 << 20)
+    assert told["bytes"] == package.stat().st_size and "too large" in str(told["notice"])
 
 
 def test_a_load_that_a_loader_tells_is_told_once(tmp_path: Path) -> None:

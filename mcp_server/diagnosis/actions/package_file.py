@@ -25,6 +25,11 @@ class OpenPackage:
 
     async def act(self, case: Case, _context: Context) -> None:
         path, model = package_path(case) or (Path(), None)
+        gone = _gone(path, case)
+        if gone:
+            case.call = None
+            case.notes.append(gone)
+            return
         try:
             case.package = open_package(path, model)
         except PackageError as error:
@@ -38,3 +43,21 @@ def package_path(case: Case) -> tuple[Path, str | None] | None:
     if isinstance(case.workload, PackageWorkload):
         return case.workload.package, case.workload.model_name
     return None
+
+
+def _gone(path: Path, case: Case) -> str:
+    """Why this file is not the package that the program loaded, where that is so: nothing is known of that.
+
+    A program may delete what it packaged, or write the file anew.
+    """
+    loads = case.capture.loads if case.capture is not None else []
+    then = next((load for load in reversed(loads) if path in (load.copy_path, load.package)), None)
+    if then is None or not then.bytes:
+        return ""
+    now = path.stat().st_size if path.exists() else None
+    if now == then.bytes:
+        return ""
+    state = "is gone" if now is None else f"has {now} bytes"
+    why = f": {then.notice}" if then.notice else ""
+    was = f"{then.package} had {then.bytes} bytes when the program loaded it"
+    return f"{was}, and {state} now; no copy was kept{why}"

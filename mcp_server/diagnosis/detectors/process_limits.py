@@ -37,19 +37,18 @@ def _reached(phase: Phase, error: CapturedError, case: Case) -> _Reached | None:
         fact = f"when it failed, the process could open no more files: its limit is {error.no_files}"
         fix = "close files that are not needed any more, or raise the limit on open files (ulimit -n)"
         return _Reached("open files", error.no_files, fact, fix)
-    unpacking = isinstance(phase, CapturedLoad) and "extract" in error.text
-    return _unpacked(error.file_bytes, case) if unpacking else None
+    if isinstance(phase, CapturedLoad) and "extract" in error.text:
+        return _unpacked(phase, error.file_bytes, case)
+    return None
 
 
-def _unpacked(limit: int | None, case: Case) -> _Reached | None:
+def _unpacked(load: CapturedLoad, limit: int | None, case: Case) -> _Reached | None:
     """A member of the package that the loader may not unpack."""
     members = case.package.members if case.package is not None else ()
-    largest = max(members, key=lambda member: member.size, default=None)
-    if limit is None or largest is None or largest.size <= limit:
+    largest = max((member.size for member in members), default=load.largest)
+    if limit is None or largest is None or largest <= limit:
         return None
-    fact = (
-        f"no file of the process may be larger than {limit} bytes, and one in the package has {largest.size}"
-    )
+    fact = f"no file of the process may be larger than {limit} bytes, and one in the package has {largest}"
     fix = "raise the limit on the size of files (ulimit -f, RLIMIT_FSIZE) before the load"
     return _Reached("file size", limit, fact, fix, "package file")
 
