@@ -354,6 +354,14 @@ _add(
     "torch._inductor.exc.LoweringException: AttributeError: 'float' object has no attribute 'node'",
 )
 _add(
+    "inductor_internal",
+    r"InductorError: (?P<kind>AssertionError|NotImplementedError|AttributeError|KeyError|IndexError|TypeError|ZeroDivisionError)(?:: ?(?P<detail>.*))?$",
+    "InductorError: ",
+    "compile_failure",
+    "Inductor itself failed while it lowered the model or wrote code for it.",
+    "torch._inductor.exc.InductorError: AssertionError: ",
+)
+_add(
     "inductor_error",
     r"torch\._inductor\.exc\.(?P<kind>InductorError|CppCompileError|CUDACompileError|\w*Error|\w*Exception)(?:: (?P<detail>.*))?",
     "torch._inductor.exc.",
