@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -17,11 +19,13 @@ from mcp_server.jobs.environment import child_environment
 from mcp_server.jobs.gpus import device_names, leased
 from mcp_server.jobs.output import Capture
 from mcp_server.jobs.strays import MARK, kill_marked
-from mcp_server.jobs.types import Command, Finished
+from mcp_server.jobs.types import STACKS_SIGNAL, STOOD_STILL, Command, Finished
 
 # From SIGTERM to SIGKILL. A cancelled call is often a server that goes, which has a second in all.
 TIMEOUT_GRACE_S = 1.0
 CANCEL_GRACE_S = 0.3
+LOOK_S = 3.0  # from one look at whether a child goes on to the next
+STACKS_S = 1.0  # for a process to print its stacks
 DRAIN_S = 2.0  # for output that is still in the pipes when every process is gone
 
 # Programs colour their output on a terminal; ours is one for its line buffering only.
@@ -75,11 +79,17 @@ async def _run(
             keep_fds=leases,
         )
         capture.started()
-        stop = await _see_through(child, capture, command.timeout_s, mark)
+        stop = await _see_through(child, capture, command, mark)
         wall_s = time.monotonic() - started
-    limit = f"did not end within {command.timeout_s:g} s" if stop == "timeout" else ""
-    ended = decode(child.report(), stop, limit=limit, oom_kills=oom_kill_count() - kills)
+    ended = decode(child.report(), stop, limit=_limit(command, wall_s), oom_kills=oom_kill_count() - kills)
     return _finished(ended, capture, wall_s, survivors(child.report()))
+
+
+def _limit(command: Command, wall_s: float) -> str:
+    """Why a child was ended: its time limit, or before that word that it will not go on."""
+    if wall_s < command.timeout_s:
+        return f"{STOOD_STILL}, and was ended after {wall_s:.0f} s"
+    return f"did not end within {command.timeout_s:g} s"
 
 
 def _finished(ended: Decoded, capture: Capture, wall_s: float, left: str) -> Finished:
@@ -96,14 +106,14 @@ def _finished(ended: Decoded, capture: Capture, wall_s: float, left: str) -> Fin
     )
 
 
-async def _see_through(child: Child, capture: Capture, timeout_s: float, mark: str) -> Stop | None:
+async def _see_through(child: Child, capture: Capture, command: Command, mark: str) -> Stop | None:
     """Wait for the end or bring it about; the reason if the end was ours."""
     stop: Stop | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(capture.pump)
         try:
-            with anyio.move_on_after(timeout_s):
-                await child.ended()
+            with anyio.move_on_after(command.timeout_s):
+                await _ended_or_stalled(child, command.stalled)
             if not child.has_ended:
                 stop = "timeout"
         finally:
@@ -111,6 +121,25 @@ async def _see_through(child: Child, capture: Capture, timeout_s: float, mark: s
                 await _end(child, mark, TIMEOUT_GRACE_S if stop else CANCEL_GRACE_S)
             capture.end_within(DRAIN_S)
     return stop
+
+
+async def _ended_or_stalled(child: Child, stalled: Callable[[], int | None] | None) -> None:
+    """Wait until the child ends, or one of its processes has printed where it will stay for ever."""
+    async with anyio.create_task_group() as tasks:
+
+        async def look() -> None:
+            assert stalled is not None
+            while (pid := await anyio.to_thread.run_sync(stalled)) is None:
+                await anyio.sleep(LOOK_S)
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, STACKS_SIGNAL)
+            await anyio.sleep(STACKS_S)
+            tasks.cancel_scope.cancel()
+
+        if stalled is not None:
+            tasks.start_soon(look)
+        await child.ended()
+        tasks.cancel_scope.cancel()
 
 
 async def _end(child: Child, mark: str, grace_s: float) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import signal
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 Ending = Literal["exit", "signal", "timeout", "cancelled", "out_of_memory", "not_started"]
+
+# A Python process with the capture hook answers it with the stacks of all threads; programs do not use it.
+STACKS_SIGNAL = signal.SIGRTMIN + 9
+STOOD_STILL = "stood still"  # how the note of a child begins that was ended for that
 
 
 @dataclass(frozen=True)
@@ -17,6 +22,8 @@ class Command:
     `env` holds the variables asked for on top of the allowlist. `timeout_s` is wall-clock seconds.
     `gpus` names the devices that the child may use: the jobs layer leases them, so that two jobs do not
     fight for one GPU; None means that no GPU is used.
+    `stalled` is asked every few seconds, and gives the process that will not go on, if there is one: it is
+    asked for its stacks (`STACKS_SIGNAL`), and then the child is ended as at its time limit.
     """
 
     argv: tuple[str, ...]
@@ -27,6 +34,7 @@ class Command:
     gpus: tuple[int, ...] | None = None
     unset: tuple[str, ...] = ()
     terminal: bool = False
+    stalled: Callable[[], int | None] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

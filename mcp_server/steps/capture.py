@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pydantic import Field
@@ -14,14 +15,18 @@ from mcp_server.errors import ProblemError
 from mcp_server.evidence.capture_journal import read_capture
 from mcp_server.evidence.captured import Captured
 from mcp_server.evidence.ranks import RankEnd
+from mcp_server.evidence.stalled import stalled_call
 from mcp_server.jobs.environment import child_environment
-from mcp_server.jobs.types import Command, Finished
+from mcp_server.jobs.types import STACKS_SIGNAL, Command, Finished
 from mcp_server.model import CommandWorkload, ScriptWorkload
 from mcp_server.steps.context import Context, check_interpreter
 from mcp_server.steps.launchers import said
 
 HOOK = Path(worker.__file__).parent
 CAP_VARIABLE = "AOTI_DEBUG_CAPTURE_CAP"
+
+# A call that has not ended by then, and takes far longer than those before it, is taken to hang.
+STALLED_S = 45.0
 
 # Options of Python that keep PYTHONPATH or `site` out, and with them the hook.
 ISOLATED = frozenset("IES")
@@ -51,11 +56,13 @@ async def capture(
     unset: tuple[str, ...] = (),
     gpus: tuple[int, ...] | None = None,
     cap_bytes: int | None = None,
+    until_stalled: bool = False,
 ) -> Capture:
     """Run `workload` once under the hook, in its own directory, environment and interpreter.
 
     `cap_bytes` limits each saved call, update and program (default: an eighth of the free disk, 64 MiB to
-    8 GiB; or AOTI_DEBUG_CAPTURE_CAP in the workload's environment). A failing or hanging program is a result.
+    8 GiB; or AOTI_DEBUG_CAPTURE_CAP in the workload's environment). A failing or hanging program is a result;
+    `until_stalled` ends it before its time limit when a call will plainly not come back.
     Raises `ProblemError` for a script that is not there, or an interpreter that cannot be run.
     """
     directory = context.fresh("capture")
@@ -69,6 +76,7 @@ async def capture(
         timeout_s=workload.timeout_s,
         gpus=gpus,
         unset=unset,
+        stalled=_watcher(directory) if until_stalled else None,
     )
     finished = await context.run_in(directory, command, runs=1)
     if finished.ending == "not_started":
@@ -78,6 +86,24 @@ async def capture(
     context.cost.compiles += len(seen.compiles) if not finished.reused else 0
     fields = {name: getattr(seen, name) for name in Captured.model_fields}
     return Capture(**fields, finished=finished, directory=directory, rank=rank, notes=_notes(seen, argv))
+
+
+def _watcher(directory: Path) -> Callable[[], int | None]:
+    """Tells the process whose call will not come back, by the journals; they are read when they are quiet."""
+    read: tuple[float, Captured | None] = (0.0, None)
+
+    def stalled() -> int | None:
+        nonlocal read
+        newest = max((path.stat().st_mtime for path in directory.glob("capture-*.jsonl")), default=0.0)
+        now = time.time()
+        if not newest or now - newest < STALLED_S:
+            return None
+        if read[0] != newest:
+            read = (newest, read_capture(directory))
+        call = stalled_call(read[1], now, STALLED_S) if read[1] is not None else None
+        return call.pid if call is not None else None
+
+    return stalled
 
 
 def of_rank(seen: Captured, rank: str) -> Captured:
@@ -106,6 +132,7 @@ def hook_environment(
         "PYTHONPATH": os.pathsep.join([str(site.resolve()), *filter(None, [path])]),
         "AOTI_DEBUG_CAPTURE": str(directory.resolve()),
         "AOTI_DEBUG_HOOK": str(HOOK),
+        "AOTI_DEBUG_STACKS_SIGNAL": str(int(STACKS_SIGNAL)),
     }
     return found if cap_bytes is None else {**found, CAP_VARIABLE: str(cap_bytes)}
 

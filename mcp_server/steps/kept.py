@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from mcp_server.jobs.types import Command, Finished
+from mcp_server.jobs.types import STOOD_STILL, Command, Finished
 
 CARD = "step.json"
 STREAMS = ("output", "stdout", "stderr")
@@ -148,7 +148,8 @@ def _finished(path: Path, directory: Path) -> Finished | None:
 
 def _enough(finished: Finished, command: Command) -> bool:
     """A time limit that was reached says nothing of a longer one."""
-    return finished.ending != "timeout" or finished.wall_s >= command.timeout_s - 1
+    still = finished.note.startswith(STOOD_STILL)
+    return finished.ending != "timeout" or still or finished.wall_s >= command.timeout_s - 1
 
 
 def _number(path: Path) -> int:

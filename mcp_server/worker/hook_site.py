@@ -99,12 +99,15 @@ def run_shadowed(here: str) -> None:
 
 
 def print_stacks_late() -> None:
-    """Have every thread's Python stack printed shortly before the time limit, without the GIL."""
-    after = os.environ.get("AOTI_DEBUG_STACKS_AFTER")
-    if after:
+    """Have every thread's Python stack printed late, or on request, without the GIL."""
+    after, request = os.environ.get("AOTI_DEBUG_STACKS_AFTER"), os.environ.get("AOTI_DEBUG_STACKS_SIGNAL")
+    if after or request:
         import faulthandler
 
-        faulthandler.dump_traceback_later(float(after), exit=False)
+        if after:
+            faulthandler.dump_traceback_later(float(after), exit=False)
+        if request:
+            faulthandler.register(int(request))
 
 
 def start() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.run import run
-from mcp_server.jobs.types import Command
+from mcp_server.jobs.types import STACKS_SIGNAL, Command
 from tests.jobs.support import FAMILY, all_dead, family, finish, python
 
 pytestmark = pytest.mark.anyio
@@ -25,6 +25,37 @@ def mentions(process: Path, word: str) -> bool:
         return word.encode() in (process / "cmdline").read_bytes()
     except OSError:
         return False
+
+
+STUCK = """
+import faulthandler, os, signal, sys, time
+faulthandler.register(int(sys.argv[2]))
+with open(sys.argv[1], "w") as file:
+    file.write(str(os.getpid()))
+def waits_in_vain():
+    time.sleep(60)
+waits_in_vain()
+"""
+
+
+async def test_a_process_that_will_not_go_on_prints_its_stacks_and_is_ended(tmp_path: Path) -> None:
+    """Long before the time limit, and told as one that was reached."""
+    pid = tmp_path / "pid"
+    done = await finish(
+        tmp_path,
+        python(STUCK, str(pid), str(int(STACKS_SIGNAL))),
+        stalled=lambda: int(pid.read_text() or 0) or None if pid.exists() else None,
+    )
+    assert (done.ending, done.wall_s < 15) == ("timeout", True)
+    assert "in waits_in_vain" in done.stderr.read_text()
+    assert done.note.startswith("stood still") and all_dead([int(pid.read_text())], 5)
+
+
+async def test_a_process_that_goes_on_is_left_alone(tmp_path: Path) -> None:
+    """It is looked at meanwhile, and its own end is what counts."""
+    looks: list[None] = []
+    done = await finish(tmp_path, ("sh", "-c", "sleep 1; exit 3"), stalled=lambda: looks.append(None))
+    assert looks and (done.ending, done.returncode) == ("exit", 3)
 
 
 async def test_success(tmp_path: Path) -> None:

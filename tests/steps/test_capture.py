@@ -150,6 +150,28 @@ def halve_rows(x: torch.Tensor) -> torch.Tensor:
     assert seen.failing is not None and seen.failing.outcome == "unfinished" and seen.failing.file
 
 
+def test_a_call_that_takes_far_longer_than_its_like_ends_the_run(
+    zoo: ZooPackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where that is asked for: the process has printed where it is, and the time limit is far away."""
+    monkeypatch.setattr("mcp_server.steps.capture.STALLED_S", 4.0)
+    package = zoo("plugin")
+    op = """
+import time
+waits = iter([0, 600])
+@torch.library.custom_op("aotizoo::halve_rows", mutates_args=())
+def halve_rows(x: torch.Tensor) -> torch.Tensor:
+    time.sleep(next(waits))
+    return x[::2].clone()
+"""
+    code = "import sys, torch\n" + op + LOAD + READ + "model(*inputs)\nmodel(*inputs)\n"
+    inputs = str(package.with_name("plugin.inputs.pt"))
+    seen = captured(tmp_path, code, str(package), inputs, timeout_s=300, until_stalled=True)
+    assert (seen.finished.ending, seen.finished.wall_s < 200) == ("timeout", True)
+    assert [call.outcome for call in seen.calls] == ["ok", "unfinished"]
+    assert "in halve_rows" in seen.finished.output.read_text()
+
+
 def test_constants_and_a_failed_comparison(zoo: ZooPackage, tmp_path: Path) -> None:
     """An update tells names given and missing; a failed assert_close keeps both sides."""
     package = zoo("logarithm")

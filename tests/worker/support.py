@@ -55,11 +55,11 @@ def captured(directory: Path, code: str, *args: str, **options: Any) -> Capture:
     """Run a script with this code under the hook."""
     script = directory / "program.py"
     script.write_text(code)
-    env = {**QUICK, **options.pop("env", {})}
+    env, until_stalled = {**QUICK, **options.pop("env", {})}, options.pop("until_stalled", False)
     workload = ScriptWorkload(script=script, args=list(args), env=env, cwd=directory, **options)
 
     async def run() -> Capture:
-        return await capture(context_in(directory / "job"), workload)
+        return await capture(context_in(directory / "job"), workload, until_stalled=until_stalled)
 
     return anyio.run(run)
 

@@ -39,6 +39,7 @@ class CaptureProgram:
             workload,
             env={**_provenance(case.workload.env), STACKS: str(limit.seconds * 0.85)},
             gpus=gpus_of(None),
+            until_stalled=True,
         )
         limit.check(seen.finished, "the program")
         case.capture = seen
