@@ -85,6 +85,12 @@ class RunSeen:
         return dict(told["equal"]) if told is not None else {}
 
     @property
+    def held_attributes(self) -> dict[str, bool]:
+        """The same of attributes that the functions name in which the check failed."""
+        told = self.worker.last("compared_held") if self.worker else None
+        return dict(told.get("attributes", {})) if told is not None else {}
+
+    @property
     def family(self) -> str | None:
         return self.root.family.id if self.root else None
 

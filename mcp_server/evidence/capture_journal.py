@@ -112,13 +112,14 @@ def _phases(events: list[Event], begin: str, kind: type[P]) -> list[P]:
 
 
 def _ended(begun: Event, end: Event) -> Event:
-    told = ("outputs", "package", "seconds", "raced", "rewritten")
+    told = ("outputs", "package", "seconds", "raced", "rewritten", "returned")
     extra = {key: end[key] for key in told if end.get(key) is not None}
     return {**begun, **extra, "outcome": "ok"}
 
 
 def _failed(begun: Event, end: Event) -> Event:
-    return {**begun, "outcome": "failed", "seconds": end.get("seconds"), "error": end}
+    more = {"refilled": end["refilled"]} if end.get("refilled") else {}
+    return {**begun, **more, "outcome": "failed", "seconds": end.get("seconds"), "error": end}
 
 
 def _build(kind: type[P], event: Event) -> P:
@@ -127,8 +128,9 @@ def _build(kind: type[P], event: Event) -> P:
     facts["copy_path"] = event.get("copy")
     if event.get("package") is None:
         facts["package"] = event.get("package_path")
-    if event.get("file") and not Path(event["file"]).exists():
-        facts["file"] = None
+    for file in ("file", "returned"):
+        if event.get(file) and not Path(event[file]).exists():
+            facts[file] = None
     return kind.model_validate(facts)
 
 

@@ -158,6 +158,10 @@ class CapturedCall(Phase):
     thread's stack, where that is limited; `current_device` its CUDA device. `unmapped` are the inputs whose
     memory was not the process's any more; `overwritten` is (call, output, input) of each output of an earlier
     call that the program kept while it wrote new values into that input, of which the output is a view.
+
+    `altered` and `refilled` are constants that the program manages: written in place since it gave them, by
+    a count that all views of one memory share, and of other values than it gave, None where nobody read them.
+    `returned` holds what a call gave with such values.
     """
 
     number: int
@@ -170,6 +174,8 @@ class CapturedCall(Phase):
     sharing: list[list[int]] = Field(default_factory=list)
     moved: list[str] = Field(default_factory=list)
     altered: list[str] = Field(default_factory=list)
+    refilled: list[str] | None = None
+    returned: Path | None = None
     unmapped: list[int] = Field(default_factory=list)
     overwritten: list[tuple[int, int, int]] = Field(default_factory=list)
     streams: bool = False
@@ -245,10 +251,12 @@ class CapturedAssertion(Phase):
     """A failed `torch.testing.assert_close` of the script; `file` holds {"actual", "expected"}.
 
     `modules` are the program's own, near the comparison; `calls` those that gave what it compared.
+    `refilled`: by load, the constants that the program manages and that had other values by then.
     """
 
     file: Path | None = None
     calls: list[int] = Field(default_factory=list)
+    refilled: dict[int, list[str]] = Field(default_factory=dict)
     modules: list[ModuleBeside] = Field(default_factory=list)
 
 
@@ -256,12 +264,15 @@ class CapturedEnd(Phase):
     """An exception that ended a process; `modules` are those in the frames that it passed, where it compiled.
 
     `own`: it was raised outside of torch. `file` holds the tensors in the variables of those frames, by name.
-    `calls` gave the tensors that the check names which raised it.
+    `calls` gave the tensors that the check names which raised it. `refilled` is as of a failed assertion.
+    `compared`: names that the check computed with, where it failed over too great a difference.
     """
 
     own: bool = False
     file: Path | None = None
     calls: list[int] = Field(default_factory=list)
+    refilled: dict[int, list[str]] = Field(default_factory=dict)
+    compared: list[str] = Field(default_factory=list)
     modules: list[ModuleBeside] = Field(default_factory=list)
 
 

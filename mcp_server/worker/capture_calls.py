@@ -17,9 +17,10 @@ from .address_space import headroom, headroom_of
 from .callers import frames, raised_in, tell
 from .calling import capturing, synchronize
 from .capture_aliases import Aliases, Given
-from .capture_managed import Managed
+from .capture_managed import AT_FAILURE, Managed
 from .capture_models import digests
 from .capture_outputs import Returned, looked_at
+from .capture_refilled import Answers
 from .capture_streams import Snapshot, Streams
 from .capture_threads import Repeats, rewritten, versions
 from .current_device import current_device
@@ -64,6 +65,7 @@ class Entered:
     snapshot: Optional[Snapshot]
     versions: list[tuple[torch.Tensor, int]]
     given: list[Optional[Given]]
+    refilled: bool
     start: float
 
 
@@ -85,6 +87,7 @@ class Calls:
         self.loads: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.thread = threading.local()
         self.managed = Managed()
+        self.answers = Answers(store, self.managed)
         self.streams = Streams(journal)
         self.repeats = Repeats()
         self.aliases = Aliases()
@@ -157,6 +160,7 @@ class Calls:
             "program_failed",
             frames=tell([(frame.f_code, line) for frame, line in places]),
             own=places[0][0] is _innermost(error),
+            refilled=self.managed.refilled_by_now(),
             calls=self.returned.calls(looked_at(places)),
             **failure(error),
         )
@@ -171,6 +175,7 @@ class Calls:
             path, notice = self._saved(
                 "constants", number, lambda: _pack_constants(constants, self.store.cap)
             )
+            told = {} if device_error() else digests(constants)
             self.journal.event(
                 "updating",
                 update=number,
@@ -181,11 +186,11 @@ class Calls:
                 notice=notice,
                 compiled=_names(loader),
                 constants=_told(constants),
-                digests={} if device_error() else digests(constants),
+                digests=told,
                 frames=frames(),
             )
-            managed = how == "load_constants" and _user_managed(args, kwargs)
-            self.managed.given(self.loads.get(loader, -1), constants, managed)
+            managed = how != "update_constant_buffer_from_cpu" and _user_managed(args, kwargs)
+            self.managed.given(self.loads.get(loader, -1), constants, managed, told)
             return (number,)
 
         return begin
@@ -213,6 +218,7 @@ class Calls:
         gone = unmapped(flat)
         before, left = versions(flat), headroom()
         in_graph = capturing()
+        refilled = None if in_graph or self.streams.several else self.managed.refilled(load)
         snapshot = None if in_graph else self.streams.snapshot(flat)
         path, notice = (None, GONE) if gone else self._saved("inputs", number, lambda: self._pack(inputs))
         self.journal.event(
@@ -226,6 +232,7 @@ class Calls:
             sharing=sharing(flat),
             moved=self.managed.moved(load),
             altered=self.managed.altered(load),
+            refilled=refilled,
             unmapped=gone,
             overwritten=self.aliases.overwritten(),
             streams=self.streams.several,
@@ -241,7 +248,8 @@ class Calls:
         )
         if in_graph:
             self.streams.hold(number, flat)
-        return Entered(number, load, path, snapshot, before, self.aliases.given(flat), time.monotonic())
+        given = self.aliases.given(flat)
+        return Entered(number, load, path, snapshot, before, given, bool(refilled), time.monotonic())
 
     def _pack(self, inputs: Any) -> dict[str, Any]:
         tree, self.thread.tree = getattr(self.thread, "tree", None), None
@@ -261,7 +269,7 @@ class Calls:
     def called(self, state: Entered, result: Any, error: Optional[BaseException]) -> None:
         seconds = time.monotonic() - state.start
         if error is not None:
-            self.journal.event("call_failed", call=state.number, seconds=seconds, **failure(error))
+            self._failed(state, seconds, error)
             return
         self.aliases.returned(state.number, state.given, result)
         self.returned.keep(state.number, result)
@@ -277,8 +285,15 @@ class Calls:
             outputs=tell_all([output.text for output in outputs]),
             raced=raced,
             rewritten=rewritten(state.versions),
+            returned=self.answers.keep(state.number, state.load, result) if state.refilled else None,
         )
         self.store.retire(state.path, state.load, any(output.odd for output in outputs))
+
+    def _failed(self, state: Entered, seconds: float, error: BaseException) -> None:
+        """A call that raised; what its constants hold is looked at more closely."""
+        told = None if capturing() or device_error() else self.managed.refilled(state.load, AT_FAILURE)
+        more = {"refilled": told} if told else {}
+        self.journal.event("call_failed", call=state.number, seconds=seconds, **more, **failure(error))
 
 
 def _user_managed(args: Any, kwargs: Any) -> bool:

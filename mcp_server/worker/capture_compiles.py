@@ -13,6 +13,8 @@ import torch
 
 from .callers import callers, frames, raised_in, tell
 from .capture_calls import failure
+from .capture_checks import compared
+from .capture_managed import Managed
 from .capture_models import Models, attributes
 from .capture_outputs import Returned, looked_at
 from .held import keep
@@ -31,10 +33,11 @@ TOLD = "aoti_debug_told"  # attribute of an exception that was told as a failed 
 class Compiles:
     """Numbers the compiles of this process."""
 
-    def __init__(self, journal: Journal, store: Storehouse, returned: Returned) -> None:
+    def __init__(self, journal: Journal, store: Storehouse, returned: Returned, managed: Managed) -> None:
         self.journal = journal
         self.store = store
         self.returned = returned
+        self.managed = managed
         self.numbers = itertools.count()
         self.thread = threading.local()
         self.models = Models(store)
@@ -114,6 +117,7 @@ class Compiles:
             "assertion_failed",
             file=path,
             calls=self.returned.calls(tensors[0] + tensors[1]),
+            refilled=self.managed.refilled_by_now(),
             frames=frames(),
             modules=self.models.beside(next(self.numbers), callers()),
             **failure(error),
@@ -132,11 +136,15 @@ class Compiles:
         )
 
     def _near(self, places: list[tuple[FrameType, int]]) -> dict[str, Any]:
-        """Modules in these frames, a file of the tensors in their variables, and the calls of a check."""
+        """Modules in these frames, a file of the tensors that they hold, the calls of a check, what it
+        compared, and constants that were refilled.
+        """
         number, frames = next(self.numbers), [frame for frame, _ in places]
         return {
             "modules": self.models.beside(number, frames),
             "file": keep(self.store, number, frames),
+            "refilled": self.managed.refilled_by_now(),
+            "compared": compared(places),
             "calls": self.returned.calls(looked_at(places)),
         }
 

@@ -60,14 +60,41 @@ def compare_all(
 
 
 def compare_held(held: "dict[str, torch.Tensor]", result: Any, report: Report) -> None:
-    """Event `compared_held`: whether each tensor that has the layout of an output equals one."""
-    outputs = [leaf for leaf in result if isinstance(leaf, torch.Tensor)]
+    """Event `compared_held`: whether each tensor that has the layout of an output equals one.
+
+    `attributes` is the same of attributes, whose names have a dot: there are more of them, and fewer of them
+    belong to the call.
+    """
+    equal = _held_against(held, result)
+    report.event(
+        "compared_held",
+        equal={name: same for name, same in equal.items() if "." not in name},
+        attributes={name: same for name, same in equal.items() if "." in name},
+    )
+
+
+def compare_returned(
+    returned: list[torch.Tensor], held: "dict[str, torch.Tensor]", result: Any, report: Report
+) -> None:
+    """Event `compared_returned`: whether the call gives what it gave in the program, and which of the tensors
+    that the program held equal what it gave then.
+    """
+    report.event(
+        "compared_returned",
+        equal=all(_held_against({str(n): one for n, one in enumerate(returned)}, result).values()),
+        held=_held_against(held, returned),
+    )
+
+
+def _held_against(held: "dict[str, torch.Tensor]", outputs: Any) -> dict[str, bool]:
+    """Of those that have the layout of an output."""
+    tensors = [leaf for leaf in outputs if isinstance(leaf, torch.Tensor)]
     equal: dict[str, bool] = {}
     for name, tensor in held.items():
-        alike = [one for one in outputs if (one.shape, one.dtype) == (tensor.shape, tensor.dtype)]
+        alike = [one for one in tensors if (one.shape, one.dtype) == (tensor.shape, tensor.dtype)]
         if alike:
             equal[name] = any(compare(tensor, one)["equal"] for one in alike)
-    report.event("compared_held", equal=equal)
+    return equal
 
 
 def _outputs(source: dict[str, Any], report: Report) -> list[torch.Tensor]:

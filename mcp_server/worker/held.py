@@ -1,13 +1,18 @@
-"""Tensors in a program's variables when a check of its own failed: one may be what the check expected."""
+"""Tensors that a program held when a check of its own failed: one may be what the check expected.
+
+Those of its variables, and attributes of what is in them, where the functions that it was in name them.
+"""
 
 from __future__ import annotations
 
+import ast
 from types import FrameType
-from typing import Iterator, Optional
+from typing import Any, Iterator, Optional
 
 import torch
 
 from .calling import capturing, idle
+from .source_at import innermost
 from .storehouse import Storehouse
 
 MOST = 8
@@ -41,10 +46,20 @@ def readable() -> "frozenset[torch.device]":
 
 
 def _variables(frames: list[FrameType]) -> Iterator[tuple[str, torch.Tensor]]:
-    for frame in frames:
-        for name, value in list(frame.f_locals.items()):
-            if isinstance(value, torch.Tensor) and _plain(value):
-                yield name, value
+    """Variables of all frames, then attributes, by names that have a dot."""
+    found = [(name, value) for frame in frames for name, value in list(frame.f_locals.items())]
+    found += [named for frame in frames for named in _attributes(frame)]
+    yield from ((name, value) for name, value in found if isinstance(value, torch.Tensor) and _plain(value))
+
+
+def _attributes(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    """Attributes of variables that the function of this frame names; properties are not asked."""
+    function = innermost(frame, frame.f_lineno, (ast.FunctionDef, ast.AsyncFunctionDef))
+    for node in ast.walk(function) if function is not None else ():
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            holder = getattr(frame.f_locals.get(node.value.id), "__dict__", {})
+            if isinstance(holder, dict):
+                yield "{}.{}".format(node.value.id, node.attr), holder.get(node.attr)
 
 
 def _plain(tensor: torch.Tensor) -> bool:

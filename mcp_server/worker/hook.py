@@ -38,7 +38,7 @@ class Hook:
         self.journal = Journal(directory)
         store = Storehouse(self.journal)
         self.calls = Calls(self.journal, store)
-        self.compiles = Compiles(self.journal, store, self.calls.returned)
+        self.compiles = Compiles(self.journal, store, self.calls.returned, self.calls.managed)
         self._watch_exceptions()
         wrap(self.journal, sys, "exit", self.compiles.exiting, nothing)
         atexit.register(self._exit)

@@ -8,7 +8,7 @@ import torch
 
 from .address_space import limited
 from .calling import call, save, tell_inputs, watching
-from .compare import compare_all, compare_held
+from .compare import compare_all, compare_held, compare_returned
 from .current_device import go_to
 from .imports import import_all
 from .inputs import Inputs, arrange, flatten, load_file
@@ -28,8 +28,8 @@ def operate(request: dict[str, Any], report: Report) -> None:
     user-managed update needs. `changes` alter the inputs of the last call (see `transforms`), `twice` makes
     it once more on the same tensors; `save_outputs` keeps what it returned. `actual` is the file of a failed
     comparison, both sides of which are compared with that, `held` one of what the program held when a check
-    of its own failed. `current_device` is the CUDA device to be on. `cast` maps names of constants to the
-    dtype that they get before an update.
+    of its own failed, `returned` one of what the call gave in the program. `current_device` is the CUDA
+    device to be on. `cast` maps names of constants to the dtype that they get before an update.
     """
     import_all(list(request.get("extra_imports", ())), report)
     loader = load_library(request, report) if request.get("library") else load(request, report, weights=False)
@@ -52,6 +52,9 @@ def operate(request: dict[str, Any], report: Report) -> None:
         save(result, str(request["save_outputs"]), report)
     if request.get("held") and result is not None:
         compare_held(load_file(str(request["held"])), result, report)
+    if request.get("returned") and result is not None:
+        held = load_file(str(request["held"])) if request.get("held") else {}
+        compare_returned(load_file(str(request["returned"])), held, result, report)
     if request.get("actual") and result is not None:
         sides = load_file(str(request["actual"]))
         compare_all(sides["expected"], result, (None, None), report, "compared_expected")

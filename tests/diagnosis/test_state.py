@@ -259,6 +259,72 @@ def test_constants_that_the_program_wrote_after_it_gave_them(
     assert found == ([sources] if sources is not None else [])
 
 
+def refilled(zoo: ZooPackage, names: list[str] | None, *told: dict[str, Any], **more: Any) -> Case:
+    """A program whose check failed over a call with these constants refilled, made again with this result."""
+    case = package_case(zoo("ranker"))
+    given = {"table.weight": GOOD, "head.weight": GOOD}
+    digests = dict.fromkeys(given, "given")
+    update = phase(1, load=1, how="load_constants", constants=given, digests=digests)
+    call = phase(2, load=1, thread=1, refilled=names, file="inputs.pt", altered=more.pop("altered", []))
+    case.capture = capture(
+        updates=[update], calls=[call], ends=[phase(3, compared=["gap", "t.want"], **more)]
+    )
+    case.runs["script"] = run("script", "RuntimeError: drift")
+    case.runs["plain"] = run("plain", "", *told)
+    return case
+
+
+def returned(equal: bool, **held: bool) -> dict[str, Any]:
+    return {"event": "compared_returned", "equal": equal, "held": {"t.want": False, **held}}
+
+
+def held(**more: bool) -> dict[str, Any]:
+    return {"event": "compared_held", "equal": more, "attributes": {"t.want": True}}
+
+
+MODULE = {"name": "t.want", "type": "M", "digests": {"head.weight": "given"}}
+
+
+@pytest.mark.parametrize(
+    ("told", "more", "expected"),
+    [
+        ([held(), returned(False)], {}, ({"capture", "replay"}, False)),
+        ([held(other=False), returned(False)], {}, ({"capture", "replay"}, False)),
+        ([returned(False)], {"modules": [MODULE]}, ({"capture", "replay"}, False)),
+        ([held(gap=False), returned(False)], {}, ({"capture"}, True)),
+        ([held(), returned(True)], {}, None),
+        ([], {}, None),
+    ],
+    ids=["expected", "what else it held", "module", "neither", "no matter", "unknown"],
+)
+def test_constants_of_other_values_than_given(
+    zoo: ZooPackage, told: list[Any], more: dict[str, Any], expected: tuple[set[str], bool] | None
+) -> None:
+    """Proven where the values as given make the call what the check compared with; else only a candidate."""
+    found = list(altered_constants.detect(refilled(zoo, ["head.weight"], *told, **more)))
+    assert [(set(h.sources), h.weak) for h in found] == ([expected] if expected is not None else [])
+
+
+def test_values_tell_more_than_counts_of_writes(zoo: ZooPackage) -> None:
+    """A write into another part of one block counts for all of it; where nobody looked the count tells."""
+    told = [held(), returned(False)]
+    assert not list(altered_constants.detect(refilled(zoo, [], *told, altered=["head.weight"])))
+    assert list(altered_constants.detect(refilled(zoo, None, *told, altered=["head.weight"])))
+    by_check = refilled(
+        zoo, None, {"event": "compared_expected", "equal": True}, refilled={"1": ["head.weight"]}
+    )
+    (found,) = altered_constants.detect(by_check)
+    assert "when the check failed" in found.evidence[0].fact
+
+
+def test_what_calls_write_themselves_is_no_write_of_the_program(zoo: ZooPackage) -> None:
+    """A buffer of the model that each call changes."""
+    case = refilled(zoo, ["counter"], held(), returned(False))
+    assert altered_constants.written_by_calls(case) == set()
+    counting = package_case(zoo("counter"))
+    assert altered_constants.written_by_calls(counting)
+
+
 BAD_FAKE = "AssertionError: expected size 4==4, stride 8==1 at dim=0\nError in op: {}"
 
 

@@ -17,6 +17,7 @@ from mcp_server.worker import capture_models
 from mcp_server.worker.callers import callers, raised_in
 from mcp_server.worker.calling import idle
 from mcp_server.worker.capture_compiles import Compiles
+from mcp_server.worker.capture_managed import Managed
 from mcp_server.worker.capture_models import Models, attributes, digests, named_modules
 from mcp_server.worker.capture_outputs import Returned
 from mcp_server.worker.journal import Journal
@@ -130,7 +131,7 @@ def test_values_that_cannot_be_looked_at_have_no_digest() -> None:
 def test_a_caught_comparison_is_told_once_and_keeps_no_tensors(tmp_path: Path) -> None:
     """What the frames of the exception hold is let go with it; the end of the program tells it no more."""
     journal = Journal(str(tmp_path))
-    compiles = Compiles(journal, Storehouse(journal), Returned())
+    compiles = Compiles(journal, Storehouse(journal), Returned(), Managed())
     compiles.models.compiled.append({"weight": "0"})
     held: list[weakref.ref[torch.Tensor]] = []
 
@@ -178,7 +179,7 @@ def test_a_device_that_is_busy_or_broken_is_not_waited_for(
 def test_an_exit_with_a_status_of_failure_is_told(tmp_path: Path) -> None:
     """So is the module near it; an exit that is none, or before any compile, is not."""
     journal = Journal(str(tmp_path))
-    compiles = Compiles(journal, Storehouse(journal), Returned())
+    compiles = Compiles(journal, Storehouse(journal), Returned(), Managed())
     compiles.exiting(1)
     server = Server()
     compiles.models.compiling(dict(server.model.state_dict()))

@@ -12,7 +12,7 @@ import torch
 
 from mcp_server.steps.reports import read_events
 from mcp_server.worker import held
-from mcp_server.worker.compare import compare_held
+from mcp_server.worker.compare import compare_held, compare_returned
 from mcp_server.worker.journal import Journal
 from mcp_server.worker.report import Report
 from mcp_server.worker.storehouse import Storehouse
@@ -51,6 +51,31 @@ def test_each_is_held_against_the_outputs_of_its_layout(tmp_path: Path) -> None:
     compare_held(tensors, [torch.zeros(4), torch.ones(4)], Report(str(tmp_path / "report.jsonl")))
     (event,) = read_events(tmp_path / "report.jsonl")
     assert event["equal"] == {"want": True, "got": True, "other": False}
+
+
+class Holder:
+    def __init__(self, golden: torch.Tensor) -> None:
+        self.golden = golden
+        self.unnamed = golden + 1
+
+
+def test_attributes_that_the_function_names_are_kept(tmp_path: Path) -> None:
+    """By a name with a dot, and told apart from variables when they are compared."""
+
+    def check(holder: Holder) -> str | None:
+        assert holder.golden.numel() == 3
+        return held.keep(Storehouse(Journal(str(tmp_path))), 1, [sys._getframe()])
+
+    path = check(Holder(torch.arange(3.0)))
+    assert path is not None
+    kept = torch.load(path, weights_only=True)
+    assert list(kept) == ["holder.golden"]
+    report = Report(str(tmp_path / "report.jsonl"))
+    compare_held({**kept, "got": torch.ones(3)}, [torch.arange(3.0)], report)
+    compare_returned([torch.ones(3)], kept, [torch.arange(3.0)], report)
+    now, then = read_events(tmp_path / "report.jsonl")
+    assert (now["equal"], now["attributes"]) == ({"got": False}, {"holder.golden": True})
+    assert (then["equal"], then["held"]) == (False, {"holder.golden": False})
 
 
 def test_a_device_is_read_only_when_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

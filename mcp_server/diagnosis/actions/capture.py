@@ -78,5 +78,6 @@ def suspect_call(seen: Capture) -> CallSpec | None:
     )
     held = next((e.file for e in seen.ends if e.pid == phase.pid and e.n > phase.n and e.file), None)
     beside = {"actual": reference} if reference else {"held": held} if held else {}
-    request = {**plan.request, "extra_imports": plan.imports, **beside}
+    gave = {"returned": phase.returned} if isinstance(phase, CapturedCall) and phase.returned else {}
+    request = {**plan.request, "extra_imports": plan.imports, **beside, **gave}
     return CallSpec(plan.operation, request, Path(plan.request["package"]), inputs)

@@ -1,71 +1,159 @@
-"""Constants that the package shares with the program, and that the program wrote after it gave them.
+"""Constants that the package shares with the program, and that have other values than the program gave.
 
-With `user_managed=True` the package reads the program's own memory (torch 2.8-2.15); a call that is made
-again gets the values as they were given, so that it shows what it would have been without the writes.
+With `user_managed=True` the package reads the program's own memory (torch 2.8-2.15): what is written there
+later, through whatever view of it, the package computes with. A call that is made again gets the values as
+they were given, so that it shows what it would have been without the writes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.detectors.sharing import written_storages
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
-from mcp_server.evidence.captured import CapturedCall, CapturedUpdate
+from mcp_server.evidence.captured import CapturedAssertion, CapturedCall, CapturedEnd, CapturedUpdate
 from mcp_server.model import Evidence, Fix, Party
 
 MOST_NAMED = 4
 
 
+@dataclass(frozen=True)
+class _Changed:
+    """Constants with other values than those of `update`; `fact` says how that was seen."""
+
+    names: list[str]
+    update: CapturedUpdate
+    fact: str
+
+
+@dataclass(frozen=True)
+class _Again:
+    """What the call made again shows, in words. `expected`: that it is right so; `weak`: too little."""
+
+    what: str
+    expected: bool = False
+    weak: bool = False
+
+
 def detect(case: Case) -> Iterator[Hypothesis]:
     """One hypothesis, where the call with the values as given is what the program expected, or held."""
     call = case.capture.suspect if case.capture is not None else None
-    update = _given(call, case) if call is not None and call.altered else None
-    again = _as_given(case)
-    if call is not None and update is not None and again:
-        yield _hypothesis(call, update, again, case)
+    changed = _changed(call, case) if call is not None else None
+    again = _as_given(call, changed, case) if call is not None and changed is not None else None
+    if call is not None and changed is not None and again is not None:
+        yield _hypothesis(call, changed, again, case)
 
 
-def _given(call: CapturedCall, case: Case) -> CapturedUpdate | None:
-    """The last update before the call that gave the first of these constants."""
-    updates = case.capture.updates if case.capture is not None else []
-    same = [u for u in updates if (u.pid, u.load) == (call.pid, call.load) and u.n < call.n]
-    return next((u for u in reversed(same) if call.altered[0] in u.constants), None)
+def _changed(call: CapturedCall, case: Case) -> _Changed | None:
+    """By the values at the call; where nobody read them by the count of writes, else when a check failed."""
+    own = written_by_calls(case)
+    if call.refilled is not None:
+        names = [name for name in call.refilled if name not in own]
+        return _given(call, names, "{} had other values at the call than {} gave", case)
+    if call.altered:
+        return _given(call, call.altered, "{} were written in place between {} and the call", case)
+    later = [name for name in _refilled_by_check(call, case) if name not in own]
+    return _given(call, later, "{} had other values when the check failed than {} gave", case)
 
 
-def _as_given(case: Case) -> str:
-    """What the call made again shows, in words; empty where it shows nothing of the writes."""
+def written_by_calls(case: Case) -> set[str]:
+    """Constants that the calls themselves change, as buffers of the model; all where that cannot be told."""
+    if case.view is None or case.package is None:
+        return {name for update in _updates(case) for name in update.constants}
+    storages, buffers = written_storages(case), case.view.wrapper.buffers
+    names = {c.name for c in buffers.values() if c.kind == "constant" and c.storage in storages}
+    return {constant.fqn for constant in case.package.constants if constant.name in names}
+
+
+def _refilled_by_check(call: CapturedCall, case: Case) -> list[str]:
+    """As the first check that failed after the call found them."""
+    check = _check(call, case)
+    return check.refilled.get(call.load, []) if check is not None else []
+
+
+def _check(call: CapturedCall, case: Case) -> CapturedAssertion | CapturedEnd | None:
+    assert case.capture is not None
+    checks: list[CapturedAssertion | CapturedEnd] = [*case.capture.assertions, *case.capture.ends]
+    later = [check for check in checks if check.pid == call.pid and check.n > call.n]
+    return min(later, key=lambda check: check.n, default=None)
+
+
+def _updates(case: Case) -> list[CapturedUpdate]:
+    return case.capture.updates if case.capture is not None else []
+
+
+def _given(call: CapturedCall, names: list[str], fact: str, case: Case) -> _Changed | None:
+    """With the last update before the call that gave the first of these constants."""
+    same = [u for u in _updates(case) if (u.pid, u.load) == (call.pid, call.load) and u.n < call.n]
+    update = next((u for u in reversed(same) if names and names[0] in u.constants), None)
+    if update is None:
+        return None
+    shown = ", ".join(names[:MOST_NAMED])
+    counted = f"{len(names)} constants" if len(names) > 1 else "1 constant"
+    return _Changed(names, update, f"{fact.format(counted, update.how)}: {shown}")
+
+
+def _as_given(call: CapturedCall, changed: _Changed, case: Case) -> _Again | None:
+    """None where the call made again shows nothing of the writes, or that they do not matter."""
     plain = case.runs.get("plain")
-    told = plain.worker.last("compared_expected") if plain is not None and plain.worker else None
-    if plain is None or plain.failure != "none":
-        return ""
+    if plain is None or plain.failure != "none" or plain.worker is None:
+        return None
+    told, gave = plain.worker.last("compared_expected"), plain.worker.last("compared_returned")
     if told is not None and told["equal"]:
-        return "with the values as they were given, the call gives what the program expected"
+        return _Again("with the values as they were given, the call gives what the program expected", True)
+    if call.outcome == "failed":
+        return _Again("with the values as they were given, the call comes back", weak=True)
+    if gave is not None:
+        return _beside_given(call, changed, gave, case)
     if plain.held and not all(plain.held.values()):
-        return "with the values as they were given, the call gives other outputs than it gave"
-    return ""
+        return _Again("with the values as they were given, the call gives other outputs than it gave")
+    return None
 
 
-def _hypothesis(call: CapturedCall, update: CapturedUpdate, again: str, case: Case) -> Hypothesis:
-    shown = ", ".join(call.altered[:MOST_NAMED])
-    fact = f"{len(call.altered)} constants were written in place between {update.how} and the call: {shown}"
+def _beside_given(call: CapturedCall, changed: _Changed, gave: dict[str, Any], case: Case) -> _Again | None:
+    """What the program got is known: right is what its check compared that with, if it has given values."""
+    plain, check = case.runs["plain"], _check(call, case)
+    if gave["equal"]:
+        return None
+    other = "with the values as they were given, the call gives other outputs than it gave"
+    names = check.compared if isinstance(check, CapturedEnd) else []
+    beside = {**plain.held, **plain.held_attributes}
+    now = {name: equal for name, equal in beside.items() if name in names}
+    reached = [name for name, equal in now.items() if equal and not gave["held"].get(name)]
+    if reached and all(equal or gave["held"].get(name) for name, equal in now.items()):
+        return _Again(f"{other}, and what the check compared with, {reached[0]!r}", True)
+    modules = [m for m in check.modules if m.name in names] if check is not None else []
+    near = [m for m in modules if set(changed.names) <= m.digests.keys()]
+    given = changed.update.digests
+    if near and all(m.digests[name] == given.get(name) for m in near for name in changed.names):
+        return _Again(f"{other}; {near[0].name}, which the check names, has the values as given", True)
+    return _Again(other, weak=True)
+
+
+def _hypothesis(call: CapturedCall, changed: _Changed, again: _Again, case: Case) -> Hypothesis:
+    shown = ", ".join(changed.names[:MOST_NAMED])
     return Hypothesis(
         category="constants",
         guilty=Party(
             kind="constant",
-            name=call.altered[0],
+            name=changed.names[0],
             value="written by the program after the update",
-            model_locations=[*update.stack[:1], *call.stack[:1]],
+            model_locations=[*changed.update.stack[:1], *call.stack[:1]],
         ),
         summary="The program changed constants that it shares with the package (user_managed=True), so that "
         f"the call computes with other values: {shown}.",
         depth=Depth.STATE,
-        sources=frozenset({"capture", *({"replay"} if "expected" in again else ())}),
-        evidence=(Evidence(step="capture", fact=fact), Evidence(step="run", fact=again)),
+        sources=frozenset({"capture", *({"replay"} if again.expected else ())}),
+        evidence=(Evidence(step="capture", fact=changed.fact), Evidence(step="run", fact=again.what)),
         fix=Fix(
-            action="give the package copies: load_constants without user_managed, or clones that stay alive",
-            before="user_managed=True",
-            after="user_managed=False",
+            action="give the package memory of its own, into which nothing else is written: clones of the "
+            "weights (with user_managed=False, too, whole storages are copied: no views of one block)",
+            after="{name: value.clone() for name, value in weights.items()}",
         ),
         harmful=case.failed,
-        exact="expected" in again,
+        weak=again.weak,
+        exact=again.expected,
     )

@@ -26,14 +26,21 @@ def written_inputs(case: Case) -> set[int]:
     """Positions of the inputs that some launch or copy writes, as far as the package tells."""
     if case.view is None:
         return set()
-    run = case.view.wrapper.run
-    names = {name for launch in run.launches for name in launch.writes} | {t.writes for t in run.transfers}
-    storages = {run.buffers[name].storage for name in names if name in run.buffers}
+    storages = written_storages(case)
     return {
         buffer.position
-        for buffer in run.buffers.values()
+        for buffer in case.view.wrapper.buffers.values()
         if buffer.kind == "input" and buffer.position is not None and buffer.storage in storages
     }
+
+
+def written_storages(case: Case) -> set[int]:
+    """The memory that some launch or copy of a call writes."""
+    if case.view is None:
+        return set()
+    run = case.view.wrapper.run
+    names = {name for launch in run.launches for name in launch.writes} | {t.writes for t in run.transfers}
+    return {run.buffers[name].storage for name in names if name in run.buffers}
 
 
 def _hypothesis(group: list[int], changed: int, case: Case) -> Hypothesis:
