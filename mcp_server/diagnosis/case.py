@@ -91,6 +91,19 @@ class RunSeen:
         return dict(told.get("attributes", {})) if told is not None else {}
 
     @property
+    def left_alone(self) -> list[int]:
+        """Inputs that the call was to change and did not, and that lie where the package copies them."""
+        told = self.worker.last("changed_inputs") if self.worker else None
+        inputs = told["inputs"] if told is not None else []
+        return [each["input"] for each in inputs if each["misaligned"] and not each["changed"]]
+
+    @property
+    def changed(self) -> list[int]:
+        """Inputs that the call was to change and did."""
+        told = self.worker.last("changed_inputs") if self.worker else None
+        return [each["input"] for each in told["inputs"] if each["changed"]] if told is not None else []
+
+    @property
     def family(self) -> str | None:
         return self.root.family.id if self.root else None
 

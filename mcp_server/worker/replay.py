@@ -8,6 +8,7 @@ import torch
 
 from .address_space import limited
 from .calling import call, save, tell_inputs, watching
+from .changed_inputs import telling
 from .compare import compare_all, compare_held, compare_returned
 from .current_device import go_to
 from .imports import import_all
@@ -29,7 +30,8 @@ def operate(request: dict[str, Any], report: Report) -> None:
     it once more on the same tensors; `save_outputs` keeps what it returned. `actual` is the file of a failed
     comparison, both sides of which are compared with that, `held` one of what the program held when a check
     of its own failed, `returned` one of what the call gave in the program. `current_device` is the CUDA
-    device to be on. `cast` maps names of constants to the dtype that they get before an update.
+    device to be on. `tell_changes` are places of inputs of the last call (see `changed_inputs`). `cast` maps
+    names of constants to the dtype that they get before an update.
     """
     import_all(list(request.get("extra_imports", ())), report)
     loader = load_library(request, report) if request.get("library") else load(request, report, weights=False)
@@ -47,7 +49,8 @@ def operate(request: dict[str, Any], report: Report) -> None:
             if last and request.get("stack_bytes"):
                 step = {**step, "stack": int(request["stack_bytes"])}
             with watching(request, report):
-                result = _call(loader, step, index, report, changes, times)
+                asked = dict(request.get("tell_changes", {})) if last else {}
+                result = _call(loader, {**step, "tell_changes": asked}, index, report, changes, times)
     if request.get("save_outputs") and result is not None:
         save(result, str(request["save_outputs"]), report)
     if request.get("held") and result is not None:
@@ -86,7 +89,7 @@ def _call(
     flat = flatten(Inputs(inputs.args, inputs.kwargs, inputs.mapping, inputs.flat), _in_spec(loader))
     flat = apply(flat, changes)
     tell_inputs(flat, report)
-    with limited(step.get("headroom")):
+    with limited(step.get("headroom")), telling(step["tell_changes"], flat, report):
         for _ in range(times):
             result = on_stack(step.get("stack"), lambda: call(lambda: loader.run(flat), index, report))
         return result

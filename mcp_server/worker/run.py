@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from .calling import call, save, tell_inputs, watching
+from .changed_inputs import telling
 from .imports import import_all
 from .inputs import flatten, read
 from .loading import load
@@ -17,7 +18,8 @@ def operate(request: dict[str, Any], report: Report, loaded: Callable[[], None] 
 
     Fresh, because a package may change its inputs in place. With no inputs the package is only loaded.
     `changes` alter the inputs before each call (see `transforms`); `operators` (`watch` or `repair`) acts on
-    custom operators (see `operators`). `loaded` is called before the first one.
+    custom operators (see `operators`). `tell_changes` are places of inputs (see `changed_inputs`). `loaded`
+    is called before the first one.
     """
     import_all(list(request.get("extra_imports", ())), report)
     loader = load(request, report)
@@ -31,7 +33,7 @@ def operate(request: dict[str, Any], report: Report, loaded: Callable[[], None] 
         flat = apply(flatten(read(request), in_spec), list(request.get("changes", ())))
         if index == 0:
             tell_inputs(flat, report)
-        with watching(request, report):
+        with watching(request, report), telling(request.get("tell_changes", {}), flat, report):
             result = call(lambda flat=flat: loader.run(flat), index, report)  # type: ignore[misc]
     if request.get("save_outputs"):
         save(result, str(request["save_outputs"]), report)

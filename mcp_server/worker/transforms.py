@@ -57,6 +57,11 @@ def _restride(tensor: torch.Tensor, change: dict[str, Any]) -> torch.Tensor:
     return out.copy_(tensor)
 
 
+def _align(tensor: torch.Tensor, _change: dict[str, Any]) -> torch.Tensor:
+    """A copy with the same strides at the begin of memory of its own, as allocators align it."""
+    return _restride(tensor.detach(), {"stride": tensor.stride()})
+
+
 def _clamp(tensor: torch.Tensor, change: dict[str, Any]) -> torch.Tensor:
     """Values into [low, high]; with `stride` and `offset`, only flat elements offset + k * stride."""
     low, high = change.get("low"), change.get("high")
@@ -104,6 +109,7 @@ CHANGES: dict[str, Any] = {
     "move": _on_one(_move),
     "contiguous": _on_one(_contiguous),
     "restride": _on_one(_restride),
+    "align": _on_one(_align),
     "clamp": _on_one(_clamp),
     "replace": _on_one(_replace),
     "resize": _on_one(_resize),

@@ -45,10 +45,10 @@ class CounterTests:
 def next_test(case: Case, hypotheses: Sequence[Hypothesis]) -> CounterTest | None:
     """The untried test of the best hypothesis that has one; only a failure can be made to go away.
 
-    Or the call be made to give what the program held when its own check failed.
+    Or the call be made to give what the program held when its own check failed, or to change its inputs.
     """
     plain = case.runs["plain"]
-    if plain.failure == "none" and all(plain.held.values()):
+    if plain.failure == "none" and all(plain.held.values()) and not plain.left_alone:
         return None
     for hypothesis in ranked(hypotheses, case):
         if hypothesis.counter is not None and hypothesis.counter.key not in case.counters:
@@ -58,6 +58,9 @@ def next_test(case: Case, hypotheses: Sequence[Hypothesis]) -> CounterTest | Non
 
 def judge(test: CounterTest, before: RunSeen, after: RunSeen) -> CounterResult:
     """Gone: the cause was removed with the failure. The same failure: it was not the cause."""
+    moved = [change["input"] for change in test.changes if change["change"] == "align"]
+    if moved and before.failure in ("none", "differs"):
+        return _by_change(test, moved[0], before, after)
     if before.failure == "none":
         return _by_held(test, before, after)
     if after.failure == "none":
@@ -68,6 +71,15 @@ def judge(test: CounterTest, before: RunSeen, after: RunSeen) -> CounterResult:
         return CounterResult(False, f"{test.what} still fails in the same way ({after.failure})", after)
     what = f"{test.what} fails in another way ({after.failure}: {after.family or 'no known error text'})"
     return CounterResult(False, what, after, decided=False)
+
+
+def _by_change(test: CounterTest, place: int, before: RunSeen, after: RunSeen) -> CounterResult:
+    """Whether the call now changes the input that it left as it was."""
+    if after.failure not in ("none", "differs"):
+        return CounterResult(False, f"{test.what} fails ({after.failure})", after, decided=False)
+    if place in before.left_alone and place in after.changed:
+        return CounterResult(True, f"{test.what} changes it; as the call was made it stays as it was", after)
+    return CounterResult(False, f"{test.what} leaves it as it was, too", after)
 
 
 def _by_held(test: CounterTest, before: RunSeen, after: RunSeen) -> CounterResult:

@@ -10,6 +10,7 @@ from mcp_server.diagnosis.hanging import shown_by_trace, to_be_traced
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.index_parts import suspects
 from mcp_server.diagnosis.limits import hangs, limit_of
+from mcp_server.diagnosis.lost_updates import updated_in_a_copy
 from mcp_server.diagnosis.operators_from import operator_missing_here
 from mcp_server.jobs.types import Finished
 from mcp_server.steps.context import Context, WorkerRun
@@ -39,7 +40,7 @@ async def run_call(
     limit = limit_of(case, share=SHARE_OF_HANG if hangs(case) else SHARE)
     done = await context.worker(
         case.call.operation,
-        {**case.call.request, **(extra or {})},
+        {**case.call.request, **_to_tell(case), **(extra or {})},
         name=label,
         env={STACKS: str(limit.seconds * 0.85), **(workload.env if workload else {}), **(env or {})},
         timeout_s=limit.seconds,
@@ -52,6 +53,11 @@ async def run_call(
     if record:
         case.runs[label] = seen
     return seen
+
+
+def _to_tell(case: Case) -> dict[str, Any]:
+    asked = updated_in_a_copy(case)
+    return {"tell_changes": {str(place): size for place, size in asked.items()}} if asked else {}
 
 
 SHARE = 0.45  # of what the budget leaves: a call that hangs must leave time to find out where

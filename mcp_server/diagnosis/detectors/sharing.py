@@ -14,8 +14,10 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     if case.package is None:
         return
     written = written_inputs(case)
-    if written and _checked_in_vain(case):
-        yield _changed(min(written), case)
+    plain = case.runs.get("plain")
+    left_alone = plain.left_alone if plain is not None else []
+    if written.difference(left_alone) and _checked_in_vain(case):
+        yield _changed(min(written.difference(left_alone)), case)
     for group in case.sharing:
         changed = [index for index in group if index in written]
         if len(group) > 1 and changed:
