@@ -22,17 +22,28 @@ class Told(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
+class StoppedAt(Told):
+    """An operator (`desk.longest_run.default`) that the compiler was at when it failed.
+
+    `stack`: the traceback text of the lines of the model that made it.
+    """
+
+    operator: str
+    stack: str = ""
+
+
 class CapturedError(Told):
     """The exception that the program got.
 
     `no_files` is the limit on open files, where the process could open no more of them by then; `file_bytes`
-    the limit on the size of a file, where there is one.
+    the limit on the size of a file, where there is one; `stopped_at` is of a compile.
     """
 
     type: str
     text: str
     no_files: int | None = None
     file_bytes: int | None = None
+    stopped_at: list[StoppedAt] = Field(default_factory=list)
 
 
 class Leaf(Told):

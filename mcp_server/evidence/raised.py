@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from mcp_server.evidence.facts import ErrorFact, Frame, PythonException, last_chain
 from mcp_server.evidence.families import BY_ID
@@ -29,6 +30,17 @@ _OF_CHILD = re.compile(
     r"\b(?:fail|exit|end|terminat|die|return|crash)\w*\b[^\n]{0,40}?"
     r"\b(?:status|code|rc)\b[ =:]*(?P<status>-?\d{1,3})\b"
 )
+# Where Inductor lowers a model and writes code for it (torch 2.8-2.15); the rest runs compilers and files.
+_LOWERS = re.compile(
+    r"[/\\]torch[/\\]_inductor[/\\](?:codegen[/\\]\w+|kernel[/\\]\w+|fx_passes[/\\]\w+|\w*lowering|graph|ir|scheduler|"
+    r"loop_body|dependencies|sizevars|ops_handler|index_propagation|decomposition)\.py$"
+)
+_INDUCTOR = re.compile(r"[/\\]torch[/\\]_inductor[/\\]")
+_TORCH = re.compile(r"[/\\]torch[/\\]")
+# Exceptions that code of the compiler meets through no fault of the model's.
+_OF_HOST = re.compile(
+    r"(?:\w*OSError|\w*IOError|\w*MemoryError|\w*Timeout\w*|\w*Interrupt|File\w+|Permission\w+)\b"
+)
 _OWN_CHECK = re.compile(r"(?:raise|assert)\b|self\.fail\(|sys\.exit\(")
 
 
@@ -38,6 +50,8 @@ def settle_exception(error: ErrorFact) -> ErrorFact:
     if exception is None or not exception.frames:
         return error
     inside = "inside" in error.fields
+    if error.family.id == "inductor_error":
+        return _of_lowering(error, exception)
     if error.family.id in _OPERATORS:
         return _of_statement(error) if _is_statement(exception) and not inside else error
     if error.family.id != "python_exception":
@@ -58,6 +72,29 @@ def unnamed_exception(errors: Sequence[ErrorFact], exceptions: Sequence[PythonEx
     text = bound(f"{last.type}: {last.message}".rstrip(": "))
     fields = {"type": last.type, "detail": bound(last.message, 300)}
     return ErrorFact(family, fields, last.line, text, family.candidates, 1, last.process, last)
+
+
+def _of_lowering(error: ErrorFact, exception: PythonException) -> ErrorFact:
+    """What Inductor raised while it lowered the model or wrote code for it, in whatever words."""
+    deeper = list(takewhile(lambda frame: not _INDUCTOR.search(frame.file), reversed(exception.frames)))
+    at = exception.frames[: len(exception.frames) - len(deeper)][-1:]
+    within = any(_LOWERS.search(frame.file) for frame in at) and all(_TORCH.search(f.file) for f in deeper)
+    if not within or _OF_HOST.match(error.fields.get("detail", "")):
+        return error
+    family = BY_ID["inductor_internal"]
+    return replace(error, family=family, candidates=family.candidates)
+
+
+def is_passed_on(exception: PythonException, before: PythonException) -> bool:
+    """Whether the program's own `raise` tells of the one before it: `from` it, or where that was caught."""
+    if exception.relation != "during":
+        return exception.relation == "cause"
+    raised, caught = exception.frames[-1:], before.frames[:1]
+    return bool(raised and caught) and _function(raised[0]) == _function(caught[0])
+
+
+def _function(frame: Frame) -> tuple[str, str]:
+    return frame.file, frame.function
 
 
 def _of_statement(error: ErrorFact) -> ErrorFact:

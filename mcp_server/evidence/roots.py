@@ -10,7 +10,7 @@ from mcp_server.evidence.around import settle
 from mcp_server.evidence.details import OPERATOR_FILE
 from mcp_server.evidence.facts import ErrorFact, Frame, PythonException, ThreadStack, last_chain
 from mcp_server.evidence.families import BY_ID, Rank
-from mcp_server.evidence.raised import first
+from mcp_server.evidence.raised import first, is_passed_on
 from mcp_server.evidence.sanitizer import SanitizerReport, Site
 from mcp_server.model import Category
 
@@ -59,16 +59,28 @@ def choose_root(errors: Sequence[ErrorFact], exceptions: Sequence[PythonExceptio
     """The error of the highest rank; of equals, one that ended the program, else the first.
 
     An error of the last traceback's chain is preferred among equals, since earlier ones were survived. Noise
-    is never a root.
+    is never a root, nor is what the program's own `raise` made of a known error.
     """
     known = [error for error in errors if error.rank > Rank.NOISE]
     if not known:
         return None
+    known = [error for error in known if not _passes_on(error, known, exceptions)]
     best = max(error.rank for error in known)
     equals = sorted((error for error in known if error.rank == best), key=lambda error: error.line)
     chain = last_chain(exceptions)
     fatal = [error for error in equals if error.exception is not None and error.exception in chain]
     return (fatal or equals)[0]
+
+
+def _passes_on(error: ErrorFact, known: Sequence[ErrorFact], exceptions: Sequence[PythonException]) -> bool:
+    """Whether it is a `raise` of the program's own over another error of the log."""
+    raised = error.exception
+    if error.family.id != "own_check" or raised is None or raised not in exceptions:
+        return False
+    place = exceptions.index(raised)
+    before = exceptions[place - 1] if place else None
+    told = any(other.exception == before for other in known)
+    return before is not None and told and is_passed_on(raised, before)
 
 
 def sanitizer_errors(report: SanitizerReport, line: int) -> list[ErrorFact]:

@@ -23,6 +23,7 @@ from .layout import storage_bytes
 from .limits import processor_seconds
 from .options import encode
 from .ranks import identity
+from .stopped_at import stopped_at
 from .storehouse import Storehouse
 from .tensors import leaves
 
@@ -93,7 +94,8 @@ class Compiles:
         self.thread.depth = 0
         seconds = time.monotonic() - state[1]
         if error is not None:
-            self.journal.event("compile_failed", compile=state[0], seconds=seconds, **failure(error))
+            told = {**failure(error), "stopped_at": stopped_at(error)}
+            self.journal.event("compile_failed", compile=state[0], seconds=seconds, **told)
         else:
             self.journal.event("compiled", compile=state[0], seconds=seconds, package=_path(result))
 

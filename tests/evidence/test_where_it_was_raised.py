@@ -337,3 +337,55 @@ def test_what_a_load_or_a_call_raised_is_no_statement_of_the_script(
     root = read(text, *frames).root
     assert root is not None and root.candidates[0] == first
     assert "script_error" not in root.candidates
+
+
+IR = (f"{TORCH}/_inductor/ir.py", "handle_single_output", "raise RuntimeError(")
+SERDE = (f"{TORCH}/_export/serde/serialize.py", "serialize_input", "raise SerializeError(")
+BUILDER = (f"{TORCH}/_inductor/cpp_builder.py", "build", "run_compile_cmd(build_cmd, cwd=_build_tmp_dir)")
+PYTHON = ("/usr/lib/python3.11/subprocess.py", "run", "raise ValueError(")
+UNKNOWN = "torch._inductor.exc.InductorError: RuntimeError: something unheard of"
+FULL = "torch._inductor.exc.InductorError: OSError: something unheard of"
+
+
+@pytest.mark.parametrize(
+    ("frames", "text", "family"),
+    [
+        ((OWN, COMPILE, IR), UNKNOWN, "inductor_internal"),
+        ((OWN, COMPILE, IR, SERDE), UNKNOWN, "inductor_internal"),
+        ((OWN, COMPILE, IR, BUILDER), UNKNOWN, "inductor_error"),
+        ((OWN, COMPILE, IR, PYTHON), UNKNOWN, "inductor_error"),
+        ((OWN, COMPILE, IR), FULL, "inductor_error"),
+    ],
+)
+def test_what_the_compiler_raised_while_it_wrote_code(
+    frames: tuple[tuple[str, str, str], ...], text: str, family: str
+) -> None:
+    """Its place decides, whatever the text; tools that it runs and what the host refuses are others."""
+    assert root_of(read(text, *frames)).family.id == family
+
+
+CAUSE = "\nThe above exception was the direct cause of the following exception:\n"
+DURING = "\nDuring handling of the above exception, another exception occurred:\n"
+BUILD = ("/app/serve.py", "build", "path = torch._inductor.aoti_compile_and_package(program)")
+WRAP = ("/app/serve.py", "build", "raise BuildError(name) from why")
+LATER = ("/app/serve.py", "check", 'raise BuildError("too far off")')
+
+
+@pytest.mark.parametrize(
+    ("between", "frame", "family"),
+    [
+        (CAUSE, WRAP, "inductor_error"),
+        (CAUSE, LATER, "inductor_error"),
+        (DURING, WRAP, "inductor_error"),
+        (DURING, LATER, "own_check"),
+        ("", WRAP, "own_check"),
+    ],
+)
+def test_a_raise_that_passes_an_error_on(between: str, frame: tuple[str, str, str], family: str) -> None:
+    """It tells of the error that it was raised from, or in whose handler it stands: no check failed.
+
+    A check that fails later, in what was done instead, is one.
+    """
+    lines = [f'  File "{f}", line 7, in {n}\n    {c}' for f, n, c in (BUILD, BUILDER)]
+    first = "\n".join(["Traceback (most recent call last):", *lines, UNKNOWN, between])
+    assert root_of(read("BuildError: 'chat' could not be built", frame, before=first)).family.id == family

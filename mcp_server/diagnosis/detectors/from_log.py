@@ -9,6 +9,7 @@ from mcp_server.diagnosis.detectors.log_words import action, named
 from mcp_server.diagnosis.detectors.refusal import refused_alone
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.diagnosis.own_code import own_operators, users_code
+from mcp_server.diagnosis.uncompiled import lines_of, name_of, uncompiled
 from mcp_server.evidence.captured import CapturedCall
 from mcp_server.evidence.facts import ErrorFact, Frame, LogFacts
 from mcp_server.evidence.families import BY_ID
@@ -75,7 +76,7 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: Case) -> Itera
             summary=_of_a_log(root, open_ones) if alone else _summary(category, root, several),
             depth=Depth.SYMPTOM if place else DEPTHS[category],
             sources=frozenset({"log"}),
-            evidence=(evidence_of(root, source),),
+            evidence=(evidence_of(root, source), *_compiler_at(category, root, case)),
             crashing=_crashing(root, facts),
             fix=Fix(action=action(root, category)) if not several else None,
             harmful=case.failed,
@@ -185,6 +186,11 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Case) -> 
     locations = (
         [*_raised_at(root), *locations_of(facts.frames)] or case.failing_locations or case.exit_locations
     )
+    at = uncompiled(root, case) if category == "compile_failure" and not who.name else None
+    if at is not None:
+        return Party(
+            kind="op", name=name_of(at), model_locations=[*lines_of(at), *locations], value=who.value
+        )
     return Party(
         kind=who.kind,
         name=who.name or _place(category, locations),
@@ -192,6 +198,13 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Case) -> 
         model_locations=[*_of_kernel(root, case), *locations],
         value=who.value,
     )
+
+
+def _compiler_at(category: Category, root: ErrorFact, case: Case) -> Iterator[Evidence]:
+    """At which operator the hook saw the compiler fail."""
+    at = uncompiled(root, case) if category == "compile_failure" else None
+    if at is not None:
+        yield Evidence(step="capture", fact=f"the compiler was at {name_of(at)} when it failed")
 
 
 def _of_kernel(root: ErrorFact, case: Case) -> list[ModelLocation]:
