@@ -16,6 +16,7 @@ from mcp_server.evidence.captured import (
     CapturedExport,
     CapturedLoad,
     CapturedLoan,
+    CapturedPackaging,
     CapturedProcess,
     CapturedReplay,
     CapturedUpdate,
@@ -43,6 +44,7 @@ def read_capture(directory: Path) -> Captured:
     return Captured(
         processes=list(_processes(merged)),
         compiles=_phases(merged, "compiling", CapturedCompile),
+        packagings=[_build(CapturedPackaging, e) for e in merged if e["event"] == "packaging"],
         loads=_phases(merged, "loading", CapturedLoad),
         updates=_phases(merged, "updating", CapturedUpdate),
         calls=_phases(merged, "calling", CapturedCall),

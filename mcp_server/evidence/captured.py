@@ -105,6 +105,13 @@ class CapturedCompile(Phase):
     digests: dict[str, str] = Field(default_factory=dict)
 
 
+class CapturedPackaging(Phase):
+    """One `package_aoti`: `files` is the first of the files that each model, by name, is made of."""
+
+    package: Path
+    files: dict[str, Path] = Field(default_factory=dict)
+
+
 class CapturedLoad(Phase):
     """One load. `copy_path` is the package as it was then; None when it could not be kept.
 
@@ -308,6 +315,7 @@ class Captured(Record):
 
     processes: list[CapturedProcess] = Field(default_factory=list)
     compiles: list[CapturedCompile] = Field(default_factory=list)
+    packagings: list[CapturedPackaging] = Field(default_factory=list)
     loads: list[CapturedLoad] = Field(default_factory=list)
     updates: list[CapturedUpdate] = Field(default_factory=list)
     calls: list[CapturedCall] = Field(default_factory=list)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mcp_server.package.elf import foreign_kind
 from mcp_server.package.members import ZipContainer
 from mcp_server.package.problems import Defect
+from mcp_server.package.twins import twins
 
 if TYPE_CHECKING:
     from mcp_server.package.archive import Package
@@ -34,6 +35,7 @@ def find_defects(package: Package) -> Iterator[Defect]:
     yield from _proxy(package)
     yield from _weights(package)
     yield from _wrapper(package)
+    yield from _twins(package)
 
 
 def kernel_binaries_used(wrapper: str) -> tuple[str, ...]:
@@ -143,3 +145,12 @@ def _wrapper(package: Package) -> Iterator[Defect]:
     else:
         for problem in package.signature.problems:
             yield Defect("unread_signature", problem, fatal=False)
+
+
+def _twins(package: Package) -> Iterator[Defect]:
+    """A note: a program may package one model under several names, and then means to."""
+    others = twins(package)
+    if others:
+        what = f"{package.model_name} and {', '.join(others)} are one and the same model, byte for byte"
+        fix = "if they are to differ, package each before the next is compiled: compiles may share a path"
+        yield Defect("same_model", what, fatal=False, fix=fix)

@@ -139,6 +139,10 @@ class ZipContainer:
             return self._stored(info)
         return io.BytesIO(self._inflate(info))
 
+    def checksum(self, name: str) -> int:
+        """The recorded CRC-32 of a member."""
+        return self._infos[name].CRC
+
     def checksum_holds(self, name: str) -> bool:
         """Whether the member can be read and its CRC-32 is the recorded one. Reads the whole member."""
         crc = 0

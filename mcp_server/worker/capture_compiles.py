@@ -15,7 +15,7 @@ from .callers import callers, frames, raised_in, tell
 from .capture_calls import failure
 from .capture_checks import compared
 from .capture_managed import Managed
-from .capture_models import Models, attributes
+from .capture_models import Models, attributes, tensors_of
 from .capture_outputs import Returned, looked_at
 from .held import keep
 from .journal import Journal
@@ -47,7 +47,7 @@ class Compiles:
         """The `before` of one compiling function. A compile inside a compile is part of the outer one."""
 
         def begin(program: Any, *_args: Any, **kwargs: Any) -> Optional[tuple[int, float]]:
-            if getattr(self.thread, "depth", 0):
+            if self.inside():
                 return None
             number = next(self.numbers)
             configs, exact = encode(kwargs.get("inductor_configs") or kwargs.get("options") or {})
@@ -56,12 +56,12 @@ class Compiles:
             self.journal.event(
                 "compiling",
                 compile=number,
-                digests=self.models.compiling(program.state_dict) if exported else {},
+                digests=self.models.compiling(state_of(program)),
                 how=how,
                 exported=path,
                 program=exported,
                 notice=notice,
-                package_path=_path(kwargs.get("package_path")),
+                package_path=path_of(kwargs.get("package_path")),
                 configs=configs,
                 configs_exact=exact,
                 flags={name: value for name, value in os.environ.items() if name.startswith(FLAGS)},
@@ -97,7 +97,11 @@ class Compiles:
             told = {**failure(error), "stopped_at": stopped_at(error)}
             self.journal.event("compile_failed", compile=state[0], seconds=seconds, **told)
         else:
-            self.journal.event("compiled", compile=state[0], seconds=seconds, package=_path(result))
+            self.journal.event("compiled", compile=state[0], seconds=seconds, package=path_of(result))
+
+    def inside(self) -> bool:
+        """Whether this thread is within a compile."""
+        return bool(getattr(self.thread, "depth", 0))
 
     def asserting(self, actual: Any, expected: Any, *_args: Any, **_kwargs: Any) -> tuple[Any, Any]:
         return actual, expected
@@ -169,8 +173,15 @@ class Compiles:
             )
 
 
-def _path(value: Any) -> Optional[str]:
+def state_of(program: Any) -> dict[str, torch.Tensor]:
+    """What a program that is compiled has of parameters and buffers."""
+    if isinstance(program, torch.export.ExportedProgram):
+        return dict(program.state_dict)
+    return tensors_of(program) if isinstance(program, torch.nn.Module) else {}
+
+
+def path_of(value: Any) -> Optional[str]:
     """A path as text; a list of generated files by its first; a buffer has none."""
     if isinstance(value, (str, os.PathLike)):
         return os.path.abspath(os.fspath(value))
-    return _path(value[0]) if isinstance(value, list) and value else None
+    return path_of(value[0]) if isinstance(value, list) and value else None

@@ -18,6 +18,7 @@ from .capture_calls import Calls
 from .capture_compiles import Compiles
 from .capture_lent import waits
 from .capture_lines import keep_lines
+from .capture_packagings import Packagings
 from .journal import Journal
 from .storehouse import Storehouse
 
@@ -104,6 +105,8 @@ class Hook:
 
     def package(self, module: Any) -> None:
         self.compiled_model(module)
+        packagings = Packagings(self.journal, self.compiles.inside)
+        wrap(self.journal, module, "package_aoti", packagings.packaging, nothing)
         wrap(self.journal, module, "load_package", self.calls.opening, self.calls.opened)
 
     def export(self, module: Any) -> None:
