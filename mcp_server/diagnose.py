@@ -78,6 +78,7 @@ from mcp_server.diagnosis.detectors import (
     streams,
     unmapped,
     unsteady,
+    viewed_constants,
 )
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.imports_ahead import import_ahead
@@ -106,6 +107,7 @@ DETECTORS: tuple[Detector, ...] = (
     fixed_arguments.detect,
     constants.detect,
     altered_constants.detect,
+    viewed_constants.detect,
     beside.detect,
     child_end.detect,
     concurrency.detect,

@@ -141,7 +141,10 @@ class CapturedLoad(Phase):
 
 
 class CapturedUpdate(Phase):
-    """One update of constants: those given, and the names that the model was compiled with."""
+    """One update of constants: those given, and the names that the model was compiled with.
+
+    `views` are those that are a part of a larger block of memory.
+    """
 
     number: int
     load: int
@@ -151,6 +154,7 @@ class CapturedUpdate(Phase):
     compiled: list[str] = Field(default_factory=list)
     constants: dict[str, Leaf] = Field(default_factory=dict)
     digests: dict[str, str] = Field(default_factory=dict)
+    views: list[str] = Field(default_factory=list)
 
     @property
     def user_managed(self) -> bool:

@@ -187,6 +187,7 @@ class Calls:
                 compiled=_names(loader),
                 constants=_told(constants),
                 digests=told,
+                views=_views(constants),
                 frames=frames(),
             )
             managed = how != "update_constant_buffer_from_cpu" and _user_managed(args, kwargs)
@@ -325,6 +326,17 @@ def _told(constants: Any) -> Encoded:
     error = device_error()
     facts = {str(name): tell_output(value, error, True).text for name, value in constants.items()}
     return Encoded("{" + ", ".join(encode(name) + ": " + text for name, text in facts.items()) + "}")
+
+
+def _views(constants: Any) -> list[str]:
+    """The constants that are a part of a larger block of memory."""
+    tensors = {
+        n: v for n, v in constants.items() if isinstance(v, torch.Tensor) and v.layout == torch.strided
+    }
+    sizes = {name: value.numel() * value.element_size() for name, value in tensors.items()}
+    return sorted(
+        str(name) for name, size in sizes.items() if tensors[name].untyped_storage().nbytes() > size
+    )
 
 
 def _outputs(result: Any) -> list[Output]:

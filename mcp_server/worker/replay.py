@@ -31,7 +31,8 @@ def operate(request: dict[str, Any], report: Report) -> None:
     comparison, both sides of which are compared with that, `held` one of what the program held when a check
     of its own failed, `returned` one of what the call gave in the program. `current_device` is the CUDA
     device to be on. `tell_changes` are places of inputs of the last call (see `changed_inputs`). `cast` maps
-    names of constants to the dtype that they get before an update.
+    names of constants to the dtype that they get before an update, `copied` are names of those that get
+    memory of their own.
     """
     import_all(list(request.get("extra_imports", ())), report)
     loader = load_library(request, report) if request.get("library") else load(request, report, weights=False)
@@ -41,7 +42,8 @@ def operate(request: dict[str, Any], report: Report) -> None:
     steps = list(request.get("steps", ()))
     for index, step in enumerate(steps):
         if step["do"] == "constants":
-            alive.append(update_package(loader, step, dict(request.get("cast", {})), report))
+            cast, copied = dict(request.get("cast", {})), list(request.get("copied", ()))
+            alive.append(update_package(loader, step, cast, report, copied))
         else:
             last = index == len(steps) - 1
             changes = list(request.get("changes", ())) if last else []

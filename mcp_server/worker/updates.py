@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 import torch
 
@@ -12,11 +12,13 @@ from .report import Report
 Step = dict[str, Any]
 
 
-def update_package(loader: Any, step: Step, cast: dict[str, str], report: Report) -> dict[str, torch.Tensor]:
+def update_package(
+    loader: Any, step: Step, cast: dict[str, str], report: Report, copied: Sequence[str] = ()
+) -> dict[str, torch.Tensor]:
     """Apply one update; the tensors that it was given, which a user-managed update needs alive.
 
-    `cast` maps names to the dtype that they get before. With `only_known` the step leaves out what the
-    package does not have.
+    `cast` maps names to the dtype that they get before, `copied` are those that get memory of their own.
+    With `only_known` the step leaves out what the package does not have.
     """
     constants = dict(load_file(str(step["file"])))
     if step.get("only_known"):
@@ -25,6 +27,7 @@ def update_package(loader: Any, step: Step, cast: dict[str, str], report: Report
     constants.update(
         {name: constants[name].to(getattr(torch, cast[name])) for name in cast if name in constants}
     )
+    constants.update({name: constants[name].clone() for name in copied if name in constants})
     arguments = list(step.get("arguments", ()))
     report.event("updating_constants", how=step["how"], names=len(constants), arguments=arguments)
     getattr(loader, str(step["how"]))(constants, *arguments)

@@ -1,0 +1,74 @@
+"""Constants that were given as views of a larger block, of which an update copies as much as the block has.
+
+`update_constant_buffer` copies `aoti_torch_get_storage_size` bytes from the address of the view, and reads
+the copy with the offset that the view had in its block (torch/csrc/inductor/aoti_runtime/model_container.h,
+2.8-2.15): it reads and writes beyond the constant, and computes with what lies further on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
+from mcp_server.evidence.captured import CapturedUpdate
+from mcp_server.model import Evidence, Fix, Party
+
+COPIES = ("load_constants", "update_constant_buffer")  # by storage; what the program manages is not copied
+
+
+def detect(case: Case) -> Iterator[Hypothesis]:
+    """One hypothesis, for the last update before the suspect call, if there is one, that was given views.
+
+    It may belong to another package of that process: what was written beyond a constant is anyone's memory.
+    """
+    seen = case.capture
+    call = seen.suspect if seen is not None else None
+    updates = [u for u in (seen.updates if seen is not None else ()) if _viewed(u)]
+    if call is not None:
+        updates = [u for u in updates if u.pid == call.pid and u.n <= call.n]
+    if updates:
+        yield _hypothesis(updates[-1], _viewed(updates[-1]), case)
+
+
+def _viewed(update: CapturedUpdate) -> list[str]:
+    return update.views if update.how in COPIES and not update.user_managed else []
+
+
+def _died(case: Case) -> frozenset[str]:
+    """Whether the program died, as it does of damage to its heap."""
+    script = case.runs.get("script")
+    return frozenset({"death"}) if script is not None and script.failure == "signal" else frozenset()
+
+
+def _hypothesis(update: CapturedUpdate, names: list[str], case: Case) -> Hypothesis:
+    shown = ", ".join(names[:4])
+    what = "the call after those constants were given as copies of their own"
+    return Hypothesis(
+        category="constants",
+        guilty=Party(
+            kind="constant",
+            name=names[0],
+            value="a view of a larger block of memory",
+            model_locations=update.stack[:2],
+        ),
+        summary=f"{update.how} was given views of a larger block, and copies as many bytes as that has, from "
+        f"where each view begins: {shown}.",
+        depth=Depth.STATE,
+        sources=frozenset({"capture", *_died(case)}),
+        evidence=(
+            Evidence(
+                step="capture",
+                fact=f"{len(names)} constants given to {update.how} are parts of larger storages: {shown}",
+                source=str(update.file or ""),
+            ),
+        ),
+        fix=Fix(
+            action="give each constant memory of its own",
+            before=f"{names[0]!r}: view",
+            after=f"{names[0]!r}: view.clone()",
+        ),
+        counter=CounterTest("own memory", what, options={"copied": names}),
+        harmful=case.failed,
+        exact=False,
+    )
