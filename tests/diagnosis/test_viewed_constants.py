@@ -28,7 +28,7 @@ def updated(zoo: ZooPackage, *calls: dict[str, Any], **more: Any) -> Case:
     return case
 
 
-CALL = phase(3, load=1, thread=1)
+CALL = phase(3, load=1, thread=1, file="inputs.pt")
 
 
 @pytest.mark.parametrize(
