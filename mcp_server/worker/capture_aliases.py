@@ -10,9 +10,11 @@ from typing import Any, Iterator, Optional
 import torch
 
 from .capture_threads import owner_of, version_of
+from .checksums import checksum
 from .tensors import is_plain
 
 MOST = 64  # outputs that are watched
+MOST_BYTES = 1 << 20  # of an output whose values are compared, which numpy can write without a count
 GRACE = 2  # calls: a variable of a loop holds the output of the call before until the next one came back
 
 
@@ -31,6 +33,7 @@ class _View:
     place: tuple[int, int, int]
     output: Any
     given: Given
+    values: str
 
 
 class Aliases:
@@ -51,20 +54,32 @@ class Aliases:
             address = address_of(output)
             for position, known in enumerate(given):
                 if known is not None and address and known.address == address:
-                    view = _View(self.turn, (call, place, position), weakref.ref(output), known)
-                    self.views.append(view)
+                    at = (call, place, position)
+                    self.views.append(_View(self.turn, at, weakref.ref(output), known, _values(output)))
 
     def overwritten(self) -> list[list[int]]:
         """(call, output, input) of each output that the program keeps, and whose memory was written since."""
-        return [list(view.place) for view in self._old() if _changed(view)]
+        kept = [view for view in self._old() if view.output() is not None]
+        return [
+            list(view.place)
+            for view in kept
+            if _counted(view) or (view is kept[0] and _values(view.output()) != view.values)
+        ]
 
     def _old(self) -> Iterator[_View]:
         return (view for view in list(self.views) if self.turn - view.turn >= GRACE - 1)
 
 
-def _changed(view: _View) -> bool:
-    owner, output = view.given.owner(), view.output()
-    return owner is not None and output is not None and version_of(owner) != view.given.version
+def _counted(view: _View) -> bool:
+    """Whether a write of torch's was counted; one of numpy's is none, and its tensor may be gone."""
+    owner = view.given.owner()
+    return owner is not None and version_of(owner) != view.given.version
+
+
+def _values(output: torch.Tensor) -> str:
+    """A digest of a small output in the host's memory."""
+    small = output.numel() * output.element_size() <= MOST_BYTES
+    return checksum(output.detach()) if small and output.device.type == "cpu" else ""
 
 
 def _given(leaf: torch.Tensor) -> Optional[Given]:
