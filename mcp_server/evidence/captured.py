@@ -177,7 +177,8 @@ class CapturedCall(Phase):
     that are the very tensors of the call before, with nothing written to them since. `streams`: whether the
     program had made another CUDA stream the current one by then. `headroom`: bytes that the process might
     still map, None where nothing limited that, and `headroom_of` the limit; `stack_bytes` the size of the
-    thread's stack, where that is limited; `current_device` its CUDA device. `unmapped` are the inputs whose
+    thread's stack, where that is limited; `current_device` its CUDA device; `plain` the arguments that are
+    no tensors, as Python writes them, by `args[0]` or `kwargs['name']`. `unmapped` are the inputs whose
     memory was not the process's any more; `overwritten` is (call, output, input) of each output of an earlier
     call that the program kept while it wrote new values into that input, of which the output is a view.
 
@@ -207,6 +208,7 @@ class CapturedCall(Phase):
     current_device: int | None = None
     raced: list[int] = Field(default_factory=list)
     rewritten: list[int] = Field(default_factory=list)
+    plain: dict[str, str] = Field(default_factory=dict)
     again: list[int] = Field(default_factory=list)
     outputs: list[Leaf] = Field(default_factory=list)
 

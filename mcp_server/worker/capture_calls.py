@@ -26,7 +26,7 @@ from .capture_threads import Repeats, rewritten, versions
 from .current_device import current_device
 from .failures import TEXT_LIMIT
 from .journal import Journal
-from .layout import CALL_FORMAT, TooLarge, pack, pack_leaves, sharing
+from .layout import CALL_FORMAT, PLAIN, TooLarge, pack, pack_leaves, sharing
 from .limits import process_limits, processor_seconds
 from .mapped import unmapped
 from .own_stack import stack_bytes
@@ -218,7 +218,7 @@ class Calls:
         flat = [leaf for leaf in inputs if isinstance(leaf, torch.Tensor)]
         gone = unmapped(flat)
         before, left = versions(flat), headroom()
-        in_graph = capturing()
+        in_graph, plain = capturing(), _plain(getattr(self.thread, "tree", None))
         refilled = None if in_graph or self.streams.several else self.managed.refilled(load)
         snapshot = None if in_graph else self.streams.snapshot(flat)
         path, notice = (None, GONE) if gone else self._saved("inputs", number, lambda: self._pack(inputs))
@@ -243,6 +243,7 @@ class Calls:
             stack_bytes=stack_bytes(),
             current_device=current_device(),
             again=self.repeats.again(load, flat),
+            plain=plain,
             file=path,
             notice=notice,
             frames=frames(),
@@ -295,6 +296,14 @@ class Calls:
         told = None if capturing() or device_error() else self.managed.refilled(state.load, AT_FAILURE)
         more = {"refilled": told} if told else {}
         self.journal.event("call_failed", call=state.number, seconds=seconds, **more, **failure(error))
+
+
+def _plain(tree: Any) -> dict[str, str]:
+    """The arguments of a call that are numbers, texts and the like, by their place as torch writes it."""
+    args, kwargs = tree if tree is not None else ((), {})
+    named = [("args[{}]".format(place), value) for place, value in enumerate(args)]
+    named += [("kwargs[{!r}]".format(name), value) for name, value in kwargs.items()]
+    return {name: repr(value)[:TEXT_LIMIT] for name, value in named if isinstance(value, PLAIN)}
 
 
 def _user_managed(args: Any, kwargs: Any) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors import contract, eager, fixed_arguments
 from mcp_server.diagnosis.guarded import guarded
+from mcp_server.diagnosis.judge import confidence
 from mcp_server.faults.records import Fault
 from mcp_server.model import Category, Cost
 from mcp_server.package.exported import ExportedFacts
@@ -17,7 +18,7 @@ from mcp_server.package.structure import compare_structure
 from mcp_server.steps.given import Given
 from mcp_server.steps.locate_fault import LocatedFault
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import GOOD_IDS, failing, package_case, run, worker_run
+from tests.diagnosis.support import GOOD_IDS, capture, failing, package_case, phase, run, worker_run
 
 X, SCALE = GivenTensor("float32", (8, 16)), GivenTensor("float32", (8, 16))
 
@@ -149,6 +150,23 @@ def test_a_number_that_was_fixed_at_export() -> None:
     (found,) = fixed_arguments.detect(fixed_case("4"))
     assert (found.guilty.name, found.guilty.value) == ("args[1]", "4 (exported: 3)")
     assert found.category == "input_mismatch" and found.harmful
+
+
+def test_a_number_of_an_earlier_call_that_was_fixed_at_export() -> None:
+    """The suspect call has the exported value; a check of the program's may be about any call."""
+    case = fixed_case("3")
+    call = {"load": 0, "thread": 1, "file": "i.pt"}
+    plain = [{"args[1]": "3"}, {"args[1]": "5", "args[2]": "'x'"}, {"args[1]": "3.0"}]
+    stack = [{"file": "serve.py", "line": 4, "code": "model(x, n)"}]
+    calls = [
+        phase(n, **call, plain=each, stack=stack) | {"number": n} for n, each in enumerate(plain, start=1)
+    ]
+    case.capture = capture(calls=calls)
+    (found,) = fixed_arguments.detect(case)
+    assert (found.guilty.value, found.guilty.model_locations[0].line) == ("5 (exported: 3)", 4)
+    assert "in call 2" in found.evidence[0].fact and confidence(found, case) == "likely"
+    case.capture = capture(calls=[calls[0], calls[2]])
+    assert list(fixed_arguments.detect(case)) == []
 
 
 def test_a_tensor_where_the_export_had_none(zoo: ZooPackage) -> None:

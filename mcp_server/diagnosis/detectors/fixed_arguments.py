@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.evidence.captured import CapturedCall
 from mcp_server.model import Evidence, Fix, Party
 
 
@@ -19,9 +20,11 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     for place, fixed in tensors_at_fixed(case):
         yield _surplus(place, fixed, case)
     for place, fixed in case.exported.fixed:
-        given = _given(case, place)
-        if given is not None and given != repr(fixed):
-            yield _hypothesis(place, fixed, given, case)
+        given, call = _given(case, place), None
+        if given is None or _same(given, fixed):
+            given, call = _given_elsewhere(_path(place, case), fixed, case)
+        if given is not None:
+            yield _hypothesis(place, fixed, given, call, case)
 
 
 def tensors_at_fixed(case: Case) -> list[tuple[int, object]]:
@@ -56,14 +59,14 @@ def _surplus(place: int, fixed: object, case: Case) -> Hypothesis:
     )
 
 
-def _party(place: int, given: str, fixed: object, case: Case) -> Party:
+def _party(place: int, given: str, fixed: object, case: Case, call: CapturedCall | None = None) -> Party:
     """The argument with what was passed, beside what it was at export."""
     return Party(
         kind="input",
         name=_path(place, case),
         input_index=place,
         value=f"{given} (exported: {fixed!r})",
-        model_locations=case.call_locations,
+        model_locations=call.stack[:2] if call is not None else case.call_locations,
     )
 
 
@@ -79,19 +82,44 @@ def _given(case: Case, place: int) -> str | None:
     return str(case.leaves[place].get("value"))
 
 
-def _hypothesis(place: int, fixed: object, given: str, case: Case) -> Hypothesis:
+def _given_elsewhere(path: str, fixed: object, case: Case) -> tuple[str | None, CapturedCall | None]:
+    """Another value in another call of that package, and the call: a check may be of any of them."""
+    seen = case.capture
+    suspect = seen.suspect if seen is not None else None
+    if seen is None or suspect is None:
+        return None, None
+    alike = [call for call in seen.calls if (call.pid, call.load) == (suspect.pid, suspect.load)]
+    other = next((call for call in alike if not _same(call.plain.get(path, repr(fixed)), fixed)), None)
+    return (other.plain[path], other) if other is not None else (None, None)
+
+
+def _same(given: str, fixed: object) -> bool:
+    """Whether what was given, as Python writes it, is what the export had: 1 is 1.0."""
+    if given == repr(fixed) or not isinstance(fixed, int | float):
+        return given == repr(fixed)
+    try:
+        return float({"True": "1", "False": "0"}.get(given, given)) == fixed
+    except ValueError:
+        return False
+
+
+def _hypothesis(place: int, fixed: object, given: str, call: CapturedCall | None, case: Case) -> Hypothesis:
+    """Of the suspect call, or of `call`."""
     path = _path(place, case)
+    where = f" in call {call.number}" if call is not None else ""
     fact = (
-        f"argument {place} ({path}) is {given}; it was {fixed!r} at export, which the package computes with"
+        f"argument {place} ({path}) is {given}{where}; it was {fixed!r} at export, which the package "
+        "computes with"
     )
     return Hypothesis(
         category="input_mismatch",
-        guilty=_party(place, given, fixed, case),
-        summary=f"Argument {place} was fixed to {fixed!r} when the model was exported; the {given} that is "
-        "passed is dropped without a word.",
+        guilty=_party(place, given, fixed, case, call),
+        summary=f"Argument {place} ({path}) was fixed to {fixed!r} when the model was exported; the {given} "
+        "that is passed is dropped without a word.",
         depth=Depth.CALL,
         sources=frozenset({"exported program", "capture"}),
         evidence=(Evidence(step="read_exported", fact=fact),),
         fix=Fix(action="pass it as a tensor, or export one package for each value"),
         harmful=case.failed,
+        exact=call is None,
     )
