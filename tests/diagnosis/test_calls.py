@@ -6,7 +6,7 @@ from dataclasses import astuple, replace
 
 import pytest
 
-from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.case import Case, CounterResult
 from mcp_server.diagnosis.detectors import contract, eager, fixed_arguments
 from mcp_server.diagnosis.guarded import guarded
 from mcp_server.diagnosis.judge import confidence
@@ -100,6 +100,23 @@ def test_a_bad_access_makes_only_a_size_above_its_range_sure(zoo: ZooPackage, ro
     )
     (found,) = contract.detect(case)
     assert ("checker" in found.sources, not found.weak) == (sure, sure)
+
+
+@pytest.mark.parametrize(
+    ("rows", "passed", "sure"), [(65, True, "likely"), (65, None, "possible"), (1, True, "possible")]
+)
+def test_a_call_that_works_within_the_range_makes_it_likely(
+    zoo: ZooPackage, rows: int, passed: bool | None, sure: str
+) -> None:
+    """Not proven: what is left out may have been at fault. Below a range nothing is read past it."""
+    case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, shape=(rows, 6))))
+    case.mismatches = tuple(m.model_copy(update={"severity": "suspicious"}) for m in case.mismatches)
+    (before,) = contract.detect(case)
+    assert before.counter is not None
+    if passed is not None:
+        case.counters[before.counter.key] = CounterResult(passed=passed, what="cut down")
+    (found,) = contract.detect(case)
+    assert confidence(found, case) == sure
 
 
 def features(*order: str) -> Mismatch:

@@ -39,7 +39,9 @@ def _hypothesis(mismatch: Mismatch, case: Case) -> Hypothesis:
     sources = {"package and inputs"} | ({"runtime check"} if checked else set())
     overrun = _overrun(mismatch, case)
     elsewhere = mismatch.aspect == "device_index" and bool(case.call_fails)
+    counter = _counter(mismatch, case)
     sure = mismatch.severity == "fatal" or overrun is not None or elsewhere
+    mended = None if sure else _mended(mismatch, counter, case)
     refused = refusal(case) if sure else None
     evidence = [Evidence(step="check_devices", fact=mismatch.sentence)]
     return Hypothesis(
@@ -47,13 +49,30 @@ def _hypothesis(mismatch: Mismatch, case: Case) -> Hypothesis:
         guilty=_party(mismatch, case),
         summary=_summary(mismatch),
         depth=Depth.CALL,
-        sources=frozenset(sources | ({"eager"} if refused else set()) | ({"checker"} if overrun else set())),
-        evidence=tuple(evidence + [fact for fact in (checked, refused, overrun) if fact is not None]),
+        sources=frozenset(
+            sources
+            | ({"eager"} if refused else set())
+            | ({"checker"} if overrun else set())
+            | ({"within the range"} if mended else set())
+        ),
+        evidence=tuple(evidence + [fact for fact in (checked, refused, overrun, mended) if fact is not None]),
         fix=mismatch.fix,
-        counter=_counter(mismatch, case),
+        counter=None if mended else counter,
         harmful=(sure and not case.handled) or case.failed,
-        weak=not sure,
+        weak=not sure and not mended,
+        exact=not mended,
     )
+
+
+def _mended(mismatch: Mismatch, counter: CounterTest | None, case: Case) -> Evidence | None:
+    """A size above a range that may be a false alarm is harmful where the call works within the range.
+
+    That is likely only, since what the call does without may have been at fault.
+    """
+    result = case.counters.get(counter.key) if counter is not None else None
+    if result is None or not result.passed or not _above(mismatch, case):
+        return None
+    return Evidence(step="counter_test", fact=result.what)
 
 
 def _overrun(mismatch: Mismatch, case: Case) -> Evidence | None:
