@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 SHARE_VARIABLE = "AOTI_DEBUG_SHARE_GPUS"
-FIRST_GPU = Path("/dev/nvidia0")
+FIRST_GPU, SECOND_GPU = Path("/dev/nvidia0"), Path("/dev/nvidia1")
 
 
 def gpus_of(device_type: str | None, device_index: int = -1) -> tuple[int, ...] | None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.case import Case, CounterResult
-from mcp_server.diagnosis.detectors import constants, contract
+from mcp_server.diagnosis.actions.runs import PlainRun
+from mcp_server.diagnosis.case import CallSpec, Case, CounterResult
+from mcp_server.diagnosis.detectors import constants, contract, other_card
 from mcp_server.diagnosis.judge import confidence
+from mcp_server.diagnosis.placing import place
+from mcp_server.model import PackageWorkload
 from mcp_server.package.match import compare_inputs
+from mcp_server.package.mismatch import GivenTensor
+from mcp_server.steps.given import Given
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import GOOD_IDS, called, capture, failing, package_case, phase, run
+from tests.faults.support import recorded
 
 FAULT = "CUDA error: an illegal memory access was encountered"
 
@@ -73,3 +80,63 @@ def test_memory_that_the_package_reads_on_another_card(
     )
     told = [h for h in constants.detect(case) if (h.guilty.value or "").startswith("device")]
     assert [(h.guilty.value or "").split("compiled: ")[1].rstrip(")") for h in told] == names
+
+
+@pytest.mark.parametrize(
+    ("loaded_on", "devices", "error", "call"),
+    [
+        (1, ["cuda:1", "cuda:0"], FAULT, 2),
+        (1, ["cuda:1", "cuda:1"], FAULT, None),
+        (1, ["cuda:1", "cuda:0"], "expected 3 inputs", None),
+        (None, ["cuda:1", "cuda:0"], FAULT, None),
+        (1, ["cuda:1", "cpu"], FAULT, None),
+    ],
+    ids=["another card", "its own", "no error of a device", "a package for the CPU", "host"],
+)
+def test_the_call_with_an_input_on_another_card_is_named_whoever_met_the_error(
+    loaded_on: int | None, devices: list[str], error: str, call: int | None
+) -> None:
+    """Two threads share the process: the first call failed, the second reached for another card's memory."""
+    case = Case(None)
+    calls = [
+        phase(n + 1, load=1, thread=n, leaves=[{"device": device}]) | {"number": n}
+        for n, device in enumerate(devices, start=1)
+    ]
+    calls[0] |= {"outcome": "failed", "error": {"type": "torch.AcceleratorError", "text": error}}
+    loads = [phase(1, loader="x", package="m.pt2", current_device=loaded_on)]
+    case.capture = capture(loads=loads, calls=calls)
+    found = list(other_card.detect(case))
+    assert [h.evidence[0].fact.split()[1] for h in found] == ([str(call)] if call else [])
+    assert all(confidence(h, case) == "likely" for h in found)
+
+
+@pytest.mark.parametrize(
+    ("asked", "devices", "gpus", "placed"),
+    [
+        (-1, ["cuda:1", "cuda:1"], 2, 1),
+        (-1, ["cuda:1", "cpu"], 2, 1),
+        (-1, ["cuda:0", "cuda:1"], 2, -1),
+        (-1, ["cuda:0"], 2, -1),
+        (0, ["cuda:1"], 2, 0),
+        (-1, ["cuda:1"], 1, -1),
+    ],
+    ids=["where they are", "one on the host", "scattered", "the first card", "asked for", "one card"],
+)
+def test_a_package_without_a_device_goes_where_its_inputs_are(
+    asked: int, devices: list[str], gpus: int, placed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were saved in calls on that card; on one card nothing waits for them."""
+    second = tmp_path / "nvidia1"
+    if gpus > 1:
+        second.touch()
+    monkeypatch.setattr("mcp_server.steps.leases.SECOND_GPU", second)
+    case = Case(PackageWorkload(package=tmp_path, inputs=tmp_path / "i.pt", device_index=asked))
+    case.call = CallSpec("run", {"device_index": asked}, tmp_path, tmp_path / "i.pt")
+    case.package = recorded("user_spread", tmp_path).package
+    if asked < 0 and gpus > 1:
+        assert PlainRun().gain(case, []) == 0
+    case.given = Given(tuple(GivenTensor("float32", (2,), device=device) for device in devices))
+    place(case)
+    case.done.append("compare_inputs")
+    assert case.call.request["device_index"] == placed and PlainRun().gain(case, []) > 0
+    assert bool(case.notes) == (placed == 1)

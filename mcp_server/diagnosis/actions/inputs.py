@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.placing import place
 from mcp_server.package.match import compare_inputs
 from mcp_server.package.mismatch import Mismatch
 from mcp_server.package.structure import compare_structure
@@ -40,6 +41,7 @@ class CompareInputs:
         case.leaves = list(told["leaves"])
         case.sharing = list(told.get("sharing", ()))
         case.given = from_leaves(case.leaves, signature)
+        place(case)
         found = [
             *compare_inputs(signature, case.given.tensors, device_index=_loaded_on(case)),
             *compare_structure(signature, case.given.paths),

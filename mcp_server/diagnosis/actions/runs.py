@@ -12,6 +12,7 @@ from mcp_server.diagnosis.index_parts import suspects
 from mcp_server.diagnosis.limits import hangs, limit_of
 from mcp_server.diagnosis.lost_updates import updated_in_a_copy
 from mcp_server.diagnosis.operators_from import operator_missing_here
+from mcp_server.diagnosis.placing import to_be_placed
 from mcp_server.jobs.types import Finished
 from mcp_server.steps.context import Context, WorkerRun
 from mcp_server.steps.fault_methods import ONE_THREAD
@@ -77,6 +78,8 @@ class PlainRun:
     def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
         if to_be_traced(case) or shown_by_trace(case):
             return 0.0  # the launches tell more of a call that hangs, and whether it does by itself
+        if to_be_placed(case) and "compare_inputs" not in case.done:
+            return 0.0
         return 0.9 if case.call is not None and case.package_error is None else 0.0
 
     async def act(self, case: Case, context: Context) -> None:
