@@ -68,6 +68,8 @@ async def capture(
     directory = context.fresh("capture")
     argv = workload_argv(context, workload)
     asked = {**workload.env, **(env or {})}
+    if until_stalled:
+        asked["AOTI_DEBUG_STACKS_SIGNAL"] = str(int(STACKS_SIGNAL))
     cap = cap_bytes or (None if CAP_VARIABLE in asked else _cap(directory))
     command = Command(
         argv=argv,
@@ -132,7 +134,6 @@ def hook_environment(
         "PYTHONPATH": os.pathsep.join([str(site.resolve()), *filter(None, [path])]),
         "AOTI_DEBUG_CAPTURE": str(directory.resolve()),
         "AOTI_DEBUG_HOOK": str(HOOK),
-        "AOTI_DEBUG_STACKS_SIGNAL": str(int(STACKS_SIGNAL)),
     }
     return found if cap_bytes is None else {**found, CAP_VARIABLE: str(cap_bytes)}
 
