@@ -26,8 +26,7 @@ from mcp_server.diagnosis.actions.package_file import OpenPackage
 from mcp_server.diagnosis.actions.repeat import RepeatCall, WatchRepeats
 from mcp_server.diagnosis.actions.runs import CheckedRun, PlainRun
 from mcp_server.diagnosis.actions.trace import TraceLaunches
-from mcp_server.diagnosis.actions.try_padding import TryPadding
-from mcp_server.diagnosis.actions.try_wider import TryWider
+from mcp_server.diagnosis.actions.try_source import TryPadding, TryWider
 from mcp_server.diagnosis.actions.watch_launches import WatchLaunches
 from mcp_server.diagnosis.case import CallSpec, Case
 from mcp_server.diagnosis.detectors import (

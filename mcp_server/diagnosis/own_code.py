@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.model import ModelLocation, ScriptWorkload
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
+from mcp_server.steps.reduce.variant import Changed, Variant
 
 Change = Callable[[Kernel], str | None]
 
@@ -33,6 +34,16 @@ def kernel_of(launch: Launch, case: Case) -> Kernel | None:
         return None
     kernel = case.view.wrapper.kernels.get(launch.kernel)
     return kernel if kernel is not None and kernel.source else None
+
+
+def changed_launches(
+    tried: Mapping[str, Variant], launches: Mapping[str, Launch], more_than: float
+) -> Iterator[tuple[str, Launch, Changed]]:
+    """Kernels whose launch another source changed by more than that part of the largest value it wrote."""
+    for symbol, variant in tried.items():
+        changed = variant.changed
+        if symbol in launches and changed is not None and changed.relative > more_than:
+            yield symbol, launches[symbol], changed
 
 
 def own_operators(case: Case) -> list[str]:

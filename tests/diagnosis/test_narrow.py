@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.actions.try_wider import TryWider
+from mcp_server.diagnosis.actions.try_source import TryWider
 from mcp_server.diagnosis.case import CallSpec, Case
 from mcp_server.diagnosis.commands import command_for
 from mcp_server.diagnosis.detectors import narrow

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.actions.try_padding import TryPadding
+from mcp_server.diagnosis.actions.try_source import TryPadding
 from mcp_server.diagnosis.case import CallSpec, Case
 from mcp_server.diagnosis.detectors import padding
 from mcp_server.diagnosis.judge import confidence

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.diagnosis.narrow_kernels import narrow_launches, narrow_lines
-from mcp_server.diagnosis.own_code import distinct, kernel_of
+from mcp_server.diagnosis.own_code import changed_launches, distinct, kernel_of
 from mcp_server.faults.widening import narrow_pointers, narrow_sums
 from mcp_server.model import Evidence, Fix, Party
 from mcp_server.package.launches import Launch
@@ -21,9 +21,8 @@ ROUNDING = 0.05
 def detect(case: Case) -> Iterator[Hypothesis]:
     """Kernels whose result another precision changed in this call by more than rounding."""
     launches = narrow_launches(case) if case.widened else {}
-    for symbol, tried in case.widened.items():
-        if symbol in launches and tried.changed is not None and tried.changed.relative > ROUNDING:
-            yield _hypothesis(symbol, launches[symbol], tried.changed, case)
+    for symbol, launch, changed in changed_launches(case.widened, launches, ROUNDING):
+        yield _hypothesis(symbol, launch, changed, case)
 
 
 def _hypothesis(symbol: str, launch: Launch, changed: Changed, case: Case) -> Hypothesis:

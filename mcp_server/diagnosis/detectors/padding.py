@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
-from mcp_server.diagnosis.own_code import distinct, kernel_of
+from mcp_server.diagnosis.own_code import changed_launches, distinct, kernel_of
 from mcp_server.diagnosis.padded_kernels import padded_launches, padding_lines
 from mcp_server.faults.padding import Padding, paddings
 from mcp_server.model import Evidence, Fix, Party
@@ -20,9 +20,8 @@ ROUNDING = 1e-3  # of the largest value: what another order of additions may cha
 def detect(case: Case) -> Iterator[Hypothesis]:
     """Kernels whose result the padding changed in this call by more than rounding."""
     launches = padded_launches(case) if case.padding else {}
-    for symbol, tried in case.padding.items():
-        if symbol in launches and tried.changed is not None and tried.changed.relative > ROUNDING:
-            yield _hypothesis(symbol, launches[symbol], tried.changed, case)
+    for symbol, launch, changed in changed_launches(case.padding, launches, ROUNDING):
+        yield _hypothesis(symbol, launch, changed, case)
 
 
 def _hypothesis(symbol: str, launch: Launch, changed: Changed, case: Case) -> Hypothesis:
