@@ -39,8 +39,9 @@ CALL = phase(3, load=1, thread=1, file="inputs.pt")
         ({"arguments": [False, True, True]}, 0),
         ({"how": "update_constant_buffer_from_cpu"}, 0),
         ({"n": 4}, 0),
+        ({"n": 4, "outcome": "unfinished"}, 1),
     ],
-    ids=["views", "whole", "not copied", "copied otherwise", "after the call"],
+    ids=["views", "whole", "not copied", "copied otherwise", "after the call", "not come back"],
 )
 def test_views_that_an_update_copies_are_named(zoo: ZooPackage, more: dict[str, Any], count: int) -> None:
     """Possible by itself; proven when the call with constants of their own memory passes."""

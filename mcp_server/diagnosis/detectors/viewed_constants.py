@@ -18,15 +18,16 @@ COPIES = ("load_constants", "update_constant_buffer")  # by storage; what the pr
 
 
 def detect(case: Case) -> Iterator[Hypothesis]:
-    """One hypothesis, for the last update before the suspect call, if there is one, that was given views.
+    """One hypothesis, for the update that did not come back, else the last one before the suspect call.
 
-    It may belong to another package of that process: what was written beyond a constant is anyone's memory.
+    It was given views, and may belong to another package of that process: what is written beyond a constant
+    is anyone's memory.
     """
     seen = case.capture
     call = seen.suspect if seen is not None else None
-    updates = [u for u in (seen.updates if seen is not None else ()) if _viewed(u)]
-    if call is not None:
-        updates = [u for u in updates if u.pid == call.pid and u.n <= call.n]
+    given = [u for u in (seen.updates if seen is not None else ()) if _viewed(u)]
+    before = [u for u in given if call is None or (u.pid == call.pid and u.n <= call.n)]
+    updates = [u for u in given if u.outcome != "ok"] or before
     if updates:
         yield _hypothesis(updates[-1], _viewed(updates[-1]), case)
 
