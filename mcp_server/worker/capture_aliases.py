@@ -11,6 +11,7 @@ import torch
 
 from .capture_threads import owner_of, version_of
 from .checksums import checksum
+from .mapped import unmapped
 from .tensors import is_plain
 
 MOST = 64  # outputs that are watched
@@ -59,11 +60,11 @@ class Aliases:
 
     def overwritten(self) -> list[list[int]]:
         """(call, output, input) of each output that the program keeps, and whose memory was written since."""
-        kept = [view for view in self._old() if view.output() is not None]
+        kept = [(view, output) for view in self._old() if (output := view.output()) is not None]
         return [
             list(view.place)
-            for view in kept
-            if _counted(view) or (view is kept[0] and _values(view.output()) != view.values)
+            for number, (view, output) in enumerate(kept)
+            if _counted(view) or (number == 0 and _values(output) not in ("", view.values))
         ]
 
     def _old(self) -> Iterator[_View]:
@@ -77,9 +78,9 @@ def _counted(view: _View) -> bool:
 
 
 def _values(output: torch.Tensor) -> str:
-    """A digest of a small output in the host's memory."""
-    small = output.numel() * output.element_size() <= MOST_BYTES
-    return checksum(output.detach()) if small and output.device.type == "cpu" else ""
+    """A digest of a small output in the host's memory; empty where it cannot be read."""
+    small = output.numel() * output.element_size() <= MOST_BYTES and output.device.type == "cpu"
+    return checksum(output.detach()) if small and not unmapped([output]) else ""
 
 
 def _given(leaf: torch.Tensor) -> Optional[Given]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -56,3 +60,15 @@ def test_what_numpy_writes_is_seen_by_the_values_of_the_oldest_output(keep: bool
         if keep:
             kept.append(output)
     assert told == ([[0, 0, 0]] if keep and written else [])
+
+
+def test_memory_that_is_gone_is_not_read(tmp_path: Path) -> None:
+    """A kept view of a mapped file that was cut since: reading it would end the program."""
+    path = tmp_path / "block.bin"
+    np.ones(mmap.PAGESIZE, np.float32).tofile(path)
+    aliases, block = Aliases(), torch.from_numpy(np.memmap(path, np.float32, "r+"))
+    output = block[:]
+    aliases.returned(0, aliases.given([block]), [output])
+    aliases.returned(1, [], [])
+    os.truncate(path, 0)
+    assert aliases.overwritten() == [] and output.numel() == mmap.PAGESIZE
