@@ -93,15 +93,17 @@ class RunSeen:
     @property
     def left_alone(self) -> list[int]:
         """Inputs that the call was to change and did not, and that lie where the package copies them."""
-        told = self.worker.last("changed_inputs") if self.worker else None
-        inputs = told["inputs"] if told is not None else []
-        return [each["input"] for each in inputs if each["misaligned"] and not each["changed"]]
+        return [each["input"] for each in self._to_change if each["misaligned"] and not each["changed"]]
 
     @property
     def changed(self) -> list[int]:
         """Inputs that the call was to change and did."""
+        return [each["input"] for each in self._to_change if each["changed"]]
+
+    @property
+    def _to_change(self) -> list[Event]:
         told = self.worker.last("changed_inputs") if self.worker else None
-        return [each["input"] for each in told["inputs"] if each["changed"]] if told is not None else []
+        return list(told["inputs"]) if told is not None else []
 
     @property
     def family(self) -> str | None:

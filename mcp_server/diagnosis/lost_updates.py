@@ -16,11 +16,9 @@ def updated_in_a_copy(case: Case) -> dict[int, int]:
     if case.view is None:
         return {}
     bytes_of = copied_when_misaligned(case.view.wrapper.text)
-    found = {
-        place: bytes_of[buffer.name]
-        for place, buffer in case.view.wrapper.inputs().items()
-        if buffer.name in bytes_of and place in written_inputs(case)
-    }
+    written = written_inputs(case) if bytes_of else ()
+    inputs = case.view.wrapper.inputs().items()
+    found = {place: bytes_of[b.name] for place, b in inputs if b.name in bytes_of and place in written}
     call = case.capture.suspect if case.capture is not None else None
     if call is None:
         return found

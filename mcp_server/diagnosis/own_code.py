@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.model import ModelLocation, ScriptWorkload
+from mcp_server.model import ModelLocation, Party, ScriptWorkload
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
 from mcp_server.steps.reduce.variant import Changed, Variant
@@ -19,11 +19,13 @@ _LONGEST = 1 << 20  # bytes of a script
 def changeable(case: Case, change: Change) -> dict[str, Launch]:
     """The first launch of each kernel whose source `change` can rewrite, by its name on the device."""
     found: dict[str, Launch] = {}
-    if case.view is None:
-        return found
-    for launch in case.view.wrapper.launches:
+    read: set[str] = set()  # a kernel is looked at once, however often it is launched
+    for launch in case.view.wrapper.launches if case.view is not None else ():
         kernel = kernel_of(launch, case)
-        if kernel is not None and kernel.symbol not in found and change(kernel):
+        if kernel is None or kernel.name in read or kernel.symbol in found:
+            continue
+        read.add(kernel.name)
+        if change(kernel):
             found[kernel.symbol] = launch
     return found
 
@@ -82,6 +84,9 @@ def line_in_script(case: Case, text: str, line: int) -> ModelLocation:
     return ModelLocation(file=str(case.workload.script), line=line, code=code)
 
 
-def distinct(locations: list[ModelLocation]) -> list[ModelLocation]:
-    """Each line once, in the order of their first mention."""
-    return list({(place.file, place.line): place for place in locations}.values())
+def kernel_party(symbol: str, launch: Launch, lines: list[ModelLocation], case: Case) -> Party:
+    """That kernel at that launch: the lines in the script, then those of the model behind the launch."""
+    assert case.view is not None
+    places = [*lines, *case.view.provenance(launch).locations[:3]]
+    distinct = list({(place.file, place.line): place for place in places}.values())
+    return Party(kind="kernel", name=symbol, launch_index=launch.index, model_locations=distinct)

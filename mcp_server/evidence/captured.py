@@ -60,6 +60,12 @@ class Leaf(Told):
     inf: int | None = None
     unreadable: str = ""
 
+    @property
+    def device_index(self) -> int | None:
+        """As `cuda:1` tells it; None for `cpu`."""
+        index = self.device.partition(":")[2]
+        return int(index) if index.isdigit() else None
+
 
 class Phase(Told):
     """What all records share. `n` orders the events of a process; `notice` says what was not kept.

@@ -101,7 +101,7 @@ class _Reader:
         return None
 
     def call(self, node: ast.Call) -> Lanes | None:
-        name = _called(node)
+        name = called(node)
         if name == "to" and isinstance(node.func, ast.Attribute):
             return self.read(node.func.value)
         arguments = [self.read(argument) for argument in node.args]
@@ -156,10 +156,15 @@ def parsed(source: str) -> ast.Module | None:
         return None
 
 
+def function_of(tree: ast.Module, name: str) -> ast.FunctionDef | None:
+    """The first function of that name."""
+    nodes = ast.walk(tree)
+    return next((n for n in nodes if isinstance(n, ast.FunctionDef) and n.name == name), None)
+
+
 def reductions(tree: ast.Module, kernel: str) -> list[Reduction]:
     """Nodes of `tree`, in the order of the lines; empty where there is no such function."""
-    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == kernel)
-    function = next(functions, None)
+    function = function_of(tree, kernel)
     if function is None:
         return []
     reader = _Reader(values={arg.arg: Lanes(UNKNOWN, uniform=True) for arg in function.args.args})
@@ -206,7 +211,7 @@ def _keyword(node: ast.Call, name: str, place: int) -> ast.expr | None:
     return by_name if by_name is not None or len(node.args) <= place else node.args[place]
 
 
-def _called(node: ast.Call) -> str | None:
+def called(node: ast.Call) -> str | None:
     """The last part of the name that is called."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else None
 

@@ -11,7 +11,7 @@ import ast
 import re
 from dataclasses import dataclass, field
 
-from mcp_server.faults.padding import parsed
+from mcp_server.faults.padding import called, function_of, parsed
 
 _NARROW = frozenset({"float16", "bfloat16"})
 _WIDE = frozenset({"float32", "float64"})
@@ -36,7 +36,8 @@ def narrow_pointers(source: str) -> frozenset[str]:
 
 def narrow_sums(source: str, kernel: str, pointers: frozenset[str]) -> tuple[NarrowSum, ...]:
     """The sums of function `kernel` that are kept in 16 bits, in the order of the lines."""
-    function = _function(parsed(source), kernel)
+    tree = parsed(source)
+    function = function_of(tree, kernel) if tree is not None else None
     reader = _read(function, pointers) if function is not None else None
     return tuple(reader.sums[line] for line in sorted(reader.sums)) if reader is not None else ()
 
@@ -47,7 +48,7 @@ def widened(source: str, kernel: str, pointers: frozenset[str]) -> str | None:
     What it stores gets the dtype of the tensor again, by `tl.store` itself. Comments are lost.
     """
     tree = parsed(source)
-    function = _function(tree, kernel)
+    function = function_of(tree, kernel) if tree is not None else None
     if tree is None or function is None or "bitcast" in source:
         return None
     reader = _read(function, pointers)
@@ -55,11 +56,6 @@ def widened(source: str, kernel: str, pointers: frozenset[str]) -> str | None:
         return None
     _Widen(reader.pointers).visit(function)
     return ast.unparse(ast.fix_missing_locations(tree))
-
-
-def _function(tree: ast.Module | None, name: str) -> ast.FunctionDef | None:
-    nodes = ast.walk(tree) if tree is not None else ()
-    return next((n for n in nodes if isinstance(n, ast.FunctionDef) and n.name == name), None)
 
 
 def _read(function: ast.FunctionDef, pointers: frozenset[str]) -> _Reader:
@@ -118,7 +114,7 @@ class _Reader:
         return self.call(node) if isinstance(node, ast.Call) else None
 
     def call(self, node: ast.Call) -> bool | None:
-        name, arguments = _name(node), [self.read(argument) for argument in node.args]
+        name, arguments = called(node), [self.read(argument) for argument in node.args]
         first = arguments[0] if arguments else None
         if name == "load":
             return bool(node.args) and self.points(node.args[0])
@@ -142,7 +138,7 @@ class _Widen(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
-        if _name(node) == "load" and node.args and _names(node.args[0]) & self.pointers:
+        if called(node) == "load" and node.args and _names(node.args[0]) & self.pointers:
             return ast.Call(ast.Attribute(node, "to", ast.Load()), [_float32()], [])
         return node
 
@@ -176,11 +172,6 @@ def _names(node: ast.AST) -> set[str]:
     """The names in it, less those of what it loads from memory."""
     if isinstance(node, ast.Name):
         return {node.id}
-    if isinstance(node, ast.Call) and _name(node) == "load":
+    if isinstance(node, ast.Call) and called(node) == "load":
         return set()
     return set().union(*(_names(child) for child in ast.iter_child_nodes(node)))
-
-
-def _name(node: ast.Call) -> str:
-    """The last part of the name that is called."""
-    return node.func.attr if isinstance(node.func, ast.Attribute) else ""

@@ -81,7 +81,8 @@ async def _run(
         capture.started()
         stop = await _see_through(child, capture, command, mark)
         wall_s = time.monotonic() - started
-    ended = decode(child.report(), stop, limit=_limit(command, wall_s), oom_kills=oom_kill_count() - kills)
+    limit = _limit(command, wall_s) if stop == "timeout" else ""
+    ended = decode(child.report(), stop, limit=limit, oom_kills=oom_kill_count() - kills)
     return _finished(ended, capture, wall_s, survivors(child.report()))
 
 

@@ -26,11 +26,10 @@ from mcp_server.steps.failure import read_failure
 from mcp_server.steps.first_bad import Model
 from mcp_server.steps.leases import gpus_of
 from mcp_server.steps.probe_backend import unset_arguments
-from mcp_server.steps.replay_plan import how_made, load_options, plan_replay
+from mcp_server.steps.replay_plan import called_package, how_made, plan_replay
 from mcp_server.steps.reports import Event
 
 SHOWN = 24
-_OPTIONS = ("model_name", "device_index")  # of a load, as far as a package workload says them
 _LAUNCHES = TypeAdapter(list[LaunchCompared])
 _ORDER: tuple[Status, ...] = ("departs", "partial", "unmatched", "matches")
 
@@ -112,11 +111,7 @@ async def _captured(context: Context, workload: ScriptWorkload) -> Pair:
             allowed="package and exported, saved by the script",
         )
     plan = plan_replay(seen, call)
-    shared = workload.model_dump(include={"env", "python", "cwd", "timeout_s"})
-    package = load.copy_path or load.package
-    found = PackageWorkload(package=package, inputs=call.file, extra_imports=plan.imports, **shared)
-    options = load_options(load)
-    found = found.model_copy(update={name: options[name] for name in _OPTIONS if name in options})
+    found = called_package(plan, call.file, workload)
     return Pair(found, compiled.exported, updates_of(plan.request), made_by)
 
 

@@ -22,7 +22,7 @@ from mcp_server.steps.failure import read_failure
 from mcp_server.steps.fault_methods import Tool, order
 from mcp_server.steps.fault_run import FaultRun
 from mcp_server.steps.locate_fault import Attempt, LocatedFault, locate_fault, result, search
-from mcp_server.steps.replay_plan import failing_phase, plan_replay
+from mcp_server.steps.replay_plan import called_package, failing_phase, plan_replay
 from mcp_server.steps.run_deterministic import CACHING_OFF
 from mcp_server.steps.visibility import PlainRun, Visibility
 
@@ -74,16 +74,8 @@ def captured_call(seen: Capture, workload: Program) -> tuple[PackageWorkload | N
         return None, str(problem)
     if "library" in plan.request or len(plan.request["steps"]) != 1:
         return None, "the call needs its runner's history: constants were updated, or a bare library loaded"
-    surroundings = workload.model_dump(include={"cwd", "env", "python", "timeout_s"})
-    options = {name: plan.request[name] for name in ("model_name", "device_index") if name in plan.request}
-    call = PackageWorkload(
-        package=plan.request["package"],
-        inputs=phase.file,
-        extra_imports=plan.imports,
-        **options,
-        **surroundings,
-    )
-    return call, ""
+    assert phase.file is not None, "what has a plan was kept"
+    return called_package(plan, phase.file, workload), ""
 
 
 def in_graph(seen: Capture) -> bool:

@@ -19,7 +19,7 @@ from mcp_server.evidence.captured import (
     CapturedUpdate,
     Phase,
 )
-from mcp_server.model import Record, ScriptWorkload
+from mcp_server.model import CommandWorkload, PackageWorkload, Record, ScriptWorkload
 
 Operation = Literal["replay", "compile"]
 
@@ -119,6 +119,21 @@ def _load(seen: Captured, load: CapturedLoad) -> ReplayPlan:
     notes = [] if load.copy_path else ["the package is the file as it is now, not a copy from the run"]
     imports = imports_of(seen, load)
     return ReplayPlan(operation="replay", request=request, phase="load", imports=imports, notes=notes)
+
+
+def called_package(
+    plan: ReplayPlan, inputs: Path, workload: ScriptWorkload | CommandWorkload
+) -> PackageWorkload:
+    """The call of a plan without its history, in the surroundings of the program."""
+    surroundings = workload.model_dump(include={"cwd", "env", "python", "timeout_s"})
+    options = {name: plan.request[name] for name in ("model_name", "device_index") if name in plan.request}
+    return PackageWorkload(
+        package=plan.request["package"],
+        inputs=inputs,
+        extra_imports=plan.imports,
+        **options,
+        **surroundings,
+    )
 
 
 def load_options(load: CapturedLoad) -> dict[str, Any]:

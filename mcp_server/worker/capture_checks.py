@@ -6,9 +6,8 @@ import ast
 from types import FrameType
 from typing import Iterator
 
-from .source_at import innermost
+from .source_at import function_at, innermost
 
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 GREATER, LESS = (ast.Gt, ast.GtE), (ast.Lt, ast.LtE)
 
 
@@ -20,7 +19,7 @@ def compared(places: "list[tuple[FrameType, int]]") -> list[str]:
     for frame, line in places:
         check = innermost(frame, line, (ast.If, ast.Assert))
         if isinstance(check, (ast.If, ast.Assert)):
-            function = innermost(frame, line, FUNCTIONS)
+            function = function_at(frame, line)
             return sorted(_behind(check.test, function)) if _wants_likeness(check) else []
     return []
 

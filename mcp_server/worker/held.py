@@ -12,7 +12,7 @@ from typing import Any, Iterator, Optional
 import torch
 
 from .calling import capturing, idle
-from .source_at import innermost
+from .source_at import function_at
 from .storehouse import Storehouse
 
 MOST = 8
@@ -54,7 +54,7 @@ def _variables(frames: list[FrameType]) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _attributes(frame: FrameType) -> Iterator[tuple[str, Any]]:
     """Attributes of variables that the function of this frame names; properties are not asked."""
-    function = innermost(frame, frame.f_lineno, (ast.FunctionDef, ast.AsyncFunctionDef))
+    function = function_at(frame, frame.f_lineno)
     for node in ast.walk(function) if function is not None else ():
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             holder = getattr(frame.f_locals.get(node.value.id), "__dict__", {})

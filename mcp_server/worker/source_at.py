@@ -19,6 +19,11 @@ def innermost(frame: FrameType, line: int, kinds: Any = ast.stmt) -> Optional[as
     return max(around, key=lambda node: (node.lineno, node.col_offset), default=None)
 
 
+def function_at(frame: FrameType, line: int) -> Optional[ast.stmt]:
+    """The function that stands around that line; None at the top level of a module."""
+    return innermost(frame, line, (ast.FunctionDef, ast.AsyncFunctionDef))
+
+
 def variable(name: str, frame: FrameType) -> Any:
     """Of the function, else of its module; None where there is none."""
     return frame.f_locals.get(name, frame.f_globals.get(name))

@@ -63,9 +63,8 @@ def _difference(
 
 def _elsewhere(given: Leaf, update: CapturedUpdate, home: int | None) -> tuple[str, str, str] | None:
     """On another device of the right type than the package, which reads it there: nothing copies it."""
-    device_type, _, index = given.device.partition(":")
-    if update.user_managed and home is not None and index.isdigit() and int(index) != home:
-        return "device", given.device, f"{device_type}:{home}"
+    if update.user_managed and home is not None and given.device_index not in (None, home):
+        return "device", given.device, f"{given.device.partition(':')[0]}:{home}"
     return None
 
 

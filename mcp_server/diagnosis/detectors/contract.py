@@ -36,26 +36,21 @@ def detect(case: Case) -> Iterator[Hypothesis]:
 
 def _hypothesis(mismatch: Mismatch, case: Case) -> Hypothesis:
     checked = _confirmed_by_check(mismatch, case.runs.get("checked"))
-    sources = {"package and inputs"} | ({"runtime check"} if checked else set())
     overrun = _overrun(mismatch, case)
     elsewhere = mismatch.aspect == "device_index" and bool(case.call_fails)
     counter = _counter(mismatch, case)
     sure = mismatch.severity == "fatal" or overrun is not None or elsewhere
     mended = None if sure else _mended(mismatch, counter, case)
     refused = refusal(case) if sure else None
-    evidence = [Evidence(step="check_devices", fact=mismatch.sentence)]
+    seen = {"runtime check": checked, "eager": refused, "checker": overrun, "within the range": mended}
+    facts = {source: fact for source, fact in seen.items() if fact is not None}
     return Hypothesis(
         category=mismatch.category,
         guilty=_party(mismatch, case),
         summary=_summary(mismatch),
         depth=Depth.CALL,
-        sources=frozenset(
-            sources
-            | ({"eager"} if refused else set())
-            | ({"checker"} if overrun else set())
-            | ({"within the range"} if mended else set())
-        ),
-        evidence=tuple(evidence + [fact for fact in (checked, refused, overrun, mended) if fact is not None]),
+        sources=frozenset({"package and inputs", *facts}),
+        evidence=(Evidence(step="check_devices", fact=mismatch.sentence), *facts.values()),
         fix=mismatch.fix,
         counter=None if mended else counter,
         harmful=(sure and not case.handled) or case.failed,

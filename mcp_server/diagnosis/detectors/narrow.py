@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.diagnosis.narrow_kernels import narrow_launches, narrow_lines
-from mcp_server.diagnosis.own_code import changed_launches, distinct, kernel_of
+from mcp_server.diagnosis.own_code import changed_launches, kernel_of, kernel_party
 from mcp_server.faults.widening import narrow_pointers, narrow_sums
-from mcp_server.model import Evidence, Fix, Party
+from mcp_server.model import Evidence, Fix
 from mcp_server.package.launches import Launch
 from mcp_server.steps.reduce.variant import Changed
 
@@ -27,7 +27,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
 
 def _hypothesis(symbol: str, launch: Launch, changed: Changed, case: Case) -> Hypothesis:
     kernel = kernel_of(launch, case)
-    assert kernel is not None and case.view is not None
+    assert kernel is not None
     first = narrow_sums(kernel.source, symbol, narrow_pointers(kernel.source))[0]
     lines = [location for _, location in narrow_lines(kernel, case)]
     read = Evidence(step="inspect_package", fact=f"{first.text} at line {first.line} is kept in 16 bits")
@@ -39,12 +39,7 @@ def _hypothesis(symbol: str, launch: Launch, changed: Changed, case: Case) -> Hy
     )
     return Hypothesis(
         category="wrong_output",
-        guilty=Party(
-            kind="kernel",
-            name=symbol,
-            launch_index=launch.index,
-            model_locations=distinct([*lines, *case.view.provenance(launch).locations[:3]]),
-        ),
+        guilty=kernel_party(symbol, launch, lines, case),
         summary=f"{symbol} sums in 16 bits, and the sum of this call does not fit there: {first.text}.",
         depth=Depth.FAULT_SITE,
         sources=frozenset({"kernel source", "launch in float32"}),

@@ -40,7 +40,7 @@ def _stray(call: CapturedCall, seen: Captured) -> _Stray | None:
     if home is None:
         return None
     for place, leaf in enumerate(call.leaves):
-        if leaf.device.partition(":")[2] not in ("", str(home)):
+        if leaf.device_index not in (None, home):
             return _Stray(call, place, leaf.device, home)
     return None
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
-from mcp_server.diagnosis.own_code import changed_launches, distinct, kernel_of
+from mcp_server.diagnosis.own_code import changed_launches, kernel_of, kernel_party
 from mcp_server.diagnosis.padded_kernels import padded_launches, padding_lines
 from mcp_server.faults.padding import Padding, paddings
-from mcp_server.model import Evidence, Fix, Party
+from mcp_server.model import Evidence, Fix
 from mcp_server.package.launches import Launch
 from mcp_server.steps.reduce.variant import Changed
 
@@ -26,7 +26,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
 
 def _hypothesis(symbol: str, launch: Launch, changed: Changed, case: Case) -> Hypothesis:
     kernel = kernel_of(launch, case)
-    assert kernel is not None and case.view is not None
+    assert kernel is not None
     own = padding_lines(symbol, case)
     found = own[0][0] if own else paddings(kernel.source, symbol)[0]
     lines = [location for _, location in own]
@@ -39,12 +39,7 @@ def _hypothesis(symbol: str, launch: Launch, changed: Changed, case: Case) -> Hy
     )
     return Hypothesis(
         category="wrong_output",
-        guilty=Party(
-            kind="kernel",
-            name=symbol,
-            launch_index=launch.index,
-            model_locations=distinct([*lines, *case.view.provenance(launch).locations[:3]]),
-        ),
+        guilty=kernel_party(symbol, launch, lines, case),
         summary=f"Lanes that the mask of {symbol} leaves out take part in {found.reduction}: they hold "
         f"{found.filler or 'nothing in particular'}, where it needs {_literal(found.needed)}.",
         depth=Depth.FAULT_SITE,
