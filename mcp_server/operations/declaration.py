@@ -53,7 +53,3 @@ class Operation(Declaration):
 
     call: Call
     examples: tuple[str, ...] = ()
-
-    @property
-    def runs_workload(self) -> bool:
-        return self.hints is RUNS_USER_CODE

@@ -32,6 +32,7 @@ from mcp_server.model import (
     TensorSpec,
     Workload,
 )
+from mcp_server.operations.declaration import RUNS_USER_CODE
 from mcp_server.operations.spelling import command_line
 from mcp_server.operations.table import OPERATIONS
 from mcp_server.steps.context import Context
@@ -73,7 +74,7 @@ def test_every_property_is_described(listed: list[dict[str, Any]]) -> None:
 
 def test_every_tool_is_annotated(listed: list[dict[str, Any]]) -> None:
     """All four hints are set; what runs the user's program never claims to be read-only."""
-    runs = {operation.name for operation in OPERATIONS if operation.runs_workload}
+    runs = {operation.name for operation in OPERATIONS if operation.hints is RUNS_USER_CODE}
     for tool in listed:
         hints = tool["annotations"]
         assert len(hints) == 4
