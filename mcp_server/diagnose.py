@@ -13,12 +13,12 @@ from mcp_server.diagnosis.actions.alone import RunAlone
 from mcp_server.diagnosis.actions.capture import CaptureProgram
 from mcp_server.diagnosis.actions.compare import CompareLaunches
 from mcp_server.diagnosis.actions.compile_exported import CompileExported
-from mcp_server.diagnosis.actions.counter_tests import CounterTests
 from mcp_server.diagnosis.actions.exported_program import ReadExported
 from mcp_server.diagnosis.actions.generated import ReadGeneratedKernel
 from mcp_server.diagnosis.actions.index_values import LookAtIndices
 from mcp_server.diagnosis.actions.inputs import CompareInputs
 from mcp_server.diagnosis.actions.interpret import Interpret
+from mcp_server.diagnosis.actions.intervene import TryInterventions
 from mcp_server.diagnosis.actions.locate import LocateFault
 from mcp_server.diagnosis.actions.machine import CheckMachine
 from mcp_server.diagnosis.actions.operators import WatchOperators
@@ -80,11 +80,11 @@ from mcp_server.diagnosis.detectors import (
     unsteady,
     viewed_constants,
 )
-from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.imports_ahead import import_ahead
 from mcp_server.diagnosis.judge import confidence, ranked
 from mcp_server.diagnosis.planner import Action, choose, perform
 from mcp_server.diagnosis.subject import leave_subject
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.verdict import conclude
 from mcp_server.errors import ProblemError
 from mcp_server.evidence.log import read_log_file
@@ -95,7 +95,7 @@ from mcp_server.steps.requests import run_request
 DEFAULT_BUDGET_S = 300.0
 CLOSING_S = 0.8  # to end what runs, and to weigh what is known
 
-Detector = Callable[[Case], Iterator[Hypothesis]]
+Detector = Callable[[Case], Iterator[Suspect]]
 DETECTORS: tuple[Detector, ...] = (
     from_log.detect,
     own_check.detect,
@@ -173,7 +173,7 @@ def actions() -> list[Action]:
         TryPadding(),
         TryWider(),
         CheckMachine(),
-        CounterTests(),
+        TryInterventions(),
     ]
 
 
@@ -221,9 +221,9 @@ async def investigate(case: Case, context: Context) -> None:
     """Observe until a verdict stands, nothing more can be learnt, or the budget is spent."""
     available = actions()
     with anyio.move_on_after(case.seconds_left - CLOSING_S) as budget:
-        while not _settled(hypotheses := detect(case), case):
-            case.hypotheses = hypotheses
-            choices = choose(available, case, hypotheses)
+        while not _settled(suspects := detect(case), case):
+            case.suspects = suspects
+            choices = choose(available, case, suspects)
             if not choices:
                 return
             await perform(choices, case, context)
@@ -231,14 +231,14 @@ async def investigate(case: Case, context: Context) -> None:
         case.decisions.append(f"the budget of {case.budget_s:g} s ended during {', '.join(case.running)}")
 
 
-def detect(case: Case) -> list[Hypothesis]:
+def detect(case: Case) -> list[Suspect]:
     """What every detector makes of the case as it is now; a call that the program handled did no harm."""
     found = [hypothesis for detector in DETECTORS for hypothesis in detector(case)]
     return [replace(hypothesis, harmful=False) for hypothesis in found] if case.handled else found
 
 
-def _settled(hypotheses: list[Hypothesis], case: Case) -> bool:
-    best = next(iter(ranked(hypotheses, case)), None)
+def _settled(suspects: list[Suspect], case: Case) -> bool:
+    best = next(iter(ranked(suspects, case)), None)
     return best is not None and best.harmful and confidence(best, case) == "proven"
 
 

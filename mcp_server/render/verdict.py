@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from mcp_server.model import CATEGORIES, Evidence, Fix, Party, Verdict
+from mcp_server.model import CATEGORIES, Evidence, Fix, Party, RuledOut, Verdict
 from mcp_server.operations.spelling import command_line
 from mcp_server.render.text import heading, indented, labelled, party_title, plain
 
@@ -21,7 +21,9 @@ def verdict_lines(verdict: Verdict) -> Iterator[RenderableType]:
     yield plain(verdict.summary)
     yield from _parties(verdict)
     yield from _evidence(verdict.evidence)
-    yield from _ruled_out(verdict)
+    yield from _other_causes(verdict)
+    yield from _ruled_out("Not the cause", verdict.bystanders)
+    yield from _ruled_out("Ruled out", verdict.ruled_out)
     if verdict.fix:
         yield from _fix(verdict.fix)
     yield from _next_steps(verdict)
@@ -43,9 +45,9 @@ def _parties(verdict: Verdict) -> Iterator[RenderableType]:
     if verdict.guilty or verdict.crashing:
         yield Text()
     if verdict.guilty:
-        yield from _party("Guilty", verdict.guilty)
+        yield from _party("Root cause", verdict.guilty)
     if verdict.crashing:
-        yield from _party("Crashed", verdict.crashing)
+        yield from _party("Crash site", verdict.crashing)
 
 
 def _party(label: str, party: Party) -> Iterator[RenderableType]:
@@ -67,10 +69,18 @@ def _evidence(evidence: list[Evidence]) -> Iterator[RenderableType]:
             yield indented(f"$ {item.command}", "green", by=5)
 
 
-def _ruled_out(verdict: Verdict) -> Iterator[RenderableType]:
-    if verdict.ruled_out:
-        yield heading("Ruled out")
-    for item in verdict.ruled_out:
+def _other_causes(verdict: Verdict) -> Iterator[RenderableType]:
+    """Of several causes those after the first."""
+    if verdict.causes[1:]:
+        yield heading("Then fix")
+    for cause in verdict.causes[1:]:
+        yield indented(f"- {cause.summary}")
+
+
+def _ruled_out(title: str, items: list[RuledOut]) -> Iterator[RenderableType]:
+    if items:
+        yield heading(title)
+    for item in items:
         yield indented(f"- {item.hypothesis}: {item.by}")
 
 

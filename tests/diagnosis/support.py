@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.diagnosis.case import CallSpec, Case, RunSeen
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.log import read_log
 from mcp_server.jobs.types import Ending, Finished
 from mcp_server.model import Category, PackageWorkload, Party
@@ -90,8 +90,8 @@ def interpreted(directory: Path, exported: Path, inputs: Path) -> WorkerRun:
 
 
 def hypothesis(
-    name: str = "a", category: Category = "nan_or_inf", *sources: str, depth: Depth = Depth.CALL, **more: Any
-) -> Hypothesis:
+    name: str = "a", category: Category = "nan_or_inf", *sources: str, level: CausalLevel = CausalLevel.CALL, **more: Any
+) -> Suspect:
     """A hypothesis about a party of this name."""
     party = Party(kind="input", name=name)
-    return Hypothesis(category, party, f"{category} of {name}", depth, frozenset(sources), **more)
+    return Suspect(category, party, f"{category} of {name}", level, frozenset(sources), **more)

@@ -33,13 +33,13 @@ def test_a_smaller_call_that_passes_proves_it(zoo: ZooPackage) -> None:
     """The dimension that the buffer grows with is cut; a smaller call that fails too refutes nothing."""
     case = too_large(zoo)
     (found,) = allocation.detect(case)
-    assert found.counter is not None and confidence(found, case) == "likely"
-    changes = [{k: c[k] for k in ("change", "input", "dim")} for c in found.counter.changes]
+    assert found.intervention is not None and confidence(found, case) == "likely"
+    changes = [{k: c[k] for k in ("change", "input", "dim")} for c in found.intervention.changes]
     assert changes == [{"change": "resize", "input": 0, "dim": 0}]
-    assert 2 <= found.counter.changes[0]["size"] < ROWS // 8
-    case.counters[found.counter.key] = CounterResult(True, "passes")
+    assert 2 <= found.intervention.changes[0]["size"] < ROWS // 8
+    case.counters[found.intervention.key] = CounterResult(True, "passes")
     assert confidence(found, case) == "proven"
-    case.counters[found.counter.key] = CounterResult(False, "fails")
+    case.counters[found.intervention.key] = CounterResult(False, "fails")
     (again,) = allocation.detect(case)
     assert not refuted(again, case) and confidence(again, case) == "likely"
 

@@ -9,7 +9,7 @@ import pytest
 from mcp_server.diagnosis.actions.counter_tests import judge, next_test
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors import argument_order
-from mcp_server.diagnosis.hypothesis import CounterTest
+from mcp_server.diagnosis.suspect import CounterTest
 from mcp_server.diagnosis.judge import confidence
 from mcp_server.package.mismatch import GivenTensor
 from tests.conftest import ZooPackage
@@ -54,12 +54,12 @@ def pair(zoo: ZooPackage, **equal: bool) -> Case:
 def test_inputs_of_one_layout_are_exchanged_and_tried(zoo: ZooPackage) -> None:
     """A mere possibility until the exchanged call gives what the program expected, which proves it."""
     case = pair(zoo, want=False)
-    case.hypotheses = list(argument_order.detect(case))
-    (found,) = case.hypotheses
-    assert found.weak and found.counter is not None and next_test(case, case.hypotheses) == found.counter
-    assert found.counter.changes[0]["order"] == [1, 0]
+    case.suspects = list(argument_order.detect(case))
+    (found,) = case.suspects
+    assert found.weak and found.intervention is not None and next_test(case, case.suspects) == found.intervention
+    assert found.intervention.changes[0]["order"] == [1, 0]
     plain = case.runs["plain"]
-    test = found.counter
+    test = found.intervention
     case.counters[test.key] = judge(test, plain, run("t", "", called(), held(want=True)))
     (found,) = argument_order.detect(case)
     assert not found.weak and confidence(found, case) == "proven"

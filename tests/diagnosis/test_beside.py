@@ -9,7 +9,7 @@ import pytest
 
 from mcp_server.diagnosis.case import CallSpec, Case, CounterResult
 from mcp_server.diagnosis.detectors import beside
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.judge import confidence, ranked
 from mcp_server.evidence.captured import CapturedEnd
 from mcp_server.model import ModelLocation, Party
@@ -51,10 +51,10 @@ def test_weights_that_changed_after_the_compile_are_tried_in_the_package(zoo: Zo
     case = compared(zoo("ranker"), module(digests=OTHER))
     (found,) = beside.detect(case)
     assert (found.category, found.guilty.name) == ("constants", "head.weight")
-    assert found.counter is not None and confidence(found, case) == "possible"
-    given, call = found.counter.options["steps"]
+    assert found.intervention is not None and confidence(found, case) == "possible"
+    given, call = found.intervention.options["steps"]
     assert (given["how"], given["file"], call) == ("load_constants", Path("m.pt"), {"do": "call"})
-    case.counters[found.counter.key] = CounterResult(True, "passes")
+    case.counters[found.intervention.key] = CounterResult(True, "passes")
     assert confidence(found, case) == "proven"
 
 
@@ -150,11 +150,11 @@ def test_a_fault_at_a_launch_explains_more_than_a_reference_of_another_class(
     case = compared(zoo("ranker"), module(type="Reference"))
     assert case.capture is not None
     case.capture = case.capture.model_copy(update={"loads": case.capture.loads * loads})
-    launch = Hypothesis(
+    launch = Suspect(
         category="wrong_output",
         guilty=Party(kind="kernel", name="lanes"),
         summary="masked lanes",
-        depth=Depth.FAULT_SITE,
+        level=CausalLevel.FAULT_SITE,
         sources=frozenset({"kernel source"}),
     )
     assert ranked([*beside.detect(case), launch], case)[0].guilty.name == first

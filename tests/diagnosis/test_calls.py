@@ -68,7 +68,7 @@ def test_a_mismatch_brings_the_test_that_mends_it(
         if h.guilty.input_index == 0
     ]
     assert [h.category for h in found] == [category]
-    assert found[0].counter is not None and found[0].counter.changes == (change,)
+    assert found[0].intervention is not None and found[0].intervention.changes == (change,)
 
 
 def test_the_packages_own_check_is_a_second_source(zoo: ZooPackage) -> None:
@@ -112,9 +112,9 @@ def test_a_call_that_works_within_the_range_makes_it_likely(
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, shape=(rows, 6))))
     case.mismatches = tuple(m.model_copy(update={"severity": "suspicious"}) for m in case.mismatches)
     (before,) = contract.detect(case)
-    assert before.counter is not None
+    assert before.intervention is not None
     if passed is not None:
-        case.counters[before.counter.key] = CounterResult(passed=passed, what="cut down")
+        case.counters[before.intervention.key] = CounterResult(passed=passed, what="cut down")
     (found,) = contract.detect(case)
     assert confidence(found, case) == sure
 
@@ -143,7 +143,7 @@ def test_a_wrong_order_is_tried_in_the_right_one(
     case = package_case(zoo("logarithm"))
     case.mismatches = (features(*order.split()),)
     (found,) = contract.detect(case)
-    changes = found.counter.changes if found.counter is not None else None
+    changes = found.intervention.changes if found.intervention is not None else None
     assert changes == (None if expected is None else ({"change": "permute", "order": expected},))
 
 

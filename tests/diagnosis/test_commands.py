@@ -14,7 +14,7 @@ import mcp_server.diagnosis
 from mcp_server.diagnosis.call_arguments import call_arguments
 from mcp_server.diagnosis.case import Case, CounterResult, GeneratedKernel
 from mcp_server.diagnosis.commands import ON_THE_CALL, command_for
-from mcp_server.diagnosis.hypothesis import CounterTest
+from mcp_server.diagnosis.suspect import CounterTest
 from mcp_server.diagnosis.verdict import conclude
 from mcp_server.evidence.log import read_log
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload

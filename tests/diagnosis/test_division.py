@@ -78,12 +78,12 @@ def test_a_computed_divisor_is_proven_by_a_call_alone(monkeypatch: pytest.Monkey
     case = case_of(monkeypatch, replace(DIVIDED, plain=False))
     (found,) = detector.detect(case)
     assert "computed from input 1" in found.summary and confidence(found, case) == "likely"
-    assert found.counter is not None
-    case.counters[found.counter.key] = CounterResult(True, "passes")
+    assert found.intervention is not None
+    case.counters[found.intervention.key] = CounterResult(True, "passes")
     assert confidence(found, case) == "proven"
-    case.counters[found.counter.key] = CounterResult(False, "fails")
+    case.counters[found.intervention.key] = CounterResult(False, "fails")
     (again,) = detector.detect(case)
-    assert again.counter is None and confidence(again, case) == "likely"
+    assert again.intervention is None and confidence(again, case) == "likely"
 
 
 OF_SCRIPT = """Traceback (most recent call last):

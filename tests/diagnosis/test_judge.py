@@ -14,7 +14,7 @@ from mcp_server.diagnose import detect
 from mcp_server.diagnosis.actions.counter_tests import judge as judge_test
 from mcp_server.diagnosis.actions.counter_tests import next_test
 from mcp_server.diagnosis.case import Case, CounterResult, RunSeen
-from mcp_server.diagnosis.hypothesis import CounterTest, Depth
+from mcp_server.diagnosis.suspect import CounterTest, CausalLevel
 from mcp_server.diagnosis.judge import ORDER, confidence, merged, ranked, ruled_out
 from mcp_server.diagnosis.verdict import MAX_EVIDENCE, conclude, placed
 from mcp_server.evidence.log import read_log
@@ -48,8 +48,8 @@ def log_case(text: str) -> Case:
     return case
 
 
-def verdict(case: Case, *hypotheses: Any, directory: Path = Path("job")) -> Verdict:
-    return conclude(list(hypotheses), case, Context(directory, Path(sys.executable)))
+def verdict(case: Case, *suspects: Any, directory: Path = Path("job")) -> Verdict:
+    return conclude(list(suspects), case, Context(directory, Path(sys.executable)))
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_an_undecided_counter_test_refutes_nothing() -> None:
 
 def test_the_deeper_cause_wins() -> None:
     """A bad call explains a bad value, even with less certainty, and the verdict says what it explains."""
-    deep = hypothesis("deep", "input_mismatch", "a", depth=Depth.CALL)
-    symptom = hypothesis("symptom", "illegal_memory_access", "a", "b", depth=Depth.FAULT_SITE)
+    deep = hypothesis("deep", "input_mismatch", "a", level=CausalLevel.CALL)
+    symptom = hypothesis("symptom", "illegal_memory_access", "a", "b", level=CausalLevel.FAULT_SITE)
     found = verdict(seen_case(), symptom, deep)
     assert found.guilty is not None and found.guilty.name == "deep"
     assert [r.by for r in found.ruled_out] == ["explained by input_mismatch of deep"]
@@ -114,34 +114,34 @@ def test_the_deeper_cause_wins() -> None:
 names = st.sampled_from("abc")
 sources = st.sets(st.sampled_from(["x", "y", "z"]), min_size=1)
 made = st.builds(
-    lambda name, sources, depth, weak, harmful: hypothesis(
-        name, "nan_or_inf", *sources, depth=depth, weak=weak, harmful=harmful
+    lambda name, sources, level, weak, harmful: hypothesis(
+        name, "nan_or_inf", *sources, level=level, weak=weak, harmful=harmful
     ),
-    names, sources, st.sampled_from(Depth), st.booleans(), st.booleans(),
+    names, sources, st.sampled_from(CausalLevel), st.booleans(), st.booleans(),
 )  # fmt: skip
 
 
 @given(st.lists(made, max_size=6))
-def test_weak_never_beats_strong(hypotheses: list[Any]) -> None:
+def test_weak_never_beats_strong(suspects: list[Any]) -> None:
     """A weak harmful hypothesis stands behind every strong harmful one, and is `possible`."""
-    order = [h for h in ranked(hypotheses, seen_case()) if h.harmful]
+    order = [h for h in ranked(suspects, seen_case()) if h.harmful]
     assert [h.weak for h in order] == sorted(h.weak for h in order)
     assert {confidence(h, seen_case()) for h in order if h.weak} <= {"possible"}
 
 
 @given(st.lists(made, max_size=6))
-def test_merging_loses_no_cause_and_no_source(hypotheses: list[Any]) -> None:
+def test_merging_loses_no_cause_and_no_source(suspects: list[Any]) -> None:
     """One hypothesis per cause, with all sources that any detector had for it."""
-    joined = {h.key: h.sources for h in merged(hypotheses)}
-    for one in hypotheses:
+    joined = {h.key: h.sources for h in merged(suspects)}
+    for one in suspects:
         assert one.sources <= joined[one.key]
-    assert len(merged(hypotheses)) == len({h.key for h in hypotheses})
+    assert len(merged(suspects)) == len({h.key for h in suspects})
 
 
 @given(made)
 def test_more_sources_never_make_it_less_sure(one: Any) -> None:
     """Seen by two detectors, a cause is at least as sure as seen by one."""
-    both = merged([one, hypothesis(one.guilty.name, "nan_or_inf", "w", depth=one.depth, weak=one.weak)])
+    both = merged([one, hypothesis(one.guilty.name, "nan_or_inf", "w", level=one.level, weak=one.weak)])
     case = seen_case()
     assert ORDER.index(confidence(both[0], case)) >= ORDER.index(confidence(one, case))
 

@@ -164,7 +164,7 @@ def test_an_operator_that_refuses_an_index_leads_to_the_input(zoo: ZooPackage) -
     assert list(operator_index.detect(case)) == []
     case.index_values[index.part] = {"outside": 2, "index": [1], "value": 40}
     (found,) = operator_index.detect(case)
-    assert found.guilty.input_index == index.part.input and found.counter is not None
+    assert found.guilty.input_index == index.part.input and found.intervention is not None
 
 
 @pytest.mark.parametrize(

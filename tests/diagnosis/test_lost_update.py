@@ -84,8 +84,8 @@ def test_a_call_that_changes_nothing_anywhere_lost_nothing(tmp_path: Path) -> No
     same = run(
         "c", "", {"event": "changed_inputs", "inputs": [{"input": 0, "misaligned": False, "changed": False}]}
     )
-    assert found.counter is not None
-    result = judge(found.counter, case.runs["plain"], same)
+    assert found.intervention is not None
+    result = judge(found.intervention, case.runs["plain"], same)
     assert result.decided and not result.passed
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from mcp_server.diagnose import actions
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.planner import Action, choose, perform
 from mcp_server.errors import ProblemError
 from mcp_server.model import (
@@ -38,7 +38,7 @@ class Look:
     error: Exception | None = None
     seen: list[str] = field(default_factory=list)
 
-    def gain(self, _case: Case, _open: Sequence[Hypothesis]) -> float:
+    def gain(self, _case: Case, _open: Sequence[Suspect]) -> float:
         return self.worth
 
     async def act(self, case: Case, _context: Context) -> None:
@@ -102,7 +102,7 @@ def test_a_decision_tells_what_was_open() -> None:
     """The categories that were not settled are named with the choice, each once, at most three."""
     case = Case(None)
     kinds: tuple[Category, ...] = ("hang", "hang", "constants", "toolchain", "custom_op")
-    case.hypotheses = [hypothesis(category=kind) for kind in kinds]
+    case.suspects = [hypothesis(category=kind) for kind in kinds]
     assert performed(case, Look("a")).decisions == [
         "a (gain 1.00, about 1 s; open: hang, constants, toolchain)"
     ]

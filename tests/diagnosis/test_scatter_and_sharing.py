@@ -60,9 +60,9 @@ def test_a_call_made_twice_can_confirm_a_changed_input_and_not_refute_it(zoo: Zo
     case.interpreted = worker_run({"event": "compared", "equal": True})
     case.runs["script"] = run("script", "AssertionError: Tensor-likes are not close!")
     (found,) = sharing.detect(case)
-    assert found.counter is not None and confidence(found, case) == "possible"
-    case.counters[found.counter.key] = CounterResult(True, "gives what the program held")
+    assert found.intervention is not None and confidence(found, case) == "possible"
+    case.counters[found.intervention.key] = CounterResult(True, "gives what the program held")
     assert confidence(found, case) == "proven"
-    case.counters[found.counter.key] = CounterResult(False, "still fails in the same way")
+    case.counters[found.intervention.key] = CounterResult(False, "still fails in the same way")
     (found,) = sharing.detect(case)
-    assert found.counter is None and not refuted(found, case)
+    assert found.intervention is None and not refuted(found, case)

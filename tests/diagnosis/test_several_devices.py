@@ -38,9 +38,9 @@ def test_a_call_that_fails_with_an_input_elsewhere_is_likely_and_proven_by_movin
     case = failing(on_second_card(zoo), FAULT)
     (found,) = contract.detect(case)
     assert (found.category, found.guilty.input_index, found.weak) == ("device_mismatch", 0, False)
-    assert found.counter is not None
-    assert found.counter.changes == ({"change": "move", "input": 0, "device": "cuda:0"},)
-    case.counters[found.counter.key] = CounterResult(passed=True, what="moved")
+    assert found.intervention is not None
+    assert found.intervention.changes == ({"change": "move", "input": 0, "device": "cuda:0"},)
+    case.counters[found.intervention.key] = CounterResult(passed=True, what="moved")
     assert confidence(found, case) == "proven"
 
 

@@ -46,9 +46,9 @@ def test_a_constant_that_differs_is_named(
     (found,) = constants.detect(updated(zoo("ranker"), leaf))
     assert found.category == "constants" and found.guilty.name == "table.weight"
     assert (found.guilty.value or "").startswith(value)
-    assert (found.counter is not None) == mendable
-    if found.counter is not None:
-        assert found.counter.options == {"cast": {"table.weight": "float32"}}
+    assert (found.intervention is not None) == mendable
+    if found.intervention is not None:
+        assert found.intervention.options == {"cast": {"table.weight": "float32"}}
 
 
 def test_a_tensor_that_the_program_manages_is_not_copied(zoo: ZooPackage) -> None:
@@ -91,8 +91,8 @@ def test_an_update_of_the_half_that_is_not_in_use_is_told(
     found = list(constants.detect(case))
     assert len(found) == count
     for hypothesis in found:
-        assert hypothesis.counter is not None and "use_inactive" in hypothesis.summary
-        assert hypothesis.counter.options["steps"][0]["arguments"] == [False, True]
+        assert hypothesis.intervention is not None and "use_inactive" in hypothesis.summary
+        assert hypothesis.intervention.options["steps"][0]["arguments"] == [False, True]
 
 
 @pytest.mark.parametrize(

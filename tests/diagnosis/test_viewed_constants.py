@@ -49,9 +49,9 @@ def test_views_that_an_update_copies_are_named(zoo: ZooPackage, more: dict[str, 
     found = list(viewed_constants.detect(case))
     assert [(h.category, h.guilty.name) for h in found] == [("constants", "head.bias")] * count
     for hypothesis in found:
-        assert confidence(hypothesis, case) == "possible" and hypothesis.counter is not None
-        assert hypothesis.counter.options == {"copied": VIEWS}
-        case.counters[hypothesis.counter.key] = CounterResult(passed=True, what="copies")
+        assert confidence(hypothesis, case) == "possible" and hypothesis.intervention is not None
+        assert hypothesis.intervention.options == {"copied": VIEWS}
+        case.counters[hypothesis.intervention.key] = CounterResult(passed=True, what="copies")
         assert confidence(hypothesis, case) == "proven"
 
 
