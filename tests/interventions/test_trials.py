@@ -59,26 +59,27 @@ def test_nan_goes_with_its_element_and_stays_with_another(zoo: ZooPackage, tmp_p
 def test_a_change_that_kills_the_process_is_a_result_and_the_rest_goes_on(
     zoo: ZooPackage, tmp_path: Path
 ) -> None:
-    """A custom operator that raises for sevens and aborts for 77; the last one is tried in another process."""
+    """An operator raises for one row of NaN and aborts for two; the rest is tried in another process."""
     operators = tmp_path / "operators.py"
     operators.write_text(
         "import os, torch\n"
         "@torch.library.custom_op('aotizoo::halve_rows', mutates_args=())\n"
         "def halve_rows(x: torch.Tensor) -> torch.Tensor:\n"
-        "    if bool((x > 70).any()):\n"
+        "    rows = int(x.isnan().any(1).sum())\n"
+        "    if rows > 1:\n"
         "        os.abort()\n"
-        "    if bool((x > 6).any()):\n"
-        "        raise ValueError('a row of sevens')\n"
+        "    if rows:\n"
+        "        raise ValueError('a row of NaN')\n"
         "    n = x.shape[0] // 2\n"
         "    return x[: n * 2].reshape(n, 2, *x.shape[1:]).sum(1).contiguous()\n"
     )
     package = zoo("plugin")
     values = [leaf.clone() for leaf in torch.load(package.with_name("plugin.inputs.pt"), weights_only=True)]
-    values[0][3] = 700.0
+    values[0][3] = float("nan")
     first = inputs.Leaf(0, "args[0]")
     call = the_call(package, saved(tmp_path, "bad.pt", values), extra_imports=[str(operators)])
-    worse = inputs.replace_element(first, (0, 0), 70000.0)
-    good = inputs.replace_where(first, Where(above=600), 0.5)
+    worse = inputs.replace_element(first, (0, 0), "nan")
+    good = inputs.replace_where(first, Where(nan=True), 0.5)
     died, gone = tried(tmp_path, call, [worse, good])
     assert (died.before.ended, died.after.ended, died.after.signal) == ("raised", "died", "SIGABRT")
     assert died.effect is Effect.CHANGED and gone.effect is Effect.GONE
