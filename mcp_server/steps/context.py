@@ -38,7 +38,7 @@ WORKER_ENV = {
 }
 
 # Operations that run the workload, and those that compile it; the others only look.
-RUNNING = frozenset({"run", "observe", "replay"})
+RUNNING = frozenset({"run", "observe", "replay", "intervene"})
 COMPILING = frozenset({"compile"})
 
 

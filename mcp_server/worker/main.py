@@ -26,6 +26,7 @@ OPERATIONS = {
     "interpret": "interpret",
     "replay": "replay",
     "repeat": "repeat",
+    "intervene": "intervene",
     "index_values": "index_values",
     "observe": "observe",
     "describe_files": "describe_files",
