@@ -1,8 +1,7 @@
 """The torch releases that this project supports, in the one place that says so.
 
-Every tool is tried with packages and programs of these releases (`python -m tests.releases`). A comment
-such as "torch 2.8-2.15" elsewhere is no second copy: it says in which releases a fact was read or measured, and
-stays true when the range here moves.
+Every tool is tried with packages and programs of these releases (`python -m tests.releases`). A comment such
+as "torch 2.8-2.15" elsewhere is no second copy: it says in which releases a fact was read or measured.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ def _joined(a: Suspect, b: Suspect) -> Suspect:
         intervention=main.intervention or other.intervention,
         refusal=main.refusal or other.refusal,
         observed=main.observed or other.observed,
+        harmful=main.harmful or other.harmful,
         only_in_program=main.only_in_program and other.only_in_program,
     )
 

@@ -9,7 +9,7 @@ from mcp_server.diagnosis.checked_call import checked_call
 from mcp_server.diagnosis.commands import command_for
 from mcp_server.diagnosis.health import health_confidence, health_evidence, health_summary
 from mcp_server.diagnosis.inner_line import deepened
-from mcp_server.diagnosis.interventions.base import Effect, Trial
+from mcp_server.diagnosis.interventions.base import Effect, Seen, Trial
 from mcp_server.diagnosis.judge import bystanders, confidence, is_cause, ranked, trials_of
 from mcp_server.diagnosis.next_steps import next_steps
 from mcp_server.diagnosis.operators_from import operators_from
@@ -108,7 +108,10 @@ def fix_of(suspect: Suspect, case: Case) -> Fix | None:
         action=advice,
         before=trial.intervention.before_code or (suspect.fix.before if suspect.fix else None),
         after=trial.intervention.after_code or (suspect.fix.after if suspect.fix else None),
-        ran=FixRun(result=f"with {trial.intervention.what}: {trial.after.describe()}", command=trial.command),
+        ran=FixRun(
+            result=f"{trial.intervention.what}: {trial.reason or trial.after.describe()}",
+            command=trial.command,
+        ),
         side_effects=_side_effects(trial),
     )
 
@@ -223,14 +226,20 @@ def _evidence(best: Suspect, case: Case) -> list[Evidence]:
     return [_with_command(evidence, case) for evidence in found[:MAX_EVIDENCE]]
 
 
+def _past(seen: Seen) -> str:
+    """How a call ended, after "the call"."""
+    words = seen.describe()
+    return words if words.startswith(("ended", "died", "raised")) else f"gave {words}"
+
+
 def in_words(trial: Trial) -> str:
     """The three calls of a trial in a sentence."""
-    after = trial.reason or trial.after.describe()
+    after = trial.reason or _past(trial.after)
     if trial.effect is Effect.NOT_APPLICABLE:
-        return f"tried with {trial.intervention.what}, which tells nothing: {after}"
+        return f"Changed ({trial.intervention.what}), the call tells nothing: {after}."
     return (
-        f"as it is the call fails ({trial.before.describe()}); with {trial.intervention.what}: {after}; "
-        f"again without it: {trial.again.describe()}"
+        f"As it is, the call {_past(trial.before)}. Changed ({trial.intervention.what}), it {after}. "
+        f"Unchanged again, it {_past(trial.again)}."
     )
 
 

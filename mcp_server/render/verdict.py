@@ -90,6 +90,12 @@ def _fix(fix: Fix) -> Iterator[RenderableType]:
     for text, mark, style in ((fix.before, "-", "red"), (fix.after, "+", "green")):
         for line in (text or "").splitlines():
             yield indented(f"{mark} {line}", style, by=4)
+    if fix.ran:
+        yield indented(f"This was run: {fix.ran.result}", by=4)
+    if fix.side_effects:
+        yield indented(f"Side effects: {fix.side_effects}", by=4)
+    if fix.ran and fix.ran.command:
+        yield indented(f"$ {fix.ran.command}", "green", by=4)
 
 
 def _next_steps(verdict: Verdict) -> Iterator[RenderableType]:
@@ -102,7 +108,7 @@ def _next_steps(verdict: Verdict) -> Iterator[RenderableType]:
 
 def _decisions(decisions: list[str]) -> Iterator[RenderableType]:
     if decisions:
-        yield heading("Looked at, in this order")
+        yield heading("Checks run")
     for number, decision in enumerate(decisions, 1):
         yield indented(f"{number}. {decision}", "dim")
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_server.diagnosis import index_parts
-from mcp_server.diagnosis.case import Case, CounterResult
+from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors import index
 from mcp_server.diagnosis.index_parts import (
     IndexPart,
@@ -22,12 +22,14 @@ from mcp_server.diagnosis.index_parts import (
     checked_inputs,
     whole_part,
 )
-from mcp_server.diagnosis.judge import confidence, refuted
+from mcp_server.diagnosis.interventions.base import Effect
+from mcp_server.diagnosis.judge import confidence, is_bystander
+from mcp_server.diagnosis.suspect import Instrument
 from mcp_server.package.arithmetic import evaluate
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.steps.given import Given
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import GOOD_IDS, failing, index_text, package_case
+from tests.diagnosis.support import GOOD_IDS, failing, index_text, package_case, trial
 
 VARIABLES = ("x0", "x1", "x2")
 
@@ -85,7 +87,7 @@ def test_elements_that_are_replaced_first_are_suspected(replaced: Case) -> None:
     (found,) = index.detect(replaced)
     assert (found.guilty.kind, found.guilty.value) == ("input", "99 at [5, 3] (the index needs 0..31)")
     assert found.intervention is not None and confidence(found, replaced) == "likely"
-    replaced.counters[found.intervention.key] = CounterResult(True, "passes")
+    replaced.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
     assert confidence(found, replaced) == "proven"
 
 
@@ -96,9 +98,9 @@ def test_a_clamp_that_changes_nothing_refutes_no_replaced_elements(replaced: Cas
     replaced.index_values[part] = {"outside": 1, "value": 99, "index": [5, 3], "elements": 48}
     (found,) = index.detect(replaced)
     assert found.intervention is not None
-    replaced.counters[found.intervention.key] = CounterResult(False, "fails in the same way")
+    replaced.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
     (found,) = index.detect(replaced)
-    assert not refuted(found, replaced) and confidence(found, replaced) == "likely"
+    assert not is_bystander(found, replaced) and confidence(found, replaced) == "likely"
 
 
 def failed(zoo: ZooPackage, name: str, *tensors: GivenTensor) -> Case:
@@ -166,9 +168,10 @@ def test_an_element_outside_is_guilty(zoo: ZooPackage) -> None:
     assert (found.guilty.kind, found.guilty.input_index) == ("input", 0)
     assert (found.guilty.value or "").startswith("32 at [0, 5]")
     assert found.crashing is not None and found.crashing.launch_index == 0
-    assert found.sources == {"log", "input values"}
+    assert Instrument.INPUT_READER in found.instruments
     assert found.intervention is not None
-    assert found.intervention.changes == ({"change": "clamp", **part.request()},)
+    (change,) = found.intervention.changes
+    assert (change.change, change.input, change.low, change.high) == ("elements", 0, part.low, part.high)
 
 
 @pytest.mark.parametrize("value", [40, -40])
@@ -185,7 +188,11 @@ def test_the_fix_keeps_both_ends(zoo: ZooPackage, value: int) -> None:
 def test_without_a_look_at_the_values_the_launch_is_told(zoo: ZooPackage) -> None:
     """Until the values are seen, the log alone tells the check and the input that it depends on."""
     (found,) = index.detect(failed(zoo, "ranker", GOOD_IDS))
-    assert found.sources == {"log"} and found.guilty.input_index == 0 and found.guilty.value is None
+    assert (
+        Instrument.INPUT_READER not in found.instruments
+        and found.guilty.input_index == 0
+        and found.guilty.value is None
+    )
     assert "index outside 0..31;" in found.summary or "index outside -32..31;" in found.summary
 
 
@@ -217,4 +224,4 @@ def test_nan_in_an_input_is_blamed_for_an_index_computed_from_it(
     case.leaves = [{"kind": "tensor", "path": "args[0]", "nan": count}]
     found = [h for h in index.detect(case) if h.guilty.kind == "input" and "NaN" in h.summary]
     assert [h.guilty.input_index for h in found] == blamed
-    assert all(h.intervention is not None and h.intervention.changes[0]["change"] == "fill" for h in found)
+    assert all(h.intervention is not None and h.intervention.changes[0].value == 0.0 for h in found)

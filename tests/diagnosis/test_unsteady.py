@@ -13,9 +13,9 @@ from mcp_server.diagnosis.actions.trace import TraceLaunches
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors import concurrency, last_launch, random_numbers, unsteady
 from mcp_server.diagnosis.health import health_evidence, health_summary
-from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.judge import confidence
 from mcp_server.diagnosis.limits import HANGING_S, limit_of
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.verdict import conclude
 from mcp_server.model import ScriptWorkload
 from mcp_server.steps.context import Context

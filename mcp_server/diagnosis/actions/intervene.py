@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mcp_server.diagnosis.actions.runs import run_call
 from mcp_server.diagnosis.case import Case, RunSeen
+from mcp_server.diagnosis.commands import call_words
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial
 from mcp_server.diagnosis.interventions.plan import TriedCall
 from mcp_server.diagnosis.interventions.run import try_interventions
@@ -75,6 +76,7 @@ def tried_call(case: Case) -> TriedCall:
         timeout_s=limit_of(case, share=SHARE).seconds,
         gpus=gpus_of(case.device, int(case.call.request.get("device_index", -1))),
         expect=Path(str(actual)) if actual is not None else None,
+        spelling=call_words(case),
     )
 
 
@@ -144,7 +146,11 @@ async def _try_against_program(
     extra = {"changes": changes, **intervention.options.request()}
     after = await run_call(case, context, f"with-{number}", extra=extra, record=False)
     again = await run_call(case, context, f"again-{number}", record=False)
-    before = case.runs["plain"]
+    return against_program(intervention, case.runs["plain"], after, again)
+
+
+def against_program(intervention: Intervention, before: RunSeen, after: RunSeen, again: RunSeen) -> Trial:
+    """The trial of a change by what the program held beside the call, from three runs of it."""
     effect, reason = _effect_on_program(intervention, before, after, again)
     return Trial(intervention, effect, seen_of(before), seen_of(after), seen_of(again), reason=reason)
 

@@ -96,7 +96,6 @@ def _suspect(buffer: Buffer, sizes: dict[str, int], root: ErrorFact, source: str
         ),
         fix=Fix(action=f"call it with smaller parts{f' ({dims})' if dims else ''}, or give it more memory"),
         intervention=_with_less(buffer, sizes, case),
-        observed=False,
     )
 
 

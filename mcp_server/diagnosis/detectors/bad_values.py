@@ -48,7 +48,7 @@ def _non_finite(first: FirstBad, case: Case) -> Suspect:
         ),
         fix=_fix(first, case),
         intervention=_fill(first, case),
-        observed=first.kind not in ("unset", "input"),
+        observed=first.kind != "unset",
         weak=_meant(first, case) or _unheld(case),
         harmful=not case.nan_accepted and (not _meant(first, case) or _takes_logarithm(first, case)),
     )

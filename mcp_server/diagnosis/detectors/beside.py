@@ -219,7 +219,7 @@ def _attributes(
         ),
         fix=Fix(action=_remedy(name)),
         harmful=case.failed,
-        observed=False,
+        observed=agrees,
     )
 
 
@@ -257,7 +257,7 @@ def _of_another_class(
             action=f"export and compile {module.type}, and keep packages apart by the code of their model"
         ),
         harmful=case.failed,
-        observed=False,
+        observed=agrees,
     )
 
 

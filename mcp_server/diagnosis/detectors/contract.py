@@ -64,7 +64,6 @@ def _suspect(mismatch: Mismatch, case: Case) -> Suspect:
         parts=_last_part(mismatch, case),
         harmful=(sure and not case.handled) or case.failed,
         weak=not sure and not mended,
-        observed=not mended,
     )
 
 

@@ -103,7 +103,6 @@ def _suspect(grown: _Grown, error: ErrorFact, case: Case) -> Suspect:
         evidence=(said(error), Evidence(step="inspect_package", fact=fact)),
         fix=Fix(action="check the values that become a size before the call, and refuse what is too large"),
         intervention=_modest(item, case),
-        observed=False,
     )
 
 

@@ -36,7 +36,6 @@ def detect(case: Case) -> Iterator[Suspect]:
         evidence=(Evidence(step="compare_with_eager", fact=first.summary, source=_source(found)),),
         fix=Fix(action=FIXES[first.kind]),
         harmful=case.failed or isinstance(case.workload, ExportedWorkload),
-        observed=first.kind in ("error", "uninitialised") and first.launch is not None and not first.suspects,
     )
 
 

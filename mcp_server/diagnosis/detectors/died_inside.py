@@ -31,7 +31,6 @@ def detect(case: Case) -> Iterator[Suspect]:
         level=CausalLevel.BAD_VALUE,
         evidence=(Evidence(step="run", fact=f"the thread that died of {signal} was inside {op}{at}"),),
         fix=Fix(action=f"check what {op} reads and writes against the sizes and strides that it is given"),
-        observed=False,
     )
 
 

@@ -117,7 +117,6 @@ def _index(event: Event, text: str) -> Suspect:
         summary=f"{event['op']} gets an index outside its tensor, in eager mode too: {text}.",
         level=CausalLevel.FAULT_SITE,
         evidence=(Evidence(step="interpret", fact=f"{event['node']} ({event['op']}) raised: {text}"),),
-        observed=False,
     )
 
 
@@ -165,7 +164,6 @@ def _non_finite(case: Case) -> Iterator[Suspect]:
         harmful=not case.nan_accepted,
         evidence=(making(event),),
         fix=guard_fix(event),
-        observed=False,
     )
 
 

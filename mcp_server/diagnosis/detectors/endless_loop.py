@@ -46,5 +46,4 @@ def detect(case: Case) -> Iterator[Suspect]:
         evidence=(Evidence(step="trace_launches", fact=fact),),
         crashing=party,
         fix=Fix(action="bound the number of turns in the loop's condition, or check what it waits for"),
-        observed=False,
     )

@@ -119,5 +119,4 @@ def _suspect(place: int, fixed: object, given: str, call: CapturedCall | None, c
         evidence=(Evidence(step="read_exported", fact=fact),),
         fix=Fix(action="pass it as a tensor, or export one package for each value"),
         harmful=case.failed,
-        observed=call is None,
     )

@@ -37,5 +37,4 @@ def detect(case: Case) -> Iterator[Suspect]:
             action="keep the computed index within the size of what it indexes, in the model; to compile all "
             "the same, set triton.autotune_at_compile_time to False",
         ),
-        observed=False,
     )

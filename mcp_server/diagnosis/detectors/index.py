@@ -179,7 +179,7 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Case) 
         crashing=crashing(candidate),
         fix=Fix(action=f"keep these values in {part.low}..{part.high}") if part and outside else None,
         intervention=_clamp_whole(part, case) if part and outside else None,
-        observed=single and not outside,
+        observed=single,
         weak=not single,
     )
 

@@ -71,5 +71,4 @@ def _suspect(place: int, size: int, case: Case) -> Suspect:
             (Change("align", input=place),),
         ),
         harmful=not case.ended_well,
-        observed=False,
     )

@@ -50,7 +50,7 @@ def detect(case: Case) -> Iterator[Suspect]:
         crashing=_crashing(fault),
         fix=Fix(action=_remedy(guilty, fault, blame), before=fault.code.strip() or None),
         intervention=_clamp(fault, blame),
-        observed=False,
+        observed=(fault.launch is not None and fault.launch.certain) or blame.confidence != "possible",
         weak=blame.kind == "unknown" and fault.launch is None,
     )
 

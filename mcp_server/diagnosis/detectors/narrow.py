@@ -47,5 +47,4 @@ def _suspect(symbol: str, launch: Launch, changed: Changed, case: Case) -> Suspe
             action="widen what is summed to float32, and narrow the result when it is stored",
             before=first.text,
         ),
-        observed=case.plain_departs,
     )

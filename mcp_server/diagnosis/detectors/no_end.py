@@ -65,6 +65,7 @@ def _waiting(threads: list[ThreadStack]) -> Suspect:
         f"{_all(threads)}, outside any call of a package.",
         facts,
         "end the wait: put what is waited for, or wait with a timeout",
+        observed=True,
     )
 
 
@@ -84,6 +85,7 @@ def _standing(threads: list[ThreadStack]) -> Suspect:
         f"At its time limit the program stood at {_place(lines[0])}, outside any call of a package.",
         facts,
         "see what that line waits for or repeats, and give it an end",
+        observed=False,
     )
 
 
@@ -95,7 +97,9 @@ def _place(line: ModelLocation) -> str:
     return f"{line.file}:{line.line}"
 
 
-def _outside(lines: list[ModelLocation], summary: str, facts: list[str], action: str) -> Suspect:
+def _outside(
+    lines: list[ModelLocation], summary: str, facts: list[str], action: str, *, observed: bool
+) -> Suspect:
     """A program that did not end, with its threads at these lines."""
     return Suspect(
         category="hang",
@@ -104,5 +108,5 @@ def _outside(lines: list[ModelLocation], summary: str, facts: list[str], action:
         level=CausalLevel.STATE,
         evidence=tuple(Evidence(step="capture", fact=fact) for fact in facts[:4]),
         fix=Fix(action=action),
-        observed=False,
+        observed=observed,
     )

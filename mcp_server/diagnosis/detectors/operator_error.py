@@ -52,7 +52,6 @@ def _suspect(op: str, root: ErrorFact, source: str, case: Case) -> Suspect:
             Evidence(step="run", fact=f"the exception comes from {place}, which the operator calls"),
         ),
         fix=Fix(action=f"let {op} handle such arguments, or keep them from it in the model", before=place),
-        observed=False,
     )
 
 

@@ -74,7 +74,6 @@ def _by_launch(index: OperatorIndex, error: ErrorFact, case: Case) -> Suspect:
         ),
         crashing=_launch(index.launch, case),
         fix=Fix(action=f"keep what {maker.kernel} computes in 0..{index.bound - 1}"),
-        observed=False,
     )
 
 

@@ -68,5 +68,4 @@ def _suspect(stray: _Stray, case: Case) -> Suspect:
             action=f"move it to {home} before the call; a thread's own `.cuda()` goes to its current device",
             after=f"tensor.to({home!r})",
         ),
-        observed=False,
     )

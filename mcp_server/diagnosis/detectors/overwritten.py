@@ -87,13 +87,7 @@ def _suspect(found: _Overwritten, case: Case) -> Suspect:
             "package each before the next is compiled"
         ),
         harmful=case.failed,
-        observed=len(found.names) == count and _seen_by_check(case),
     )
-
-
-def _seen_by_check(case: Case) -> bool:
-    """Whether it is known that the check looked at what a call of the package gave."""
-    return case.plain_departs or (case.capture is not None and case.capture.refused is not None)
 
 
 def _lines(found: _Overwritten) -> list[ModelLocation]:

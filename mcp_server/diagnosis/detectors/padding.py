@@ -45,7 +45,6 @@ def _suspect(symbol: str, launch: Launch, changed: Changed, case: Case) -> Suspe
         level=CausalLevel.FAULT_SITE,
         evidence=(read, tried),
         fix=Fix(action=_advice(found), before=found.load),
-        observed=case.plain_departs,
     )
 
 

@@ -77,7 +77,6 @@ def _departing(op: str, launch: Launch, case: Case) -> Suspect:
         ),
         fix=_fix(op),
         harmful=case.failed,
-        observed=False,
     )
 
 

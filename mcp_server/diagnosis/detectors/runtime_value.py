@@ -70,8 +70,9 @@ def _by_input(item: CompiledInput, error: ErrorFact, case: Case) -> Suspect:
             Evidence(step="inspect_package", fact=f"the value that is checked is read from {item.label}"),
         ),
         fix=Fix(action=f"pass a value that keeps {error.fields['condition']}, or export with a wider range"),
-        intervention=keep_in_range(leaf, ends.get("low", -LARGEST), ends.get("high", LARGEST)) if ends else None,
-        observed=False,
+        intervention=keep_in_range(leaf, ends.get("low", -LARGEST), ends.get("high", LARGEST))
+        if ends
+        else None,
     )
 
 
@@ -93,7 +94,6 @@ def _by_launch(number: int, error: ErrorFact, case: Case) -> Suspect:
         fix=Fix(
             action=f"check the data for {error.fields['condition']} before the call, or allow it at export"
         ),
-        observed=False,
     )
 
 
