@@ -42,7 +42,6 @@ def _unset(case: Case) -> Suspect:
             action="let it write all of its result, and read no further than its arguments reach: "
             "torch.empty is not zeros"
         ),
-        observed=where is not None,
     )
 
 
