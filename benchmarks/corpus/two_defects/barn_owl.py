@@ -3,6 +3,7 @@
 import os
 import tempfile
 import threading
+import time
 
 import torch
 import triton
@@ -29,13 +30,25 @@ def cut(sound: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
     return out
 
 
+@torch.library.custom_op("owl::loudness", mutates_args=())
+def loudness(sound: torch.Tensor) -> torch.Tensor:
+    time.sleep(0.05)  # asks the recorder for its gain
+    return sound * 0.5
+
+
+@loudness.register_fake
+def _(sound):
+    return torch.empty_like(sound)
+
+
 class Owls(nn.Module):
     def __init__(self, d=48):
         super().__init__()
         self.inp, self.out = nn.Linear(WINDOW, d), nn.Linear(d, 5)
 
     def forward(self, sound, starts):
-        return self.out(torch.relu(self.inp(torch.tanh(cut(sound * 0.5, starts)))))
+        windows = cut(torch.ops.owl.loudness(sound), starts)
+        return self.out(torch.relu(self.inp(torch.tanh(windows))))
 
 
 def warm_up(runner, recording):

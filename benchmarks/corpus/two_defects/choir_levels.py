@@ -3,10 +3,22 @@
 import os
 import tempfile
 import threading
+import time
 
 import torch
 from torch import nn
 from torch.export import Dim
+
+
+@torch.library.custom_op("hall::damped", mutates_args=())
+def damped(level: torch.Tensor) -> torch.Tensor:
+    time.sleep(0.01)  # asks the hall for its curtains
+    return level * 0.8
+
+
+@damped.register_fake
+def _(level):
+    return torch.empty_like(level)
 
 
 class Levels(nn.Module):
@@ -16,7 +28,7 @@ class Levels(nn.Module):
         self.out = nn.Linear(d, 4)
 
     def forward(self, voices):
-        return self.out(torch.tanh(self.inp(voices[:, 1:])))
+        return self.out(torch.tanh(torch.ops.hall.damped(self.inp(voices[:, 1:]))))
 
 
 def main():
@@ -30,18 +42,17 @@ def main():
     runner = torch._inductor.aoti_load_package(package, run_single_threaded=True)
     found = {}
 
-    def rate(side, voices, gate):
-        gate.wait()
-        for _ in range(10):
+    def rate(side, voices):
+        for _ in range(4):
             found[side] = runner(voices)
 
     for piece in ("motet", "canon"):
-        gate, threads, heard = threading.Barrier(2), [], {}
+        threads, heard = [], {}
         for side in ("left", "right"):
             voices = torch.rand(2000, 12)
             voices[:, 0] = float("nan")  # the channel that was never repaired
             heard[side] = voices
-            threads.append(threading.Thread(target=rate, args=(side, voices, gate)))
+            threads.append(threading.Thread(target=rate, args=(side, voices)))
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -3,10 +3,22 @@
 import os
 import tempfile
 import threading
+import time
 
 import torch
 from torch import nn
 from torch.export import Dim
+
+
+@torch.library.custom_op("desk::opening", mutates_args=())
+def opening(days: torch.Tensor) -> torch.Tensor:
+    time.sleep(0.02)  # asks the house for its holidays
+    return days.clamp(max=14.0)
+
+
+@opening.register_fake
+def _(days):
+    return torch.empty_like(days)
 
 
 class Shelf(nn.Module):
@@ -17,7 +29,7 @@ class Shelf(nn.Module):
         self.out = nn.Linear(d, 6)
 
     def forward(self, title, days):
-        h = self.title(title) + self.late(days.unsqueeze(-1)).tanh()
+        h = self.title(title) + self.late(torch.ops.desk.opening(days).unsqueeze(-1)).tanh()
         return self.out(h).softmax(-1)
 
 
@@ -26,11 +38,8 @@ def slots(barcodes):
 
 
 def warm_up(runner, batch):
-    gate = threading.Barrier(2)
-
     def clerk():
-        gate.wait()
-        for _ in range(20):
+        for _ in range(4):
             runner(*batch)
 
     clerks = [threading.Thread(target=clerk) for _ in range(2)]

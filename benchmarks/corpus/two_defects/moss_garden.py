@@ -3,6 +3,7 @@
 import os
 import tempfile
 import threading
+import time
 
 import torch
 from torch import nn
@@ -11,13 +12,24 @@ from torch.export import Dim
 DEV = "cuda"
 
 
+@torch.library.custom_op("moss::watered", mutates_args=())
+def watered(beds: torch.Tensor) -> torch.Tensor:
+    time.sleep(0.05)  # asks the rain gauge
+    return beds * 1.5
+
+
+@watered.register_fake
+def _(beds):
+    return torch.empty_like(beds)
+
+
 class Moss(nn.Module):
     def __init__(self, d=48):
         super().__init__()
         self.inp, self.out = nn.Linear(10, d), nn.Linear(d, 3)
 
     def forward(self, beds):
-        return self.out(torch.sigmoid(self.inp(torch.log1p(beds))))
+        return self.out(torch.sigmoid(self.inp(torch.log1p(torch.ops.moss.watered(beds)))))
 
 
 def main():
@@ -34,15 +46,13 @@ def main():
     torch.cuda.synchronize()
     found = {}
 
-    def ask(who, beds, gate):
-        gate.wait()
+    def ask(who, beds):
         found[who] = runner(beds)
 
     for month, count in (("may", 40), ("june", 200)):
-        gate = threading.Barrier(2)
         asked = {who: torch.rand(count, 10, device=DEV) for who in ("ito", "mori")}
         torch.cuda.synchronize()
-        threads = [threading.Thread(target=ask, args=(who, beds, gate)) for who, beds in asked.items()]
+        threads = [threading.Thread(target=ask, args=(who, beds)) for who, beds in asked.items()]
         for thread in threads:
             thread.start()
         for thread in threads:
