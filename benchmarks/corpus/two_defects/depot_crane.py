@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.export import Dim
 
-DEPOT = {"cranes": [{"name": "north", "card": 0}, {"name": "south", "card": 7}]}
+DEPOT = {"cranes": [{"name": "north", "card": 0}, {"name": "south", "card": 11}]}
 STACKS = 32
 
 
