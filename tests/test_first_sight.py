@@ -43,7 +43,8 @@ def repository(home: Path) -> Path:
     batch.mkdir()
     (batch / "small.py").write_text("print('small')\n")
     (batch / "small.yaml").write_text(
-        'needs: cpu\noutcome: fault\ncategory: constants\nguilty: []\nexpected_error: small\nforms: ["script"]\n'
+        "needs: cpu\noutcome: fault\ncategory: constants\nguilty: []\nexpected_error: small\n"
+        'forms: ["script"]\n'
     )
     git = ["git", "-C", str(home), "-c", "user.name=a", "-c", "user.email=a@b"]
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "first"]):
