@@ -191,11 +191,15 @@ class Artifact(Record):
 
 
 class Cost(Record):
-    """What the answer cost: workload runs, compiles, wall-clock seconds."""
+    """What the answer cost: workload runs, compiles, seconds on a clock on the wall.
+
+    In `waited_s` of these another job had the GPU; they spend no budget.
+    """
 
     runs: int = 0
     compiles: int = 0
     wall_s: float = 0.0
+    waited_s: float = 0.0
 
 
 class Verdict(Record):

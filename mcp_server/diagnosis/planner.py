@@ -9,6 +9,7 @@ from typing import Protocol
 
 import anyio
 
+from mcp_server.diagnosis.budget import BudgetTooShort
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.errors import ProblemError
@@ -53,9 +54,18 @@ def choose(actions: Sequence[Action], case: Case, hypotheses: Sequence[Hypothesi
     What is expected to take longer than the budget leaves is tried only when nothing else can be, and nothing
     has run yet: then it is all that there is to learn from.
     """
-    possible = [action for action in actions if action.name not in case.done]
+    possible = _possible(actions, case)
     affordable = [action for action in possible if action.seconds < case.seconds_left]
     return _best(affordable, case, hypotheses) or ([] if case.runs else _best(possible, case, hypotheses))
+
+
+def too_long(actions: Sequence[Action], case: Case, hypotheses: Sequence[Hypothesis]) -> list[str]:
+    """What would be worth its time, had the budget not too little left for it."""
+    return [choice.action.name for choice in _best(_possible(actions, case), case, hypotheses)]
+
+
+def _possible(actions: Sequence[Action], case: Case) -> list[Action]:
+    return [action for action in actions if action.name not in case.done]
 
 
 def _best(actions: Sequence[Action], case: Case, hypotheses: Sequence[Hypothesis]) -> list[Choice]:
@@ -87,6 +97,9 @@ async def perform(choices: Sequence[Choice], case: Case, context: Context) -> No
 async def _attempt(action: Action, case: Case, context: Context) -> None:
     try:
         await action.act(case, context)
+    except BudgetTooShort as problem:
+        case.cut_short.append(action.name)
+        case.notes.append(f"{action.name}: {problem}")
     except ProblemError as problem:
         case.notes.append(f"{action.name}: {problem}")
     except Exception as error:  # one broken observation must not cost the others

@@ -58,5 +58,6 @@ def _context(job: Job, arguments: Any) -> Any:
         progress=job.progress,
         kept=Kept.read(job.path),
         knows=job.knows,
+        holder=f"{job.directory.kind} {job.id}",
         launcher=tuple(shlex.split(os.environ.get(LAUNCHER_VARIABLE, ""))),
     )

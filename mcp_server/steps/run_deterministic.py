@@ -107,8 +107,8 @@ async def run_deterministic(
     """Run `workload` `repeats` times (1-20), each in a process of its own; does it fail the same way?
 
     An exported program is compiled once and its package repeated. `side_by_side` starts all runs at once,
-    which also adds load. `call`, a replay say, is repeated in place of the program. Raises `ProblemError`
-    for bad arguments; runs that fail are the result.
+    which also adds load, and leases no GPU. `call`, a replay say, is repeated in place of the program. Raises
+    `ProblemError` for bad arguments; runs that fail are the result.
     """
     if not 1 <= repeats <= MOST_REPEATS:
         raise ProblemError("repeats is out of range", value=repeats, allowed=f"1 to {MOST_REPEATS}")
@@ -120,7 +120,8 @@ async def run_deterministic(
 
     async def one(number: int) -> None:
         context.progress(f"run {number + 1} of {repeats}")
-        runs[number] = await _run(context, workload, call, number, flags, gpus)
+        leased = () if side_by_side else gpus
+        runs[number] = await _run(context, workload, call, number, flags, leased)
 
     await _each(one, repeats, side_by_side)
     return _judge([run for run in runs if run], flags, workload, context)
