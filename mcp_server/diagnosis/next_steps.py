@@ -55,7 +55,7 @@ def _closer(best: Hypothesis, case: Case) -> list[NextStep]:
     tool, why = TOOLS[best.category]
     arguments = call_arguments(case) or workload_arguments(case.workload)
     if tool not in ANY_WORKLOAD and "package" not in arguments:
-        return _repeated(case)
+        return [_repeated(case)]
     return [NextStep(why=why, tool=tool, arguments=arguments)]
 
 

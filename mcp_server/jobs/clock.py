@@ -14,7 +14,7 @@ class Clock:
     """Runs from its making on. What is limited by it gets its seconds in full, however long it waits."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
+        self.began = time.monotonic()
         self._stopped_at: float | None = None
         self._waited = 0.0
         self._limits: dict[anyio.CancelScope, float] = {}  # with what was left when the clock was stopped
@@ -22,7 +22,7 @@ class Clock:
     @property
     def wall_s(self) -> float:
         """What a clock on the wall shows."""
-        return time.monotonic() - self._began
+        return time.monotonic() - self.began
 
     @property
     def waited_s(self) -> float:
