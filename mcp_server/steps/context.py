@@ -25,7 +25,7 @@ from mcp_server.steps.kept import Kept, keep, key_of
 from mcp_server.steps.launchers import ONLY_FIRST, check_started, launched, separate_ranks
 from mcp_server.steps.leases import gpus_of
 from mcp_server.steps.reports import Event, read_events, stream_events
-from mcp_server.steps.shared_import import IMPORT_LIMIT_S, SharedImport, shared_import
+from mcp_server.steps.shared_import import IMPORT_LIMIT_S, Home, SharedImport, shared_import
 
 WORKER_MAIN = Path(worker.__file__).with_name("main.py")
 REPORT = "report.jsonl"
@@ -105,7 +105,8 @@ class Context:
 
     `launcher` is put before every child's argument list: `srun --gpus=1`, say. `kept` are the steps of
     earlier turns of the job, which are not run again. `knows` is told the result so far by what is stopped.
-    `holder` is what others read who wait for a GPU that this job has.
+    `holder` is what others read who wait for a GPU that this job has. `home` is where processes live that
+    have imported torch, if they outlive the job.
     """
 
     directory: Path
@@ -116,6 +117,7 @@ class Context:
     children: int = 0
     launcher: tuple[str, ...] = ()
     imports: SharedImport | None = None
+    home: Home | None = None
     knows: Callable[[Record], None] = _nothing_lost
     holder: str = ""
 
@@ -125,7 +127,10 @@ class Context:
     @asynccontextmanager
     async def sharing_imports(self) -> AsyncIterator[None]:
         """Within this, requests to the worker share one import of torch where they can."""
-        async with shared_import(self.directory / "import-torch") as self.imports:
+        if self.imports is not None:
+            yield
+            return
+        async with shared_import(self.directory / "import-torch", self.home) as self.imports:
             try:
                 yield
             finally:
@@ -210,13 +215,15 @@ class Context:
         prefix: Sequence[str] = (),
         directory: Path | None = None,
         streamed: Sequence[str] = (),
+        alone: bool = False,
     ) -> WorkerRun:
         """Run one operation of the worker; a crash of the workload is a result.
 
         `prefix` is put before the interpreter (a sanitizer, a debugger); `directory`, made by `fresh`, is for
         requests that name files in it. Reports named in `streamed` are not held in `events`. `gpus` are
-        leased (default: the one that the request names, else the first; () for none). Raises `ProblemError`
-        when the worker refuses the request, or when the interpreter cannot run it at all.
+        leased (default: the one that the request names, else the first; () for none). With `alone` the import
+        of torch is not shared: forks of one process have one layout of memory, and what is in it.
+        Raises `ProblemError` when the worker refuses the request, or when the interpreter cannot run it.
         """
         directory = directory or self.fresh(name or operation)
         interpreter = python or self.python
@@ -233,7 +240,7 @@ class Context:
             asks=operation in ASKING,
             unset=tuple(unset),
         )
-        shared = self.imports if not prefix and not self.launcher else None
+        shared = self.imports if not (prefix or self.launcher or alone) else None
         start = partial(shared.starter, operation, command) if shared is not None else None
         finished = await self.run_in(directory, command, start, runs=operation in RUNNING)
         if shared is not None and shared.lost(finished):

@@ -190,6 +190,7 @@ async def _run(
             cwd=workload.cwd,
             timeout_s=workload.timeout_s,
             gpus=gpus,
+            alone=True,
         )
         return _seen(context, number, done.finished, done)
     assert isinstance(workload, ScriptWorkload | CommandWorkload)

@@ -50,6 +50,7 @@ async def run_plainly(
         python=workload.python,
         cwd=workload.cwd,
         gpus=(),
+        alone=True,
     )
     failure = read_failure(done.finished)
     text = f"{failure.signal or failure.returncode}: {failure.text}"[:300] if failure else ""
