@@ -12,28 +12,28 @@ import secrets
 import socket
 import struct
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
 import anyio
-from anyio.abc import TaskGroup
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.gpus import Lease, Waits
 
 VARIABLE = "AOTI_DEBUG_LEASE"
-GRANTED = b"1"
+GRANTED, REFUSED = b"1", b"0"
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
 
 
 class Requests:
     """Answers the processes of one child. `name` is what they find in `VARIABLE`."""
 
-    def __init__(self, lease: Lease, waits: Waits, tasks: TaskGroup) -> None:
+    def __init__(self, lease: Lease, waits: Waits) -> None:
         self.name = f"aoti-debug-{secrets.token_hex(16)}"
+        # Who cancels the child must not end this before the child is dead: it would go on without a lease.
+        self.scope = anyio.CancelScope(shield=True)
         self._lease = lease
         self._waits = waits
-        self._tasks = tasks
         self._turn = anyio.Lock()
         self._holders = 0
         # In the abstract namespace (unix(7)): no file is left when this process is killed.
@@ -42,21 +42,27 @@ class Requests:
         self._listener.bind("\0" + self.name)
         self._listener.listen()
 
-    async def listen(self) -> None:
-        with self._listener:
-            while True:
-                await anyio.wait_readable(self._listener)
-                with suppress(BlockingIOError, ConnectionError):
-                    self._tasks.start_soon(self._serve, self._listener.accept()[0])
+    async def answer(self) -> None:
+        """Until `scope` is cancelled."""
+        with self.scope:
+            async with anyio.create_task_group() as tasks:
+                while True:
+                    await anyio.wait_readable(self._listener)
+                    with suppress(BlockingIOError, ConnectionError):
+                        tasks.start_soon(self._serve, self._listener.accept()[0])
+
+    def close(self) -> None:
+        """When nobody answers any more."""
+        self._listener.close()
 
     async def _serve(self, process: socket.socket) -> None:
         """Hold the lease until the process hangs up, which it does at its end at the latest."""
         with process:
             process.setblocking(False)
-            if not _of_this_user(process):
-                return
             async with self._turn:
-                if not self._holders and not await self._acquired():
+                if not _of_this_user(process) or not (self._holders or await self._acquired()):
+                    with suppress(OSError):
+                        process.send(REFUSED)
                     return
                 self._holders += 1
             try:
@@ -94,16 +100,14 @@ async def on_request(
     """
     lease = Lease(names, waits, root)
     failure: Exception | None = None
-    try:
+    with closing(lease), closing(Requests(lease, waits)) as requests:
         async with anyio.create_task_group() as tasks:
-            requests = Requests(lease, waits, tasks)
-            tasks.start_soon(requests.listen)
+            tasks.start_soon(requests.answer)
             try:
                 yield tuple(lease.fds), {VARIABLE: requests.name}
             except Exception as error:  # raised below, where the group does not wrap it
                 failure = error
-            tasks.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
-    finally:
-        lease.close()
+            finally:
+                requests.scope.cancel()
+    if failure is not None:
+        raise failure

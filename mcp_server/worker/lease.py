@@ -16,6 +16,8 @@ from typing import Optional
 
 VARIABLE = "AOTI_DEBUG_LEASE"
 STACKS_AFTER = "AOTI_DEBUG_STACKS_AFTER"
+GRANTED = b"1"
+ORPHAN_S = 5.0  # who hung up has died; its supervisors end this process meanwhile
 FIRST_LOOK_S = 0.1  # a lease that is free is there by then
 
 
@@ -61,8 +63,10 @@ def _asked(name: str) -> Optional[socket.socket]:
             granted = connection.recv(1)
         except socket.timeout:
             granted = _waited_for(connection)
-        if granted:
+        if granted == GRANTED:
             return connection
+        if not granted:
+            time.sleep(ORPHAN_S)
     except OSError:
         pass
     connection.close()
