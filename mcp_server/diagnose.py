@@ -28,6 +28,7 @@ from mcp_server.diagnosis.actions.runs import CheckedRun, PlainRun
 from mcp_server.diagnosis.actions.trace import TraceLaunches
 from mcp_server.diagnosis.actions.try_source import TryPadding, TryWider
 from mcp_server.diagnosis.actions.watch_launches import WatchLaunches
+from mcp_server.diagnosis.budget import with_budget
 from mcp_server.diagnosis.case import CallSpec, Case
 from mcp_server.diagnosis.detectors import (
     aliased,
@@ -82,7 +83,7 @@ from mcp_server.diagnosis.detectors import (
 )
 from mcp_server.diagnosis.imports_ahead import import_ahead
 from mcp_server.diagnosis.judge import confidence, ranked
-from mcp_server.diagnosis.planner import Action, choose, perform
+from mcp_server.diagnosis.planner import Action, choose, perform, too_long
 from mcp_server.diagnosis.subject import leave_subject
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.verdict import conclude
@@ -184,7 +185,7 @@ async def diagnose(
     log: Path | None = None,
     budget_s: float = DEFAULT_BUDGET_S,
 ) -> Verdict:
-    """A verdict on `workload`, within `budget_s` seconds of wall-clock time.
+    """A verdict on `workload`, within `budget_s` seconds, not counting those in which another has the GPU.
 
     `log` is what a failing run printed: with no workload it is all there is, and a package workload without
     inputs is then read beside it. Raises `ProblemError` when neither is given.
@@ -193,7 +194,7 @@ async def diagnose(
         raise ProblemError(
             "nothing to diagnose", allowed="a script, package, exported program, command or log"
         )
-    case = Case(workload, budget_s)
+    case = Case(workload, budget_s, context.cost.clock)
     if log is not None:
         case.log, case.log_source = read_log_file(log), str(log)
     case.call = _direct_call(workload)
@@ -214,27 +215,29 @@ def _concluded(case: Case, context: Context) -> Verdict:
         case.artifacts.append(leave_subject(case, context))
     except ProblemError as problem:
         case.decisions.append(f"no report can be made later: {problem}")
-    return conclude(detect(case), case, context)
+    return with_budget(conclude(detect(case), case, context), case, context)
 
 
 async def investigate(case: Case, context: Context) -> None:
     """Observe until a verdict stands, nothing more can be learnt, or the budget is spent."""
     available = actions()
-    with anyio.move_on_after(case.seconds_left - CLOSING_S) as budget:
+    with case.clock.limit(case.seconds_left - CLOSING_S) as budget:
         while not _settled(suspects := detect(case), case):
             case.suspects = suspects
             choices = choose(available, case, suspects)
             if not choices:
+                case.cut_short += too_long(available, case, suspects)
                 return
             await perform(choices, case, context)
     if budget.cancelled_caught:
+        case.cut_short += case.running
         case.decisions.append(f"the budget of {case.budget_s:g} s ended during {', '.join(case.running)}")
 
 
 def detect(case: Case) -> list[Suspect]:
     """What every detector makes of the case as it is now; a call that the program handled did no harm."""
-    found = [hypothesis for detector in DETECTORS for hypothesis in detector(case)]
-    return [replace(hypothesis, harmful=False) for hypothesis in found] if case.handled else found
+    found = [suspect for detector in DETECTORS for suspect in detector(case)]
+    return [replace(suspect, harmful=False) for suspect in found] if case.handled else found
 
 
 def _settled(suspects: list[Suspect], case: Case) -> bool:

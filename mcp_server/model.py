@@ -230,7 +230,10 @@ class Artifact(Record):
 
 
 class Cost(Record):
-    """What the answer cost: workload runs, compiles, wall-clock seconds; `waited_s` of them for a GPU."""
+    """What the answer cost: workload runs, compiles, seconds on a clock on the wall.
+
+    In `waited_s` of these another job had the GPU; they spend no budget.
+    """
 
     runs: int = 0
     compiles: int = 0

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 from mcp.server import MCPServer
 
 from mcp_server import __version__
@@ -36,9 +37,10 @@ def make_server(store: Store, operations: tuple[Operation, ...] = OPERATIONS) ->
 
     @asynccontextmanager
     async def lifespan(_: MCPServer[Any]) -> AsyncIterator[Manager]:
-        async with Manager.open(store) as manager:
-            with running.using(manager):
+        async with anyio.create_task_group() as tasks, Manager.open(store) as manager:
+            with running.using(manager, tasks):
                 yield manager
+            tasks.cancel_scope.cancel()
 
     server = ToolServer(
         "aoti-debug",

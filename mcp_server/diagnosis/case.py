@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +9,7 @@ from typing import Any, Literal
 from mcp_server.diagnosis.interventions.base import Trial
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.evidence.facts import ErrorFact, LogFacts
+from mcp_server.jobs.clock import Clock
 from mcp_server.jobs.types import Finished
 from mcp_server.model import Artifact, ModelLocation, Workload
 from mcp_server.package.archive import Package
@@ -147,7 +147,7 @@ class Case:
 
     workload: Workload | None
     budget_s: float = 300.0
-    started: float = field(default_factory=time.monotonic)
+    clock: Clock = field(default_factory=Clock)
     log: LogFacts | None = None
     log_source: str = ""
     package: Package | None = None
@@ -177,6 +177,7 @@ class Case:
     suspects: list[Suspect] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
     running: list[str] = field(default_factory=list)
+    cut_short: list[str] = field(default_factory=list)  # what the budget ended, or left no time for
     decisions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     artifacts: list[Artifact] = field(default_factory=list)
@@ -249,7 +250,7 @@ class Case:
 
     @property
     def seconds_left(self) -> float:
-        return self.budget_s - (time.monotonic() - self.started)
+        return self.budget_s - self.clock.worked_s
 
     @property
     def plain(self) -> RunSeen | None:
@@ -366,4 +367,6 @@ class Case:
             return "Only a log was given; running the failing program would settle it."
         if not self.runs and self.notes:
             return f"Nothing could be run: {self.notes[0]}."
+        if self.cut_short:
+            return ""
         return "What was tried is listed; nothing that was seen names the cause."

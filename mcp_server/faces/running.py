@@ -18,7 +18,10 @@ from mcp_server.operations.resumed import taken_up
 from mcp_server.operations.work import work_of
 
 if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
     from mcp_server.jobs.manager import JobState, Manager
+    from mcp_server.steps.warm import WarmImports
 
 LONGEST_WAIT_S = 45.0
 """Kimi CLI cuts a call at 60 s; the other clients allow more."""
@@ -57,6 +60,8 @@ class Running:
 
     def __init__(self) -> None:
         self._manager: Manager | None = None
+        self._tasks: TaskGroup | None = None
+        self._home: WarmImports | None = None
 
     @property
     def manager(self) -> Manager:
@@ -64,12 +69,21 @@ class Running:
         return self._manager
 
     @contextmanager
-    def using(self, manager: Manager) -> Iterator[None]:
-        self._manager = manager
+    def using(self, manager: Manager, tasks: TaskGroup) -> Iterator[None]:
+        """`tasks` end with the server."""
+        self._manager, self._tasks = manager, tasks
         try:
             yield
         finally:
-            self._manager = None
+            self._manager = self._tasks = self._home = None
+
+    def _warm(self) -> WarmImports | None:
+        """Where imports of torch are kept between calls; None when none shall be. Raises ProblemError."""
+        from mcp_server.steps.warm import WarmImports, limits_here  # the server starts without it
+
+        if self._home is None and self._tasks is not None and (limits := limits_here()).idle_s:
+            self._home = WarmImports(self._tasks, limits)
+        return self._home
 
     def tools(self, operations: tuple[Operation, ...]) -> list[ToolFace]:
         """One tool per operation, and the two that handle jobs."""
@@ -91,7 +105,9 @@ class Running:
         Until the caller has the handle, the job is the call's: cancelling the call stops it.
         """
         arguments, again = taken_up(self.manager.store, arguments)
-        job = self.manager.start(operation.name, work_of(operation, arguments), again=again)
+        job = self.manager.start(
+            operation.name, work_of(operation, arguments, home=self._warm()), again=again
+        )
         try:
             return await self._watched(job.id, wait_s, progress)
         except anyio.get_cancelled_exc_class():

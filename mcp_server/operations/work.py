@@ -6,6 +6,7 @@ import logging
 import os
 import shlex
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ from mcp_server.operations.resumed import remember
 if TYPE_CHECKING:
     from mcp_server.jobs.manager import Job, Work
     from mcp_server.model import Record
+    from mcp_server.steps.context import Context
+    from mcp_server.steps.shared_import import Home
 
 LAUNCHER_VARIABLE = "AOTI_DEBUG_LAUNCHER"
 """What starts programs here. Configuration of the server, never an argument of a call: it is run as it is."""
@@ -34,12 +37,19 @@ def open_store() -> Store:
         return Store(fallback)
 
 
-def work_of(operation: Operation, arguments: Any, keep: list[Record] | None = None) -> Work:
-    """The operation as work for the manager; the result is also put into `keep`, as the record that it is."""
+def work_of(
+    operation: Operation, arguments: Any, keep: list[Record] | None = None, home: Home | None = None
+) -> Work:
+    """The operation as work for the manager; the result is also put into `keep`, as the record that it is.
+
+    `home` keeps processes that have imported torch from one job to the next.
+    """
 
     async def work(job: Job) -> Record:
         remember(job.path, operation.name, arguments)
-        result = await operation.call(_context(job, arguments), arguments)
+        context = _context(job, arguments, home)
+        async with context.sharing_imports() if home is not None else nullcontext():
+            result = await operation.call(context, arguments)
         if keep is not None:
             keep.append(result)
         return result
@@ -47,7 +57,7 @@ def work_of(operation: Operation, arguments: Any, keep: list[Record] | None = No
     return work
 
 
-def _context(job: Job, arguments: Any) -> Any:
+def _context(job: Job, arguments: Any, home: Home | None) -> Context:
     from mcp_server.steps.context import Context, default_python
     from mcp_server.steps.kept import Kept
 
@@ -58,5 +68,7 @@ def _context(job: Job, arguments: Any) -> Any:
         progress=job.progress,
         kept=Kept.read(job.path),
         knows=job.knows,
+        holder=f"{job.directory.kind} {job.id}",
+        home=home,
         launcher=tuple(shlex.split(os.environ.get(LAUNCHER_VARIABLE, ""))),
     )

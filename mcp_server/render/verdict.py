@@ -12,6 +12,7 @@ from mcp_server.operations.spelling import command_line
 from mcp_server.render.text import heading, indented, labelled, party_title, plain
 
 OUTCOME_STYLE = {"fault": "bold red", "no_fault": "bold green", "inconclusive": "bold yellow"}
+SHOWN_WAIT_S = 0.1
 OUTCOME_TITLE = {"fault": "FAULT", "no_fault": "NO FAULT", "inconclusive": "INCONCLUSIVE"}
 
 
@@ -117,7 +118,9 @@ def _closing(verdict: Verdict) -> Iterator[RenderableType]:
     yield Text()
     cost = verdict.cost
     yield labelled(
-        "Cost", f"{_counted(cost.runs, 'run')}, {_counted(cost.compiles, 'compile')}, {cost.wall_s:.1f} s"
+        "Cost",
+        f"{_counted(cost.runs, 'run')}, {_counted(cost.compiles, 'compile')}, {cost.wall_s:.1f} s"
+        + (f", of which {cost.waited_s:.1f} s waiting for a GPU" if cost.waited_s >= SHOWN_WAIT_S else ""),
     )
     for artifact in verdict.artifacts:
         yield labelled("File", f"{artifact.path}  ({artifact.what}, {artifact.bytes} bytes)", "dim")

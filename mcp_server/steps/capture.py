@@ -71,6 +71,7 @@ async def capture(
         env={**asked, **hook_environment(directory, asked, cap)},
         timeout_s=workload.timeout_s,
         gpus=gpus,
+        asks=hooked(argv),
         stalled=_watcher(directory) if until_stalled else None,
     )
     finished = await context.run_in(directory, command, runs=1)
@@ -153,8 +154,17 @@ def _notes(seen: Captured, argv: tuple[str, ...]) -> list[str]:
     return notes
 
 
-def _why_nothing(argv: tuple[str, ...]) -> str:
+def hooked(argv: tuple[str, ...]) -> bool:
+    """Whether the hook comes into this process, which then asks for its GPU when it loads a package."""
+    return Path(argv[0]).name.startswith("python") and not _isolated(argv)
+
+
+def _isolated(argv: tuple[str, ...]) -> bool:
     options = [word for word in argv[1:] if word.startswith("-") and not word.startswith("--")]
-    if any(set(word[1:]) & ISOLATED for word in options[:3]):
+    return any(set(word[1:]) & ISOLATED for word in options[:3])
+
+
+def _why_nothing(argv: tuple[str, ...]) -> str:
+    if _isolated(argv):
         return "Python was started isolated (-I, -E or -S), where the hook cannot come in"
     return "no Python process compiled, loaded or called a package through torch's Python API"

@@ -159,6 +159,7 @@ async def _run(
             python=workload.python,
             cwd=workload.cwd,
             timeout_s=workload.timeout_s,
+            alone=True,
         )
         return _seen(context, number, done.finished, done)
     assert isinstance(workload, ScriptWorkload | CommandWorkload)

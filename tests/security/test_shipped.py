@@ -20,6 +20,7 @@ STARTERS = {
     "examples/demo.py",
     "mcp_server/instrument/commands.py",  # asks a compiler where its libraries are
     "mcp_server/jobs/child.py",  # every child of a job
+    "mcp_server/jobs/gpu_names.py",  # asks the driver for the UUIDs of the GPUs
     "mcp_server/jobs/supervisor.py",  # becomes the child
     "mcp_server/worker/fork_server.py",  # itself anew, with torch alone
     "mcp_server/worker/reduction/children.py",  # a candidate in a fork of the worker

@@ -16,9 +16,9 @@ def detect(case: Case) -> Iterator[Suspect]:
     """What the log says of the program, with what clears AOTInductor of it; nothing while that is open."""
     if not _cleared(case):
         return
-    for hypothesis in from_log.detect(case):
-        if hypothesis.category == "script_error":
-            yield _of_program(hypothesis, case)
+    for suspect in from_log.detect(case):
+        if suspect.category == "script_error":
+            yield _of_program(suspect, case)
 
 
 def _cleared(case: Case) -> bool:
