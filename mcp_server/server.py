@@ -20,6 +20,7 @@ from mcp_server.faces.listening import Listening
 from mcp_server.faces.prompts import add_prompts
 from mcp_server.faces.resources import add_resources
 from mcp_server.faces.running import Running
+from mcp_server.faces.server_log import log_briefly
 from mcp_server.faces.tasks import Tasks
 from mcp_server.faces.tools import ToolServer
 from mcp_server.jobs.manager import Manager
@@ -59,6 +60,7 @@ def make_server(store: Store, operations: tuple[Operation, ...] = OPERATIONS) ->
 
 def serve() -> None:
     """Serve on stdio until the client closes it or a signal comes; then no job is left."""
+    log_briefly()
     exit_on_signals()
     _enter_project()
     make_server(open_store()).run("stdio")
@@ -68,6 +70,7 @@ def serve_http(listening: Listening) -> None:
     """Serve on HTTP until a signal comes; then no job is left. Raises ProblemError for a bad address."""
     from mcp_server.faces import http  # its web server would delay the start on stdio
 
+    log_briefly()
     exit_on_signals()
     http.serve_http(make_server(open_store()), listening)
 

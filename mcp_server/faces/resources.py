@@ -20,6 +20,7 @@ from mcp_server.jobs.store import SCHEME, Store
 MARKDOWN = "text/markdown"
 JSON = "application/json"
 SHOWN_JOBS = 50
+DIGITS = 18
 
 
 def add_resources(server: MCPServer[Any], store: Store) -> None:
@@ -65,10 +66,20 @@ def _summary(store: Store, job_id: str) -> dict[str, Any]:
 
 def _add_artifacts(server: MCPServer[Any], store: Store) -> None:
     @server.resource(SCHEME + "{job_id}/{+name}{?offset,limit}", name="artifact", title="A file of a job")
-    def artifact(job_id: str, name: str, offset: int = 0, limit: int = PAGE_BYTES) -> str:
+    def artifact(job_id: str, name: str, offset: str = "", limit: str = "") -> str:
         """Log, report or result of a job; offset and limit are bytes, 20,000 by default."""
         with _refusals():
-            return read_artifact(store, job_id, name, offset, limit)
+            begin, most = _number("offset", offset, 0), _number("limit", limit, PAGE_BYTES)
+            return read_artifact(store, job_id, name, begin, most)
+
+
+def _number(name: str, text: str, default: int) -> int:
+    """As text here and not as `int`: the SDK answers to a wrong type that the server failed."""
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= DIGITS):
+        raise ProblemError(f"{name} is no number of bytes", value=text[:80], allowed="a whole number from 0")
+    return int(text)
 
 
 def _add_packages(server: MCPServer[Any]) -> None:

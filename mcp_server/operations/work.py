@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,22 +11,26 @@ from typing import TYPE_CHECKING, Any
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.store import Store
 from mcp_server.operations.declaration import Operation
+from mcp_server.operations.launcher import launcher
 from mcp_server.operations.resumed import remember
 
 if TYPE_CHECKING:
     from mcp_server.jobs.manager import Job, Work
     from mcp_server.model import Record
 
-LAUNCHER_VARIABLE = "AOTI_DEBUG_LAUNCHER"
-"""What starts programs here. Configuration of the server, never an argument of a call: it is run as it is."""
-
 log = logging.getLogger(__name__)
 
 
-def open_store() -> Store:
-    """The user's store; one in the temporary directory, with a warning, when the disk refuses it."""
+def open_store(*, writing: bool = True) -> Store:
+    """The user's store; one in the temporary directory, with a warning, when the disk refuses it.
+
+    Who only reads jobs (not `writing`) needs no room on the disk. Raises ProblemError when there is none.
+    """
     try:
-        return Store()
+        store = Store()
+        if writing:
+            store.check_room()
+        return store
     except ProblemError as problem:
         fallback = Path(tempfile.gettempdir()) / f"aoti-debug-{os.getuid()}"
         log.warning("%s; using %s", problem, fallback)
@@ -48,15 +51,16 @@ def work_of(operation: Operation, arguments: Any, keep: list[Record] | None = No
 
 
 def _context(job: Job, arguments: Any) -> Any:
+    from mcp_server.operations.paths import absolute
     from mcp_server.steps.context import Context, default_python
     from mcp_server.steps.kept import Kept
 
     python = getattr(arguments, "python", "")
     return Context(
         directory=job.path,
-        python=Path(python).expanduser().absolute() if python else default_python(),
+        python=absolute(python, Path.cwd()) if python else default_python(),
         progress=job.progress,
         kept=Kept.read(job.path),
         knows=job.knows,
-        launcher=tuple(shlex.split(os.environ.get(LAUNCHER_VARIABLE, ""))),
+        launcher=launcher(),
     )

@@ -21,6 +21,7 @@ from mcp_server.jobs.types import Command, Finished
 from mcp_server.model import Artifact, Cost, Record, WorkloadBase
 from mcp_server.steps.kept import Kept, keep, key_of
 from mcp_server.steps.launchers import ONLY_FIRST, check_started, launched, separate_ranks
+from mcp_server.steps.logs import look_ahead
 from mcp_server.steps.reports import Event, read_events, stream_events
 from mcp_server.steps.shared_import import IMPORT_LIMIT_S, SharedImport, shared_import
 
@@ -155,6 +156,7 @@ class Context:
         key = key_of(command, directory)
         kept = self.kept.take(key, command, directory)
         if kept is not None:
+            await look_ahead(kept.output)
             return kept
         self.progress(directory.name.split("-", 1)[1])
         argv = command.argv if runs or not self.launcher else (*ONLY_FIRST, *command.argv)
@@ -170,6 +172,7 @@ class Context:
         env = {**command.env, **({"AOTI_DEBUG_LAUNCHED": "1"} if self.launcher else {})}
         finished = await run(replace(command, argv=argv, env=env), directory, start=start)
         separate_ranks(finished.output, self.launcher)
+        await look_ahead(finished.output)
         check_started(finished, self.launcher)
         return finished
 
