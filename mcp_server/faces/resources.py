@@ -14,6 +14,7 @@ from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 from mcp_server.errors import ProblemError
 from mcp_server.faces.artifacts import PAGE_BYTES, read_artifact
 from mcp_server.faces.guides import Guide, available
+from mcp_server.faces.ownership import Ownership
 from mcp_server.jobs.manager import load
 from mcp_server.jobs.store import SCHEME, Store
 
@@ -23,13 +24,13 @@ SHOWN_JOBS = 50
 DIGITS = 18
 
 
-def add_resources(server: MCPServer[Any], store: Store) -> None:
+def add_resources(server: MCPServer[Any], store: Store, ownership: Ownership) -> None:
     """Offer every guide, the flag table, the jobs and artifacts of `store`, and what packages hold."""
     for guide in available():
         _add_guide(server, guide)
     _add_flags(server)
-    _add_jobs(server, store)
-    _add_artifacts(server, store)
+    _add_jobs(server, store, ownership)
+    _add_artifacts(server, store, ownership)
     _add_packages(server)
 
 
@@ -49,11 +50,11 @@ def _add_flags(server: MCPServer[Any]) -> None:
         return table_markdown(FLAGS)
 
 
-def _add_jobs(server: MCPServer[Any], store: Store) -> None:
+def _add_jobs(server: MCPServer[Any], store: Store, ownership: Ownership) -> None:
     @server.resource("aoti-debug://jobs", name="jobs", title="The newest jobs", mime_type=JSON)
     def jobs() -> str:
         """Handle, tool and state of the newest jobs, also of those whose handle was lost."""
-        newest = list(reversed(store.ids()))[:SHOWN_JOBS]
+        newest = ownership.listed(reversed(store.ids()))[:SHOWN_JOBS]
         return json.dumps([_summary(store, job_id) for job_id in newest], indent=1)
 
 
@@ -64,11 +65,12 @@ def _summary(store: Store, job_id: str) -> dict[str, Any]:
     return {"job_id": job_id, "tool": directory.kind, "state": state}
 
 
-def _add_artifacts(server: MCPServer[Any], store: Store) -> None:
+def _add_artifacts(server: MCPServer[Any], store: Store, ownership: Ownership) -> None:
     @server.resource(SCHEME + "{job_id}/{+name}{?offset,limit}", name="artifact", title="A file of a job")
     def artifact(job_id: str, name: str, offset: str = "", limit: str = "") -> str:
         """Log, report or result of a job; offset and limit are bytes, 20,000 by default."""
         with _refusals():
+            ownership.check(job_id)
             begin, most = _number("offset", offset, 0), _number("limit", limit, PAGE_BYTES)
             return read_artifact(store, job_id, name, begin, most)
 
