@@ -8,9 +8,8 @@ from typing import NamedTuple
 MAX_LINE = 4_000
 _TAIL = 1_000
 LONGEST_EXPRESSION = 160
-_WORDS = re.compile(
-    r"(?!(?:and|or|not|mod)\b)\b[^\W\d]\w*\s+(?!(?:and|or|not|mod)\b)[^\W\d]\w*|[`\"]|\w[.!?;:]\s"
-)
+_JOINS = r"(?!(?:and|or|not|mod)\b)"
+_WORDS = re.compile(rf"{_JOINS}\b[^\W\d]\w*\s+{_JOINS}[^\W\d]\w*|[`\"]|\w[.!?;:]\s")
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]_][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -71,7 +70,7 @@ def bound(text: str, limit: int = 500) -> str:
 
 
 def is_expression(text: str) -> bool:
-    """Whether `text` is a short name, path, number or expression, and no words: two in a row are a sentence."""
+    """Whether `text` is a short name, path, number or expression: two words in a row are a sentence."""
     return 0 < len(text) <= LONGEST_EXPRESSION and text.isprintable() and not _WORDS.search(text)
 
 

@@ -53,8 +53,6 @@ PUBLIC = re.compile(
     re.IGNORECASE,
 )
 NOBODY = frozenset(("none", "null", "true", "false", "localhost", "code", "defined", "error"))
-    ["none", "null", "true", "false", "localhost", "code", "defined", "script", "input", "error"]
-)
 MAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 PROMPT_USER = re.compile(r"(?<![\w.+-])[A-Za-z_][\w.-]{0,31}(?=@[A-Za-z][\w.-]*:[~/])")
 _CUT_OFF = re.compile(r"[\w.~+/-]{4,}(?= ?…|\Z)")

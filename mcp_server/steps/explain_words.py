@@ -61,7 +61,7 @@ _SENTENCES: Mapping[str, str] = {
     "undefined_symbol": "{library} needs the symbol {symbol}, which no loaded library has.",
     "sanitizer_access": "{kernel} did an invalid {direction} of {size} bytes at {file}:{line}.",
     "runtime_assert": "The package expects {condition} and got {value}.",
-    "triton_compile": "Triton could not compile {function}, at line {kernel_line} of the kernel: {reason}",
+    "triton_compile": "Triton could not compile {function}, at line {kernel_line} of the kernel.",
 }
 
 _CALLS: Mapping[Advice, tuple[str, str]] = {
