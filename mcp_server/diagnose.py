@@ -88,9 +88,9 @@ from mcp_server.diagnosis.subject import leave_subject
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.verdict import conclude
 from mcp_server.errors import ProblemError
-from mcp_server.evidence.log import read_log_file
 from mcp_server.model import PackageWorkload, Verdict, Workload
 from mcp_server.steps.context import Context
+from mcp_server.steps.logs import read_users_log
 from mcp_server.steps.requests import run_request
 
 DEFAULT_BUDGET_S = 300.0
@@ -196,7 +196,7 @@ async def diagnose(
         )
     case = Case(workload, budget_s, context.cost.clock)
     if log is not None:
-        case.log, case.log_source = read_log_file(log), str(log)
+        case.log, case.log_source = await read_users_log(log), str(log)
     case.call = _direct_call(workload)
     try:
         async with context.sharing_imports():

@@ -76,7 +76,7 @@ async def capture(
     )
     finished = await context.run_in(directory, command, runs=1)
     if finished.ending == "not_started":
-        raise ProblemError(f"the program cannot be started: {finished.note}", value=list(argv))
+        raise ProblemError(finished.note, value=list(argv))
     rank = said(finished.output, context.launcher).first if not finished.ok else None
     seen = of_rank(read_capture(directory), rank.rank) if rank else read_capture(directory)
     context.cost.compiles += len(seen.compiles) if not finished.reused else 0

@@ -255,5 +255,5 @@ def _of_a_log(root: ErrorFact, admitted: Sequence[Category]) -> str:
 
 def _summary(category: Category, root: ErrorFact, several: bool) -> str:
     if not several:
-        return f"{as_sentence(root)} The text: {root.text[:200]}"
+        return as_sentence(root)
     return f"The text admits several causes; one is {category}: {CATEGORIES[category]}."
