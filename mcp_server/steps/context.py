@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
+import anyio
+
 from mcp_server import worker
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import Child, Starter
@@ -19,6 +21,7 @@ from mcp_server.jobs.run import run
 from mcp_server.jobs.store import SCHEME
 from mcp_server.jobs.types import Command, Finished
 from mcp_server.model import Artifact, Cost, Record, WorkloadBase
+from mcp_server.package.members import refuse_unsafe
 from mcp_server.steps.kept import Kept, keep, key_of
 from mcp_server.steps.launchers import ONLY_FIRST, check_started, launched, separate_ranks
 from mcp_server.steps.reports import Event, read_events, stream_events
@@ -40,6 +43,9 @@ WORKER_ENV = {
 # Operations that run the workload, and those that compile it; the others only look.
 RUNNING = frozenset({"run", "observe", "eager", "replay"})
 COMPILING = frozenset({"compile"})
+
+# Arguments of a request that name an archive for torch to load.
+ARCHIVES = frozenset({"package", "exported"})
 
 
 @dataclass
@@ -200,11 +206,14 @@ class Context:
 
         `prefix` is put before the interpreter (a sanitizer, a debugger); `directory`, made by `fresh`, is for
         requests that name files in it. Reports named in `streamed` are not held in `events`. Raises
-        `ProblemError` when the worker refuses the request, or when the interpreter cannot run it at all.
+        `ProblemError` when the worker refuses the request, or when the interpreter cannot run it at all, and
+        `PackageError` for an unsafe archive: no worker is started for one.
         """
         directory = directory or self.fresh(name or operation)
         interpreter = python or self.python
         check_interpreter(interpreter)
+        for archive in ARCHIVES & request.keys():
+            await anyio.to_thread.run_sync(refuse_unsafe, Path(str(request[archive])))
         argv = (*prefix, str(interpreter), "-u", str(WORKER_MAIN), *_files(directory, operation, request))
         command = Command(
             argv=argv,
