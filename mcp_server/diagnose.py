@@ -64,6 +64,7 @@ from mcp_server.diagnosis.detectors import (
     operator_index,
     operator_results,
     other_card,
+    outside,
     overwritten,
     own_check,
     padding,
@@ -99,6 +100,7 @@ Detector = Callable[[Case], Iterator[Hypothesis]]
 DETECTORS: tuple[Detector, ...] = (
     from_log.detect,
     own_check.detect,
+    outside.detect,
     loading.detect,
     lost_update.detect,
     overwritten.detect,

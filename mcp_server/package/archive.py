@@ -120,7 +120,7 @@ class Package:
     @cached_property
     def weights(self) -> Weights:
         return locate_weights(
-            self.constants,
+            self.constants if self.signature.known else None,
             self.files,
             self.library,
             included_in_library(self.wrapper_text),

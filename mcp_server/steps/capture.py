@@ -36,12 +36,14 @@ class Capture(Captured):
     """How the run ended, and what the hook saw. `notes` say what could not be captured, and why.
 
     Where a launcher says that one of its ranks failed, that is `rank`, and only what it did is here.
+    `isolated`: Python was started such that the hook could not come in.
     """
 
     finished: Finished
     rank: RankEnd | None = None
     directory: Path
     notes: list[str] = Field(default_factory=list)
+    isolated: bool = False
 
     @property
     def used_aoti(self) -> bool:
@@ -87,7 +89,14 @@ async def capture(
     seen = of_rank(read_capture(directory), rank.rank) if rank else read_capture(directory)
     context.cost.compiles += len(seen.compiles) if not finished.reused else 0
     fields = {name: getattr(seen, name) for name in Captured.model_fields}
-    return Capture(**fields, finished=finished, directory=directory, rank=rank, notes=_notes(seen, argv))
+    return Capture(
+        **fields,
+        finished=finished,
+        directory=directory,
+        rank=rank,
+        notes=_notes(seen, argv),
+        isolated=_isolated(argv),
+    )
 
 
 def _watcher(directory: Path) -> Callable[[], int | None]:
@@ -160,8 +169,12 @@ def _notes(seen: Captured, argv: tuple[str, ...]) -> list[str]:
     return notes
 
 
-def _why_nothing(argv: tuple[str, ...]) -> str:
+def _isolated(argv: tuple[str, ...]) -> bool:
     options = [word for word in argv[1:] if word.startswith("-") and not word.startswith("--")]
-    if any(set(word[1:]) & ISOLATED for word in options[:3]):
+    return any(set(word[1:]) & ISOLATED for word in options[:3])
+
+
+def _why_nothing(argv: tuple[str, ...]) -> str:
+    if _isolated(argv):
         return "Python was started isolated (-I, -E or -S), where the hook cannot come in"
     return "no Python process compiled, loaded or called a package through torch's Python API"
