@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 from rich.console import Console
 
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, on_command_line
 from mcp_server.faces.exits import exit_code
 from mcp_server.jobs.manager import JobState, Manager
 from mcp_server.model import Record, Verdict
@@ -36,6 +36,7 @@ def run_operation(operation: Operation, arguments: Arguments, as_json: bool) -> 
 
 def carried_out(operation: Operation, arguments: Arguments) -> tuple[Data, Record]:
     """The operation's result as JSON data and as a record; progress goes to stderr. Raises ProblemError."""
+    on_command_line.set(True)
     state, record = anyio.run(_carry_out, operation, arguments)
     if state.problem:
         problem = state.problem

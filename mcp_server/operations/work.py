@@ -5,18 +5,24 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.store import Store
+from mcp_server.operations.arguments import RunArguments
 from mcp_server.operations.declaration import Operation
 from mcp_server.operations.resumed import remember
 
 if TYPE_CHECKING:
     from mcp_server.jobs.manager import Job, Work
     from mcp_server.model import Record
+    from mcp_server.steps.context import Context
 
 LAUNCHER_VARIABLE = "AOTI_DEBUG_LAUNCHER"
 """What starts programs here. Configuration of the server, never an argument of a call: it is run as it is."""
@@ -39,7 +45,7 @@ def work_of(operation: Operation, arguments: Any, keep: list[Record] | None = No
 
     async def work(job: Job) -> Record:
         remember(job.path, operation.name, arguments)
-        result = await operation.call(_context(job, arguments), arguments)
+        result = await operation.call(await _context(job, arguments), arguments)
         if keep is not None:
             keep.append(result)
         return result
@@ -47,16 +53,27 @@ def work_of(operation: Operation, arguments: Any, keep: list[Record] | None = No
     return work
 
 
-def _context(job: Job, arguments: Any) -> Any:
-    from mcp_server.steps.context import Context, default_python
+async def _context(job: Job, arguments: Any) -> Context:
+    from mcp_server.steps.context import Context
     from mcp_server.steps.kept import Kept
 
-    python = getattr(arguments, "python", "")
     return Context(
         directory=job.path,
-        python=Path(python).expanduser().absolute() if python else default_python(),
+        python=await _python(arguments),
         progress=job.progress,
         kept=Kept.read(job.path),
         knows=job.knows,
         launcher=tuple(shlex.split(os.environ.get(LAUNCHER_VARIABLE, ""))),
     )
+
+
+async def _python(arguments: Any) -> Path:
+    """The interpreter of the call; nobody is asked for an operation that runs none."""
+    if not isinstance(arguments, RunArguments):
+        return Path(sys.executable)
+    if arguments.python:
+        return Path(arguments.python).expanduser().absolute()
+    from mcp_server.interpreter import default_python
+
+    folder = Path.cwd() / Path(arguments.cwd).expanduser()
+    return await anyio.to_thread.run_sync(partial(default_python, folder=folder))

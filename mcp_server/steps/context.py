@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ import anyio
 
 from mcp_server import worker
 from mcp_server.errors import ProblemError
+from mcp_server.interpreter import interpreter_help
 from mcp_server.jobs.child import Child, Starter
 from mcp_server.jobs.run import run
 from mcp_server.jobs.store import SCHEME
@@ -29,7 +29,6 @@ from mcp_server.steps.shared_import import IMPORT_LIMIT_S, SharedImport, shared_
 
 WORKER_MAIN = Path(worker.__file__).with_name("main.py")
 REPORT = "report.jsonl"
-INTERPRETER_HELP = "pass `python`, or set AOTI_DEBUG_PYTHON, to a Python >= 3.9 that has torch"
 
 # Asked for every worker: output survives an abort, loading does not compile a probe for every CPU ISA, and
 # threads that wait for others sleep (they spin by default: 25 times as slow on a machine that is busy).
@@ -275,20 +274,20 @@ def _raise_refusal(done: WorkerRun) -> None:
         raise ProblemError(
             "cannot start the interpreter: " + done.finished.note,
             value=str(done.python),
-            next_call=INTERPRETER_HELP,
+            next_call=interpreter_help(),
         )
     if not done.events and done.finished.ending == "exit":
         raise ProblemError(
             "this is no Python that can run the worker: " + _first_words(done.finished.stderr),
             value=str(done.python),
-            next_call=INTERPRETER_HELP,
+            next_call=interpreter_help(),
         )
     failed = done.last("failed")
     if failed and failed["during"] == "importing_torch":
         raise ProblemError(
             f"torch cannot be imported ({failed['text'][:300]})",
             value=str(done.python),
-            next_call=INTERPRETER_HELP,
+            next_call=interpreter_help(),
         )
 
 
@@ -303,19 +302,8 @@ def _first_words(stderr: Path) -> str:
 def check_interpreter(python: Path) -> None:
     """Raise `ProblemError` unless `python` is a file that may be executed."""
     if not python.exists():
-        raise ProblemError("no such interpreter", value=str(python), next_call=INTERPRETER_HELP)
+        raise ProblemError("no such interpreter", value=str(python), next_call=interpreter_help())
     if not python.is_file() or not os.access(python, os.X_OK):
         raise ProblemError(
-            "the interpreter is not an executable file", value=str(python), next_call=INTERPRETER_HELP
+            "the interpreter is not an executable file", value=str(python), next_call=interpreter_help()
         )
-
-
-def default_python(environ: Mapping[str, str] | None = None) -> Path:
-    """AOTI_DEBUG_PYTHON, else the active virtual environment's interpreter, else our own."""
-    env = os.environ if environ is None else environ
-    if env.get("AOTI_DEBUG_PYTHON"):
-        return Path(env["AOTI_DEBUG_PYTHON"]).expanduser()
-    active = env.get("VIRTUAL_ENV") or env.get("CONDA_PREFIX")
-    if active and (Path(active) / "bin" / "python").exists():
-        return Path(active) / "bin" / "python"
-    return Path(sys.executable)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from mcp_server.interpreter import interpreter_help
 from mcp_server.model import Record
 from mcp_server.steps.machine import Machine
 
@@ -50,7 +51,7 @@ def _torch(machine: Machine) -> Need:
     found = f"{machine.torch} in {machine.python}" if machine.torch else f"none in {machine.python}"
     standing: Standing = "missing" if not machine.torch else "ok" if _in_range(machine.torch) else "limited"
     how = {
-        "missing": "set AOTI_DEBUG_PYTHON to a Python that has torch, or pip install 'aoti-debug[torch]'",
+        "missing": f"{interpreter_help()}; or install torch there (https://pytorch.org/get-started)",
         "limited": "tested with torch 2.8 to 2.15",
     }.get(standing, "")
     return Need(

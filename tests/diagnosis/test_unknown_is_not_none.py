@@ -162,10 +162,10 @@ def test_inputs_of_a_package_without_sources_are_undecided(sourceless: Sourceles
 @pytest.mark.parametrize("taken", ["diagnose", "called"])
 def test_a_wrong_model_name_is_a_wrong_call(zoo: ZooPackage, tmp_path: Path, taken: str) -> None:
     """The names that the package has are in the error; nothing is run, and the package is not blamed."""
-    asked = {"package": str(zoo("ranker")), "model_name": "nope"}
+    package = str(zoo("ranker"))
     with pytest.raises(ProblemError) as caught:
         if taken == "diagnose":
-            workload_of(DiagnoseArguments(**asked), tmp_path)
+            workload_of(DiagnoseArguments(package=package, model_name="nope"), tmp_path)
         else:
-            called_package(CallArguments(**asked), tmp_path)
+            called_package(CallArguments(package=package, model_name="nope"), tmp_path)
     assert (caught.value.value, caught.value.allowed) == ("nope", "model")

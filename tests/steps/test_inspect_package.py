@@ -71,6 +71,7 @@ def test_an_overview(zoo: ZooPackage, ask: Ask) -> None:
     found = ask(zoo("jagged"))
     assert found.overview is not None
     assert (found.overview.device, found.overview.launches, found.overview.outputs) == ("cpu", 3, 1)
+    assert found.overview.inputs is not None
     assert found.overview.inputs[1] == "input 1 (args[1]): int64 [s95], s95 of 2 to 64"
     assert found.overview.platform == f"linux {platform.machine()}"
     assert found.overview.constant_names[0] == "head.weight: float32 [4, 8]"
