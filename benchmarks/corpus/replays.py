@@ -23,14 +23,15 @@ from pathlib import Path
 import anyio
 
 from benchmarks.corpus.answers import Answer
-from benchmarks.corpus.validate import CASES, ROOT, select
+from benchmarks.corpus.validate import CASES, select
 from mcp_server.errors import ProblemError
 from mcp_server.model import ScriptWorkload
 from mcp_server.steps.capture import capture
 from mcp_server.steps.context import Context
 from mcp_server.steps.replay import replay
+from tools.made import MADE
 
-CACHE = ROOT / ".cache" / "corpus" / "inductor"
+CACHE = MADE / "corpus" / "inductor"
 
 
 def main() -> None:

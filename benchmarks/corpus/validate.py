@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.corpus.answers import Answer, read_answer
+from tools.made import MADE
+from tools.packed import unpacked
 
-CASES = Path(__file__).resolve().parent / "cases"
+CASES = unpacked(Path(__file__).resolve().parent / "cases")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -98,7 +100,7 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, default=CASES)
     parser.add_argument("--needs", choices=("cpu", "cuda"))
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=ROOT / ".cache" / "corpus" / "validate")
+    parser.add_argument("--out", type=Path, default=MADE / "corpus" / "validate")
     given = parser.parse_args()
     out = given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)

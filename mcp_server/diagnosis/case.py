@@ -364,7 +364,8 @@ class Case:
     @property
     def never_reached(self) -> bool:
         """Whether a program ran in which no Python process that could be seen used a package."""
-        return self.capture is not None and not self.capture.processes
+        seen = self.capture
+        return seen is not None and not (seen.processes or seen.used_aoti or seen.calls)
 
     @property
     def healthy(self) -> bool:

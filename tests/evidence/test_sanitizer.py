@@ -14,7 +14,8 @@ from mcp_server.errors import ProblemError
 from mcp_server.evidence.sanitizer import MAX_SITES, Site, read_sanitizer
 from mcp_server.evidence.sanitizer_file import read_sanitizer_file
 from mcp_server.evidence.sanitizer_xml import read_sanitizer_xml
-from tests.evidence.support import RECORDINGS, lines_of
+from tests.evidence.support import lines_of
+from tests.recorded import RECORDINGS
 
 M = "========= "
 
