@@ -20,9 +20,9 @@ from pathlib import Path
 
 from mcp_server.evidence.log import read_log
 from mcp_server.evidence.sanitizer_file import read_sanitizer_file
+from tests.recorded import RECORDINGS
 
 RECORDS = 150_000
-RECORDINGS = Path(__file__).resolve().parent.parent / "tests" / "recordings"
 _MARK = "========="
 _WORDS = ["".join(random.Random(seed).choices("etaoinshrdlu", k=seed % 8 + 2)) for seed in range(2_000)]
 

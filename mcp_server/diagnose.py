@@ -65,6 +65,7 @@ from mcp_server.diagnosis.detectors import (
     operator_index,
     operator_results,
     other_card,
+    outside,
     overwritten,
     own_check,
     padding,
@@ -100,6 +101,7 @@ Detector = Callable[[Case], Iterator[Suspect]]
 DETECTORS: tuple[Detector, ...] = (
     from_log.detect,
     own_check.detect,
+    outside.detect,
     loading.detect,
     lost_update.detect,
     overwritten.detect,

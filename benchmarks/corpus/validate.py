@@ -21,9 +21,11 @@ from typing import Any
 
 from benchmarks.corpus.answers import Answer, read_answer
 from benchmarks.corpus.repairs import trials
+from tools.made import MADE
+from tools.packed import unpacked
 
-CASES = Path(__file__).resolve().parent / "cases"
-SETS = {"cases": CASES, "two_defects": CASES.with_name("two_defects")}
+CASES = unpacked(Path(__file__).resolve().parent / "cases")
+SETS = {"cases": CASES, "two_defects": Path(__file__).resolve().parent / "two_defects"}
 ROOT = Path(__file__).resolve().parents[2]
 Run = tuple[str, "Future[dict[str, Any]]"]
 
@@ -131,7 +133,7 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, help="programs and answers that lie elsewhere")
     parser.add_argument("--needs", choices=("cpu", "cuda"))
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=ROOT / ".cache" / "corpus" / "validate")
+    parser.add_argument("--out", type=Path, default=MADE / "corpus" / "validate")
     given = parser.parse_args()
     out = given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)

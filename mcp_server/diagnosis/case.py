@@ -32,6 +32,12 @@ from mcp_server.steps.trace_launches import Trace
 # Runs that are what the user did, as opposed to experiments.
 OWN_RUNS = ("alone", "script", "plain", "command")
 
+NEVER_REACHED = (
+    "The program ended well, but it compiled, loaded and called no package where that could be seen: in a "
+    "Python process, through torch. Name the script or the package that fails; of a host in another "
+    "language, give the package with the inputs of a call."
+)
+
 Failure = Literal["none", "exception", "signal", "timeout", "out_of_memory", "nonfinite", "differs"]
 
 
@@ -356,9 +362,18 @@ class Case:
         return phase.stack[:2] if phase is not None and phase.outcome != "ok" else []
 
     @property
+    def never_reached(self) -> bool:
+        """Whether a program ran in which no Python process that could be seen used a package."""
+        seen = self.capture
+        return seen is not None and not (seen.processes or seen.compiles or seen.loads or seen.calls)
+
+    @property
     def healthy(self) -> bool:
-        """Whether the workload ran to a good end, and nothing that was tried says otherwise."""
-        return self.plain is not None and not self.failed
+        """Whether the workload ran to a good end, and nothing that was tried says otherwise.
+
+        The good end of a program that never reached AOTInductor says nothing about a package.
+        """
+        return self.plain is not None and not self.failed and not self.never_reached
 
     @property
     def open_question(self) -> str:
@@ -369,4 +384,6 @@ class Case:
             return f"Nothing could be run: {self.notes[0]}."
         if self.cut_short:
             return ""
+        if self.never_reached and self.ended_well:
+            return NEVER_REACHED
         return "What was tried is listed; nothing that was seen names the cause."

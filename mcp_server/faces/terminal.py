@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 from rich.console import Console
 
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, on_command_line
 from mcp_server.faces.exits import exit_code
 from mcp_server.faces.standard_streams import drop_output, flush_output
 from mcp_server.jobs.manager import JobState, Manager
@@ -45,6 +45,7 @@ def carried_out(operation: Operation, arguments: Arguments) -> tuple[Data, Recor
 
     Raises ProblemError, and SystemExit with 128 + n when signal n ended it.
     """
+    on_command_line.set(True)
     state, record, ended_by = anyio.run(_carry_out, operation, arguments)
     if ended_by:
         raise SystemExit(128 + ended_by)

@@ -82,9 +82,10 @@ def interpreter(text: str, base: Path) -> Path | None:
     return path
 
 
-def package_file(text: str, base: Path) -> Path:
+def package_file(text: str, base: Path, model_name: str | None = None) -> Path:
     """Only a mix-up of arguments is refused here: a damaged package is a finding, not a wrong call."""
     path = file("package", text, base)
+    check_model(path, model_name)
     if is_exported_program(path):
         raise ProblemError(
             "package is an exported program that is not compiled yet",
@@ -93,6 +94,15 @@ def package_file(text: str, base: Path) -> Path:
             next_call="pass the same path as exported",
         )
     return path
+
+
+def check_model(path: Path, model_name: str | None) -> None:
+    """Raise `PackageError` for a package that holds models, and none of this name."""
+    try:
+        open_package(path, model_name)
+    except PackageError as error:
+        if error.slug == "unknown_model":
+            raise
 
 
 def exported_file(text: str, base: Path) -> Path:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import tempfile
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.store import Store
+from mcp_server.operations.arguments import RunArguments
 from mcp_server.operations.declaration import Operation
 from mcp_server.operations.launcher import launcher
 from mcp_server.operations.resumed import remember
@@ -50,7 +55,7 @@ def work_of(
 
     async def work(job: Job) -> Record:
         remember(job.path, operation.name, arguments)
-        context = _context(job, arguments, home)
+        context = await _context(job, arguments, home)
         async with context.sharing_imports() if home is not None else nullcontext():
             result = await operation.call(context, arguments)
         if keep is not None:
@@ -60,15 +65,13 @@ def work_of(
     return work
 
 
-def _context(job: Job, arguments: Any, home: Home | None) -> Context:
-    from mcp_server.operations.paths import absolute
-    from mcp_server.steps.context import Context, default_python
+async def _context(job: Job, arguments: Any, home: Home | None) -> Context:
+    from mcp_server.steps.context import Context
     from mcp_server.steps.kept import Kept
 
-    python = getattr(arguments, "python", "")
     return Context(
         directory=job.path,
-        python=absolute(python, Path.cwd()) if python else default_python(),
+        python=await _python(arguments),
         progress=job.progress,
         kept=Kept.read(job.path),
         knows=job.knows,
@@ -76,3 +79,15 @@ def _context(job: Job, arguments: Any, home: Home | None) -> Context:
         home=home,
         launcher=launcher(),
     )
+
+
+async def _python(arguments: Any) -> Path:
+    """The interpreter of the call; nobody is asked for an operation that runs none."""
+    if not isinstance(arguments, RunArguments):
+        return Path(sys.executable)
+    if arguments.python:
+        return Path(arguments.python).expanduser().absolute()
+    from mcp_server.interpreter import default_python
+
+    folder = Path.cwd() / Path(arguments.cwd).expanduser()
+    return await anyio.to_thread.run_sync(partial(default_python, folder=folder))

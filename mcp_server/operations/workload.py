@@ -32,6 +32,7 @@ from mcp_server.operations.arguments import (
 )
 from mcp_server.operations.launcher import launcher
 from mcp_server.operations.paths import (
+    check_model,
     directory,
     exported_file,
     file,
@@ -174,9 +175,13 @@ def _script(arguments: ProgramArguments | PairArguments, cwd: Path) -> ScriptWor
 
 def _package(arguments: HasPackage, cwd: Path) -> PackageWorkload:
     # Another file in the place of the package may be the very fault that is to be diagnosed.
-    checked = file("package", arguments.package, cwd) if isinstance(arguments, DiagnoseArguments) else None
+    if isinstance(arguments, DiagnoseArguments):
+        package = file("package", arguments.package, cwd)
+        check_model(package, arguments.model_name)
+    else:
+        package = package_file(arguments.package, cwd, arguments.model_name)
     return PackageWorkload(
-        package=checked or package_file(arguments.package, cwd),
+        package=package,
         model_name=arguments.model_name,
         device_index=arguments.device_index,
         **_called(arguments, cwd),

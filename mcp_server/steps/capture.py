@@ -36,12 +36,14 @@ class Capture(Captured):
     """How the run ended, and what the hook saw. `notes` say what could not be captured, and why.
 
     Where a launcher says that one of its ranks failed, that is `rank`, and only what it did is here.
+    `isolated`: Python was started such that the hook could not come in.
     """
 
     finished: Finished
     rank: RankEnd | None = None
     directory: Path
     notes: list[str] = Field(default_factory=list)
+    isolated: bool = False
 
 
 async def capture(
@@ -81,7 +83,14 @@ async def capture(
     seen = of_rank(read_capture(directory), rank.rank) if rank else read_capture(directory)
     context.cost.compiles += len(seen.compiles) if not finished.reused else 0
     fields = {name: getattr(seen, name) for name in Captured.model_fields}
-    return Capture(**fields, finished=finished, directory=directory, rank=rank, notes=_notes(seen, argv))
+    return Capture(
+        **fields,
+        finished=finished,
+        directory=directory,
+        rank=rank,
+        notes=_notes(seen, argv),
+        isolated=_isolated(argv),
+    )
 
 
 def _watcher(directory: Path) -> Callable[[], int | None]:

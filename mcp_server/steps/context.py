@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -12,8 +11,11 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
+import anyio
+
 from mcp_server import worker
 from mcp_server.errors import ProblemError
+from mcp_server.interpreter import interpreter_help
 from mcp_server.jobs.child import Child, Starter
 from mcp_server.jobs.clock import JobClock
 from mcp_server.jobs.gpus import Waits
@@ -21,6 +23,7 @@ from mcp_server.jobs.run import run
 from mcp_server.jobs.store import SCHEME
 from mcp_server.jobs.types import Command, Finished
 from mcp_server.model import Artifact, Cost, Record, WorkloadBase
+from mcp_server.package.members import refuse_unsafe
 from mcp_server.steps.kept import Kept, keep, key_of
 from mcp_server.steps.launchers import ONLY_FIRST, check_started, launched, separate_ranks
 from mcp_server.steps.leases import gpus_of
@@ -30,7 +33,6 @@ from mcp_server.steps.shared_import import IMPORT_LIMIT_S, Home, SharedImport, s
 
 WORKER_MAIN = Path(worker.__file__).with_name("main.py")
 REPORT = "report.jsonl"
-INTERPRETER_HELP = "pass `python`, or set AOTI_DEBUG_PYTHON, to a Python >= 3.9 that has torch"
 
 # Asked for every worker: output survives an abort, loading does not compile a probe for every CPU ISA, and
 # threads that wait for others sleep (they spin by default: 25 times as slow on a machine that is busy).
@@ -47,6 +49,8 @@ COMPILING = frozenset({"compile"})
 
 # Operations that take the lease of a GPU themselves, when they come to use it: import and compile need none.
 ASKING = RUNNING | {"repeat", "interpret", "beside", "attempt", "record"}
+# Arguments of a request that name an archive for torch to load.
+ARCHIVES = frozenset({"package", "exported"})
 
 
 @dataclass
@@ -226,13 +230,16 @@ class Context:
         requests that name files in it. Reports named in `streamed` are not held in `events`. `gpus` are
         leased (default: the one that the request names, else the first; () for none). With `alone` the import
         of torch is not shared: forks of one process have one layout of memory, and what is in it.
-        Raises `ProblemError` when the worker refuses the request, or when the interpreter cannot run it.
+        Raises `ProblemError` when the worker refuses the request, or when the interpreter cannot run it, and
+        `PackageError` for an unsafe archive: no worker is started for one.
         """
         directory = directory or self.fresh(name or operation)
         interpreter = python or self.python
         check_interpreter(interpreter)
         if gpus is None and operation in ASKING:
             gpus = gpus_of(None, int(str(request.get("device_index", -1))))
+        for archive in ARCHIVES & request.keys():
+            await anyio.to_thread.run_sync(refuse_unsafe, Path(str(request[archive])))
         argv = (*prefix, str(interpreter), "-u", str(WORKER_MAIN), *_files(directory, operation, request))
         command = Command(
             argv=argv,
@@ -295,20 +302,20 @@ def _raise_refusal(done: WorkerRun) -> None:
         raise ProblemError(
             "cannot start the interpreter: " + done.finished.note,
             value=str(done.python),
-            next_call=INTERPRETER_HELP,
+            next_call=interpreter_help(),
         )
     if not done.events and done.finished.ending == "exit":
         raise ProblemError(
             "this is no Python that can run the worker: " + _first_words(done.finished.stderr),
             value=str(done.python),
-            next_call=INTERPRETER_HELP,
+            next_call=interpreter_help(),
         )
     failed = done.last("failed")
     if failed and failed["during"] == "importing_torch":
         raise ProblemError(
             f"torch cannot be imported ({failed['text'][:300]})",
             value=str(done.python),
-            next_call=INTERPRETER_HELP,
+            next_call=interpreter_help(),
         )
 
 
@@ -323,19 +330,8 @@ def _first_words(stderr: Path) -> str:
 def check_interpreter(python: Path) -> None:
     """Raise `ProblemError` unless `python` is a file that may be executed."""
     if not python.exists():
-        raise ProblemError("no such interpreter", value=str(python), next_call=INTERPRETER_HELP)
+        raise ProblemError("no such interpreter", value=str(python), next_call=interpreter_help())
     if not python.is_file() or not os.access(python, os.X_OK):
         raise ProblemError(
-            "the interpreter is not an executable file", value=str(python), next_call=INTERPRETER_HELP
+            "the interpreter is not an executable file", value=str(python), next_call=interpreter_help()
         )
-
-
-def default_python(environ: Mapping[str, str] | None = None) -> Path:
-    """AOTI_DEBUG_PYTHON, else the active virtual environment's interpreter, else our own."""
-    env = os.environ if environ is None else environ
-    if env.get("AOTI_DEBUG_PYTHON"):
-        return Path(env["AOTI_DEBUG_PYTHON"]).expanduser()
-    active = env.get("VIRTUAL_ENV") or env.get("CONDA_PREFIX")
-    if active and (Path(active) / "bin" / "python").exists():
-        return Path(active) / "bin" / "python"
-    return Path(sys.executable)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mcp_server import versions
+from mcp_server.interpreter import interpreter_help
 from mcp_server.model import Record
 from mcp_server.steps.machine import Machine
 
@@ -52,7 +53,7 @@ def _torch(machine: Machine) -> Need:
         "missing" if not machine.torch else "ok" if versions.is_supported(machine.torch) else "limited"
     )
     how = {
-        "missing": "set AOTI_DEBUG_PYTHON to a Python that has torch, or pip install 'aoti-debug[torch]'",
+        "missing": f"{interpreter_help()}; or install torch there (https://pytorch.org/get-started)",
         "limited": f"tested with torch {versions.RANGE}",
     }.get(standing, "")
     return Need(

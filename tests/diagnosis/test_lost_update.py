@@ -22,9 +22,9 @@ from mcp_server.worker.transforms import apply
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, package_case, phase, run, worker_run
 from tests.diagnosis.test_on_cuda import cuda_case
+from tests.recorded import RECORDINGS
 from tests.worker.support import here
 
-RECORDINGS = Path(__file__).parents[1] / "recordings"
 WRAPPERS = sorted((RECORDINGS / "wrappers").glob("*.cpp"))
 OWN_CHECK = """Traceback (most recent call last):
   File "serve.py", line 9, in <module>

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from mcp_server.evidence.sanitizer import MAX_SITES, Site, read_sanitizer
 from mcp_server.evidence.sanitizer_file import read_sanitizer_file
-from tests.evidence.support import RECORDINGS, lines_of
+from tests.evidence.support import lines_of
+from tests.recorded import RECORDINGS
 
 M = "========= "
 

@@ -46,8 +46,9 @@ from tests.fuzz.made import (
     packages,
     programs,
 )
+from tests.recorded import RECORDINGS
 
-RECORDED = Path(__file__).resolve().parents[1] / "recordings"
+RECORDED = RECORDINGS
 FINDS = Path(__file__).parent / "finds"
 
 

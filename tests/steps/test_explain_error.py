@@ -16,8 +16,7 @@ from mcp_server.steps.context import Context
 from mcp_server.steps.explain_error import Explanation, explain_error
 from mcp_server.steps.explain_words import program_of
 from tests.conftest import ZooPackage, torch_environment
-
-RECORDINGS = Path(__file__).resolve().parent.parent / "recordings"
+from tests.recorded import RECORDINGS
 
 pytestmark = pytest.mark.anyio
 

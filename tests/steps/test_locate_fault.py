@@ -23,9 +23,9 @@ from mcp_server.steps.fault_methods import order, run_sanitizer
 from mcp_server.steps.fault_run import integer_tensors, prepare
 from mcp_server.steps.locate_fault import LocatedFault, locate_fault
 from mcp_server.steps.visibility import PlainRun, judge
-from tests.conftest import ROOT, ZooPackage
-
-RECORDINGS = ROOT / "tests" / "recordings"
+from tests.conftest import ZooPackage
+from tests.recorded import RECORDINGS
+from tools.made import MADE
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def context(tmp_path: Path) -> Context:
 
 @pytest.fixture(scope="session")
 def cache() -> Cache:
-    return Cache(ROOT / ".cache" / "instrumented")
+    return Cache(MADE / "instrumented")
 
 
 def call(zoo: ZooPackage, name: str, inputs: str) -> PackageWorkload:

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from mcp_server.errors import ProblemError
-from mcp_server.steps.context import default_python
 from mcp_server.worker.failures import Refused
 from tests.conftest import ZooPackage
 from tests.worker.support import here, saved, work
@@ -108,17 +107,6 @@ def test_an_interpreter_without_torch(tmp_path: Path) -> None:
     hidden.write_text("raise ImportError('no torch here')")
     problem = refusal(tmp_path, "probe", {}, env={"PYTHONPATH": str(tmp_path)})
     assert "torch cannot be imported (no torch here)" in problem.what and problem.value == sys.executable
-
-
-def test_where_the_interpreter_comes_from(tmp_path: Path) -> None:
-    """The variable wins over the active environment, which wins over our own."""
-    venv = tmp_path / "bin"
-    venv.mkdir()
-    (venv / "python").touch()
-    active = {"VIRTUAL_ENV": str(tmp_path)}
-    assert default_python({"AOTI_DEBUG_PYTHON": "/some/python", **active}) == Path("/some/python")
-    assert default_python(active) == venv / "python"
-    assert default_python({"VIRTUAL_ENV": str(tmp_path / "gone")}) == Path(sys.executable)
 
 
 @pytest.mark.slow
