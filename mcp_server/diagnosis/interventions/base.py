@@ -247,11 +247,13 @@ def _given(record: object) -> dict[str, object]:
 
 def _bad_outputs(seen: Seen) -> str:
     assert seen.facts is not None
-    parts = [
-        f"output {place}: {output.nan} NaN, {output.inf} infinite"
-        for place, output in enumerate(seen.facts.outputs)
-        if output.nan or output.inf
-    ]
+    parts = []
+    for place, output in enumerate(seen.facts.outputs):
+        counts = [
+            f"{count} {what}" for count, what in ((output.nan, "NaN"), (output.inf, "infinite")) if count
+        ]
+        if counts:
+            parts.append(f"output {place}: {' and '.join(counts)}")
     return "; ".join(parts[:3])
 
 
