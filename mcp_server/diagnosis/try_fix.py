@@ -23,7 +23,7 @@ from mcp_server.model import PackageWorkload, Record
 from mcp_server.package.archive import open_package
 from mcp_server.package.signature import CompiledInput
 from mcp_server.steps.context import Context
-from mcp_server.worker.trial_facts import ElementChange
+from mcp_server.worker.trial_facts import ElementChange, Smallest
 
 Outcome = Literal["fixed", "harmful", "changed", "same", "no_failure", "not_applicable"]
 SHOWN = 8  # elements that are listed of each kind
@@ -74,10 +74,19 @@ class OutputShown(Record):
     layout: str = ""
 
 
+class NeededShown(Record):
+    """The fewest of the changed elements with which the call comes back."""
+
+    needed: int
+    changed: int
+    elements: list[ElementShown]
+
+
 class TriedFix(Record):
     """The result. `fixed`: the failure went with the change, came again without it, and nothing else changed.
 
     `harmful`: it went, and elements changed that were not at fault. `changed`: another failure is left.
+    `enough` are the fewest changed elements that do the same.
     `compared_with` says what the outputs were compared with; empty when nothing came back to compare with.
     """
 
@@ -90,6 +99,7 @@ class TriedFix(Record):
     code_before: str = ""
     code_after: str = ""
     inputs: list[InputShown] = Field(default_factory=list)
+    enough: NeededShown | None = None
     compared_with: str = ""
     outputs: list[OutputShown] = Field(default_factory=list)
     side_effects: list[ElementShown] = Field(default_factory=list)
@@ -117,6 +127,7 @@ async def try_fix(context: Context, workload: PackageWorkload, asked: Asked) -> 
     intervention = await _intervention(context, call, asked, package.inputs)
     if intervention.unavailable:
         raise ProblemError(intervention.unavailable, value=" ".join(intervention.spelling))
+    intervention = replace(intervention, smallest=bool(intervention.changes))
     trial = await try_intervention(context, call, intervention)
     if trial.after.ended == "refused":
         raise ProblemError(f"the change cannot be made: {trial.after.text}", allowed=FORMS)
@@ -236,6 +247,7 @@ def _result(trial: Trial, known: tuple[CompiledInput, ...]) -> TriedFix:
             )
             for change in (facts.inputs if facts is not None else ())
         ],
+        enough=_enough(facts.smallest, names) if facts is not None else None,
         compared_with=_compared_with(beside.against) if beside is not None else "",
         outputs=[
             OutputShown(
@@ -257,9 +269,19 @@ def _result(trial: Trial, known: tuple[CompiledInput, ...]) -> TriedFix:
     )
 
 
+def _enough(smallest: Smallest | None, names: Mapping[int, str]) -> NeededShown | None:
+    if smallest is None:
+        return None
+    shown = [
+        ElementShown(where=f"{names.get(e.input, e.input)}{list(e.index)}", before=e.before, after=e.after)
+        for e in smallest.first[:SHOWN]
+    ]
+    return NeededShown(needed=smallest.needed, changed=smallest.changed, elements=shown)
+
+
 def _compared_with(label: str) -> str:
-    if "minimal" in label:
-        return "the call with only the elements at fault replaced"
+    if label == "smallest":
+        return "the call with only the fewest elements changed that let it come back"
     return "the call as it is"
 
 
@@ -284,7 +306,7 @@ def _summary(trial: Trial) -> str:
     reason = f" {trial.reason[:1].upper()}{trial.reason[1:]}." if trial.reason else ""
     told: dict[Outcome, str] = {
         "fixed": f"The failure ({before}) went with the change and came again without it.{_rest(trial)}",
-        "harmful": f"The failure ({before}) went with the change, but {_harm(trial)} too.",
+        "harmful": f"The failure ({before}) went with the change, but {_harm(trial)}.",
         "changed": f"One failure ({before}) is removed, another is left: {after}.",
         "same": f"The change does not remove the failure: {after}.",
         "no_failure": f"The call does not fail as it is, so that there is nothing to fix.{_rest(trial)} Give "
@@ -306,8 +328,9 @@ def _harm(trial: Trial) -> str:
     effects = trial.side_effects
     if effects.layout:
         return f"an output has another layout ({effects.layout})"
-    rows = f", in rows {list(effects.rows[:SHOWN])} of dimension 0 among others" if effects.rows else ""
-    return f"{effects.elements} elements that were not at fault change{rows}"
+    more = " and others" if len(effects.rows) > SHOWN else ""
+    rows = f" (dimension 0: {', '.join(map(str, effects.rows[:SHOWN]))}{more})" if effects.rows else ""
+    return f"{effects.elements} elements that were not at fault change, too{rows}"
 
 
 __all__ = ["Asked", "Seen", "TriedFix", "place_of", "try_fix"]

@@ -123,7 +123,8 @@ class Intervention:
     `key` identifies it; `what` says it in words ("the call with ..."); `before_code` and `after_code` are
     what a user would write. `minimal` are changes of nothing but what is at fault, in two ways: where the
     call as it is does not come back, they show which elements of the outputs the fault decides.
-    `spelling` are the arguments of the command that tries it again.
+    `smallest` has the fewest of the changed elements searched for that are enough, which does the same.
+    `spelling` are the arguments of the command that tries it again; `unavailable` says why none can.
     """
 
     key: str
@@ -134,6 +135,7 @@ class Intervention:
     before_code: str = ""
     after_code: str = ""
     minimal: tuple[tuple[Change, ...], ...] = ()
+    smallest: bool = False
     spelling: tuple[str, ...] = ()
     unavailable: str = ""
 
