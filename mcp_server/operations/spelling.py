@@ -14,7 +14,14 @@ from mcp_server.operations.declaration import Operation
 from mcp_server.operations.resumed import HANDLE
 from mcp_server.operations.table import OPERATIONS
 
-OPTION_NAMES = {"inputs": ("--inputs", "-i"), "env": ("--env", "-e"), "flags": ("--flag", "-f")}
+OPTION_NAMES = {
+    "inputs": ("--inputs", "-i"),
+    "env": ("--env", "-e"),
+    "flags": ("--flag", "-f"),
+    "changes": ("--change",),
+    "how": ("--as",),
+}
+PAIRS = frozenset({"replace"})  # options that take two words at once
 
 _BY_NAME: Mapping[str, Operation] = {operation.name: operation for operation in OPERATIONS}
 
@@ -53,7 +60,9 @@ def command_line(step: NextStep) -> str:
 def _options(arguments: Mapping[str, Any]) -> Iterator[str]:
     for name, value in arguments.items():
         option = OPTION_NAMES.get(name, (f"--{command_name(name)}",))[0]
-        if isinstance(value, bool):
+        if name in PAIRS:
+            yield from (option, *value)
+        elif isinstance(value, bool):
             yield option if value else f"--no-{command_name(name)}"
         else:
             yield from (part for item in _repeated(value) for part in (option, item))

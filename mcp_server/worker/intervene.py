@@ -25,9 +25,19 @@ from .loading import load
 from .own_stack import on_stack
 from .replay import load_library
 from .report import Report
+from .smallest_change import Places, Search, elements
 from .transforms import apply
-from .trial_compare import beside, differing, expectation, facts_of, faults, input_change, with_expectation
-from .trial_facts import CallFacts, Comparison, InputChange
+from .trial_compare import (
+    beside,
+    differing,
+    expectation,
+    facts_of,
+    faults,
+    input_change,
+    text_of,
+    with_expectation,
+)
+from .trial_facts import FIRST_ELEMENTS, CallFacts, Comparison, InputChange, NeededElement, Smallest
 from .updates import update_package
 
 
@@ -42,6 +52,7 @@ def operate(request: dict[str, Any], report: Report) -> None:
       `reference` marks a call that changes nothing but what is at fault: while the call as it is does not
       come back, others of that key are compared with the first of them, and where two of them differ is what
       depends on the fault;
+      `smallest` asks for the fewest of the changed elements that are enough (see `smallest_change`);
     - `against`: a file that `save` wrote, of the call as it is in another process;
     - `call_limit_s`: seconds after which a call ends the process, with the stacks of its threads;
     - `expect`: a file with what the outputs are to be; `rtol` and `atol` for it and for what changed;
@@ -60,6 +71,19 @@ def operate(request: dict[str, Any], report: Report) -> None:
         if facts.poisoned:
             report.event("poisoned", label=facts.label)
             return
+
+
+@dataclass
+class Made:
+    """A call that came back: outputs, what its changes did to the inputs, and which it changed in place.
+
+    `given` are the leaves as they were before the call, with the changes.
+    """
+
+    outputs: list[torch.Tensor]
+    changes: list[InputChange]
+    mutated: list[int]
+    given: list[Any]
 
 
 @dataclass
@@ -95,7 +119,7 @@ class Trial:
         phase = _Phase()
         start = time.monotonic()
         try:
-            outputs, inputs, mutated = self._call(planned, phase)
+            made = self._call(planned, phase)
         except Refused as refused:
             text = "{}: {!r}".format(refused.what, refused.value)
             allowed = "; allowed: {}".format(refused.allowed) if refused.allowed else ""
@@ -103,6 +127,8 @@ class Trial:
         except Exception as error:
             return self._raised(label, key, phase, error, time.monotonic() - start)
         seconds = time.monotonic() - start
+        smallest = self._search(planned, made) if planned.get("smallest") else None
+        outputs = made.outputs
         beside_it, expected = self._compare(planned, outputs)
         if planned.get("save"):
             torch.save(outputs, str(planned["save"]))
@@ -112,16 +138,14 @@ class Trial:
             "ok",
             seconds=round(seconds, 4),
             outputs=tuple(facts_of(tensor) for tensor in outputs),
-            inputs=tuple(inputs),
-            mutated=tuple(mutated),
+            inputs=tuple(made.changes),
+            mutated=tuple(made.mutated),
             beside=beside_it,
             expected=expected,
+            smallest=smallest,
         )
 
-    def _call(
-        self, planned: dict[str, Any], phase: "_Phase"
-    ) -> tuple[list[torch.Tensor], list[InputChange], list[int]]:
-        """Outputs of the call, what its changes did to the inputs, and which of these it changed in place."""
+    def _call(self, planned: dict[str, Any], phase: "_Phase") -> "Made":
         options = dict(planned.get("options") or {})
         request = {**self.request, **options}
         steps = list(request.get("steps", ()))
@@ -133,6 +157,19 @@ class Trial:
         changes = [input_change(place, *pair) for place, pair in enumerate(zip(given, flat))]
         before = [leaf.clone() for leaf in flat]
         phase.name = "calling"
+        outputs = self._run(loader, request, step, flat)
+        phase.name = "outputs"
+        mutated = [
+            place
+            for place, (old, now) in enumerate(zip(before, flat))
+            if old.shape == now.shape and input_change(place, old, now) is not None
+        ]
+        return Made(outputs, [change for change in changes if change is not None], mutated, before)
+
+    def _run(
+        self, loader: Any, request: dict[str, Any], step: dict[str, Any], flat: list[Any]
+    ) -> list[torch.Tensor]:
+        """One call on these leaves, as it was captured; copies of its outputs."""
         if step.get("threads"):
             torch.set_num_threads(int(step["threads"]))
         stack = request.get("stack_bytes") or step.get("stack")
@@ -140,14 +177,47 @@ class Trial:
             for _ in range(2 if request.get("twice") else 1):
                 result = on_stack(stack, lambda: loader.run(list(flat)))
             synchronize()
-        phase.name = "outputs"
-        outputs = [leaf.detach().clone() for leaf in result if isinstance(leaf, torch.Tensor)]
-        mutated = [
-            place
-            for place, (old, now) in enumerate(zip(before, flat))
-            if old.shape == now.shape and input_change(place, old, now) is not None
+        return [leaf.detach().clone() for leaf in result if isinstance(leaf, torch.Tensor)]
+
+    def _search(self, planned: dict[str, Any], made: "Made") -> Optional[Smallest]:
+        """The fewest of the changed elements that are enough; with them, what depends on the fault.
+
+        Only where nothing but values of inputs is changed, and the package keeps no state.
+        """
+        steps = list(self.request.get("steps", ()))
+        history = any(step["do"] == "call" for step in steps[:-1])
+        if planned.get("options") or history or self.request.get("fresh") or self._loader is None:
+            return None
+        step = steps[-1] if steps else {}
+        given = self._given(self.request, step, self._loader)
+        search = Search(given, made.given, lambda leaves: self._good(step, leaves))
+        places = search.run()
+        if not places:
+            return None
+        if self.reference is None:
+            self._refer_to(search, places, str(planned.get("key", "")))
+        first = [
+            NeededElement(number, index, *(text_of(leaves[number][index]) for leaves in (given, made.given)))
+            for number, index in elements(places[:FIRST_ELEMENTS], given)
         ]
-        return outputs, [change for change in changes if change is not None], mutated
+        changed = sum(change.changed for change in made.changes)
+        return Smallest(len(places), changed, search.calls, tuple(first))
+
+    def _good(self, step: dict[str, Any], leaves: list[Any]) -> Optional[list[torch.Tensor]]:
+        """The outputs of a call that comes back with nothing at fault in them."""
+        try:
+            outputs = self._run(self._loader, self.request, step, copy.deepcopy(leaves))
+        except Exception:  # whatever it raises, the call fails with these values
+            return None
+        bad = faults(outputs, self.expected, self.infinities, self.limits)
+        return None if any(bool(mask.any()) for mask in bad) else outputs
+
+    def _refer_to(self, search: Search, places: Places, key: str) -> None:
+        """Compare with the call in which nothing else is changed, where it comes back in two ways."""
+        one, other = search.outputs(places), search.outputs(places, other=True)
+        if one is not None and other is not None:
+            depends = differing(one, other, self.limits)
+            self.reference = Reference("smallest", one, key, depends)
 
     def _loaded(
         self, request: dict[str, Any], steps: list[dict[str, Any]], other: bool, phase: "_Phase"

@@ -27,6 +27,7 @@ OPERATIONS = {
     "replay": "replay",
     "repeat": "repeat",
     "intervene": "intervene",
+    "recompile_triton": "recompile_triton",
     "index_values": "index_values",
     "observe": "observe",
     "describe_files": "describe_files",

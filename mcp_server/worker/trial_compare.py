@@ -137,6 +137,19 @@ def input_change(place: int, before: Any, after: Any) -> Optional[InputChange]:
     return InputChange(place, after.numel(), int(changed.sum()), strides, _first(before, after, changed))
 
 
+def differing_places(before: list[Any], after: list[Any], most: int) -> list[tuple[int, int]]:
+    """Inputs and flat numbers of the elements that differ; none where a layout does, or more than `most`."""
+    found: list[tuple[int, int]] = []
+    for number, (old, now) in enumerate(zip(before, after)):
+        if old is now:
+            continue
+        if _layout(old, now) or old.stride() != now.stride():
+            return []
+        differs = ~((_wide(old) == _wide(now)) | (torch.isnan(_wide(old)) & torch.isnan(_wide(now))))
+        found += [(number, int(place)) for place in differs.reshape(-1).nonzero().reshape(-1)[: most + 1]]
+    return found if len(found) <= most else []
+
+
 def _change(
     place: int,
     old: torch.Tensor,
@@ -173,12 +186,15 @@ def _first(old: torch.Tensor, now: torch.Tensor, mask: torch.Tensor) -> "tuple[E
     places = mask.reshape(-1).nonzero().reshape(-1)[:FIRST_ELEMENTS]
     before, after = _wide(old).reshape(-1), _wide(now).reshape(-1)
     return tuple(
-        ElementChange(tuple(unravel(int(place), tuple(now.shape))), _text(before[place]), _text(after[place]))
+        ElementChange(
+            tuple(unravel(int(place), tuple(now.shape))), text_of(before[place]), text_of(after[place])
+        )
         for place in places
     )
 
 
-def _text(value: torch.Tensor) -> str:
+def text_of(value: torch.Tensor) -> str:
+    """One element as text."""
     number = value.item()
     return "{:.7g}".format(number) if isinstance(number, float) else str(number)
 

@@ -96,6 +96,29 @@ class InputChange:
 
 
 @dataclass(frozen=True)
+class NeededElement:
+    """An element of an input that has to change for the call to come back."""
+
+    input: int
+    index: tuple[int, ...]
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Smallest:
+    """The fewest of the changed elements with which the call comes back: `needed` of `changed`.
+
+    `calls` is how many calls it took to find them; `first` are at most `FIRST_ELEMENTS` of them.
+    """
+
+    needed: int
+    changed: int
+    calls: int
+    first: tuple[NeededElement, ...] = ()
+
+
+@dataclass(frozen=True)
 class CallFacts:
     """One call. `label` is its place in the plan, `key` the intervention, empty for the call as it is.
 
@@ -116,6 +139,7 @@ class CallFacts:
     mutated: tuple[int, ...] = ()
     beside: "Comparison | None" = None
     expected: "Comparison | None" = None
+    smallest: "Smallest | None" = None
 
 
 _MEMBERS: dict[str, Any] = {
@@ -123,6 +147,8 @@ _MEMBERS: dict[str, Any] = {
     "CallFacts.inputs": InputChange,
     "CallFacts.beside": Comparison,
     "CallFacts.expected": Comparison,
+    "CallFacts.smallest": Smallest,
+    "Smallest.first": NeededElement,
     "Comparison.outputs": OutputChange,
     "OutputChange.first": ElementChange,
     "OutputChange.first_innocent": ElementChange,

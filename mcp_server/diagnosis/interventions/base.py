@@ -123,7 +123,8 @@ class Intervention:
     `key` identifies it; `what` says it in words ("the call with ..."); `before_code` and `after_code` are
     what a user would write. `minimal` are changes of nothing but what is at fault, in two ways: where the
     call as it is does not come back, they show which elements of the outputs the fault decides.
-    `spelling` are the arguments of the command that tries it again.
+    `smallest` has the fewest of the changed elements searched for that are enough, which does the same.
+    `spelling` are the arguments of the command that tries it again; `unavailable` says why none can.
     """
 
     key: str
@@ -134,6 +135,7 @@ class Intervention:
     before_code: str = ""
     after_code: str = ""
     minimal: tuple[tuple[Change, ...], ...] = ()
+    smallest: bool = False
     spelling: tuple[str, ...] = ()
     unavailable: str = ""
 
@@ -247,11 +249,13 @@ def _given(record: object) -> dict[str, object]:
 
 def _bad_outputs(seen: Seen) -> str:
     assert seen.facts is not None
-    parts = [
-        f"output {place}: {output.nan} NaN, {output.inf} infinite"
-        for place, output in enumerate(seen.facts.outputs)
-        if output.nan or output.inf
-    ]
+    parts = []
+    for place, output in enumerate(seen.facts.outputs):
+        counts = [
+            f"{count} {what}" for count, what in ((output.nan, "NaN"), (output.inf, "infinite")) if count
+        ]
+        if counts:
+            parts.append(f"output {place}: {' and '.join(counts)}")
     return "; ".join(parts[:3])
 
 

@@ -33,10 +33,9 @@ def keep_in_range(leaf: Leaf, low: Number, high: Number, places: Places = EVERYW
     change = Change(
         "elements", leaf.input, low=low, high=high, where=outside, stride=places.stride, offset=places.offset
     )
-    part = "" if places.stride in (None, 1) else f".view(-1)[{places.offset or 0}::{places.stride}]"
     after = f"{leaf.name} = {leaf.name}.clamp({low}, {high})"
-    if part:
-        after = f"{leaf.name}{part}.clamp_({low}, {high})"
+    if places.stride not in (None, 1):
+        after = f"{leaf.name}.view(-1)[{places.offset or 0}::{places.stride}].clamp_({low}, {high})"
     return _one(
         leaf,
         change,
@@ -66,89 +65,56 @@ def _both_limits(leaf: Leaf, low: Number, high: Number, places: Places) -> tuple
 def replace_where(leaf: Leaf, where: Where, value: Number) -> Intervention:
     """The elements that fulfil the condition made `value`."""
     change = Change("elements", leaf.input, where=where, value=value)
-    after = f"{leaf.name} = {leaf.name}.masked_fill({condition_code(leaf.name, where)}, {code(value)})"
-    return _one(leaf, change, f"the elements of {leaf.name} that are {in_words(where)} made {value}", after)
+    return _one(leaf, change, f"the elements of {leaf.name} that are {in_words(where)} made {value}")
 
 
 def replace_element(leaf: Leaf, index: tuple[int, ...], value: Number) -> Intervention:
     """One element made `value`."""
-    place = ", ".join(map(str, index))
     change = Change("elements", leaf.input, index=index, value=value)
-    return _one(leaf, change, f"{leaf.name}[{place}] made {value}", f"{leaf.name}[{place}] = {code(value)}")
+    return _one(leaf, change, f"{leaf.name}[{', '.join(map(str, index))}] made {value}")
 
 
 def replace_rows(leaf: Leaf, rows: tuple[int, ...], value: Number, dim: int = 0) -> Intervention:
     """Whole rows along `dim` made `value`, as a mask or a padding would."""
     change = Change("elements", leaf.input, rows=rows, dim=dim, value=value)
-    after = f"{leaf.name}.index_fill_({dim}, torch.tensor({list(rows)}), {code(value)})"
-    return _one(leaf, change, f"rows {list(rows)} of {leaf.name} made {value}", after)
+    return _one(leaf, change, f"rows {list(rows)} of {leaf.name} made {value}")
 
 
 def cast(leaf: Leaf, dtype: str) -> Intervention:
-    return _one(
-        leaf,
-        Change("cast", leaf.input, dtype=dtype),
-        f"{leaf.name} as {dtype}",
-        f"{leaf.name} = {leaf.name}.to(torch.{dtype})",
-    )
+    return _one(leaf, Change("cast", leaf.input, dtype=dtype), f"{leaf.name} as {dtype}")
 
 
 def move(leaf: Leaf, device: str) -> Intervention:
-    return _one(
-        leaf,
-        Change("move", leaf.input, device=device),
-        f"{leaf.name} on {device}",
-        f'{leaf.name} = {leaf.name}.to("{device}")',
-    )
+    return _one(leaf, Change("move", leaf.input, device=device), f"{leaf.name} on {device}")
 
 
 def contiguous(leaf: Leaf) -> Intervention:
-    return _one(
-        leaf,
-        Change("contiguous", leaf.input),
-        f"a contiguous {leaf.name}",
-        f"{leaf.name} = {leaf.name}.contiguous()",
-    )
+    return _one(leaf, Change("contiguous", leaf.input), f"a contiguous {leaf.name}")
 
 
 def with_strides(leaf: Leaf, stride: tuple[int, ...]) -> Intervention:
-    return _one(
-        leaf,
-        Change("restride", leaf.input, stride=stride),
-        f"{leaf.name} laid out with strides {list(stride)}",
+    change = Change("restride", leaf.input, stride=stride)
+    after = (
         f"{leaf.name} = torch.empty_strided({leaf.name}.shape, {stride}, dtype={leaf.name}.dtype)"
-        f".copy_({leaf.name})",
+        f".copy_({leaf.name})"
     )
+    return _one(leaf, change, f"{leaf.name} laid out with strides {list(stride)}", after)
 
 
 def own_memory(leaf: Leaf) -> Intervention:
     """A copy: what shares memory with another input, or is misaligned, no longer does."""
-    return _one(
-        leaf,
-        Change("align", leaf.input),
-        f"a copy of {leaf.name} in memory of its own",
-        f"{leaf.name} = {leaf.name}.clone()",
-    )
+    return _one(leaf, Change("align", leaf.input), f"a copy of {leaf.name} in memory of its own")
 
 
 def resize(leaf: Leaf, dim: int, size: int) -> Intervention:
     """Dimension `dim` cut to `size`, or filled up by repeating what is there."""
-    return _one(
-        leaf,
-        Change("resize", leaf.input, dim=dim, size=size),
-        f"{leaf.name} with {size} elements in dimension {dim}",
-        f"{leaf.name} = {leaf.name}.narrow({dim}, 0, {size})  # or pad to {size}",
-    )
+    change = Change("resize", leaf.input, dim=dim, size=size)
+    return _one(leaf, change, f"{leaf.name} with {size} elements in dimension {dim}")
 
 
 def pad(leaf: Leaf, dim: int, size: int, value: Number = 0) -> Intervention:
-    return _one(
-        leaf,
-        Change("pad", leaf.input, dim=dim, size=size, value=value),
-        f"{leaf.name} padded with {value} to {size} elements in dimension {dim}",
-        f"{leaf.name} = torch.cat([{leaf.name}, {leaf.name}.new_full((...), {code(value)})], {dim})"
-        f"  # to {size}",
-    )
+    change = Change("pad", leaf.input, dim=dim, size=size, value=value)
+    return _one(leaf, change, f"{leaf.name} padded with {value} to {size} elements in dimension {dim}")
 
 
 def exchange(order: tuple[int, ...], names: tuple[str, ...]) -> Intervention:
@@ -180,12 +146,53 @@ def together(key: str, what: str, parts: tuple[Intervention, ...]) -> Interventi
 
 def changed(leaf: Leaf, change: Change) -> Intervention:
     """Any change of one input, as a caller spelled it."""
-    text = spell(change, leaf.name)
-    return _one(leaf, change, f"'{text}'", text)
+    return _one(leaf, change, f"'{spell(change, leaf.name)}'")
+
+
+def code_of(name: str, change: Change) -> str:
+    """Python code that does what the change does."""
+    if change.change == "elements":
+        return _code_of_elements(name, change)
+    value = code(change.value) if change.value is not None else "0"
+    codes = {
+        "cast": f"{name} = {name}.to(torch.{change.dtype})",
+        "move": f'{name} = {name}.to("{change.device}")',
+        "contiguous": f"{name} = {name}.contiguous()",
+        "align": f"{name} = {name}.clone()",
+        "resize": f"{name} = {name}.index_select({change.dim}, torch.arange({change.size}) % "
+        f"{name}.shape[{change.dim}])",
+        "pad": f"{name} = torch.cat([{name}, {name}.new_full((...), {value})], {change.dim})"
+        f"  # to {change.size}",
+        "drop_rows": f"{name} = {name}.index_select({change.dim}, kept)  # without {list(change.rows or ())}",
+    }
+    return codes.get(change.change, spell(change, name))
+
+
+def _code_of_elements(name: str, change: Change) -> str:
+    """For all elements, one element, rows, a condition; else in words."""
+    if change.flat is not None or change.stride is not None:
+        return spell(change, name)
+    if change.value is None:
+        only_outside = change.where in (None, Where(below=change.low, above=change.high))
+        plain = only_outside and change.index is None and change.rows is None
+        limits = ", ".join(
+            f"{side}={code(limit)}"
+            for side, limit in (("min", change.low), ("max", change.high))
+            if limit is not None
+        )
+        return f"{name} = {name}.clamp({limits})" if plain else spell(change, name)
+    value = code(change.value)
+    if change.index is not None:
+        return f"{name}[{', '.join(map(str, change.index))}] = {value}"
+    if change.rows is not None and change.where is None:
+        return f"{name} = {name}.index_fill({change.dim or 0}, torch.tensor({list(change.rows)}), {value})"
+    if change.where is not None and change.rows is None:
+        return f"{name} = {name}.masked_fill({condition_code(name, change.where)}, {value})"
+    return spell(change, name)
 
 
 def _one(
-    leaf: Leaf, change: Change, what: str, after: str, minimal: tuple[tuple[Change, ...], ...] = ()
+    leaf: Leaf, change: Change, what: str, after: str = "", minimal: tuple[tuple[Change, ...], ...] = ()
 ) -> Intervention:
     text = spell(change, leaf.name)
     return Intervention(
@@ -194,7 +201,7 @@ def _one(
         what=f"the call with {what}",
         changes=(change,),
         before_code=leaf.name,
-        after_code=after,
+        after_code=after or code_of(leaf.name, change),
         minimal=minimal,
         spelling=("--change", text),
     )

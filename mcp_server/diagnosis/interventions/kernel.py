@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
+
+How = Literal["skip", "guard", "finite-mask"]
 
 
 @dataclass(frozen=True)
@@ -32,18 +35,40 @@ def edited(edit: Edit, package: Path, what: str = "") -> Intervention:
     )
 
 
-def relaunched(launch: int, kernel: str, how: str, package: Path) -> Intervention:
-    """Launch number `launch` done another way: `skip`, `guard` or `eager`, in the copy `package`."""
+def relaunched(launch: int, kernel: str, how: How, package: Path, shared: int = 1) -> Intervention:
+    """Launch number `launch` done another way, in the copy `package`.
+
+    `shared` launches have this kernel: all of them are changed.
+    """
     words = {
-        "skip": f"launch {launch} ({kernel}) left out",
-        "guard": f"every index that {kernel} loads kept within its bound",
-        "eager": f"launch {launch} ({kernel}) done by eager operators",
+        "skip": f"zeros in place of what {kernel} computes",
+        "guard": f"every index that {kernel} checks kept within its bound",
+        "finite-mask": f"a finite number where {kernel} fills in minus infinity",
+    }
+    others = f" (in all its {shared} launches)" if shared > 1 else ""
+    code = {
+        "skip": (f"# launch {launch}: {kernel}", "zeros"),
+        "guard": ("table[index]", "table[index.clamp(0, len(table) - 1)]"),
+        "finite-mask": ("masked_fill(mask, float('-inf'))", "masked_fill(mask, -1e30)"),
     }
     return Intervention(
         key=f"launch:{launch}:{how}",
         kind=Kind.KERNEL,
-        what=f"the call with {words[how]}",
+        what=f"the call with {words[how]}{others}",
         options=Options(package=package),
+        before_code=code[how][0],
+        after_code=code[how][1],
+        spelling=("--launch", str(launch), "--as", how),
+    )
+
+
+def not_replaced(launch: int, kernel: str, how: str, why: str) -> Intervention:
+    """A launch that cannot be done that way, and why."""
+    return Intervention(
+        key=f"launch:{launch}:{how}",
+        kind=Kind.KERNEL,
+        what=f"the call with launch {launch} ({kernel}) done as {how}",
+        unavailable=why,
         spelling=("--launch", str(launch), "--as", how),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mcp_server.diagnosis.interventions.base import Change, Intervention, Options, Seen
@@ -59,6 +59,7 @@ class Planned:
     changes: tuple[Change, ...] = ()
     options: Options = field(default_factory=Options)
     reference: bool = False
+    smallest: bool = False
     save: Path | None = None
 
     def request(self) -> dict[str, object]:
@@ -68,12 +69,14 @@ class Planned:
             "changes": [change.request() for change in self.changes],
             "options": self.options.request(),
             "reference": self.reference,
+            "smallest": self.smallest,
             "save": self.save,
         }
 
 
 def as_planned(intervention: Intervention, label: str) -> Planned:
-    return Planned(label, intervention.key, intervention.changes, intervention.options)
+    changes, options = intervention.changes, intervention.options
+    return Planned(label, intervention.key, changes, options, smallest=intervention.smallest)
 
 
 def call_of_package(workload: PackageWorkload, *, expect: Path | None = None) -> TriedCall:
@@ -203,8 +206,3 @@ def essence(text: str) -> str:
 def _first_error(done: WorkerRun) -> str:
     failed = done.last("failed")
     return str(failed["text"])[:500] if failed else f"the worker ended in {done.phase}"
-
-
-def renamed(plan: Sequence[Planned], prefix: str) -> list[Planned]:
-    """The same calls under other labels."""
-    return [replace(planned, label=f"{prefix}{planned.label}") for planned in plan]
