@@ -12,7 +12,7 @@ from mcp_server.diagnosis.commands import call_words
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial
 from mcp_server.diagnosis.interventions.plan import TriedCall
 from mcp_server.diagnosis.interventions.run import try_interventions
-from mcp_server.diagnosis.judge import is_cause, ranked, untried
+from mcp_server.diagnosis.judge import is_cause, leaves_out, ranked, trials_of, untried
 from mcp_server.diagnosis.limits import limit_of
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.steps.context import Context
