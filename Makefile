@@ -10,7 +10,7 @@ CORPUS_ARGS ?=
 CLIENTS ?= .cache/clients
 SCANNER ?= .cache/scanner
 
-.PHONY: help demo test test-gpu test-clients test-ray test-slurm corpus corpus-gpu scan scan-shipped lint format clean
+.PHONY: help demo test test-gpu test-clients test-ray test-slurm corpus corpus-two corpus-gpu scan scan-shipped lint format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -50,6 +50,9 @@ test-clients: $(STAMP) $(CLIENTS)/.installed ## install the coding agents from n
 
 corpus: $(STAMP) ## score diagnose on the failing programs that need no GPU; CORPUS_ARGS="--cases NAME"
 	$(BIN)/python -m benchmarks.corpus.score --needs cpu $(CORPUS_ARGS)
+
+corpus-two: $(STAMP) ## score diagnose on the programs with two defects that need no GPU
+	$(BIN)/python -m benchmarks.corpus.score --set two_defects --needs cpu --forms script package $(CORPUS_ARGS)
 
 corpus-gpu: ## score diagnose on the failing programs that need a CUDA device
 	$(PYTHON) -m benchmarks.corpus.score --needs cuda $(CORPUS_ARGS)

@@ -13,12 +13,12 @@ from mcp_server.diagnosis.actions.alone import RunAlone
 from mcp_server.diagnosis.actions.capture import CaptureProgram
 from mcp_server.diagnosis.actions.compare import CompareLaunches
 from mcp_server.diagnosis.actions.compile_exported import CompileExported
-from mcp_server.diagnosis.actions.counter_tests import CounterTests
 from mcp_server.diagnosis.actions.exported_program import ReadExported
 from mcp_server.diagnosis.actions.generated import ReadGeneratedKernel
 from mcp_server.diagnosis.actions.index_values import LookAtIndices
 from mcp_server.diagnosis.actions.inputs import CompareInputs
 from mcp_server.diagnosis.actions.interpret import Interpret
+from mcp_server.diagnosis.actions.intervene import TryInterventions
 from mcp_server.diagnosis.actions.locate import LocateFault
 from mcp_server.diagnosis.actions.machine import CheckMachine
 from mcp_server.diagnosis.actions.operators import WatchOperators
@@ -81,22 +81,22 @@ from mcp_server.diagnosis.detectors import (
     unsteady,
     viewed_constants,
 )
-from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.imports_ahead import import_ahead
 from mcp_server.diagnosis.judge import confidence, ranked
 from mcp_server.diagnosis.planner import Action, choose, perform, too_long
 from mcp_server.diagnosis.subject import leave_subject
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.verdict import conclude
 from mcp_server.errors import ProblemError
-from mcp_server.evidence.log import read_log_file
 from mcp_server.model import PackageWorkload, Verdict, Workload
 from mcp_server.steps.context import Context
+from mcp_server.steps.logs import read_users_log
 from mcp_server.steps.requests import run_request
 
 DEFAULT_BUDGET_S = 300.0
 CLOSING_S = 0.8  # to end what runs, and to weigh what is known
 
-Detector = Callable[[Case], Iterator[Hypothesis]]
+Detector = Callable[[Case], Iterator[Suspect]]
 DETECTORS: tuple[Detector, ...] = (
     from_log.detect,
     own_check.detect,
@@ -174,7 +174,7 @@ def actions() -> list[Action]:
         TryPadding(),
         TryWider(),
         CheckMachine(),
-        CounterTests(),
+        TryInterventions(),
     ]
 
 
@@ -196,7 +196,7 @@ async def diagnose(
         )
     case = Case(workload, budget_s, context.cost.clock)
     if log is not None:
-        case.log, case.log_source = read_log_file(log), str(log)
+        case.log, case.log_source = await read_users_log(log), str(log)
     case.call = _direct_call(workload)
     try:
         async with context.sharing_imports():
@@ -222,11 +222,11 @@ async def investigate(case: Case, context: Context) -> None:
     """Observe until a verdict stands, nothing more can be learnt, or the budget is spent."""
     available = actions()
     with case.clock.limit(case.seconds_left - CLOSING_S) as budget:
-        while not _settled(hypotheses := detect(case), case):
-            case.hypotheses = hypotheses
-            choices = choose(available, case, hypotheses)
+        while not _settled(suspects := detect(case), case):
+            case.suspects = suspects
+            choices = choose(available, case, suspects)
             if not choices:
-                case.cut_short += too_long(available, case, hypotheses)
+                case.cut_short += too_long(available, case, suspects)
                 return
             await perform(choices, case, context)
     if budget.cancelled_caught:
@@ -234,14 +234,14 @@ async def investigate(case: Case, context: Context) -> None:
         case.decisions.append(f"the budget of {case.budget_s:g} s ended during {', '.join(case.running)}")
 
 
-def detect(case: Case) -> list[Hypothesis]:
+def detect(case: Case) -> list[Suspect]:
     """What every detector makes of the case as it is now; a call that the program handled did no harm."""
-    found = [hypothesis for detector in DETECTORS for hypothesis in detector(case)]
-    return [replace(hypothesis, harmful=False) for hypothesis in found] if case.handled else found
+    found = [suspect for detector in DETECTORS for suspect in detector(case)]
+    return [replace(suspect, harmful=False) for suspect in found] if case.handled else found
 
 
-def _settled(hypotheses: list[Hypothesis], case: Case) -> bool:
-    best = next(iter(ranked(hypotheses, case)), None)
+def _settled(suspects: list[Suspect], case: Case) -> bool:
+    best = next(iter(ranked(suspects, case)), None)
     return best is not None and best.harmful and confidence(best, case) == "proven"
 
 

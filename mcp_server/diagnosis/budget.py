@@ -59,7 +59,7 @@ def _command(step: NextStep) -> str:
 def known(case: Case) -> str:
     """How the workload failed, as far as that was seen, and which categories are open."""
     failed = next((told for run in case.runs.values() if (told := _failed(run))), "")
-    still = list(dict.fromkeys(hypothesis.category for hypothesis in case.hypotheses))[:MOST_OPEN]
+    still = list(dict.fromkeys(suspect.category for suspect in case.suspects))[:MOST_OPEN]
     parts = [
         failed or ("nothing failed in what was run" if case.runs else "nothing was run to its end"),
         f"open: {', '.join(still)}" if still else "",

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.interventions.base import Trial
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.evidence.facts import ErrorFact, LogFacts
 from mcp_server.jobs.clock import Clock
 from mcp_server.jobs.types import Finished
@@ -127,16 +128,6 @@ class CallSpec:
 
 
 @dataclass(frozen=True)
-class CounterResult:
-    """What a counter-test showed: `passed` when the failure was gone and nothing else went wrong."""
-
-    passed: bool
-    what: str
-    run: RunSeen | None = None
-    decided: bool = True
-
-
-@dataclass(frozen=True)
 class GeneratedKernel:
     """A kernel in a file that the compiler wrote, or in the user's; `line` counts from 1, `code` is its text.
 
@@ -182,8 +173,8 @@ class Case:
     widened: dict[str, Variant] = field(default_factory=dict)  # by kernel, computed in float32
     problems: tuple[Problem, ...] = ()
     index_values: dict[Any, Event] = field(default_factory=dict)
-    counters: dict[str, CounterResult] = field(default_factory=dict)
-    hypotheses: list[Hypothesis] = field(default_factory=list)
+    trials: dict[str, Trial] = field(default_factory=dict)  # by the key of the intervention
+    suspects: list[Suspect] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
     running: list[str] = field(default_factory=list)
     cut_short: list[str] = field(default_factory=list)  # what the budget ended, or left no time for
@@ -213,10 +204,18 @@ class Case:
         return called or (suspect is not None and any(leaf.nan for leaf in suspect.outputs))
 
     @property
-    def call_fails(self) -> frozenset[str]:
-        """The source `failing call`: the call by itself, made again, fails or departs from the reference."""
+    def call_fails(self) -> bool:
+        """Whether the call by itself, made again, fails or diverges from the reference."""
         plain = self.runs.get("plain")
-        return frozenset({"failing call"}) if plain is not None and plain.failure != "none" else frozenset()
+        return plain is not None and plain.failure != "none"
+
+    @property
+    def fails_alike_alone(self) -> bool:
+        """Whether the call by itself fails as the program did: nothing around it is needed for that."""
+        script, plain = self.runs.get("script"), self.runs.get("plain")
+        if script is None or plain is None or "none" in (script.failure, plain.failure):
+            return False
+        return plain.failure not in ("differs", "timeout") and script.same_failure(plain)
 
     @property
     def plain_departs(self) -> bool:

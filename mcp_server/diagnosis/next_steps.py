@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mcp_server.diagnosis.call_arguments import call_arguments, workload_arguments
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.reductions import reduction
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import Category, NextStep, PackageWorkload
 from mcp_server.steps.explain_words import program_of
 
@@ -36,7 +36,7 @@ PROGRAM = "path/of/the/failing/program.py"
 ANY_WORKLOAD = frozenset({"run_deterministic", "diagnose"})
 
 
-def next_steps(best: Hypothesis | None, case: Case) -> list[NextStep]:
+def next_steps(best: Suspect | None, case: Case) -> list[NextStep]:
     """Calls that would settle the category, or show more of it."""
     if case.workload is None:
         return [_from_log(best, case)]
@@ -47,7 +47,7 @@ def next_steps(best: Hypothesis | None, case: Case) -> list[NextStep]:
     return [*_closer(best, case), *reduction(best, case)]
 
 
-def _closer(best: Hypothesis, case: Case) -> list[NextStep]:
+def _closer(best: Suspect, case: Case) -> list[NextStep]:
     """The tool that shows most about the category."""
     assert case.workload is not None
     if best.category not in TOOLS:
@@ -74,7 +74,7 @@ def _of_program() -> NextStep:
     )
 
 
-def _from_log(best: Hypothesis | None, case: Case) -> NextStep:
+def _from_log(best: Suspect | None, case: Case) -> NextStep:
     what = f" and prove {best.category}" if best else ""
     return NextStep(
         why=f"a log alone proves nothing: run the failing program to reproduce it{what}",

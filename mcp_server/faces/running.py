@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcp_server.errors import ProblemError
+from mcp_server.faces.ownership import Ownership
 from mcp_server.faces.shorten import shorten
 from mcp_server.faces.tools import Progress, Result, ToolFace
 from mcp_server.operations.arguments import JobArguments, WaitArguments, WaitJobArguments
@@ -58,7 +59,8 @@ STOP_JOB = Declaration(
 class Running:
     """Answers tool calls with jobs of a manager, which exists only while the server serves."""
 
-    def __init__(self) -> None:
+    def __init__(self, ownership: Ownership) -> None:
+        self.ownership = ownership
         self._manager: Manager | None = None
         self._tasks: TaskGroup | None = None
         self._home: WarmImports | None = None
@@ -105,9 +107,12 @@ class Running:
         Until the caller has the handle, the job is the call's: cancelling the call stops it.
         """
         arguments, again = taken_up(self.manager.store, arguments)
-        job = self.manager.start(
-            operation.name, work_of(operation, arguments, home=self._warm()), again=again
-        )
+        if again:
+            self.ownership.check(again)
+        work = work_of(operation, arguments, home=self._warm())
+        job = self.manager.start(operation.name, work, again=again, heavy=operation.runs_workload)
+        if not again:
+            self.ownership.claim(job.id)
         try:
             return await self._watched(job.id, wait_s, progress)
         except anyio.get_cancelled_exc_class():
@@ -116,9 +121,11 @@ class Running:
             raise
 
     async def _wait_job(self, arguments: WaitJobArguments, progress: Progress) -> Result:
+        self.ownership.check(arguments.job_id)
         return answered(await self._watched(arguments.job_id, arguments.wait_s, progress))
 
     async def _stop_job(self, arguments: JobArguments, _progress: Progress) -> Result:
+        self.ownership.check(arguments.job_id)
         return answered(await self.manager.stop(arguments.job_id))
 
     async def _watched(self, job_id: str, wait_s: float, progress: Progress) -> JobState:

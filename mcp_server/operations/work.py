@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.store import Store
 from mcp_server.operations.declaration import Operation
+from mcp_server.operations.launcher import launcher
 from mcp_server.operations.resumed import remember
 
 if TYPE_CHECKING:
@@ -21,16 +21,19 @@ if TYPE_CHECKING:
     from mcp_server.steps.context import Context
     from mcp_server.steps.shared_import import Home
 
-LAUNCHER_VARIABLE = "AOTI_DEBUG_LAUNCHER"
-"""What starts programs here. Configuration of the server, never an argument of a call: it is run as it is."""
-
 log = logging.getLogger(__name__)
 
 
-def open_store() -> Store:
-    """The user's store; one in the temporary directory, with a warning, when the disk refuses it."""
+def open_store(*, writing: bool = True) -> Store:
+    """The user's store; one in the temporary directory, with a warning, when the disk refuses it.
+
+    Who only reads jobs (not `writing`) needs no room on the disk. Raises ProblemError when there is none.
+    """
     try:
-        return Store()
+        store = Store()
+        if writing:
+            store.check_room()
+        return store
     except ProblemError as problem:
         fallback = Path(tempfile.gettempdir()) / f"aoti-debug-{os.getuid()}"
         log.warning("%s; using %s", problem, fallback)
@@ -58,17 +61,18 @@ def work_of(
 
 
 def _context(job: Job, arguments: Any, home: Home | None) -> Context:
+    from mcp_server.operations.paths import absolute
     from mcp_server.steps.context import Context, default_python
     from mcp_server.steps.kept import Kept
 
     python = getattr(arguments, "python", "")
     return Context(
         directory=job.path,
-        python=Path(python).expanduser().absolute() if python else default_python(),
+        python=absolute(python, Path.cwd()) if python else default_python(),
         progress=job.progress,
         kept=Kept.read(job.path),
         knows=job.knows,
         holder=f"{job.directory.kind} {job.id}",
         home=home,
-        launcher=tuple(shlex.split(os.environ.get(LAUNCHER_VARIABLE, ""))),
+        launcher=launcher(),
     )

@@ -43,25 +43,19 @@ class Capture(Captured):
     directory: Path
     notes: list[str] = Field(default_factory=list)
 
-    @property
-    def used_aoti(self) -> bool:
-        return bool(self.compiles or self.loads)
-
 
 async def capture(
     context: Context,
     workload: ScriptWorkload | CommandWorkload,
     *,
     env: Mapping[str, str] | None = None,
-    unset: tuple[str, ...] = (),
     gpus: tuple[int, ...] | None = None,
-    cap_bytes: int | None = None,
     until_stalled: bool = False,
 ) -> Capture:
     """Run `workload` once under the hook, in its own directory, environment and interpreter.
 
-    `cap_bytes` limits each saved call, update and program (default: an eighth of the free disk, 64 MiB to
-    8 GiB; or AOTI_DEBUG_CAPTURE_CAP in the workload's environment). A failing or hanging program is a result;
+    Each saved call, update and program may take an eighth of the free disk, 64 MiB to 8 GiB, or what
+    AOTI_DEBUG_CAPTURE_CAP in the workload's environment says. A failing or hanging program is a result;
     `until_stalled` ends it before its time limit when a call will plainly not come back.
     Raises `ProblemError` for a script that is not there, or an interpreter that cannot be run.
     """
@@ -70,7 +64,7 @@ async def capture(
     asked = {**workload.env, **(env or {})}
     if until_stalled:
         asked["AOTI_DEBUG_STACKS_SIGNAL"] = str(int(STACKS_SIGNAL))
-    cap = cap_bytes or (None if CAP_VARIABLE in asked else _cap(directory))
+    cap = None if CAP_VARIABLE in asked else _cap(directory)
     command = Command(
         argv=argv,
         cwd=workload.cwd or Path.cwd(),
@@ -78,12 +72,11 @@ async def capture(
         timeout_s=workload.timeout_s,
         gpus=gpus,
         asks=hooked(argv),
-        unset=unset,
         stalled=_watcher(directory) if until_stalled else None,
     )
     finished = await context.run_in(directory, command, runs=1)
     if finished.ending == "not_started":
-        raise ProblemError(f"the program cannot be started: {finished.note}", value=list(argv))
+        raise ProblemError(finished.note, value=list(argv))
     rank = said(finished.output, context.launcher).first if not finished.ok else None
     seen = of_rank(read_capture(directory), rank.rank) if rank else read_capture(directory)
     context.cost.compiles += len(seen.compiles) if not finished.reused else 0

@@ -24,6 +24,7 @@ from mcp_server.model import Artifact, Cost, Record, WorkloadBase
 from mcp_server.steps.kept import Kept, keep, key_of
 from mcp_server.steps.launchers import ONLY_FIRST, check_started, launched, separate_ranks
 from mcp_server.steps.leases import gpus_of
+from mcp_server.steps.logs import look_ahead
 from mcp_server.steps.reports import Event, read_events, stream_events
 from mcp_server.steps.shared_import import IMPORT_LIMIT_S, Home, SharedImport, shared_import
 
@@ -41,7 +42,7 @@ WORKER_ENV = {
 }
 
 # Operations that run the workload, and those that compile it; the others only look.
-RUNNING = frozenset({"run", "observe", "eager", "replay"})
+RUNNING = frozenset({"run", "observe", "replay", "intervene"})
 COMPILING = frozenset({"compile"})
 
 # Operations that take the lease of a GPU themselves, when they come to use it: import and compile need none.
@@ -172,6 +173,7 @@ class Context:
         key = key_of(command, directory)
         kept = self.kept.take(key, command, directory)
         if kept is not None:
+            await look_ahead(kept.output)
             return kept
         self.progress(directory.name.split("-", 1)[1])
         argv = command.argv if runs or not self.launcher else (*ONLY_FIRST, *command.argv)
@@ -190,6 +192,7 @@ class Context:
         waits = Waits(self.holder or self.directory.name, self.progress, self.cost.clock.blocked)
         finished = await run(started, directory, start=start, waits=waits)
         separate_ranks(finished.output, self.launcher)
+        await look_ahead(finished.output)
         check_started(finished, self.launcher)
         return finished
 

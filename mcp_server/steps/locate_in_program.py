@@ -40,7 +40,6 @@ async def locate_in_program(
     package: Path | None = None,
     tool: Tool | Literal["auto"] = "auto",
     plain_runs: int = 1,
-    gpus: tuple[int, ...] | None = None,
     cache: Cache | None = None,
 ) -> LocatedFault:
     """Run the program once under the capture hook, then its failing call under checkers.
@@ -50,11 +49,11 @@ async def locate_in_program(
     addresses. `package` is the one of a host that the hook does not see into (C++). Raises `ProblemError` for
     a program that cannot be started, or of which no package is known.
     """
-    seen = await capture(context, workload, env={**_PROVENANCE, **workload.env}, gpus=gpus)
+    seen = await capture(context, workload, env={**_PROVENANCE, **workload.env})
     found: LocatedFault | None = None
     call, why = captured_call(seen, workload)
     if call is not None:
-        found = await locate_fault(context, call, tool=tool, plain_runs=plain_runs, gpus=gpus, cache=cache)
+        found = await locate_fault(context, call, tool=tool, plain_runs=plain_runs, cache=cache)
         why = "the call by itself shows no fault"
     if found is not None and (found.found or (seen.finished.ok and not in_graph(seen))):
         return _with_notes(found, [_which(seen)])

@@ -29,7 +29,9 @@ FORK_SERVER = Path(worker.__file__).with_name("fork_server.py")
 
 # Operations that begin with the import and load what they need themselves. Not `probe`, which tells of a
 # fresh interpreter, nor `compile`, whose compiler processes look at how they were started.
-FORKED = frozenset({"describe_inputs", "index_values", "interpret", "run", "replay", "repeat", "observe"})
+FORKED = frozenset(
+    {"describe_inputs", "index_values", "interpret", "run", "replay", "repeat", "observe", "intervene"}
+)
 
 # Read when the request is carried out: by the worker, and by the wrapper of a package at its first run
 # (torch/csrc/inductor/aoti_runtime/model_base.h, 2.13; instrument/native/runtime.cpp).

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.evidence.log import read_log_file
+from mcp_server.evidence.log_file import read_log_file
 from mcp_server.model import Verdict
 
 RECORDED = Path(__file__).parent.parent / "recordings" / "gpu_tools"

@@ -120,10 +120,12 @@ async def test_text_or_log(context: Context, given: dict[str, object]) -> None:
         await explain_error(context, **given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["missing.log", ""])
-async def test_unreadable_log(context: Context, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "said"), [("missing.log", "cannot read the log"), ("", "the log is a directory")]
+)
+async def test_unreadable_log(context: Context, tmp_path: Path, name: str, said: str) -> None:
     """A missing file and a directory are problems that name it."""
-    with pytest.raises(ProblemError, match="cannot read the log"):
+    with pytest.raises(ProblemError, match=said):
         await explain_error(context, log=tmp_path / name)
 
 

@@ -62,12 +62,12 @@ def test_a_refusal_reaches_the_caller(tmp_path: Path) -> None:
 def test_a_package_is_no_exported_program_and_the_other_way_round(zoo: ZooPackage, tmp_path: Path) -> None:
     """A package given as an exported program is recognised; so is an archive that is neither."""
     with pytest.raises(Refused, match="an AOTInductor package"):
-        here(tmp_path, "eager", {"exported": zoo("ranker")})
+        here(tmp_path, "compile", {"exported": zoo("ranker"), "package_path": tmp_path / "m.pt2"})
     other = tmp_path / "other.pt2"
     with zipfile.ZipFile(other, "w") as archive:
         archive.writestr("readme", "nothing")
     with pytest.raises(Refused, match="another kind of archive"):
-        here(tmp_path, "eager", {"exported": other})
+        here(tmp_path, "compile", {"exported": other, "package_path": tmp_path / "m.pt2"})
 
 
 @pytest.mark.parametrize(
