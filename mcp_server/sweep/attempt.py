@@ -20,6 +20,7 @@ from mcp_server.sweep.plan import SweepCase
 from mcp_server.sweep.record import Attempt
 
 SLACK_S = 120.0  # beyond the budget: a step that runs may end, the verdict is written
+QUEUE_S = 3600.0  # for GPUs that others use: waiting for one spends no budget
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ def _command(case: SweepCase, gpus: str | None, directory: Path) -> Command:
     argv = (sys.executable, "-m", "mcp_server.sweep.one", str(given), str(directory / "result.json"))
     kept = {name: value for name, value in os.environ.items() if name.startswith("AOTI_DEBUG_")}
     budget_s = float(case.arguments.get("budget_s", 300))
-    return Command(argv=argv, cwd=Path(case.arguments["cwd"]), env=kept, timeout_s=budget_s + SLACK_S)
+    timeout_s = budget_s + SLACK_S + (QUEUE_S if case.gpus else 0)
+    return Command(argv=argv, cwd=Path(case.arguments["cwd"]), env=kept, timeout_s=timeout_s)
 
 
 def _result(path: Path) -> dict[str, Any] | None:

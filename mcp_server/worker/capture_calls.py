@@ -121,7 +121,7 @@ class Calls:
     def _load(self, loader: str, path: Any, options: dict[str, Any]) -> int:
         """The number of a load that begins."""
         package = os.path.abspath(str(path))
-        if for_cuda(package):
+        if for_cuda(package) if "Package" in loader else not loader.endswith("Cpu"):
             take()
         number = next(self.numbers)
         kept = self._keep(package)

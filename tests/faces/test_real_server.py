@@ -57,6 +57,25 @@ def test_a_package_is_diagnosed(zoo: ZooPackage, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_later_call_gives_the_same_verdict(zoo: ZooPackage, tmp_path: Path) -> None:
+    """With torch imported before the call the verdict is the same, with the same evidence and runs."""
+    package = str(zoo("ranker"))
+    verdicts = []
+
+    async def talk(client: Client) -> None:
+        for _ in range(2):
+            call = {"package": package, "inputs": BAD, "python": sys.executable, "wait_s": 45}
+            verdicts.append(data_of(await client.call_tool("diagnose", call)))
+
+    drive(real_server(tmp_path / "state"), talk)
+    first, later = ([v["category"], v["confidence"], v["summary"], v["fix"], v["guilty"]] for v in verdicts)
+    assert first == later and first[:2] == ["index_out_of_bounds", "proven"]
+    facts = [[item["fact"] for item in v["evidence"]] for v in verdicts]
+    assert facts[0] == facts[1]
+    assert verdicts[0]["cost"]["runs"] == verdicts[1]["cost"]["runs"]
+
+
+@pytest.mark.slow
 def test_two_calls_at_once(zoo: ZooPackage, tmp_path: Path) -> None:
     """A quick question is answered while a run goes on."""
     package = str(zoo("ranker"))

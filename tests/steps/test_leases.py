@@ -97,13 +97,14 @@ def test_a_script_has_no_lease_before_it_loads(tmp_path: Path) -> None:
 
 
 def test_a_cpu_package_waits_for_nobody(zoo: ZooPackage, tmp_path: Path) -> None:
-    """On a machine with a GPU that is in use, a script and a worker with a CPU package just run."""
+    """On a machine with a GPU that is in use, what loads a CPU package or a CPU library just runs."""
     package = zoo("ranker")
     inputs = package.with_name("ranker.inputs.pt")
     script = tmp_path / "serve.py"
     script.write_text(
         f"import torch\nmodel = torch._inductor.aoti_load_package({str(package)!r})\n"
         f"model(*torch.load({str(inputs)!r}))\n"
+        "try:\n    torch._C._aoti.AOTIModelContainerRunnerCpu('none.so', 1)\nexcept RuntimeError:\n    pass\n"
     )
     context = context_in(tmp_path, [])
 
