@@ -78,7 +78,6 @@ def serve_http(listening: Listening) -> None:
     """Serve on HTTP until a signal comes; then no job is left. Raises ProblemError for a bad address."""
     from mcp_server.faces import http  # its web server would delay the start on stdio
 
-    log_briefly()
     exit_on_signals()
     http.serve_http(make_server(open_store(), share_jobs=listening.share_jobs), listening)
 
