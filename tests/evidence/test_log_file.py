@@ -61,7 +61,7 @@ def test_a_log_that_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     """What is written while it is read is not read, and that is said: reading comes to an end."""
     path = tmp_path / "run.log"
     path.write_text(LAST * 100)
-    read_parts = log_file.read_parts
+    from mcp_server.evidence.log import read_parts
 
     def written_meanwhile(parts: object) -> object:
         with path.open("a") as file:

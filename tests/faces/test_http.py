@@ -11,7 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -282,7 +282,7 @@ def session_of(url: str) -> dict[str, str]:
     return {**JSON, "mcp-session-id": httpx2.post(url, json=HELLO, headers=JSON).headers["mcp-session-id"]}
 
 
-def asked(url: str, headers: dict[str, str], method: str, params: dict[str, object]) -> dict[str, Any]:
+def asked(url: str, headers: dict[str, str], method: str, params: Mapping[str, object]) -> dict[str, Any]:
     """The answer to a request of a session: the last message of its stream."""
     body = {"jsonrpc": "2.0", "id": 5, "method": method, "params": params}
     lines = httpx2.post(url, json=body, headers=headers, timeout=60).text.splitlines()

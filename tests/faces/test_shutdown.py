@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -89,3 +91,25 @@ def test_a_closed_stdin_ends_server_and_jobs(tmp_path: Path) -> None:
         server.stdin.close()
         assert server.wait(timeout=5) == 0
         assert left(pids) == []
+
+
+def test_a_server_ends_with_the_uv_that_started_it(tmp_path: Path) -> None:
+    """uv is killed while the client holds the pipe open: the server goes too; under another parent it stays."""
+    ended = {}
+    for name in ("uv", "sh"):
+        parent = tmp_path / name
+        shutil.copy("/bin/sh", parent)
+        script = f'"{sys.executable}" -m mcp_server & echo $! >&2; wait'
+        argv = [str(parent), "-c", f"exec 3<&0; {script.replace(' &', ' <&3 &', 1)}"]
+        env = {**os.environ, "AOTI_DEBUG_STATE": str(tmp_path / "state")}
+        pipe = subprocess.PIPE
+        with subprocess.Popen(argv, cwd=ROOT, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as uv:
+            assert uv.stderr is not None and uv.stdout is not None
+            server = int(uv.stderr.readline())
+            say(uv, HELLO)
+            assert json.loads(uv.stdout.readline())["id"] == 1
+            uv.kill()
+            ended[name] = left([server]) == []
+            if not ended[name]:
+                os.kill(server, signal.SIGKILL)
+    assert ended == {"uv": True, "sh": False}

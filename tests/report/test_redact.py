@@ -33,7 +33,7 @@ from detect_secrets.plugins import (
     twilio,
 )
 from detect_secrets.plugins.base import RegexBasedDetector
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from mcp_server.diagnosis.subject import Subject
@@ -83,8 +83,16 @@ def test_no_rule_of_detect_secrets_finds_anything_left(
 ) -> None:
     """Any text that a rule's pattern describes, in a line of a log, holds nothing for that rule any more."""
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(st.from_regex(re.compile(pattern.pattern, pattern.flags | re.ASCII), fullmatch=True), PLAIN)
+    flags = (pattern.flags & ~re.UNICODE) | re.ASCII
+
+    @settings(
+        max_examples=10,
+        deadline=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.from_regex(re.compile(pattern.pattern, flags), fullmatch=True), PLAIN)
     def holds(secret: str, before: str) -> None:
         text = f"{before} {secret.strip()}\nnext line"
         found = [value for value in rule.analyze_string(text) if len(value) > 5]
