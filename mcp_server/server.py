@@ -26,7 +26,7 @@ from mcp_server.faces.server_log import log_briefly
 from mcp_server.faces.tasks import Tasks
 from mcp_server.faces.tools import ToolServer
 from mcp_server.jobs.manager import Manager, most_at_once
-from mcp_server.jobs.shutdown import exit_on_signals
+from mcp_server.jobs.shutdown import end_with_uv, exit_on_signals
 from mcp_server.jobs.store import Store
 from mcp_server.operations.declaration import Operation
 from mcp_server.operations.table import OPERATIONS
@@ -72,6 +72,7 @@ def serve() -> None:
     """Serve on stdio until the client closes it or a signal comes; then no job is left."""
     log_briefly()
     exit_on_signals()
+    end_with_uv()
     _enter_project()
     make_server(open_store()).run("stdio")
 
@@ -80,7 +81,6 @@ def serve_http(listening: Listening) -> None:
     """Serve on HTTP until a signal comes; then no job is left. Raises ProblemError for a bad address."""
     from mcp_server.faces import http  # its web server would delay the start on stdio
 
-    log_briefly()
     exit_on_signals()
     http.serve_http(make_server(open_store(), share_jobs=listening.share_jobs), listening)
 

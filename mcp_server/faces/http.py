@@ -19,6 +19,7 @@ from starlette.responses import PlainTextResponse
 from mcp_server.errors import ProblemError
 from mcp_server.faces.host_gate import HostGate, checked_name
 from mcp_server.faces.listening import TOKEN_VARIABLE, Listening
+from mcp_server.faces.server_log import log_briefly
 from mcp_server.faces.slow_requests import TimedProtocol
 
 if TYPE_CHECKING:
@@ -33,8 +34,9 @@ HIGHEST_PORT = 65_535
 
 def serve_http(server: MCPServer[Any], listening: Listening) -> None:
     """Serve until a signal comes. Raises ProblemError when the address cannot be had, or needs a token."""
+    names = _names(listening)
     with _bound(listening) as bound:
-        names = _names(listening)
+        log_briefly()
         app: ASGIApp = HostGate(server.streamable_http_app(transport_security=CHECKED_BEFORE), names)
         if listening.token:
             app = TokenGate(app, listening.token)

@@ -61,14 +61,15 @@ def _mode(name: str, path: Path, allowed: str) -> int:
 def program(argv: list[str], path_variable: str, cwd: Path) -> None:
     """Raise ProblemError unless the first word of `argv` names a program that can be started."""
     name = argv[0] if argv else ""
-    if "/" in name:
+    if "/" in name or name in (".", ".."):
         path = file("command", name, cwd)
         if not os.access(path, os.X_OK):
             allowed = "a program, a script (.py) or a package (.pt2)"
             raise ProblemError("command is not executable", value=str(path), allowed=allowed)
         return
     if not name or not shutil.which(name, path=path_variable):
-        allowed = "a program on PATH, or the path of one"
+        here = f", such as ./{name}" if name and (cwd / name).is_file() else ""
+        allowed = f"a program on PATH, or the path of one{here}"
         raise ProblemError("no such program", value=name[:300], allowed=allowed)
 
 

@@ -40,9 +40,13 @@ def open_store(*, writing: bool = True) -> Store:
             store.check_room()
         return store
     except ProblemError as problem:
-        fallback = Path(tempfile.gettempdir()) / f"aoti-debug-{os.getuid()}"
+        try:
+            fallback = Path(tempfile.gettempdir()) / f"aoti-debug-{os.getuid()}"
+            store = Store(fallback)
+        except OSError:  # no temporary directory takes a file either
+            raise problem from None
         log.warning("%s; using %s", problem, fallback)
-        return Store(fallback)
+        return store
 
 
 def work_of(

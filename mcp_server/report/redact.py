@@ -55,7 +55,7 @@ PUBLIC = re.compile(
 NOBODY = frozenset(("none", "null", "true", "false", "localhost", "code", "defined", "error"))
 MAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 PROMPT_USER = re.compile(r"(?<![\w.+-])[A-Za-z_][\w.-]{0,31}(?=@[A-Za-z][\w.-]*:[~/])")
-_CUT_OFF = re.compile(r"[\w.~+/-]{4,}(?= ?…|\Z)")
+_CUT_OFF = re.compile(r"[\w.~+/-]{4,}(?= ?…|$)", re.MULTILINE)
 _CUT_INTO = re.compile(r"(?<=…)( ?)([\w.~+/-]{4,})")
 SHORTEST_NAME = 3  # shorter ones, such as `me`, are parts of words
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 _NAME = (
-    r"(?:token|secret|passw(?:or)?d|passphrase|pwd|api[_-]?key|access[_-]?key|account[_-]?key|private[_-]?key|"
+    r"(?:token|secret[_-]?(?:access)?[_-]?key|secret|passw(?:or)?d|passphrase|pwd|api[_-]?key|access[_-]?key|account[_-]?key|private[_-]?key|"
     r"auth[_-]?key|credentials?|authtoken)"
 )
 SECRET_NAME = re.compile(rf"{_NAME}(?:[_-]?id)?$", re.IGNORECASE)
@@ -50,6 +50,9 @@ WHOLE = re.compile(
     r"\b[0-9a-z]{32}-us[0-9]{1,2}|"  # Mailchimp
     r"\b\d{8,10}:[0-9A-Za-z_-]{35}|"  # Telegram
     r"[MNO][a-zA-Z\d_-]{23,25}\.[a-zA-Z\d_-]{6}\.[a-zA-Z\d_-]{27}|"  # Discord
+    r"(?i:xox[abposr]-(?:\d+-)+[a-z0-9]+)|"
+    r"sq0csp-[0-9A-Za-z\\_-]{43}|"
+    r"(?i:aws.{0,20}?(?:key|pwd|pw|password|pass|token).{0,20}?[\"'][0-9a-z/+]{40}[\"'])|"
     r"(?i:https://hooks\.slack\.com/services/)\S+|"
     r"(?i:https?://api\.softlayer\.com/soap/)\S+"
 )
@@ -61,16 +64,19 @@ KEY_BLOCK = re.compile(
 )
 # A value behind such a name. Counts of tokens stay, and so do names of types.
 NAMED = re.compile(
-    rf"(?i)(?P<name>(?:{_NAME}(?:[_-]?id)?|(?<![a-z])(?:key|pass|pw)|_authToken|AWS\w{{0,16}}key)"
-    r"[\"']?\]?\s{0,4}(?:=>|:=|::|=|:)\s{0,4}|(?<![\w-])(?:Bearer|Basic)\s+|--(?:password|token)\s+)"
-    r"(?P<quote>[\"']?)(?!<|\d[\d.]*\b(?![\w-])|None\b|True\b|False\b|null\b)(?P<value>[^\s'\",;]{6,})"
+    rf"(?i)(?P<name>(?:{_NAME}(?:[_-]?id)?|(?:key|pass|pw)|_authToken|AWS\w{{0,16}}key)"
+    r"[\"']?\]?\s{0,40}(?:=>|:=|::|=|:)\s{0,40}|(?<![\w-])(?:Bearer|Basic)\s+|--(?:password|token)\s+)"
+    r"(?P<quote>[\"']?)(?!<|\d{1,18}(?:\.\d*)?(?![\w.-])|None\b|True\b|False\b|null\b)(?P<value>[^\s'\",;]{6,})"
+)
+SPACED = re.compile(
+    rf"(?i)(?P<name>(?:{_NAME}|key|pass|pw)[\"']?\]?\s{{1,40}}[\"']?)(?P<value>[a-z0-9_-]{{20,}})"
 )
 _COMMON = re.compile(r"(?i)(?:key|pass|pw)\b")
 CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 
 CUT = "…"
 # A token of which only the beginning is left, where a text was cut.
-CUT_SHORT = re.compile(rf"(?<![A-Za-z0-9])(?:{_BEGUN}){_REST}(?= ?{CUT}|\Z)")
+CUT_SHORT = re.compile(rf"(?<![A-Za-z0-9])(?:{_BEGUN}){_REST}(?= ?{CUT}|$)", re.MULTILINE)
 
 
 def without_secrets(text: str, found: set[str] | None = None) -> str:
@@ -87,14 +93,20 @@ def without_secrets(text: str, found: set[str] | None = None) -> str:
         seen.add(match["value"])
         return f"{match['name']}{match['quote']}<secret>"
 
+    def spaced(match: re.Match[str]) -> str:
+        if not _is_random(match["value"]):
+            return match[0]
+        seen.add(match["value"])
+        return f"{match['name']}<secret>"
+
     text = KEY_BLOCK.sub("<secret>", text)
     text = CREDENTIALS.sub("", text)
     text = WHOLE.sub(whole, text)
-    text = NAMED.sub(named, text)
+    text = SPACED.sub(spaced, NAMED.sub(named, text))
     return CUT_SHORT.sub("<secret>", text)
 
 
 def _is_random(value: str) -> bool:
-    """Whether a value behind so common a word as `key` looks made up: hexadecimal, or all kinds mixed."""
+    """Whether a value behind so common a word as `key` looks made up: long, and no words."""
     mixed = all(re.search(kind, value) for kind in ("[a-z]", "[A-Z]", "[0-9]"))
-    return re.fullmatch(r"[0-9a-f]{32,}", value) is not None or (len(value) >= 20 and mixed)
+    return len(value) >= 20 and (mixed or value.isalnum())

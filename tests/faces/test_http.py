@@ -7,12 +7,14 @@ import json
 import os
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx2
@@ -206,3 +208,118 @@ def test_a_signal_ends_server_and_jobs(tmp_path: Path, number: signal.Signals) -
             server.send_signal(number)
             assert server.wait(timeout=5) == 128 + number
         assert left(pids) == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "LOCALHOST:1234"}, 200),
+        ({"Host": "localhost."}, 200),
+        ({"Host": "[::1]:80"}, 200),
+        ({"Host": "[0:0:0:0:0:0:0:1]"}, 200),
+        ({"Host": "127.0.0.1:18765@evil"}, 421),
+        ({"Host": "127.0.0.1:1:2"}, 421),
+        ({"Host": "localhost:"}, 421),
+        ({"Host": "localhost/evil"}, 421),
+        ({"Host": "127.0.0.1.nip.io"}, 421),
+        ({"Host": "2130706433"}, 421),
+        ({"Host": "0.0.0.0"}, 421),
+        ({"Host": ""}, 421),
+        ({"Origin": "HTTP://LocalHost"}, 200),
+        ({"Origin": "http://localhost:18765.evil.com"}, 403),
+        ({"Origin": "http://localhost@evil.com"}, 403),
+        ({"Origin": "http://localhost:80/"}, 403),
+        ({"Origin": "chrome-extension://localhost"}, 403),
+        ({"Origin": "file://"}, 403),
+    ],
+)
+def test_names_are_compared_whole(open_url: str, headers: dict[str, str], status: int) -> None:
+    """Upper and lower case mean the same, and what only begins with a known name is refused."""
+    assert status_of(open_url, **headers) == status
+
+
+def test_a_scheme_may_be_in_lower_case(guarded_url: str) -> None:
+    """RFC 9110: the name of the scheme is case-insensitive."""
+    assert status_of(guarded_url, Authorization=f"bearer {TOKEN}") == 200
+
+
+def test_an_address_of_this_machine_is_a_name(guarded_url: str) -> None:
+    """Listening on all addresses, the server goes by the address at which a request comes in."""
+    url = guarded_url.replace("127.0.0.1", "127.0.0.2")
+    assert status_of(url, Authorization=f"Bearer {TOKEN}") == 200
+    assert status_of(url, Authorization=f"Bearer {TOKEN}", Host="127.0.0.3") == 421
+
+
+REQUEST = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\n"
+IMPATIENT = (
+    "from mcp_server.faces.slow_requests import TimedProtocol as t; t.limit_s = 1; "
+    "from mcp_server.cli import main; main()"
+)
+
+
+@pytest.mark.parametrize(
+    "half",
+    [b"", REQUEST, REQUEST + b"Content-Length: 9\r\n\r\n{"],
+    ids=["nothing", "half the headers", "half the body"],
+)
+def test_half_a_request_loses_its_connection(tmp_path: Path, half: bytes) -> None:
+    """Who sends nothing, half the headers or half the body is cut off; others are answered meanwhile."""
+    command = ["-c", IMPATIENT, "serve", "--http", "--port", "0"]
+    with serving(command, AOTI_DEBUG_STATE=str(tmp_path / "state")) as (_, url):
+        host, port = url.split("/")[2].split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as slow:
+            slow.sendall(half)
+            assert status_of(url) == 200
+            try:
+                while slow.recv(4096):
+                    pass
+            except ConnectionResetError:
+                pass
+
+
+def session_of(url: str) -> dict[str, str]:
+    """The headers of a new session."""
+    return {**JSON, "mcp-session-id": httpx2.post(url, json=HELLO, headers=JSON).headers["mcp-session-id"]}
+
+
+def asked(url: str, headers: dict[str, str], method: str, params: Mapping[str, object]) -> dict[str, Any]:
+    """The answer to a request of a session: the last message of its stream."""
+    body = {"jsonrpc": "2.0", "id": 5, "method": method, "params": params}
+    lines = httpx2.post(url, json=body, headers=headers, timeout=60).text.splitlines()
+    return dict(json.loads([line for line in lines if line.startswith("data: {")][-1].removeprefix("data: ")))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_job_belongs_to_its_session(tmp_path: Path, shared: bool) -> None:
+    """Another session is not told of it, cannot read or stop it; with --share-jobs it can."""
+    option = ["--share-jobs"] if shared else []
+    command = [*COMMAND, "serve", "--http", "--port", "0", *option]
+    with serving(command, AOTI_DEBUG_STATE=str(tmp_path / "state")) as (_, url):
+        mine, other = session_of(url), session_of(url)
+        arguments = {"script": str(tmp_path / "slow.py"), "wait_s": 0, "python": sys.executable}
+        (tmp_path / "slow.py").write_text("print('SECRET-OF-A', flush=True)\nimport time\ntime.sleep(60)\n")
+        call = {"name": "run_deterministic", "arguments": arguments}
+        job = asked(url, mine, "tools/call", call)["result"]["structuredContent"]["job_id"]
+        may = []
+        for headers in (mine, other):
+            listed = asked(url, headers, "resources/read", {"uri": "aoti-debug://jobs"})
+            read = asked(url, headers, "resources/read", {"uri": f"aoti-debug://jobs/{job}/asked.json"})
+            waited = asked(url, headers, "tools/call", _of_job("wait_job", job, wait_s=0))
+            argument = {"name": "job_id", "value": ""}
+            template = {"type": "ref/resource", "uri": "aoti-debug://jobs/{job_id}/{+name}{?offset,limit}"}
+            offered = asked(url, headers, "completion/complete", {"ref": template, "argument": argument})
+            may += [
+                job in json.dumps(listed["result"]),
+                "result" in read,
+                not waited["result"].get("isError", False),
+                job in json.dumps(offered),
+            ]
+        assert may == [True] * 4 + [shared] * 4
+        stopped = asked(url, other, "tools/call", _of_job("stop_job", job))["result"]
+        assert stopped.get("isError", False) is not shared
+        ended = asked(url, mine, "tools/call", _of_job("stop_job", job))["result"]
+        assert ended["structuredContent"]["state"] == "stopped"
+
+
+def _of_job(tool: str, job: str, **more: object) -> dict[str, object]:
+    return {"name": tool, "arguments": {"job_id": job, **more}}

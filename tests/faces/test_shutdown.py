@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -141,3 +142,25 @@ def test_a_killed_supervisor_takes_the_warm_process_along(tmp_path: Path) -> Non
         (supervisor,) = children_of(server.pid)
         os.kill(supervisor, signal.SIGKILL)
         assert all_dead(pids, 1.0) and server.poll() is None
+
+
+def test_a_server_ends_with_the_uv_that_started_it(tmp_path: Path) -> None:
+    """uv is killed while the client holds the pipe: the server goes too; with another parent it stays."""
+    ended = {}
+    for name in ("uv", "sh"):
+        parent = tmp_path / name
+        shutil.copy("/bin/sh", parent)
+        script = f'"{sys.executable}" -m mcp_server & echo $! >&2; wait'
+        argv = [str(parent), "-c", f"exec 3<&0; {script.replace(' &', ' <&3 &', 1)}"]
+        env = {**os.environ, "AOTI_DEBUG_STATE": str(tmp_path / "state")}
+        pipe = subprocess.PIPE
+        with subprocess.Popen(argv, cwd=ROOT, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as uv:
+            assert uv.stderr is not None and uv.stdout is not None
+            server = int(uv.stderr.readline())
+            say(uv, HELLO)
+            assert json.loads(uv.stdout.readline())["id"] == 1
+            uv.kill()
+            ended[name] = uv.stdout.read() == "" if name == "uv" else left([server]) == []
+            if not ended[name]:
+                os.kill(server, signal.SIGKILL)
+    assert ended == {"uv": True, "sh": False}

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.manager import Job, JobState, Manager, load
+from mcp_server.jobs.manager import JOBS_VARIABLE, Job, JobState, Manager, load, most_at_once
 from mcp_server.jobs.store import Store
 from mcp_server.model import Cost
 from tests.jobs.support import FAMILY, all_dead, appears, family, finish, python
@@ -227,3 +227,41 @@ async def test_old_jobs_make_room(tmp_path: Path) -> None:
         with pytest.raises(ProblemError, match="swept"):
             await manager.wait(states[0].job_id, 0)
         assert await manager.wait(states[-1].job_id, 0) == states[-1]
+
+
+async def test_heavy_jobs_wait_for_their_turn(tmp_path: Path) -> None:
+    """Two run at once, the others say that they wait, in turn; light work does not; a stop frees a place."""
+    async with Manager.open(Store(tmp_path / "state"), 2) as manager:
+        begun: list[str] = []
+
+        async def endless_work(job: Job) -> Cost:
+            begun.append(job.id)
+            await anyio.sleep_forever()
+            raise AssertionError
+
+        jobs = [manager.start("heavy", endless_work, heavy=True).id for _ in range(4)]
+        await anyio.wait_all_tasks_blocked()
+        assert begun == jobs[:2]
+        said = [(await manager.wait(job, 0)).progress[-1:] for job in jobs]
+        assert said[:2] == [[], []] and "2 jobs run" in said[2][0] and "1 wait before" in said[3][0]
+        assert (await manager.wait(manager.start("quick", quick).id, 5)).state == "finished"
+        await manager.stop(jobs[3])
+        await manager.stop(jobs[0])
+        await anyio.wait_all_tasks_blocked()
+        assert begun == jobs[:3]
+
+
+async def test_an_error_of_the_user_of_a_manager_stays_as_it_is(tmp_path: Path) -> None:
+    """It is not wrapped into a group, and the jobs end all the same."""
+    with pytest.raises(ProblemError, match=r"^mine$"):
+        async with Manager.open(Store(tmp_path / "state")) as manager:
+            manager.start("endless", endless)
+            raise ProblemError("mine")
+
+
+@pytest.mark.parametrize("said", ["0", "-1", "x", "1e3", "٣", "99999"])
+async def test_a_number_of_jobs_that_is_none(said: str) -> None:
+    """Only a whole number of jobs is one."""
+    assert most_at_once({JOBS_VARIABLE: "3"}) == 3 and most_at_once({}) >= 4
+    with pytest.raises(ProblemError, match=JOBS_VARIABLE):
+        most_at_once({JOBS_VARIABLE: said})

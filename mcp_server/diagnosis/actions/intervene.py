@@ -122,11 +122,7 @@ def _combined(suspects: Sequence[Suspect], case: Case) -> Iterator[Intervention]
 
     Not where one alone made it go away.
     """
-    tried = [
-        case.trials[s.intervention.key]
-        for s in suspects
-        if s.intervention and s.intervention.key in case.trials
-    ]
+    tried = [trial for suspect in suspects for trial in trials_of(suspect, case)]
     if any(trial.effect is Effect.GONE for trial in tried):
         return
     parts = {
