@@ -19,9 +19,7 @@ from mcp_server.diagnosis.origin.walk import (
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
 from mcp_server.package.terms.term import (
-    Apply,
     Element,
-    Fold,
     Number,
     Position,
     Scalar,
@@ -43,6 +41,7 @@ class Leaf:
 
     source: Source
     value: Scalar | None
+    index: tuple[int, ...] | None = None
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -147,10 +146,17 @@ class Closing:
         return self._leaf(source, dtype, value)
 
     def _leaf(self, source: Source, dtype: str, value: Scalar | None) -> Term:
-        leaf = Leaf(source, value)
+        leaf = Leaf(source, value, self._index(source))
         name = self._by_key.setdefault(leaf.key, f"leaf{len(self._by_key)}")
         self.leaves[name] = leaf
         return Element(name, Number(0, "int64"), dtype)
+
+    def _index(self, source: Source) -> tuple[int, ...] | None:
+        """The index of a leaf in its tensor."""
+        if isinstance(source, Produced):
+            made = self.walker.values.tensor(source.launch.index, source.argument, "after")
+            return made.index(source.offset) if made else None
+        return source.index if isinstance(source, Given) else None
 
     def _inside(self, launch: Launch, element: Element, evaluator: Evaluator) -> Term:
         """An element inside of a reduction: it is another one at each point of the loop."""
@@ -211,13 +217,10 @@ def label_of(name: str, walker: Walker) -> str:
 
 
 def index_text(leaf: Leaf) -> str:
-    """`[2, 17]`, or where the index is not known `[offset 41]`."""
-    match leaf.source:
-        case Given(index=index, place=place):
-            return f"[{', '.join(map(str, index))}]" if index is not None else f"[offset {place.offset}]"
-        case Produced(offset=offset):
-            return f"[offset {offset}]"
-    return ""
+    """`[2, 17]`; empty for a scalar, and `[...]` where the index is not known."""
+    if leaf.index is None:
+        return "[...]"
+    return f"[{', '.join(map(str, leaf.index))}]" if leaf.index else ""
 
 
 def operands(expression: Expression) -> list[Operand]:
@@ -282,31 +285,3 @@ def shown(value: Scalar | None) -> str:
     if value is None:
         return "?"
     return f"{value:.7g}" if isinstance(value, float) else str(value)
-
-
-def folds(term: Term) -> bool:
-    """Whether a term holds a reduction."""
-    return any(isinstance(each, Fold) for each in parts(term))
-
-
-def culprit(expression: Expression) -> Apply | None:
-    """The innermost operator that made a value that is not finite of finite ones, or a NaN of no NaN."""
-    evaluator = expression.evaluator()
-    found: Apply | None = None
-    for each in parts(expression.term):
-        if isinstance(each, Apply) and each.op not in ("where", "cast") and _makes_bad(each, evaluator):
-            found = each
-    return found
-
-
-def _makes_bad(term: Apply, evaluator: Evaluator) -> bool:
-    try:
-        result = evaluator.value(term)
-        given = [evaluator.value(argument) for argument in term.args]
-    except UnknownValue:
-        return False
-    if not isinstance(result, float) or result - result == 0:
-        return False
-    if result != result:
-        return all(value == value for value in given)
-    return all(value - value == 0 for value in given)

@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
+from mcp_server.diagnosis.origin.condition import Allowed
 from mcp_server.diagnosis.origin.expression import (
     Closing,
     Expression,
-    culprit,
+    label_of,
     offending,
     operands,
     shown,
 )
+from mcp_server.diagnosis.origin.judge import (
+    check_ends,
+    condition_of,
+    culprit_of,
+    dormant_in,
+    explained,
+    fails,
+    finite,
+    points_of,
+    reads_of,
+    value_of,
+)
+from mcp_server.diagnosis.origin.layers import difference, layer_of, siblings, tables_of
 from mcp_server.diagnosis.origin.records import OffendingElement, Origin
-from mcp_server.diagnosis.origin.values import NoValues, Values
+from mcp_server.diagnosis.origin.values import NoValues, Tensor, Values
 from mcp_server.diagnosis.origin.walk import Computed, Given, Place, Produced, Walker
 from mcp_server.package.assertion import Candidate
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
-from mcp_server.package.terms.program import Check, places, used
+from mcp_server.package.terms.interval import limits
+from mcp_server.package.terms.program import Check
 from mcp_server.package.terms.term import Scalar, Term, understood
 from mcp_server.package.view import PackageView
 from mcp_server.steps.kernel_io import FirstBad
@@ -27,6 +44,8 @@ from mcp_server.steps.kernel_io import FirstBad
 _SHOWN = 16
 _SCANNED = 1 << 16
 _OFFENDING = 256
+_MASKED = 64
+_POINTS = 512
 
 
 @dataclass(frozen=True)
@@ -88,27 +107,23 @@ class _Finder:
         check = program.check_at(self.fault.line) if program else None
         if check is None or not understood(check.value):
             return None
-        failing = self._failing(check)
+        points = points_of(self.walker, self.launch, check, _SCANNED)
+        failing = self._failing(check, points)
         if not failing:
             return None
-        origin = self._origin(Computed(self.launch, check.value, failing[0]), _allowed(check, failing[0]))
-        more = [self._elements(Computed(self.launch, check.value, place)) for place in failing[1:]]
+        first = failing[0]
+        bound = _Bound(*check_ends(check, first), tables_of(self.view, self.launch, check))
+        reads = reads_of(check, first)
+        alike = [point for point in points if point is not first and reads_of(check, point) == reads]
+        origin = self._origin(Computed(self.launch, check.value, first), bound, check, alike)
+        more = [self._elements(Computed(self.launch, check.value, point)) for point in failing[1:]]
         return _with_elements(origin, more)
 
-    def _failing(self, check: Check) -> list[Evaluator]:
-        """The points of the loops at which the check fails."""
-        terms = [each for each in (check.value, check.lower, check.upper, check.test) if each is not None]
-        names = {each.name for term in terms for each in used(term, check.ranges)}
-        ranges = [each for each in check.ranges if each.name in names]
-        every, _ = places(ranges, self.walker.values.scalars(self.launch), _SCANNED)
-        found = []
-        for place in every:
-            evaluator = self.walker.evaluator(self.launch, place)
-            if _fails(check, evaluator):
-                found.append(evaluator)
-                if len(found) == _OFFENDING:
-                    break
-        return found
+    def _failing(self, check: Check, points: list[Evaluator]) -> list[Evaluator]:
+        """The points of the loops at which the check fails; the first point where nothing was seen."""
+        if isinstance(self.walker.values, NoValues):
+            return points[:1]
+        return list(islice((point for point in points if fails(check, point)), _OFFENDING))
 
     def of_value(self) -> Origin | None:
         argument = next((a for a in self.launch.tensors if a.target == self.fault.buffer), None)
@@ -117,57 +132,101 @@ class _Finder:
         tensor = self.walker.values.tensor(self.launch.index, argument, self.fault.when)
         if tensor is None or len(self.fault.element) != len(tensor.shape):
             return None
-        offset = tensor.offset(self.fault.element)
-        start = self.start(argument, offset)
+        start = self._start(argument, tensor.offset(self.fault.element))
         if start is None:
             return None
-        allowed = f"{self.fault.low} to {self.fault.high - 1}" if self.fault.high is not None else ""
-        return self._origin(start, allowed)
+        bound = _Bound(self.fault.low, None if self.fault.high is None else self.fault.high - 1, [])
+        origin = self._origin(start, bound, None)
+        return _with_elements(origin, self._likewise(argument, tensor))
 
-    def start(self, argument: Argument, offset: int) -> Computed | Place | None:
+    def _start(self, argument: Argument, offset: int) -> Computed | Place | None:
         """The faulty value as the launch reads it, or as it computes it."""
         if self.fault.when == "before":
             return Place(self.launch, argument, offset)
         return self.walker.stored(self.launch, argument.name, offset, None)
 
-    def _origin(self, start: Computed | Place, allowed: str) -> Origin:
+    def _likewise(self, argument: Argument, tensor: Tensor) -> list[list[OffendingElement]]:
+        """The elements of masks behind the other values that are not finite."""
+        found = []
+        if self.fault.high is None and tensor.count <= _SCANNED:
+            bad = (i for i in range(tensor.count) if not finite(tensor.at(i)))
+            for place in islice(bad, 1, _MASKED):
+                start = self._start(argument, tensor.offset(tensor.unraveled(place)))
+                if isinstance(start, Computed):
+                    found.append([each for each in self._elements(start) if each.value == "False"])
+        return found
+
+    def _origin(
+        self,
+        start: Computed | Place,
+        bound: _Bound,
+        check: Check | None,
+        alike: Sequence[Evaluator] = (),
+    ) -> Origin:
         walked = self.walker.back(start)
         source = walked.source
         closing = Closing(self.walker)
         if isinstance(source, Computed):
             expression = closing.close(source)
-            value = _value_of(source.term, source.evaluator)
+            value = value_of(source.term, source.evaluator)
         else:
             place = start if isinstance(start, Place) else self._read(start)
             value = self._place_value(place, source)
-            expression = Expression(
-                closing.of_place(place, "int64", 0, value), closing.leaves, (), self.walker
-            )
-            expression.names = dict.fromkeys(closing.leaves, "x")
+            leaf = closing.of_place(place, "int64", 0, value)
+            expression = Expression(leaf, closing.leaves, (), self.walker, dict.fromkeys(closing.leaves, "x"))
         launch = None if isinstance(source, Given) else source.launch
-        return self._record(expression, launch, value, allowed, walked.carriers)
+        origin = self._record(expression, launch, value, bound, walked.carriers)
+        expressions = [expression]
+        if isinstance(source, Computed) and check is not None and source.term is check.value:
+            expressions += [
+                Closing(self.walker).close(Computed(source.launch, source.term, point))
+                for point in alike[:_POINTS]
+            ]
+        found = condition_of(expressions, bound.allowed(expression.term))
+        origin = origin.model_copy(update={"condition": found})
+        if isinstance(source, Computed):
+            return self._compared(origin, source, check)
+        return origin
+
+    def _compared(self, origin: Origin, source: Computed, check: Check | None) -> Origin:
+        """The origin with what the other layers have."""
+        checked = check is not None and source.term is check.value
+        term = source.term if checked or check else culprit_of(source.term, source.evaluator) or source.term
+        others = siblings(self.view, source.launch, term, checked)
+        atens = (*source.launch.kernel.split("_"), *self.view.provenance(source.launch).pre_grad)
+        condition = origin.condition
+        dormant = []
+        if checked and condition is not None:
+            found = (dormant_in(self.walker, self.view, each, condition) for each in others)
+            dormant = [each for each in found if each is not None]
+        return origin.model_copy(
+            update={"sibling_difference": difference(term, others, atens), "dormant": dormant}
+        )
 
     def _record(
         self,
         expression: Expression,
         launch: Launch | None,
         value: Scalar | None,
-        allowed: str,
+        bound: _Bound,
         carriers: tuple[int, ...],
     ) -> Origin:
-        found = list(offending(expression))
+        found = list(offending(expression)) if not isinstance(self.walker.values, NoValues) else []
+        at = launch or self.launch
         return Origin(
             launch_index=launch.index if launch else None,
             kernel=launch.kernel if launch else "",
             fault_launch=self.launch.index,
             expression=expression.text(),
-            result="index" if self.fault.kind == "check" or self.fault.high is not None else "value",
+            result="value" if bound.low is None and bound.high is None else "index",
             bad_value="" if value is None else shown(value),
-            allowed=allowed,
+            allowed=bound.text(self.walker),
             operands=operands(expression),
-            elements=found[:_SHOWN],
+            elements=found[:_OFFENDING],
             element_count=len(found),
-            explanation=_explained(expression),
+            explanation=explained(expression),
+            layer=layer_of(self.view, at, bound.tables),
+            source_lines=_source_lines(self.view, at),
             carriers=[
                 n for n in carriers if n != self.launch.index and (launch is None or n != launch.index)
             ],
@@ -193,29 +252,29 @@ class _Finder:
         return tensor.value_at(at.offset) if tensor else None
 
 
-def _fails(check: Check, evaluator: Evaluator) -> bool:
-    """Whether a check fails at one point. Raises `UnknownValue` where that cannot be told."""
-    if check.test is not None and not evaluator.value(check.test):
-        return False
-    value = evaluator.value(check.value)
-    low = evaluator.value(check.lower) if check.lower is not None else None
-    high = evaluator.value(check.upper) if check.upper is not None else None
-    return (low is not None and value < low) or (high is not None and value >= high)
+@dataclass(frozen=True)
+class _Bound:
+    """What the value may be, both ends included (None: no end), and the variables that it indexes."""
+
+    low: Scalar | None
+    high: Scalar | None
+    tables: list[str]
+
+    def text(self, walker: Walker) -> str:
+        if self.high is None:
+            return "" if self.low is None else f"from {self.low}"
+        ends = f"up to {self.high}" if self.low is None else f"{self.low} to {self.high}"
+        rows = ", ".join(label_of(name, walker) for name in self.tables[:2])
+        return f"{ends}{f' (the rows of {rows})' if rows else ''}"
+
+    def allowed(self, term: Term) -> Allowed:
+        limit = limits(term.dtype)
+        low = limit.low if self.low is None else self.low
+        return Allowed(low, limit.high if self.high is None else self.high)
 
 
-def _allowed(check: Check, evaluator: Evaluator) -> str:
-    low = evaluator.value(check.lower) if check.lower is not None else None
-    high = evaluator.value(check.upper) if check.upper is not None else None
-    if high is None:
-        return f"from {low}"
-    return f"below {high}" if low is None else f"{low} to {int(high) - 1}"
-
-
-def _value_of(term: Term, evaluator: Evaluator) -> Scalar | None:
-    try:
-        return evaluator.value(term)
-    except UnknownValue:
-        return None
+def _source_lines(view: PackageView, launch: Launch) -> list[str]:
+    return [f"{each.file}:{each.line}: {each.code}" for each in view.provenance(launch).locations[:3]]
 
 
 def _with_elements(origin: Origin, more: list[list[OffendingElement]]) -> Origin:
@@ -224,14 +283,6 @@ def _with_elements(origin: Origin, more: list[list[OffendingElement]]) -> Origin
     for elements in more:
         for each in elements:
             seen.setdefault((each.label, tuple(each.index)), each)
-    return origin.model_copy(update={"elements": list(seen.values())[:_SHOWN], "element_count": len(seen)})
-
-
-def _explained(expression: Expression) -> str:
-    """Which operation first gave no finite value; empty where all are finite."""
-    found = culprit(expression)
-    if found is None:
-        return ""
-    evaluator = expression.evaluator()
-    given = ", ".join(shown(evaluator.value(argument)) for argument in found.args)
-    return f"{found.op}({given}) is {shown(evaluator.value(found))}"
+    count = max(len(seen), origin.element_count)
+    inputs_first = sorted(seen.values(), key=lambda each: (each.kind != "input", each.label, each.index))
+    return origin.model_copy(update={"elements": inputs_first[:_SHOWN], "element_count": count})

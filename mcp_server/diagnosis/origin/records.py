@@ -42,12 +42,15 @@ class OffendingElement(Record):
 class Condition(Record):
     """When the value is bad, checked by evaluating the expression on both sides.
 
+    `variable` is the operand's letter, `label` its tensor.
+
     `low` and `high` are the ends of what the element may not be (inclusive, None: no end); `good` is the
     value nearest to the offending one with which the expression is good.
     """
 
     text: str
     variable: str
+    label: str = ""
     low: float | int | None = None
     high: float | int | None = None
     good: float | int | None = None
@@ -63,11 +66,15 @@ class SiblingDifference(Record):
 
 
 class Dormant(Record):
-    """A launch that would fail in the same way, and when."""
+    """A launch that makes the same check of the same input, and for what it passes.
+
+    `fails_here`: the offending element would fail there as well.
+    """
 
     launch_index: int
     layer: str
-    text: str
+    passes: str
+    fails_here: bool = False
 
 
 class Origin(Record):
@@ -113,8 +120,17 @@ class Origin(Record):
             f"  {self.explanation}" if self.explanation else "",
             f"  {self.condition.text}" if self.condition else "",
             f"  {self.sibling_difference.text}" if self.sibling_difference else "",
-            *(f"  {each.text}" for each in self.dormant[:6]),
-            f"  {len(self.dormant) - 6} more launches can fail so" if len(self.dormant) > 6 else "",
+            *self._dormant(),
+        ]
+
+    def _dormant(self) -> list[str]:
+        """Launches that pass for the same values in one line."""
+        grouped: dict[str, list[str]] = {}
+        for each in self.dormant:
+            grouped.setdefault(each.passes, []).append(each.layer or f"launch {each.launch_index}")
+        return [
+            f"  the same check lies in {', '.join(names[:6])}{' ...' if len(names) > 6 else ''}: {passes}"
+            for passes, names in list(grouped.items())[:6]
         ]
 
     def _place(self) -> str:

@@ -101,12 +101,12 @@ def _found(values: Mapping[str, int], name: str) -> int:
 
 
 def rounded(value: Scalar, dtype: str) -> Scalar:
-    """A value as its type holds it. NaN and infinity as a whole number become the least one (x86)."""
+    """A value as its type holds it. What no whole number can hold becomes the least one, as on x86."""
     if dtype == "bool":
         return bool(value)
     if dtype in _BITS:
         bits, signed = _BITS[dtype]
-        if isinstance(value, float) and not math.isfinite(value):
+        if isinstance(value, float) and not abs(value) < 1 << (bits - signed):
             return -(1 << (bits - 1)) if signed else 0
         whole = int(value) & ((1 << bits) - 1)
         return whole - (1 << bits) if signed and whole >> (bits - 1) else whole
@@ -221,7 +221,7 @@ def _sign(value: Scalar) -> Scalar:
 
 
 def _rsqrt(value: Scalar) -> float:
-    return INF if value == 0 else 0.0 if value == INF else 1 / math.sqrt(value)
+    return math.copysign(INF, value) if value == 0 else 0.0 if value == INF else 1 / math.sqrt(value)
 
 
 def _sigmoid(value: Scalar) -> float:

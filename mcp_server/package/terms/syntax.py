@@ -136,8 +136,10 @@ class _Cpp:
             return self.postfix(inner)
         if token == "{":
             return Call("{}", self.arguments("}"))
-        if token[0].isdigit() or token[0] == ".":
+        if token[0].isdigit() or (token[0] == "." and len(token) > 1):
             return _number(token)
+        if not token[0].isalpha() and token[0] != "_":
+            raise NotRead(token)
         return self.postfix(self.named(token))
 
     def named(self, name: str) -> Syntax:
