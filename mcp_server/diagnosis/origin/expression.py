@@ -223,7 +223,7 @@ def index_text(leaf: Leaf) -> str:
     return f"[{', '.join(map(str, leaf.index))}]" if leaf.index else ""
 
 
-def operands(expression: Expression) -> list[Operand]:
+def operands(expression: Expression, *, seen: bool = True) -> list[Operand]:
     """The tensors that an expression reads, with what was seen of them."""
     grouped: dict[str, list[Leaf]] = {}
     letters: dict[str, str] = {}
@@ -237,9 +237,11 @@ def operands(expression: Expression) -> list[Operand]:
         Operand(
             name=letters[tensor],
             kind=_kind(leaves[0]),
-            label=tensor + (index_text(leaves[0]) if len(leaves) == 1 else ""),
+            label=_labelled(tensor, leaves, seen),
             made_by=_maker(leaves[0]),
-            elements=[f"{tensor}{index_text(leaf)} = {shown(leaf.value)}" for leaf in leaves[:_SHOWN]],
+            elements=[
+                f"{tensor}{index_text(leaf)} = {shown(leaf.value)}" for leaf in leaves[:_SHOWN] if seen
+            ],
             count=len(leaves),
         )
         for tensor, leaves in grouped.items()
@@ -251,6 +253,12 @@ def _kind(leaf: Leaf) -> OperandKind:
         return "buffer"
     kinds: dict[str, OperandKind] = {"input": "input", "constant": "constant"}
     return kinds.get(leaf.source.kind, "unset")
+
+
+def _labelled(tensor: str, leaves: list[Leaf], seen: bool) -> str:
+    if not seen:
+        return f"an element of {tensor}"
+    return tensor + (index_text(leaves[0]) if len(leaves) == 1 else "")
 
 
 def _maker(leaf: Leaf) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
+from mcp_server.diagnosis.origin.carriers import is_carrier
 from mcp_server.diagnosis.origin.condition import Allowed
 from mcp_server.diagnosis.origin.expression import (
     Closing,
@@ -165,6 +166,8 @@ class _Finder:
     ) -> Origin:
         walked = self.walker.back(start)
         source = walked.source
+        if isinstance(source, Produced) and is_carrier(source.launch):
+            raise UnknownValue("the values that the operator moved were not seen")
         closing = Closing(self.walker)
         if isinstance(source, Computed):
             expression = closing.close(source)
@@ -221,7 +224,7 @@ class _Finder:
             result="value" if bound.low is None and bound.high is None else "index",
             bad_value="" if value is None else shown(value),
             allowed=bound.text(self.walker),
-            operands=operands(expression),
+            operands=operands(expression, seen=not isinstance(self.walker.values, NoValues)),
             elements=found[:_OFFENDING],
             element_count=len(found),
             explanation=explained(expression),

@@ -14,7 +14,7 @@ from mcp_server.package.launches import Launch
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
 from mcp_server.package.terms.interval import Interval, limits, ordinal
 from mcp_server.package.terms.program import Check, places, used
-from mcp_server.package.terms.term import Apply, Element, Scalar, Term, parts
+from mcp_server.package.terms.term import Apply, Element, Fold, Scalar, Term, parts
 from mcp_server.package.view import PackageView
 
 _SIGNS = {"sub": "-", "add": "+", "mul": "*", "div": "/"}
@@ -84,7 +84,14 @@ def explained(expression: Expression) -> str:
     sign = _SIGNS.get(found.op)
     made = f"{given[0]} {sign} {given[1]}" if sign else f"{found.op}({', '.join(given)})"
     text = f"{made} is {shown(evaluator.value(found))}"
-    return f"{text}: {masked}" if (masked := _masked(expression, found)) else text
+    if given == ["-inf", "-inf"] and _is_maximum(found.args[-1]):
+        text = f"{text}: all that the maximum is taken of is -inf"
+    return f"{text}; {masked}" if (masked := _masked(expression, found)) else text
+
+
+def _is_maximum(term: Term) -> bool:
+    operator = term.kind if isinstance(term, Fold) else term.op if isinstance(term, Apply) else ""
+    return operator in ("max", "maximum")
 
 
 def _masked(expression: Expression, found: Apply) -> str:

@@ -15,13 +15,15 @@ from mcp_server.diagnosis.origin.records import SiblingDifference
 from mcp_server.package.kernel_code import find_asserts, indexed_by
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.program import Check, Store, read_program
-from mcp_server.package.terms.term import Apply, Fold, Number, Scalar, Term, key
+from mcp_server.package.terms.term import Apply, Fold, Number, Scalar, Term, key, parts
 from mcp_server.package.terms.wording import number
 from mcp_server.package.view import PackageView
 
 _LAYER = re.compile(r"^(.*\.\d+)(?:\.|$)")
 _NEAR = 3
 _MOST = 256
+# Functions that stand by name in the text of every kernel that computes them: the others need not be read.
+_TOLD_BY_NAME = frozenset({"sqrt", "exp", "log", "log1p", "floor", "ceil", "tanh", "sin", "cos", "erf"})
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%"}
 
 
@@ -74,9 +76,13 @@ class Sibling:
 def siblings(view: PackageView, launch: Launch, term: Term, checked: bool) -> list[Sibling]:
     """The other launches that compute (or, `checked`, check) a term of the same shape."""
     shape, _ = key(term)
-    found = []
-    for other in view.wrapper.launches[:]:
-        if other.index == launch.index or len(found) >= _MOST:
+    words = {each.op for each in parts(term) if isinstance(each, Apply) and each.op in _TOLD_BY_NAME}
+    found: list[Sibling] = []
+    for other in view.wrapper.launches:
+        kernel = view.wrapper.kernels.get(other.kernel)
+        if other.index == launch.index or kernel is None or len(found) >= _MOST:
+            continue
+        if not all(word in kernel.source for word in words):
             continue
         for candidate, check in _terms(view, other, checked):
             here, constants = key(candidate)

@@ -12,6 +12,7 @@ from mcp_server.package.statements import split_arguments
 from mcp_server.package.terms.program import Check, Store
 from mcp_server.package.terms.syntax import Call, Name, NotRead, Syntax, read_cpp
 from mcp_server.package.terms.term import (
+    Element,
     Fold,
     Number,
     Position,
@@ -20,9 +21,11 @@ from mcp_server.package.terms.term import (
     Term,
     Unread,
     promoted,
+    rebuilt,
     understood,
 )
 from mcp_server.package.terms.translate import Translator, cast, dtype_of
+from mcp_server.package.terms.wording import say
 
 _LOOP = re.compile(
     r"for\s*\(\s*\w+\s+(?P<name>\w+)\s*=\s*(?P<start>[^;]+);\s*(?P=name)\s*<\s*(?P<stop>[^;]+);[^;]*$"
@@ -35,6 +38,9 @@ _VECTOR_STORE = re.compile(r"^(?P<value>.+)\.store\((?P<place>.+)\);$", re.S)
 _ATOMIC = re.compile(r"^atomic_add\(&?(?P<to>\w+)\[(?P<index>.+)\],\s*(?P<value>.+)\);$", re.S)
 _LAMBDA = re.compile(r"^auto\s+(?P<name>\w+)\s*=\s*\[&\]$")
 _REDUCE_ALL = re.compile(r"at::vec::vec_reduce_all<[^()]*>\(\s*\[\].*?\{.*?\}\s*,\s*(\w+)\s*\)")
+# A buffer of the kernel's own, and a second name for a parameter that two arguments would share.
+_LOCAL = re.compile(r"^\s*(\w+)\s*\*\s*(\w+) = buf_\w+\.get\(\);", re.M)
+_ALIAS = re.compile(r"^[ \t]*auto (\w+_ptr\d+) = (\w+_ptr\d+);", re.M)
 _ACCUMULATOR = re.compile(r"(?:masked_)?(tmp_acc\d+)")
 _EXCEPT = re.compile(r"\|\s*!\((?P<test>.+?)\)\s*,\s*\"index out of bounds")
 _KINDS = (
@@ -88,10 +94,14 @@ def read_cpp_program(kernel: Kernel) -> tuple[tuple[Store, ...], tuple[Check, ..
     asserts = {check.line: check for check in find_asserts(kernel.source)}
     stores: list[Store] = []
     checks: list[Check] = []
-    for place, statement in _statements(_blocks(kernel.source)):
+    for place, statement in _statements(_blocks(reader.source)):
         if statement.line in asserts:
             checks.append(reader.check(asserts[statement.line], statement, place))
-        elif (store := reader.store(statement, place)) is not None:
+        elif (store := reader.store(statement, place)) is None:
+            continue
+        elif store.parameter in reader.local:
+            reader.local[store.parameter].append(store)
+        else:
             stores.append(store)
     return tuple(stores), tuple(checks)
 
@@ -133,8 +143,13 @@ class _Reader:
     def __init__(self, kernel: Kernel) -> None:
         pointers = {p.name: dtype_of(p.type) or "float32" for p in kernel.parameters if "*" in p.type}
         self.scalars = {p.name: dtype_of(p.type) or "int64" for p in kernel.parameters if "*" not in p.type}
-        self.translator = Translator(pointers)
-        self.pointers = pointers
+        self.source = _ALIAS.sub("", kernel.source)
+        for name, same in _ALIAS.findall(kernel.source):
+            self.source = re.sub(rf"\b{name}\b", same, self.source)
+        locals_ = {name: dtype_of(type_) or "float32" for type_, name in _LOCAL.findall(kernel.source)}
+        self.local: dict[str, list[Store]] = {name: [] for name in locals_}
+        self.pointers = {**pointers, **locals_}
+        self.translator = Translator(self.pointers)
         self._known: dict[tuple[int, str], Term] = {}
         self._open: set[tuple[int, str]] = set()
 
@@ -146,7 +161,18 @@ class _Reader:
             return Unread(text[:120])
 
     def _term(self, syntax: Syntax, place: _Place, line: int) -> Term:
-        return self.translator.term(syntax, lambda name: self.look(name, place), line)
+        term = self.translator.term(syntax, lambda name: self.look(name, place), line)
+        return rebuilt(term, self._from_local) if self.local else term
+
+    def _from_local(self, term: Term) -> Term | None:
+        """What was put into a buffer of the kernel's own: it is read at the index at which it was stored."""
+        if not isinstance(term, Element) or term.parameter not in self.local:
+            return None
+        index = say(term.index, lambda element: element.parameter)
+        for store in reversed(self.local[term.parameter]):
+            if say(store.index, lambda element: element.parameter) == index:
+                return store.value
+        return Unread(term.parameter)
 
     def look(self, name: str, place: _Place) -> Term:
         """The value of a variable just before a place."""

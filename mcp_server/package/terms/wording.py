@@ -90,6 +90,8 @@ class _Writer:
             return f"clamp({', '.join(self.text(each) for each in ends)})"
         if (same := unrolled(term)) is not None:
             return f"{_UNROLLED[op]}({self.text(same[0])} and {len(same) - 1} more)"
+        if (inner := sigmoid_of(term)) is not None:
+            return f"sigmoid({self.text(inner)})"
         if op in _INFIX:
             sign, binding = _INFIX[op]
             text = f"{self.text(args[0], binding - 1)} {sign} {self.text(args[1], binding)}"
@@ -142,6 +144,22 @@ def clamped(term: Apply) -> tuple[Term, Term, Term] | None:
         for value, first in (inner.args, inner.args[::-1]):
             if isinstance(first, Number) and not isinstance(value, Number):
                 return (value, first, end) if term.op == "minimum" else (value, end, first)
+    return None
+
+
+def sigmoid_of(term: Apply) -> Term | None:
+    """`x` of `1 / (1 + exp(-x))`."""
+    match term:
+        case Apply(
+            op="div",
+            args=(
+                Number(value=1),
+                Apply(
+                    op="add", args=(Number(value=1), Apply(op="exp", args=(Apply(op="neg", args=(inner,)),)))
+                ),
+            ),
+        ):
+            return inner
     return None
 
 
