@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from mcp_server.diagnosis.origin.values import Tensor, Values
 from mcp_server.package.launches import Argument, Launch
@@ -115,7 +115,11 @@ def carried_by(
 def _matching(tensor: Tensor, index: tuple[int, ...] | None, value: Scalar, carrier: bool) -> Iterator[int]:
     """Places with the value: first those that share most of the index with the result."""
     found = [place for place in range(tensor.count) if _matches(tensor.at(place), value, exactly=carrier)]
-    yield from sorted(found, key=lambda place: -_shared(tensor.unraveled(place), index))
+
+    def rank(place: int) -> tuple[bool, int]:
+        return not same_value(tensor.at(place), value), -_shared(tensor.unraveled(place), index)
+
+    yield from sorted(found, key=rank)
 
 
 def _shared(one: tuple[int, ...], other: tuple[int, ...] | None) -> int:
@@ -124,6 +128,19 @@ def _shared(one: tuple[int, ...], other: tuple[int, ...] | None) -> int:
     if len(one) == len(other):
         return sum(a == b for a, b in zip(one, other, strict=True))
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
+
+
+def same_value(a: Scalar | None, b: Scalar | None) -> bool:
+    """Equal, or both NaN; an unknown value is like no other."""
+    if a is None or b is None:
+        return False
+    return a == b or (a != a and b != b)
+
+
+def called(launch: Launch, label: Callable[[str], str]) -> str:
+    """An operator with what it reads: `bmm(args[0], buf3)`."""
+    read = (a.target for a in launch.tensors if a.role != "written" and a.target)
+    return f"{operator_name(launch)}({', '.join(label(name) for name in dict.fromkeys(read))})"
 
 
 def _matches(seen: Scalar | None, value: Scalar, *, exactly: bool) -> bool:

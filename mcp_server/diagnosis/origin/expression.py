@@ -133,9 +133,9 @@ class Closing:
         if inner is not None:
             return self._closed(inner, depth + 1)
         place = Place(launch, argument_of(launch, element.parameter), offset)
-        return self.of_place(place, element.dtype, depth, self.walker.element(launch, element, offset))
+        return self._of_place(place, element.dtype, depth, self.walker.element(launch, element, offset))
 
-    def of_place(self, place: Place, dtype: str, depth: int, value: Scalar | None) -> Term:
+    def _of_place(self, place: Place, dtype: str, depth: int, value: Scalar | None) -> Term:
         """An element that a launch reads: what computed it where that is short, else a leaf."""
         walked = self.walker.back(place) if value is not None else None
         source = walked.source if walked else self.walker.source(place)
@@ -143,9 +143,10 @@ class Closing:
             if depth < _DEEPEST and self._size + sum(1 for _ in parts(source.term)) <= _LARGEST:
                 return self._closed(source, depth + 1)
             source = Produced(source.launch, place.argument, place.offset)
-        return self._leaf(source, dtype, value)
+        return self.leaf(source, dtype, value)
 
-    def _leaf(self, source: Source, dtype: str, value: Scalar | None) -> Term:
+    def leaf(self, source: Source, dtype: str, value: Scalar | None) -> Term:
+        """An element at which the expression ends."""
         leaf = Leaf(source, value, self._index(source))
         name = self._by_key.setdefault(leaf.key, f"leaf{len(self._by_key)}")
         self.leaves[name] = leaf

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from mcp_server.diagnosis.origin.carriers import is_carrier
+from mcp_server.diagnosis.origin.carriers import called, is_carrier
 from mcp_server.diagnosis.origin.condition import Allowed
 from mcp_server.diagnosis.origin.expression import (
     Closing,
@@ -25,14 +25,14 @@ from mcp_server.diagnosis.origin.judge import (
     explained,
     fails,
     finite,
+    points_alike,
     points_of,
-    reads_of,
     value_of,
 )
 from mcp_server.diagnosis.origin.layers import difference, layer_of, siblings, tables_of
 from mcp_server.diagnosis.origin.records import OffendingElement, Origin
 from mcp_server.diagnosis.origin.values import NoValues, Tensor, Values
-from mcp_server.diagnosis.origin.walk import Computed, Given, Place, Produced, Walker
+from mcp_server.diagnosis.origin.walk import Computed, Given, Place, Produced, Walked, Walker
 from mcp_server.package.assertion import Candidate
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
@@ -46,7 +46,6 @@ _SHOWN = 16
 _SCANNED = 1 << 16
 _OFFENDING = 256
 _MASKED = 64
-_POINTS = 512
 
 
 @dataclass(frozen=True)
@@ -73,12 +72,17 @@ class Fault:
         return Fault(candidate.launch.index, "check", candidate.check.line)
 
     @staticmethod
-    def of_first_bad(found: FirstBad, when: Literal["before", "after"] = "after") -> Fault | None:
-        """The first bad value of `dump_kernel_io`; None where the launch or the element is not known."""
+    def of_first_bad(found: FirstBad, low: int | None = None, high: int | None = None) -> Fault | None:
+        """The first bad value of `dump_kernel_io`; None where the launch or the element is not known.
+
+        `low` and `high` (exclusive) are the bound of an index that is outside of it.
+        """
         if found.launch is None or not found.element.index:
             return None
+        when: Literal["before", "after"] = "after" if found.kind == "kernel" else "before"
+        place = tuple(found.element.index)
         return Fault(
-            found.launch, "value", buffer=found.argument, element=tuple(found.element.index), when=when
+            found.launch, "value", buffer=found.argument, element=place, when=when, low=low, high=high
         )
 
 
@@ -114,8 +118,7 @@ class _Finder:
             return None
         first = failing[0]
         bound = _Bound(*check_ends(check, first), tables_of(self.view, self.launch, check))
-        reads = reads_of(check, first)
-        alike = [point for point in points if point is not first and reads_of(check, point) == reads]
+        alike = points_alike(self.walker, self.launch, check, first)
         origin = self._origin(Computed(self.launch, check.value, first), bound, check, alike)
         more = [self._elements(Computed(self.launch, check.value, point)) for point in failing[1:]]
         return _with_elements(origin, more)
@@ -140,10 +143,12 @@ class _Finder:
         origin = self._origin(start, bound, None)
         return _with_elements(origin, self._likewise(argument, tensor))
 
-    def _start(self, argument: Argument, offset: int) -> Computed | Place | None:
+    def _start(self, argument: Argument, offset: int) -> Computed | Place | Produced | None:
         """The faulty value as the launch reads it, or as it computes it."""
         if self.fault.when == "before":
             return Place(self.launch, argument, offset)
+        if self.walker.program(self.launch) is None:
+            return Produced(self.launch, argument, offset)
         return self.walker.stored(self.launch, argument.name, offset, None)
 
     def _likewise(self, argument: Argument, tensor: Tensor) -> list[list[OffendingElement]]:
@@ -159,12 +164,17 @@ class _Finder:
 
     def _origin(
         self,
-        start: Computed | Place,
+        start: Computed | Place | Produced,
         bound: _Bound,
         check: Check | None,
         alike: Sequence[Evaluator] = (),
     ) -> Origin:
-        walked = self.walker.back(start)
+        following = self.walker.through(start) if isinstance(start, Produced) else start
+        if isinstance(start, Produced) and following is None:
+            walked = Walked(start)
+        else:
+            assert not isinstance(following, Produced | None), "a start that is no operator's goes on"
+            walked = self.walker.back(following)
         source = walked.source
         if isinstance(source, Produced) and is_carrier(source.launch):
             raise UnknownValue("the values that the operator moved were not seen")
@@ -173,17 +183,14 @@ class _Finder:
             expression = closing.close(source)
             value = value_of(source.term, source.evaluator)
         else:
-            place = start if isinstance(start, Place) else self._read(start)
-            value = self._place_value(place, source)
-            leaf = closing.of_place(place, "int64", 0, value)
-            expression = Expression(leaf, closing.leaves, (), self.walker, dict.fromkeys(closing.leaves, "x"))
+            value = self._loaded(source)
+            expression = self._bare(closing, source, value)
         launch = None if isinstance(source, Given) else source.launch
         origin = self._record(expression, launch, value, bound, walked.carriers)
         expressions = [expression]
         if isinstance(source, Computed) and check is not None and source.term is check.value:
             expressions += [
-                Closing(self.walker).close(Computed(source.launch, source.term, point))
-                for point in alike[:_POINTS]
+                Closing(self.walker).close(Computed(source.launch, source.term, point)) for point in alike
             ]
         found = condition_of(expressions, bound.allowed(expression.term))
         origin = origin.model_copy(update={"condition": found})
@@ -241,18 +248,19 @@ class _Finder:
             return list(offending(Closing(self.walker).close(source)))
         return []
 
-    def _read(self, start: Computed) -> Place:
-        following = self.walker.next(start)
-        while isinstance(following, Computed):
-            following = self.walker.next(following)
-        if following is None:
-            raise UnknownValue("nothing is read")
-        return following
+    def _bare(self, closing: Closing, source: Given | Produced, value: Scalar | None) -> Expression:
+        """A value that no kernel computed: an element as it is given, or the call of an operator."""
+        leaf = closing.leaf(source, "float32" if isinstance(value, float) else "int64", value)
+        name = "x"
+        if isinstance(source, Produced):
+            name = called(source.launch, lambda each: label_of(each, self.walker))
+        return Expression(leaf, closing.leaves, (), self.walker, dict.fromkeys(closing.leaves, name))
 
-    def _place_value(self, place: Place, source: Given | Produced) -> Scalar | None:
-        at = source.place if isinstance(source, Given) else place
-        tensor = self.walker.tensor(at)
-        return tensor.value_at(at.offset) if tensor else None
+    def _loaded(self, source: Given | Produced) -> Scalar | None:
+        if isinstance(source, Produced):
+            return self.walker.produced_value(source)
+        tensor = self.walker.tensor(source.place)
+        return tensor.value_at(source.place.offset) if tensor else None
 
 
 @dataclass(frozen=True)

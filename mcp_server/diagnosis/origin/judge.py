@@ -9,12 +9,12 @@ from mcp_server.diagnosis.origin.condition import Allowed, Question, condition
 from mcp_server.diagnosis.origin.expression import Closing, Expression, Leaf, index_text, shown, tensor_of
 from mcp_server.diagnosis.origin.layers import Sibling, layer_of, tables_of
 from mcp_server.diagnosis.origin.records import Condition, Dormant
-from mcp_server.diagnosis.origin.walk import Computed, Given, Walker, leaves
+from mcp_server.diagnosis.origin.walk import Computed, Given, Walker
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
 from mcp_server.package.terms.interval import Interval, limits, ordinal
 from mcp_server.package.terms.program import Check, places, used
-from mcp_server.package.terms.term import Apply, Element, Fold, Scalar, Term, parts
+from mcp_server.package.terms.term import Apply, Element, Fold, Range, Scalar, Term, parts
 from mcp_server.package.view import PackageView
 
 _SIGNS = {"sub": "-", "add": "+", "mul": "*", "div": "/"}
@@ -184,7 +184,7 @@ def dormant_in(walker: Walker, view: PackageView, sibling: Sibling, here: Condit
     if check is None:
         return None
     try:
-        points = points_of(walker, launch, check)
+        points = points_of(walker, launch, check, 1)
         low, high = check_ends(check, points[0])
         expressions = [
             Closing(walker).close(Computed(launch, check.value, each)) for each in points[:_POINTS]
@@ -216,15 +216,22 @@ def dormant_in(walker: Walker, view: PackageView, sibling: Sibling, here: Condit
 
 def points_of(walker: Walker, launch: Launch, check: Check, most: int = 1 << 16) -> list[Evaluator]:
     """The points of the loops at which a check may come out differently. Raises `UnknownValue`."""
-    terms = [each for each in (check.value, check.lower, check.upper, check.test) if each is not None]
-    names = {each.name for term in terms for each in used(term, check.ranges)}
-    ranges = [each for each in check.ranges if each.name in names]
-    every, _ = places(ranges, walker.values.scalars(launch), most)
+    every, _ = places(_relevant(check), walker.scalars(launch), most)
     return [walker.evaluator(launch, place) for place in every]
 
 
-def reads_of(check: Check, evaluator: Evaluator) -> frozenset[tuple[str, int]]:
-    """The elements that a check reads at one point."""
-    return frozenset(
-        (element.parameter, int(at.value(element.index))) for element, at in leaves(check.value, evaluator)
-    )
+def points_alike(walker: Walker, launch: Launch, check: Check, point: Evaluator) -> list[Evaluator]:
+    """The other points that read the same elements as one: the loops that no element depends on go round."""
+    indices = [each.index for each in parts(check.value) if isinstance(each, Element)]
+    fixed = {each.name for index in indices for each in used(index, check.ranges)}
+    free = [each for each in _relevant(check) if each.name not in fixed]
+    every, _ = places(free, walker.scalars(launch), _POINTS) if free else ([], True)
+    whole = ({**point.positions, **place} for place in every)
+    return [walker.evaluator(launch, place) for place in whole if place != point.positions]
+
+
+def _relevant(check: Check) -> list[Range]:
+    """The loops that a check depends on."""
+    terms = [each for each in (check.value, check.lower, check.upper, check.test) if each is not None]
+    names = {each.name for term in terms for each in used(term, check.ranges)}
+    return [each for each in check.ranges if each.name in names]

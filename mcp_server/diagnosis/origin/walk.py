@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mcp_server.diagnosis.origin.carriers import carried_by
+from mcp_server.diagnosis.origin.carriers import carried_by, same_value
 from mcp_server.diagnosis.origin.values import Tensor, Values
 from mcp_server.package.buffers import shifted
 from mcp_server.package.dataflow import Dataflow
@@ -81,6 +81,7 @@ class Walker:
     def __init__(self, view: PackageView, values: Values) -> None:
         self.view, self.values = view, values
         self._elements: dict[tuple[int, str, int, int], Scalar | None] = {}
+        self._scalars: dict[int, Mapping[str, int]] = {}
 
     def program(self, launch: Launch) -> Program | None:
         """The program of a launch's kernel; None for an operator outside of the generated code."""
@@ -92,7 +93,13 @@ class Walker:
 
     def evaluator(self, launch: Launch, positions: Mapping[str, int]) -> Evaluator:
         """Evaluates terms of a launch at one point of its loops."""
-        return Evaluator(positions, self.values.scalars(launch), self.reader(launch))
+        return Evaluator(positions, self.scalars(launch), self.reader(launch))
+
+    def scalars(self, launch: Launch) -> Mapping[str, int]:
+        """The values of a launch's scalar arguments."""
+        if launch.index not in self._scalars:
+            self._scalars[launch.index] = self.values.scalars(launch)
+        return self._scalars[launch.index]
 
     def reader(self, launch: Launch) -> Read:
         return lambda element, offset: self.element(launch, element, offset)
@@ -129,7 +136,7 @@ class Walker:
         return None
 
     def _position(self, launch: Launch, store: Store, offset: int) -> dict[str, int] | None:
-        sizes = self.values.scalars(launch)
+        sizes = self.scalars(launch)
         found = position_of(store.index, offset, store.ranges, sizes, self.reader(launch))
         if found is not None and store.mode == "add":
             raise UnknownValue("several values are added up there")
@@ -162,10 +169,10 @@ class Walker:
         if isinstance(source, Computed):
             return source
         if isinstance(source, Produced):
-            return self._through(source)
+            return self.through(source)
         return None
 
-    def _through(self, produced: Produced) -> Place | None:
+    def through(self, produced: Produced) -> Place | None:
         """The element that an operator carried there, or the NaN that it made another of."""
         value = self.produced_value(produced)
         if value is None:
@@ -293,27 +300,20 @@ def _selected(term: Term, evaluator: Evaluator) -> tuple[Term, Evaluator] | None
     match term:
         case Apply(op="cast", args=(inner,)):
             before, after = evaluator.value(inner), evaluator.value(term)
-            return (inner, evaluator) if same(before, after) else None
+            return (inner, evaluator) if same_value(before, after) else None
         case Apply(op="where", args=(test, first, second)):
             return (first if evaluator.value(test) else second), evaluator
         case Apply(op=op, args=args) if op in _SELECT:
             result = evaluator.value(term)
-            chosen = next((a for a in args if same(_known(a, evaluator), result) and elements(a)), None)
+            chosen = next((a for a in args if same_value(_known(a, evaluator), result) and elements(a)), None)
             return (chosen, evaluator) if chosen is not None else None
         case Fold(kind=("max" | "min"), body=body, ranges=ranges):
             result = evaluator.value(term)
             for place in evaluator.places(ranges):
                 inner_evaluator = Evaluator({**evaluator.positions, **place}, evaluator.sizes, evaluator.read)
-                if same(_known(body, inner_evaluator), result):
+                if same_value(_known(body, inner_evaluator), result):
                     return body, inner_evaluator
     return None
-
-
-def same(a: Scalar | None, b: Scalar | None) -> bool:
-    """Equal, or both NaN; an unknown value is like no other."""
-    if a is None or b is None:
-        return False
-    return a == b or (_is_nan(a) and _is_nan(b))
 
 
 def leaves(term: Term, evaluator: Evaluator) -> Iterator[tuple[Element, Evaluator]]:
