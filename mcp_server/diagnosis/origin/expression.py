@@ -113,14 +113,9 @@ class Closing:
         self._size += sum(1 for _ in parts(computed.term))
 
         def change(term: Term) -> Term | None:
-            match term:
-                case Position(name=name) if name in evaluator.positions:
-                    return Number(evaluator.positions[name], "int64")
-                case Size(name=name) if name in evaluator.sizes:
-                    return Number(evaluator.sizes[name], "int64")
-                case Element():
-                    return self._element(launch, term, evaluator, depth)
-            return None
+            if isinstance(term, Element):
+                return self._element(launch, term, evaluator, depth)
+            return _number(term, evaluator)
 
         return rebuilt(computed.term, change)
 
@@ -163,17 +158,20 @@ class Closing:
         """An element inside of a reduction: it is another one at each point of the loop."""
 
         def change(term: Term) -> Term | None:
-            match term:
-                case Position(name=name) if name in evaluator.positions:
-                    return Number(evaluator.positions[name], "int64")
-                case Size(name=name) if name in evaluator.sizes:
-                    return Number(evaluator.sizes[name], "int64")
-                case Element(parameter=parameter) if ":" not in parameter:
-                    index = rebuilt(term.index, change)
-                    return Element(f"{launch.index}:{parameter}", index, term.dtype, term.line)
-            return None
+            if isinstance(term, Element) and ":" not in term.parameter:
+                index = rebuilt(term.index, change)
+                return Element(f"{launch.index}:{term.parameter}", index, term.dtype, term.line)
+            return _number(term, evaluator)
 
         return rebuilt(element, change)
+
+
+def _number(term: Term, evaluator: Evaluator) -> Number | None:
+    """The number that a loop variable or a size is at the evaluator's point."""
+    known = evaluator.positions if isinstance(term, Position) else evaluator.sizes
+    if isinstance(term, Position | Size) and term.name in known:
+        return Number(known[term.name], "int64")
+    return None
 
 
 def _names(expression: Expression) -> dict[str, str]:

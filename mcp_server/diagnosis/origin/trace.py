@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from mcp_server.diagnosis.origin.carriers import is_carrier
 from mcp_server.diagnosis.origin.find import Fault, find_origin
 from mcp_server.diagnosis.origin.records import Origin
 from mcp_server.diagnosis.origin.values import ProbedValues
 from mcp_server.model import PackageWorkload
+from mcp_server.package.launches import Launch
 from mcp_server.package.terms.program import read_program
 from mcp_server.package.terms.term import Element, parts
 from mcp_server.package.view import PackageView
@@ -29,15 +31,24 @@ async def trace_origin(
 
 
 def behind(view: PackageView, fault: Fault) -> list[int]:
-    """The launches that the faulty value may come from, and the one where it was seen."""
+    """The launch where the fault was seen, and those that the walk back may go through.
+
+    It ends at an operator that computes (a matrix product), unless a NaN is followed that came from there.
+    """
+    through_all = fault.kind == "value" and fault.when == "before"
     launch = view.wrapper.launches[fault.launch]
-    flow = view.flow_of(launch)
-    names = [fault.buffer] if fault.kind == "value" and fault.when == "before" else []
-    if fault.kind == "check":
-        names = _checked_tensors(view, fault)
-    found = {fault.launch}
-    for name in names or [argument.target for argument in launch.tensors if argument.role != "written"]:
-        found |= set(flow.backward(name, launch.index).launches) if name else set()
+    names = _checked_tensors(view, fault) if fault.kind == "check" else [fault.buffer] if through_all else ()
+    queue = [(name, launch) for name in names or launch.reads]
+    found = {launch.index}
+    while queue:
+        name, reader = queue.pop()
+        for step in view.flow_of(reader).last_writers(name, reader.index):
+            node = step.node
+            if not isinstance(node, Launch) or node.index in found:
+                continue
+            if through_all or node.kernel in view.wrapper.kernels or is_carrier(node):
+                found.add(node.index)
+                queue += [(read, node) for read in node.reads]
     return sorted(found)
 
 

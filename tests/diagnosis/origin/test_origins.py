@@ -14,10 +14,11 @@ import pytest
 
 from mcp_server.diagnosis.origin.find import Fault, find_origin
 from mcp_server.diagnosis.origin.records import Origin
-from mcp_server.diagnosis.origin.trace import trace_origin
+from mcp_server.diagnosis.origin.trace import behind, trace_origin
 from mcp_server.diagnosis.origin.values import ProbedValues
 from mcp_server.model import PackageWorkload
 from mcp_server.package.assertion import read_assertion
+from mcp_server.package.terms.program import read_program
 from mcp_server.package.view import view_package
 from mcp_server.steps.context import Context, default_python
 from mcp_server.steps.dump_kernel_io import dump_kernel_io
@@ -157,6 +158,16 @@ def test_one_run_is_enough(tmp_path: Path) -> None:
     workload = PackageWorkload(package=package, inputs=package.with_name("carried.bad.pt"))
     found = anyio.run(partial(trace_origin, context, workload, view, Fault.of_candidate(candidate)))
     assert found is not None and found.expression == "x * 3 - 2"
+
+
+def test_only_what_the_walk_needs_is_kept() -> None:
+    """The matrix product whose result only orders the keys is behind the index; other layers are not."""
+    view = view_package(build("carried"))
+    check = next(c for k in view.wrapper.kernels.values() for c in read_program(k).checks if "40" in c.text)
+    assert behind(view, Fault(4, "check", check.line)) == [1, 2, 3, 4]
+    layers = view_package(build("layers"))
+    checked = next(k for k in layers.wrapper.kernels.values() if k.name.endswith("_8"))
+    assert behind(layers, Fault(16, "check", read_program(checked).checks[0].line)) == [16]
 
 
 def test_without_values_the_code_is_worded() -> None:

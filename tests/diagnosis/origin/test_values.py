@@ -33,7 +33,7 @@ def saved(folder: Path, tensor: torch.Tensor, more: Mapping[str, object] | None 
         parameter="in_ptr0",
         shape=list(tensor.shape),
         stride=list(tensor.stride()),
-        saved=Artifact(uri="x://t", path=str(path), bytes=path.stat().st_size, what="tensor"),
+        saved=Artifact(uri="x://t", path=path, bytes=path.stat().st_size, what="tensor"),
     ).model_copy(update=dict(more or {}))
     return ProbedValues([LaunchValues(kernel="k", sequence=0, launch=3, arguments=[seen])])
 

@@ -73,7 +73,8 @@ def in_numpy(term: Term, x: float) -> np.generic:
         case Element():
             return np.float32(x)
         case Apply(op="cast", args=(inner,), dtype=dtype):
-            return np.dtype(dtype).type(in_numpy(inner, x))
+            number: np.generic = np.dtype(dtype).type(in_numpy(inner, x))
+            return number
         case Apply(op="where", args=(test, first, second)):
             return in_numpy(first if in_numpy(test, x) else second, x)
         case Apply(op=op, args=args):

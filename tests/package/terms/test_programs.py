@@ -53,7 +53,7 @@ def test_all_of_the_code_is_understood(path: Path) -> None:
     for kernel in kernels(path).values():
         found = read_program(kernel)
         assert found.stores or not kernel.source, kernel.name
-        terms: list[Term] = [each.value for each in (*found.stores, *found.checks)]
+        terms: list[Term] = [*(s.value for s in found.stores), *(c.value for c in found.checks)]
         left = {unread(term) for term in terms} - {""}
         assert not left or "sort" in kernel.name, (kernel.name, left)
 
@@ -92,7 +92,7 @@ def test_the_kernel_of_a_user_is_read() -> None:
     found = program("user_lookup.torch-2.11-cuda.cpp", "lookup_kernel_0")
     (store,) = found.stores
     assert store.parameter == "out"
-    tensors = {"ids": [2, 0, 1], "table": [float(n) for n in range(48)]}
+    tensors: dict[str, list[Scalar]] = {"ids": [2, 0, 1], "table": [float(n) for n in range(48)]}
     assert stored(found, "out", 16 + 5, tensors, _grid_0=3) == 5.0
 
 
