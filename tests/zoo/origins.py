@@ -90,6 +90,18 @@ class Window(nn.Module):
         return self.inp(x).unsqueeze(1) + self.table[rows]
 
 
+class Relative(nn.Module):
+    """A bias for each distance between two positions, at most 8 apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Embedding(17, 4)
+
+    def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        distance = position[:, None] - position[None, :] + 8
+        return x @ x.t() + self.bias(distance).sum(-1)
+
+
 class Block(nn.Module):
     """One layer: its own bucket scale, chosen when it is built."""
 
@@ -138,6 +150,7 @@ def _with(tensor: torch.Tensor, place: tuple[int, ...], value: float) -> torch.T
 
 _X8 = torch.randn(4, 8, generator=_generator(1))
 _X6 = torch.randn(4, 6, generator=_generator(2))
+_X66 = torch.randn(6, 6, generator=_generator(5))
 _X468 = torch.randn(4, 6, 8, generator=_generator(3))
 _DISTANCE = torch.tensor([3, 17, 250, 499])
 _IDS = torch.randint(1, 14, (4, 12), generator=_generator(4))
@@ -149,6 +162,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensors, Tensors]] = {
     "carried": (Carried, (_X6, _IDS), (_X6, _with(_IDS, (2, 5), 17))),
     "masked": (Masked, (_X468, _good_mask()), (_X468, _bad_mask())),
     "window": (Window, (_X8, torch.tensor([0, 1, 2, 3])), (_X8, torch.tensor([0, 1, 5, 3]))),
+    "relative": (Relative, (_X66, torch.arange(6)), (_X66, torch.tensor([0, 1, 2, 3, 4, 11]))),
     "layers": (Layers, (_X8, _STEPS), (_X8, _with(_STEPS, (1,), 70))),
 }
 

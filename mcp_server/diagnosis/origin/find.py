@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -116,12 +117,14 @@ class _Finder:
         failing = self._failing(check, points)
         if not failing:
             return None
-        first = failing[0]
+        behind = [self._elements(Computed(self.launch, check.value, point)) for point in failing]
+        blamed = Counter(element_key(each) for elements in behind for each in elements)
+        most = [max((blamed[element_key(each)] for each in elements), default=0) for elements in behind]
+        first = failing[most.index(max(most))]
         bound = _Bound(*check_ends(check, first), tables_of(self.view, self.launch, check))
         alike = points_alike(self.walker, self.launch, check, first)
-        origin = self._origin(Computed(self.launch, check.value, first), bound, check, alike)
-        more = [self._elements(Computed(self.launch, check.value, point)) for point in failing[1:]]
-        return _with_elements(origin, more)
+        origin = self._origin(Computed(self.launch, check.value, first), bound, check, alike, blamed)
+        return _with_elements(origin, behind, blamed)
 
     def _failing(self, check: Check, points: list[Evaluator]) -> list[Evaluator]:
         """The points of the loops at which the check fails; the first point where nothing was seen."""
@@ -141,7 +144,7 @@ class _Finder:
             return None
         bound = _Bound(self.fault.low, None if self.fault.high is None else self.fault.high - 1, [])
         origin = self._origin(start, bound, None)
-        return _with_elements(origin, self._likewise(argument, tensor))
+        return _with_elements(origin, self._likewise(argument, tensor), Counter())
 
     def _start(self, argument: Argument, offset: int) -> Computed | Place | Produced | None:
         """The faulty value as the launch reads it, or as it computes it."""
@@ -168,6 +171,7 @@ class _Finder:
         bound: _Bound,
         check: Check | None,
         alike: Sequence[Evaluator] = (),
+        blamed: Counter[tuple[str, tuple[int, ...]]] | None = None,
     ) -> Origin:
         following = self.walker.through(start) if isinstance(start, Produced) else start
         if isinstance(start, Produced) and following is None:
@@ -192,7 +196,7 @@ class _Finder:
             expressions += [
                 Closing(self.walker).close(Computed(source.launch, source.term, point)) for point in alike
             ]
-        found = condition_of(expressions, bound.allowed(expression.term))
+        found = condition_of(expressions, bound.allowed(expression.term), blamed or Counter())
         origin = origin.model_copy(update={"condition": found})
         if isinstance(source, Computed):
             return self._compared(origin, source, check)
@@ -288,12 +292,22 @@ def _source_lines(view: PackageView, launch: Launch) -> list[str]:
     return [f"{each.file}:{each.line}: {each.code}" for each in view.provenance(launch).locations[:3]]
 
 
-def _with_elements(origin: Origin, more: list[list[OffendingElement]]) -> Origin:
-    """The origin with the elements of the inputs behind all failing points."""
-    seen = {(each.label, tuple(each.index)): each for each in origin.elements}
+def element_key(element: OffendingElement) -> tuple[str, tuple[int, ...]]:
+    """The tensor and the index of an element."""
+    return element.label, tuple(element.index)
+
+
+def _with_elements(
+    origin: Origin, more: list[list[OffendingElement]], blamed: Counter[tuple[str, tuple[int, ...]]]
+) -> Origin:
+    """The origin with the elements of the inputs behind all failing points, those behind most first."""
+    seen = {element_key(each): each for each in origin.elements}
     for elements in more:
         for each in elements:
-            seen.setdefault((each.label, tuple(each.index)), each)
+            seen.setdefault(element_key(each), each)
     count = max(len(seen), origin.element_count)
-    inputs_first = sorted(seen.values(), key=lambda each: (each.kind != "input", each.label, each.index))
-    return origin.model_copy(update={"elements": inputs_first[:_SHOWN], "element_count": count})
+    ordered = sorted(
+        seen.values(),
+        key=lambda each: (each.kind != "input", -blamed[element_key(each)], each.label, each.index),
+    )
+    return origin.model_copy(update={"elements": ordered[:_SHOWN], "element_count": count})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from mcp_server.diagnosis.origin.condition import Allowed, Question, condition
@@ -113,11 +114,14 @@ def _masked(expression: Expression, found: Apply) -> str:
     return ""
 
 
-def condition_of(expressions: Sequence[Expression], allowed: Allowed) -> Condition | None:
+def condition_of(
+    expressions: Sequence[Expression], allowed: Allowed, blamed: Counter[tuple[str, tuple[int, ...]]]
+) -> Condition | None:
     """When the first expression goes wrong as one element of an input changes, the others as they are.
 
     The other expressions are the same at other points of the loops: what is good has to be good for all of
-    those that read that element.
+    those that read that element. `blamed` counts the failing points by tensor and index: the element behind
+    most of them is varied first.
     """
     main = expressions[0]
     if any(isinstance(each, Element) and ":" in each.parameter for each in parts(main.term)):
@@ -131,6 +135,7 @@ def condition_of(expressions: Sequence[Expression], allowed: Allowed) -> Conditi
         for name, leaf in main.leaves.items()
         if isinstance(leaf.source, Given) and leaf.source.kind == "input"
     ]
+    varied.sort(key=lambda pair: -blamed[tensor_of(pair[1], main.walker), pair[1].index or ()])
     for name, leaf in varied:
         questions = _questions(expressions, term, leaf, allowed)
         found = _varying(questions, main.names[name], leaf)

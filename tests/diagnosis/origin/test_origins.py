@@ -127,6 +127,15 @@ def test_a_window_that_starts_too_late(origin: FindOrigin) -> None:
     assert found.condition is not None and (found.condition.low, found.condition.good) == (4, 3)
 
 
+def test_one_of_two_elements_is_to_blame(origin: FindOrigin) -> None:
+    """An index of two elements: the one behind most of the failing points is named first and varied."""
+    found = origin("relative")
+    assert found.expression == "x[0] - x[5] + 8"
+    assert elements(found)[0] == "args[1][5] = 11"
+    assert found.condition is not None
+    assert found.condition.text == "it is -1 or less for x[5] >= 9 and 0 for 8 (with x[0] as here)"
+
+
 def test_one_layer_of_twelve(origin: FindOrigin) -> None:
     """The layer's name, the constant in which it differs, and where the same check lies dormant."""
     found = origin("layers")
