@@ -32,6 +32,7 @@ from mcp_server.package.terms.wording import say
 
 _DEEPEST = 12
 _LARGEST = 400
+_INLINED = 2000
 _SHOWN = 4
 
 
@@ -125,8 +126,10 @@ class Closing:
             inner = self.walker.stored(launch, element.parameter, offset, element.line)
         except UnknownValue:
             return self._inside(launch, element, evaluator)
-        if inner is not None:
+        if inner is not None and self._size < _INLINED:
             return self._closed(inner, depth + 1)
+        if inner is not None:
+            return self._inside(launch, element, evaluator)
         place = Place(launch, argument_of(launch, element.parameter), offset)
         return self._of_place(place, element.dtype, depth, self.walker.element(launch, element, offset))
 

@@ -142,6 +142,8 @@ def _context(term: Term, place: int) -> tuple[str, str]:
     numbers: list[tuple[str, str]] = []
 
     def visit(each: Term) -> None:
+        if len(numbers) > place:
+            return
         match each:
             case Apply(op=op, args=args):
                 for position, argument in enumerate(args):

@@ -318,25 +318,24 @@ def _selected(term: Term, evaluator: Evaluator) -> tuple[Term, Evaluator] | None
 
 def leaves(term: Term, evaluator: Evaluator) -> Iterator[tuple[Element, Evaluator]]:
     """The elements behind a term, those of a reduction at every point of its loops."""
-    seen: set[int] = set()
 
-    def visit(each: Term, at: Evaluator) -> Iterator[tuple[Element, Evaluator]]:
-        if at is evaluator:
-            if id(each) in seen:
-                return
-            seen.add(id(each))
+    def visit(each: Term, at: Evaluator, seen: set[int]) -> Iterator[tuple[Element, Evaluator]]:
+        if id(each) in seen:
+            return
+        seen.add(id(each))
         match each:
             case Element():
                 yield each, at
             case Apply(args=args):
                 for argument in args:
-                    yield from visit(argument, at)
+                    yield from visit(argument, at, seen)
             case Fold(body=body, ranges=ranges):
                 try:
                     every = list(at.places(ranges, 4096))
                 except UnknownValue:
                     return
                 for place in every:
-                    yield from visit(body, Evaluator({**at.positions, **place}, at.sizes, at.read))
+                    inner = Evaluator({**at.positions, **place}, at.sizes, at.read)
+                    yield from visit(body, inner, set())
 
-    yield from visit(term, evaluator)
+    yield from visit(term, evaluator, set())

@@ -174,13 +174,16 @@ def rebuilt(term: Term, change: Callable[[Term], Term | None]) -> Term:
     return visit(term)
 
 
-def key(term: Term) -> tuple[str, tuple[Scalar, ...]]:
-    """The shape of a term with its constants and names of tensors left out, and those constants in order."""
+def key(term: Term, most: int = _WORDS) -> tuple[str, tuple[Scalar, ...]]:
+    """The shape of a term, its constants and names of tensors left out, and those constants in order.
+
+    Of a large term only the first `most` words count.
+    """
     constants: list[Scalar] = []
     words: list[str] = []
 
     def visit(each: Term) -> None:
-        if len(words) > _WORDS:
+        if len(words) > most:
             return
         match each:
             case Number(value=value):

@@ -49,6 +49,8 @@ _INFIX = {
 _UNROLLED = {"maximum": "max", "minimum": "min", "add": "sum", "mul": "prod"}
 _WHOLE = frozenset({"floor", "ceil", "trunc", "round"})
 _LONGEST = 600
+_MOST = 4000
+_ALIKE = 100
 _NICE: tuple[tuple[str, Callable[[float], float]], ...] = (
     ("log1p", math.log1p),
     ("log", math.log),
@@ -64,8 +66,13 @@ class _Writer:
     def __init__(self, name_of: NameOf, atens: Collection[str]) -> None:
         self.name_of = name_of
         self.operators = {each.rpartition(".")[2].rstrip("_0123456789") for each in atens}
+        self.left = _MOST
+        self._unrolled: dict[int, list[Term] | None] = {}
 
     def text(self, term: Term, outer: int = 0) -> str:
+        self.left -= 1
+        if self.left < 0:  # a shared part is written out wherever it stands
+            return "..."
         match term:
             case Number(value=value, dtype=dtype):
                 return number(value, dtype, self.operators)
@@ -88,7 +95,9 @@ class _Writer:
             return self.text(plain, outer)
         if (ends := clamped(term)) is not None:
             return f"clamp({', '.join(self.text(each) for each in ends)})"
-        if (same := unrolled(term)) is not None:
+        if id(term) not in self._unrolled:
+            self._unrolled[id(term)] = unrolled(term)
+        if (same := self._unrolled[id(term)]) is not None:
             return f"{_UNROLLED[op]}({self.text(same[0])} and {len(same) - 1} more)"
         if (inner := sigmoid_of(term)) is not None:
             return f"sigmoid({self.text(inner)})"
@@ -171,11 +180,11 @@ def unrolled(term: Apply) -> list[Term] | None:
     queue: list[Term] = [term]
     while queue:
         each = queue.pop(0)
-        if isinstance(each, Apply) and each.op == term.op and len(found) + len(queue) < 512:
+        if isinstance(each, Apply) and each.op == term.op and len(found) + len(queue) < 256:
             queue = [*each.args, *queue]
         else:
             found.append(each)
-    return found if len(found) > 3 and len({key(each)[0] for each in found}) == 1 else None
+    return found if len(found) > 3 and len({key(each, _ALIKE)[0] for each in found}) == 1 else None
 
 
 def number(value: Scalar, dtype: str = "float64", operators: Collection[str] = ()) -> str:
