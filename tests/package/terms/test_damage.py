@@ -51,8 +51,8 @@ def test_damaged_kernels(kernel: Kernel, data: st.DataObject) -> None:
             case _:
                 lines.append(lines[at])
     found = read_program(replace(kernel, source="\n".join(lines)))
-    for each in (*found.stores, *found.checks):
-        assert isinstance(unread(each.value), str)
+    for value in (*(store.value for store in found.stores), *(check.value for check in found.checks)):
+        assert isinstance(unread(value), str)
 
 
 def test_values_that_are_shared_many_times() -> None:
