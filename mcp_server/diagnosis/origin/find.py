@@ -117,7 +117,8 @@ class _Finder:
         failing = self._failing(check, points)
         if not failing:
             return None
-        behind = [self._elements(Computed(self.launch, check.value, point)) for point in failing]
+        seen = not isinstance(self.walker.values, NoValues)
+        behind = [self._elements(Computed(self.launch, check.value, p)) if seen else [] for p in failing]
         blamed = Counter(element_key(each) for elements in behind for each in elements)
         most = [max((blamed[element_key(each)] for each in elements), default=0) for elements in behind]
         first = failing[most.index(max(most))]

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import anyio
 import pytest
+import torch
 
 from mcp_server.diagnosis.origin.find import Fault, find_origin
 from mcp_server.diagnosis.origin.records import Origin
+from mcp_server.diagnosis.origin.smallest_change import Change, changes_of, smallest_change
 from mcp_server.diagnosis.origin.trace import behind, trace_origin
 from mcp_server.diagnosis.origin.values import ProbedValues
 from mcp_server.model import PackageWorkload
@@ -147,6 +149,29 @@ def test_one_layer_of_twelve(origin: FindOrigin) -> None:
     assert len(passes) == 11
     assert passes["layers.0"] == "good for args[1] from 0 to 127 only"
     assert passes["layers.3"] == "good for args[1] from 0 to 255 only"
+
+
+def test_the_smallest_change_on_the_package(origin: FindOrigin, tmp_path: Path) -> None:
+    """The call itself is the test: it fails, and passes with the nearest good value."""
+    package = build("buckets")
+    inputs = torch.load(package.with_name("buckets.bad.pt"), weights_only=True)
+
+    def fails(changes: tuple[Change, ...]) -> bool:
+        changed = [tensor.clone() for tensor in inputs]
+        for change in changes:
+            changed[change.input_index][change.index] = change.after
+        torch.save(changed, tmp_path / "changed.pt")
+        call = (
+            "import sys, torch; m = torch._inductor.aoti_load_package(sys.argv[1]); "
+            "m(*torch.load(sys.argv[2], weights_only=True))"
+        )
+        argv = [sys.executable, "-W", "ignore", "-c", call, str(package), str(tmp_path / "changed.pt")]
+        return subprocess.run(argv, capture_output=True, check=False).returncode != 0
+
+    found = smallest_change(changes_of(origin("buckets")), fails)
+    assert found is not None and found.minimal
+    assert found.calls == 2
+    assert found.text() == "the failure goes away with args[1][2]: 731 to 499, and comes back without"
 
 
 def test_the_text_is_short(origin: FindOrigin) -> None:
