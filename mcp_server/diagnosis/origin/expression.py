@@ -1,0 +1,297 @@
+"""The expression of a value over the model's own tensors, across launches that compute element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mcp_server.diagnosis.origin.carriers import operator_name
+from mcp_server.diagnosis.origin.records import OffendingElement, Operand, OperandKind
+from mcp_server.diagnosis.origin.walk import (
+    Computed,
+    Given,
+    Place,
+    Produced,
+    Source,
+    Walker,
+    argument_of,
+)
+from mcp_server.package.launches import Launch
+from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
+from mcp_server.package.terms.term import (
+    Element,
+    Number,
+    Position,
+    Scalar,
+    Size,
+    Term,
+    parts,
+    rebuilt,
+)
+from mcp_server.package.terms.wording import say
+
+_DEEPEST = 12
+_LARGEST = 400
+_INLINED = 2000
+_SHOWN = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Leaf:
+    """An element at which the expression ends: where it comes from, and its value."""
+
+    source: Source
+    value: Scalar | None
+    index: tuple[int, ...] | None = None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        match self.source:
+            case Given(kind=kind, name=name, index=index, place=place):
+                return kind, name, index if index is not None else place.offset
+            case Produced(launch=launch, argument=argument, offset=offset):
+                return launch.index, argument.name, offset
+        return (id(self),)
+
+
+@dataclass
+class Expression:
+    """A term whose elements are leaves. `leaves` maps their parameter names to what they are."""
+
+    term: Term
+    leaves: dict[str, Leaf]
+    atens: tuple[str, ...]
+    walker: Walker
+    names: dict[str, str] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """The expression, tensors named by letters, or by index where several elements of one are read."""
+        return say(
+            self.term, lambda element: self.names.get(element.parameter, element.parameter), self.atens
+        )
+
+    def evaluator(self, changed: dict[str, Scalar] | None = None) -> Evaluator:
+        """Evaluates the term, with other values for some leaves."""
+        changed = changed or {}
+
+        def read(element: Element, offset: int) -> Scalar | None:
+            if element.parameter in changed:
+                return changed[element.parameter]
+            if element.parameter in self.leaves:
+                return self.leaves[element.parameter].value
+            number, _, parameter = element.parameter.partition(":")
+            launch = self.walker.view.wrapper.launches[int(number)]
+            inner = Element(parameter, element.index, element.dtype, element.line)
+            return self.walker.element(launch, inner, offset)
+
+        return Evaluator({}, {}, read)
+
+
+class Closing:
+    """Puts what a launch loads in terms of what other launches computed, back to inputs and operators."""
+
+    def __init__(self, walker: Walker) -> None:
+        self.walker = walker
+        self.leaves: dict[str, Leaf] = {}
+        self._by_key: dict[tuple[object, ...], str] = {}
+        self._atens: dict[str, None] = {}
+        self._size = 0
+
+    def close(self, computed: Computed) -> Expression:
+        """The expression of what a launch computes at one point of its loops."""
+        term = self._closed(computed, 0)
+        expression = Expression(term, self.leaves, tuple(self._atens), self.walker)
+        expression.names = _names(expression)
+        return expression
+
+    def _closed(self, computed: Computed, depth: int) -> Term:
+        launch, evaluator = computed.launch, computed.evaluator
+        provenance = self.walker.view.provenance(launch)
+        words = launch.kernel.split("_")
+        self._atens.update(
+            dict.fromkeys((*launch.atens, *provenance.post_grad, *provenance.pre_grad, *words))
+        )
+        self._size += sum(1 for _ in parts(computed.term))
+
+        def change(term: Term) -> Term | None:
+            if isinstance(term, Element):
+                return self._element(launch, term, evaluator, depth)
+            return _number(term, evaluator)
+
+        return rebuilt(computed.term, change)
+
+    def _element(self, launch: Launch, element: Element, evaluator: Evaluator, depth: int) -> Term:
+        try:
+            offset = int(evaluator.value(element.index))
+            inner = self.walker.stored(launch, element.parameter, offset, element.line)
+        except UnknownValue:
+            return self._inside(launch, element, evaluator)
+        if inner is not None and self._size < _INLINED:
+            return self._closed(inner, depth + 1)
+        if inner is not None:
+            return self._inside(launch, element, evaluator)
+        place = Place(launch, argument_of(launch, element.parameter), offset)
+        return self._of_place(place, element.dtype, depth, self.walker.element(launch, element, offset))
+
+    def _of_place(self, place: Place, dtype: str, depth: int, value: Scalar | None) -> Term:
+        """An element that a launch reads: what computed it where that is short, else a leaf."""
+        walked = self.walker.back(place) if value is not None else None
+        source = walked.source if walked else self.walker.source(place)
+        if isinstance(source, Computed):
+            if depth < _DEEPEST and self._size + sum(1 for _ in parts(source.term)) <= _LARGEST:
+                return self._closed(source, depth + 1)
+            source = Produced(source.launch, place.argument, place.offset)
+        return self.leaf(source, dtype, value)
+
+    def leaf(self, source: Source, dtype: str, value: Scalar | None) -> Term:
+        """An element at which the expression ends."""
+        leaf = Leaf(source, value, self._index(source))
+        name = self._by_key.setdefault(leaf.key, f"leaf{len(self._by_key)}")
+        self.leaves[name] = leaf
+        return Element(name, Number(0, "int64"), dtype)
+
+    def _index(self, source: Source) -> tuple[int, ...] | None:
+        """The index of a leaf in its tensor."""
+        if isinstance(source, Produced):
+            made = self.walker.values.tensor(source.launch.index, source.argument, "after")
+            return made.index(source.offset) if made else None
+        return source.index if isinstance(source, Given) else None
+
+    def _inside(self, launch: Launch, element: Element, evaluator: Evaluator) -> Term:
+        """An element inside of a reduction: it is another one at each point of the loop."""
+
+        def change(term: Term) -> Term | None:
+            if isinstance(term, Element) and ":" not in term.parameter:
+                index = rebuilt(term.index, change)
+                return Element(f"{launch.index}:{term.parameter}", index, term.dtype, term.line)
+            return _number(term, evaluator)
+
+        return rebuilt(element, change)
+
+
+def _number(term: Term, evaluator: Evaluator) -> Number | None:
+    """The number that a loop variable or a size is at the evaluator's point."""
+    known = evaluator.positions if isinstance(term, Position) else evaluator.sizes
+    if isinstance(term, Position | Size) and term.name in known:
+        return Number(known[term.name], "int64")
+    return None
+
+
+def _names(expression: Expression) -> dict[str, str]:
+    """A letter for each tensor; with the index where several of its elements are read."""
+    tensors: dict[str, list[str]] = {}
+    for name, leaf in expression.leaves.items():
+        tensors.setdefault(tensor_of(leaf, expression.walker), []).append(name)
+    letters = dict(zip(tensors, "xyzuvwabcdefg", strict=False))
+    found = {}
+    for tensor, names in tensors.items():
+        for name in names:
+            letter = letters.get(tensor, tensor)
+            found[name] = letter if len(names) == 1 else f"{letter}{index_text(expression.leaves[name])}"
+    for each in parts(expression.term, inside_indices=True):
+        if isinstance(each, Element) and ":" in each.parameter:
+            number, _, parameter = each.parameter.partition(":")
+            launch = expression.walker.view.wrapper.launches[int(number)]
+            target = argument_of(launch, parameter).target
+            found[each.parameter] = label_of(target or parameter, expression.walker)
+    return found
+
+
+def tensor_of(leaf: Leaf, walker: Walker) -> str:
+    """The tensor that a leaf is an element of, for a person."""
+    match leaf.source:
+        case Given(name=name):
+            return label_of(name, walker)
+        case Produced(argument=argument):
+            return argument.target or argument.name
+    return "value"
+
+
+def label_of(name: str, walker: Walker) -> str:
+    """`args[1]` for an input, `layers.7.bias.weight` for a constant."""
+    for compiled in walker.view.package.inputs:
+        if compiled.name == name:
+            return compiled.path or compiled.label
+    for constant in walker.view.package.constants:
+        if constant.name == name:
+            return constant.fqn or name
+    return name
+
+
+def index_text(leaf: Leaf) -> str:
+    """`[2, 17]`; empty for a scalar, and `[...]` where the index is not known."""
+    if leaf.index is None:
+        return "[...]"
+    return f"[{', '.join(map(str, leaf.index))}]" if leaf.index else ""
+
+
+def operands(expression: Expression, *, seen: bool = True) -> list[Operand]:
+    """The tensors that an expression reads, with what was seen of them."""
+    grouped: dict[str, list[Leaf]] = {}
+    letters: dict[str, str] = {}
+    for name, leaf in expression.leaves.items():
+        tensor = tensor_of(leaf, expression.walker)
+        grouped.setdefault(tensor, []).append(leaf)
+        letters[tensor] = (
+            expression.names[name].partition("[")[0] if tensor not in letters else letters[tensor]
+        )
+    return [
+        Operand(
+            name=letters[tensor],
+            kind=_kind(leaves[0]),
+            label=_labelled(tensor, leaves, seen),
+            made_by=_maker(leaves[0]),
+            elements=[
+                f"{tensor}{index_text(leaf)} = {shown(leaf.value)}" for leaf in leaves[:_SHOWN] if seen
+            ],
+            count=len(leaves),
+        )
+        for tensor, leaves in grouped.items()
+    ]
+
+
+def _kind(leaf: Leaf) -> OperandKind:
+    if not isinstance(leaf.source, Given):
+        return "buffer"
+    kinds: dict[str, OperandKind] = {"input": "input", "constant": "constant"}
+    return kinds.get(leaf.source.kind, "unset")
+
+
+def _labelled(tensor: str, leaves: list[Leaf], seen: bool) -> str:
+    if not seen:
+        return f"an element of {tensor}"
+    return tensor + (index_text(leaves[0]) if len(leaves) == 1 else "")
+
+
+def _maker(leaf: Leaf) -> str:
+    match leaf.source:
+        case Produced(launch=launch):
+            return f"made by launch {launch.index} ({operator_name(launch)})"
+    return ""
+
+
+def offending(expression: Expression) -> Iterator[OffendingElement]:
+    """The elements of inputs that an expression reads, then those of constants."""
+    known = [leaf for leaf in expression.leaves.values() if isinstance(leaf.source, Given)]
+    for kind in ("input", "constant"):
+        for leaf in known:
+            if isinstance(leaf.source, Given) and leaf.source.kind == kind:
+                yield _element(leaf, leaf.source, expression.walker)
+
+
+def _element(leaf: Leaf, source: Given, walker: Walker) -> OffendingElement:
+    index = next((c.index for c in walker.view.package.inputs if c.name == source.name), None)
+    return OffendingElement(
+        kind="input" if source.kind == "input" else "constant",
+        label=label_of(source.name, walker),
+        index=list(source.index or ()),
+        value=shown(leaf.value),
+        input_index=index,
+    )
+
+
+def shown(value: Scalar | None) -> str:
+    """A value for a person; `?` when it was not seen."""
+    if value is None:
+        return "?"
+    return f"{value:.7g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,161 @@
+"""Which layer a launch belongs to, and how what it computes differs from the other layers.
+
+Layers are compared by their expressions, not by the text of their kernels: around the same expression each
+fused kernel holds something else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mcp_server.diagnosis.origin.records import SiblingDifference
+from mcp_server.package.kernel_code import find_asserts, indexed_by
+from mcp_server.package.launches import Launch
+from mcp_server.package.terms.program import Check, Store, read_program
+from mcp_server.package.terms.term import Apply, Fold, Number, Scalar, Term, key, parts
+from mcp_server.package.terms.wording import number
+from mcp_server.package.view import PackageView
+
+_LAYER = re.compile(r"^(.*\.\d+)(?:\.|$)")
+_NEAR = 3
+_MOST = 256
+# Functions that stand by name in the text of every kernel that computes them: the others need not be read.
+_TOLD_BY_NAME = frozenset({"sqrt", "exp", "log", "log1p", "floor", "ceil", "tanh", "sin", "cos", "erf"})
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%"}
+
+
+def layer_of(view: PackageView, launch: Launch, tables: Sequence[str] = ()) -> str:
+    """The layer's name in the model: from weights that the launch indexes or reads, else from its neighbours.
+
+    `tables` are variables that count first. Empty when no weight with a name is near.
+    """
+    names = {constant.name: constant.fqn for constant in view.package.constants if constant.fqn}
+    own = [names[name] for name in (*tables, *launch.reads) if name in names]
+    if own:
+        return _owner(own[0])
+    launches = view.wrapper.launches
+    for distance in range(1, _NEAR + 1):
+        for index in (launch.index - distance, launch.index + distance):
+            if 0 <= index < len(launches):
+                near = [names[name] for name in launches[index].reads if name in names]
+                if near:
+                    return _owner(near[0])
+    return ""
+
+
+def _owner(fqn: str) -> str:
+    """`layers.7` of `layers.7.bias.weight`; the module of the weight where nothing is numbered."""
+    match = _LAYER.match(fqn)
+    return match[1] if match else fqn.rpartition(".")[0] or fqn
+
+
+def tables_of(view: PackageView, launch: Launch, check: Check) -> list[str]:
+    """The variables that a checked index addresses."""
+    kernel = view.wrapper.kernels[launch.kernel]
+    assertion = next((each for each in find_asserts(kernel.source) if each.line == check.line), None)
+    if assertion is None:
+        return []
+    tensors = {argument.name: argument.target or "" for argument in launch.tensors}
+    found = indexed_by(kernel.source, assertion.variable, check.line, tensors)
+    return list(dict.fromkeys(tensors[load.parameter] for load in found))
+
+
+@dataclass(frozen=True, eq=False)
+class Sibling:
+    """A launch that computes a term of the same shape; `check` is set where that is what it checks."""
+
+    launch: Launch
+    term: Term
+    constants: tuple[Scalar, ...]
+    check: Check | None = None
+
+
+def siblings(view: PackageView, launch: Launch, term: Term, checked: bool) -> list[Sibling]:
+    """The other launches that compute (or, `checked`, check) a term of the same shape."""
+    shape, _ = key(term)
+    words = {each.op for each in parts(term) if isinstance(each, Apply) and each.op in _TOLD_BY_NAME}
+    found: list[Sibling] = []
+    for other in view.wrapper.launches:
+        kernel = view.wrapper.kernels.get(other.kernel)
+        if other.index == launch.index or kernel is None or len(found) >= _MOST:
+            continue
+        if not all(word in kernel.source for word in words):
+            continue
+        for candidate, check in _terms(view, other, checked):
+            here, constants = key(candidate)
+            if here == shape:
+                found.append(Sibling(other, candidate, constants, check))
+                break
+    return found
+
+
+def _terms(view: PackageView, launch: Launch, checked: bool) -> Iterator[tuple[Term, Check | None]]:
+    kernel = view.wrapper.kernels.get(launch.kernel)
+    if kernel is None or not kernel.source:
+        return
+    program = read_program(kernel)
+    found: Sequence[Check | Store] = program.checks if checked else program.stores
+    for each in found:
+        yield each.value, each if isinstance(each, Check) else None
+
+
+def difference(term: Term, others: Sequence[Sibling], atens: Sequence[str]) -> SiblingDifference | None:
+    """The constants in which a term differs from most of its siblings; None when there is nothing to tell."""
+    if not others:
+        return None
+    _, mine = key(term)
+    told = []
+    for place, value in enumerate(mine):
+        theirs = Counter(sibling.constants[place] for sibling in others)
+        if value in theirs and theirs[value] >= len(others) / 2:
+            continue
+        if value not in theirs:
+            told.append((place, value, [each for each, _ in theirs.most_common(8)]))
+    if not told:
+        return None
+    place, value, values = told[0]
+    sign, dtype = _context(term, place)
+    here = f"{sign}{number(value, dtype, _operators(atens))}"
+    there = [number(each, dtype, _operators(atens)) for each in sorted(values)]
+    more = f" (and {len(told) - 1} more constants)" if len(told) > 1 else ""
+    return SiblingDifference(
+        text=f"{here} where {_count(len(others))} {', '.join(there)}{more}",
+        here=here,
+        others=there,
+        siblings=len(others),
+    )
+
+
+def _count(others: int) -> str:
+    return "the other layer has" if others == 1 else f"the {others} other layers have"
+
+
+def _operators(atens: Sequence[str]) -> set[str]:
+    return {each.rpartition(".")[2].rstrip("_0123456789") for each in atens}
+
+
+def _context(term: Term, place: int) -> tuple[str, str]:
+    """The operator in front of a constant, by its number in `key`, and the constant's type."""
+    numbers: list[tuple[str, str]] = []
+
+    def visit(each: Term) -> None:
+        if len(numbers) > place:
+            return
+        match each:
+            case Apply(op=op, args=args):
+                for position, argument in enumerate(args):
+                    if isinstance(argument, Number):
+                        sign = f"{_SIGNS[op]} " if op in _SIGNS and position else ""
+                        numbers.append((sign, argument.dtype))
+                    else:
+                        visit(argument)
+            case Number(dtype=dtype):
+                numbers.append(("", dtype))
+            case Fold(body=body):
+                visit(body)
+
+    visit(term)
+    return numbers[place] if place < len(numbers) else ("", "float64")

@@ -1,0 +1,207 @@
+"""Values of tensors as launch probes saved them, one element at a time.
+
+A file holds the elements in row-major order of the tensor that an argument of a launch was; a kernel counts
+elements from its pointer, by strides.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Literal, Protocol
+
+from mcp_server.json_text import read_json
+from mcp_server.package.launches import Argument, Launch
+from mcp_server.package.terms.term import Scalar
+from mcp_server.steps.kernel_io import ArgumentValues, LaunchValues
+
+Phase = Literal["before", "after"]
+_CODES = {
+    "F64": "d",
+    "F32": "f",
+    "F16": "e",
+    "I64": "q",
+    "I32": "i",
+    "I16": "h",
+    "I8": "b",
+    "U64": "Q",
+    "U32": "I",
+    "U16": "H",
+    "U8": "B",
+    "BOOL": "?",
+    "BF16": "H",
+}
+_LARGEST_HEADER = 1 << 20
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor whose elements can be looked up. `at` takes a place in row-major order."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    at: Callable[[int], Scalar | None]
+
+    @property
+    def count(self) -> int:
+        return prod(self.shape)
+
+    def offset(self, index: tuple[int, ...]) -> int:
+        """The elements between the tensor's pointer and an index."""
+        return sum(i * stride for i, stride in zip(index, self.stride, strict=True))
+
+    def index(self, offset: int) -> tuple[int, ...] | None:
+        """The index that lies at an offset from the pointer; None when no element does."""
+        found = [0] * len(self.shape)
+        rest = offset
+        for axis in sorted(range(len(self.shape)), key=lambda axis: -self.stride[axis]):
+            if self.stride[axis] > 0 and self.shape[axis] > 1:
+                found[axis] = min(rest // self.stride[axis], self.shape[axis] - 1)
+                rest -= found[axis] * self.stride[axis]
+        return tuple(found) if rest == 0 and offset >= 0 and 0 not in self.shape else None
+
+    def value(self, index: tuple[int, ...]) -> Scalar | None:
+        """The element at an index; None when it lies outside, or is not known."""
+        place = 0
+        for i, size in zip(index, self.shape, strict=True):
+            if not 0 <= i < size:
+                return None
+            place = place * size + i
+        return self.at(place)
+
+    def value_at(self, offset: int) -> Scalar | None:
+        """The element at an offset from the pointer."""
+        index = self.index(offset)
+        return None if index is None else self.value(index)
+
+    def indices(self) -> Iterator[tuple[int, ...]]:
+        """Every index, in row-major order."""
+        for place in range(self.count):
+            yield self.unraveled(place)
+
+    def unraveled(self, place: int) -> tuple[int, ...]:
+        """The index of a place in row-major order."""
+        found = []
+        for size in reversed(self.shape):
+            place, i = divmod(place, size)
+            found.append(i)
+        return tuple(reversed(found))
+
+
+class Values(Protocol):
+    """What is known of the tensors and scalars of a failing call."""
+
+    def tensor(self, launch: int, argument: Argument, when: Phase) -> Tensor | None:
+        """An argument of a launch just before or after it; None when nobody saw it."""
+
+    def scalars(self, launch: Launch) -> Mapping[str, int]:
+        """The values of a launch's scalar arguments, by parameter."""
+
+
+@dataclass(frozen=True)
+class NoValues:
+    """Nothing was seen: only what follows from the code can be told."""
+
+    def tensor(self, launch: int, argument: Argument, when: Phase) -> Tensor | None:  # noqa: ARG002
+        return None
+
+    def scalars(self, launch: Launch) -> Mapping[str, int]:
+        return literal_scalars(launch)
+
+
+@dataclass
+class ProbedValues:
+    """What `dump_kernel_io` saved (`save=True`). A launch that ran again counts as it ran last."""
+
+    launches: Iterable[LaunchValues]
+    _read: dict[Path, _File] = field(default_factory=dict)
+
+    @cached_property
+    def _seen(self) -> dict[tuple[int, str, str], ArgumentValues]:
+        found: dict[tuple[int, str, str], ArgumentValues] = {}
+        for launch in self.launches:
+            for each in launch.arguments:
+                if launch.launch is not None:
+                    found[launch.launch, each.parameter, each.when] = each
+                    found[launch.launch, each.name, each.when] = each
+        return found
+
+    def tensor(self, launch: int, argument: Argument, when: Phase) -> Tensor | None:
+        seen = self._seen.get((launch, argument.name, when)) or self._seen.get(
+            (launch, argument.target or "", when)
+        )
+        if seen is None or seen.uninitialised or seen.saved is None or seen.shape is None:
+            return None
+        path = Path(seen.saved.path)
+        if path not in self._read:
+            self._read[path] = _File(path)
+        return Tensor(tuple(seen.shape), tuple(seen.stride or ()), self._read[path].element)
+
+    def scalars(self, launch: Launch) -> Mapping[str, int]:
+        seen = {
+            a.name: int(known.value)
+            for a in launch.arguments
+            if not a.is_tensor
+            and (known := self._seen.get((launch.index, a.name, "before")))
+            and known.value.lstrip("-").isdigit()
+        }
+        return {**literal_scalars(launch), **seen}
+
+
+def literal_scalars(launch: Launch) -> dict[str, int]:
+    """The scalar arguments that stand as numbers in the wrapper."""
+    found = {}
+    for argument in launch.arguments:
+        text = argument.expression.rstrip("L")
+        if not argument.is_tensor and text.lstrip("-").isdigit() and len(text) < 20:
+            found[argument.name] = int(text)
+    return found
+
+
+class _File:
+    """A safetensors file with one tensor."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @cached_property
+    def _layout(self) -> tuple[str, int, int] | None:
+        """The code of the elements, where the first one starts, and how many bytes they take."""
+        try:
+            with self.path.open("rb") as stream:
+                (length,) = struct.unpack("<Q", stream.read(8))
+                header = read_json(stream.read(min(length, _LARGEST_HEADER)).decode())
+        except (OSError, ValueError, struct.error):
+            return None
+        entries = [v for k, v in header.items() if k != "__metadata__"] if isinstance(header, dict) else []
+        if len(entries) != 1 or entries[0]["dtype"] not in _CODES:
+            return None
+        begin, end = entries[0]["data_offsets"]
+        return entries[0]["dtype"], 8 + length + begin, end - begin
+
+    @cached_property
+    def _bytes(self) -> bytes:
+        layout = self._layout
+        if layout is None:
+            return b""
+        with self.path.open("rb") as stream:
+            stream.seek(layout[1])
+            return stream.read(layout[2])
+
+    def element(self, place: int) -> Scalar | None:
+        """The element at a place in row-major order; None when the file does not have it."""
+        if self._layout is None:
+            return None
+        dtype = self._layout[0]
+        code = "<" + _CODES[dtype]
+        size = struct.calcsize(code)
+        if (place + 1) * size > len(self._bytes):
+            return None
+        value: Scalar = struct.unpack_from(code, self._bytes, place * size)[0]
+        if dtype == "BF16":
+            value = struct.unpack("<f", struct.pack("<I", int(value) << 16))[0]
+        return value

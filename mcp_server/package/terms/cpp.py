@@ -1,0 +1,339 @@
+"""C++ kernels as programs: loops, stores, checks and reductions of the CPU backend."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mcp_server.package.kernel_code import IndexAssert, find_asserts
+from mcp_server.package.kernels import Kernel
+from mcp_server.package.statements import split_arguments
+from mcp_server.package.terms.program import Check, Store
+from mcp_server.package.terms.syntax import Call, Name, NotRead, Syntax, read_cpp
+from mcp_server.package.terms.term import (
+    Element,
+    Fold,
+    Number,
+    Position,
+    Range,
+    Size,
+    Term,
+    Unread,
+    promoted,
+    rebuilt,
+    understood,
+)
+from mcp_server.package.terms.translate import Translator, cast, dtype_of
+from mcp_server.package.terms.wording import say
+
+_LOOP = re.compile(
+    r"for\s*\(\s*\w+\s+(?P<name>\w+)\s*=\s*(?P<start>[^;]+);\s*(?P=name)\s*<\s*(?P<stop>[^;]+);[^;]*$"
+)
+_ASSIGN = re.compile(
+    r"^(?:(?P<type>[A-Za-z_][\w:]*(?:<[^=;]*>)?)\s+)?(?P<name>\w+)\s*=(?!=)\s*(?P<value>.+);$", re.S
+)
+_PLAIN_STORE = re.compile(r"^(?P<to>\w+)\[(?P<index>.+)\]\s*=(?!=)\s*(?P<value>.+);$", re.S)
+_VECTOR_STORE = re.compile(r"^(?P<value>.+)\.store\((?P<place>.+)\);$", re.S)
+_ATOMIC = re.compile(r"^atomic_add\(&?(?P<to>\w+)\[(?P<index>.+)\],\s*(?P<value>.+)\);$", re.S)
+_LAMBDA = re.compile(r"^auto\s+(?P<name>\w+)\s*=\s*\[&\]$")
+_REDUCE_ALL = re.compile(r"at::vec::vec_reduce_all<[^()]*>\(\s*\[\].*?\{.*?\}\s*,\s*(\w+)\s*\)")
+# A buffer of the kernel's own, and a second name for a parameter that two arguments would share.
+_LOCAL = re.compile(r"^\s*(\w+)\s*\*\s*(\w+) = buf_\w+\.get\(\);", re.M)
+_ALIAS = re.compile(r"^[ \t]*auto (\w+_ptr\d+) = (\w+_ptr\d+);", re.M)
+_ACCUMULATOR = re.compile(r"(?:masked_)?(tmp_acc\d+)")
+_EXCEPT = re.compile(r"\|\s*!\((?P<test>.+?)\)\s*,\s*\"index out of bounds")
+_KINDS = (
+    (re.compile(r"^(argmax|argmin)_combine"), r"\1"),
+    (re.compile(r"^(max|min)(?:_propagate_nan|imum|_masked_reduce|)$"), r"\1"),
+    (re.compile(r"^(?:\+|sum_masked_reduce|cascade_sum_combine)$"), "sum"),
+    (re.compile(r"^(?:\*|prod_masked_reduce)$"), "prod"),
+    (re.compile(r"^\|{1,2}$|^any_masked_reduce$"), "any"),
+    (re.compile(r"^welford_combine"), "welford"),
+)
+
+
+@dataclass(eq=False)
+class _Block:
+    """A pair of braces. `header` is the text before it, `place` its number among the items of its parent."""
+
+    header: str
+    line: int
+    parent: _Block | None = None
+    place: int = 0
+    items: list[_Statement | _Block] = field(default_factory=list)
+
+    @property
+    def loop(self) -> re.Match[str] | None:
+        return _LOOP.match(self.header)
+
+    @property
+    def function(self) -> str:
+        """The variable that a lambda is assigned to."""
+        match = _LAMBDA.match(self.header)
+        return match["name"] if match else ""
+
+
+@dataclass(eq=False)
+class _Statement:
+    text: str
+    line: int
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Just before item number `at` of a block."""
+
+    block: _Block
+    at: int
+
+
+def read_cpp_program(kernel: Kernel) -> tuple[tuple[Store, ...], tuple[Check, ...]]:
+    """The stores and the index checks of a C++ kernel, in the order of its text."""
+    reader = _Reader(kernel)
+    asserts = {check.line: check for check in find_asserts(kernel.source)}
+    stores: list[Store] = []
+    checks: list[Check] = []
+    for place, statement in _statements(_blocks(reader.source)):
+        if statement.line in asserts:
+            checks.append(reader.check(asserts[statement.line], statement, place))
+        elif (store := reader.store(statement, place)) is None:
+            continue
+        elif store.parameter in reader.local:
+            reader.local[store.parameter].append(store)
+        else:
+            stores.append(store)
+    return tuple(stores), tuple(checks)
+
+
+def _blocks(source: str) -> _Block:
+    """The nested blocks of a kernel, whose statements stand on lines of their own."""
+    root = block = _Block("", 0)
+    pending, first = "", 0
+    for number, raw in enumerate(source.split("\n"), 1):
+        line = raw.strip()
+        if not line or line.startswith(("#", "//")) or line in ("()", ";", "();", ")"):
+            continue
+        first = first if pending else number
+        if line == "{" or (line.endswith("{") and not line.endswith("={")):
+            inner = _Block(f"{pending} {line[:-1]}".strip(), first, block, len(block.items))
+            block.items.append(inner)
+            block, pending = inner, ""
+        elif line.startswith("}"):
+            block, pending = block.parent or root, ""
+        elif line.endswith(";"):
+            block.items.append(_Statement(f"{pending} {line}".strip(), first))
+            pending = ""
+        else:
+            pending = f"{pending} {line}".strip()
+    return root
+
+
+def _statements(block: _Block) -> Iterator[tuple[_Place, _Statement]]:
+    for number, item in enumerate(block.items):
+        if isinstance(item, _Statement):
+            yield _Place(block, number), item
+        elif not item.function:
+            yield from _statements(item)
+
+
+class _Reader:
+    """Follows the names of one kernel."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        pointers = {p.name: dtype_of(p.type) or "float32" for p in kernel.parameters if "*" in p.type}
+        self.scalars = {p.name: dtype_of(p.type) or "int64" for p in kernel.parameters if "*" not in p.type}
+        self.source = _ALIAS.sub("", kernel.source)
+        for name, same in _ALIAS.findall(kernel.source):
+            self.source = re.sub(rf"\b{name}\b", same, self.source)
+        locals_ = {name: dtype_of(type_) or "float32" for type_, name in _LOCAL.findall(kernel.source)}
+        self.local: dict[str, list[Store]] = {name: [] for name in locals_}
+        self.pointers = {**pointers, **locals_}
+        self.translator = Translator(self.pointers)
+        self._known: dict[tuple[int, str], Term] = {}
+        self._open: set[tuple[int, str]] = set()
+
+    def term(self, text: str, place: _Place, line: int) -> Term:
+        """What an expression computes at a place."""
+        try:
+            return self._term(read_cpp(_REDUCE_ALL.sub(r"\1", text)), place, line)
+        except (NotRead, RecursionError, IndexError):
+            return Unread(text[:120])
+
+    def _term(self, syntax: Syntax, place: _Place, line: int) -> Term:
+        term = self.translator.term(syntax, lambda name: self.look(name, place), line)
+        return rebuilt(term, self._from_local) if self.local else term
+
+    def _from_local(self, term: Term) -> Term | None:
+        """What was put into a buffer of the kernel's own: it is read at the index at which it was stored."""
+        if not isinstance(term, Element) or term.parameter not in self.local:
+            return None
+        index = say(term.index, lambda element: element.parameter)
+        for store in reversed(self.local[term.parameter]):
+            if say(store.index, lambda element: element.parameter) == index:
+                return store.value
+        return Unread(term.parameter)
+
+    def look(self, name: str, place: _Place) -> Term:
+        """The value of a variable just before a place."""
+        if name.endswith("_inner"):
+            return Number(0, "int64")
+        if match := _ACCUMULATOR.match(name):
+            return self._reduced(match[1], name.partition(".")[2], place)
+        block: _Block | None = place.block
+        at = place.at
+        while block is not None:
+            for number in range(at - 1, -1, -1):
+                if (found := self._defined(name, block, number)) is not None:
+                    return found
+            if (loop := block.loop) and loop["name"] == name:
+                return Position(name)
+            at, block = block.place, block.parent
+        return Size(name, self.scalars[name]) if name in self.scalars else Unread(name)
+
+    def _defined(self, name: str, block: _Block, number: int) -> Term | None:
+        """The value that item `number` gives to `name`; None when it does not."""
+        item = block.items[number]
+        if isinstance(item, _Block):
+            return self._once(item, name, lambda: self._returned(item)) if item.function == name else None
+        match = _ASSIGN.match(item.text)
+        if match is None or match["name"] != name:
+            return None
+        return self._once(item, name, lambda: self._assigned(match, _Place(block, number), item.line))
+
+    def _assigned(self, match: re.Match[str], place: _Place, line: int) -> Term:
+        value = self.term(match["value"], place, line)
+        return cast(value, dtype_of(match["type"])) if match["type"] not in (None, "auto") else value
+
+    def _once(self, item: _Block | _Statement, name: str, read: object) -> Term:
+        key = (id(item), name)
+        if key in self._open:
+            return Unread(name)
+        if key not in self._known:
+            self._open.add(key)
+            assert callable(read)
+            self._known[key] = read()
+            self._open.discard(key)
+        return self._known[key]
+
+    def _returned(self, block: _Block) -> Term:
+        """What a lambda gives: what it writes to its buffer, else what it returns last."""
+        found: Term | None = None
+        for place, statement in _statements(block):
+            text = statement.text
+            plain, vector = _PLAIN_STORE.match(text), _VECTOR_STORE.match(text)
+            if plain and plain["to"] == "tmpbuf":
+                return self.term(plain["value"], place, statement.line)
+            if vector and vector["place"].startswith("tmpbuf"):
+                return self.term(vector["value"], place, statement.line)
+            if text.startswith("return ") and "tmpbuf" not in text:
+                found = self.term(text[7:-1], place, statement.line)
+        return found or Unread("lambda")
+
+    def _reduced(self, name: str, part: str, place: _Place) -> Term:
+        """The result of the reduction into an accumulator, from the loop that updates it."""
+        block: _Block | None = place.block
+        at = place.at
+        while block is not None:
+            for where, statement in reversed(list(_before(block, at))):
+                found = self._update(name, part, block, where, statement)
+                if found is not None and understood(found):
+                    return found
+            at, block = block.place, block.parent
+        return Unread(name)
+
+    def _update(
+        self, name: str, part: str, outer: _Block, place: _Place, statement: _Statement
+    ) -> Term | None:
+        match = _ASSIGN.match(statement.text)
+        target = _ACCUMULATOR.match(match["name"]) if match else None
+        if match is None or target is None or target[1] != name or "_arr" in match["value"]:
+            return None
+        ranges = self.ranges(place, outer)
+        try:
+            syntax = read_cpp(match["value"])
+        except NotRead:
+            return None
+        if not ranges or not isinstance(syntax, Call):
+            return None
+        kind = _kind(syntax, part)
+        operand = next((a for a in syntax.args if not _mentions(a, name)), None)
+        if not kind or operand is None:
+            return None
+        body = self._term(operand, place, statement.line)
+        return Fold(kind, ranges, body, "int64" if kind.startswith("arg") else promoted(body.dtype))
+
+    def ranges(self, place: _Place, outer: _Block | None = None) -> tuple[Range, ...]:
+        """The loops around a place, outermost first, up to a block outside of them."""
+        found: list[Range] = []
+        block: _Block | None = place.block
+        while block is not None and block is not outer:
+            loop, around = block.loop, block.parent
+            if loop and around and not loop["name"].endswith("_inner"):
+                before = _Place(around, block.place)
+                ends = [self.term(loop[end], before, block.line) for end in ("start", "stop")]
+                found.append(Range(loop["name"], *ends))
+            block = around
+        tails = {each.name.removesuffix("_tail") for each in found if each.name.endswith("_tail")}
+        return tuple(each for each in reversed(found) if each.name not in tails)
+
+    def store(self, statement: _Statement, place: _Place) -> Store | None:
+        """The store that a statement makes to a parameter."""
+        for pattern, mode in ((_ATOMIC, "add"), (_PLAIN_STORE, "plain")):
+            match = pattern.match(statement.text)
+            if match and match["to"] in self.pointers:
+                return self._store(match["to"], match["index"], match["value"], statement, place, mode)
+        match = _VECTOR_STORE.match(statement.text)
+        if match is None:
+            return None
+        start, end = split_arguments(match["place"], 0, len(match["place"]))[0]
+        to, _, index = match["place"][start:end].partition("+")
+        if to.strip() not in self.pointers:
+            return None
+        return self._store(to.strip(), index.strip() or "0", match["value"], statement, place, "plain")
+
+    def _store(
+        self, to: str, index: str, value: str, statement: _Statement, place: _Place, mode: str
+    ) -> Store:
+        line = statement.line
+        stored = cast(self.term(value, place, line), self.pointers[to])
+        return Store(to, self.term(index, place, line), stored, self.ranges(place), line, mode)
+
+    def check(self, found: IndexAssert, statement: _Statement, place: _Place) -> Check:
+        """An index check with its ends as terms."""
+        line = statement.line
+        excepted = _EXCEPT.search(statement.text)
+        return Check(
+            line,
+            found.text,
+            self.look(found.variable, place),
+            self.term(found.lower, place, line) if found.lower else None,
+            self.term(found.upper, place, line) if found.upper else None,
+            self.ranges(place),
+            self.term(excepted["test"], place, line) if excepted else None,
+        )
+
+
+def _before(block: _Block, at: int) -> Iterator[tuple[_Place, _Statement]]:
+    """The statements in blocks inside `block` that stand before its item number `at`."""
+    for item in block.items[:at]:
+        if isinstance(item, _Block) and not item.function:
+            yield from _statements(item)
+
+
+def _kind(call: Call, part: str) -> str:
+    last = call.name.rpartition("::")[2]
+    for pattern, kind in _KINDS:
+        if match := pattern.match(last):
+            found = match.expand(kind)
+            return {"mean": "mean"}.get(part, "") if found == "welford" else found
+    return ""
+
+
+def _mentions(syntax: Syntax, name: str) -> bool:
+    match syntax:
+        case Name(name=known):
+            return name in known
+        case Call(args=args):
+            return any(_mentions(each, name) for each in args)
+    return False

@@ -1,0 +1,148 @@
+"""A kernel as a program: what it stores where, and which checks it makes, as terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import islice
+from math import prod
+
+from mcp_server.package.kernels import Kernel
+from mcp_server.package.terms.evaluate import Evaluator, Read, UnknownValue
+from mcp_server.package.terms.term import Element, Position, Range, Scalar, Term, Unread, parts
+
+_MOST = 1 << 17
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Store:
+    """`parameter[index] = value` for all of `ranges`; `mode` is plain or add, `line` 1-based."""
+
+    parameter: str
+    index: Term
+    value: Term
+    ranges: tuple[Range, ...]
+    line: int
+    mode: str = "plain"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Check:
+    """An index check: `lower <= value < upper`, made for every combination of `ranges` where `test` holds."""
+
+    line: int
+    text: str
+    value: Term
+    lower: Term | None
+    upper: Term | None
+    ranges: tuple[Range, ...]
+    test: Term | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """What a kernel does. `source` is the kernel that it was read from."""
+
+    kernel: Kernel
+    stores: tuple[Store, ...]
+    checks: tuple[Check, ...]
+
+    def stores_to(self, parameter: str, before: int | None = None) -> tuple[Store, ...]:
+        """The stores to a tensor, the last one first; only those above a line if given."""
+        found = [s for s in self.stores if s.parameter == parameter and (before is None or s.line < before)]
+        return tuple(reversed(found))
+
+    def check_at(self, line: int) -> Check | None:
+        """The check on a 1-based line of the kernel's source."""
+        return next((check for check in self.checks if check.line == line), None)
+
+    @cached_property
+    def stored(self) -> frozenset[str]:
+        """The tensors that the kernel writes."""
+        return frozenset(store.parameter for store in self.stores)
+
+
+def used(term: Term, ranges: Sequence[Range]) -> tuple[Range, ...]:
+    """The loop variables that a term depends on."""
+    names = {each.name for each in parts(term, inside_indices=True) if isinstance(each, Position)}
+    return tuple(each for each in ranges if each.name in names)
+
+
+def places(
+    ranges: Sequence[Range], sizes: Mapping[str, int], most: int = _MOST
+) -> tuple[list[dict[str, int]], bool]:
+    """The combinations of loop variables, and whether these are all of them."""
+    evaluator = Evaluator({}, sizes, _nothing)
+    spans = [(int(evaluator.value(r.start)), int(evaluator.value(r.stop))) for r in ranges]
+    total = prod(max(0, stop - start) for start, stop in spans)
+    found = islice(evaluator.places(ranges, max(total, 1)), most)
+    return list(found), total <= most
+
+
+def position_of(
+    index: Term, offset: int, ranges: Sequence[Range], sizes: Mapping[str, int], read: Read
+) -> dict[str, int] | None:
+    """The loop variables for which an index is `offset`; None when there are none. Raises `UnknownValue`.
+
+    An index is nearly always a sum of multiples of the variables: its strides are tried first.
+    """
+    relevant = used(index, ranges)
+    if any(isinstance(each, Element) for each in parts(index)):
+        return _searched(index, offset, relevant, sizes, read)
+    evaluator = Evaluator({}, sizes, read)
+    spans = {r.name: (int(evaluator.value(r.start)), int(evaluator.value(r.stop))) for r in relevant}
+    if any(stop <= start for start, stop in spans.values()):
+        return None
+    base = {name: start for name, (start, _) in spans.items()}
+
+    def at(place: Mapping[str, int]) -> int:
+        return int(Evaluator(place, sizes, read).value(index))
+
+    first = at(base)
+    strides = {
+        n: at({**base, n: start + 1}) - first for n, (start, stop) in spans.items() if stop - start > 1
+    }
+    rest, found = offset - first, dict(base)
+    for name in sorted(strides, key=lambda name: -abs(strides[name])):
+        if strides[name]:
+            start, stop = spans[name]
+            steps = min(max(rest // strides[name], 0), stop - start - 1)
+            found[name] = start + steps
+            rest -= steps * strides[name]
+    if at(found) == offset:
+        return found
+    return _searched(index, offset, relevant, sizes, read)
+
+
+def _searched(
+    index: Term, offset: int, ranges: Sequence[Range], sizes: Mapping[str, int], read: Read
+) -> dict[str, int] | None:
+    every, complete = places(ranges, sizes)
+    for place in every:
+        if Evaluator(place, sizes, read).value(index) == offset:
+            return place
+    if not complete:
+        raise UnknownValue("too many elements")
+    return None
+
+
+def _nothing(_element: Element, _offset: int) -> Scalar | None:
+    return None
+
+
+@lru_cache(maxsize=512)
+def read_program(kernel: Kernel) -> Program:
+    """The program of a kernel; an empty one when its source is not in the package."""
+    from mcp_server.package.terms.cpp import read_cpp_program
+    from mcp_server.package.terms.triton import read_triton_program
+
+    if not kernel.source:
+        return Program(kernel, (), ())
+    stores, checks = read_cpp_program(kernel) if kernel.kind == "cpp" else read_triton_program(kernel)
+    return Program(kernel, stores, checks)
+
+
+def unread(term: Term) -> str:
+    """The first code in a term that was not understood; empty when all was."""
+    return next((t.text for t in parts(term, inside_indices=True) if isinstance(t, Unread)), "")

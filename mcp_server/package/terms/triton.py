@@ -1,0 +1,294 @@
+"""Triton kernels as programs, read from the source that the wrapper embeds; Inductor's own and the user's."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mcp_server.package.kernel_code import find_asserts
+from mcp_server.package.kernels import Kernel
+from mcp_server.package.terms.program import Check, Store
+from mcp_server.package.terms.syntax import Call, Name, NotRead, Syntax, read_cpp, read_python
+from mcp_server.package.terms.term import Fold, Number, Position, Range, Size, Term, Unread, parts, promoted
+from mcp_server.package.terms.translate import Translator, cast, dtype_of, operator
+
+_INDEX = re.compile(r"(?P<axis>[xyz]|r\d*_?)index$")
+_SIGNATURE = re.compile(r"'signature':\s*\{([^}]*)\}")
+_CONSTANTS = re.compile(r"'constants':\s*\{([^}]*)\}")
+_ENTRY = re.compile(r"'(\w+)':\s*'?([^,'}]+)")
+_POINTERS = {
+    "fp32": "float32",
+    "fp64": "float64",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "i64": "int64",
+    "i32": "int32",
+    "i16": "int16",
+    "i8": "int8",
+    "u8": "uint8",
+    "i1": "bool",
+    "u1": "bool",
+}
+_REDUCTIONS = {
+    "tl.sum": "sum",
+    "tl.max": "max",
+    "tl.min": "min",
+    "triton_helpers.max2": "max",
+    "triton_helpers.min2": "min",
+    "triton_helpers.any": "any",
+    "triton_helpers.prod": "prod",
+}
+_WITH_INDEX = {"triton_helpers.max_with_index": "max", "triton_helpers.min_with_index": "min"}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Assign:
+    """`name = value` on a line; `number` counts the results of a call that gives several."""
+
+    name: str
+    value: ast.expr
+    line: int
+    number: int | None = None
+
+
+def read_triton_program(kernel: Kernel) -> tuple[tuple[Store, ...], tuple[Check, ...]]:
+    """The stores and index checks of a Triton kernel; nothing when its text cannot be parsed."""
+    function = _function(kernel.source)
+    if function is None:
+        return (), ()
+    reader = _Reader(kernel, function)
+    asserts = {check.line: check for check in find_asserts(kernel.source)}
+    stores: list[Store] = []
+    checks: list[Check] = []
+    for at, node in enumerate(reader.statements):
+        if isinstance(node, _Assign):
+            continue
+        name = ast.unparse(node.func)
+        if name in ("tl.store", "tl.atomic_add"):
+            stores += reader.store(node, at, "plain" if name == "tl.store" else "add")
+        elif name == "tl.device_assert" and node.lineno in asserts:
+            checks.append(reader.check(asserts[node.lineno].variable, node, at, kernel))
+    return tuple(stores), tuple(checks)
+
+
+def _function(source: str) -> ast.FunctionDef | None:
+    try:
+        tree = ast.parse(textwrap.dedent(source))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return found[-1] if found else None
+
+
+def _flat(body: list[ast.stmt]) -> Iterator[_Assign | ast.Call]:
+    """Assignments and calls in the order of the text; the body of a loop counts once."""
+    for node in body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                yield _Assign(name, value, node.lineno)
+            case ast.Assign(targets=[ast.Tuple(elts=names)], value=value):
+                for number, each in enumerate(names):
+                    if isinstance(each, ast.Name):
+                        yield _Assign(each.id, value, node.lineno, number)
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                yield _Assign(name, value, node.lineno)
+            case ast.Expr(value=ast.Call() as call):
+                yield call
+            case ast.For(body=inner) | ast.With(body=inner):
+                yield from _flat(inner)
+            case ast.If(body=inner, orelse=other):
+                yield from _flat(inner)
+                yield from _flat(other)
+
+
+class _Reader:
+    """Follows the names of one kernel."""
+
+    def __init__(self, kernel: Kernel, function: ast.FunctionDef) -> None:
+        signature = _SIGNATURE.search(kernel.source)
+        types = dict(_ENTRY.findall(signature[1])) if signature else {}
+        names = [argument.arg for argument in function.args.args]
+        self.pointers = {
+            name: _POINTERS.get(types[name].lstrip("*"), "float32")
+            for name in names
+            if types.get(name, "").startswith("*")
+        }
+        constants = _CONSTANTS.search(kernel.source)
+        self.constants = {
+            name: int(value)
+            for name, value in (_ENTRY.findall(constants[1]) if constants else [])
+            if value.strip().lstrip("-").isdigit()
+        }
+        self.scalars = {name for name in names if name not in self.pointers}
+        self.grid = kernel.grid
+        self.translator = Translator(self.pointers)
+        self.statements = tuple(_flat(function.body))
+        self._known: dict[int, Term] = {}
+        self._open: set[int] = set()
+
+    def term(self, node: ast.expr, at: int, line: int) -> Term:
+        """What an expression computes just before statement number `at`."""
+        try:
+            return self._term(read_python(node), at, line)
+        except (NotRead, RecursionError, IndexError):
+            return Unread(ast.unparse(node)[:120])
+
+    def _term(self, syntax: Syntax, at: int, line: int) -> Term:
+        match syntax:
+            case Call(name=name, args=(operand, *_)) if name in _REDUCTIONS:
+                return self._reduced(_REDUCTIONS[name], operand, at, line)
+            case Call(name=("to" | "broadcast_to" | "tl.broadcast_to"), receiver=Call() as inner, args=args):
+                value = self._term(inner, at, line)
+                return cast(value, dtype_of(args[0].name) if args and isinstance(args[0], Name) else None)
+        return self.translator.term(syntax, lambda name: self.look(name, at), line)
+
+    def look(self, name: str, at: int) -> Term:
+        """The value of a variable just before a statement."""
+        if _INDEX.fullmatch(name) and not self._is_alias(name, at):
+            return Position(name)
+        for number in range(at - 1, -1, -1):
+            statement = self.statements[number]
+            if isinstance(statement, _Assign) and statement.name == name:
+                return self._once(statement, number)
+        if name in self.constants:
+            return Number(self.constants[name], "int64")
+        if name.startswith(("tl.program_id(", "tl.arange(")):
+            return Position(name)
+        return Size(name) if name in self.scalars else Unread(name)
+
+    def _is_alias(self, name: str, at: int) -> bool:
+        """`rindex = r0_index`."""
+        statement = self._definition(name, at)
+        return statement is not None and isinstance(statement.value, ast.Name)
+
+    def _definition(self, name: str, at: int) -> _Assign | None:
+        found = (s for s in reversed(self.statements[:at]) if isinstance(s, _Assign) and s.name == name)
+        return next(found, None)
+
+    def _once(self, statement: _Assign, at: int) -> Term:
+        key = id(statement)
+        if key in self._open:
+            return Unread(statement.name)
+        if key not in self._known:
+            self._open.add(key)
+            self._known[key] = self._assigned(statement, at)
+            self._open.discard(key)
+        return self._known[key]
+
+    def _assigned(self, statement: _Assign, at: int) -> Term:
+        if statement.number is None:
+            return self.term(statement.value, at, statement.line)
+        match statement.value:
+            case ast.Call(func=function, args=[operand, *_]) if ast.unparse(function) in _WITH_INDEX:
+                kind = _WITH_INDEX[ast.unparse(function)]
+                kind = f"arg{kind}" if statement.number else kind
+                return self._reduced(kind, read_python(operand), at, statement.line)
+        return Unread(statement.name)
+
+    def _reduced(self, kind: str, operand: Syntax, at: int, line: int) -> Term:
+        """A reduction over the r axes: of a block, or of what a loop has gathered in an accumulator."""
+        if isinstance(operand, Name) and operand.name.startswith("_"):
+            body = self._gathered(operand.name, at)
+        else:
+            body = self._term(operand, at, line)
+        ranges = tuple(
+            each for each in self.ranges((body,)) if each.name.startswith(("r", "tl.arange"))
+        ) or tuple(each for each in self._all_ranges() if each.name.startswith("r"))
+        dtype = "int64" if kind.startswith("arg") else promoted(body.dtype)
+        return Fold(kind, ranges, body, dtype)
+
+    def _gathered(self, name: str, at: int) -> Term:
+        """What a loop adds to `_tmp2` in each round: the other operand of the update."""
+        update = self._definition(name, at)
+        syntax = read_python(update.value) if update else Name(name)
+        if isinstance(syntax, Call) and syntax.name == "tl.where" and len(syntax.args) == 3:
+            syntax = syntax.args[1]
+        if isinstance(syntax, Name) and (inner := self._definition(syntax.name, at)) is not None:
+            update, syntax = inner, read_python(inner.value)
+        if update is None or not isinstance(syntax, Call):
+            return Unread(name)
+        operand = next((a for a in syntax.args if not (isinstance(a, Name) and a.name == name)), None)
+        if operand is None or len(syntax.args) != 2:
+            return Unread(name)
+        return self._term(operand, self.statements.index(update), update.line)
+
+    def _all_ranges(self) -> tuple[Range, ...]:
+        names = dict.fromkeys(s.name for s in self.statements if isinstance(s, _Assign))
+        axes = (name for name in names if _INDEX.fullmatch(name))
+        return tuple(self._range(name) for name in axes if not self._is_alias(name, len(self.statements)))
+
+    def ranges(self, terms: tuple[Term, ...]) -> tuple[Range, ...]:
+        """The index variables that terms depend on, those of a reduction inside them left out."""
+        names: dict[str, None] = {}
+        for term in terms:
+            for each in parts(term, inside_indices=True):
+                if isinstance(each, Position):
+                    names[each.name] = None
+        return tuple(self._range(name) for name in names)
+
+    def _range(self, name: str) -> Range:
+        start = Number(0, "int64")
+        if match := _INDEX.fullmatch(name):
+            return Range(name, start, self.look(f"{match['axis']}numel", len(self.statements)))
+        inner = name.partition("(")[2].rstrip(")")
+        if name.startswith("tl.arange"):
+            end = inner.rpartition(",")[2].strip()
+            return Range(name, start, Number(int(end), "int64") if end.isdigit() else self._size(end))
+        return Range(name, start, self._grid(int(inner)) if inner.isdigit() else Unread(name))
+
+    def _size(self, name: str) -> Term:
+        return self.look(name, 0)
+
+    def _grid(self, axis: int) -> Term:
+        """How many programs run along an axis, from the launcher's C++."""
+        if axis >= len(self.grid):
+            return Unread("grid")
+        try:
+            return Translator({}).term(read_cpp(self.grid[axis]), lambda name: Size(name), 0)
+        except NotRead:
+            return Unread("grid")
+
+    def store(self, call: ast.Call, at: int, mode: str) -> list[Store]:
+        """The store of one call; none when its pointer is no parameter plus an index."""
+        line = call.lineno
+        place = self._pointer(call.args[0], at, line)
+        if place is None or len(call.args) < 2:
+            return []
+        name, index = place
+        value = cast(self.term(call.args[1], at, line), self.pointers[name])
+        return [Store(name, index, value, self.ranges((index,)), line, mode)]
+
+    def _pointer(self, node: ast.expr, at: int, line: int) -> tuple[str, Term] | None:
+        """`out_ptr0 + (x0)`, in which `tl.broadcast_to` may stand around the index."""
+        match node:
+            case ast.Name(id=name) if name in self.pointers:
+                return name, Number(0, "int64")
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                found = self._pointer(left, at, line)
+                if found is None:
+                    return None
+                more = self.term(right, at, line)
+                name, index = found
+                return name, more if isinstance(index, Number) else operator("add", (index, more))
+        return None
+
+    def check(self, variable: str, call: ast.Call, at: int, kernel: Kernel) -> Check:
+        """A `tl.device_assert` with its ends as terms; a mask in it is the `test`."""
+        line = call.lineno
+        found = next(c for c in find_asserts(kernel.source) if c.line == line)
+        value = self.look(variable, at)
+        lower, upper = (
+            self.term(ast.parse(end, mode="eval").body, at, line) if end else None
+            for end in (found.lower, found.upper)
+        )
+        test: Term | None = None
+        match call.args[0]:
+            case ast.BinOp(op=ast.BitOr(), right=ast.UnaryOp(op=ast.Invert(), operand=mask)):
+                test = self.term(mask, at, line)
+        if isinstance(test, Number):
+            test = None
+        terms = tuple(each for each in (value, lower, upper, test) if each is not None)
+        return Check(line, found.text, value, lower, upper, self.ranges(terms), test)

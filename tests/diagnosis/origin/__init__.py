@@ -1,0 +1,1 @@
+"""From a bad value to its origin."""

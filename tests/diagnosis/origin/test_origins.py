@@ -1,0 +1,225 @@
+"""Origins of faults of real packages: compiled, run with launch probes, walked back."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+import torch
+
+from mcp_server.diagnosis.origin.find import Fault, find_origin
+from mcp_server.diagnosis.origin.records import Origin
+from mcp_server.diagnosis.origin.smallest_change import Change, changes_of, smallest_change
+from mcp_server.diagnosis.origin.trace import behind, trace_origin
+from mcp_server.diagnosis.origin.values import ProbedValues
+from mcp_server.model import PackageWorkload
+from mcp_server.package.assertion import read_assertion
+from mcp_server.package.terms.program import read_program
+from mcp_server.package.view import view_package
+from mcp_server.steps.context import Context, default_python
+from mcp_server.steps.dump_kernel_io import dump_kernel_io
+from mcp_server.steps.kernel_io import KernelIO
+from tests.conftest import CACHE, ROOT, torch_environment
+
+pytestmark = pytest.mark.slow
+
+FindOrigin = Callable[[str], Origin]
+
+
+def build(name: str) -> Path:
+    """Compile a model of `tests.zoo.origins` into the cache unless this source built it already."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    package = CACHE / f"{name}.pt2"
+    with (CACHE / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        source = ROOT / "tests" / "zoo" / "origins.py"
+        if not package.exists() or package.stat().st_mtime < source.stat().st_mtime:
+            argv = [sys.executable, "-W", "ignore", "-m", "tests.zoo.origins", name, str(CACHE)]
+            environment = torch_environment()
+            done = subprocess.run(
+                argv, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stderr[-4000:]
+    return package
+
+
+@pytest.fixture(scope="session")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> FindOrigin:
+    """The origin of the fault that a model's bad inputs have; each call is run once."""
+    known: dict[str, Origin] = {}
+
+    def find(name: str) -> Origin:
+        if name not in known:
+            package = build(name)
+            context = Context(directory=tmp_path_factory.mktemp(name), python=default_python({}))
+            workload = PackageWorkload(package=package, inputs=package.with_name(f"{name}.bad.pt"))
+            seen = anyio.run(partial(dump_kernel_io, context, workload, save=True, shown=1000))
+            found = find_origin(view_package(package), fault_of(seen, package), ProbedValues(seen.launches))
+            assert found is not None
+            known[name] = found
+        return known[name]
+
+    return find
+
+
+def fault_of(seen: KernelIO, package: Path) -> Fault:
+    """The first bad value, or the check that failed."""
+    if seen.first_bad is not None and (fault := Fault.of_first_bad(seen.first_bad)) is not None:
+        return fault
+    assertion = read_assertion(Path(seen.log.path).read_text(errors="replace"))
+    assert assertion is not None
+    (candidate,) = view_package(package).tracer.trace(assertion)
+    return Fault.of_candidate(candidate)
+
+
+def elements(found: Origin) -> list[str]:
+    return [each.text() for each in found.elements if each.kind == "input"]
+
+
+def test_a_bucket_beyond_the_table(origin: FindOrigin) -> None:
+    """Expression, offending element and condition of a clamped distance; the table's rows are the bound."""
+    found = origin("buckets")
+    assert found.expression == "floor(sqrt((clamp(x, 1, 500) - 1) / 499) * 64)"
+    assert (found.bad_value, found.allowed) == ("64", "0 to 63 (the rows of table.weight)")
+    assert elements(found) == ["args[1][2] = 731"]
+    assert found.condition is not None
+    assert (found.condition.low, found.condition.high, found.condition.good) == (500, None, 499)
+    assert found.condition.text == "it is 64 for x >= 500 and 63 for 499"
+
+
+def test_a_logarithm_is_worded(origin: FindOrigin) -> None:
+    """A folded `log1p(64)` is told as the model has it."""
+    found = origin("log_buckets")
+    assert found.expression == "int(log1p(x) / log1p(64) * 32)"
+    assert found.condition is not None and found.condition.low == 64
+
+
+def test_a_sort_and_a_gather_only_carry(origin: FindOrigin) -> None:
+    """The launch that computed the index is named, not the sort; the element is followed through both."""
+    found = origin("carried")
+    assert found.kernel.startswith("cpp_fused_gather_mul_sub")
+    assert found.expression == "x * 3 - 2"
+    assert [len(found.carriers), found.bad_value] == [1, "49"]
+    assert elements(found) == ["args[1][2, 5] = 17"]
+    assert found.condition is not None and (found.condition.low, found.condition.good) == (14, 13)
+
+
+def test_a_fully_masked_row(origin: FindOrigin) -> None:
+    """The NaN of a softmax over nothing: the operation that made it, and the mask of the row, all false."""
+    found = origin("masked")
+    assert "softmax" in found.kernel
+    assert found.explanation == (
+        "-inf - -inf is nan: all that the maximum is taken of is -inf; "
+        "args[1][2, 0] to [2, 5], all 6 that decide it, are False"
+    )
+    assert elements(found) == [f"args[1][2, {column}] = False" for column in range(6)]
+
+
+def test_a_window_that_starts_too_late(origin: FindOrigin) -> None:
+    """The last row of the window decides: a start of 4 reaches beyond the table as well."""
+    found = origin("window")
+    assert found.expression.startswith("x * 4 + 1")
+    assert elements(found) == ["args[1][2] = 5"]
+    assert found.condition is not None and (found.condition.low, found.condition.good) == (4, 3)
+
+
+def test_one_of_two_elements_is_to_blame(origin: FindOrigin) -> None:
+    """An index of two elements: the one behind most of the failing points is named first and varied."""
+    found = origin("relative")
+    assert found.expression == "x[0] - x[5] + 8"
+    assert elements(found)[0] == "args[1][5] = 11"
+    assert found.condition is not None
+    assert found.condition.text == "it is -1 or less for x[5] >= 9 and 0 for 8 (with x[0] as here)"
+
+
+def test_one_layer_of_twelve(origin: FindOrigin) -> None:
+    """The layer's name, the constant in which it differs, and where the same check lies dormant."""
+    found = origin("layers")
+    assert found.layer == "layers.7"
+    assert found.sibling_difference is not None
+    assert found.sibling_difference.here == "/ log1p(64)"
+    assert found.sibling_difference.others == ["log1p(128)", "log1p(160)", "log1p(192)", "log1p(256)"]
+    passes = {each.layer: each.passes for each in found.dormant}
+    assert len(passes) == 11
+    assert passes["layers.0"] == "good for args[1] from 0 to 127 only"
+    assert passes["layers.3"] == "good for args[1] from 0 to 255 only"
+
+
+def test_the_smallest_change_on_the_package(origin: FindOrigin, tmp_path: Path) -> None:
+    """The call itself is the test: it fails, and passes with the nearest good value."""
+    package = build("buckets")
+    inputs = torch.load(package.with_name("buckets.bad.pt"), weights_only=True)
+
+    def fails(changes: tuple[Change, ...]) -> bool:
+        changed = [tensor.clone() for tensor in inputs]
+        for change in changes:
+            changed[change.input_index][change.index] = change.after
+        torch.save(changed, tmp_path / "changed.pt")
+        call = (
+            "import sys, torch; m = torch._inductor.aoti_load_package(sys.argv[1]); "
+            "m(*torch.load(sys.argv[2], weights_only=True))"
+        )
+        argv = [sys.executable, "-W", "ignore", "-c", call, str(package), str(tmp_path / "changed.pt")]
+        return subprocess.run(argv, capture_output=True, check=False).returncode != 0
+
+    found = smallest_change(changes_of(origin("buckets")), fails)
+    assert found is not None and found.minimal
+    assert found.calls == 2
+    assert found.text() == "the failure goes away with args[1][2]: 731 to 499, and comes back without"
+
+
+def test_the_text_is_short(origin: FindOrigin) -> None:
+    """All that is known of an origin fits a screen, whatever layer it is in."""
+    for name in ("buckets", "masked", "layers"):
+        lines = origin(name).text().splitlines()
+        assert len(lines) <= 12 and max(map(len, lines)) < 400
+
+
+def test_one_run_is_enough(tmp_path: Path) -> None:
+    """With the fault known, one run that keeps only what is behind it leads to the same origin."""
+    package = build("carried")
+    view = view_package(package)
+    assertion = read_assertion("index out of bounds: 0 <= tmp2 < 40L")
+    assert assertion is not None
+    (candidate,) = view.tracer.trace(assertion)
+    context = Context(directory=tmp_path, python=default_python({}))
+    workload = PackageWorkload(package=package, inputs=package.with_name("carried.bad.pt"))
+    found = anyio.run(partial(trace_origin, context, workload, view, Fault.of_candidate(candidate)))
+    assert found is not None and found.expression == "x * 3 - 2"
+
+
+def test_only_what_the_walk_needs_is_kept() -> None:
+    """The matrix product whose result only orders the keys is behind the index; other layers are not."""
+    view = view_package(build("carried"))
+    check = next(c for k in view.wrapper.kernels.values() for c in read_program(k).checks if "40" in c.text)
+    assert behind(view, Fault(4, "check", check.line)) == [1, 2, 3, 4]
+    layers = view_package(build("layers"))
+    checked = next(k for k in layers.wrapper.kernels.values() if k.name.endswith("_8"))
+    assert behind(layers, Fault(16, "check", read_program(checked).checks[0].line)) == [16]
+
+
+def test_without_values_the_code_is_worded() -> None:
+    """Nothing ran: the expression of the check and what passes it are told, and no element."""
+    view = view_package(build("buckets"))
+    assertion = read_assertion("index out of bounds: 0 <= tmp17 < 64L")
+    assert assertion is not None
+    (candidate,) = view.tracer.trace(assertion)
+    found = find_origin(view, Fault.of_candidate(candidate))
+    assert found is not None
+    assert found.expression == "floor(sqrt((clamp(x, 1, 500) - 1) / 499) * 64)"
+    assert (found.bad_value, found.elements) == ("", [])
+    assert found.condition is not None and found.condition.text == "good for x <= 499 only"
+
+
+def test_a_fault_that_is_none_has_no_origin(origin: FindOrigin) -> None:
+    """A launch that does not exist, and a line without a check, lead nowhere."""
+    origin("buckets")
+    view = view_package(build("buckets"))
+    assert find_origin(view, Fault(99, "check", 1)) is None
+    assert find_origin(view, Fault(2, "check", 1)) is None

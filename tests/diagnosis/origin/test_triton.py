@@ -1,0 +1,92 @@
+"""Origins in recorded CUDA packages: Triton kernels of the wrapper, and values as launch probes give them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from mcp_server.diagnosis.origin.find import Fault, find_origin
+from mcp_server.diagnosis.origin.values import Phase, Tensor, literal_scalars
+from mcp_server.package.assertion import read_assertion
+from mcp_server.package.launches import Argument, Launch
+from mcp_server.package.view import PackageView, view_package
+from tests.package.archives import write
+
+RECORDINGS = Path(__file__).parents[2] / "recordings" / "wrappers"
+
+
+@dataclass
+class KnownValues:
+    """Tensors of a call by launch, variable and phase."""
+
+    tensors: dict[tuple[int, str, Phase], torch.Tensor] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def tensor(self, launch: int, argument: Argument, when: Phase) -> Tensor | None:
+        known = self.tensors.get((launch, argument.target or "", when))
+        if known is None:
+            return None
+        flat = known.flatten().tolist()
+        return Tensor(tuple(known.shape), tuple(known.stride()), lambda place: flat[place])
+
+    def scalars(self, launch: Launch) -> Mapping[str, int]:
+        return {**self.sizes, **literal_scalars(launch)}
+
+
+def recorded(name: str, folder: Path) -> PackageView:
+    """A package that holds a recorded wrapper and no library."""
+    text = (RECORDINGS / f"{name}.torch-2.11-cuda.cpp").read_bytes()
+    members = {
+        f"{name}/archive_format": b"pt2",
+        f"{name}/data/aotinductor/model/abc.wrapper.cpp": text,
+        f"{name}/data/aotinductor/model/abc.wrapper_metadata.json": b'{"AOTI_DEVICE_KEY": "cuda"}',
+    }
+    return view_package(write(folder / f"{name}.pt2", members))
+
+
+def test_a_computed_index(tmp_path: Path) -> None:
+    """The device assertion of a Triton kernel leads to `x * 2 + 1` and to the id that is too large."""
+    view = recorded("computed_index", tmp_path)
+    ids = torch.arange(12)
+    ids[7] = 30
+    assertion = read_assertion("Assertion `index out of bounds: 0 <= tmp8 < 40` failed.")
+    assert assertion is not None
+    (candidate,) = view.tracer.trace(assertion)
+    known = KnownValues({(candidate.launch.index, "arg3_1", "before"): ids}, {"ynumel": 12})
+    found = find_origin(view, Fault.of_candidate(candidate), known)
+    assert found is not None
+    assert (found.expression, found.bad_value) == ("x * 2 + 1", "61")
+    assert found.allowed == "0 to 39 (the rows of table.weight)"
+    assert [each.text() for each in found.elements] == ["args[0][7] = 30"]
+    assert found.condition is not None
+    assert (found.condition.low, found.condition.good) == (20, 19)
+
+
+def test_a_logarithm_of_a_negative_number(tmp_path: Path) -> None:
+    """The NaN of a fused kernel is the logarithm's, not the product's; it is finite above zero only."""
+    view = recorded("logarithm", tmp_path)
+    launch = next(each for each in view.wrapper.launches if "log" in each.kernel)
+    tensors = {a.name: a.target or "" for a in launch.tensors}
+    scale = torch.rand(8, 16, generator=torch.Generator().manual_seed(0)) + 0.1
+    scale[2, 3] = -1.0
+    result = torch.zeros(8, 16)
+    result[2, 3] = float("nan")
+    known = KnownValues(
+        {
+            (launch.index, tensors["in_ptr0"], "before"): torch.ones(16),
+            (launch.index, tensors["in_out_ptr0"], "before"): torch.ones(8, 16),
+            (launch.index, tensors["in_ptr1"], "before"): scale,
+            (launch.index, tensors["in_out_ptr0"], "after"): result,
+        },
+        {"xnumel": 128},
+    )
+    fault = Fault(launch.index, "value", buffer=tensors["in_out_ptr0"], element=(2, 3), when="after")
+    found = find_origin(view, fault, known)
+    assert found is not None
+    assert found.explanation == "log(-1) is nan"
+    assert "log(" in found.expression and found.bad_value == "nan"
+    assert found.condition is not None and found.condition.text.startswith("it is not finite for")
+    assert found.condition.high == 0

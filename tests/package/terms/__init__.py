@@ -1,0 +1,1 @@
+"""Terms: read from kernels, evaluated, bounded, worded."""

@@ -1,0 +1,65 @@
+"""Interval arithmetic holds every value, and a direction is the truth."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_server.package.terms.interval import Bounds, Interval, from_ordinal, limits, ordinal
+from mcp_server.package.terms.term import Term
+from tests.package.terms.made import read, terms, value
+
+FLOATS = st.floats(-1e4, 1e4, width=32)
+
+
+@given(terms(), FLOATS, FLOATS, st.lists(st.floats(0, 1), min_size=1, max_size=6))
+def test_every_value_lies_in_the_interval(term: Term, a: float, b: float, shares: list[float]) -> None:
+    """Whatever value an element has in its interval, the term has one in the interval that was computed."""
+    low, high = sorted((a, b))
+    bounds = Bounds({"x": Interval(low, high)})
+    span = bounds.of(term)
+    for share in shares:
+        x = min(max(from_ordinal(ordinal(low + share * (high - low), "float32"), "float32"), low), high)
+        assert span.holds(value(term, x)), (x, value(term, x), span)
+
+
+@given(terms(), FLOATS, FLOATS, FLOATS, FLOATS)
+def test_a_direction_is_kept(term: Term, a: float, b: float, c: float, d: float) -> None:
+    """A term that is said to rise (fall) never falls (rises) within the interval."""
+    low, first, second, high = sorted((a, b, c, d))
+    way = Bounds({"x": Interval(low, high)}).direction(term, "x")
+    if way is None:
+        return
+    left, right = float(value(term, first)), float(value(term, second))
+    if math.isnan(left) or math.isnan(right):
+        assert way == 0 and math.isnan(left) and math.isnan(right)
+    else:
+        assert left == right or (way != 0 and (left < right) == (way > 0))
+
+
+def test_bucket_expressions_rise() -> None:
+    """The buckets of a distance are seen to rise on the whole range of int64: a clamp bounds the root."""
+    text = (
+        "static_cast<int64_t>(std::floor(std::sqrt((c10::convert<float>(min_propagate_nan(max_propagate_nan("
+        "x, 1), 500)) - 1.0f) / 499.0f) * 64.0f))"
+    )
+    bounds = Bounds({"x": limits("int64")})
+    assert bounds.direction(read(text), "x") == 1
+    assert (bounds.of(read(text)).low, bounds.of(read(text)).high) == (0, 64)
+
+
+def test_an_overflow_is_no_direction() -> None:
+    """`4 * x` wraps for the largest numbers: nothing is claimed there, and all is where it fits."""
+    term = read("x * 4")
+    assert Bounds({"x": limits("int64")}).direction(term, "x") is None
+    assert Bounds({"x": Interval(-100, 100)}).direction(term, "x") == 1
+
+
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+def test_ranks_of_floats_come_back(x: float) -> None:
+    """Every float32 has a rank, and the next rank is the next float."""
+    rank = ordinal(x, "float32")
+    assert from_ordinal(rank, "float32") == x
+    assert x == limits("float32").high or from_ordinal(rank + 1, "float32") > x

@@ -1,0 +1,112 @@
+"""Recorded kernels, C++ and Triton, are read as programs that compute what the model computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from mcp_server.package.kernels import Kernel
+from mcp_server.package.terms.evaluate import Evaluator
+from mcp_server.package.terms.program import Program, position_of, read_program, unread
+from mcp_server.package.terms.term import Element, Number, Scalar, Term
+from mcp_server.package.terms.wording import number, say
+from mcp_server.package.wrapper import read_wrapper
+
+RECORDINGS = Path(__file__).parents[2] / "recordings"
+WRAPPERS = sorted((RECORDINGS / "wrappers").glob("*.cpp"))
+
+
+def kernels(path: Path) -> Mapping[str, Kernel]:
+    """The kernels of a recorded wrapper, with the C++ ones where their file was recorded."""
+    beside = RECORDINGS / "kernels" / path.name
+    text = beside.read_text() if beside.exists() else ""
+    return read_wrapper(path.read_text(), text).kernels
+
+
+def program(wrapper: str, kernel: str) -> Program:
+    return read_program(kernels(RECORDINGS / "wrappers" / wrapper)[kernel])
+
+
+def stored(
+    found: Program, parameter: str, offset: int, tensors: Mapping[str, Sequence[Scalar]], **sizes: int
+) -> Scalar:
+    """The value that a program stores at an offset, computed from whole tensors."""
+
+    def read(element: Element, place: int) -> Scalar:
+        if element.parameter in found.stored and found.stores_to(element.parameter, element.line):
+            return stored(found, element.parameter, place, tensors, **sizes)
+        return tensors[element.parameter][place]
+
+    for store in found.stores_to(parameter):
+        position = position_of(store.index, offset, store.ranges, sizes, read)
+        if position is not None:
+            return Evaluator(position, sizes, read).value(store.value)
+    raise AssertionError(f"nothing is stored at {offset}")
+
+
+@pytest.mark.parametrize("path", WRAPPERS, ids=lambda path: path.name)
+def test_all_of_the_code_is_understood(path: Path) -> None:
+    """Every store and every check of every recorded kernel is read, but for a sort inside of a kernel."""
+    for kernel in kernels(path).values():
+        found = read_program(kernel)
+        assert found.stores or not kernel.source, kernel.name
+        terms: list[Term] = [*(s.value for s in found.stores), *(c.value for c in found.checks)]
+        left = {unread(term) for term in terms} - {""}
+        assert not left or "sort" in kernel.name, (kernel.name, left)
+
+
+def test_a_triton_reduction_computes_the_layer_norm() -> None:
+    """Two reductions, the mean and the variance, give what torch gives."""
+    x, weight, bias = (torch.randn(n, generator=torch.Generator().manual_seed(n)) for n in (96, 32, 33))
+    found = program("attention.torch-2.11-cuda.cpp", "triton_per_fused_native_layer_norm_0")
+    tensors = {"in_ptr0": x.tolist(), "in_ptr1": weight.tolist(), "in_ptr2": bias[:32].tolist()}
+    expected = torch.nn.functional.layer_norm(x.view(3, 32), (32,), weight, bias[:32]).flatten()
+    for place in (0, 33, 95):
+        assert stored(found, "out_ptr2", place, tensors, xnumel=3) == pytest.approx(
+            expected[place].item(), abs=2e-6
+        )
+
+
+def test_a_cpp_reduction_computes_the_argmax() -> None:
+    """The vector loop and its tail are one reduction over the whole row."""
+    x = torch.randn(3, 40, generator=torch.Generator().manual_seed(3))
+    wrapper = kernels(RECORDINGS / "wrappers" / "computed_index.torch-2.13-cpu.cpp")
+    name = next(name for name in wrapper if "argmax" in name)
+    tensors = {"in_ptr0": x.flatten().tolist()}
+    found = [stored(read_program(wrapper[name]), "out_ptr0", row, tensors, ks0=3, ks1=6) for row in range(3)]
+    assert found == x.argmax(1).tolist()
+
+
+def test_a_triton_check_is_worded() -> None:
+    """The check of a computed index says what is computed; the wrap of negative indices is left out."""
+    found = program("computed_index.torch-2.11-cuda.cpp", "triton_poi_fused_add_embedding_mul_0").checks
+    assert [say(check.value, lambda _element: "x") for check in found] == ["x * 2 + 1"]
+    assert isinstance(found[0].upper, Number) and found[0].upper.value == 40
+
+
+def test_the_kernel_of_a_user_is_read() -> None:
+    """Program ids and ranges of a Triton kernel that no compiler wrote are its loops."""
+    found = program("user_lookup.torch-2.11-cuda.cpp", "lookup_kernel_0")
+    (store,) = found.stores
+    assert store.parameter == "out"
+    tensors: dict[str, list[Scalar]] = {"ids": [2, 0, 1], "table": [float(n) for n in range(48)]}
+    assert stored(found, "out", 16 + 5, tensors, _grid_0=3) == 5.0
+
+
+@pytest.mark.parametrize(
+    ("value", "operators", "text"),
+    [
+        (4.174387454986572, {"log1p"}, "log1p(64)"),
+        (4.174387454986572, {"log"}, "log(65)"),
+        (4.859812259674072, set(), "4.859812"),
+        (2.0794415416798357, {"log"}, "log(8)"),
+        (64.0, set(), "64"),
+        (0.125, set(), "0.125"),
+    ],
+)
+def test_constants_are_worded(value: float, operators: set[str], text: str) -> None:
+    """A folded logarithm is told as one where the launch has that operator."""
+    assert number(value, "float32", operators) == text

@@ -1,0 +1,184 @@
+"""Models whose bad value is made before it does harm: `python -m tests.zoo.origins NAME DIRECTORY`.
+
+Writes NAME.pt2, NAME.inputs.pt (good inputs) and NAME.bad.pt. Each model is compiled from seed 0.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+class Buckets(nn.Module):
+    """A distance is put into one of 64 buckets; the largest distance falls into a 65th."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inp = nn.Linear(8, 8)
+        self.table = nn.Embedding(64, 8)
+
+    def forward(self, x: torch.Tensor, distance: torch.Tensor) -> torch.Tensor:
+        share = (distance.clamp(1, 500).float() - 1) / 499
+        bucket = torch.floor(torch.sqrt(share) * 64).long()
+        return self.inp(x) + self.table(bucket)
+
+
+class LogBuckets(nn.Module):
+    """Relative positions in buckets of a logarithm, as in T5; one position too far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inp = nn.Linear(8, 8)
+        self.table = nn.Embedding(32, 8)
+
+    def forward(self, x: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+        ratio = torch.log1p(steps.float()) / torch.log1p(torch.tensor(64.0))
+        return self.inp(x) + self.table((ratio * 32).long())
+
+
+class Carried(nn.Module):
+    """Keys are computed, sorted and gathered before they index a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = nn.Linear(6, 12)
+        self.table = nn.Embedding(40, 8)
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        keys = ids * 3 - 2
+        order = torch.argsort(self.score(x), dim=1)
+        shuffled = torch.gather(keys, 1, order)
+        ranked, _ = torch.sort(shuffled, dim=1)
+        return self.table(ranked).sum(1)
+
+
+class Masked(nn.Module):
+    """Attention over the positions that a mask allows; a row without any is NaN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.Linear(8, 8)
+        self.key = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        scores = self.query(x) @ self.key(x).transpose(1, 2)
+        scores = scores.masked_fill(~mask[:, None, :], float("-inf"))
+        return torch.softmax(scores, -1) @ x
+
+
+class Window(nn.Module):
+    """A window of a table from a start that another value decides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inp = nn.Linear(8, 8)
+        self.table = nn.Parameter(torch.randn(20, 8))
+
+    def forward(self, x: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+        start = step * 4 + 1
+        rows = start.unsqueeze(1) + torch.arange(4)
+        return self.inp(x).unsqueeze(1) + self.table[rows]
+
+
+class Relative(nn.Module):
+    """A bias for each distance between two positions, at most 8 apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Embedding(17, 4)
+
+    def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        distance = position[:, None] - position[None, :] + 8
+        return x @ x.t() + self.bias(distance).sum(-1)
+
+
+class Block(nn.Module):
+    """One layer: its own bucket scale, chosen when it is built."""
+
+    def __init__(self, width: int, farthest: float) -> None:
+        super().__init__()
+        self.mix = nn.Linear(width, width)
+        self.bias = nn.Embedding(16, width)
+        self.farthest = farthest
+
+    def forward(self, x: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+        scale = torch.log1p(torch.tensor(self.farthest))
+        bucket = (torch.log1p(steps.float()) / scale * 16).long()
+        return torch.relu(self.mix(x)) + self.bias(bucket)
+
+
+class Layers(nn.Module):
+    """Twelve layers that differ in one constant: the eighth knows distances below 64 only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        reach = [128.0, 160.0, 192.0, 256.0]
+        scales = [64.0 if i == 7 else reach[i % 4] for i in range(12)]
+        self.layers = nn.ModuleList(Block(8, scale) for scale in scales)
+
+    def forward(self, x: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x, steps)
+        return x
+
+
+def _good_mask() -> torch.Tensor:
+    return torch.arange(6)[None, :] < torch.tensor([6, 3, 4, 2])[:, None]
+
+
+def _bad_mask() -> torch.Tensor:
+    mask = _good_mask()
+    mask[2] = False
+    return mask
+
+
+def _with(tensor: torch.Tensor, place: tuple[int, ...], value: float) -> torch.Tensor:
+    changed = tensor.clone()
+    changed[place] = value
+    return changed
+
+
+_X8 = torch.randn(4, 8, generator=_generator(1))
+_X6 = torch.randn(4, 6, generator=_generator(2))
+_X66 = torch.randn(6, 6, generator=_generator(5))
+_X468 = torch.randn(4, 6, 8, generator=_generator(3))
+_DISTANCE = torch.tensor([3, 17, 250, 499])
+_IDS = torch.randint(1, 14, (4, 12), generator=_generator(4))
+_STEPS = torch.tensor([0, 5, 31, 60])
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Tensors, Tensors]] = {
+    "buckets": (Buckets, (_X8, _DISTANCE), (_X8, _with(_DISTANCE, (2,), 731))),
+    "log_buckets": (LogBuckets, (_X8, _STEPS), (_X8, _with(_STEPS, (1,), 70))),
+    "carried": (Carried, (_X6, _IDS), (_X6, _with(_IDS, (2, 5), 17))),
+    "masked": (Masked, (_X468, _good_mask()), (_X468, _bad_mask())),
+    "window": (Window, (_X8, torch.tensor([0, 1, 2, 3])), (_X8, torch.tensor([0, 1, 5, 3]))),
+    "relative": (Relative, (_X66, torch.arange(6)), (_X66, torch.tensor([0, 1, 2, 3, 4, 11]))),
+    "layers": (Layers, (_X8, _STEPS), (_X8, _with(_STEPS, (1,), 70))),
+}
+
+
+def main(name: str, directory: str) -> None:
+    build, good, bad = MODELS[name]
+    torch.manual_seed(0)
+    where = Path(directory)
+    with torch.no_grad():
+        exported = torch.export.export(build().eval(), good)
+        torch.save(list(good), where / f"{name}.inputs.pt")
+        torch.save(list(bad), where / f"{name}.bad.pt")
+        partial = where / f"{name}.partial.pt2"
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(partial))
+    partial.rename(where / f"{name}.pt2")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
