@@ -42,7 +42,6 @@ class Asked:
     set_env: Mapping[str, str] = field(default_factory=dict)
     expect: Path | None = None
     tolerance: float | None = None
-    infinities: bool = False
 
 
 class ElementShown(Record):
@@ -121,7 +120,6 @@ async def try_fix(context: Context, workload: PackageWorkload, asked: Asked) -> 
         call_of_package(workload, expect=asked.expect),
         rtol=asked.tolerance,
         atol=asked.tolerance,
-        infinities=asked.infinities,
         spelling=_spelling(workload, asked),
     )
     intervention = await _intervention(context, call, asked, package.inputs)
@@ -220,8 +218,7 @@ def _spelling(workload: PackageWorkload, asked: Asked) -> tuple[str, ...]:
     for name, value in workload.env.items():
         words += ["--env", f"{name}={value}"]
     words += ["--expect", str(asked.expect)] if asked.expect else []
-    words += ["--tolerance", str(asked.tolerance)] if asked.tolerance else []
-    return (*words, *(["--infinities"] if asked.infinities else []))
+    return (*words, *(["--tolerance", str(asked.tolerance)] if asked.tolerance else []))
 
 
 def _result(trial: Trial, known: tuple[CompiledInput, ...]) -> TriedFix:
