@@ -183,20 +183,17 @@ def _joined(parts: list[Intervention]) -> Intervention:
 
 
 def _input_change(text: str, known: tuple[CompiledInput, ...]) -> Intervention:
-    leaf = text.rpartition(": ")[0].strip()
-
-    def place(name: str) -> int:
-        return place_of(name, known)
-
-    change = read_change(text, place)
-    return inputs.changed(inputs.Leaf(change.input or 0, leaf), change)
+    change = read_change(text, lambda name: item_of(name, known).index)
+    item = next((item for item in known if item.index == change.input), None)
+    name = (item.path if item is not None else None) or f"inputs[{change.input}]"
+    return inputs.changed(inputs.Leaf(change.input or 0, name), change)
 
 
-def place_of(name: str, known: tuple[CompiledInput, ...]) -> int:
+def item_of(name: str, known: tuple[CompiledInput, ...]) -> CompiledInput:
     """The input of that number, path (`args[1]`) or name. Raises `ProblemError`."""
     for item in known:
         if name in (str(item.index), item.path, item.name, f"inputs[{item.index}]"):
-            return item.index
+            return item
     raise ProblemError(
         "no such input", value=name, allowed=", ".join(item.path or str(item.index) for item in known[:40])
     )
@@ -330,4 +327,4 @@ def _harm(trial: Trial) -> str:
     return f"{effects.elements} elements that were not at fault change, too{rows}"
 
 
-__all__ = ["Asked", "Seen", "TriedFix", "place_of", "try_fix"]
+__all__ = ["Asked", "Seen", "TriedFix", "item_of", "try_fix"]

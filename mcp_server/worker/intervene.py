@@ -10,7 +10,7 @@ import contextlib
 import copy
 import faulthandler
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Iterator, Optional
 
 import torch
@@ -25,7 +25,7 @@ from .loading import load
 from .own_stack import on_stack
 from .replay import load_library
 from .report import Report
-from .smallest_change import Places, Search, elements
+from .smallest_change import MOST_SECONDS, Places, Search, elements
 from .transforms import apply
 from .trial_compare import (
     beside,
@@ -65,9 +65,14 @@ def operate(request: dict[str, Any], report: Report) -> None:
     trial = Trial(request, report)
     for planned in request["plan"]:
         report.event("intervening", label=planned["label"], key=planned.get("key", ""))
-        with ended_after(request.get("call_limit_s")):
+        limit = request.get("call_limit_s")
+        with ended_after(limit):
             facts = trial.make(planned)
         report.event("intervened", **asdict(facts))
+        if planned.get("smallest") and facts.ended == "ok":
+            with ended_after(limit and limit + MOST_SECONDS):
+                facts = trial.refined(planned, facts)
+            report.event("intervened", **asdict(facts))
         if facts.poisoned:
             report.event("poisoned", label=facts.label)
             return
@@ -112,6 +117,7 @@ class Trial:
         self._loader: Any = None
         self._alive: list[Any] = []  # constants that a user-managed update needs
         self._inputs: dict[str, list[Any]] = {}
+        self._made: Optional[Made] = None
 
     def make(self, planned: dict[str, Any]) -> CallFacts:
         """One call of the plan; what it raises is a fact."""
@@ -127,8 +133,7 @@ class Trial:
         except Exception as error:
             return self._raised(label, key, phase, error, time.monotonic() - start)
         seconds = time.monotonic() - start
-        smallest = self._search(planned, made) if planned.get("smallest") else None
-        outputs = made.outputs
+        self._made, outputs = made, made.outputs
         beside_it, expected = self._compare(planned, outputs)
         if planned.get("save"):
             torch.save(outputs, str(planned["save"]))
@@ -142,7 +147,6 @@ class Trial:
             mutated=tuple(made.mutated),
             beside=beside_it,
             expected=expected,
-            smallest=smallest,
         )
 
     def _call(self, planned: dict[str, Any], phase: "_Phase") -> "Made":
@@ -179,29 +183,43 @@ class Trial:
             synchronize()
         return [leaf.detach().clone() for leaf in result if isinstance(leaf, torch.Tensor)]
 
-    def _search(self, planned: dict[str, Any], made: "Made") -> Optional[Smallest]:
-        """The fewest of the changed elements that are enough; with them, what depends on the fault.
+    def refined(self, planned: dict[str, Any], facts: CallFacts) -> CallFacts:
+        """The facts of the last call, with the fewest of its changed elements that are enough.
 
-        Only where nothing but values of inputs is changed, and the package keeps no state.
+        They are reported by then: a call of the search may end the process. Where the call as it is did not
+        come back, the outputs are compared with those of the call with only these changed.
+        """
+        search = self._search(planned)
+        places = search.run() if search is not None else []
+        if search is None or self._made is None or not places:
+            return facts
+        if self.reference is None:
+            self.reference = self._fewest(search, places, facts.key)
+        if self.reference is not None:
+            facts = replace(facts, beside=self._beside(self.reference, self._made.outputs))
+        first = [
+            NeededElement(
+                number, index, *(text_of(of[number][index]) for of in (search.given, search.changed))
+            )
+            for number, index in elements(places[:FIRST_ELEMENTS], search.given)
+        ]
+        changed = sum(change.changed for change in facts.inputs)
+        return replace(facts, smallest=Smallest(len(places), changed, search.calls, tuple(first)))
+
+    def _search(self, planned: dict[str, Any]) -> Optional[Search]:
+        """None where more than values of inputs is changed, where the package keeps state from call to call,
+        and where a failing call would leave a CUDA context of no use.
         """
         steps = list(self.request.get("steps", ()))
         history = any(step["do"] == "call" for step in steps[:-1])
-        if planned.get("options") or history or self.request.get("fresh") or self._loader is None:
+        made = self._made
+        if made is None or planned.get("options") or history or self.request.get("fresh"):
+            return None
+        if self.reference is None and any(leaf.is_cuda for leaf in made.given):
             return None
         step = steps[-1] if steps else {}
         given = self._given(self.request, step, self._loader)
-        search = Search(given, made.given, lambda leaves: self._good(step, leaves))
-        places = search.run()
-        if not places:
-            return None
-        if self.reference is None:
-            self._refer_to(search, places, str(planned.get("key", "")))
-        first = [
-            NeededElement(number, index, *(text_of(leaves[number][index]) for leaves in (given, made.given)))
-            for number, index in elements(places[:FIRST_ELEMENTS], given)
-        ]
-        changed = sum(change.changed for change in made.changes)
-        return Smallest(len(places), changed, search.calls, tuple(first))
+        return Search(given, made.given, lambda leaves: self._good(step, leaves))
 
     def _good(self, step: dict[str, Any], leaves: list[Any]) -> Optional[list[torch.Tensor]]:
         """The outputs of a call that comes back with nothing at fault in them."""
@@ -212,12 +230,12 @@ class Trial:
         bad = faults(outputs, self.expected, self.infinities, self.limits)
         return None if any(bool(mask.any()) for mask in bad) else outputs
 
-    def _refer_to(self, search: Search, places: Places, key: str) -> None:
-        """Compare with the call in which nothing else is changed, where it comes back in two ways."""
+    def _fewest(self, search: Search, places: Places, key: str) -> Optional[Reference]:
+        """The call in which nothing else is changed, where it comes back in two ways."""
         one, other = search.outputs(places), search.outputs(places, other=True)
-        if one is not None and other is not None:
-            depends = differing(one, other, self.limits)
-            self.reference = Reference("smallest", one, key, depends)
+        if one is None or other is None:
+            return None
+        return Reference("smallest", one, key, differing(one, other, self.limits))
 
     def _loaded(
         self, request: dict[str, Any], steps: list[dict[str, Any]], other: bool, phase: "_Phase"
