@@ -46,7 +46,6 @@ def manifests() -> dict[str, Manifest]:
     facts = project()
     return {
         ".claude-plugin/plugin.json": claude_plugin(facts),
-        ".mcp.json": servers("${CLAUDE_PLUGIN_ROOT}"),
         "plugin.json": agent_plugin(facts),
         "mcp.json": agent_servers(),
         "gemini-extension.json": gemini_extension(facts),
@@ -55,8 +54,14 @@ def manifests() -> dict[str, Manifest]:
 
 
 def claude_plugin(facts: Mapping[str, Any]) -> Manifest:
+    """With the server in it: one in `.mcp.json` would be started for whoever opens the checkout, too."""
     author = {"name": facts["authors"][0]["name"]}
-    return {**_common(facts), "author": author, "keywords": facts["keywords"]}
+    return {
+        **_common(facts),
+        "author": author,
+        "keywords": facts["keywords"],
+        **servers("${CLAUDE_PLUGIN_ROOT}"),
+    }
 
 
 def agent_plugin(facts: Mapping[str, Any]) -> Manifest:

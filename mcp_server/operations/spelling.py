@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 
 from mcp_server.model import NextStep
 from mcp_server.operations.declaration import Operation
+from mcp_server.operations.resumed import HANDLE
 from mcp_server.operations.table import OPERATIONS
 
 OPTION_NAMES = {
@@ -51,6 +52,8 @@ def command_line(step: NextStep) -> str:
     )
     positional = [str(step.arguments[name]) for name in sorted(required & set(step.arguments))]
     named = {name: value for name, value in step.arguments.items() if name not in required}
+    if step.tool == "diagnose" and HANDLE.fullmatch(str(named.get("log", ""))):
+        named = {"resume": named.pop("log"), **named}
     return shlex.join(["aoti-debug", command_name(step.tool), *positional, *_options(named)])
 
 

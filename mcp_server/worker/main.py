@@ -22,8 +22,6 @@ OPERATIONS = {
     "describe_inputs": "describe_inputs",
     "run": "run",
     "compile": "compile",
-    "eager": "eager",
-    "compare": "compare",
     "beside": "beside",
     "interpret": "interpret",
     "replay": "replay",

@@ -20,7 +20,7 @@ else:
 
 LAUNCHER = "tools/aoti_debug.py"
 ROOTS = {
-    ".mcp.json": "${CLAUDE_PLUGIN_ROOT}",
+    ".claude-plugin/plugin.json": "${CLAUDE_PLUGIN_ROOT}",
     "mcp.json": "${PLUGIN_ROOT}",
     "gemini-extension.json": "${extensionPath}",
 }
