@@ -8,6 +8,7 @@ import sys
 from typing import Any, Optional
 
 from .failures import Refused
+from .lease import take
 from .report import Report
 
 
@@ -25,6 +26,7 @@ def operate(request: dict[str, Any], report: Report) -> None:
     if not torch.cuda.is_available():
         raise Refused("compiling a Triton kernel needs the GPU that it is for", request["kernel"])
     config.use_static_cuda_launcher = False  # it keeps no binary (torch/_inductor/runtime, 2.8-2.15)
+    take()  # compiling a kernel loads it
     report.event("compiling_kernel", kernel=request["kernel"])
     before = _compiled(str(request["original"]), str(request["kernel"]), "aoti_debug_original")
     chosen, by = _chosen(before, request)
