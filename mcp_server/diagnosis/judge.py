@@ -104,16 +104,22 @@ def ranked(suspects: Iterable[Suspect], case: Case) -> list[Suspect]:
     return sorted(alive, key=lambda suspect: _rank(suspect, case), reverse=True)
 
 
-def _rank(suspect: Suspect, case: Case) -> tuple[bool, bool, bool, int, int, int]:
+def _rank(suspect: Suspect, case: Case) -> tuple[bool, bool, bool, bool, int, int, int]:
     sure = confidence(suspect, case)
     return (
         suspect.harmful,
         not suspect.weak,
         sure == "proven",
+        sure == "proven" and not leaves_out(suspect),
         suspect.level,
         ORDER.index(sure),
         len(suspect.instruments - {Instrument.LOG}),
     )
+
+
+def leaves_out(suspect: Suspect) -> bool:
+    """Whether removing it leaves out parts of the call: another suspect may lie in these."""
+    return suspect.intervention is not None and suspect.intervention.leaves_out
 
 
 def bystanders(suspects: Iterable[Suspect], case: Case) -> list[RuledOut]:
@@ -128,5 +134,6 @@ def bystanders(suspects: Iterable[Suspect], case: Case) -> list[RuledOut]:
 def _cleared_by(suspect: Suspect, case: Case) -> str:
     for trial in trials_of(suspect, case):
         if trial.effect is Effect.SAME:
-            return f"{trial.intervention.what} still fails in the same way: {trial.after.describe()}"
+            why = trial.reason or f"still fails in the same way: {trial.after.describe()}"
+            return f"{trial.intervention.what}: {why}"
     return "the call made again by itself, in one thread and on inputs of its own, fails in the same way"

@@ -43,6 +43,9 @@ def _cast(tensor: torch.Tensor, change: dict[str, Any]) -> torch.Tensor:
 
 
 def _move(tensor: torch.Tensor, change: dict[str, Any]) -> torch.Tensor:
+    """On that device; what is on `meta` has no values, and becomes zeros."""
+    if tensor.is_meta:
+        return torch.zeros_like(tensor, device=str(change["device"]))
     return tensor.to(str(change["device"]))
 
 

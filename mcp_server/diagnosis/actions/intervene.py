@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mcp_server.diagnosis.actions.runs import run_call
@@ -19,7 +20,7 @@ from mcp_server.steps.leases import gpus_of
 from mcp_server.worker.trial_facts import CallFacts
 
 MAX_ROUNDS = 4
-MAX_TOGETHER = 4  # interventions of one round, which share a loaded package
+MAX_TOGETHER = 6  # interventions of one round, which share a loaded package
 MAX_COMBINED = 3  # suspects that are removed together
 SHARE = 0.4  # of what the budget leaves, for one round
 
@@ -49,16 +50,17 @@ class TryInterventions:
             wanted = wanted[:1]
             trials = [await _try_against_program(case, context, each, self.rounds) for each in wanted]
         else:
-            trials = await try_interventions(context, tried_call(case), wanted)
+            seen = await try_interventions(context, tried_call(case), wanted)
+            trials = [judged(trial) for trial in seen]
         case.trials |= {trial.intervention.key: trial for trial in trials}
 
 
 def can_intervene(case: Case) -> bool:
-    """Whether there is a call that fails when it is made again: only a failure can be made to go away."""
+    """Whether there is a call to make again that fails, or that is given what it was not compiled for."""
     plain = case.runs.get("plain")
     if plain is None or case.call is None or case.call.operation == "compile":
         return False
-    return plain.failure != "none" or _by_program(case)
+    return plain.failure != "none" or _by_program(case) or bool(case.mismatches)
 
 
 def tried_call(case: Case) -> TriedCall:
@@ -83,14 +85,36 @@ def tried_call(case: Case) -> TriedCall:
 def _wanted(case: Case, suspects: Sequence[Suspect]) -> Iterator[Intervention]:
     """Interventions of the leading suspects that were not tried, then what removes several at once."""
     found: dict[str, Intervention] = {}
-    order = ranked(suspects, case)
-    for suspect in order:
-        if is_cause(suspect, case):
+    ends_well = case.runs["plain"].failure == "none" and not _by_program(case)
+    for suspect in ranked(suspects, case):
+        if is_cause(suspect, case) and not leaves_out(suspect):
             break
-        found |= {each.key: each for each in untried(suspect, case)}
-    if not found:
+        found |= {each.key: each for each in untried(suspect, case) if each.keeps_values or not ends_well}
+    if not found and not ends_well:
         found = {each.key: each for each in _combined(suspects, case)}
     yield from list(found.values())[:MAX_TOGETHER]
+
+
+def judged(trial: Trial) -> Trial:
+    """The trial of a call that ends well by what it returns, and one that no expectation fits, as open."""
+    if (
+        trial.before.failure == "differs"
+        and trial.intervention.leaves_out
+        and trial.effect is not Effect.GONE
+    ):
+        return replace(
+            trial, effect=Effect.NOT_APPLICABLE, reason="nothing is expected of a call of other sizes"
+        )
+    seen, again = trial.after.facts, trial.again.facts
+    if trial.before.failure != "none" or seen is None or seen.beside is None or trial.after.failure != "none":
+        return trial
+    if seen.beside.equal:
+        return replace(trial, effect=Effect.SAME, reason="the call returns the same values")
+    if again is None or again.beside is None or not again.beside.equal:
+        return trial
+    return replace(
+        trial, effect=Effect.GONE, reason="the call returns other values", calls=2, failed=2, chance=0.0
+    )
 
 
 def _combined(suspects: Sequence[Suspect], case: Case) -> Iterator[Intervention]:

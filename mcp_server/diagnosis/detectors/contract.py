@@ -182,16 +182,23 @@ def _nearest_size_of_range(mismatch: Mismatch, case: Case) -> int | None:
 
 
 def _of_one_symbol(index: int, dim: int, case: Case) -> list[tuple[int, int]]:
-    """Inputs and dimensions that are this symbol: they have to be changed together."""
-    assert case.package is not None
-    symbol = case.package.inputs[index].dims[dim].expression
+    """Inputs and dimensions that are as long and may vary: they have to be changed together.
+
+    Also those with a symbol of their own: a kernel goes over one input and reads the other beside it.
+    """
+    assert case.package is not None and case.given is not None
+    tensors = case.given.tensors
+    size = tensors[index].shape[dim]
     same = [
         (item.index, each.index)
         for item in case.package.inputs
         for each in item.dims
-        if symbol and each.size is None and each.expression == symbol
+        if each.size is None
+        and item.index < len(tensors)
+        and each.index < len(tensors[item.index].shape)
+        and tensors[item.index].shape[each.index] == size
     ]
-    return same or [(index, dim)]
+    return same if (index, dim) in same else [(index, dim)]
 
 
 def _leaf(index: int, case: Case) -> Leaf:

@@ -40,6 +40,10 @@ class Effect(Enum):
     NOT_APPLICABLE = "not_applicable"
 
 
+LEAVING_OUT = frozenset({"resize", "pad", "drop_rows"})
+KEEPING = frozenset({"cast", "move", "contiguous", "restride", "align"})
+
+
 @dataclass(frozen=True)
 class Where:
     """Elements by value: those that fulfil any of these."""
@@ -138,6 +142,16 @@ class Intervention:
     smallest: bool = False
     spelling: tuple[str, ...] = ()
     unavailable: str = ""
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether parts of the call are not made any more: what is left out may have been at fault."""
+        return any(change.change in LEAVING_OUT for change in self.changes)
+
+    @property
+    def keeps_values(self) -> bool:
+        """Whether only dtype, layout or place of inputs change: a right call returns the same then."""
+        return bool(self.changes) and all(change.change in KEEPING for change in self.changes)
 
 
 @dataclass(frozen=True)
