@@ -175,25 +175,19 @@ class TryArguments(CallArguments):
 
     changes: Annotated[
         list[str],
-        Field(
-            description="Of inputs: 'args[1]: clamp 0 9', 'args[0]: set 0 where nan', 'args[0]: cast int64', "
-            "'args[0]: set 5 at 3,0', resize, pad, drop-rows, move, contiguous."
-        ),
+        Field(description="Of inputs: 'args[1]: clamp 0 9', '0: set 0 where nan', '0: set 5 at 3'."),
     ] = []
-    kernel: Annotated[str, Field(description="Kernel to edit.")] = ""
-    replace: Annotated[
-        list[str], Field(max_length=2, description="[OLD, NEW]: text in it, expression instead.")
-    ] = []
-    launch: Annotated[int, Field(ge=-1, description="Launch to do otherwise; default -1.")] = -1
+    kernel: Annotated[str, Field(description="Kernel.")] = ""
+    replace: Annotated[list[str], Field(max_length=2, description="[OLD, NEW] in it.")] = []
+    launch: Annotated[int, Field(ge=-1, description="Launch to change; default -1.")] = -1
     how: Annotated[
         Literal["guard", "finite-mask", "skip", "eager"],
-        Field(description="The launch: default guard (bounds)."),
+        Field(description="Of that launch; default guard."),
     ] = "guard"
-    constants: Annotated[str, Field(description="torch.save'd {name: tensor} to load.")] = ""
-    set_env: Annotated[dict[str, str], Field(description="Variables to change.")] = {}
-    expect: Annotated[str, Field(description="torch.save'd right outputs.")] = ""
-    tolerance: Annotated[float, Field(ge=0, le=1, description="0-1, default 0: the dtype's.")] = 0
-    infinities: Annotated[bool, Field(description="Count as faults, default false.")] = False
+    constants: Annotated[str, Field(description="File of {name: tensor}.")] = ""
+    set_env: Annotated[dict[str, str], Field(description="Variables.")] = {}
+    expect: Annotated[str, Field(description="File of right outputs.")] = ""
+    tolerance: Annotated[float, Field(ge=0, le=1, description="0-1, default 0: by dtype.")] = 0
 
 
 class LocateArguments(ProgramArguments):

@@ -124,7 +124,6 @@ async def try_fix(context: Context, given: args.TryArguments) -> Record:
         set_env=given.set_env,
         expect=file("expect", given.expect, base) if given.expect else None,
         tolerance=given.tolerance or None,
-        infinities=given.infinities,
     )
     return await step(context, called_package(given, Path.cwd()), asked)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import struct
 import sys
 from typing import Any, Optional
 
 from .failures import Refused
+from .lease import take
 from .report import Report
 
 
@@ -24,6 +26,7 @@ def operate(request: dict[str, Any], report: Report) -> None:
     if not torch.cuda.is_available():
         raise Refused("compiling a Triton kernel needs the GPU that it is for", request["kernel"])
     config.use_static_cuda_launcher = False  # it keeps no binary (torch/_inductor/runtime, 2.8-2.15)
+    take()  # compiling a kernel loads it
     report.event("compiling_kernel", kernel=request["kernel"])
     before = _compiled(str(request["original"]), str(request["kernel"]), "aoti_debug_original")
     chosen, by = _chosen(before, request)
@@ -63,18 +66,39 @@ def _compiled(path: str, name: str, module: str) -> list[Any]:
 def _chosen(results: list[Any], request: dict[str, Any]) -> tuple[int, str]:
     """The place of the configuration that the package was compiled with, and how it is known."""
     with open(str(request["binary"]), "rb") as file:
-        binary = file.read()
-    same = [place for place, one in enumerate(results) if one.kernel.asm["cubin"] == binary]
-    if same:
-        return same[0], "the same binary"
+        code = code_of(file.read())
+    same = [place for place, one in enumerate(results) if code_of(one.kernel.asm["cubin"]) == code]
+    if code and same:
+        return same[0], "the same code"
     alike = [place for place, one in enumerate(results) if _launched(one) == _asked(request)]
     if len(alike) != 1:
         raise Refused(
             "it is not known with which configuration the kernel was compiled",
             [_settings(one) for one in results][:8],
-            "one configuration that gives the package's binary",
+            "one configuration that gives the package's code",
         )
     return alike[0], "warps and shared memory of the launch"
+
+
+def code_of(binary: bytes) -> "dict[str, bytes]":
+    """The sections with code of a 64-bit ELF file; line tables beside them name the source's path.
+
+    Empty for what is no such file. Offsets as in the ELF specification, version 1.2.
+    """
+    if binary[:5] != b"\x7fELF\x02" or len(binary) < 64:
+        return {}
+    (table,) = struct.unpack_from("<Q", binary, 0x28)
+    size, count, names = struct.unpack_from("<HHH", binary, 0x3A)
+    if table + size * count > len(binary) or size < 64:
+        return {}
+    headers = [struct.unpack_from("<IIQQQQ", binary, table + size * place) for place in range(count)]
+    found = {}
+    for name, _kind, _flags, _address, offset, length in headers:
+        start = headers[names][4] + name
+        text = binary[start : binary.find(b"\0", start)].decode("ascii", "replace")
+        if text.startswith(".text"):
+            found[text] = binary[offset : offset + length]
+    return found
 
 
 def _settings(result: Any) -> str:

@@ -29,8 +29,8 @@ class TriedCall:
     """The failing call: a request of the worker's `run` or `replay`, and its surroundings.
 
     `expect` is a file with what the outputs are to be, compared with `rtol` and `atol` (None: the dtype's).
-    `infinities` counts them as faults. `timeout_s` is for one call. `spelling` are the arguments of
-    `try-fix` that name this call.
+    `infinities` counts them as faults; `known_to_fail` is a call that was seen to, and may pass now.
+    `timeout_s` is for one call. `spelling` are the arguments of `try-fix` that name this call.
     """
 
     request: Mapping[str, object]
@@ -44,6 +44,7 @@ class TriedCall:
     atol: float | None = None
     infinities: bool = False
     fresh: bool = False
+    known_to_fail: bool = False
     spelling: tuple[str, ...] = ()
 
 

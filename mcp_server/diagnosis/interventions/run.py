@@ -44,9 +44,9 @@ async def try_interventions(
 ) -> list[Trial]:
     """Each intervention between two calls as they are, all in one process where none of them ends it.
 
-    A call that does not fail both times is made with a fresh load, then in processes of its own; one that
-    comes and goes then, too, is made as often as leaves a chance below 1 %. Raises `ProblemError` when no
-    call can be made, and for an expectation that cannot be one of this call.
+    A failure that comes once only is made to come with a fresh load for each call, then in processes of
+    their own; where it comes and goes then, too, the call is made as often as leaves a chance below 1 %.
+    Raises `ProblemError` when no call can be made, and for an expectation that cannot be one of this call.
     """
     shared = [each for each in interventions if not (each.unavailable or each.options.env)]
     seen = await _in_one_process(context, call, shared) if shared else {}
@@ -62,12 +62,15 @@ async def try_interventions(
 async def _tried(context: Context, call: TriedCall, intervention: Intervention, three: Three | None) -> Trial:
     """The trial of one intervention, from the calls that were made or from those that are made now."""
     apart: tuple[Apart, ...] = ("processes",) if three is None else ("loads", "processes")
+    came = call.known_to_fail
     for each in apart:
-        if three is not None and three.steady:
-            break
+        if three is not None:
+            came = came or fails(three.before) or fails(three.again)
+            if three.steady and (fails(three.before) or not came):
+                break
         three = await _apart(context, call, intervention, each)
     assert three is not None
-    if not three.steady:
+    if not three.steady or (came and not fails(three.before)):
         return _with_command(call, await try_flaky(context, call, intervention))
     return _with_command(call, _judged(intervention, three))
 
