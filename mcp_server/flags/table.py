@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from .types import OLDEST, Flag
 
-_HEAD = ("flag", "acts at", "torch", "values", "shows", "misses")
+_HEAD = ("flag", "takes effect at", "torch", "values", "shows", "does not show")
 
 
 def table_markdown(flags: Iterable[Flag]) -> str:

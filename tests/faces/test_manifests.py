@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 from mcp_server import __version__
-from mcp_server.faces.guides import GUIDES
+from mcp_server.faces.guides import GUIDES, REFERENCE
 from tests.faces.clients import ROOT
 
 if sys.version_info >= (3, 11):
@@ -64,7 +64,7 @@ def test_the_bundle_is_the_tracked_server(tmp_path: Path) -> None:
     assert packed[0].read_bytes() == packed[1].read_bytes()
     with zipfile.ZipFile(packed[0]) as bundle:
         names, manifest = set(bundle.namelist()), json.loads(bundle.read("manifest.json"))
-    assert {LAUNCHER, f"{LAUNCHER}.lock", "mcp_server/server.py", *(guide.file for guide in GUIDES)} <= names
+    assert {LAUNCHER, f"{LAUNCHER}.lock", "mcp_server/server.py", *(page.file for page in (*GUIDES, *REFERENCE))} <= names
     assert not any(name.startswith(("tests/", "benchmarks/", ".")) for name in names)
     assert manifest["version"] == __version__
     assert manifest["server"]["mcp_config"]["args"][-2:] == [f"${{__dirname}}/{LAUNCHER}", "serve"]
