@@ -10,7 +10,7 @@ CORPUS_ARGS ?=
 CLIENTS ?= .cache/clients
 SCANNER ?= .cache/scanner
 
-.PHONY: help demo test test-gpu test-clients test-ray test-slurm corpus corpus-gpu scan scan-shipped lint format clean
+.PHONY: help demo docs test test-gpu test-clients test-ray test-slurm corpus corpus-gpu scan scan-shipped lint format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -64,6 +64,12 @@ scan: $(STAMP) $(SCANNER)/.installed ## let a scanner of skills look at all that
 
 scan-shipped: $(STAMP) $(SCANNER)/.installed ## the same without tests and benchmarks, as CI does
 	$(BIN)/python -m tests.security.scanner $(SCANNER)/bin/skill-scanner --shipped
+
+docs: $(STAMP) ## build the documentation's site into .cache/site; a dead link fails
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/python tools/flag_table.py --check
+	$(BIN)/python tools/pages.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 lint: $(STAMP) ## style and types
 	$(BIN)/ruff check .

@@ -64,7 +64,12 @@ def test_the_bundle_is_the_tracked_server(tmp_path: Path) -> None:
     assert packed[0].read_bytes() == packed[1].read_bytes()
     with zipfile.ZipFile(packed[0]) as bundle:
         names, manifest = set(bundle.namelist()), json.loads(bundle.read("manifest.json"))
-    assert {LAUNCHER, f"{LAUNCHER}.lock", "mcp_server/server.py", *(page.file for page in (*GUIDES, *REFERENCE))} <= names
+    assert {
+        LAUNCHER,
+        f"{LAUNCHER}.lock",
+        "mcp_server/server.py",
+        *(page.file for page in (*GUIDES, *REFERENCE)),
+    } <= names
     assert not any(name.startswith(("tests/", "benchmarks/", ".")) for name in names)
     assert manifest["version"] == __version__
     assert manifest["server"]["mcp_config"]["args"][-2:] == [f"${{__dirname}}/{LAUNCHER}", "serve"]

@@ -1,7 +1,8 @@
 """The description of the skill against the queries that should, and should not, start it.
 
-A model decides in the end (`evals/README.md`). This is the necessary condition that needs no model: a query that
-should start the skill shares a term with the description that only AOTInductor uses, or a subject and a symptom.
+A model decides in the end (`evals/README.md`). This is the necessary condition that needs no model: a query
+that should start the skill shares a term with the description that only AOTInductor uses, or a subject and a
+symptom.
 """
 
 from __future__ import annotations
