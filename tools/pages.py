@@ -1,4 +1,4 @@
-"""Writes the pages that repeat tables of the code: docs/errors.md and docs/tools.md.
+"""Writes the pages that repeat tables of the code: docs/errors.md, docs/tools.md and docs/llms.txt.
 
 With `--check` it only compares.
 """
@@ -9,8 +9,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from manifests import site
+
 from mcp_server.evidence.families import FAMILIES, Family
-from mcp_server.faces.guides import GUIDES
+from mcp_server.faces.guides import GUIDES, REFERENCE
 from mcp_server.faces.running import STOP_JOB, WAIT_JOB
 from mcp_server.model import CATEGORIES
 from mcp_server.operations.arguments import fields_of
@@ -63,8 +65,8 @@ def tools_page() -> str:
         "",
         NOTE,
         "",
-        "Each tool is also a command with hyphens: `check_devices` is `aoti-debug check-devices`. The command "
-        "takes its main argument without a name; all others are options.",
+        "Each tool is also a command with hyphens: `check_devices` is `aoti-debug check-devices`. The "
+        "command takes its main argument without a name; all others are options.",
         "",
         "| tool | does | runs your code |",
         "| --- | --- | --- |",
@@ -87,7 +89,32 @@ def runs(declaration: Declaration) -> str:
     return "yes" if declaration.hints is RUNS_USER_CODE else "no"
 
 
-PAGES = {"docs/errors.md": errors_page, "docs/tools.md": tools_page}
+def llms_page() -> str:
+    """The site for a language model (llmstxt.org): one line, then every page with its address."""
+    lines = [
+        "# aoti-debug",
+        "",
+        "> Finds out why a PyTorch AOTInductor model (.pt2) fails: a skill with guides, an MCP server and a",
+        "> command line. It runs the failing call and names kernel, model line, cause and fix.",
+        "",
+        "## Guides",
+        "",
+    ]
+    pages = [(guide.title, f"guides/{guide.file}") for guide in (*GUIDES, *REFERENCE)]
+    lines += [f"- [{title}]({address(page)})" for title, page in pages]
+    lines += ["", "## Documentation", ""]
+    for path in sorted((ROOT / "docs").rglob("*.md")):
+        title = path.read_text().partition("\n")[0].removeprefix("# ")
+        lines.append(f"- [{title}]({address(path.relative_to(ROOT / 'docs').as_posix())})")
+    return "\n".join(lines) + "\n"
+
+
+def address(page: str) -> str:
+    """Where the site serves a page: a directory for each."""
+    return site() + (page.removesuffix(".md") + "/").removesuffix("index/")
+
+
+PAGES = {"docs/errors.md": errors_page, "docs/tools.md": tools_page, "docs/llms.txt": llms_page}
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """A hook of mkdocs: puts the guides, which are at the root of the repository, below `guides/` of the site.
 
-Links between pages are written for the repository. Here each becomes a link of the site, or a link to the file
-in the repository; one that leads to no file ends the build.
+Links between pages are written for the repository. Here each becomes a link of the site, or a link to the
+file in the repository; one that leads to no file ends the build.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?<=\]\()(?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?(?=\))")
+# Guides name each other without a link: see tests/test_guides.py.
+NAMED = re.compile(r"(?<!\[)`((?:[a-z]+-)+[a-z]+\.md)`")
 GUIDES = sorted([*ROOT.glob("*-*.md"), ROOT / "SKILL.md", *ROOT.glob("reference/*.md")])
 
 
@@ -31,7 +33,13 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     """Turn the repository's links into the site's."""
+    if page.file.src_uri.startswith("guides/"):
+        markdown = NAMED.sub(lambda found: f"[{found[1]}]({_up(page.file.src_uri)}{found[1]})", markdown)
     return LINK.sub(lambda found: _link(found[1], found[2] or "", page.file.src_uri, config), markdown)
+
+
+def _up(page: str) -> str:
+    return "../" if page.startswith("guides/reference/") else ""
 
 
 def _link(link: str, anchor: str, page: str, config: Any) -> str:
