@@ -45,6 +45,7 @@ class Explanation(Record):
 
     `known` is false when no family matched: then `lines` are the most telling ones. `category` is set where
     the text decides it; else `candidates` are what it admits, the likeliest first. `trace` needs a package.
+    `page` is the family's section in the documentation.
     """
 
     known: bool
@@ -61,6 +62,7 @@ class Explanation(Record):
     not_proven: str = ""
     releases: str = ""
     guide: str
+    page: str = ""
     next: NextStep
     commands: list[str] = Field(default_factory=list)
     others: list[OtherError] = Field(default_factory=list)
@@ -130,6 +132,7 @@ def _known(
         not_proven=family.not_proven,
         releases=family.torch,
         guide=family.guide,
+        page=f"docs/errors.md#{family.id}",
         next=next_call(root, facts, package),
         commands=shell_lines(root, facts),
         others=_others(facts, root),
