@@ -11,7 +11,8 @@ import pytest
 from mcp_server.evidence.families import FAMILIES
 from mcp_server.steps.context import Context
 from mcp_server.steps.explain_error import explain_error
-from tests.texts.test_links import ROOT, anchors
+from tests.test_guides import ROOT
+from tests.texts.test_links import anchors
 
 
 @pytest.mark.parametrize("tool", ["flag_table.py", "pages.py"])
