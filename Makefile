@@ -1,37 +1,59 @@
 # Two commands do all the set-up on a fresh machine: `make demo` and `make test`.
 SHELL := /bin/bash
 PYTHON ?= python3
-VENV ?= .venv
+# `npx skills add` copies this folder, so what is made lies elsewhere; tools/made.py says the same place.
+MADE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/aoti-debug/dev-$(shell printf %s '$(CURDIR)' | sha256sum | cut -c1-12)
+export AOTI_DEBUG_MADE := $(MADE)
+export MYPY_CACHE_DIR := $(MADE)/mypy
+export RUFF_CACHE_DIR := $(MADE)/ruff
+# An environment that somebody made in the folder is used, too.
+VENV ?= $(if $(wildcard .venv/.installed),.venv,$(MADE)/venv)
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# From PyPI torch is the build for CUDA (3 GB); for the CPU: TORCH_INDEX=https://download.pytorch.org/whl/cpu (0.2 GB)
+TORCH_INDEX ?=
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 PYTEST_ARGS ?=
 PYTEST_JOBS ?= 2
 CORPUS_ARGS ?=
-CLIENTS ?= .cache/clients
-SCANNER ?= .cache/scanner
+CLIENTS ?= $(MADE)/clients
+SCANNER ?= $(MADE)/scanner
+SITE ?= $(MADE)/site
 
-.PHONY: help demo docs test test-gpu test-clients test-ray test-slurm corpus corpus-gpu scan scan-shipped lint format clean
+SOURCES := mcp_server examples tools tests benchmarks
+
+.PRECIOUS: %/.runs %/.installed
+.PHONY: help env demo docs generated test test-gpu test-clients test-ray test-slurm corpus corpus-two corpus-gpu scan scan-shipped lint format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(STAMP): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch -e '.[test]'
+# What the program needs, and torch; tests need more. Each is a file in its environment: `make .venv/.installed`.
+%/.runs: pyproject.toml constraints.txt
+	test -x $*/bin/python || $(PYTHON) -m venv $*
+	$*/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$*/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
-demo: $(STAMP) ## compile a small model, break it, diagnose it
-	$(BIN)/python examples/demo.py
+%/.installed: %/.runs
+	$*/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch $@
+
+env: ## print where the environment is
+	@echo $(VENV)
+
+demo: $(VENV)/.runs ## compile a small model, break it, diagnose it
+	@$(BIN)/python -m examples.demo; status=$$?; find $(SOURCES) -name __pycache__ -prune -exec rm -rf {} +; exit $$status
 
 test: $(STAMP) ## run the tests that need no GPU
-	$(BIN)/python -m pytest -m 'not gpu and not ray and not slurm' -n $(PYTEST_JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -o cache_dir=$(MADE)/pytest -m 'not gpu and not ray and not slurm' -n $(PYTEST_JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-gpu: ## run the tests that need a CUDA device, with the python3 that has torch
 	$(PYTHON) -m pytest -m gpu $(PYTEST_ARGS)
 
 test-ray: $(STAMP) ## run the tests of sweep on a local Ray cluster of two nodes
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[ray]'
+	$(PIP) -e '.[ray]'
 	$(BIN)/python -m pytest -m ray $(PYTEST_ARGS)
 
 test-slurm: $(STAMP) ## run the tests of srun on a local Slurm cluster of two nodes (Debian: slurm-wlm)
@@ -51,6 +73,9 @@ test-clients: $(STAMP) $(CLIENTS)/.installed ## install the coding agents from n
 corpus: $(STAMP) ## score diagnose on the failing programs that need no GPU; CORPUS_ARGS="--cases NAME"
 	$(BIN)/python -m benchmarks.corpus.score --needs cpu $(CORPUS_ARGS)
 
+corpus-two: $(STAMP) ## score diagnose on the programs with two defects that need no GPU
+	$(BIN)/python -m benchmarks.corpus.score --set two_defects --needs cpu --forms script package $(CORPUS_ARGS)
+
 corpus-gpu: ## score diagnose on the failing programs that need a CUDA device
 	$(PYTHON) -m benchmarks.corpus.score --needs cuda $(CORPUS_ARGS)
 
@@ -65,11 +90,14 @@ scan: $(STAMP) $(SCANNER)/.installed ## let a scanner of skills look at all that
 scan-shipped: $(STAMP) $(SCANNER)/.installed ## the same without tests and benchmarks, as CI does
 	$(BIN)/python -m tests.security.scanner $(SCANNER)/bin/skill-scanner --shipped
 
-docs: $(STAMP) ## build the documentation's site into .cache/site; a dead link fails
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
+docs: $(STAMP) generated ## build the documentation's site; a dead link fails
+	$(PIP) -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir $(SITE)
+
+generated: $(STAMP) ## compare the files that are made from tables of the code
+	$(BIN)/python tools/manifests.py --check
 	$(BIN)/python tools/flag_table.py --check
 	$(BIN)/python tools/pages.py --check
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 lint: $(STAMP) ## style and types
 	$(BIN)/ruff check .
@@ -81,4 +109,5 @@ format: $(STAMP) ## rewrite to the project's style
 	$(BIN)/ruff check --fix .
 
 clean: ## remove the environment and the caches
-	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf '$(MADE)' .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find $(SOURCES) -name __pycache__ -prune -exec rm -rf {} +

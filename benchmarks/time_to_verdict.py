@@ -8,7 +8,7 @@ in either. With `--jobs N`, N cases run side by side.
 The guide's first step, the plain run, begins with an empty compile cache. What that run left there is what
 the guide's later steps begin with, and the program under `diagnose` too; with `--cold` that begins with
 nothing. Whoever follows the guide is given the benefit of the doubt (`official.names_guilty`). Logs of the
-guide and verdicts stay below `.cache/corpus/races`.
+guide and verdicts stay below `corpus/races` in the folder of `tools/made.py`.
 """
 
 from __future__ import annotations

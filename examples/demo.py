@@ -15,11 +15,13 @@ from mcp_server.faces.terminal import carried_out, print_problem, print_result
 from mcp_server.model import Verdict
 from mcp_server.operations.arguments import DiagnoseArguments
 from mcp_server.operations.table import DIAGNOSE
+from tools.made import MADE
 
 EXAMPLES = Path(__file__).resolve().parent
-DIRECTORY = EXAMPLES.parent / ".cache" / "demo"
+DIRECTORY = MADE / "demo"
 PACKAGE = DIRECTORY / "ranker.pt2"
 BATCH = DIRECTORY / "bad.pt"
+GO_ON = f"cd {DIRECTORY} && export PATH={Path(sys.executable).parent}:$PATH"
 EXPECTED = "index_out_of_bounds"
 
 # Model lines in the verdict need provenance; trusting the CPU's vector units saves compiling probes for them.
@@ -65,6 +67,7 @@ def main() -> int:
     except ProblemError as problem:
         print_problem(problem)
         return Exit.PROBLEM
+    console.print(f"\nTo go on with these files: {GO_ON}", style="bold", soft_wrap=True)
     return Exit.OK if verdict.category == EXPECTED else Exit.FAULT
 
 

@@ -13,6 +13,13 @@ from mcp_server.faces.exits import Exit
 
 def main() -> None:
     """`aoti-debug`: a wrong call ends in a few lines on stderr, never in a traceback."""
+    from mcp_server.faces.standard_streams import let_errors_be_lost, open_missing
+
+    try:
+        open_missing()
+        let_errors_be_lost()
+    except ProblemError as problem:
+        sys.exit(_explained(problem))
     arguments = sys.argv[1:]
     if arguments == ["serve"]:  # without the imports of the other commands: clients wait for the start
         from mcp_server.__main__ import main as serve
@@ -24,17 +31,53 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run a command line; its exit code. A tool's name as the server spells it names a command too."""
-    from mcp_server.faces.app import app
-    from mcp_server.faces.terminal import print_problem
+    from mcp_server.faces.standard_streams import flush_output
+    from mcp_server.jobs.private import cause
 
     command = [name.replace("_", "-") for name in arguments[:1]]
     try:
-        app([*command, *arguments[1:]], prog_name="aoti-debug")
+        code = _code_of([*command, *arguments[1:]])
+        flush_output()
     except ProblemError as problem:
-        print_problem(problem)
-        return Exit.PROBLEM
+        return _explained(problem)
+    except OSError as error:
+        return _explained(ProblemError(f"it could not be done: {cause(error)}", value=error.filename))
+    except Exception as error:
+        return _explained(_defect(error))
+    return code
+
+
+def _code_of(arguments: list[str]) -> int:
+    from mcp_server.faces.app import app
+
+    try:
+        app(arguments, prog_name="aoti-debug")
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else Exit.PROBLEM
     return Exit.OK
+
+
+def _explained(problem: ProblemError) -> Exit:
+    from mcp_server.faces.terminal import print_problem
+
+    print_problem(problem)
+    return Exit.PROBLEM
+
+
+def _defect(error: Exception) -> ProblemError:
+    """What nobody foresaw: one line, and the stack in a file."""
+    import tempfile
+    import traceback
+
+    text = "".join(traceback.format_exception(error))
+    what = f"aoti-debug failed with {type(error).__name__}: this is a defect of aoti-debug"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="aoti-debug-", suffix=".log", delete=False, errors="backslashreplace"
+        ) as file:
+            file.write(text)
+    except OSError:
+        return ProblemError(what, value=str(error)[:200])
+    return ProblemError(what, value=str(error)[:200], next_call=f"report it with {file.name}")

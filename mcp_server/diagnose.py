@@ -13,12 +13,12 @@ from mcp_server.diagnosis.actions.alone import RunAlone
 from mcp_server.diagnosis.actions.capture import CaptureProgram
 from mcp_server.diagnosis.actions.compare import CompareLaunches
 from mcp_server.diagnosis.actions.compile_exported import CompileExported
-from mcp_server.diagnosis.actions.counter_tests import CounterTests
 from mcp_server.diagnosis.actions.exported_program import ReadExported
 from mcp_server.diagnosis.actions.generated import ReadGeneratedKernel
 from mcp_server.diagnosis.actions.index_values import LookAtIndices
 from mcp_server.diagnosis.actions.inputs import CompareInputs
 from mcp_server.diagnosis.actions.interpret import Interpret
+from mcp_server.diagnosis.actions.intervene import TryInterventions
 from mcp_server.diagnosis.actions.locate import LocateFault
 from mcp_server.diagnosis.actions.machine import CheckMachine
 from mcp_server.diagnosis.actions.operators import WatchOperators
@@ -28,6 +28,7 @@ from mcp_server.diagnosis.actions.runs import CheckedRun, PlainRun
 from mcp_server.diagnosis.actions.trace import TraceLaunches
 from mcp_server.diagnosis.actions.try_source import TryPadding, TryWider
 from mcp_server.diagnosis.actions.watch_launches import WatchLaunches
+from mcp_server.diagnosis.budget import with_budget
 from mcp_server.diagnosis.case import CallSpec, Case
 from mcp_server.diagnosis.detectors import (
     aliased,
@@ -64,6 +65,7 @@ from mcp_server.diagnosis.detectors import (
     operator_index,
     operator_results,
     other_card,
+    outside,
     overwritten,
     own_check,
     padding,
@@ -80,25 +82,26 @@ from mcp_server.diagnosis.detectors import (
     unsteady,
     viewed_constants,
 )
-from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.imports_ahead import import_ahead
 from mcp_server.diagnosis.judge import confidence, ranked
-from mcp_server.diagnosis.planner import Action, choose, perform
+from mcp_server.diagnosis.planner import Action, choose, perform, too_long
 from mcp_server.diagnosis.subject import leave_subject
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.verdict import conclude
 from mcp_server.errors import ProblemError
-from mcp_server.evidence.log import read_log_file
 from mcp_server.model import PackageWorkload, Verdict, Workload
 from mcp_server.steps.context import Context
+from mcp_server.steps.logs import read_users_log
 from mcp_server.steps.requests import run_request
 
 DEFAULT_BUDGET_S = 300.0
 CLOSING_S = 0.8  # to end what runs, and to weigh what is known
 
-Detector = Callable[[Case], Iterator[Hypothesis]]
+Detector = Callable[[Case], Iterator[Suspect]]
 DETECTORS: tuple[Detector, ...] = (
     from_log.detect,
     own_check.detect,
+    outside.detect,
     loading.detect,
     lost_update.detect,
     overwritten.detect,
@@ -173,7 +176,7 @@ def actions() -> list[Action]:
         TryPadding(),
         TryWider(),
         CheckMachine(),
-        CounterTests(),
+        TryInterventions(),
     ]
 
 
@@ -184,7 +187,7 @@ async def diagnose(
     log: Path | None = None,
     budget_s: float = DEFAULT_BUDGET_S,
 ) -> Verdict:
-    """A verdict on `workload`, within `budget_s` seconds of wall-clock time.
+    """A verdict on `workload`, within `budget_s` seconds, not counting those in which another has the GPU.
 
     `log` is what a failing run printed: with no workload it is all there is, and a package workload without
     inputs is then read beside it. Raises `ProblemError` when neither is given.
@@ -193,9 +196,9 @@ async def diagnose(
         raise ProblemError(
             "nothing to diagnose", allowed="a script, package, exported program, command or log"
         )
-    case = Case(workload, budget_s)
+    case = Case(workload, budget_s, context.cost.clock)
     if log is not None:
-        case.log, case.log_source = read_log_file(log), str(log)
+        case.log, case.log_source = await read_users_log(log), str(log)
     case.call = _direct_call(workload)
     try:
         async with context.sharing_imports():
@@ -214,31 +217,33 @@ def _concluded(case: Case, context: Context) -> Verdict:
         case.artifacts.append(leave_subject(case, context))
     except ProblemError as problem:
         case.decisions.append(f"no report can be made later: {problem}")
-    return conclude(detect(case), case, context)
+    return with_budget(conclude(detect(case), case, context), case, context)
 
 
 async def investigate(case: Case, context: Context) -> None:
     """Observe until a verdict stands, nothing more can be learnt, or the budget is spent."""
     available = actions()
-    with anyio.move_on_after(case.seconds_left - CLOSING_S) as budget:
-        while not _settled(hypotheses := detect(case), case):
-            case.hypotheses = hypotheses
-            choices = choose(available, case, hypotheses)
+    with case.clock.limit(case.seconds_left - CLOSING_S) as budget:
+        while not _settled(suspects := detect(case), case):
+            case.suspects = suspects
+            choices = choose(available, case, suspects)
             if not choices:
+                case.cut_short += too_long(available, case, suspects)
                 return
             await perform(choices, case, context)
     if budget.cancelled_caught:
+        case.cut_short += case.running
         case.decisions.append(f"the budget of {case.budget_s:g} s ended during {', '.join(case.running)}")
 
 
-def detect(case: Case) -> list[Hypothesis]:
+def detect(case: Case) -> list[Suspect]:
     """What every detector makes of the case as it is now; a call that the program handled did no harm."""
-    found = [hypothesis for detector in DETECTORS for hypothesis in detector(case)]
-    return [replace(hypothesis, harmful=False) for hypothesis in found] if case.handled else found
+    found = [suspect for detector in DETECTORS for suspect in detector(case)]
+    return [replace(suspect, harmful=False) for suspect in found] if case.handled else found
 
 
-def _settled(hypotheses: list[Hypothesis], case: Case) -> bool:
-    best = next(iter(ranked(hypotheses, case)), None)
+def _settled(suspects: list[Suspect], case: Case) -> bool:
+    best = next(iter(ranked(suspects, case)), None)
     return best is not None and best.harmful and confidence(best, case) == "proven"
 
 

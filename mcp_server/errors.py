@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
+
+on_command_line: ContextVar[bool] = ContextVar("on_command_line", default=False)
+"""Set by the command line, where arguments are spelled as options."""
+
+
+def argument(name: str) -> str:
+    """The argument as whoever called spells it: `model_name`, or --model-name on the command line."""
+    return f"--{name.replace('_', '-')}" if on_command_line.get() else f"`{name}`"
+
 
 class ProblemError(Exception):
     """The tool could not do its job, and the caller can do something about it.

@@ -2,6 +2,7 @@
 
 Field names of `Verdict` are part of the public JSON. History of `FORMAT_VERSION`:
   1  first release
+  2  causes, intervention, bystanders; elements and expression of a party; what a fix did; waited_s
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 Category = Literal[
     "device_mismatch",
@@ -137,7 +138,11 @@ class ModelLocation(Record):
 
 
 class Party(Record):
-    """Who is guilty, or where it crashed."""
+    """The component at the root of a failure, or where it crashed.
+
+    `elements` are the first elements of an input or buffer that are at fault, such as `args[1][2, 17] = 731`;
+    `expression` is what the code computes there, in the terms of the model.
+    """
 
     kind: PartyKind
     name: str
@@ -147,6 +152,8 @@ class Party(Record):
     generated_location: str | None = None
     model_locations: list[ModelLocation] = Field(default_factory=list)
     value: str | None = None
+    elements: list[str] = Field(default_factory=list)
+    expression: str | None = None
 
 
 class Evidence(Record):
@@ -159,18 +166,50 @@ class Evidence(Record):
 
 
 class RuledOut(Record):
-    """A hypothesis that the evidence excludes."""
+    """What is not the cause, and the observation or the run that says so."""
 
     hypothesis: str
     by: str
 
 
+class FixRun(Record):
+    """The run of a fix: the command that repeats it, and what the call gave then."""
+
+    result: str
+    command: str = ""
+
+
 class Fix(Record):
-    """What to change; `before` and `after` are code where that helps."""
+    """What to change; `before` and `after` are code where that helps.
+
+    `ran` is there once the call was made with the fix and came back well; `side_effects` says what it did to
+    rows and elements of the outputs that were not at fault.
+    """
 
     action: str
     before: str | None = None
     after: str | None = None
+    ran: FixRun | None = None
+    side_effects: str = ""
+
+
+class InterventionRun(Record):
+    """One thing changed about the failing call: the call before, with the change, and what that shows."""
+
+    what: str
+    before: str
+    after: str
+    result: Literal["gone", "changed", "same", "not_applicable"]
+    command: str = ""
+
+
+class Cause(Party):
+    """A party whose removal changed the failure. Several are listed in the order in which to fix them."""
+
+    category: Category
+    confidence: Confidence
+    summary: str = ""
+    intervention: InterventionRun | None = None
 
 
 class NextStep(Record):
@@ -191,18 +230,23 @@ class Artifact(Record):
 
 
 class Cost(Record):
-    """What the answer cost: workload runs, compiles, wall-clock seconds."""
+    """What the answer cost: workload runs, compiles, seconds on a clock on the wall.
+
+    In `waited_s` of these another job had the GPU; they spend no budget.
+    """
 
     runs: int = 0
     compiles: int = 0
     wall_s: float = 0.0
+    waited_s: float = 0.0
 
 
 class Verdict(Record):
     """The answer of `diagnose`.
 
-    `proven` means reproduced, and confirmed by a second independent observation or by a counter-test
-    that removes the cause and passes.
+    `proven` means that the failure went when the cause was removed and came back with it (`intervention`), or
+    that the system itself refused and named the component. `causes` are all that were found, the first to fix
+    first; `bystanders` are out of order as well, and were cleared by a run.
     """
 
     format_version: int = FORMAT_VERSION
@@ -212,7 +256,10 @@ class Verdict(Record):
     summary: str
     guilty: Party | None = None
     crashing: Party | None = None
+    causes: list[Cause] = Field(default_factory=list)
+    intervention: InterventionRun | None = None
     evidence: list[Evidence] = Field(default_factory=list)
+    bystanders: list[RuledOut] = Field(default_factory=list)
     ruled_out: list[RuledOut] = Field(default_factory=list)
     fix: Fix | None = None
     next_steps: list[NextStep] = Field(default_factory=list)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,9 +12,12 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from hypothesis.configuration import set_hypothesis_home_dir
+
+from tools.made import MADE
 
 ROOT = Path(__file__).resolve().parent.parent
-CACHE = ROOT / ".cache" / "zoo"
+CACHE = MADE / "zoo"
 
 ZooPackage = Callable[[str], Path]
 
@@ -21,10 +25,26 @@ ZooPackage = Callable[[str], Path]
 os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
 
 
+set_hypothesis_home_dir(MADE / "hypothesis")
+
 # CI tries the same examples every time, without a limit on each: a new find is for a developer's own run.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 if os.environ.get("CI"):
     settings.load_profile("repeatable")
+
+
+def _let_children_hear_signals() -> None:
+    """Started in the background or under nohup, this process ignores SIGINT or SIGHUP, and so would children.
+
+    Servers and programs of the tests are sent both. A handler that does nothing still lets this process
+    outlive them; `exec` resets a handler to the default, and leaves an ignored signal ignored (execve(2)).
+    """
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
+_let_children_hear_signals()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -211,7 +211,7 @@ async def test_verdicts_on_recorded_logs_reach_the_targets(tmp_path: Path) -> No
 
 def test_a_recorded_log_names_no_machine() -> None:
     """Paths of the checkout, of the interpreter and of caches are replaced by neutral ones."""
-    text = f'  File "{ROOT}/benchmarks/corpus/cases/a.py"\n{CACHE}/programs/a-12/script/a.py {Path.home()}/x'
+    text = f'  File "{CASES}/a.py"\n{CACHE}/programs/a-12/script/a.py {Path.home()}/x'
     assert neutral(text) == '  File "/srv/app/a.py"\n/srv/app/a.py /home/app/x'
     assert [a.name for a in RECORDED if str(ROOT) in (LOGS / f"{a.name}.log").read_text()] == []
 

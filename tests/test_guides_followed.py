@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from tests.conftest import ROOT, ZooPackage, torch_environment
+from tools.made import MADE
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +56,7 @@ def run(kind: str, code: str, directory: Path) -> str:
         **torch_environment(),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "AOTI_DEBUG_STATE": str(directory / "state"),
-        "AOTI_DEBUG_CACHE": str(ROOT / ".cache" / "instrumented"),
+        "AOTI_DEBUG_CACHE": str(MADE / "instrumented"),
         "PYTHONWARNINGS": "ignore",
     }
     done = subprocess.run(argv, cwd=directory, env=env, capture_output=True, text=True, check=False)

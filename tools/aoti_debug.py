@@ -20,12 +20,35 @@ alone, nothing is built, and the folder may be read-only.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 
+def leave_environment() -> None:
+    """Undo what `uv run` changed for this script: workloads get the environment in which uv was started.
+
+    uv names its own environment in VIRTUAL_ENV and puts it first in PATH, so that the user's active one, and
+    with it the user's torch, could not be found (uv 0.13). It stays our parent, with the variables it got.
+    """
+    if "UV" not in os.environ or os.environ.get("VIRTUAL_ENV") != sys.prefix:
+        return
+    try:
+        told = Path(f"/proc/{os.getppid()}/environ").read_bytes()
+    except OSError:  # processes of one user may be hidden from each other
+        told = b""
+    before = dict(pair.split("=", 1) for pair in os.fsdecode(told).split("\0") if "=" in pair)
+    path = [e for e in os.environ.get("PATH", "").split(os.pathsep) if e != str(Path(sys.prefix, "bin"))]
+    os.environ["PATH"] = before.get("PATH", os.pathsep.join(path))
+    if "VIRTUAL_ENV" in before:
+        os.environ["VIRTUAL_ENV"] = before["VIRTUAL_ENV"]
+    else:
+        del os.environ["VIRTUAL_ENV"]
+
+
 def main() -> None:
     """The command line, imported from this folder."""
+    leave_environment()
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
     from mcp_server.cli import main as run
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from html import escape
 from pathlib import Path
 
+from made import MADE
+
 ROOT = Path(__file__).resolve().parent.parent
-DEMO = ROOT / ".cache" / "demo"
+DEMO = MADE / "demo"
 TARGET = ROOT / "docs" / "demo.svg"
 WIDTH, ROW, LEFT, TOP = 118, 19, 18, 30
 COLOURS = (
@@ -27,7 +30,7 @@ END = re.compile(r"^(?:Next|Looked at|Checks run|Cost|File)\b")
 
 def printed() -> list[str]:
     """The command and its verdict up to the fix, with paths as a user in that directory sees them."""
-    argv = [str(ROOT / ".venv/bin/aoti-debug"), "diagnose", "ranker.pt2", "--inputs", "bad.pt"]
+    argv = [str(Path(sys.executable).with_name("aoti-debug")), "diagnose", "ranker.pt2", "--inputs", "bad.pt"]
     done = subprocess.run(argv, cwd=DEMO, capture_output=True, text=True, check=False)
     lines = ["$ aoti-debug diagnose ranker.pt2 --inputs bad.pt", ""]
     for line in done.stdout.replace(f"{DEMO}/", "").replace(f"{ROOT}/examples/", "").splitlines():

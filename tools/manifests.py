@@ -76,7 +76,6 @@ def manifests() -> dict[str, Manifest]:
         ".claude-plugin/marketplace.json": marketplace(facts),
         ".cursor-plugin/plugin.json": cursor_plugin(facts),
         ".cursor-plugin/mcp.json": servers("${CURSOR_PLUGIN_ROOT}"),
-        ".mcp.json": servers("${CLAUDE_PLUGIN_ROOT}"),
         "plugin.json": agent_plugin(facts),
         "mcp.json": agent_servers(),
         "gemini-extension.json": gemini_extension(facts),
@@ -85,7 +84,8 @@ def manifests() -> dict[str, Manifest]:
 
 
 def claude_plugin(facts: Mapping[str, Any]) -> Manifest:
-    return {**_common(facts), **_origin(facts)}
+    """With the server in it: one in `.mcp.json` would be started for whoever opens the checkout, too."""
+    return {**_common(facts), **_origin(facts), **servers("${CLAUDE_PLUGIN_ROOT}")}
 
 
 def marketplace(facts: Mapping[str, Any]) -> Manifest:

@@ -16,6 +16,30 @@ KEY = re.compile(r"([a-z_]+):(?: (.*))?$")
 
 
 @dataclass(frozen=True)
+class Defect:
+    """One of the defects of a program that has several: a cause of its failure, or a harmless bystander.
+
+    `fixed` are replacements in the program's text that remove this defect and nothing else.
+    `expected_error` is what a run shows when this is the first cause that is left; empty for a bystander.
+    An empty `guilty` names nobody.
+    """
+
+    categories: frozenset[str | None]
+    guilty: tuple[dict[str, Any], ...]
+    why: str
+    expected_error: str
+    fixed: tuple[tuple[str, str], ...]
+
+    def removed_from(self, source: str) -> str:
+        """`source` without this defect; raises `ValueError` for a text that is not there exactly once."""
+        for old, new in self.fixed:
+            if source.count(old) != 1:
+                raise ValueError(f"{old!r} occurs {source.count(old)} times in the program")
+            source = source.replace(old, new)
+        return source
+
+
+@dataclass(frozen=True)
 class Answer:
     """What is right about a case. `guilty` lists alternatives: a verdict that fits one of them is right.
 
@@ -23,7 +47,8 @@ class Answer:
     `forms` are those in which the case makes sense. `log_accepts` is what else is right when only a log is
     given (`inconclusive`, or categories). `looks_like` names the categories that a case without a fault has
     to be told from. `model_lines` are substrings of source lines, at one of which a verdict should point;
-    empty: none to point at.
+    empty: none to point at. A program with several defects lists its `causes` in the order in which they
+    have to be fixed, and its `bystanders`; the other fields are about the first cause.
     """
 
     name: str
@@ -38,6 +63,8 @@ class Answer:
     looks_like: tuple[str, ...] = ()
     expected_error: str = ""
     timeout_s: float = 120
+    causes: tuple[Defect, ...] = ()
+    bystanders: tuple[Defect, ...] = ()
     fields: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -51,6 +78,7 @@ def read_answer(path: Path) -> Answer:
     category = fields["category"]
     healthy = fields.get("outcome") == "no_fault" or category == "no_fault" or fields.get("detail") == "none"
     guilty = fields.get("guilty")
+    causes, bystanders = fields.get("causes") or [], fields.get("bystanders") or []
     return Answer(
         name=path.stem,
         needs=fields["needs"],
@@ -64,7 +92,20 @@ def read_answer(path: Path) -> Answer:
         looks_like=tuple(fields.get("looks_like") or ()),
         expected_error=str(fields["expected_error"]),
         timeout_s=float(fields.get("timeout_s", 120)),
+        causes=tuple(_defect({**fields, **cause} if cause is causes[0] else cause) for cause in causes),
+        bystanders=tuple(_defect(bystander) for bystander in bystanders),
         fields=fields,
+    )
+
+
+def _defect(entry: dict[str, Any]) -> Defect:
+    """The defect that `entry` describes; the first cause takes what it leaves out from the answer."""
+    return Defect(
+        categories=frozenset({entry["category"], *(entry.get("also_accepted") or ())}),
+        guilty=tuple(entry["guilty"]),
+        why=entry["why"] if "why" in entry else entry["cause"],
+        expected_error=str(entry.get("expected_error", "")),
+        fixed=tuple((old, new) for old, new in entry["fixed"]),
     )
 
 

@@ -1,7 +1,7 @@
 """The three forms in which a case is put before `diagnose`, and what is kept to make them.
 
 A plain run gives the log. A run under the capture hook gives the package and the inputs of the failing call.
-Both are done once per version of the script, below `.cache/corpus`.
+Both are done once per version of the script, below `corpus` in the folder of `tools/made.py`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from pathlib import Path
 import anyio
 
 from benchmarks.corpus.answers import Answer
-from benchmarks.corpus.validate import ROOT, run_case
+from benchmarks.corpus.validate import run_case
 from mcp_server.diagnosis.actions.capture import suspect_call
 from mcp_server.model import ScriptWorkload
 from mcp_server.steps.capture import Capture, capture
 from mcp_server.steps.context import Context
+from tools.made import MADE
 
 FORMS = ("script", "package", "log")
 REGISTERS = re.compile(r"library\.custom_op\(|library\.Library\(")
-CACHE = ROOT / ".cache" / "corpus"
+CACHE = MADE / "corpus"
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ class Score:
     summary: str = ""
     guilty: str = ""
     why: str = ""
+    bystander_spared: bool | None = None
+    causes_in_order: bool | None = None
 
     @property
     def judged(self) -> bool:

@@ -14,8 +14,10 @@ from pathlib import Path
 from benchmarks.corpus.answers import Answer
 from benchmarks.corpus.forms import CACHE, Program, program
 from benchmarks.corpus.validate import CASES, ROOT, select
+from tests.recorded import RECORDINGS
+from tools.packed import pack
 
-LOGS = ROOT / "tests" / "recordings" / "corpus"
+LOGS = RECORDINGS / "corpus"
 
 
 def neutral(text: str) -> str:
@@ -49,6 +51,7 @@ def main() -> int:
     for answer, log in made():
         (LOGS / f"{answer.name}.log").write_text(neutral(log.read_text(errors="replace")))
         print(answer.name)
+    pack(RECORDINGS, ROOT / "tests" / "recordings")
     return 0
 
 

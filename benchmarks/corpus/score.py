@@ -22,7 +22,8 @@ from rich.table import Table
 from benchmarks.corpus.answers import Answer
 from benchmarks.corpus.forms import CACHE, FORMS, Question, program
 from benchmarks.corpus.judge import Score, Share, calibration, judge, shares
-from benchmarks.corpus.validate import CASES, ROOT, select
+from benchmarks.corpus.judge_defects import defect_shares, summary, with_defects
+from benchmarks.corpus.validate import ROOT, SETS, select
 
 SLACK_S = 120
 COMMAND_LINE = "from mcp_server.cli import main; main()"
@@ -57,7 +58,7 @@ def score_form(answer: Answer, directory: Path, form: str, given: argparse.Names
     verdict = _verdict(question, given, CACHE / "verdicts" / form / f"{case.home.name}.json")
     if "error" in verdict:
         return replace(nothing, category_right=False, why=verdict["error"])
-    return judge(answer, form, verdict, question.script)
+    return with_defects(judge(answer, form, verdict, question.script), answer, verdict)
 
 
 def _verdict(question: Question, given: argparse.Namespace, kept: Path) -> dict[str, Any]:
@@ -87,7 +88,7 @@ def run(given: argparse.Namespace, console: Console) -> list[Score]:
 
 def chosen(given: argparse.Namespace) -> list[tuple[Answer, Path]]:
     """Our own cases and those of `--dev`; with `--third N`, every third of them, from the Nth on."""
-    directories = [] if given.only_dev else [CASES]
+    directories = [] if given.only_dev else [SETS[given.set]]
     directories += [given.dev] if given.dev else []
     found = [(a, directory) for directory in directories for a in select(directory, given.needs, [])]
     unknown = set(given.cases) - {answer.name for answer, _ in found}
@@ -98,9 +99,20 @@ def chosen(given: argparse.Namespace) -> list[tuple[Answer, Path]]:
 
 
 def _line(score: Score) -> str:
-    marks = "".join(mark(flag) for flag in (score.category_right, score.guilty_right, score.line_right))
+    marks = "".join(mark(flag) for flag in _flags(score))
     got = f"{score.outcome}/{score.category}/{score.confidence}" if not score.why else score.why
     return f"{marks} {score.case} [{score.form}] {got} | {score.guilty} | {score.summary[:160]}"
+
+
+def _flags(score: Score) -> tuple[bool | None, ...]:
+    """What is judged, in the order of the table's columns."""
+    return (
+        score.category_right,
+        score.guilty_right,
+        score.line_right,
+        score.bystander_spared,
+        score.causes_in_order,
+    )
 
 
 def mark(flag: bool | None) -> str:
@@ -110,10 +122,11 @@ def mark(flag: bool | None) -> str:
 
 def print_scores(scores: list[Score], console: Console) -> None:
     """The table of cases, then the totals."""
-    table = Table("case", "form", "expected", "got", "cat", "guilty", "line", "confidence", "runs", "s")
+    judged = ("cat", "guilty", "line", "spared", "order")
+    table = Table("case", "form", "expected", "got", *judged, "confidence", "runs", "s")
     for s in scores:
         got = s.category or s.outcome or s.why
-        marks = (mark(s.category_right), mark(s.guilty_right), mark(s.line_right))
+        marks = [mark(flag) for flag in _flags(s)]
         table.add_row(s.case, s.form, s.expected, got, *marks, s.confidence, str(s.runs), f"{s.wall_s:.0f}")
     console.print(table)
     totals = Table("total", "right", "")
@@ -125,7 +138,8 @@ def print_scores(scores: list[Score], console: Console) -> None:
 def all_shares(scores: list[Score]) -> list[Share]:
     """The totals of every form that was scored, and the calibration."""
     forms = [form for form in FORMS if any(score.form == form for score in scores)]
-    return [share for form in forms for share in shares(scores, form)] + calibration(scores)
+    by_form = [share for form in forms for share in shares(scores, form)]
+    return by_form + defect_shares(scores) + calibration(scores)
 
 
 def arguments(argv: Iterable[str] | None = None) -> argparse.Namespace:
@@ -134,6 +148,7 @@ def arguments(argv: Iterable[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--needs", choices=("cpu", "cuda"))
+    parser.add_argument("--set", choices=sorted(SETS), default="cases", help="which of our own programs")
     parser.add_argument("--cases", nargs="*", default=[], metavar="NAME")
     parser.add_argument("--forms", nargs="*", choices=FORMS, default=list(FORMS))
     parser.add_argument("--third", type=int, metavar="N", help="only every third case, from the Nth on")
@@ -151,6 +166,7 @@ def main() -> int:
     console = Console(width=160 if not sys.stdout.isatty() else None)
     scores = run(given, console)
     print_scores(scores, console)
+    console.print(summary(given.set, scores), markup=False, highlight=False)
     if given.json:
         given.json.write_text(json.dumps([asdict(score) for score in scores], indent=1))
     return 0 if all(share.reached for share in all_shares(scores)) else 1

@@ -1,7 +1,8 @@
 """Runs cases and checks that each fails (or ends) as its answer says; needs no more than torch.
 
 `python -m benchmarks.corpus.validate [NAME…] --needs cuda --jobs 8 --out DIR` writes one log per case and
-`summary.json`; the exit code is 1 when a case did not behave as expected.
+`summary.json`; the exit code is 1 when a case did not behave as expected. With `--set two_defects` each
+program also runs without its causes and without its bystanders (`repairs.py`).
 """
 
 from __future__ import annotations
@@ -14,14 +15,19 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from benchmarks.corpus.answers import Answer, read_answer
+from benchmarks.corpus.repairs import trials
+from tools.made import MADE
+from tools.packed import unpacked
 
-CASES = Path(__file__).resolve().parent / "cases"
+CASES = unpacked(Path(__file__).resolve().parent / "cases")
+SETS = {"cases": CASES, "two_defects": Path(__file__).resolve().parent / "two_defects"}
 ROOT = Path(__file__).resolve().parents[2]
+Run = tuple[str, "Future[dict[str, Any]]"]
 
 
 def select(directory: Path, needs: str | None, names: list[str]) -> list[Answer]:
@@ -90,31 +96,53 @@ def _wait(child: subprocess.Popen[bytes], timeout_s: float) -> bool:
     return True
 
 
+def _start(pool: Executor, answer: Answer, directory: Path, out: Path) -> list[Run]:
+    """Queue every run that the answer asks for; one that lists no causes asks for the program alone."""
+    found = []
+    for number, trial in enumerate(trials(answer, (directory / f"{answer.name}.py").read_text())):
+        place = out / answer.name / str(number) if number else out
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{answer.name}.py").write_text(trial.source)
+        found.append((trial.what, pool.submit(run_case, trial.wanted, place, place, out / "inductor")))
+    return found
+
+
+def _finished(answer: Answer, runs: list[Run]) -> dict[str, Any]:
+    """Wait for the runs of a program, print its line, and give the result of the plain run."""
+    results = [{"what": what, **run.result()} for what, run in runs]
+    good = all(result["as_expected"] for result in results)
+    seconds = sum(result["wall_s"] for result in results)
+    print(
+        f"{'ok ' if good else 'BAD'} {answer.name:24} rc={results[0]['rc']:<4} {seconds:6.1f} s"
+        f"  {results[0]['last_line'] if len(results) == 1 else ''}"
+        + "; ".join(f"{'ok' if r['as_expected'] else 'NOT SO'}: {r['what']}" for r in results[1:]),
+        flush=True,
+    )
+    for result in results:
+        if not result["as_expected"]:
+            print(f"    {result['what']}: rc={result['rc']} {result['last_line']}", flush=True)
+    return {**results[0], "as_expected": good, "trials": results[1:]}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", help="cases, default all")
-    parser.add_argument("--directory", type=Path, default=CASES)
+    parser.add_argument("--set", choices=sorted(SETS), default="cases", help="which programs")
+    parser.add_argument("--directory", type=Path, help="programs and answers that lie elsewhere")
     parser.add_argument("--needs", choices=("cpu", "cuda"))
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=ROOT / ".cache" / "corpus" / "validate")
+    parser.add_argument("--out", type=Path, default=MADE / "corpus" / "validate")
     given = parser.parse_args()
     out = given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    answers = select(given.directory, given.needs, given.names)
-
-    def one(answer: Answer) -> dict[str, Any]:
-        result = run_case(answer, given.directory.resolve(), out, out / "inductor")
-        mark = "ok " if result["as_expected"] else "BAD"
-        print(
-            f"{mark} {answer.name:24} rc={result['rc']:<4} {result['wall_s']:6.1f} s  {result['last_line']}",
-            flush=True,
-        )
-        return result
+    directory = (given.directory or SETS[given.set]).resolve()
+    answers = select(directory, given.needs, given.names)
 
     with ThreadPoolExecutor(given.jobs) as pool:
-        results = list(pool.map(one, answers))
+        runs = [(answer, _start(pool, answer, directory, out)) for answer in answers]
+        results = [_finished(answer, trials) for answer, trials in runs]
     (out / "summary.json").write_text(json.dumps(results, indent=1))
     return 0 if all(result["as_expected"] for result in results) else 1
 

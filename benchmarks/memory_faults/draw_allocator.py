@@ -10,18 +10,38 @@ from __future__ import annotations
 import html
 import json
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from mcp_server.evidence.journal import read_journal_file  # noqa: E402
-from mcp_server.instrument.addresses import AddressBook, Span  # noqa: E402
+from mcp_server.evidence.journal import JournalLaunch, TensorFacts, read_journal_file  # noqa: E402
 
 WIDTH, ROW, LEFT = 900, 130, 20
 AROUND = 3  # the view is this many times as wide as the tensor that was missed
+
+
+@dataclass(frozen=True)
+class Span:
+    """The memory behind one tensor variable, and the launches (places in the call) between which it was seen.
+
+    Variables that follow each other in one allocation are spans of their own.
+    """
+
+    name: str
+    first: int
+    last: int
+    tensor: TensorFacts
+
+    @property
+    def start(self) -> int:
+        return self.tensor.storage_start
+
+    @property
+    def end(self) -> int:
+        return self.tensor.storage_end
 
 
 @dataclass(frozen=True)
@@ -57,14 +77,29 @@ def _offset(fault: dict[str, object]) -> int:
     return -outside if missed["side"] == "before" else int(missed["holds_bytes"]) + outside
 
 
+def _spans(launches: Iterable[JournalLaunch]) -> tuple[Span, ...]:
+    """One span for each variable and storage, from the first launch that had it to the last."""
+    found: dict[tuple[str, int, int], Span] = {}
+    for launch in sorted(launches, key=lambda one: one.sequence):
+        for argument in launch.arguments:
+            tensor = argument.tensor
+            if tensor is None or not tensor.storage_bytes:
+                continue
+            key = (argument.name, tensor.storage_start, tensor.storage_bytes)
+            old = found.get(key)
+            new = Span(argument.name, launch.sequence, launch.sequence, tensor)
+            found[key] = new if old is None else replace(old, last=launch.sequence)
+    return tuple(found.values())
+
+
 def _scene(title: str, directory: Path, variable: str, fault: dict[str, object], offset: int) -> Scene:
     place = fault["launch"]
     assert isinstance(place, dict)
     journal = read_journal_file(next(iter(sorted(directory.rglob("launches.jsonl")))))
     launches = [one for one in journal.launches if one.launch <= int(place["index"])]
-    book = AddressBook(launches)
-    missed = next(span for span in reversed(book.spans) if span.name == variable)
-    return Scene(title, _near(book.spans, missed), missed, missed.tensor.pointer + offset)
+    spans = _spans(launches)
+    missed = next(span for span in reversed(spans) if span.name == variable)
+    return Scene(title, _near(spans, missed), missed, missed.tensor.pointer + offset)
 
 
 def _near(spans: tuple[Span, ...], missed: Span) -> tuple[Span, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.interventions.base import Trial
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.evidence.facts import ErrorFact, LogFacts
+from mcp_server.jobs.clock import Clock
 from mcp_server.jobs.types import Finished
 from mcp_server.model import Artifact, ModelLocation, Workload
 from mcp_server.package.archive import Package
@@ -30,6 +31,12 @@ from mcp_server.steps.trace_launches import Trace
 
 # Runs that are what the user did, as opposed to experiments.
 OWN_RUNS = ("alone", "script", "plain", "command")
+
+NEVER_REACHED = (
+    "The program ended well, but it compiled, loaded and called no package where that could be seen: in a "
+    "Python process, through torch. Name the script or the package that fails; of a host in another "
+    "language, give the package with the inputs of a call."
+)
 
 Failure = Literal["none", "exception", "signal", "timeout", "out_of_memory", "nonfinite", "differs"]
 
@@ -127,16 +134,6 @@ class CallSpec:
 
 
 @dataclass(frozen=True)
-class CounterResult:
-    """What a counter-test showed: `passed` when the failure was gone and nothing else went wrong."""
-
-    passed: bool
-    what: str
-    run: RunSeen | None = None
-    decided: bool = True
-
-
-@dataclass(frozen=True)
 class GeneratedKernel:
     """A kernel in a file that the compiler wrote, or in the user's; `line` counts from 1, `code` is its text.
 
@@ -156,7 +153,7 @@ class Case:
 
     workload: Workload | None
     budget_s: float = 300.0
-    started: float = field(default_factory=time.monotonic)
+    clock: Clock = field(default_factory=Clock)
     log: LogFacts | None = None
     log_source: str = ""
     package: Package | None = None
@@ -182,10 +179,11 @@ class Case:
     widened: dict[str, Variant] = field(default_factory=dict)  # by kernel, computed in float32
     problems: tuple[Problem, ...] = ()
     index_values: dict[Any, Event] = field(default_factory=dict)
-    counters: dict[str, CounterResult] = field(default_factory=dict)
-    hypotheses: list[Hypothesis] = field(default_factory=list)
+    trials: dict[str, Trial] = field(default_factory=dict)  # by the key of the intervention
+    suspects: list[Suspect] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
     running: list[str] = field(default_factory=list)
+    cut_short: list[str] = field(default_factory=list)  # what the budget ended, or left no time for
     decisions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     artifacts: list[Artifact] = field(default_factory=list)
@@ -212,10 +210,18 @@ class Case:
         return called or (suspect is not None and any(leaf.nan for leaf in suspect.outputs))
 
     @property
-    def call_fails(self) -> frozenset[str]:
-        """The source `failing call`: the call by itself, made again, fails or departs from the reference."""
+    def call_fails(self) -> bool:
+        """Whether the call by itself, made again, fails or diverges from the reference."""
         plain = self.runs.get("plain")
-        return frozenset({"failing call"}) if plain is not None and plain.failure != "none" else frozenset()
+        return plain is not None and plain.failure != "none"
+
+    @property
+    def fails_alike_alone(self) -> bool:
+        """Whether the call by itself fails as the program did: nothing around it is needed for that."""
+        script, plain = self.runs.get("script"), self.runs.get("plain")
+        if script is None or plain is None or "none" in (script.failure, plain.failure):
+            return False
+        return plain.failure not in ("differs", "timeout") and script.same_failure(plain)
 
     @property
     def plain_departs(self) -> bool:
@@ -250,7 +256,7 @@ class Case:
 
     @property
     def seconds_left(self) -> float:
-        return self.budget_s - (time.monotonic() - self.started)
+        return self.budget_s - self.clock.worked_s
 
     @property
     def plain(self) -> RunSeen | None:
@@ -356,9 +362,18 @@ class Case:
         return phase.stack[:2] if phase is not None and phase.outcome != "ok" else []
 
     @property
+    def never_reached(self) -> bool:
+        """Whether a program ran in which no Python process that could be seen used a package."""
+        seen = self.capture
+        return seen is not None and not (seen.processes or seen.compiles or seen.loads or seen.calls)
+
+    @property
     def healthy(self) -> bool:
-        """Whether the workload ran to a good end, and nothing that was tried says otherwise."""
-        return self.plain is not None and not self.failed
+        """Whether the workload ran to a good end, and nothing that was tried says otherwise.
+
+        The good end of a program that never reached AOTInductor says nothing about a package.
+        """
+        return self.plain is not None and not self.failed and not self.never_reached
 
     @property
     def open_question(self) -> str:
@@ -367,4 +382,8 @@ class Case:
             return "Only a log was given; running the failing program would settle it."
         if not self.runs and self.notes:
             return f"Nothing could be run: {self.notes[0]}."
+        if self.cut_short:
+            return ""
+        if self.never_reached and self.ended_well:
+            return NEVER_REACHED
         return "What was tried is listed; nothing that was seen names the cause."

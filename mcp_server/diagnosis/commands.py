@@ -73,6 +73,18 @@ def _on_the_call(command: str, *options: str, case: Case) -> str:
     return _line(command, *options, given.pop("package"), *_options(given)) if given else ""
 
 
+def call_words(case: Case) -> tuple[str, ...]:
+    """The words by which a command names the call: package, inputs and surroundings.
+
+    Empty for a call that needs what no file holds, such as updates of constants before it.
+    """
+    given = call_arguments(case)
+    steps = case.call.request.get("steps", ()) if case.call is not None else ()
+    if not given or any(step["do"] == "constants" for step in steps):
+        return ()
+    return (given.pop("package"), *_options(given))
+
+
 def _launch_alone(variants: Mapping[str, Variant], case: Case) -> str:
     """The launch as it was, as a script beside the kernel's source, which can be changed there."""
     launches = [tried.launch for tried in variants.values() if tried.changed is not None]

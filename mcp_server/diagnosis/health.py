@@ -15,7 +15,7 @@ MOST_NAMED = 3  # of the user's own kernels and operators
 
 def health_summary(case: Case) -> str:
     """What was tried without finding a fault, and what could not be."""
-    ended = f"No fault found: the workload ran to its end, with {_outputs(case)} and inputs that fit."
+    ended = f"No fault found: the workload ran to its end, with {_outputs(case)}{_fit(case)}."
     if compared(case):
         return ended
     return f"{ended}{_steady(case)} {NO_REFERENCE}{_own(case)}{_fixed(case)}{_around(case)}"
@@ -25,6 +25,13 @@ def health_confidence(case: Case) -> Confidence:
     """A program that ended well was content with its numbers; a package alone has nobody to say so."""
     alone = isinstance(case.workload, PackageWorkload) and not compared(case)
     return "possible" if alone else "likely"
+
+
+def _fit(case: Case) -> str:
+    """Inputs fit where the package says what it takes."""
+    if case.package is None or case.package.signature.known:
+        return " and inputs that fit"
+    return "; the package does not say which inputs it takes, so that they were not compared"
 
 
 def _outputs(case: Case) -> str:

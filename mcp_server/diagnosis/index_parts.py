@@ -36,7 +36,7 @@ class IndexPart:
 
 
 @dataclass(frozen=True)
-class Suspect:
+class CheckedInput:
     """A candidate of the trace with the part of an input that it reads directly."""
 
     candidate: Candidate
@@ -70,18 +70,18 @@ def _line(fields: Mapping[str, str]) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def suspects(case: Case) -> list[Suspect]:
+def checked_inputs(case: Case) -> list[CheckedInput]:
     """Candidates whose index is an element of an input, as the caller gave it."""
     return [suspect for candidate in candidates(case) for suspect in _of(candidate, case)]
 
 
-def _of(candidate: Candidate, case: Case) -> Iterator[Suspect]:
+def _of(candidate: Candidate, case: Case) -> Iterator[CheckedInput]:
     for source in candidate.sources:
         index = _input_index(source, case)
         place = affine(source.load.index)
         ends = _allowed(candidate, source, case)
         if source.direct and index is not None and ends is not None and place is not None:
-            yield Suspect(candidate, source, IndexPart(index, *place, *ends))
+            yield CheckedInput(candidate, source, IndexPart(index, *place, *ends))
 
 
 def whole_part(candidate: Candidate, case: Case) -> IndexPart | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mcp_server.diagnosis.budget import BudgetTooShort
 from mcp_server.diagnosis.case import Case
-from mcp_server.errors import ProblemError
 from mcp_server.jobs.types import Finished
 
 HANGING_S = 45.0  # long enough to call it a hang, for a call that has not ended in the program either
@@ -23,9 +23,9 @@ class Limit:
     cut: bool
 
     def check(self, finished: Finished, what: str) -> None:
-        """Raise ProblemError for a run that only the budget ended: it is evidence of nothing."""
+        """Raise BudgetTooShort for a run that only the budget ended: it is evidence of nothing."""
         if self.cut and finished.ending == "timeout":
-            raise ProblemError(
+            raise BudgetTooShort(
                 f"{what} did not end within the {self.seconds:.0f} s that the budget left for it, "
                 "too short to tell a slow one from one that hangs: give a larger budget_s"
             )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mcp_server.diagnosis.call_arguments import call_arguments, workload_arguments
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.reductions import reduction
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import Category, NextStep, PackageWorkload
 from mcp_server.steps.explain_words import program_of
 
@@ -29,22 +29,25 @@ TOOLS: dict[Category, tuple[str, str]] = {
     "out_of_memory": ("check_devices", "check free memory"),
 }
 
+REPEATED = "see whether the failure is stable, and its root error"
 PROGRAM = "path/of/the/failing/program.py"
 
 # Tools that take a script or a command as well as a package.
 ANY_WORKLOAD = frozenset({"run_deterministic", "diagnose"})
 
 
-def next_steps(best: Hypothesis | None, case: Case) -> list[NextStep]:
+def next_steps(best: Suspect | None, case: Case) -> list[NextStep]:
     """Calls that would settle the category, or show more of it."""
     if case.workload is None:
         return [_from_log(best, case)]
+    if best is None and not case.healthy:
+        return [_repeated(case)]
     if best is None:
-        return [_of_program()] if case.healthy and isinstance(case.workload, PackageWorkload) else []
+        return [_of_program()] if isinstance(case.workload, PackageWorkload) else []
     return [*_closer(best, case), *reduction(best, case)]
 
 
-def _closer(best: Hypothesis, case: Case) -> list[NextStep]:
+def _closer(best: Suspect, case: Case) -> list[NextStep]:
     """The tool that shows most about the category."""
     assert case.workload is not None
     if best.category not in TOOLS:
@@ -52,8 +55,15 @@ def _closer(best: Hypothesis, case: Case) -> list[NextStep]:
     tool, why = TOOLS[best.category]
     arguments = call_arguments(case) or workload_arguments(case.workload)
     if tool not in ANY_WORKLOAD and "package" not in arguments:
-        tool, why = "run_deterministic", "see whether the failure is stable, and its root error"
+        return [_repeated(case)]
     return [NextStep(why=why, tool=tool, arguments=arguments)]
+
+
+def _repeated(case: Case) -> NextStep:
+    """What can be done about any workload of which nothing is known."""
+    assert case.workload is not None
+    arguments = call_arguments(case) or workload_arguments(case.workload)
+    return NextStep(why=REPEATED, tool="run_deterministic", arguments=arguments)
 
 
 def _of_program() -> NextStep:
@@ -64,7 +74,7 @@ def _of_program() -> NextStep:
     )
 
 
-def _from_log(best: Hypothesis | None, case: Case) -> NextStep:
+def _from_log(best: Suspect | None, case: Case) -> NextStep:
     what = f" and prove {best.category}" if best else ""
     return NextStep(
         why=f"a log alone proves nothing: run the failing program to reproduce it{what}",

@@ -9,8 +9,9 @@ from typing import Protocol
 
 import anyio
 
+from mcp_server.diagnosis.budget import BudgetTooShort
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
 from mcp_server.steps.context import Context
 
@@ -30,7 +31,7 @@ class Action(Protocol):
     @property
     def name(self) -> str: ...
 
-    def gain(self, case: Case, open_hypotheses: Sequence[Hypothesis]) -> float: ...
+    def gain(self, case: Case, open_suspects: Sequence[Suspect]) -> float: ...
 
     async def act(self, case: Case, context: Context) -> None: ...
 
@@ -47,19 +48,28 @@ class Choice:
         return self.gain / (self.action.seconds + 1)
 
 
-def choose(actions: Sequence[Action], case: Case, hypotheses: Sequence[Hypothesis]) -> list[Choice]:
+def choose(actions: Sequence[Action], case: Case, suspects: Sequence[Suspect]) -> list[Choice]:
     """The best action, and those that can run beside it; empty when nothing is worth its time.
 
     What is expected to take longer than the budget leaves is tried only when nothing else can be, and nothing
     has run yet: then it is all that there is to learn from.
     """
-    possible = [action for action in actions if action.name not in case.done]
+    possible = _possible(actions, case)
     affordable = [action for action in possible if action.seconds < case.seconds_left]
-    return _best(affordable, case, hypotheses) or ([] if case.runs else _best(possible, case, hypotheses))
+    return _best(affordable, case, suspects) or ([] if case.runs else _best(possible, case, suspects))
 
 
-def _best(actions: Sequence[Action], case: Case, hypotheses: Sequence[Hypothesis]) -> list[Choice]:
-    choices = [Choice(action, action.gain(case, hypotheses)) for action in actions]
+def too_long(actions: Sequence[Action], case: Case, suspects: Sequence[Suspect]) -> list[str]:
+    """What would be worth its time, had the budget not too little left for it."""
+    return [choice.action.name for choice in _best(_possible(actions, case), case, suspects)]
+
+
+def _possible(actions: Sequence[Action], case: Case) -> list[Action]:
+    return [action for action in actions if action.name not in case.done]
+
+
+def _best(actions: Sequence[Action], case: Case, suspects: Sequence[Suspect]) -> list[Choice]:
+    choices = [Choice(action, action.gain(case, suspects)) for action in actions]
     best = sorted((c for c in choices if c.gain > 0), key=lambda c: c.worth, reverse=True)
     if not best or best[0].action.alone:
         return best[:1]
@@ -68,7 +78,7 @@ def _best(actions: Sequence[Action], case: Case, hypotheses: Sequence[Hypothesis
 
 def decision(choice: Choice, case: Case) -> str:
     """A choice in words: what spoke for it, and which categories were open then."""
-    still = list(dict.fromkeys(hypothesis.category for hypothesis in case.hypotheses))[:MOST_NAMED]
+    still = list(dict.fromkeys(suspect.category for suspect in case.suspects))[:MOST_NAMED]
     told = f"gain {choice.gain:.2f}, about {choice.action.seconds:.0f} s"
     return f"{choice.action.name} ({told}{'; open: ' + ', '.join(still) if still else ''})"
 
@@ -87,6 +97,9 @@ async def perform(choices: Sequence[Choice], case: Case, context: Context) -> No
 async def _attempt(action: Action, case: Case, context: Context) -> None:
     try:
         await action.act(case, context)
+    except BudgetTooShort as problem:
+        case.cut_short.append(action.name)
+        case.notes.append(f"{action.name}: {problem}")
     except ProblemError as problem:
         case.notes.append(f"{action.name}: {problem}")
     except Exception as error:  # one broken observation must not cost the others

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mcp_server.diagnosis.actions.exported_program import exported_path
 from mcp_server.diagnosis.call_arguments import Arguments, call_arguments, workload_arguments
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import Category, NextStep
 
 OF_GRAPH: frozenset[Category] = frozenset({"compile_failure", "wrong_output", "nan_or_inf"})
@@ -16,7 +16,7 @@ TAKEN = frozenset(
 )
 
 
-def reduction(best: Hypothesis, case: Case) -> list[NextStep]:
+def reduction(best: Suspect, case: Case) -> list[NextStep]:
     """The call of `reduce` that cuts this failure down, if there is one."""
     operators = _operators(case) if best.category in OF_GRAPH else {}
     if operators:
@@ -47,7 +47,7 @@ def _compiles(case: Case) -> bool:
     return any(compiled.exported is not None for compiled in case.capture.compiles)
 
 
-def _launch(best: Hypothesis, case: Case) -> Arguments:
+def _launch(best: Suspect, case: Case) -> Arguments:
     """The launch that the verdict names, of the captured or given call."""
     numbers = [party.launch_index for party in (best.guilty, best.crashing) if party is not None]
     launch = next((number for number in numbers if number is not None), None)

@@ -6,28 +6,41 @@ from collections.abc import Sequence
 
 from mcp_server.diagnosis.case import OWN_RUNS, Case, RunSeen
 from mcp_server.diagnosis.checked_call import checked_call
-from mcp_server.diagnosis.commands import again, command_for
+from mcp_server.diagnosis.commands import command_for
 from mcp_server.diagnosis.health import health_confidence, health_evidence, health_summary
-from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.inner_line import deepened
-from mcp_server.diagnosis.judge import confidence, ranked, ruled_out
+from mcp_server.diagnosis.interventions.base import Effect, Seen, Trial
+from mcp_server.diagnosis.judge import bystanders, confidence, is_cause, ranked, trials_of
 from mcp_server.diagnosis.next_steps import next_steps
 from mcp_server.diagnosis.operators_from import operators_from
-from mcp_server.model import Confidence, Evidence, Outcome, Party, RuledOut, Verdict
+from mcp_server.diagnosis.suspect import Suspect
+from mcp_server.model import (
+    Cause,
+    Confidence,
+    Evidence,
+    Fix,
+    FixRun,
+    InterventionRun,
+    Outcome,
+    Party,
+    RuledOut,
+    Verdict,
+)
 from mcp_server.steps.context import Context
 
 MAX_EVIDENCE = 10
 MAX_RULED_OUT = 6
 
 
-def conclude(hypotheses: Sequence[Hypothesis], case: Case, context: Context) -> Verdict:
-    """The verdict for what is known now; `inconclusive` when no hypothesis stands alone."""
-    order = ranked(hypotheses, case)
+def conclude(suspects: Sequence[Suspect], case: Case, context: Context) -> Verdict:
+    """The verdict for what is known now; `inconclusive` when no suspect stands alone."""
+    order = ranked(suspects, case)
     best = order[0] if order else None
     outcome = _outcome(best, case)
     if best is None or outcome == "no_fault":
-        return _without_fault(outcome, hypotheses, case, context)
+        return _without_fault(outcome, suspects, case, context)
     guilty, inferred = deepened(placed(best.guilty, case), best.category, case)
+    causes = _causes(order, case) if outcome == "fault" else []
     return Verdict(
         outcome=outcome,
         category=best.category,
@@ -35,14 +48,93 @@ def conclude(hypotheses: Sequence[Hypothesis], case: Case, context: Context) -> 
         summary=_of_rank(best.summary, case) if outcome == "fault" else _open_summary(order, case),
         guilty=guilty if best.guilty.name else None,
         crashing=best.crashing,
+        causes=causes,
+        intervention=_deciding(best, case),
         evidence=[*_evidence(best, case), *inferred][:MAX_EVIDENCE],
-        ruled_out=_ruled_out(best, order, hypotheses, case),
-        fix=best.fix,
-        next_steps=next_steps(best, case),
+        bystanders=bystanders(suspects, case)[:MAX_RULED_OUT],
+        ruled_out=_ruled_out(best, order),
+        fix=fix_of(best, case),
+        next_steps=[] if causes and outcome == "fault" else next_steps(best, case),
         decisions=case.decisions,
         cost=context.cost.cost(),
         artifacts=case.artifacts,
     )
+
+
+def _deciding(suspect: Suspect, case: Case) -> InterventionRun | None:
+    """The trial that says most of a suspect: one that removed the failure, else the last one made."""
+    trials = sorted(trials_of(suspect, case), key=lambda trial: trial.proves)
+    return as_run(trials[-1]) if trials else None
+
+
+def as_run(trial: Trial) -> InterventionRun:
+    """A trial as users see it."""
+    what = trial.reason or trial.after.describe()
+    return InterventionRun(
+        what=trial.intervention.what,
+        before=trial.before.describe(),
+        after=what,
+        result=trial.effect.value,
+        command=trial.command,
+    )
+
+
+def _causes(order: Sequence[Suspect], case: Case) -> list[Cause]:
+    """All that are proven, those first that have to be fixed first."""
+    found = [suspect for suspect in order if suspect.harmful and is_cause(suspect, case)]
+    return [
+        Cause(
+            **placed(suspect.guilty, case).model_dump(),
+            category=suspect.category,
+            confidence="proven",
+            summary=suspect.summary,
+            intervention=_deciding(suspect, case),
+        )
+        for suspect in found
+    ]
+
+
+def fix_of(suspect: Suspect, case: Case) -> Fix | None:
+    """The fix of a suspect: the change that ran, where one removed the failure and harmed nothing else."""
+    trial = next((t for t in trials_of(suspect, case) if t.proves and t.effect is Effect.GONE), None)
+    if trial is None:
+        return suspect.fix
+    if trial.side_effects:
+        return _harmful_change(suspect, trial)
+    advice = (
+        suspect.fix.action if suspect.fix is not None else f"make the call with {trial.intervention.what}"
+    )
+    return Fix(
+        action=advice,
+        before=trial.intervention.before_code or (suspect.fix.before if suspect.fix else None),
+        after=trial.intervention.after_code or (suspect.fix.after if suspect.fix else None),
+        ran=FixRun(
+            result=f"{trial.intervention.what}: {trial.reason or trial.after.describe()}",
+            command=trial.command,
+        ),
+        side_effects=_side_effects(trial),
+    )
+
+
+def _harmful_change(suspect: Suspect, trial: Trial) -> Fix | None:
+    """Advice without the change that ran: it changed what was not at fault, and is no fix."""
+    if suspect.fix is None:
+        return None
+    return Fix(
+        action=suspect.fix.action,
+        side_effects=f"not offered as a fix: {trial.intervention.what} makes the failure go, and "
+        f"{_side_effects(trial)}",
+    )
+
+
+def _side_effects(trial: Trial) -> str:
+    """What the change did to outputs that were not at fault."""
+    seen = trial.side_effects
+    if seen.layout:
+        return f"changes the layout of an output ({seen.layout})"
+    if seen.elements:
+        return f"changes {seen.elements} elements of the outputs that were not at fault"
+    return "none: all elements that were not at fault came out unchanged" if seen.known else ""
 
 
 def placed(party: Party, case: Case) -> Party:
@@ -54,7 +146,7 @@ def placed(party: Party, case: Case) -> Party:
     return party.model_copy(update={"model_locations": list(dict.fromkeys(lines))})
 
 
-def _outcome(best: Hypothesis | None, case: Case) -> Outcome:
+def _outcome(best: Suspect | None, case: Case) -> Outcome:
     if best is None:
         return "no_fault" if case.healthy else "inconclusive"
     if not best.harmful and case.healthy:
@@ -64,13 +156,11 @@ def _outcome(best: Hypothesis | None, case: Case) -> Outcome:
     return "fault"
 
 
-def _stated(outcome: Outcome, best: Hypothesis, case: Case) -> Confidence:
+def _stated(outcome: Outcome, best: Suspect, case: Case) -> Confidence:
     return confidence(best, case) if outcome == "fault" else "possible"
 
 
-def _without_fault(
-    outcome: Outcome, hypotheses: Sequence[Hypothesis], case: Case, context: Context
-) -> Verdict:
+def _without_fault(outcome: Outcome, suspects: Sequence[Suspect], case: Case, context: Context) -> Verdict:
     notes = [
         *checked_call(case),
         *operators_from(case),
@@ -86,7 +176,7 @@ def _without_fault(
         evidence=[
             _with_command(e, case) for e in (*_bad_ends(outcome, case), *health_evidence(case), *notes)
         ][:MAX_EVIDENCE],
-        ruled_out=ruled_out(hypotheses, case)[:MAX_RULED_OUT],
+        bystanders=bystanders(suspects, case)[:MAX_RULED_OUT],
         next_steps=next_steps(None, case),
         decisions=case.decisions,
         cost=context.cost.cost(),
@@ -117,7 +207,7 @@ def _unknown_log(case: Case) -> str:
     return f"No error is known among the {case.log.lines} lines of the log. "
 
 
-def _open_summary(order: Sequence[Hypothesis], case: Case) -> str:
+def _open_summary(order: Sequence[Suspect], case: Case) -> str:
     """What is suspected and what would settle it, where that is known; else the categories that are open."""
     if order[0].settle:
         return f"Not settled: {order[0].summary} {order[0].settle}"
@@ -125,15 +215,32 @@ def _open_summary(order: Sequence[Hypothesis], case: Case) -> str:
     return f"Not settled: the evidence admits {', '.join(categories)}. {case.open_question}"
 
 
-def _evidence(best: Hypothesis, case: Case) -> list[Evidence]:
-    """What supports the verdict, then which rank it was, then the counter-test, each once."""
-    told = (*best.evidence, *checked_call(case), *operators_from(case), *_rank(case))
-    found = list({e.fact: e for e in told}.values())
-    result = case.counters.get(best.counter.key) if best.counter else None
-    if result is not None:
-        repeat = again(result.run.worker, case) if result.run is not None else ""
-        found.append(Evidence(step="counter_test", fact=result.what, command=repeat))
+def _evidence(best: Suspect, case: Case) -> list[Evidence]:
+    """What supports the verdict, then which rank it was, then the trial, each once."""
+    seen = (*best.evidence, *checked_call(case), *operators_from(case), *_rank(case))
+    found = list({e.fact: e for e in seen}.values())
+    for trial in trials_of(best, case):
+        found.append(Evidence(step="intervention", fact=in_words(trial), command=trial.command))
+    if best.refusal and is_cause(best, case):
+        found.append(Evidence(step="run", fact=best.refusal))
     return [_with_command(evidence, case) for evidence in found[:MAX_EVIDENCE]]
+
+
+def _past(seen: Seen) -> str:
+    """How a call ended, after "the call"."""
+    words = seen.describe()
+    return words if words.startswith(("ended", "died", "raised")) else f"gave {words}"
+
+
+def in_words(trial: Trial) -> str:
+    """The three calls of a trial in a sentence."""
+    after = trial.reason or _past(trial.after)
+    if trial.effect is Effect.NOT_APPLICABLE:
+        return f"Changed ({trial.intervention.what}), the call tells nothing: {after}."
+    return (
+        f"As it is, the call {_past(trial.before)}. Changed ({trial.intervention.what}), it {after}. "
+        f"Unchanged again, it {_past(trial.again)}."
+    )
 
 
 def _of_rank(summary: str, case: Case) -> str:
@@ -157,14 +264,11 @@ def _with_command(evidence: Evidence, case: Case) -> Evidence:
     return evidence.model_copy(update={"command": command_for(evidence.step, case)})
 
 
-def _ruled_out(
-    best: Hypothesis, order: Sequence[Hypothesis], hypotheses: Sequence[Hypothesis], case: Case
-) -> list[RuledOut]:
-    """Refuted hypotheses, then those that the verdict explains."""
-    found = ruled_out(hypotheses, case)
+def _ruled_out(best: Suspect, order: Sequence[Suspect]) -> list[RuledOut]:
+    """Suspects that the verdict explains."""
     explained = [
-        RuledOut(hypothesis=h.summary, by=f"explained by {best.category} of {best.guilty.name}")
-        for h in order[1:]
-        if not h.weak and h.depth < best.depth
+        RuledOut(hypothesis=s.summary, by=f"explained by {best.category} of {best.guilty.name}")
+        for s in order[1:]
+        if not s.weak and s.level < best.level
     ]
-    return [*found, *explained][:MAX_RULED_OUT]
+    return explained[:MAX_RULED_OUT]

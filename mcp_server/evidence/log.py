@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 
 from mcp_server.evidence.details import Details
 from mcp_server.evidence.facts import ErrorFact, LogFacts, PythonException
@@ -25,7 +24,6 @@ from mcp_server.evidence.text import Line, bound, read_line
 from mcp_server.evidence.traceback import TracebackReader
 
 BATCH = 256
-_LONGEST = 1 << 16
 MAX_ERRORS = 200
 MAX_PROCESSES = 64
 TAIL = 15
@@ -57,9 +55,15 @@ def read_log(lines: Iterable[str], process: str = "") -> LogFacts:
 
     With `process`, lines that name another process count as empty.
     """
+    return read_parts([(1, lines)], process)
+
+
+def read_parts(parts: Iterable[tuple[int, Iterable[str]]], process: str = "") -> LogFacts:
+    """Read a log of which parts are left out: of each part the number of its first line, and its lines."""
     reader = _Reader()
-    for batch in _batches(lines):
-        reader.read([_only(process, line) for line in batch] if process else batch)
+    for first, lines in parts:
+        for batch in _batches(lines, first):
+            reader.read([_only(process, line) for line in batch] if process else batch)
     return reader.facts()
 
 
@@ -67,14 +71,8 @@ def _only(process: str, line: Line) -> Line:
     return line if line.process in ("", process) else Line(line.number, "", "", "", "")
 
 
-def read_log_file(path: Path) -> LogFacts:
-    """Read a log file of any size; a line longer than 64 KiB counts as several. Raises OSError."""
-    with path.open(encoding="utf-8", errors="replace") as stream:
-        return read_log(iter(lambda: stream.readline(_LONGEST), ""))
-
-
-def _batches(lines: Iterable[str]) -> Iterator[list[Line]]:
-    numbered = enumerate(lines, start=1)
+def _batches(lines: Iterable[str], first: int) -> Iterator[list[Line]]:
+    numbered = enumerate(lines, start=first)
     while batch := [read_line(raw, number) for number, raw in islice(numbered, BATCH)]:
         yield batch
 

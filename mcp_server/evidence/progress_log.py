@@ -33,10 +33,6 @@ class LoggedException:
     def kernel(self) -> str:
         return self.frames[-1] if self.frames else ""
 
-    @property
-    def is_memory_fault(self) -> bool:
-        return any(word in self.name for word in ("ADDRESS", "MISALIGNED", "SEGMENT"))
-
 
 @dataclass(frozen=True)
 class ProgressLog:

@@ -57,10 +57,6 @@ class Site:
         frame = next((frame for frame in self.host_frames if "run_impl" in frame.function), None)
         return frame.offset if frame else None
 
-    @property
-    def python_frames(self) -> tuple[HostFrame, ...]:
-        return tuple(frame for frame in self.host_frames if frame.line is not None)
-
 
 @dataclass(frozen=True)
 class SanitizerReport:

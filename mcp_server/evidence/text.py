@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 MAX_LINE = 4_000
 _TAIL = 1_000
+LONGEST_EXPRESSION = 160
+_JOINS = r"(?!(?:and|or|not|mod)\b)"
+_WORDS = re.compile(rf"{_JOINS}\b[^\W\d]\w*\s+{_JOINS}[^\W\d]\w*|[`\"]|\w[.!?;:]\s")
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]_][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -64,6 +67,11 @@ def _visible(text: str) -> str:
 def bound(text: str, limit: int = 500) -> str:
     """At most `limit` characters of `text`."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def is_expression(text: str) -> bool:
+    """Whether `text` is a short name, path, number or expression: two words in a row are a sentence."""
+    return 0 < len(text) <= LONGEST_EXPRESSION and text.isprintable() and not _WORDS.search(text)
 
 
 def read_line(raw: str, number: int) -> Line:

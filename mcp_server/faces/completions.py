@@ -19,6 +19,7 @@ from mcp_types import (
 )
 
 from mcp_server.errors import ProblemError
+from mcp_server.faces.ownership import Ownership
 from mcp_server.jobs.store import Store
 
 MOST = 100
@@ -30,9 +31,9 @@ Known = Mapping[str, str]
 Source = Callable[[str, Known], Iterable[str]]
 
 
-def add_completions(server: MCPServer[Any], store: Store) -> None:
+def add_completions(server: MCPServer[Any], store: Store, ownership: Ownership) -> None:
     """Complete the arguments of the prompts and of the resource templates, by the argument's name."""
-    sources = sources_of(store)
+    sources = sources_of(store, ownership)
 
     @server.completion()  # type: ignore[no-untyped-call, untyped-decorator]  # untyped in mcp 2.3
     async def complete(
@@ -46,11 +47,11 @@ def add_completions(server: MCPServer[Any], store: Store) -> None:
         return Completion(values=found[:MOST], total=len(found), has_more=len(found) > MOST)
 
 
-def sources_of(store: Store) -> dict[str, Source]:
+def sources_of(store: Store, ownership: Ownership) -> dict[str, Source]:
     """What is offered for an argument of that name."""
     return {
-        "job_id": lambda _typed, _known: reversed(store.ids()),
-        "name": lambda _typed, known: _files_of_job(store, known.get("job_id", "")),
+        "job_id": lambda _typed, _known: ownership.listed(reversed(store.ids())),
+        "name": lambda _typed, known: _files_of_job(store, ownership, known.get("job_id", "")),
         "package": lambda typed, _known: _paths(typed, (".pt2",)),
         "workload": lambda typed, _known: _paths(typed, (".pt2", ".py")),
         "kernel": lambda _typed, known: _kernels(known.get("package", "")),
@@ -72,7 +73,8 @@ def _nothing(_typed: str, _known: Known) -> Iterable[str]:
     return ()
 
 
-def _files_of_job(store: Store, job_id: str) -> Iterator[str]:
+def _files_of_job(store: Store, ownership: Ownership, job_id: str) -> Iterator[str]:
+    ownership.check(job_id)
     root = store.find(job_id).path
     found = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
     return (path.relative_to(root).as_posix() for path in islice(found, LOOKED_AT))

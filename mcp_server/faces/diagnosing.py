@@ -17,6 +17,7 @@ from mcp_server.faces.reporting import make_bundle, make_report, new_bundle
 from mcp_server.faces.terminal import carried_out, print_result
 from mcp_server.model import Verdict
 from mcp_server.operations.arguments import DiagnoseArguments
+from mcp_server.operations.resumed import HANDLE
 from mcp_server.operations.table import DIAGNOSE
 from mcp_server.report.source import of_verdict
 
@@ -72,6 +73,8 @@ def _arguments(given: dict[str, Any], resume: str) -> DiagnoseArguments:
     """A job to go on with takes the place of the log, as it does in the tool's arguments."""
     if resume and (given.get("target") or given.get("log")):
         raise ProblemError("--resume brings its own workload", value=resume, allowed="--resume alone")
+    if resume and not HANDLE.fullmatch(resume):
+        raise ProblemError("not a job handle", value=resume, allowed="job_ and 8 hexadecimal digits")
     arguments = arguments_of(DiagnoseArguments, {**given, **({"log": resume} if resume else {})})
     assert isinstance(arguments, DiagnoseArguments)
     return arguments

@@ -24,7 +24,9 @@ def exit_code(result: Record) -> Exit:
     """The code for a result: a verdict's by its outcome, a single step's by whether it saw a fault."""
     if isinstance(result, Verdict):
         return OF_OUTCOME[result.outcome]
-    return Exit.FAULT if any(sees_fault(result) for sees_fault in _FAULTS) else Exit.OK
+    if any(sees_fault(result) for sees_fault in _FAULTS):
+        return Exit.FAULT
+    return Exit.INCONCLUSIVE if getattr(result, "undecided", "") else Exit.OK
 
 
 def _failed(result: Record) -> bool:

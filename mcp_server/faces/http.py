@@ -17,12 +17,16 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 
 from mcp_server.errors import ProblemError
+from mcp_server.faces.host_gate import HostGate, checked_name
 from mcp_server.faces.listening import TOKEN_VARIABLE, Listening
+from mcp_server.faces.slow_requests import TimedProtocol
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+CHECKED_BEFORE = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+"""Of the SDK, because HostGate checks Host and Origin before it."""
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 HIGHEST_PORT = 65_535
 
@@ -30,11 +34,13 @@ HIGHEST_PORT = 65_535
 def serve_http(server: MCPServer[Any], listening: Listening) -> None:
     """Serve until a signal comes. Raises ProblemError when the address cannot be had, or needs a token."""
     with _bound(listening) as bound:
-        app: ASGIApp = server.streamable_http_app(transport_security=security(listening))
+        names = _names(listening)
+        app: ASGIApp = HostGate(server.streamable_http_app(transport_security=CHECKED_BEFORE), names)
         if listening.token:
             app = TokenGate(app, listening.token)
-        config = uvicorn.Config(app, log_level="warning", access_log=False)
+        config = uvicorn.Config(app, http=TimedProtocol, log_config=None, access_log=False)
         print(f"aoti-debug listens on {_url(bound)}", file=sys.stderr, flush=True)
+        print(f"it goes by {', '.join(names)}, and by the address at which it is reached", file=sys.stderr)
         anyio.run(_Server(config).serve, [bound])
 
 
@@ -50,7 +56,7 @@ class TokenGate:
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
-        self._wanted = f"Bearer {token}".encode()
+        self._token = token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or self._is_let_in(scope):
@@ -61,21 +67,13 @@ class TokenGate:
 
     def _is_let_in(self, scope: Scope) -> bool:
         """Compared in constant time, so that the answer's delay tells nothing of the token."""
-        return hmac.compare_digest(Headers(scope=scope).get("authorization", "").encode(), self._wanted)
-
-
-def security(listening: Listening) -> TransportSecuritySettings:
-    """Which Host and Origin headers are taken; mcp 2.3 checks none by itself unless it binds to loopback."""
-    names = [_bracketed(name) for name in _names(listening)]
-    origins = [f"{scheme}://{name}" for scheme in ("http", "https") for name in names]
-    return TransportSecuritySettings(
-        allowed_hosts=[*names, *(f"{name}:*" for name in names)],
-        allowed_origins=[*origins, *(f"{origin}:*" for origin in origins)],
-    )
+        scheme, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
+        return hmac.compare_digest(token.strip().encode(), self._token) and scheme.lower() == "bearer"
 
 
 def _names(listening: Listening) -> list[str]:
-    given = [listening.host, *listening.names]
+    """Host names that are taken, beside the address at which a request comes in."""
+    given = [listening.host, *map(checked_name, listening.names)]
     own = [] if _is_loopback(_address(listening)) else [socket.gethostname()]
     return list(dict.fromkeys([*LOOPBACK_NAMES, *own, *given]))
 

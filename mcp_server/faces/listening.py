@@ -18,13 +18,15 @@ class Listening:
     """Where to listen, and for whom.
 
     `names` are further host names by which clients reach this server (a proxy's, or this machine's in the
-    network); requests for any other Host are refused. Port 0 takes a free one.
+    network); requests for any other Host are refused. Port 0 takes a free one. `share_jobs`: every client
+    may see and stop the jobs of all.
     """
 
     host: str = "127.0.0.1"
     port: int = 8765
     token: str = ""
     names: tuple[str, ...] = ()
+    share_jobs: bool = False
 
 
 def read_token(file: Path | None) -> str:

@@ -15,7 +15,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.faces.arguments import validated
 from mcp_server.operations.arguments import Arguments, ProgramArguments, fields_of
 from mcp_server.operations.paths import is_exported_program
-from mcp_server.operations.spelling import is_mapping, option_names
+from mcp_server.operations.spelling import PAIRS, is_mapping, option_names
 
 # The command waits for the end, so these mean nothing to it.
 NOT_ON_THE_COMMAND_LINE = frozenset({"wait_s"})
@@ -43,7 +43,7 @@ def arguments_of(model: type[Arguments], given: Mapping[str, Any]) -> Arguments:
     values = {
         name: _from_text(name, model.model_fields[name], value)
         for name, value in given.items()
-        if name in model.model_fields
+        if name in model.model_fields and value is not None
     }
     if given.get("target"):
         values.update(target_values(given["target"], list(given["rest"])))
@@ -73,6 +73,8 @@ def _option(name: str, field: FieldInfo) -> Option:
     info = typer.Option(
         *option_names(name, field), help=field.description, show_default=False, metavar=_metavar(field)
     )
+    if name in PAIRS:
+        return _parameter(name, Annotated[tuple[str, str], info], None)
     default = [] if is_mapping(field) else field.default
     return _parameter(name, Annotated[_shell_type(field), info], default)
 
@@ -99,6 +101,8 @@ def _shell_type(field: FieldInfo) -> Any:
 
 
 def _from_text(name: str, field: FieldInfo, value: Any) -> Any:
+    if name in PAIRS:
+        return list(value)
     if is_mapping(field):
         return dict(_pair(name, item) for item in value)
     if isinstance(value, str) and str not in (field.annotation, *get_args(field.annotation)):

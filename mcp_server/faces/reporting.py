@@ -30,14 +30,14 @@ REDACT = Annotated[
 
 def report(source: SOURCE, out: OUT) -> None:
     """Write a diagnosis as one HTML file that needs no network."""
-    make_report(read_source(source, open_store()), out)
+    make_report(read_source(source, open_store(writing=False)), out)
 
 
 def bundle(
     source: SOURCE, out: ZIP, max_mb: LIMIT = DEFAULT_LIMIT_BYTES / 1e6, redact: REDACT = False
 ) -> None:
     """Pack a diagnosis for another engineer: verdict, report, logs, requests, package and inputs."""
-    make_bundle(read_source(source, open_store()), out, int(max_mb * 1e6), redact)
+    make_bundle(read_source(source, open_store(writing=False)), out, int(max_mb * 1e6), redact)
 
 
 def make_report(source: Source, directory: Path) -> None:

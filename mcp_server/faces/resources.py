@@ -14,21 +14,23 @@ from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 from mcp_server.errors import ProblemError
 from mcp_server.faces.artifacts import PAGE_BYTES, read_artifact
 from mcp_server.faces.guides import GUIDES, REFERENCE, Guide, available
+from mcp_server.faces.ownership import Ownership
 from mcp_server.jobs.manager import load
 from mcp_server.jobs.store import SCHEME, Store
 
 MARKDOWN = "text/markdown"
 JSON = "application/json"
 SHOWN_JOBS = 50
+DIGITS = 18
 
 
-def add_resources(server: MCPServer[Any], store: Store) -> None:
+def add_resources(server: MCPServer[Any], store: Store, ownership: Ownership) -> None:
     """Offer every guide, the flag table, the jobs and artifacts of `store`, and what packages hold."""
     for guide in available((*GUIDES, *REFERENCE)):
         _add_guide(server, guide)
     _add_flags(server)
-    _add_jobs(server, store)
-    _add_artifacts(server, store)
+    _add_jobs(server, store, ownership)
+    _add_artifacts(server, store, ownership)
     _add_packages(server)
 
 
@@ -48,11 +50,11 @@ def _add_flags(server: MCPServer[Any]) -> None:
         return table_markdown(FLAGS)
 
 
-def _add_jobs(server: MCPServer[Any], store: Store) -> None:
+def _add_jobs(server: MCPServer[Any], store: Store, ownership: Ownership) -> None:
     @server.resource("aoti-debug://jobs", name="jobs", title="The newest jobs", mime_type=JSON)
     def jobs() -> str:
         """Handle, tool and state of the newest jobs, also of those whose handle was lost."""
-        newest = list(reversed(store.ids()))[:SHOWN_JOBS]
+        newest = ownership.listed(reversed(store.ids()))[:SHOWN_JOBS]
         return json.dumps([_summary(store, job_id) for job_id in newest], indent=1)
 
 
@@ -63,12 +65,23 @@ def _summary(store: Store, job_id: str) -> dict[str, Any]:
     return {"job_id": job_id, "tool": directory.kind, "state": state}
 
 
-def _add_artifacts(server: MCPServer[Any], store: Store) -> None:
+def _add_artifacts(server: MCPServer[Any], store: Store, ownership: Ownership) -> None:
     @server.resource(SCHEME + "{job_id}/{+name}{?offset,limit}", name="artifact", title="A file of a job")
-    def artifact(job_id: str, name: str, offset: int = 0, limit: int = PAGE_BYTES) -> str:
+    def artifact(job_id: str, name: str, offset: str = "", limit: str = "") -> str:
         """Log, report or result of a job; offset and limit are bytes, 20,000 by default."""
         with _refusals():
-            return read_artifact(store, job_id, name, offset, limit)
+            ownership.check(job_id)
+            begin, most = _number("offset", offset, 0), _number("limit", limit, PAGE_BYTES)
+            return read_artifact(store, job_id, name, begin, most)
+
+
+def _number(name: str, text: str, default: int) -> int:
+    """As text here and not as `int`: the SDK answers to a wrong type that the server failed."""
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= DIGITS):
+        raise ProblemError(f"{name} is no number of bytes", value=text[:80], allowed="a whole number from 0")
+    return int(text)
 
 
 def _add_packages(server: MCPServer[Any]) -> None:

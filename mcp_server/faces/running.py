@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcp_server.errors import ProblemError
+from mcp_server.faces.ownership import Ownership
 from mcp_server.faces.shorten import shorten
 from mcp_server.faces.tools import Progress, Result, ToolFace
 from mcp_server.operations.arguments import JobArguments, WaitArguments, WaitJobArguments
@@ -18,7 +19,10 @@ from mcp_server.operations.resumed import taken_up
 from mcp_server.operations.work import work_of
 
 if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
     from mcp_server.jobs.manager import JobState, Manager
+    from mcp_server.steps.warm import WarmImports
 
 LONGEST_WAIT_S = 45.0
 """Kimi CLI cuts a call at 60 s; the other clients allow more."""
@@ -55,8 +59,11 @@ STOP_JOB = Declaration(
 class Running:
     """Answers tool calls with jobs of a manager, which exists only while the server serves."""
 
-    def __init__(self) -> None:
+    def __init__(self, ownership: Ownership) -> None:
+        self.ownership = ownership
         self._manager: Manager | None = None
+        self._tasks: TaskGroup | None = None
+        self._home: WarmImports | None = None
 
     @property
     def manager(self) -> Manager:
@@ -64,12 +71,21 @@ class Running:
         return self._manager
 
     @contextmanager
-    def using(self, manager: Manager) -> Iterator[None]:
-        self._manager = manager
+    def using(self, manager: Manager, tasks: TaskGroup) -> Iterator[None]:
+        """`tasks` end with the server."""
+        self._manager, self._tasks = manager, tasks
         try:
             yield
         finally:
-            self._manager = None
+            self._manager = self._tasks = self._home = None
+
+    def _warm(self) -> WarmImports | None:
+        """Where imports of torch are kept between calls; None when none shall be. Raises ProblemError."""
+        from mcp_server.steps.warm import WarmImports, limits_here  # the server starts without it
+
+        if self._home is None and self._tasks is not None and (limits := limits_here()).idle_s:
+            self._home = WarmImports(self._tasks, limits)
+        return self._home
 
     def tools(self, operations: tuple[Operation, ...]) -> list[ToolFace]:
         """One tool per operation, and the two that handle jobs."""
@@ -91,7 +107,12 @@ class Running:
         Until the caller has the handle, the job is the call's: cancelling the call stops it.
         """
         arguments, again = taken_up(self.manager.store, arguments)
-        job = self.manager.start(operation.name, work_of(operation, arguments), again=again)
+        if again:
+            self.ownership.check(again)
+        work = work_of(operation, arguments, home=self._warm())
+        job = self.manager.start(operation.name, work, again=again, heavy=operation.runs_workload)
+        if not again:
+            self.ownership.claim(job.id)
         try:
             return await self._watched(job.id, wait_s, progress)
         except anyio.get_cancelled_exc_class():
@@ -100,9 +121,11 @@ class Running:
             raise
 
     async def _wait_job(self, arguments: WaitJobArguments, progress: Progress) -> Result:
+        self.ownership.check(arguments.job_id)
         return answered(await self._watched(arguments.job_id, arguments.wait_s, progress))
 
     async def _stop_job(self, arguments: JobArguments, _progress: Progress) -> Result:
+        self.ownership.check(arguments.job_id)
         return answered(await self.manager.stop(arguments.job_id))
 
     async def _watched(self, job_id: str, wait_s: float, progress: Progress) -> JobState:

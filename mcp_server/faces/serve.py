@@ -29,6 +29,9 @@ def serve(
             help="Further name by which clients may address this server.", metavar="NAME", show_default=False
         ),
     ] = None,
+    share_jobs: Annotated[
+        bool, typer.Option("--share-jobs", help="Every client may see and stop the jobs of all.")
+    ] = False,
 ) -> None:
     """Serve the same operations over MCP, for an agent: on stdio, or with --http on this machine.
 
@@ -38,8 +41,9 @@ def serve(
     from mcp_server import server
 
     if http:
-        server.serve_http(Listening(host, port, read_token(token_file), tuple(allow_host or ())))
-    elif (host, port) != (HERE.host, HERE.port) or token_file or allow_host:
+        names = tuple(allow_host or ())
+        server.serve_http(Listening(host, port, read_token(token_file), names, share_jobs))
+    elif (host, port) != (HERE.host, HERE.port) or token_file or allow_host or share_jobs:
         raise ProblemError("these options are for HTTP", allowed="with --http")
     else:
         server.serve()

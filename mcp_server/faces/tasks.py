@@ -102,6 +102,7 @@ class Tasks(Extension):
         require_client_extension(ctx, IDENTIFIER)
         _check_routing(ctx, params.task_id)
         try:
+            self._running.ownership.check(params.task_id)
             return await self._running.manager.wait(params.task_id, 0)
         except ProblemError as problem:
             raise MCPError(code=INVALID_PARAMS, message=str(problem)) from problem

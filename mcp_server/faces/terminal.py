@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import anyio
 from rich.console import Console
 
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, on_command_line
 from mcp_server.faces.exits import exit_code
+from mcp_server.faces.standard_streams import drop_output, flush_output
 from mcp_server.jobs.manager import JobState, Manager
+from mcp_server.jobs.private import cause
 from mcp_server.model import Record, Verdict
 from mcp_server.operations.arguments import Arguments
 from mcp_server.operations.declaration import Operation
@@ -23,6 +27,8 @@ from mcp_server.render import write
 from mcp_server.render.text import plain
 
 STEP_S = 0.1
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a command as Ctrl-C does, with what is known by then."""
 
 Data = dict[str, Any]
 
@@ -35,8 +41,14 @@ def run_operation(operation: Operation, arguments: Arguments, as_json: bool) -> 
 
 
 def carried_out(operation: Operation, arguments: Arguments) -> tuple[Data, Record]:
-    """The operation's result as JSON data and as a record; progress goes to stderr. Raises ProblemError."""
-    state, record = anyio.run(_carry_out, operation, arguments)
+    """The operation's result as JSON data and as a record; progress goes to stderr.
+
+    Raises ProblemError, and SystemExit with 128 + n when signal n ended it.
+    """
+    on_command_line.set(True)
+    state, record, ended_by = anyio.run(_carry_out, operation, arguments)
+    if ended_by:
+        raise SystemExit(128 + ended_by)
     if state.problem:
         problem = state.problem
         raise ProblemError(
@@ -49,18 +61,31 @@ def carried_out(operation: Operation, arguments: Arguments) -> tuple[Data, Recor
 def print_result(data: Data, record: Record, as_json: bool) -> None:
     """The result on stdout: for people, or exactly what the MCP tool would return in full."""
     if as_json:
-        sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+        _print(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
     else:
-        write(record)
+        _print(record)
+
+
+def _print(result: str | Record) -> None:
+    """Raises ProblemError when standard output does not take it: closed, or on a full disk."""
+    try:
+        if isinstance(result, str):
+            sys.stdout.write(result)
+        else:
+            write(result)
+    except OSError as error:
+        drop_output()
+        raise ProblemError(f"the result cannot be written to standard output: {cause(error)}") from None
+    flush_output()
 
 
 def print_problem(problem: ProblemError) -> None:
     """What is wrong with the call, and what to do instead, on stderr."""
     console = Console(stderr=True, highlight=False)
-    console.print(plain(f"error: {_said(problem)}", "bold red"))
+    console.print(plain(f"error: {_said(problem)}", "bold red"), soft_wrap=True)
     for label, text in (("allowed", problem.allowed), ("next", problem.next_call)):
         if text:
-            console.print(plain(f"  {label}: {text}"))
+            console.print(plain(f"  {label}: {text}"), soft_wrap=True)
 
 
 def say(line: str) -> None:
@@ -72,27 +97,57 @@ def _said(problem: ProblemError) -> str:
     return problem.what if problem.value is None else f"{problem.what}: {str(problem.value)[:400]}"
 
 
-async def _carry_out(operation: Operation, arguments: Arguments) -> tuple[JobState, Record | None]:
+async def _carry_out(operation: Operation, arguments: Arguments) -> tuple[JobState, Record | None, int]:
+    """The job's last state, its result, and the signal that ended it (0: none)."""
     kept: list[Record] = []
     async with Manager.open(open_store()) as manager:
         arguments, again = taken_up(manager.store, arguments)
         job = manager.start(operation.name, work_of(operation, arguments, kept), again=again)
         try:
-            with _progress() as show:
+            with _ended_by_signals() as received, _progress() as show:
                 while (state := await manager.wait(job.id, STEP_S)).state == "running":
                     show(state)
         except anyio.get_cancelled_exc_class():  # Ctrl-C
             with anyio.CancelScope(shield=True):
                 _print_stopped(await manager.stop(job.id))
             raise
-    return state, kept[0] if kept else None
+        if received:
+            state = await manager.stop(job.id)
+            _print_stopped(state)
+    return state, kept[0] if kept else None, received[0] if received else 0
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[list[int]]:
+    """What is inside ends when a signal of ENDING comes; the list then holds its number.
+
+    One that this process was started to ignore (nohup) stays ignored.
+    """
+    received: list[int] = []
+    scope = anyio.CancelScope()
+
+    def end(number: int) -> None:
+        received.append(number)
+        scope.cancel()
+
+    loop = asyncio.get_running_loop()
+    heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in heard:
+        loop.add_signal_handler(number, end, number)
+    try:
+        with scope:
+            yield received
+    finally:
+        for number in heard:
+            loop.remove_signal_handler(number)
 
 
 def _print_stopped(state: JobState) -> None:
-    """What a diagnosis knew when it was stopped, and how to go on with it."""
+    """What a diagnosis knew when it was stopped, and how to go on with it; the terminal may be gone."""
     if state.kind == "diagnose":
         if state.result is not None:
-            write(Verdict.model_validate(state.result))
+            with suppress(OSError):
+                write(Verdict.model_validate(state.result))
         say(f"stopped; to go on: aoti-debug diagnose --resume {state.job_id}")
 
 

@@ -7,13 +7,24 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mcp import MCPError
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
-from mcp_types import CallToolResult, TextContent, Tool, ToolAnnotations
+from mcp.server.stdio import stdio_server
+from mcp_types import (
+    CallToolResult,
+    GetPromptResult,
+    InputRequiredResult,
+    TextContent,
+    Tool,
+    ToolAnnotations,
+)
+from mcp_types.jsonrpc import INVALID_PARAMS
 
 from mcp_server.errors import ProblemError
 from mcp_server.faces.arguments import closest, validated
 from mcp_server.faces.shorten import compact
+from mcp_server.faces.stdio import AnsweringStream
 from mcp_server.operations.arguments import Arguments, fields_of
 from mcp_server.operations.declaration import Declaration
 
@@ -57,11 +68,36 @@ class ToolServer(MCPServer[Any]):
 
         return await result_of(name, answer)
 
+    async def run_stdio_async(self) -> None:
+        async with stdio_server() as (received, answers):
+            options = self._lowlevel_server.create_initialization_options()
+            await self._lowlevel_server.run(AnsweringStream(received, answers), answers, options)
+
+    async def get_prompt(
+        self,
+        name: str,
+        arguments: dict[str, Any] | None = None,
+        context: Context[Any, Any] | None = None,
+    ) -> GetPromptResult | InputRequiredResult:
+        """Raises MCPError with INVALID_PARAMS for a prompt or argument that is none (mcp 2.3 has code 0)."""
+        known = {prompt.name: prompt for prompt in await self.list_prompts()}
+        if name not in known:
+            raise _wrong(f"unknown prompt {name!r}{closest(name, known)}; there are {', '.join(known)}")
+        needed = [argument.name for argument in known[name].arguments or () if argument.required]
+        missing = [argument for argument in needed if argument not in (arguments or {})]
+        if missing:
+            raise _wrong(f"missing argument {missing[0]!r} of prompt {name!r}")
+        return await super().get_prompt(name, arguments, context)
+
     def _face(self, name: str) -> ToolFace:
         if name not in self._faces:
             known = ", ".join(self._faces)
             raise ProblemError(f"unknown tool {name!r}{closest(name, self._faces)}", allowed=known)
         return self._faces[name]
+
+
+def _wrong(what: str) -> MCPError:
+    return MCPError(code=INVALID_PARAMS, message=what[:1000])
 
 
 async def result_of(name: str, answer: Callable[[], Awaitable[Result]]) -> CallToolResult:

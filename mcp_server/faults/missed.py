@@ -8,7 +8,6 @@ from mcp_server.evidence.journal import TensorFacts
 from mcp_server.faults.records import MissedArgument, Side
 from mcp_server.faults.situation import Situation
 from mcp_server.faults.use import LineAccess
-from mcp_server.instrument.addresses import logical_index
 
 
 @dataclass(frozen=True)
@@ -146,3 +145,19 @@ def _product(sizes: tuple[int, ...]) -> int:
     for size in sizes:
         total *= size
     return total
+
+
+def logical_index(element: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The index of an element offset under the strides; the outermost dimension takes what is beyond.
+
+    None when a dimension of more than one element has no positive stride, or when the offset falls between
+    elements.
+    """
+    if any(step <= 0 and size > 1 for size, step in zip(shape, stride, strict=True)):
+        return None
+    index = [0] * len(shape)
+    rest = element
+    for dim in sorted(range(len(shape)), key=lambda d: -stride[d]):
+        if shape[dim] > 1:
+            index[dim], rest = divmod(rest, stride[dim])
+    return None if rest else tuple(index)

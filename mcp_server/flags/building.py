@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mcp_server.versions import RANGE
+
 from .types import DISK_FORMAT, FRACTION, OPTIMISATION, SWITCH, Flag
 
 BUILDING: tuple[Flag, ...] = (
@@ -80,7 +82,7 @@ BUILDING: tuple[Flag, ...] = (
         values=SWITCH,
         shows="nothing",
         misses="everything",
-        inert="no torch from 2.8 to 2.15 reads it; use AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL=O0",
+        inert=f"no torch from {RANGE} reads it; use AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL=O0",
         in_guide=True,
     ),
     Flag(

@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
+from mcp_server import versions
+from mcp_server.versions import Release
+
 from ..errors import ProblemError
 from .building import BUILDING
 from .checks import CHECKS
 from .printing import PRINTING
 from .runtime import RUNTIME
-from .types import ConfigValue, Device, Flag, Moment, Version
+from .types import ConfigValue, Device, Flag, Moment
 
 FLAGS: tuple[Flag, ...] = CHECKS + PRINTING + BUILDING + RUNTIME
 
@@ -45,7 +48,7 @@ class FlagPlan:
 @dataclass(frozen=True)
 class _Target:
     moment: Moment
-    torch: Version | None
+    torch: Release | None
     device: Device | None
 
 
@@ -76,7 +79,7 @@ def find(name: str) -> Flag:
     raise ProblemError("unknown flag", value=name, allowed=_near(name))
 
 
-def parse_version(text: str) -> Version:
+def parse_version(text: str) -> Release:
     """(2, 13) from `2.13.0+cpu`; raises ProblemError for anything else."""
     found = re.match(r"(\d{1,4})\.(\d{1,4})", text)
     if found is None:
@@ -125,12 +128,8 @@ def _too_old(flag: Flag, target: _Target) -> str:
     first = flag.first_release(target.device)
     if target.torch is None or target.torch >= first:
         return ""
-    reason = f"it needs torch {_release(first)} or newer, this is {_release(target.torch)}"
+    reason = f"it needs torch {versions.text(first)} or newer, this is {versions.text(target.torch)}"
     return f"{reason} ({flag.before})" if flag.before else reason
-
-
-def _release(version: Version) -> str:
-    return f"{version[0]}.{version[1]}"
 
 
 def _wrong_device(flag: Flag, target: _Target) -> str:
@@ -176,7 +175,7 @@ def _config(chosen: tuple[Chosen, ...]) -> dict[str, ConfigValue]:
 
 def _warnings(chosen: tuple[Chosen, ...], target: _Target) -> tuple[str, ...]:
     unknown = []
-    if target.torch is None and any(one.flag.since > (2, 8) for one in chosen):
+    if target.torch is None and any(one.flag.since > versions.FIRST for one in chosen):
         unknown.append("torch's version is not known: a flag that it does not have does nothing")
     if target.device is None and any(one.flag.device for one in chosen):
         unknown.append("the model's device is not known: a flag for another device does nothing")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .types import OLDEST, Flag
+from mcp_server.versions import FIRST, text
+
+from .types import Flag
 
 _HEAD = ("flag", "takes effect at", "torch", "values", "shows", "does not show")
 
@@ -27,7 +29,7 @@ def _moments(flag: Flag) -> str:
 def _since(flag: Flag) -> str:
     if flag.inert:
         return "none"
-    first = "all" if flag.since == OLDEST else f"≥{flag.since[0]}.{flag.since[1]}"
+    first = "all" if flag.since == FIRST else f"≥{text(flag.since)}"
     if flag.cpu_since is not None:
         first += f", CPU ≥{flag.cpu_since[0]}.{flag.cpu_since[1]}"
     return f"{first}, {flag.device.upper()} only" if flag.device else first

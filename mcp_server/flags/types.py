@@ -7,12 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from mcp_server.versions import FIRST, Release
+
 Moment = Literal["compile", "load", "run"]
 Device = Literal["cpu", "cuda"]
-Version = tuple[int, int]
 ConfigValue = bool | int | float | str
-
-OLDEST: Version = (2, 8)
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Need:
     name: str
     value: str
     why: str
-    since: Version = OLDEST
+    since: Release = FIRST
 
 
 @dataclass(frozen=True)
@@ -57,9 +56,9 @@ class Flag:
     config: str = ""
     alias: str = ""
     cost: str = ""
-    since: Version = OLDEST
+    since: Release = FIRST
     before: str = ""
-    cpu_since: Version | None = None
+    cpu_since: Release | None = None
     device: Device | None = None
     needs: tuple[Need, ...] = ()
     conflicts: tuple[str, ...] = ()
@@ -75,7 +74,7 @@ class Flag:
         spelled = (self.env, self.config, self.alias)
         return tuple(name for name in spelled if name)
 
-    def first_release(self, device: Device | None) -> Version:
+    def first_release(self, device: Device | None) -> Release:
         """The first release in which it acts on a model for `device`."""
         if device == "cpu" and self.cpu_since is not None:
             return self.cpu_since

@@ -20,6 +20,7 @@ from mcp_server.instrument.model_build import ModelBuild, Rebuilt, Tools
 from mcp_server.instrument.pack import write_package
 from mcp_server.instrument.support import NATIVE
 from mcp_server.instrument.types import Instrumented, Options, Skipped, Timings, Toolchain
+from mcp_server.interpreter import interpreter_help
 from mcp_server.jobs.environment import child_environment
 from mcp_server.jobs.types import Command
 from mcp_server.package.archive import Package, open_package
@@ -118,7 +119,7 @@ async def find_toolchain(python: Path, context: Context, env: Mapping[str, str] 
         raise ProblemError(
             f"this interpreter has no torch to build with: {facts['error']}",
             value=str(python),
-            next_call="pass `python`, or set AOTI_DEBUG_PYTHON, to a Python >= 3.9 that has torch",
+            next_call=interpreter_help(),
         )
     lists = {name: tuple(value) for name, value in facts.items() if name != "torch_version"}
     return _with_headers(Toolchain(torch_version=facts["torch_version"], **lists), python)

@@ -14,6 +14,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.instrument import commands, original
 from mcp_server.instrument.cache import Cache
 from mcp_server.instrument.compiling import compile_in, compile_or_raise, first_error, together
+from mcp_server.instrument.kernel_source import compiled_form
 from mcp_server.instrument.rewrite import Rewritten, numbered, rewrite
 from mcp_server.instrument.support import NATIVE, support_objects
 from mcp_server.instrument.types import Options, Skipped, Toolchain
@@ -112,9 +113,10 @@ class ModelBuild:
     def _kept(self, old: Path, wrapper: Wrapper) -> list[Callable[[], Coroutine[None, None, None]]]:
         """What must be made anew because the old library does not offer it, or a sanitizer is asked for."""
         names = [name for name, kernel in wrapper.kernels.items() if kernel.kind == "cpp"]
-        hidden = original.missing_symbols(old, names)
+        options = self.tools.options
+        anew = original.missing_symbols(old, names) or options.sanitize or options.kernels
         made: list[Callable[[], Coroutine[None, None, None]]] = []
-        if self.package.kernel_text and names and (hidden or self.tools.options.sanitize):
+        if self.package.kernel_text and names and anew:
             made.append(self._kernels)
         if original.missing_symbols(old, ["_binary_constants_bin_start"]):
             made.append(lambda: self._constants(old))
@@ -172,6 +174,8 @@ class ModelBuild:
         text = self.package.kernel_text
         if not self.tools.options.index_asserts:
             text = _ASSERT.sub(";", text)
+        for _name, source, changed in self.tools.options.kernels:
+            text = text.replace(source, compiled_form(changed))
         assert self.package.files.kernel_source is not None
         placed = self._place(self.package.files.kernel_source.name, text)
         flags = commands.safe_flags(commands.read_recorded(text))

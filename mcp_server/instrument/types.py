@@ -18,7 +18,8 @@ class Options:
     compiles the C++ kernels again with that sanitizer. `index_asserts` False takes the kernels' own bound
     checks out, so that a sanitizer sees the access itself. `compiler` names a program on PATH.
     `separate_weights` gives each weight memory of its own instead of a place in the blob of all, so that a
-    checker sees an overrun of one into the next; AddressSanitizer implies it.
+    checker sees an overrun of one into the next; AddressSanitizer implies it. `kernels` are C++ kernels to
+    change: name, source, and the source in its place.
     """
 
     probes: bool = True
@@ -27,6 +28,7 @@ class Options:
     index_asserts: bool = True
     compiler: str | None = None
     separate_weights: bool = False
+    kernels: tuple[tuple[str, str, str], ...] = ()
 
 
 @dataclass(frozen=True)

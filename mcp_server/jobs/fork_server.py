@@ -23,7 +23,8 @@ from mcp_server.jobs.child import SUPERVISOR, Child, checked, request
 from mcp_server.jobs.run import run
 from mcp_server.jobs.types import Command
 
-READY = b"ready"
+READY = b"ready "  # and the process id
+READY_BYTES = 64
 AFTER_OPTIONS = 2  # `PYTHON -u` come before what the forked process takes as its arguments
 
 
@@ -34,8 +35,9 @@ class ForkServer:
     takes the others along.
     """
 
-    def __init__(self, server: socket.socket) -> None:
+    def __init__(self, server: socket.socket, pid: int) -> None:
         self._server = server
+        self.pid = pid
         self.lost = False
 
     def start(
@@ -59,6 +61,7 @@ class ForkServer:
             with theirs:
                 socket.send_fds(self._server, [packet], [theirs.fileno(), stdout, stderr, *keep_fds])
         except OSError:
+            self.lost = True
             ours.close()
             streams = {"stdout": stdout, "stderr": stderr, "keep_fds": keep_fds}
             return Child.start(argv, cwd=cwd, env=env, memory_bytes=memory_bytes, **streams)  # type: ignore[arg-type]
@@ -87,7 +90,8 @@ async def fork_server(command: Command, directory: Path) -> AsyncIterator[ForkSe
         tasks.start_soon(_run, lasting, directory, theirs)
         with ours:
             ours.setblocking(False)
-            yield ForkServer(ours) if await _ready(ours, command.timeout_s) else None
+            pid = await _ready(ours, command.timeout_s)
+            yield ForkServer(ours, pid) if pid else None
         tasks.cancel_scope.cancel()
 
 
@@ -105,10 +109,11 @@ async def _run(command: Command, directory: Path, theirs: socket.socket) -> None
         logging.getLogger(__name__).warning("no fork server: %s", problem)
 
 
-async def _ready(ours: socket.socket, timeout_s: float) -> bool:
-    """Whether the process said so in time."""
+async def _ready(ours: socket.socket, timeout_s: float) -> int:
+    """The id of the process, when it said in time that it is ready; else 0."""
     with anyio.move_on_after(timeout_s):
         await anyio.wait_readable(ours)
         with suppress(OSError):
-            return ours.recv(len(READY)) == READY
-    return False
+            told = ours.recv(READY_BYTES)
+            return int(told.removeprefix(READY)) if told.startswith(READY) else 0
+    return 0

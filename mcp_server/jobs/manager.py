@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 import traceback
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +24,10 @@ from mcp_server.jobs.store import JobDirectory, Store
 from mcp_server.model import Record
 
 State = Literal["running", "finished", "failed", "stopped"]
+
+JOBS_VARIABLE = "AOTI_DEBUG_JOBS"
+"""How many jobs that run a workload may do so at once; the others wait for their turn."""
+FEWEST_AT_ONCE = 4
 
 PROGRESS_LINES = 20
 PROGRESS_WIDTH = 300
@@ -111,28 +116,54 @@ Work = Callable[[Job], Awaitable[BaseModel]]
 class Manager:
     """The jobs of this server. Made by `Manager.open`, which ends them all when it is left."""
 
-    def __init__(self, store: Store, tasks: TaskGroup) -> None:
+    def __init__(self, store: Store, tasks: TaskGroup, jobs_at_once: int) -> None:
         self.store = store
         self._tasks = tasks
         self._jobs: dict[str, Job] = {}
+        self._turns = anyio.CapacityLimiter(jobs_at_once)
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, store: Store) -> AsyncIterator[Manager]:
+    async def open(cls, store: Store, jobs_at_once: int | None = None) -> AsyncIterator[Manager]:
+        """A manager whose jobs end when it is left; an error inside leaves it as it was raised."""
+        failed: Exception | None = None
         async with anyio.create_task_group() as tasks:
-            yield cls(store, tasks)
+            try:
+                yield cls(store, tasks, jobs_at_once or most_at_once())
+            except Exception as error:  # a task group would wrap it
+                failed = error
             tasks.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
 
-    def start(self, kind: str, work: Work, *, again: str = "") -> Job:
+    def start(self, kind: str, work: Work, *, again: str = "", heavy: bool = False) -> Job:
         """Begin `work` in the background, in a new directory or in that of the ended job `again`.
 
-        Raises ProblemError when no directory can be made for it, and when that job is unknown or still runs.
+        `heavy` work waits for its turn: only so many such jobs run at once. Raises ProblemError when no
+        directory can be made for it, and when that job is unknown or still runs.
         """
         job = Job(self.store.reopen(again) if again else self.store.create(kind))
-        (job.path / RESULT_FILE).unlink(missing_ok=True)
+        with storing(job.path):
+            (job.path / RESULT_FILE).unlink(missing_ok=True)
         self._jobs[job.id] = job
-        self._tasks.start_soon(self._see_through, job, work)
+        self._tasks.start_soon(self._see_through, job, self._in_turn(work) if heavy else work)
         return job
+
+    def _in_turn(self, work: Work) -> Work:
+        """`work` that says that it waits, while as many jobs run as are allowed to at once."""
+
+        async def wait_and_work(job: Job) -> BaseModel:
+            turns = self._turns.statistics()
+            if turns.borrowed_tokens >= turns.total_tokens:
+                ahead = turns.tasks_waiting
+                job.progress(
+                    f"waiting: {turns.borrowed_tokens} jobs run, and no more may at once "
+                    f"({JOBS_VARIABLE}); {ahead} wait before this one"
+                )
+            async with self._turns:
+                return await work(job)
+
+        return wait_and_work
 
     async def wait(self, job_id: str, wait_s: float) -> JobState:
         """The job's state as soon as it has ended, at the latest after `wait_s` seconds.
@@ -207,6 +238,16 @@ class Manager:
             wall_s=0.0,
             problem=problem,
         )
+
+
+def most_at_once(environ: Mapping[str, str] | None = None) -> int:
+    """AOTI_DEBUG_JOBS, else one per processor and at least four. Raises ProblemError for no such number."""
+    said = (os.environ if environ is None else environ).get(JOBS_VARIABLE, "")
+    if not said:
+        return max(FEWEST_AT_ONCE, os.cpu_count() or 1)
+    if not (said.isascii() and said.isdigit() and 1 <= int(said[:6]) <= 10_000):
+        raise ProblemError(f"{JOBS_VARIABLE} is no number of jobs", value=said[:80], allowed="1-10000")
+    return int(said)
 
 
 async def _outcome(job: Job, work: Work) -> JobState:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -14,9 +14,12 @@ import anyio.to_thread
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import Child, Starter
+from mcp_server.jobs.clock import Clock
 from mcp_server.jobs.endings import Decoded, Stop, decode, oom_kill_count, survivors
 from mcp_server.jobs.environment import child_environment
-from mcp_server.jobs.gpus import device_names, leased
+from mcp_server.jobs.gpu_names import device_names, known_gpus
+from mcp_server.jobs.gpus import Waits, leased
+from mcp_server.jobs.lease_requests import on_request
 from mcp_server.jobs.output import Capture
 from mcp_server.jobs.strays import MARK, kill_marked
 from mcp_server.jobs.types import STACKS_SIGNAL, STOOD_STILL, Command, Finished
@@ -38,12 +41,13 @@ async def run(
     *,
     on_line: Callable[[str], None] | None = None,
     start: Starter = Child.start,
+    waits: Waits | None = None,
 ) -> Finished:
     """Run `command`, keep its output in `directory`, and say how it ended.
 
     Writes `output.log`, `stdout.log` and `stderr.log`. `on_line` gets cleaned, bounded lines of both streams
-    as they arrive, and a line when the command has to wait for a GPU (the time limit begins after that).
-    `start` starts the program under a supervisor.
+    as they arrive. `start` starts the program under a supervisor. `waits` hears of it when a GPU has to be
+    waited for, during which the time limit stands still.
     When this returns or is cancelled, no process of the command is left. A command that fails or cannot be
     started is a result; raises ProblemError for impossible arguments and for a directory that cannot be
     written.
@@ -51,11 +55,28 @@ async def run(
     if not command.timeout_s > 0:
         raise ProblemError("no time to run in", value=command.timeout_s, allowed="seconds above 0")
     env = child_environment({**(PLAIN_TERMINAL if command.terminal else {}), **command.env}, command.unset)
+    clock = Clock()
     if not command.gpus:
-        return await _run(command, env, directory, on_line, start)
-    names = device_names(command.gpus, env.get("CUDA_VISIBLE_DEVICES"))
-    async with leased(names, str(directory), on_wait=on_line) as leases:
-        return await _run(command, env, directory, on_line, start, leases)
+        return await _run(command, env, directory, on_line, start, clock)
+    known = await anyio.to_thread.run_sync(known_gpus, abandon_on_cancel=True)
+    names = device_names(command.gpus, env.get("CUDA_VISIBLE_DEVICES"), known)
+    waits = _stopping(clock, waits or Waits(str(directory)))
+    if command.asks:
+        async with on_request(names, waits) as (leases, more):
+            return await _run(command, {**env, **more}, directory, on_line, start, clock, leases)
+    async with leased(names, waits) as leases:
+        return await _run(command, env, directory, on_line, start, clock, leases)
+
+
+def _stopping(clock: Clock, waits: Waits) -> Waits:
+    """`waits`, with a clock that stands still meanwhile."""
+
+    @contextmanager
+    def blocked() -> Iterator[None]:
+        with clock.stopped(), waits.blocked():
+            yield
+
+    return replace(waits, blocked=blocked)
 
 
 async def _run(
@@ -64,11 +85,12 @@ async def _run(
     directory: Path,
     on_line: Callable[[str], None] | None,
     start: Starter,
+    clock: Clock,
     leases: Sequence[int] = (),
 ) -> Finished:
     mark = env[MARK] = secrets.token_hex(16)
     with Capture(directory, terminal=command.terminal, on_line=on_line) as capture:
-        started, kills = time.monotonic(), oom_kill_count()
+        began, kills = clock.worked_s, oom_kill_count()
         child = start(
             command.argv,
             cwd=command.cwd,
@@ -79,11 +101,11 @@ async def _run(
             keep_fds=leases,
         )
         capture.started()
-        stop = await _see_through(child, capture, command, mark)
-        wall_s = time.monotonic() - started
-    limit = _limit(command, wall_s) if stop == "timeout" else ""
+        stop = await _see_through(child, capture, command, mark, clock)
+        worked_s = clock.worked_s - began
+    limit = _limit(command, worked_s) if stop == "timeout" else ""
     ended = decode(child.report(), stop, limit=limit, oom_kills=oom_kill_count() - kills)
-    return _finished(ended, capture, wall_s, survivors(child.report()))
+    return _finished(ended, capture, worked_s, clock.waited_s, survivors(child.report()))
 
 
 def _limit(command: Command, wall_s: float) -> str:
@@ -93,12 +115,13 @@ def _limit(command: Command, wall_s: float) -> str:
     return f"did not end within {command.timeout_s:g} s"
 
 
-def _finished(ended: Decoded, capture: Capture, wall_s: float, left: str) -> Finished:
+def _finished(ended: Decoded, capture: Capture, wall_s: float, waited_s: float, left: str) -> Finished:
     return Finished(
         ending=ended.ending,
         returncode=ended.returncode,
         signal=ended.signal,
         wall_s=wall_s,
+        waited_s=waited_s,
         output=capture.paths["output"],
         stdout=capture.paths["stdout"],
         stderr=capture.paths["stderr"],
@@ -107,13 +130,15 @@ def _finished(ended: Decoded, capture: Capture, wall_s: float, left: str) -> Fin
     )
 
 
-async def _see_through(child: Child, capture: Capture, command: Command, mark: str) -> Stop | None:
+async def _see_through(
+    child: Child, capture: Capture, command: Command, mark: str, clock: Clock
+) -> Stop | None:
     """Wait for the end or bring it about; the reason if the end was ours."""
     stop: Stop | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(capture.pump)
         try:
-            with anyio.move_on_after(command.timeout_s):
+            with clock.limit(command.timeout_s):
                 await _ended_or_stalled(child, command.stalled)
             if not child.has_ended:
                 stop = "timeout"

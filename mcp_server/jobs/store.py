@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -15,9 +16,11 @@ from urllib.parse import quote, unquote
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.private import locked, private_directory, storing, try_lock
+from mcp_server.json_text import read_json
 
 CAP_BYTES = 4 << 30
 CAP_JOBS = 500
+ROOM_BYTES = 64 << 10  # a small job's files
 KEPT_JOBS = 4  # the newest, whatever their size: their results may not have been fetched yet
 SCHEME = "aoti-debug://jobs/"
 
@@ -88,6 +91,11 @@ class Store:
             lock = try_lock(path / "running.lock")
             (path / "job.json").write_text(json.dumps({"kind": kind, "number": number}))
         return JobDirectory(job_id, path, kind, number, lock)
+
+    def check_room(self) -> None:
+        """Raise ProblemError when not even the files of a small job can be written."""
+        with storing(self.jobs), tempfile.TemporaryFile(dir=self.root, buffering=0) as file:
+            file.write(bytes(ROOM_BYTES))
 
     def reopen(self, job_id: str) -> JobDirectory:
         """The folder of a job that has ended, locked as running again. Raises ProblemError as `find` does,
@@ -196,7 +204,7 @@ class Store:
 def read_card(path: Path) -> tuple[str, int]:
     """Kind and number of the job in that folder; ("", 0) when its card was never written whole."""
     try:
-        card = json.loads((path / "job.json").read_text())
+        card = read_json((path / "job.json").read_bytes())
         return str(card["kind"]), int(card["number"])
     except (OSError, ValueError, KeyError, TypeError):
         return "", 0

@@ -21,7 +21,8 @@ class Command:
 
     `env` holds the variables asked for on top of the allowlist. `timeout_s` is wall-clock seconds.
     `gpus` names the devices that the child may use: the jobs layer leases them, so that two jobs do not
-    fight for one GPU; None means that no GPU is used.
+    fight for one GPU; None means that no GPU is used. With `asks` the child asks for its lease when it comes
+    to use the GPU (worker/lease.py), else it has the lease from its start on.
     `stalled` is asked every few seconds, and gives the process that will not go on, if there is one: it is
     asked for its stacks (`STACKS_SIGNAL`), and then the child is ended as at its time limit.
     """
@@ -32,6 +33,7 @@ class Command:
     timeout_s: float = 300.0
     memory_bytes: int | None = None
     gpus: tuple[int, ...] | None = None
+    asks: bool = False
     unset: tuple[str, ...] = ()
     terminal: bool = False
     stalled: Callable[[], int | None] | None = field(default=None, compare=False)
@@ -39,8 +41,9 @@ class Command:
 
 @dataclass(frozen=True)
 class Finished:
-    """How a child ended. `output` is stdout and stderr in the order in which they arrived.
+    """How a child ended, after `wall_s` seconds of its own and `waited_s` of waiting for a GPU.
 
+    `output` is stdout and stderr in the order in which they arrived.
     `returncode` is None when a signal or a limit ended the child; `signal` is a name such as `SIGSEGV`.
     `root` of a shell-style status (128 + n) is decoded into `signal` too. `output` may leave out a
     counted middle part when the child printed more than the cap. `reused` marks a child that ended in an
@@ -57,6 +60,7 @@ class Finished:
     dropped_bytes: int = 0
     note: str = ""
     reused: bool = False
+    waited_s: float = 0.0
 
     @property
     def ok(self) -> bool:

@@ -170,6 +170,32 @@ class TraceArguments(CallArguments):
     calls: Annotated[int, Field(ge=1, le=1000, description="Calls, 1-1000, default 1.")] = 1
 
 
+class TryArguments(CallArguments):
+    """What to change about the call, and what its outputs are to be."""
+
+    changes: Annotated[
+        list[str],
+        Field(
+            description="Of inputs: 'args[1]: clamp 0 9', 'args[0]: set 0 where nan', 'args[0]: cast int64', "
+            "'args[0]: set 5 at 3,0', resize, pad, drop-rows, move, contiguous."
+        ),
+    ] = []
+    kernel: Annotated[str, Field(description="Kernel to edit.")] = ""
+    replace: Annotated[
+        list[str], Field(max_length=2, description="[OLD, NEW]: text in it, expression instead.")
+    ] = []
+    launch: Annotated[int, Field(ge=-1, description="Launch to do otherwise; default -1.")] = -1
+    how: Annotated[
+        Literal["guard", "finite-mask", "skip", "eager"],
+        Field(description="The launch: default guard (bounds)."),
+    ] = "guard"
+    constants: Annotated[str, Field(description="torch.save'd {name: tensor} to load.")] = ""
+    set_env: Annotated[dict[str, str], Field(description="Variables to change.")] = {}
+    expect: Annotated[str, Field(description="torch.save'd right outputs.")] = ""
+    tolerance: Annotated[float, Field(ge=0, le=1, description="0-1, default 0: the dtype's.")] = 0
+    infinities: Annotated[bool, Field(description="Count as faults, default false.")] = False
+
+
 class LocateArguments(ProgramArguments):
     """What to put under which checker. A `package` beside a `command` is the one that its host loads."""
 

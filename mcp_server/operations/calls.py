@@ -107,6 +107,28 @@ async def trace_launches(context: Context, given: args.TraceArguments) -> Record
     )
 
 
+async def try_fix(context: Context, given: args.TryArguments) -> Record:
+    from mcp_server.diagnosis.try_fix import Asked
+    from mcp_server.diagnosis.try_fix import try_fix as step
+    from mcp_server.operations.paths import directory, file
+    from mcp_server.operations.workload import called_package
+
+    base = directory("cwd", given.cwd, Path.cwd())
+    asked = Asked(
+        changes=tuple(given.changes),
+        kernel=given.kernel,
+        replace=tuple(given.replace),
+        launch=given.launch if given.launch >= 0 else None,
+        how=given.how,
+        constants=file("constants", given.constants, base) if given.constants else None,
+        set_env=given.set_env,
+        expect=file("expect", given.expect, base) if given.expect else None,
+        tolerance=given.tolerance or None,
+        infinities=given.infinities,
+    )
+    return await step(context, called_package(given, Path.cwd()), asked)
+
+
 async def compare_with_eager(context: Context, given: args.CompareArguments) -> Record:
     from mcp_server.operations.workload import compared_model
     from mcp_server.steps.compare_with_eager import compare_with_eager as step

@@ -56,4 +56,5 @@ class Operation(Declaration):
 
     @property
     def runs_workload(self) -> bool:
+        """Whether a call of it runs the user's code, and so counts against the jobs side by side."""
         return self.hints is RUNS_USER_CODE

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import os
+import shutil
+import stat
 from pathlib import Path
-from typing import Any
-
-from pydantic import TypeAdapter, ValidationError
 
 from mcp_server.errors import ProblemError
+from mcp_server.jobs.private import cause
 from mcp_server.model import TensorSpec
 from mcp_server.operations.arguments import InputsArgument
+from mcp_server.operations.tensor_specs import specs_from_text, specs_of
 from mcp_server.package.archive import open_package
 from mcp_server.package.problems import PackageError
 
-SPEC_EXAMPLE = (
-    'specs such as [{"shape": [8, 64], "dtype": "float32", "device": "cpu", "low": 0, "high": 1}], '
-    "or the path of a torch.save'd list"
-)
-
-_SPECS = TypeAdapter(list[TensorSpec])
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a directory",
+}
 
 
 def file(name: str, text: str, base: Path) -> Path:
     """Absolute path of an existing, readable file. Raises ProblemError."""
-    path = _absolute(text, base)
-    if path.is_dir():
-        raise ProblemError(f"{name} is a directory, not a file", value=str(path), allowed="path of a file")
-    if not path.is_file():
-        allowed = f"an existing file; relative paths start at {base}"
-        raise ProblemError(f"{name} does not exist", value=str(path), allowed=allowed)
+    path = absolute(text, base)
+    allowed = f"an existing file; relative paths start at {base}"
+    kind = stat.S_IFMT(_mode(name, path, allowed))
+    if kind != stat.S_IFREG:
+        what = _KINDS.get(kind, "something else")
+        raise ProblemError(f"{name} is {what}, not a file", value=str(path), allowed="path of a file")
     if not os.access(path, os.R_OK):
         raise ProblemError(f"{name} cannot be read", value=str(path), allowed="a file this user may read")
     return path
@@ -38,10 +39,37 @@ def file(name: str, text: str, base: Path) -> Path:
 
 def directory(name: str, text: str, base: Path) -> Path:
     """Absolute path of an existing directory, `base` for no text. Raises ProblemError."""
-    path = _absolute(text, base)
-    if not path.is_dir():
+    path = absolute(text, base)
+    if not stat.S_ISDIR(_mode(name, path, "an existing directory")):
         raise ProblemError(f"{name} is not a directory", value=str(path), allowed="an existing directory")
     return path
+
+
+def _mode(name: str, path: Path, allowed: str) -> int:
+    """What is there. Raises ProblemError when nothing is, or nobody may look."""
+    try:
+        return path.stat().st_mode
+    except FileNotFoundError:
+        raise ProblemError(f"{name} does not exist", value=str(path), allowed=allowed) from None
+    except (OSError, ValueError) as error:  # too long a name, a part of the path that is a file
+        why = cause(error) if isinstance(error, OSError) else str(error)
+        raise ProblemError(
+            f"{name} cannot be reached: {why}", value=str(path)[:300], allowed=allowed
+        ) from None
+
+
+def program(argv: list[str], path_variable: str, cwd: Path) -> None:
+    """Raise ProblemError unless the first word of `argv` names a program that can be started."""
+    name = argv[0] if argv else ""
+    if "/" in name:
+        path = file("command", name, cwd)
+        if not os.access(path, os.X_OK):
+            allowed = "a program, a script (.py) or a package (.pt2)"
+            raise ProblemError("command is not executable", value=str(path), allowed=allowed)
+        return
+    if not name or not shutil.which(name, path=path_variable):
+        allowed = "a program on PATH, or the path of one"
+        raise ProblemError("no such program", value=name[:300], allowed=allowed)
 
 
 def interpreter(text: str, base: Path) -> Path | None:
@@ -54,9 +82,10 @@ def interpreter(text: str, base: Path) -> Path | None:
     return path
 
 
-def package_file(text: str, base: Path) -> Path:
+def package_file(text: str, base: Path, model_name: str | None = None) -> Path:
     """Only a mix-up of arguments is refused here: a damaged package is a finding, not a wrong call."""
     path = file("package", text, base)
+    check_model(path, model_name)
     if is_exported_program(path):
         raise ProblemError(
             "package is an exported program that is not compiled yet",
@@ -65,6 +94,15 @@ def package_file(text: str, base: Path) -> Path:
             next_call="pass the same path as exported",
         )
     return path
+
+
+def check_model(path: Path, model_name: str | None) -> None:
+    """Raise `PackageError` for a package that holds models, and none of this name."""
+    try:
+        open_package(path, model_name)
+    except PackageError as error:
+        if error.slug == "unknown_model":
+            raise
 
 
 def exported_file(text: str, base: Path) -> Path:
@@ -97,34 +135,21 @@ def _package_slug(path: Path) -> str:
 def inputs_of(inputs: InputsArgument, base: Path) -> Path | list[TensorSpec] | None:
     """A file of tensors, specs (as a list or as JSON text), or None when nothing is given."""
     if isinstance(inputs, list):
-        return _specs(inputs)
+        return specs_of(inputs)
     if inputs.lstrip().startswith("["):
-        return _specs(_json_list(inputs))
+        return specs_from_text(inputs)
     return file("inputs", inputs, base) if inputs else None
 
 
-def _absolute(text: str, base: Path) -> Path:
-    """Absolute without resolving links: a virtual environment's python is a link that must stay one."""
+def absolute(text: str, base: Path) -> Path:
+    """Absolute without resolving links: a virtual environment's python is a link that must stay one.
+
+    Raises ProblemError for what is no path.
+    """
     if "\0" in text:
         raise ProblemError("a path holds a NUL byte", value=text[:80])
-    return Path(os.path.abspath(base / Path(text).expanduser()))  # noqa: PTH100 - resolve() would follow links
-
-
-def _json_list(text: str) -> list[Any]:
     try:
-        parsed = json.loads(text)
-    except json.JSONDecodeError as error:
-        what = f"inputs looks like specs but is not JSON ({error})"
-        raise ProblemError(what, value=text[:120], allowed=SPEC_EXAMPLE) from error
-    assert isinstance(parsed, list), "JSON that starts with [ is a list"
-    return parsed
-
-
-def _specs(items: list[Any]) -> list[TensorSpec]:
-    try:
-        return _SPECS.validate_python(items)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
-        value = str(first["input"])[:120]
-        raise ProblemError(f"inputs{where}: {first['msg']}", value=value, allowed=SPEC_EXAMPLE) from error
+        path = Path(text).expanduser()
+    except RuntimeError:
+        raise ProblemError("no such home directory", value=text[:300], allowed="~ or ~USER") from None
+    return Path(os.path.abspath(base / path))  # noqa: PTH100 - resolve() would follow links

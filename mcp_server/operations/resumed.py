@@ -52,7 +52,11 @@ def taken_up(store: Store, arguments: Arguments) -> tuple[Arguments, str]:
     asked = recalled(job.path)
     if asked is None or asked.operation != "diagnose":
         raise ProblemError("not a diagnosis that can be taken up again", value=job.id, allowed="its handle")
-    before = DiagnoseArguments.model_validate(asked.arguments)
+    try:
+        before = DiagnoseArguments.model_validate(asked.arguments)
+    except ValidationError as error:
+        what = "what the job was asked is damaged, or of another version"
+        raise ProblemError(what, value=job.id, next_call="diagnose the workload anew") from error
     return before.model_copy(update={**_absolute(before, asked.base), **_new(arguments)}), job.id
 
 

@@ -11,9 +11,17 @@ from pydantic.fields import FieldInfo
 
 from mcp_server.model import NextStep
 from mcp_server.operations.declaration import Operation
+from mcp_server.operations.resumed import HANDLE
 from mcp_server.operations.table import OPERATIONS
 
-OPTION_NAMES = {"inputs": ("--inputs", "-i"), "env": ("--env", "-e"), "flags": ("--flag", "-f")}
+OPTION_NAMES = {
+    "inputs": ("--inputs", "-i"),
+    "env": ("--env", "-e"),
+    "flags": ("--flag", "-f"),
+    "changes": ("--change",),
+    "how": ("--as",),
+}
+PAIRS = frozenset({"replace"})  # options that take two words at once
 
 _BY_NAME: Mapping[str, Operation] = {operation.name: operation for operation in OPERATIONS}
 
@@ -44,13 +52,17 @@ def command_line(step: NextStep) -> str:
     )
     positional = [str(step.arguments[name]) for name in sorted(required & set(step.arguments))]
     named = {name: value for name, value in step.arguments.items() if name not in required}
+    if step.tool == "diagnose" and HANDLE.fullmatch(str(named.get("log", ""))):
+        named = {"resume": named.pop("log"), **named}
     return shlex.join(["aoti-debug", command_name(step.tool), *positional, *_options(named)])
 
 
 def _options(arguments: Mapping[str, Any]) -> Iterator[str]:
     for name, value in arguments.items():
         option = OPTION_NAMES.get(name, (f"--{command_name(name)}",))[0]
-        if isinstance(value, bool):
+        if name in PAIRS:
+            yield from (option, *value)
+        elif isinstance(value, bool):
             yield option if value else f"--no-{command_name(name)}"
         else:
             yield from (part for item in _repeated(value) for part in (option, item))

@@ -175,6 +175,27 @@ TRACE_LAUNCHES = Operation(
     examples=("aoti-debug trace-launches model.pt2 --inputs batch.pt",),
 )
 
+TRY_FIX = Operation(
+    name="try_fix",
+    title="Try a change",
+    description=joined(
+        """
+        Makes a package's failing call without, with and again without a change of an input element,
+        constant, launch or generated expression: gone, changed or same, and which elements that
+        were not at fault it changes. No model source needed; nothing of yours is written. For a
+        fix to verify. 3-30 s. Next: apply the fix, or diagnose.
+        """
+    ),
+    arguments=args.TryArguments,
+    hints=RUNS_USER_CODE,
+    call=calls.try_fix,
+    examples=(
+        "aoti-debug try-fix model.pt2 --inputs batch.pt --change 'args[1]: clamp 0 9'",
+        "aoti-debug try-fix model.pt2 -i batch.pt --kernel cpp_fused_0 --replace 'tmp3 - tmp5' 'tmp5 - tmp3'",
+        "aoti-debug try-fix model.pt2 -i batch.pt --launch 3 --as finite-mask --expect right.pt",
+    ),
+)
+
 COMPARE_WITH_EAGER = Operation(
     name="compare_with_eager",
     title="Compare with eager",
@@ -219,6 +240,7 @@ OPERATIONS: tuple[Operation, ...] = (
     DUMP_KERNEL_IO,
     LOCATE_FAULT,
     TRACE_LAUNCHES,
+    TRY_FIX,
     COMPARE_WITH_EAGER,
     COMPILE_WITH_FLAGS,
     REDUCE,

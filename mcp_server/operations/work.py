@@ -4,42 +4,60 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
+import sys
 import tempfile
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.store import Store
+from mcp_server.operations.arguments import RunArguments
 from mcp_server.operations.declaration import Operation
+from mcp_server.operations.launcher import launcher
 from mcp_server.operations.resumed import remember
 
 if TYPE_CHECKING:
     from mcp_server.jobs.manager import Job, Work
     from mcp_server.model import Record
-
-LAUNCHER_VARIABLE = "AOTI_DEBUG_LAUNCHER"
-"""What starts programs here. Configuration of the server, never an argument of a call: it is run as it is."""
+    from mcp_server.steps.context import Context
+    from mcp_server.steps.shared_import import Home
 
 log = logging.getLogger(__name__)
 
 
-def open_store() -> Store:
-    """The user's store; one in the temporary directory, with a warning, when the disk refuses it."""
+def open_store(*, writing: bool = True) -> Store:
+    """The user's store; one in the temporary directory, with a warning, when the disk refuses it.
+
+    Who only reads jobs (not `writing`) needs no room on the disk. Raises ProblemError when there is none.
+    """
     try:
-        return Store()
+        store = Store()
+        if writing:
+            store.check_room()
+        return store
     except ProblemError as problem:
         fallback = Path(tempfile.gettempdir()) / f"aoti-debug-{os.getuid()}"
         log.warning("%s; using %s", problem, fallback)
         return Store(fallback)
 
 
-def work_of(operation: Operation, arguments: Any, keep: list[Record] | None = None) -> Work:
-    """The operation as work for the manager; the result is also put into `keep`, as the record that it is."""
+def work_of(
+    operation: Operation, arguments: Any, keep: list[Record] | None = None, home: Home | None = None
+) -> Work:
+    """The operation as work for the manager; the result is also put into `keep`, as the record that it is.
+
+    `home` keeps processes that have imported torch from one job to the next.
+    """
 
     async def work(job: Job) -> Record:
         remember(job.path, operation.name, arguments)
-        result = await operation.call(_context(job, arguments), arguments)
+        context = await _context(job, arguments, home)
+        async with context.sharing_imports() if home is not None else nullcontext():
+            result = await operation.call(context, arguments)
         if keep is not None:
             keep.append(result)
         return result
@@ -47,16 +65,29 @@ def work_of(operation: Operation, arguments: Any, keep: list[Record] | None = No
     return work
 
 
-def _context(job: Job, arguments: Any) -> Any:
-    from mcp_server.steps.context import Context, default_python
+async def _context(job: Job, arguments: Any, home: Home | None) -> Context:
+    from mcp_server.steps.context import Context
     from mcp_server.steps.kept import Kept
 
-    python = getattr(arguments, "python", "")
     return Context(
         directory=job.path,
-        python=Path(python).expanduser().absolute() if python else default_python(),
+        python=await _python(arguments),
         progress=job.progress,
         kept=Kept.read(job.path),
         knows=job.knows,
-        launcher=tuple(shlex.split(os.environ.get(LAUNCHER_VARIABLE, ""))),
+        holder=f"{job.directory.kind} {job.id}",
+        home=home,
+        launcher=launcher(),
     )
+
+
+async def _python(arguments: Any) -> Path:
+    """The interpreter of the call; nobody is asked for an operation that runs none."""
+    if not isinstance(arguments, RunArguments):
+        return Path(sys.executable)
+    if arguments.python:
+        return Path(arguments.python).expanduser().absolute()
+    from mcp_server.interpreter import default_python
+
+    folder = Path.cwd() / Path(arguments.cwd).expanduser()
+    return await anyio.to_thread.run_sync(partial(default_python, folder=folder))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from mcp_server.errors import ProblemError
+from mcp_server.jobs.environment import check_variable
 from mcp_server.model import (
     CommandWorkload,
     ExportedWorkload,
@@ -28,7 +30,17 @@ from mcp_server.operations.arguments import (
     RunArguments,
     WorkloadArguments,
 )
-from mcp_server.operations.paths import directory, exported_file, file, inputs_of, interpreter, package_file
+from mcp_server.operations.launcher import launcher
+from mcp_server.operations.paths import (
+    check_model,
+    directory,
+    exported_file,
+    file,
+    inputs_of,
+    interpreter,
+    package_file,
+    program,
+)
 
 HasPackage = ProgramArguments | CheckArguments | CallArguments | DumpArguments
 
@@ -163,9 +175,13 @@ def _script(arguments: ProgramArguments | PairArguments, cwd: Path) -> ScriptWor
 
 def _package(arguments: HasPackage, cwd: Path) -> PackageWorkload:
     # Another file in the place of the package may be the very fault that is to be diagnosed.
-    checked = file("package", arguments.package, cwd) if isinstance(arguments, DiagnoseArguments) else None
+    if isinstance(arguments, DiagnoseArguments):
+        package = file("package", arguments.package, cwd)
+        check_model(package, arguments.model_name)
+    else:
+        package = package_file(arguments.package, cwd, arguments.model_name)
     return PackageWorkload(
-        package=checked or package_file(arguments.package, cwd),
+        package=package,
         model_name=arguments.model_name,
         device_index=arguments.device_index,
         **_called(arguments, cwd),
@@ -186,10 +202,14 @@ def _called(arguments: HasPackage | PairArguments, cwd: Path) -> dict[str, Any]:
 
 
 def _command(arguments: ProgramArguments, cwd: Path) -> CommandWorkload:
+    if not launcher():  # under a launcher it may be on another machine
+        program(arguments.command, arguments.env.get("PATH") or os.environ.get("PATH", os.defpath), cwd)
     return CommandWorkload(argv=arguments.command, **_surroundings(arguments, cwd))
 
 
 def _surroundings(arguments: RunArguments, cwd: Path) -> dict[str, Any]:
+    for name, value in arguments.env.items():
+        check_variable(name, value)
     return {
         "cwd": cwd,
         "env": arguments.env,

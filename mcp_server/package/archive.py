@@ -9,6 +9,7 @@ from difflib import SequenceMatcher
 from functools import cached_property
 from pathlib import Path
 
+from mcp_server.errors import argument
 from mcp_server.json_text import read_json
 from mcp_server.package.constants import CompiledConstant, read_constants
 from mcp_server.package.defects import find_defects
@@ -120,7 +121,7 @@ class Package:
     @cached_property
     def weights(self) -> Weights:
         return locate_weights(
-            self.constants,
+            self.constants if self.signature.known else None,
             self.files,
             self.library,
             included_in_library(self.wrapper_text),
@@ -222,7 +223,7 @@ def _choose(models: dict[str, ModelFiles], name: str | None, path: Path) -> Mode
             f"{path} has no model of this name",
             value=name,
             allowed=", ".join(models),
-            next_call=f"give model_name={_nearest(name, models)!r}",
+            next_call=f"give {argument('model_name')} {_nearest(name, models)!r}",
         )
     return models[name]
 

@@ -38,6 +38,7 @@ _INTEGER = re.compile(r"-?\d{1,19}")
 
 _END, _RUN = "} // ", "::run_impl"
 
+UNKNOWN = "the package does not say which inputs it takes: its wrapper.cpp is not there or not whole"
 UNBOUNDED = 2**63 - 1
 """The generator clips an upper bound to this (cpp_wrapper_cpu.py, torch 2.13); it means none."""
 
@@ -65,7 +66,8 @@ def read_signature(wrapper: str) -> Signature:
     asserts = _size_asserts(wrapper, {item.name for item in inputs})
     inputs = [_with_assert(item, asserts.get(item.name)) for item in inputs]
     specs = _specs(head, problems)
-    notes: list[str] = []
+    known = _declared(head) == len(names)
+    notes = [] if known else [UNKNOWN]
     inputs = _with_paths(inputs, specs.get("in"), notes)
     out_spec = specs.get("out")
     return Signature(
@@ -77,6 +79,7 @@ def read_signature(wrapper: str) -> Signature:
         symbols=symbols,
         problems=tuple(problems),
         notes=tuple(notes),
+        known=known,
     )
 
 
@@ -125,12 +128,18 @@ def _prologue(text: str) -> str:
 
 def _names(head: str, problems: list[str]) -> dict[int, str]:
     names = {int(m[1]): m[2] for m in _NAME.finditer(head)}
-    base = _BASE.search(head)
-    if base is None:
+    declared = _declared(head)
+    if declared is None:
         problems.append("no AOTInductorModel constructor: the wrapper is cut or not AOTInductor's")
-    elif int(base[1]) != len(names):
-        problems.append(f"the constructor declares {base[1]} inputs, and names {len(names)}")
+    elif declared != len(names):
+        problems.append(f"the constructor declares {declared} inputs, and names {len(names)}")
     return names
+
+
+def _declared(head: str) -> int | None:
+    """The number of inputs that the constructor declares; None without one."""
+    base = _BASE.search(head)
+    return int(base[1]) if base else None
 
 
 def _output_count(head: str) -> int | None:

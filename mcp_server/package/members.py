@@ -39,6 +39,8 @@ UNREADABLE = (
     NotImplementedError,
 )
 """What `zipfile` (Python 3.10 to 3.14) raises for damaged archives; ValueError for a name not in UTF-8."""
+_LONGEST_END = (1 << 16) + 22 + 20
+"""The end record of an archive with the longest comment, and the locator of a 64-bit one before it."""
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _DRIVE = re.compile(r"^[A-Za-z]:")
 
@@ -124,8 +126,10 @@ class ZipContainer:
     def __init__(self, path: Path) -> None:
         self.path = path
         with _open_zip(path) as archive:
-            infos = archive.infolist()
+            infos, directory_at = archive.infolist(), archive.start_dir
         _check_archive(infos, path.stat().st_size)
+        if directory_at != _directory_offset(path):
+            raise _unsafe("its directory is not where its end says: torch would read another one")
         self._infos = {info.filename: info for info in infos if not info.is_dir()}
         self._members = tuple(Member(info.filename, info.file_size) for info in self._infos.values())
 
@@ -221,6 +225,45 @@ def _check_member(info: zipfile.ZipInfo) -> None:
         raise _unsafe(f"{info.filename!r} is packed in a way that torch does not read")
     if info.header_offset < 0:
         raise PackageError("truncated_zip", f"{info.filename!r} lies before the start of the archive")
+
+
+def refuse_unsafe(path: Path) -> None:
+    """Raise `PackageError("unsafe_archive")` for an archive that must not reach torch's loader.
+
+    The loader extracts whatever the directory of an archive names (torch 2.8-2.15,
+    `model_package_loader.cpp`). A file that has no such directory passes: the loader refuses it before it
+    writes anything, and says why. One whose directory only `zipfile` cannot read does not pass, since the
+    loader reads with another library (miniz), which may find a directory that nobody checked.
+    """
+    if path.is_dir():
+        DirectoryContainer(path)
+        return
+    if not path.is_file() or _directory_offset(path) is None:
+        return
+    try:
+        ZipContainer(path)
+    except PackageError as error:
+        refusal = _unsafe("its directory cannot be checked") if error.slug != "unsafe_archive" else error
+        refusal.value = str(path)
+        raise refusal from error
+
+
+def _directory_offset(path: Path) -> int | None:
+    """Where the end record of an archive says that its directory begins; None without an end record.
+
+    `zipfile` ignores the offset, and takes the bytes before the end record for the directory.
+    """
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _LONGEST_END))
+        end = file.read(_LONGEST_END)
+        at = end.rfind(b"PK\5\6")
+        if at < 0 or len(end) < at + 20:
+            return None
+        if at < 20 or end[at - 20 : at - 16] != b"PK\6\7":  # no locator of a 64-bit end record
+            return int(struct.unpack_from("<I", end, at + 16)[0])
+        file.seek(struct.unpack_from("<Q", end, at - 12)[0])
+        record = file.read(56)
+    return int(struct.unpack_from("<Q", record, 48)[0]) if len(record) == 56 else None
 
 
 def check_name(name: str) -> None:

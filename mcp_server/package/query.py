@@ -93,7 +93,7 @@ def _reads_from(view: PackageView, launch: Launch) -> list[str]:
     return found
 
 
-def kernel_fact(view: PackageView, name: str, *, source: bool = True) -> KernelFact:
+def kernel_fact(view: PackageView, name: str) -> KernelFact:
     """A kernel by its name in the wrapper or on the device. Raises `ProblemError` when there is none."""
     kernel = _kernel(view, name)
     file = "kernel.cpp" if kernel.kind == "cpp" else "wrapper.cpp"
@@ -109,7 +109,7 @@ def kernel_fact(view: PackageView, name: str, *, source: bool = True) -> KernelF
         warps=kernel.num_warps,
         shared_bytes=kernel.shared_bytes,
         binary=kernel.cubin,
-        source=kernel.source if source else "",
+        source=kernel.source,
     )
 
 

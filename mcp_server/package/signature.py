@@ -74,7 +74,9 @@ class SymbolDefinition:
 class Signature:
     """Inputs, outputs and symbols of a model.
 
-    `problems` says what could not be read, with a line; `notes` what no reading can tell.
+    `problems` says what could not be read, with a line; `notes` what no reading can tell. It is `known`
+    how many inputs there are only where the wrapper is there and lists as many as it declares; else `inputs`
+    may lack some, or all.
     """
 
     inputs: tuple[CompiledInput, ...] = ()
@@ -85,6 +87,7 @@ class Signature:
     symbols: tuple[SymbolDefinition, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    known: bool = True
 
     def definition(self, name: str, dim: int) -> SymbolDefinition | None:
         """The symbol that is read from the size of input `name` at `dim`."""

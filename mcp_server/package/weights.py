@@ -46,14 +46,17 @@ def weight_files(config: str) -> tuple[str, ...]:
 
 
 def locate_weights(
-    constants: Sequence[CompiledConstant],
+    constants: Sequence[CompiledConstant] | None,
     files: ModelFiles,
     library: Library | None,
     included: bool | None,
     listed: tuple[Member, ...] | None,
 ) -> Weights:
-    """Decide from what the package holds; `listed` are the members that a weights config names."""
-    if not any(not constant.folded for constant in constants):
+    """Decide from what the package holds; `listed` are the members that a weights config names.
+
+    `constants` is None where the package does not say whether it has any.
+    """
+    if constants is not None and all(constant.folded for constant in constants):
         return Weights("no_weights")
     if listed is not None:
         return Weights("weight_files", sum(m.size for m in listed), tuple(m.name for m in listed))
@@ -65,4 +68,4 @@ def locate_weights(
         return Weights("appended", library.mapped_weights_bytes)
     if included is not False and library.constants_bytes:
         return Weights("in_library", library.constants_bytes)
-    return Weights("absent")
+    return Weights("absent" if constants is not None else "unknown")

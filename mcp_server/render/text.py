@@ -19,7 +19,7 @@ def heading(title: str) -> Text:
     return Text(f"\n{title}", style="bold")
 
 
-def labelled(label: str, text: object, style: str = "", width: int = 10) -> Text:
+def labelled(label: str, text: object, style: str = "", width: int = 12) -> Text:
     """`label` in a column of its own, then the text."""
     return Text.assemble((f"{label:<{width}}", "dim"), plain(text, style))
 

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from mcp_server.model import CATEGORIES, Evidence, Fix, Party, Verdict
+from mcp_server.model import CATEGORIES, Evidence, Fix, Party, RuledOut, Verdict
 from mcp_server.operations.spelling import command_line
 from mcp_server.render.text import heading, indented, labelled, party_title, plain
 
 OUTCOME_STYLE = {"fault": "bold red", "no_fault": "bold green", "inconclusive": "bold yellow"}
+SHOWN_WAIT_S = 0.1
 OUTCOME_TITLE = {"fault": "FAULT", "no_fault": "NO FAULT", "inconclusive": "INCONCLUSIVE"}
 
 
@@ -21,7 +22,9 @@ def verdict_lines(verdict: Verdict) -> Iterator[RenderableType]:
     yield plain(verdict.summary)
     yield from _parties(verdict)
     yield from _evidence(verdict.evidence)
-    yield from _ruled_out(verdict)
+    yield from _other_causes(verdict)
+    yield from _ruled_out("Not the cause", verdict.bystanders)
+    yield from _ruled_out("Ruled out", verdict.ruled_out)
     if verdict.fix:
         yield from _fix(verdict.fix)
     yield from _next_steps(verdict)
@@ -43,9 +46,9 @@ def _parties(verdict: Verdict) -> Iterator[RenderableType]:
     if verdict.guilty or verdict.crashing:
         yield Text()
     if verdict.guilty:
-        yield from _party("Guilty", verdict.guilty)
+        yield from _party("Root cause", verdict.guilty)
     if verdict.crashing:
-        yield from _party("Crashed", verdict.crashing)
+        yield from _party("Crash site", verdict.crashing)
 
 
 def _party(label: str, party: Party) -> Iterator[RenderableType]:
@@ -67,10 +70,18 @@ def _evidence(evidence: list[Evidence]) -> Iterator[RenderableType]:
             yield indented(f"$ {item.command}", "green", by=5)
 
 
-def _ruled_out(verdict: Verdict) -> Iterator[RenderableType]:
-    if verdict.ruled_out:
-        yield heading("Ruled out")
-    for item in verdict.ruled_out:
+def _other_causes(verdict: Verdict) -> Iterator[RenderableType]:
+    """Of several causes those after the first."""
+    if verdict.causes[1:]:
+        yield heading("Then fix")
+    for cause in verdict.causes[1:]:
+        yield indented(f"- {cause.summary}")
+
+
+def _ruled_out(title: str, items: list[RuledOut]) -> Iterator[RenderableType]:
+    if items:
+        yield heading(title)
+    for item in items:
         yield indented(f"- {item.hypothesis}: {item.by}")
 
 
@@ -80,6 +91,12 @@ def _fix(fix: Fix) -> Iterator[RenderableType]:
     for text, mark, style in ((fix.before, "-", "red"), (fix.after, "+", "green")):
         for line in (text or "").splitlines():
             yield indented(f"{mark} {line}", style, by=4)
+    if fix.ran:
+        yield indented(f"This was run: {fix.ran.result}", by=4)
+    if fix.side_effects:
+        yield indented(f"Side effects: {fix.side_effects}", by=4)
+    if fix.ran and fix.ran.command:
+        yield indented(f"$ {fix.ran.command}", "green", by=4)
 
 
 def _next_steps(verdict: Verdict) -> Iterator[RenderableType]:
@@ -92,7 +109,7 @@ def _next_steps(verdict: Verdict) -> Iterator[RenderableType]:
 
 def _decisions(decisions: list[str]) -> Iterator[RenderableType]:
     if decisions:
-        yield heading("Looked at, in this order")
+        yield heading("Checks run")
     for number, decision in enumerate(decisions, 1):
         yield indented(f"{number}. {decision}", "dim")
 
@@ -101,7 +118,9 @@ def _closing(verdict: Verdict) -> Iterator[RenderableType]:
     yield Text()
     cost = verdict.cost
     yield labelled(
-        "Cost", f"{_counted(cost.runs, 'run')}, {_counted(cost.compiles, 'compile')}, {cost.wall_s:.1f} s"
+        "Cost",
+        f"{_counted(cost.runs, 'run')}, {_counted(cost.compiles, 'compile')}, {cost.wall_s:.1f} s"
+        + (f", of which {cost.waited_s:.1f} s waiting for a GPU" if cost.waited_s >= SHOWN_WAIT_S else ""),
     )
     for artifact in verdict.artifacts:
         yield labelled("File", f"{artifact.path}  ({artifact.what}, {artifact.bytes} bytes)", "dim")

@@ -18,7 +18,8 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import Artifact, Record, Verdict
 from mcp_server.report.page import FILE as PAGE_FILE
 from mcp_server.report.page import Report, page
-from mcp_server.report.redact import SECRET_NAME, Redactor
+from mcp_server.report.redact import Redactor
+from mcp_server.report.secrets import SECRET_NAME
 from mcp_server.report.source import LOG_FILE, PACKAGE_FILE, VERDICT_FILE, Source, report_of
 from mcp_server.steps.replay_plan import OPERATORS
 
@@ -68,7 +69,7 @@ def write_bundle(
     With `redacted`, texts are without paths, hosts, users and addresses; package and inputs are copied as
     they are. Raises ProblemError when `target` is there already or cannot be written.
     """
-    redact: Redact = Redactor.of_this_machine(_places(source)) if redacted else str
+    redact: Redact = _redactor(source) if redacted else str
     files, left_out = _files(source, limit_bytes)
     members = [*_texts(source, redact, files), *files]
     as_they_are = [member.name for member in files]
@@ -84,6 +85,15 @@ def write_bundle(
     return Bundled(bundle=made, files=[*sums, MANIFEST], left_out=left_out, as_they_are=as_they_are)
 
 
+def _redactor(source: Source) -> Redact:
+    """Also takes away what a verdict, which quotes the logs in part, left of their secrets."""
+    plain, found = Redactor.of_this_machine(_places(source)), set[str]()
+    plain(source.log, found)
+    for path in _step_files(source):
+        plain(path.read_text(errors="replace"), found)
+    return plain.after(found)
+
+
 def _texts(source: Source, redact: Redact, files: list[Member]) -> Iterator[Member]:
     names = {member.name for member in files}
     yield Member(README, redact(_readme(source, names, redact is not str)))
@@ -92,13 +102,19 @@ def _texts(source: Source, redact: Redact, files: list[Member]) -> Iterator[Memb
     shown = report_of(source)
     yield Member(PAGE_FILE, page(shown) if redact is str else page(_redacted(shown, redact)))
     yield Member(LOG_FILE, redact(source.log))
+    for path in _step_files(source):
+        text = path.read_text(errors="replace")
+        hide = _redacted_lines if path.suffix == ".jsonl" else _redacted_json
+        text = redact(text) if path.suffix == ".log" else hide(text, redact)
+        yield Member(f"steps/{path.parent.name}/{path.name}", text)
+
+
+def _step_files(source: Source) -> Iterator[Path]:
+    """What each step was asked, said and printed, if that is not too much."""
     for directory in _steps(source):
         for path in (*(directory / name for name in STEP_FILES), *sorted(directory.glob("capture-*.jsonl"))):
             if path.is_file() and path.stat().st_size <= STEP_LOG_LIMIT:
-                text = path.read_text(errors="replace")
-                hide = _redacted_lines if path.suffix == ".jsonl" else _redacted_json
-                text = redact(text) if path.suffix == ".log" else hide(text, redact)
-                yield Member(f"steps/{directory.name}/{path.name}", text)
+                yield path
 
 
 def _places(source: Source) -> Iterator[Path]:

@@ -22,7 +22,7 @@ def _lines(verdict: Verdict, environment: dict[str, str]) -> Iterator[str]:
     title = " ".join(filter(None, (verdict.outcome.replace("_", " "), verdict.category or "")))
     yield f"**{title}** ({verdict.confidence})"
     yield f"\n{code(verdict.summary)}"
-    for label, party in (("Guilty", verdict.guilty), ("Crashed", verdict.crashing)):
+    for label, party in (("Root cause", verdict.guilty), ("Crash site", verdict.crashing)):
         if party is not None:
             yield from _party(label, party)
     yield from _evidence(verdict.evidence)

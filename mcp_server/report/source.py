@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import zipfile
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from mcp_server.diagnosis.subject import Subject
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.manager import load
 from mcp_server.jobs.store import Store
+from mcp_server.json_text import read_json
 from mcp_server.model import Verdict
 from mcp_server.operations.resumed import HANDLE
 from mcp_server.report.page import Report
@@ -109,7 +109,7 @@ def _drawn(archive: zipfile.ZipFile, verdict: Verdict, subject: Subject) -> str:
 
 def _json(data: bytes, name: str) -> Any:
     try:
-        return json.loads(data)
+        return read_json(data)
     except ValueError:
         raise ProblemError("the file is not JSON", value=name, allowed=ALLOWED) from None
 

@@ -36,16 +36,14 @@ class Capture(Captured):
     """How the run ended, and what the hook saw. `notes` say what could not be captured, and why.
 
     Where a launcher says that one of its ranks failed, that is `rank`, and only what it did is here.
+    `isolated`: Python was started such that the hook could not come in.
     """
 
     finished: Finished
     rank: RankEnd | None = None
     directory: Path
     notes: list[str] = Field(default_factory=list)
-
-    @property
-    def used_aoti(self) -> bool:
-        return bool(self.compiles or self.loads)
+    isolated: bool = False
 
 
 async def capture(
@@ -53,15 +51,13 @@ async def capture(
     workload: ScriptWorkload | CommandWorkload,
     *,
     env: Mapping[str, str] | None = None,
-    unset: tuple[str, ...] = (),
     gpus: tuple[int, ...] | None = None,
-    cap_bytes: int | None = None,
     until_stalled: bool = False,
 ) -> Capture:
     """Run `workload` once under the hook, in its own directory, environment and interpreter.
 
-    `cap_bytes` limits each saved call, update and program (default: an eighth of the free disk, 64 MiB to
-    8 GiB; or AOTI_DEBUG_CAPTURE_CAP in the workload's environment). A failing or hanging program is a result;
+    Each saved call, update and program may take an eighth of the free disk, 64 MiB to 8 GiB, or what
+    AOTI_DEBUG_CAPTURE_CAP in the workload's environment says. A failing or hanging program is a result;
     `until_stalled` ends it before its time limit when a call will plainly not come back.
     Raises `ProblemError` for a script that is not there, or an interpreter that cannot be run.
     """
@@ -70,24 +66,31 @@ async def capture(
     asked = {**workload.env, **(env or {})}
     if until_stalled:
         asked["AOTI_DEBUG_STACKS_SIGNAL"] = str(int(STACKS_SIGNAL))
-    cap = cap_bytes or (None if CAP_VARIABLE in asked else _cap(directory))
+    cap = None if CAP_VARIABLE in asked else _cap(directory)
     command = Command(
         argv=argv,
         cwd=workload.cwd or Path.cwd(),
         env={**asked, **hook_environment(directory, asked, cap)},
         timeout_s=workload.timeout_s,
         gpus=gpus,
-        unset=unset,
+        asks=hooked(argv),
         stalled=_watcher(directory) if until_stalled else None,
     )
     finished = await context.run_in(directory, command, runs=1)
     if finished.ending == "not_started":
-        raise ProblemError(f"the program cannot be started: {finished.note}", value=list(argv))
+        raise ProblemError(finished.note, value=list(argv))
     rank = said(finished.output, context.launcher).first if not finished.ok else None
     seen = of_rank(read_capture(directory), rank.rank) if rank else read_capture(directory)
     context.cost.compiles += len(seen.compiles) if not finished.reused else 0
     fields = {name: getattr(seen, name) for name in Captured.model_fields}
-    return Capture(**fields, finished=finished, directory=directory, rank=rank, notes=_notes(seen, argv))
+    return Capture(
+        **fields,
+        finished=finished,
+        directory=directory,
+        rank=rank,
+        notes=_notes(seen, argv),
+        isolated=_isolated(argv),
+    )
 
 
 def _watcher(directory: Path) -> Callable[[], int | None]:
@@ -160,8 +163,17 @@ def _notes(seen: Captured, argv: tuple[str, ...]) -> list[str]:
     return notes
 
 
-def _why_nothing(argv: tuple[str, ...]) -> str:
+def hooked(argv: tuple[str, ...]) -> bool:
+    """Whether the hook comes into this process, which then asks for its GPU when it loads a package."""
+    return Path(argv[0]).name.startswith("python") and not _isolated(argv)
+
+
+def _isolated(argv: tuple[str, ...]) -> bool:
     options = [word for word in argv[1:] if word.startswith("-") and not word.startswith("--")]
-    if any(set(word[1:]) & ISOLATED for word in options[:3]):
+    return any(set(word[1:]) & ISOLATED for word in options[:3])
+
+
+def _why_nothing(argv: tuple[str, ...]) -> str:
+    if _isolated(argv):
         return "Python was started isolated (-I, -E or -S), where the hook cannot come in"
     return "no Python process compiled, loaded or called a package through torch's Python API"

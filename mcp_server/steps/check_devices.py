@@ -10,6 +10,7 @@ from pydantic import Field
 from mcp_server.errors import ProblemError
 from mcp_server.model import Fix, PackageWorkload, Record, TensorSpec, Workload
 from mcp_server.package.archive import Package, open_package
+from mcp_server.package.inputs import UNKNOWN
 from mcp_server.package.match import compare_inputs, tuple_text
 from mcp_server.package.mismatch import GivenTensor, Mismatch
 from mcp_server.package.problems import PackageError
@@ -39,7 +40,7 @@ class PackageFacts(Record):
     needed_libraries: list[str]
     weights: str
     weights_bytes: int
-    constants: int
+    constants: int | None
     kernel_binaries: int
     custom_ops: list[str]
     outputs: int | None
@@ -62,7 +63,10 @@ class InputRow(Record):
 
 
 class DevicesChecked(Record):
-    """`problems` and `mismatches` have the certain ones first; `unknown` says what could not be looked at."""
+    """`problems` and `mismatches` have the certain ones first; `unknown` says what could not be looked at.
+
+    `undecided` is what was asked, by giving inputs, and has no answer: it could not be looked at, either.
+    """
 
     summary: str
     machine: Machine
@@ -72,6 +76,7 @@ class DevicesChecked(Record):
     problems: list[Problem] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
     unknown: list[str] = Field(default_factory=list)
+    undecided: str = ""
 
 
 async def check_devices(context: Context, workload: Workload | None = None) -> DevicesChecked:
@@ -111,9 +116,20 @@ async def _check_package(context: Context, workload: PackageWorkload, package: P
         tasks.start_soon(ask_machine)
         tasks.start_soon(ask_inputs)
     (machine,), ((given, unknown),) = machines, answers
+    undecided = unknown[0] if workload.inputs is not None and unknown else ""
+    if given is not None and not package.signature.known:
+        undecided = f"inputs: {UNKNOWN}"
     mismatches = mismatches_of(package, given, workload.device_index) if given is not None else []
     problems = [*find_problems(package, machine, workload.device_index), *compiler_problems(machine)]
-    return _finish(machine, problems, package=package, given=given, mismatches=mismatches, unknown=unknown)
+    return _finish(
+        machine,
+        problems,
+        package=package,
+        given=given,
+        mismatches=mismatches,
+        unknown=unknown,
+        undecided=undecided,
+    )
 
 
 def mismatches_of(package: Package, given: Given, device_index: int = -1) -> list[Mismatch]:
@@ -175,10 +191,11 @@ def _finish(
     given: Given | None = None,
     mismatches: list[Mismatch] | None = None,
     unknown: list[str],
+    undecided: str = "",
 ) -> DevicesChecked:
     found = mismatches or []
     return DevicesChecked(
-        summary=_summary(problems, found, package, given),
+        summary=_summary(problems, found, package, given, undecided),
         machine=machine,
         package=_facts(package) if package is not None else None,
         inputs=_rows(package, given) if package is not None else [],
@@ -186,6 +203,7 @@ def _finish(
         problems=problems,
         notes=_notes(package, given),
         unknown=[*machine.unknown, *unknown],
+        undecided=undecided,
     )
 
 
@@ -195,15 +213,21 @@ def _notes(package: Package | None, given: Given | None) -> list[str]:
 
 
 def _summary(
-    problems: list[Problem], mismatches: list[Mismatch], package: Package | None, given: Given | None
+    problems: list[Problem],
+    mismatches: list[Mismatch],
+    package: Package | None,
+    given: Given | None,
+    undecided: str,
 ) -> str:
-    """One sentence: the first certain difference, or what was found to fit."""
+    """One sentence: the first certain difference, what could not be decided, or what was found to fit."""
     certain = [p.what for p in problems if p.certain] + [
         m.sentence for m in mismatches if m.severity == "fatal"
     ]
     if certain:
         more = f" (and {len(certain) - 1} more)" if len(certain) > 1 else ""
         return f"{certain[0]}{more}"
+    if undecided:
+        return f"not known whether the inputs fit: {undecided.removeprefix('inputs: ')}"
     doubts = len(problems) + len(mismatches)
     looked_at = (
         "machine"
@@ -232,7 +256,7 @@ def _facts(package: Package) -> PackageFacts:
         needed_libraries=list(library.needed) if library else [],
         weights=package.weights.place,
         weights_bytes=package.weights.bytes,
-        constants=len(package.constants),
+        constants=len(package.constants) if package.signature.known else None,
         kernel_binaries=len(package.files.kernel_binaries),
         custom_ops=list(dict.fromkeys(node.target for node in package.proxy_nodes)),
         outputs=package.signature.output_count,
@@ -246,9 +270,9 @@ def _rows(package: Package, given: Given | None) -> list[InputRow]:
     tensors = given.tensors if given is not None else ()
     rows = [_row(item, tensors[item.index] if item.index < len(tensors) else None) for item in package.inputs]
     extra = tensors[len(rows) :]
+    beyond = "(not compiled)" if package.signature.known else "(not known)"
     return rows + [
-        InputRow(index=len(rows) + i, name="(not compiled)", given=_text(tensor))
-        for i, tensor in enumerate(extra)
+        InputRow(index=len(rows) + i, name=beyond, given=_text(tensor)) for i, tensor in enumerate(extra)
     ]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -12,21 +11,28 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
+import anyio
+
 from mcp_server import worker
 from mcp_server.errors import ProblemError
+from mcp_server.interpreter import interpreter_help
 from mcp_server.jobs.child import Child, Starter
+from mcp_server.jobs.clock import JobClock
+from mcp_server.jobs.gpus import Waits
 from mcp_server.jobs.run import run
 from mcp_server.jobs.store import SCHEME
 from mcp_server.jobs.types import Command, Finished
 from mcp_server.model import Artifact, Cost, Record, WorkloadBase
+from mcp_server.package.members import refuse_unsafe
 from mcp_server.steps.kept import Kept, keep, key_of
 from mcp_server.steps.launchers import ONLY_FIRST, check_started, launched, separate_ranks
+from mcp_server.steps.leases import gpus_of
+from mcp_server.steps.logs import look_ahead
 from mcp_server.steps.reports import Event, read_events, stream_events
-from mcp_server.steps.shared_import import IMPORT_LIMIT_S, SharedImport, shared_import
+from mcp_server.steps.shared_import import IMPORT_LIMIT_S, Home, SharedImport, shared_import
 
 WORKER_MAIN = Path(worker.__file__).with_name("main.py")
 REPORT = "report.jsonl"
-INTERPRETER_HELP = "pass `python`, or set AOTI_DEBUG_PYTHON, to a Python >= 3.9 that has torch"
 
 # Asked for every worker: output survives an abort, loading does not compile a probe for every CPU ISA, and
 # threads that wait for others sleep (they spin by default: 25 times as slow on a machine that is busy).
@@ -38,8 +44,13 @@ WORKER_ENV = {
 }
 
 # Operations that run the workload, and those that compile it; the others only look.
-RUNNING = frozenset({"run", "observe", "eager", "replay"})
+RUNNING = frozenset({"run", "observe", "replay", "intervene"})
 COMPILING = frozenset({"compile"})
+
+# Operations that take the lease of a GPU themselves, when they come to use it: import and compile need none.
+ASKING = RUNNING | {"repeat", "interpret", "beside", "attempt", "record"}
+# Arguments of a request that name an archive for torch to load.
+ARCHIVES = frozenset({"package", "exported"})
 
 
 @dataclass
@@ -48,10 +59,15 @@ class Meter:
 
     runs: int = 0
     compiles: int = 0
-    wall_s: float = 0.0
+    clock: JobClock = field(default_factory=JobClock)
 
     def cost(self) -> Cost:
-        return Cost(runs=self.runs, compiles=self.compiles, wall_s=round(self.wall_s, 3))
+        return Cost(
+            runs=self.runs,
+            compiles=self.compiles,
+            wall_s=round(self.clock.wall_s, 3),
+            waited_s=round(self.clock.waited_s, 3),
+        )
 
 
 @dataclass(frozen=True)
@@ -94,6 +110,8 @@ class Context:
 
     `launcher` is put before every child's argument list: `srun --gpus=1`, say. `kept` are the steps of
     earlier turns of the job, which are not run again. `knows` is told the result so far by what is stopped.
+    `holder` is what others read who wait for a GPU that this job has. `home` is where processes live that
+    have imported torch, if they outlive the job.
     """
 
     directory: Path
@@ -104,7 +122,9 @@ class Context:
     children: int = 0
     launcher: tuple[str, ...] = ()
     imports: SharedImport | None = None
+    home: Home | None = None
     knows: Callable[[Record], None] = _nothing_lost
+    holder: str = ""
 
     def __post_init__(self) -> None:
         self.children = max(self.children, self.kept.last)
@@ -112,11 +132,13 @@ class Context:
     @asynccontextmanager
     async def sharing_imports(self) -> AsyncIterator[None]:
         """Within this, requests to the worker share one import of torch where they can."""
-        async with shared_import(self.directory / "import-torch") as self.imports:
+        if self.imports is not None:
+            yield
+            return
+        async with shared_import(self.directory / "import-torch", self.home) as self.imports:
             try:
                 yield
             finally:
-                self.cost.wall_s += self.imports.seconds
                 self.imports = None
 
     def expect(
@@ -155,21 +177,26 @@ class Context:
         key = key_of(command, directory)
         kept = self.kept.take(key, command, directory)
         if kept is not None:
+            await look_ahead(kept.output)
             return kept
         self.progress(directory.name.split("-", 1)[1])
         argv = command.argv if runs or not self.launcher else (*ONLY_FIRST, *command.argv)
-        starter = await start() if start else Child.start
-        finished = await self._carry_out(directory, replace(command, argv=argv), starter)
+        with self.cost.clock.child():
+            starter = await start() if start else Child.start
+            finished = await self._carry_out(directory, replace(command, argv=argv), starter)
         keep(key, directory, finished)
         self.cost.runs += runs
-        self.cost.wall_s += finished.wall_s
         return finished
 
     async def _carry_out(self, directory: Path, command: Command, start: Starter) -> Finished:
         argv = launched(self.launcher, command.argv, directory)
         env = {**command.env, **({"AOTI_DEBUG_LAUNCHED": "1"} if self.launcher else {})}
-        finished = await run(replace(command, argv=argv, env=env), directory, start=start)
+        asks = command.asks and not self.launcher  # whose processes may be on other machines
+        started = replace(command, argv=argv, env=env, asks=asks)
+        waits = Waits(self.holder or self.directory.name, self.progress, self.cost.clock.blocked)
+        finished = await run(started, directory, start=start, waits=waits)
         separate_ranks(finished.output, self.launcher)
+        await look_ahead(finished.output)
         check_started(finished, self.launcher)
         return finished
 
@@ -195,16 +222,24 @@ class Context:
         prefix: Sequence[str] = (),
         directory: Path | None = None,
         streamed: Sequence[str] = (),
+        alone: bool = False,
     ) -> WorkerRun:
         """Run one operation of the worker; a crash of the workload is a result.
 
         `prefix` is put before the interpreter (a sanitizer, a debugger); `directory`, made by `fresh`, is for
-        requests that name files in it. Reports named in `streamed` are not held in `events`. Raises
-        `ProblemError` when the worker refuses the request, or when the interpreter cannot run it at all.
+        requests that name files in it. Reports named in `streamed` are not held in `events`. `gpus` are
+        leased (default: the one that the request names, else the first; () for none). With `alone` the import
+        of torch is not shared: forks of one process have one layout of memory, and what is in it.
+        Raises `ProblemError` when the worker refuses the request, or when the interpreter cannot run it, and
+        `PackageError` for an unsafe archive: no worker is started for one.
         """
         directory = directory or self.fresh(name or operation)
         interpreter = python or self.python
         check_interpreter(interpreter)
+        if gpus is None and operation in ASKING:
+            gpus = gpus_of(None, int(str(request.get("device_index", -1))))
+        for archive in ARCHIVES & request.keys():
+            await anyio.to_thread.run_sync(refuse_unsafe, Path(str(request[archive])))
         argv = (*prefix, str(interpreter), "-u", str(WORKER_MAIN), *_files(directory, operation, request))
         command = Command(
             argv=argv,
@@ -212,9 +247,10 @@ class Context:
             env={**WORKER_ENV, **(env or {})},
             timeout_s=timeout_s,
             gpus=gpus,
+            asks=operation in ASKING,
             unset=tuple(unset),
         )
-        shared = self.imports if not prefix and not self.launcher else None
+        shared = self.imports if not (prefix or self.launcher or alone) else None
         start = partial(shared.starter, operation, command) if shared is not None else None
         finished = await self.run_in(directory, command, start, runs=operation in RUNNING)
         if shared is not None and shared.lost(finished):
@@ -266,20 +302,20 @@ def _raise_refusal(done: WorkerRun) -> None:
         raise ProblemError(
             "cannot start the interpreter: " + done.finished.note,
             value=str(done.python),
-            next_call=INTERPRETER_HELP,
+            next_call=interpreter_help(),
         )
     if not done.events and done.finished.ending == "exit":
         raise ProblemError(
             "this is no Python that can run the worker: " + _first_words(done.finished.stderr),
             value=str(done.python),
-            next_call=INTERPRETER_HELP,
+            next_call=interpreter_help(),
         )
     failed = done.last("failed")
     if failed and failed["during"] == "importing_torch":
         raise ProblemError(
             f"torch cannot be imported ({failed['text'][:300]})",
             value=str(done.python),
-            next_call=INTERPRETER_HELP,
+            next_call=interpreter_help(),
         )
 
 
@@ -294,19 +330,8 @@ def _first_words(stderr: Path) -> str:
 def check_interpreter(python: Path) -> None:
     """Raise `ProblemError` unless `python` is a file that may be executed."""
     if not python.exists():
-        raise ProblemError("no such interpreter", value=str(python), next_call=INTERPRETER_HELP)
+        raise ProblemError("no such interpreter", value=str(python), next_call=interpreter_help())
     if not python.is_file() or not os.access(python, os.X_OK):
         raise ProblemError(
-            "the interpreter is not an executable file", value=str(python), next_call=INTERPRETER_HELP
+            "the interpreter is not an executable file", value=str(python), next_call=interpreter_help()
         )
-
-
-def default_python(environ: Mapping[str, str] | None = None) -> Path:
-    """AOTI_DEBUG_PYTHON, else the active virtual environment's interpreter, else our own."""
-    env = os.environ if environ is None else environ
-    if env.get("AOTI_DEBUG_PYTHON"):
-        return Path(env["AOTI_DEBUG_PYTHON"]).expanduser()
-    active = env.get("VIRTUAL_ENV") or env.get("CONDA_PREFIX")
-    if active and (Path(active) / "bin" / "python").exists():
-        return Path(active) / "bin" / "python"
-    return Path(sys.executable)

@@ -9,19 +9,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
 from mcp_server.evidence.facts import ErrorFact, LogFacts
 from mcp_server.evidence.families import Rank, closest_family
 from mcp_server.evidence.families.kinds import HANG_GUIDE, MAIN_GUIDE
-from mcp_server.evidence.log import read_log, read_log_file
 from mcp_server.model import Category, ModelLocation, NextStep, Record
 from mcp_server.package.facts import AssertionFact
 from mcp_server.package.query import ambiguity, assertion_facts, no_holder
 from mcp_server.package.view import view_package
 from mcp_server.steps.context import Context
 from mcp_server.steps.explain_words import as_sentence, next_call, shell_lines
+from mcp_server.steps.logs import read_text, read_users_log
 
 _OTHERS = 6
 _FRAMES = 4
@@ -89,28 +90,23 @@ async def explain_error(
     Raises ProblemError when both or neither are given or the file cannot be read, and PackageError for a
     `package` that is none.
     """
-    facts = _read(context, text, log)
+    facts = await _read(context, text, log)
     if facts.root is None:
         return _unknown(facts, package, quoted=log is None)
-    trace, notes = _trace(facts.root, package, model_name)
+    trace, notes = await anyio.to_thread.run_sync(_trace, facts.root, package, model_name)
     return _known(facts, facts.root, package, trace, [*notes, *_notes(facts)])
 
 
-def _read(context: Context, text: str, log: Path | None) -> LogFacts:
+async def _read(context: Context, text: str, log: Path | None) -> LogFacts:
     if bool(text.strip()) == (log is not None):
         raise ProblemError(
             "give the error either as text or as a log file",
             allowed="text='RuntimeError: …' or log='run.log'",
         )
     if log is None:
-        return read_log(text.splitlines())
+        return await read_text(text)
     context.progress(f"reading {log.name}")
-    try:
-        return read_log_file(log)
-    except OSError as error:
-        raise ProblemError(
-            f"cannot read the log: {error.strerror}", value=str(log), allowed="a text file"
-        ) from error
+    return await read_users_log(log)
 
 
 def _known(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path, PurePath
+from string import Formatter
 
 from mcp_server.evidence.facts import ErrorFact, LogFacts
 from mcp_server.evidence.families import Advice
+from mcp_server.evidence.text import is_expression
 from mcp_server.model import NextStep
 
 PACKAGE = "path/of/the/model.pt2"
@@ -59,7 +61,7 @@ _SENTENCES: Mapping[str, str] = {
     "undefined_symbol": "{library} needs the symbol {symbol}, which no loaded library has.",
     "sanitizer_access": "{kernel} did an invalid {direction} of {size} bytes at {file}:{line}.",
     "runtime_assert": "The package expects {condition} and got {value}.",
-    "triton_compile": "Triton could not compile {function}, at line {kernel_line} of the kernel: {reason}",
+    "triton_compile": "Triton could not compile {function}, at line {kernel_line} of the kernel.",
 }
 
 _CALLS: Mapping[Advice, tuple[str, str]] = {
@@ -105,17 +107,16 @@ _FLAGS: Mapping[Advice, str] = {
 }
 
 
-class _Blank(dict[str, str]):
-    def __missing__(self, name: str) -> str:
-        return "?"
-
-
 def as_sentence(root: ErrorFact) -> str:
-    """The error with its numbers in plain words; the family's meaning where there is no better."""
-    template = _SENTENCES.get(root.family.id)
-    fields = _Blank(_named(root))
-    sentence = template.format_map(fields) if template else ""
-    return sentence if sentence and "?" not in sentence else root.family.meaning
+    """The error with its numbers in plain words; the family's meaning where there is no better.
+
+    Words of a log never stand in it: a value that is no name, number or expression is left to `fields`.
+    """
+    template = _SENTENCES.get(root.family.id, "")
+    fields = _named(root)
+    wanted = {name for _, name, _, _ in Formatter().parse(template) if name}
+    told = template and all(is_expression(fields.get(name, "")) for name in wanted)
+    return template.format_map(fields) if told else root.family.meaning
 
 
 def _named(root: ErrorFact) -> dict[str, str]:

@@ -51,7 +51,7 @@ async def run_sanitizer(context: Context, target: Target, tool: SanitizerTool) -
         tool,
         env=memcheck.sanitizer_environment(),
         unset=memcheck.left_out(target.workload.env),
-        prefix=memcheck.sanitizer_prefix(program, tool, directory),
+        prefix=memcheck.sanitizer_prefix(program, tool),
         directory=directory,
     )
     checked = memcheck.read_report(run.done.finished.output)

@@ -53,6 +53,8 @@ class Question(Record):
 class Overview(Record):
     """A package on one screen. Counts are complete, lists are cut to what fits.
 
+    What only the sources say is None for a package without them: not known is not none.
+
     `weights` tells where the constants' bytes lie; `files` are the largest of the model, with sizes in bytes.
     """
 
@@ -60,14 +62,14 @@ class Overview(Record):
     device: str | None
     architecture: str | None
     platform: str = ""
-    inputs: list[str]
-    outputs: int
+    inputs: list[str] | None
+    outputs: int | None
     symbols: list[str]
-    constants: int
+    constants: int | None
     constant_names: list[str] = Field(default_factory=list)
     weights: str = ""
     files: list[str] = Field(default_factory=list)
-    launches: int
+    launches: int | None
     kinds: dict[str, int]
     kernels: list[str]
     unchecked: list[str] = Field(default_factory=list)
@@ -240,19 +242,20 @@ def _overview(view: PackageView) -> Overview:
     kernels = Counter(launch.kernel for launch in wrapper.launches)
     unchecked = [f"launch {n.index} {n.kernel} (line {n.line})" for n in wrapper.launches if not n.checked]
     metadata = package.metadata
+    known = package.signature.known
     return Overview(
         models=list(package.models),
         device=package.device_type,
         architecture=metadata.compute_capability or " ".join(metadata.isa) or None,
         platform=" ".join(part for part in (metadata.platform, metadata.machine) if part),
-        inputs=[_input_line(i) for i in package.inputs[:_SHOWN]],
-        outputs=len(wrapper.run.outputs),
+        inputs=[_input_line(i) for i in package.inputs[:_SHOWN]] if known else None,
+        outputs=len(wrapper.run.outputs) if known else None,
         symbols=[f"{s.name} = {s.expression}" for s in _sizes(view)][:_SHOWN],
-        constants=len(package.constants),
+        constants=len(package.constants) if known else None,
         constant_names=[f"{c.fqn}: {c.dtype} {list(c.shape)}" for c in package.constants[:_FEW]],
         weights=f"{package.weights.place}, {package.weights.bytes} bytes",
         files=[f"{_HASH.sub('', m.name.rpartition('/')[2])}: {m.size}" for m in _largest(package)],
-        launches=len(wrapper.launches),
+        launches=len(wrapper.launches) if package.wrapper_text else None,
         kinds=dict(kinds),
         kernels=[f"{name} ×{count}" for name, count in kernels.most_common(_SHOWN)],
         unchecked=unchecked[:_SHOWN],
@@ -280,6 +283,8 @@ def _sizes(view: PackageView) -> list[Symbol]:
 
 def _model_lines(view: PackageView) -> str:
     """How far launches can be followed to the model, in words."""
+    if not view.package.wrapper_text:
+        return "not known: the package holds no wrapper.cpp"
     sources = Counter(view.provenance(launch).source for launch in view.wrapper.launches)
     known = sources["kernel_information"] + sources["context_guard"]
     total = len(view.wrapper.launches)

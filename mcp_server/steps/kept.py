@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.jobs.types import STOOD_STILL, Command, Finished
+from mcp_server.json_text import read_json
 
 CARD = "step.json"
 STREAMS = ("output", "stdout", "stderr")
@@ -131,7 +132,7 @@ def _digest(path: str, size: int, changed_ns: int) -> str:
 
 def _card(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads((path / CARD).read_text())
+        found = read_json((path / CARD).read_bytes())
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) and "key" in found else None

@@ -14,6 +14,7 @@ from mcp_server.instrument.cache import Cache
 from mcp_server.instrument.types import Instrumented
 from mcp_server.jobs.types import Command
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
+from mcp_server.package.members import refuse_unsafe
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.steps import visibility as plain
 from mcp_server.steps.capture import Capture, capture, workload_argv
@@ -40,7 +41,6 @@ async def locate_in_program(
     package: Path | None = None,
     tool: Tool | Literal["auto"] = "auto",
     plain_runs: int = 1,
-    gpus: tuple[int, ...] | None = None,
     cache: Cache | None = None,
 ) -> LocatedFault:
     """Run the program once under the capture hook, then its failing call under checkers.
@@ -48,13 +48,15 @@ async def locate_in_program(
     When that call was not kept, or shows no fault by itself though the program failed, or the fault can be
     in the replay of a CUDA graph, the program itself is run under the checker: launches then carry no
     addresses. `package` is the one of a host that the hook does not see into (C++). Raises `ProblemError` for
-    a program that cannot be started, or of which no package is known.
+    a program that cannot be started, or of which no package is known, and for an unsafe package.
     """
-    seen = await capture(context, workload, env={**_PROVENANCE, **workload.env}, gpus=gpus)
+    if package is not None:
+        refuse_unsafe(package)
+    seen = await capture(context, workload, env={**_PROVENANCE, **workload.env})
     found: LocatedFault | None = None
     call, why = captured_call(seen, workload)
     if call is not None:
-        found = await locate_fault(context, call, tool=tool, plain_runs=plain_runs, gpus=gpus, cache=cache)
+        found = await locate_fault(context, call, tool=tool, plain_runs=plain_runs, cache=cache)
         why = "the call by itself shows no fault"
     if found is not None and (found.found or (seen.finished.ok and not in_graph(seen))):
         return _with_notes(found, [_which(seen)])

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from mcp_server import versions
+from mcp_server.interpreter import interpreter_help
 from mcp_server.model import Record
 from mcp_server.steps.machine import Machine
 
 Standing = Literal["ok", "missing", "limited"]
 
 ENOUGH_TEMP_BYTES = 2 << 30
-TORCH_RANGE = ((2, 8), (2, 15))
 
 
 class Need(Record):
@@ -48,10 +49,12 @@ def checkup(machine: Machine) -> Checkup:
 
 def _torch(machine: Machine) -> Need:
     found = f"{machine.torch} in {machine.python}" if machine.torch else f"none in {machine.python}"
-    standing: Standing = "missing" if not machine.torch else "ok" if _in_range(machine.torch) else "limited"
+    standing: Standing = (
+        "missing" if not machine.torch else "ok" if versions.is_supported(machine.torch) else "limited"
+    )
     how = {
-        "missing": "set AOTI_DEBUG_PYTHON to a Python that has torch, or pip install 'aoti-debug[torch]'",
-        "limited": "tested with torch 2.8 to 2.15",
+        "missing": f"{interpreter_help()}; or install torch there (https://pytorch.org/get-started)",
+        "limited": f"tested with torch {versions.RANGE}",
     }.get(standing, "")
     return Need(
         name="torch",
@@ -61,12 +64,6 @@ def _torch(machine: Machine) -> Need:
         how=how,
         essential=True,
     )
-
-
-def _in_range(version: str) -> bool:
-    parts = version.split("+")[0].split(".")
-    release = tuple(int(part) for part in parts[:2] if part.isdigit())
-    return TORCH_RANGE[0] <= release <= TORCH_RANGE[1]
 
 
 def _compiler(machine: Machine) -> Need:

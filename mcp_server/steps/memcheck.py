@@ -18,7 +18,6 @@ SanitizerTool = Literal["memcheck", "initcheck", "racecheck", "synccheck"]
 
 PRINT_LIMIT = 100
 PADDING = 512  # bytes behind each allocation; the driver's own granularity hides smaller overruns
-XML = "sanitizer.xml"
 # Until the program first uses CUDA; after the default 10 s it goes on unchecked ("No attachable process").
 LAUNCH_TIMEOUT_S = 3600
 
@@ -27,14 +26,13 @@ _FOREIGN = ("CUDA_INJECTION64_PATH",)
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
-def sanitizer_prefix(program: Path, tool: SanitizerTool, directory: Path) -> tuple[str, ...]:
+def sanitizer_prefix(program: Path, tool: SanitizerTool) -> tuple[str, ...]:
     """The argument list before the interpreter. Options as in compute-sanitizer 2025.3 and 2026.4."""
     padding = ("--padding", str(PADDING)) if tool == "memcheck" else ()
     return (
         *(str(program), "--tool", tool, *padding, "--print-limit", str(PRINT_LIMIT)),
         *("--report-api-errors", "no", "--target-processes", "application-only"),
         *("--launch-timeout", str(LAUNCH_TIMEOUT_S)),
-        *("--xml", "--save", str(directory / XML)),
     )
 
 

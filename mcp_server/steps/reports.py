@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from mcp_server.json_text import read_json
 
 Event = dict[str, Any]
 
@@ -32,7 +33,7 @@ def _events(path: Path, wanted: Callable[[str], bool]) -> Iterator[Event]:
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in filter(wanted, file):
             try:
-                event = json.loads(line)
+                event = read_json(line)
             except ValueError:
                 continue
             if isinstance(event, dict) and "event" in event:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mcp_server.errors import ProblemError
-from mcp_server.model import ExportedWorkload, PackageWorkload
+from mcp_server.model import PackageWorkload
 
 INPUTS_HELP = (
     "a file written by torch.save, or a list of specs such as {'shape': [8, 64], 'dtype': 'float32'}"
@@ -20,15 +20,6 @@ def run_request(workload: PackageWorkload) -> dict[str, Any]:
         "package": workload.package,
         "model_name": workload.model_name,
         "device_index": workload.device_index,
-        "inputs": workload.inputs,
-        "extra_imports": workload.extra_imports,
-    }
-
-
-def eager_request(workload: ExportedWorkload) -> dict[str, Any]:
-    """The worker's `eager` of an exported program, by default on the inputs that it was exported with."""
-    return {
-        "exported": workload.exported,
         "inputs": workload.inputs,
         "extra_imports": workload.extra_imports,
     }

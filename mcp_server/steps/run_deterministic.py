@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import anyio
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
@@ -37,14 +35,6 @@ BLOCKING = {"CUDA_LAUNCH_BLOCKING": "1"}
 CHECK_INPUTS = {"AOTI_RUNTIME_CHECK_INPUTS": "1"}
 
 Pattern = Literal["clean", "stable", "flaky", "varying"]
-
-
-@dataclass(frozen=True)
-class WorkerCall:
-    """A request for the worker that makes the call: `run`, or `replay` of a captured one."""
-
-    operation: Literal["run", "replay"]
-    request: Mapping[str, Any]
 
 
 class LastLaunchSeen(Record):
@@ -100,30 +90,22 @@ async def run_deterministic(
     caching_off: bool = True,
     blocking: bool = True,
     check_inputs: bool = True,
-    side_by_side: bool = False,
-    gpus: tuple[int, ...] | None = None,
-    call: WorkerCall | None = None,
 ) -> Repeated:
     """Run `workload` `repeats` times (1-20), each in a process of its own; does it fail the same way?
 
-    An exported program is compiled once and its package repeated. `side_by_side` starts all runs at once,
-    which also adds load. `call`, a replay say, is repeated in place of the program. Raises `ProblemError`
-    for bad arguments; runs that fail are the result.
+    An exported program is compiled once and its package repeated. Raises `ProblemError` for bad arguments;
+    runs that fail are the result.
     """
     if not 1 <= repeats <= MOST_REPEATS:
         raise ProblemError("repeats is out of range", value=repeats, allowed=f"1 to {MOST_REPEATS}")
     flags = _flags(caching_off, blocking, check_inputs)
-    if call is None:
-        workload = await _compiled(context, workload) if isinstance(workload, ExportedWorkload) else workload
-        call = WorkerCall("run", run_request(workload)) if isinstance(workload, PackageWorkload) else None
-    runs: list[RepeatedRun | None] = [None] * repeats
-
-    async def one(number: int) -> None:
+    workload = await _compiled(context, workload) if isinstance(workload, ExportedWorkload) else workload
+    request = run_request(workload) if isinstance(workload, PackageWorkload) else None
+    runs = []
+    for number in range(repeats):
         context.progress(f"run {number + 1} of {repeats}")
-        runs[number] = await _run(context, workload, call, number, flags, gpus)
-
-    await _each(one, repeats, side_by_side)
-    return _judge([run for run in runs if run], flags, workload, context)
+        runs.append(await _run(context, workload, request, number, flags))
+    return _judge(runs, flags, workload, context)
 
 
 def _flags(caching_off: bool, blocking: bool, check_inputs: bool) -> dict[str, str]:
@@ -132,16 +114,6 @@ def _flags(caching_off: bool, blocking: bool, check_inputs: bool) -> dict[str, s
         **(BLOCKING if blocking else {}),
         **(CHECK_INPUTS if check_inputs else {}),
     }
-
-
-async def _each(one: Callable[[int], Coroutine[Any, Any, None]], repeats: int, side_by_side: bool) -> None:
-    if not side_by_side:
-        for number in range(repeats):
-            await one(number)
-        return
-    async with anyio.create_task_group() as tasks:
-        for number in range(repeats):
-            tasks.start_soon(one, number)
 
 
 async def _compiled(context: Context, workload: ExportedWorkload) -> PackageWorkload:
@@ -173,22 +145,21 @@ async def _compiled(context: Context, workload: ExportedWorkload) -> PackageWork
 async def _run(
     context: Context,
     workload: Workload,
-    call: WorkerCall | None,
+    request: Mapping[str, Any] | None,
     number: int,
     flags: Mapping[str, str],
-    gpus: tuple[int, ...] | None,
 ) -> RepeatedRun:
     env = {**workload.env, **flags}
-    if call is not None:
+    if request is not None:
         done = await context.worker(
-            call.operation,
-            call.request,
+            "run",
+            request,
             name=f"repeat-{number + 1}",
             env=env,
             python=workload.python,
             cwd=workload.cwd,
             timeout_s=workload.timeout_s,
-            gpus=gpus,
+            alone=True,
         )
         return _seen(context, number, done.finished, done)
     assert isinstance(workload, ScriptWorkload | CommandWorkload)
@@ -197,7 +168,6 @@ async def _run(
         cwd=workload.cwd or Path.cwd(),
         env=env,
         timeout_s=workload.timeout_s,
-        gpus=gpus,
     )
     return _seen(context, number, await context.run(command, f"repeat-{number + 1}", runs=1), None)
 

@@ -8,11 +8,14 @@ import is done by then: beside the program's own run, say, which uses one core f
 
 from __future__ import annotations
 
+import logging
+import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -26,7 +29,9 @@ FORK_SERVER = Path(worker.__file__).with_name("fork_server.py")
 
 # Operations that begin with the import and load what they need themselves. Not `probe`, which tells of a
 # fresh interpreter, nor `compile`, whose compiler processes look at how they were started.
-FORKED = frozenset({"describe_inputs", "index_values", "interpret", "run", "replay", "repeat", "observe"})
+FORKED = frozenset(
+    {"describe_inputs", "index_values", "interpret", "run", "replay", "repeat", "observe", "intervene"}
+)
 
 # Read when the request is carried out: by the worker, and by the wrapper of a package at its first run
 # (torch/csrc/inductor/aoti_runtime/model_base.h, 2.13; instrument/native/runtime.cpp).
@@ -47,36 +52,73 @@ IMPORT_LIMIT_S = 60.0
 
 @dataclass
 class Imported:
-    """One fork server, with the surroundings of `command`; `server` is None before it is ready, and after."""
+    """One fork server, with the surroundings of `command`; `server` is None before it is ready, and after.
+
+    `loaded` is the file in which it lists what it has loaded, where that is asked for. `users` are jobs.
+    """
 
     command: Command
     modules: tuple[str, ...] = ()
-    seconds: float = 0.0
+    loaded: Path | None = None
     server: ForkServer | None = None
+    users: int = 0
+    requests: int = 0
+    used_at: float = field(default_factory=time.monotonic)
     tried: anyio.Event = field(default_factory=anyio.Event)
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
     async def serve(self, directory: Path, before: anyio.Event | None) -> None:
         """Import once `before` is set, then fork until this is cancelled."""
-        if before is not None:
-            await before.wait()
         interpreter, unbuffered = self.command.argv[:2]
         asked = Command(
-            argv=(interpreter, unbuffered, str(FORK_SERVER), *self.modules),
+            argv=(interpreter, unbuffered, str(FORK_SERVER), str(self.loaded or ""), *self.modules),
             cwd=self.command.cwd,
             env=early(self.command.env),
             timeout_s=IMPORT_LIMIT_S,
             unset=self.command.unset,
         )
-        directory.mkdir(parents=True, exist_ok=True)
-        began = time.monotonic()
         try:
-            async with fork_server(asked, directory) as self.server:
-                self.seconds = time.monotonic() - began
-                self.tried.set()
-                await anyio.sleep_forever()
+            with self.scope:
+                if before is not None:
+                    await before.wait()
+                directory.mkdir(parents=True, exist_ok=True)
+                async with fork_server(asked, directory) as self.server:
+                    self.tried.set()
+                    await anyio.sleep_forever()
+        except OSError as error:  # no room for what it prints: everything starts as usual
+            logging.getLogger(__name__).warning("no fork server: %s", error)
         finally:
             self.server = None
             self.tried.set()
+
+
+class Home(Protocol):
+    """Where fork servers live."""
+
+    def take(
+        self, command: Command, modules: tuple[str, ...], before: anyio.Event | None, directory: Path
+    ) -> Imported:
+        """One for requests that are surrounded as `command` is; `directory` is for what a new one prints."""
+
+    def leave(self, imported: Imported) -> None:
+        """The job needs it no more."""
+
+
+@dataclass
+class OneJob:
+    """Fork servers that end with their job."""
+
+    tasks: TaskGroup
+
+    def take(
+        self, command: Command, modules: tuple[str, ...], before: anyio.Event | None, directory: Path
+    ) -> Imported:
+        imported = Imported(command, modules)
+        self.tasks.start_soon(imported.serve, directory, before)
+        return imported
+
+    def leave(self, imported: Imported) -> None:
+        """They end with the tasks."""
 
 
 @dataclass
@@ -86,14 +128,9 @@ class SharedImport:
     When none was, the first request that may be forked says which they are.
     """
 
-    tasks: TaskGroup
+    home: Home
     directory: Path
     servers: list[Imported] = field(default_factory=list)
-
-    @property
-    def seconds(self) -> float:
-        """What the imports took, each by itself."""
-        return sum(imported.seconds for imported in self.servers)
 
     def expect(self, command: Command, modules: tuple[str, ...] = ()) -> None:
         """Begin to import torch, and `modules` after it, for requests that are surrounded as `command` is.
@@ -102,14 +139,12 @@ class SharedImport:
         """
         if self._of(command) is None:
             before = self.servers[-1].tried if self.servers else None
-            imported = Imported(command, modules)
-            self.servers.append(imported)
-            directory = self.directory / str(len(self.servers))
-            self.tasks.start_soon(imported.serve, directory, before)
+            directory = self.directory / str(len(self.servers) + 1)
+            self.servers.append(self.home.take(command, modules, before, directory))
 
     async def starter(self, operation: str, command: Command) -> Starter:
         """How to start `command`, a worker that carries `operation` out, with nothing put before it."""
-        if operation not in FORKED:
+        if operation not in FORKED or "LD_PRELOAD" in command.env:
             return Child.start
         if not self.servers:
             self.expect(command)
@@ -117,6 +152,7 @@ class SharedImport:
         if imported is None:
             return Child.start
         await imported.tried.wait()
+        imported.requests += 1
         return imported.server.start if imported.server is not None else Child.start
 
     def lost(self, finished: Finished) -> bool:
@@ -124,17 +160,31 @@ class SharedImport:
         servers = [imported.server for imported in self.servers if imported.server is not None]
         return any(server.lost for server in servers) and finished.signal == "SIGKILL"
 
+    def leave(self) -> None:
+        for imported in self.servers:
+            self.home.leave(imported)
+
     def _of(self, command: Command) -> Imported | None:
         asked = surroundings(command)
         return next((one for one in self.servers if surroundings(one.command) == asked), None)
 
 
 @asynccontextmanager
-async def shared_import(directory: Path) -> AsyncIterator[SharedImport]:
-    """For as long as the context lasts; `directory`, made when it is needed, gets what the server prints."""
-    async with anyio.create_task_group() as tasks:
-        yield SharedImport(tasks, directory)
-        tasks.cancel_scope.cancel()
+async def shared_import(directory: Path, home: Home | None = None) -> AsyncIterator[SharedImport]:
+    """For as long as the context lasts; `directory`, made when it is needed, gets what a server prints.
+
+    Fork servers live in `home`, or end with the context.
+    """
+    if home is None:
+        async with anyio.create_task_group() as tasks:
+            yield SharedImport(OneJob(tasks), directory)
+            tasks.cancel_scope.cancel()
+        return
+    shared = SharedImport(home, directory)
+    try:
+        yield shared
+    finally:
+        shared.leave()
 
 
 def early(env: Mapping[str, str]) -> dict[str, str]:
@@ -142,6 +192,8 @@ def early(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name not in READ_LATE}
 
 
-def surroundings(command: Command) -> tuple[str, dict[str, str], frozenset[str]]:
-    """What two commands must have in common."""
-    return command.argv[0], early(command.env), frozenset(command.unset)
+def surroundings(command: Command) -> tuple[str, dict[str, str], frozenset[str], Path | None]:
+    """What two commands must have in common. The directory counts where modules are searched from it."""
+    path = command.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    relative = bool(path) and not all(entry.startswith("/") for entry in path.split(os.pathsep))
+    return command.argv[0], early(command.env), frozenset(command.unset), command.cwd if relative else None

@@ -49,6 +49,8 @@ async def run_plainly(
         timeout_s=workload.timeout_s,
         python=workload.python,
         cwd=workload.cwd,
+        gpus=(),
+        alone=True,
     )
     failure = read_failure(done.finished)
     text = f"{failure.signal or failure.returncode}: {failure.text}"[:300] if failure else ""

@@ -30,6 +30,7 @@ from mcp_server.operations.arguments import DiagnoseArguments
 
 FILES = ("package", "exported", "script", "log", "inputs")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+MOST_VALUES = 200_000
 EXAMPLE = "cases: [{package: model.pt2, inputs: call.pt}, {script: serve.py}]"
 
 
@@ -67,10 +68,25 @@ def read_plan(path: Path) -> tuple[SweepCase, ...]:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        document = yaml.safe_load(path.read_text())
+        text = path.read_text()
+        _check_size(yaml.compose(text, yaml.SafeLoader), {})
+        document = yaml.safe_load(text)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ProblemError(f"the cases cannot be read: {error}", value=str(path), allowed=EXAMPLE) from error
     return _mapping(document, "the file")
+
+
+def _check_size(node: yaml.Node | None, sizes: dict[int, int]) -> int:
+    """How many values a node stands for, with all that its aliases repeat. Raises ValueError for too many."""
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if id(node) not in sizes:
+        sizes[id(node)] = MOST_VALUES  # an alias of itself has no end
+        parts = [part for item in node.value for part in (item if isinstance(item, tuple) else (item,))]
+        sizes[id(node)] = 1 + sum(_check_size(part, sizes) for part in parts)
+    if sizes[id(node)] > MOST_VALUES:
+        raise ValueError(f"it stands for more than {MOST_VALUES} values")
+    return sizes[id(node)]
 
 
 def _mapping(value: Any, what: str) -> dict[str, Any]:

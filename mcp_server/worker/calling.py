@@ -8,6 +8,7 @@ from typing import Any, Callable, ContextManager
 
 import torch
 
+from .lease import take
 from .report import Report
 from .tensors import layout, leaves, outputs
 
@@ -24,6 +25,12 @@ def capturing() -> bool:
         return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
     except RuntimeError:  # an error of an earlier kernel, which every call meets
         return False
+
+
+def take_if_used() -> None:
+    """Lease the GPU for launches that are about to be made, if this process has anything on it."""
+    if torch.cuda.is_initialized():
+        take()
 
 
 def idle(patience_s: float = 2.0) -> bool:
@@ -43,6 +50,7 @@ def idle(patience_s: float = 2.0) -> bool:
 
 def call(function: Callable[[], Any], index: int, report: Report) -> Any:
     """Events `calling` and `called` (seconds up to the device's end of work, facts of each output)."""
+    take_if_used()
     report.event("calling", call=index)
     start = time.monotonic()
     with torch.no_grad():

@@ -15,7 +15,7 @@ import torch
 
 from .address_space import headroom, headroom_of
 from .callers import frames, raised_in, tell
-from .calling import capturing, synchronize
+from .calling import capturing, synchronize, take_if_used
 from .capture_aliases import Aliases, Given
 from .capture_managed import AT_FAILURE, Managed
 from .capture_models import digests
@@ -27,6 +27,7 @@ from .current_device import current_device
 from .failures import TEXT_LIMIT
 from .journal import Journal
 from .layout import CALL_FORMAT, PLAIN, TooLarge, pack, pack_leaves, sharing
+from .lease import for_cuda, take
 from .limits import process_limits, processor_seconds
 from .mapped import unmapped
 from .own_stack import stack_bytes
@@ -120,6 +121,8 @@ class Calls:
     def _load(self, loader: str, path: Any, options: dict[str, Any]) -> int:
         """The number of a load that begins."""
         package = os.path.abspath(str(path))
+        if for_cuda(package):
+            take()
         number = next(self.numbers)
         kept = self._keep(package)
         self.journal.event(
@@ -213,6 +216,7 @@ class Calls:
         self.thread.tree = None
 
     def calling(self, loader: Any, inputs: Any, *_args: Any, **_kwargs: Any) -> Entered:
+        take_if_used()
         number = next(self.numbers)
         load = self.loads.get(loader, -1)
         flat = [leaf for leaf in inputs if isinstance(leaf, torch.Tensor)]

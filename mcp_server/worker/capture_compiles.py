@@ -20,6 +20,7 @@ from .capture_outputs import Returned, looked_at
 from .held import keep
 from .journal import Journal
 from .layout import storage_bytes
+from .lease import leave
 from .limits import processor_seconds
 from .options import encode
 from .ranks import identity
@@ -49,6 +50,7 @@ class Compiles:
         def begin(program: Any, *_args: Any, **kwargs: Any) -> Optional[tuple[int, float]]:
             if self.inside():
                 return None
+            leave()
             number = next(self.numbers)
             configs, exact = encode(kwargs.get("inductor_configs") or kwargs.get("options") or {})
             path, notice = self._exported(program, number)

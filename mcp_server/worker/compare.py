@@ -1,4 +1,4 @@
-"""`compare`: two sets of outputs, from files or made here."""
+"""Compare two sets of outputs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,7 @@ from typing import Any, Optional
 
 import torch
 
-from .calling import call
-from .eager import evaluate
-from .failures import Refused
-from .imports import import_all
-from .inputs import flatten, load_file, read
-from .loading import load
 from .report import Report
-from .transforms import apply
 
 # Relative and absolute tolerance of one model's output: looser than torch.testing's defaults, which are meant
 # for single operators; whole numbers and bools must be equal.
@@ -27,18 +20,6 @@ TOLERANCES = {
 }
 Limits = tuple[Optional[float], Optional[float]]  # rtol and atol; None takes the dtype's
 EIGHT_BIT = (1.5e-1, 1.5e-1)
-
-
-def operate(request: dict[str, Any], report: Report) -> None:
-    """Event `compared`: `equal`, and `outputs`, one record per pair.
-
-    `expected` and `actual` are each {"file": path}, {"exported": path} or {"package": path, ...}; `inputs`,
-    `seed`, `rtol` and `atol` belong to both.
-    """
-    import_all(list(request.get("extra_imports", ())), report)
-    expected = _outputs({**request, **request["expected"]}, report)
-    actual = _outputs({**request, **request["actual"]}, report)
-    compare_all(expected, actual, (request.get("rtol"), request.get("atol")), report)
 
 
 def compare_all(
@@ -95,21 +76,6 @@ def _held_against(held: "dict[str, torch.Tensor]", outputs: Any) -> dict[str, bo
         if alike:
             equal[name] = any(compare(tensor, one)["equal"] for one in alike)
     return equal
-
-
-def _outputs(source: dict[str, Any], report: Report) -> list[torch.Tensor]:
-    """The output tensors of one side, flat."""
-    if "file" in source:
-        found = load_file(str(source["file"]))
-    elif "exported" in source:
-        found = evaluate(source, report)
-    elif "package" in source:
-        loader = load(source, report)
-        flat = apply(flatten(read(source), loader.get_call_spec()[0]), list(source.get("changes", ())))
-        found = call(lambda: loader.run(flat), 0, report)
-    else:
-        raise Refused("nothing to compare", sorted(source), "file, exported or package")
-    return [leaf for leaf in torch.utils._pytree.tree_leaves(found) if isinstance(leaf, torch.Tensor)]
 
 
 def tolerance(dtype: torch.dtype) -> tuple[float, float]:

@@ -7,6 +7,7 @@ from typing import Any, Optional
 import torch
 from torch.utils import _pytree
 
+from .calling import take_if_used
 from .checksums import checksum
 from .closeness import Expected
 from .eager_noise import NoisyRecorder, spread
@@ -21,6 +22,7 @@ def expectations(
 
     Event `eager_again` tells whether a second eager run gave the same outputs.
     """
+    take_if_used()
     report.event("running_eager")
     eager = Recorder(module, wanted, cap, report)
     result = _run(eager, leaves)

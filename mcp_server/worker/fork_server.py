@@ -1,7 +1,8 @@
-"""Imports torch once and forks for each request: `PYTHON -u fork_server.py [MODULE...] SUPERVISOR`.
+"""Imports torch once and forks for each request: `PYTHON -u fork_server.py LOADED [MODULE...] SUPERVISOR`.
 
-Each MODULE is imported after torch, if it can be. SUPERVISOR is the path of `jobs/supervisor.py`.
-Descriptor 0 is a Unix socket of packets. The server says `ready` when torch is imported; every packet it
+Each MODULE is imported after torch, if it can be. SUPERVISOR is the path of `jobs/supervisor.py`. LOADED is a
+file for the list of what was loaded, or nothing.
+Descriptor 0 is a Unix socket of packets. The server says `ready PID` when torch is imported; every packet it
 gets is a JSON list, the arguments of `main.py`, with the descriptors of a lifeline, stdout, stderr, and
 leases. It forks a supervisor, which forks the worker: the lifeline, the limits and the sweep of what is
 left are those of a worker that was started by exec. It ends, and all that it forked with it, when the
@@ -139,6 +140,20 @@ def import_torch(modules: list[str]) -> bool:
     return len(os.listdir("/proc/self/task")) <= threads and not spoilt()
 
 
+def tell_loaded(path: str) -> None:
+    """Write the files of which this process has parts in memory, and the directories that it searched.
+
+    When one of them changes, a fresh interpreter would find something else.
+    """
+    found = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        found.update(line.split(None, 5)[5].rstrip("\n") for line in maps if ".so" in line)
+    found.update((sys.executable, sys.prefix, os.path.join(sys.prefix, "pyvenv.cfg"), *sys.path))
+    named = sorted(file for file in found if file and os.path.isabs(file) and os.path.exists(file))
+    with open(path, "w", encoding="utf-8") as listing:
+        json.dump(named, listing)
+
+
 def spoilt() -> bool:
     """Whether a device was touched, such that a fork cannot use it: counting devices is enough for that."""
     import torch
@@ -156,13 +171,15 @@ def main(argv: list[str]) -> int:
     worker.hide()
     server = socket.socket(fileno=0)
     supervisor = load("_aoti_debug_supervisor", argv[-1])
-    modules = argv[1:-1]
+    loaded, modules = argv[1], argv[2:-1]
     if not import_torch(modules):
         if not modules:
             return 1
-        os.execv(sys.executable, [sys.executable, "-u", argv[0], argv[-1]])  # torch alone may do
+        os.execv(sys.executable, [sys.executable, "-u", argv[0], loaded, argv[-1]])  # torch alone may do
+    if loaded:
+        tell_loaded(loaded)
     gc.freeze()  # the collector must not write to pages that are shared
-    server.send(b"ready")
+    server.send("ready {}".format(os.getpid()).encode())
     try:
         serve(server, supervisor)
     except Forked as forked:

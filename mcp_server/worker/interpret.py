@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from .calling import call, synchronize, watching
+from .calling import call, synchronize, take_if_used, watching
 from .compare import compare_all
 from .exported import arguments, load_exported
 from .failures import facts
@@ -43,6 +43,7 @@ def operate(request: dict[str, Any], report: Report) -> None:
     report.event("reading_inputs")
     args, kwargs = arguments(program, request)
     leaves = _pytree.tree_leaves((args, kwargs))
+    take_if_used()
     watcher = Watcher(program.module(), leaves, report)
     with torch.no_grad(), watching(request, report):
         result = watcher.run(*leaves, enable_io_processing=False)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .failures import Refused
+from .lease import for_cuda, take
 from .report import Report
 from .weight_files import load_weight_files
 
@@ -24,6 +25,8 @@ def load(request: dict[str, Any], report: Report, *, weights: bool = True) -> An
     package = str(request["package"])
     if not os.path.exists(package):
         raise Refused("no such package", package)
+    if for_cuda(package):
+        take()
     start = time.monotonic()
     loader = _either(request, report)
     report.event("loaded", seconds=time.monotonic() - start, constants=len(loader.get_constant_fqns()))

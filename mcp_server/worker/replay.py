@@ -13,6 +13,7 @@ from .compare import compare_all, compare_held, compare_returned
 from .current_device import go_to
 from .imports import import_all
 from .inputs import Inputs, arrange, flatten, load_file
+from .lease import take
 from .loading import load
 from .own_stack import on_stack
 from .report import Report
@@ -75,6 +76,8 @@ RUNNERS: dict[str, Callable[[str, str], Any]] = {
 def load_library(request: dict[str, Any], report: Report) -> Any:
     """A runner of a bare .so, as `torch._export.aot_load` makes it."""
     device = str(request.get("device", "cpu"))
+    if device != "cpu":
+        take()
     report.event("loading", package=request["library"], loader="aot_load")
     runner = RUNNERS[device.split(":")[0]](str(request["library"]), device)
     report.event("loaded", constants=len(runner.get_constant_names_to_original_fqns()))

@@ -6,6 +6,7 @@ from typing import Any, Callable
 
 import torch
 
+from .element_changes import drop_rows, pad, set_elements
 from .failures import Refused
 
 Leaves = list[Any]
@@ -114,5 +115,8 @@ CHANGES: dict[str, Any] = {
     "replace": _on_one(_replace),
     "resize": _on_one(_resize),
     "fill": _on_one(_fill),
+    "elements": _on_one(set_elements),
+    "pad": _on_one(pad),
+    "drop_rows": _on_one(drop_rows),
     "permute": _permute,
 }

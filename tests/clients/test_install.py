@@ -10,6 +10,7 @@ import shutil
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -18,6 +19,8 @@ from mcp import Client, StdioServerParameters
 from mcp_server.faces.guides import GUIDES, REFERENCE
 from mcp_server.operations.table import OPERATIONS
 from tests.clients.conftest import Clients, checkout_server, tracked
+from tests.conftest import ZooPackage
+from tests.faces.clients import ROOT, data_of, drive
 
 pytestmark = pytest.mark.clients
 
@@ -59,6 +62,41 @@ def test_skills_installs_the_whole_folder(clients: Clients, clone: Path) -> None
     assert (clients.work / ".claude" / "skills" / "aoti-debug").resolve() == installed
     check_server(clients, "uv", "run", "--frozen", "--script", str(installed / LAUNCHER), "serve")
     assert files_below(installed) == tracked(clone)
+
+
+MANIFESTS = {
+    ".claude-plugin/plugin.json": "${CLAUDE_PLUGIN_ROOT}",
+    "mcp.json": "${PLUGIN_ROOT}",
+    "gemini-extension.json": "${extensionPath}",
+}
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS)
+def test_each_manifest_starts_a_server_that_finds_the_users_torch(
+    clients: Clients, zoo: ZooPackage, manifest: str
+) -> None:
+    """With this Python's environment active there is a verdict; without it, what to pass is said."""
+    entry = json.loads((ROOT / manifest).read_text())["mcpServers"]["aoti-debug"]
+    args = [argument.replace(MANIFESTS[manifest], str(ROOT)) for argument in entry["args"]]
+    call = {"package": str(zoo("ranker")), "inputs": str(zoo("ranker").with_name("ranker.bad-index.pt"))}
+
+    def verdict(**env: str) -> dict[str, Any]:
+        variables = clients.environment(**env)
+        command = shutil.which(entry["command"], path=variables["PATH"]) or entry["command"]
+        server = StdioServerParameters(command=command, args=args, cwd=clients.work, env=variables)
+        answers = []
+
+        async def talk(client: Client) -> None:
+            answers.append(data_of(await client.call_tool("diagnose", {**call, "wait_s": 45})))
+
+        drive(server, talk)
+        return answers[0]
+
+    active = verdict(VIRTUAL_ENV=sys.prefix)
+    assert (active["outcome"], active["category"]) == ("fault", "index_out_of_bounds")
+    bare = verdict()
+    assert bare["outcome"] == "inconclusive"
+    assert "torch cannot be imported" in bare["summary"] and "pass `python`" in bare["summary"]
 
 
 def test_the_environment_outlives_an_update(clients: Clients, clone: Path) -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.diagnosis.case import CallSpec, Case, RunSeen
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.log import read_log
 from mcp_server.jobs.types import Ending, Finished
-from mcp_server.model import Category, PackageWorkload, Party
+from mcp_server.model import Category, Evidence, PackageWorkload, Party
 from mcp_server.package.archive import open_package
 from mcp_server.package.match import compare_inputs
 from mcp_server.package.mismatch import GivenTensor
@@ -22,6 +23,7 @@ from mcp_server.steps.given import Given
 from mcp_server.steps.reports import Event, read_events
 from mcp_server.worker import interpret
 from mcp_server.worker.report import Report
+from mcp_server.worker.trial_facts import CallFacts
 
 LOG = Path("output.log")
 RAISED = "Error: index out of bounds: 0 <= tmp2 < 32L"
@@ -89,9 +91,26 @@ def interpreted(directory: Path, exported: Path, inputs: Path) -> WorkerRun:
     return worker_run(*read_events(report))
 
 
-def hypothesis(
-    name: str = "a", category: Category = "nan_or_inf", *sources: str, depth: Depth = Depth.CALL, **more: Any
-) -> Hypothesis:
-    """A hypothesis about a party of this name."""
+def suspect(
+    name: str = "a",
+    category: Category = "nan_or_inf",
+    *steps: str,
+    level: CausalLevel = CausalLevel.CALL,
+    **more: Any,
+) -> Suspect:
+    """A suspect of this name, with a piece of evidence from each of these steps."""
     party = Party(kind="input", name=name)
-    return Hypothesis(category, party, f"{category} of {name}", depth, frozenset(sources), **more)
+    seen = tuple(Evidence(step=step, fact=f"{step} of {name}") for step in steps)
+    return Suspect(category, party, f"{category} of {name}", level, **{"evidence": seen, **more})
+
+
+def intervention(key: str = "key", what: str = "the call without it") -> Intervention:
+    return Intervention(key, Kind.INPUT, what)
+
+
+def trial(tried: Intervention | None, effect: Effect, reason: str = "") -> Trial:
+    """What came of an intervention: the call as it is fails both times."""
+    assert tried is not None
+    failed = Seen("raised", text="it failed")
+    after = Seen("ok", CallFacts("with", tried.key, "ok")) if effect is Effect.GONE else failed
+    return Trial(tried, effect, failed, after, failed, reason=reason)

@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.case import Case, CounterResult
+from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors import allocation, data_size
-from mcp_server.diagnosis.judge import confidence, refuted
+from mcp_server.diagnosis.interventions.base import Effect
+from mcp_server.diagnosis.judge import confidence, is_bystander
 from mcp_server.evidence.captured import CapturedCall
 from mcp_server.package.buffers import Buffer
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.package.symbols import Symbol
 from mcp_server.steps.replay_plan import _step
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import capture, package_case, phase, run
+from tests.diagnosis.support import capture, package_case, phase, run, trial
 
 REQUEST = "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate {} bytes."
 ROWS = 1_000_000
@@ -33,15 +34,15 @@ def test_a_smaller_call_that_passes_proves_it(zoo: ZooPackage) -> None:
     """The dimension that the buffer grows with is cut; a smaller call that fails too refutes nothing."""
     case = too_large(zoo)
     (found,) = allocation.detect(case)
-    assert found.counter is not None and confidence(found, case) == "likely"
-    changes = [{k: c[k] for k in ("change", "input", "dim")} for c in found.counter.changes]
+    assert found.intervention is not None and confidence(found, case) == "likely"
+    changes = [{"change": c.change, "input": c.input, "dim": c.dim} for c in found.intervention.changes]
     assert changes == [{"change": "resize", "input": 0, "dim": 0}]
-    assert 2 <= found.counter.changes[0]["size"] < ROWS // 8
-    case.counters[found.counter.key] = CounterResult(True, "passes")
+    assert 2 <= (found.intervention.changes[0].size or 0) < ROWS // 8
+    case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
     assert confidence(found, case) == "proven"
-    case.counters[found.counter.key] = CounterResult(False, "fails")
+    case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
     (again,) = allocation.detect(case)
-    assert not refuted(again, case) and confidence(again, case) == "likely"
+    assert not is_bystander(again, case) and confidence(again, case) == "likely"
 
 
 def test_the_limit_of_the_program_is_told(zoo: ZooPackage) -> None:

@@ -6,17 +6,22 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.actions.counter_tests import judge, next_test
-from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.actions.intervene import against_program
+from mcp_server.diagnosis.case import Case, RunSeen
 from mcp_server.diagnosis.detectors import argument_order
-from mcp_server.diagnosis.hypothesis import CounterTest
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Trial
 from mcp_server.diagnosis.judge import confidence
 from mcp_server.package.mismatch import GivenTensor
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import called, package_case, run, worker_run
 
-TEST = CounterTest("exchange:0:1", "the call with inputs 0 and 1 exchanged")
+TEST = Intervention("exchange:0:1", Kind.INPUT, "the call with inputs 0 and 1 exchanged")
 ALIKE = {"dtype": "float32", "shape": [8, 16], "stride": [16, 1]}
+
+
+def judged(tried: Intervention, plain: RunSeen, after: RunSeen) -> Trial:
+    """The trial between two calls as they are, which give the same."""
+    return against_program(tried, plain, after, plain)
 
 
 def held(**equal: bool) -> dict[str, Any]:
@@ -37,8 +42,9 @@ def test_a_test_passes_that_gives_what_the_program_held(
     before: dict[str, bool], after: dict[str, bool], passed: bool
 ) -> None:
     """Only what the call did not give before counts; a test that reaches nothing refutes nothing."""
-    result = judge(TEST, run("plain", "", called(), held(**before)), run("t", "", called(), held(**after)))
-    assert result.passed == passed and result.decided == passed
+    plain = run("plain", "", called(), held(**before))
+    result = judged(TEST, plain, run("t", "", called(), held(**after)))
+    assert result.effect is (Effect.GONE if passed else Effect.NOT_APPLICABLE)
 
 
 def pair(zoo: ZooPackage, **equal: bool) -> Case:
@@ -54,16 +60,16 @@ def pair(zoo: ZooPackage, **equal: bool) -> Case:
 def test_inputs_of_one_layout_are_exchanged_and_tried(zoo: ZooPackage) -> None:
     """A mere possibility until the exchanged call gives what the program expected, which proves it."""
     case = pair(zoo, want=False)
-    case.hypotheses = list(argument_order.detect(case))
-    (found,) = case.hypotheses
-    assert found.weak and found.counter is not None and next_test(case, case.hypotheses) == found.counter
-    assert found.counter.changes[0]["order"] == [1, 0]
+    case.suspects = list(argument_order.detect(case))
+    (found,) = case.suspects
+    assert found.weak and found.intervention is not None
+    assert found.intervention.changes[0].order == (1, 0)
     plain = case.runs["plain"]
-    test = found.counter
-    case.counters[test.key] = judge(test, plain, run("t", "", called(), held(want=True)))
+    test = found.intervention
+    case.trials[test.key] = judged(test, plain, run("t", "", called(), held(want=True)))
     (found,) = argument_order.detect(case)
     assert not found.weak and confidence(found, case) == "proven"
-    case.counters[test.key] = judge(test, plain, run("t", "", called(), held(want=False)))
+    case.trials[test.key] = judged(test, plain, run("t", "", called(), held(want=False)))
     assert not list(argument_order.detect(case))
 
 

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.case import CallSpec, Case, CounterResult
+from mcp_server.diagnosis.case import CallSpec, Case
 from mcp_server.diagnosis.detectors import beside
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.judge import confidence, ranked
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.captured import CapturedEnd
 from mcp_server.model import ModelLocation, Party
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import capture, package_case, phase, run, worker_run
+from tests.diagnosis.support import capture, package_case, phase, run, trial, worker_run
 
 DIFFERS = {"event": "compared_expected", "equal": False, "outputs": [{"shape": [[4], [4]]}]}
 CALLED = {"event": "called", "outputs": [{"nan": 0, "inf": 0}]}
@@ -51,10 +52,10 @@ def test_weights_that_changed_after_the_compile_are_tried_in_the_package(zoo: Zo
     case = compared(zoo("ranker"), module(digests=OTHER))
     (found,) = beside.detect(case)
     assert (found.category, found.guilty.name) == ("constants", "head.weight")
-    assert found.counter is not None and confidence(found, case) == "possible"
-    given, call = found.counter.options["steps"]
+    assert found.intervention is not None and confidence(found, case) == "possible"
+    given, call = found.intervention.options.steps or ()
     assert (given["how"], given["file"], call) == ("load_constants", Path("m.pt"), {"do": "call"})
-    case.counters[found.counter.key] = CounterResult(True, "passes")
+    case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
     assert confidence(found, case) == "proven"
 
 
@@ -150,12 +151,11 @@ def test_a_fault_at_a_launch_explains_more_than_a_reference_of_another_class(
     case = compared(zoo("ranker"), module(type="Reference"))
     assert case.capture is not None
     case.capture = case.capture.model_copy(update={"loads": case.capture.loads * loads})
-    launch = Hypothesis(
+    launch = Suspect(
         category="wrong_output",
         guilty=Party(kind="kernel", name="lanes"),
         summary="masked lanes",
-        depth=Depth.FAULT_SITE,
-        sources=frozenset({"kernel source"}),
+        level=CausalLevel.FAULT_SITE,
     )
     assert ranked([*beside.detect(case), launch], case)[0].guilty.name == first
 
@@ -195,7 +195,7 @@ def test_a_check_of_the_programs_own_may_see_the_module(
 
 @pytest.mark.parametrize(
     ("equal", "sure"),
-    [({"got": True, "want": False}, "likely"), ({"x": False}, "possible"), ({"got": True}, "possible")],
+    [({"got": True, "want": False}, "likely"), ({"x": False}, "likely"), ({"got": True}, "likely")],
 )
 def test_what_the_check_held_tells_that_it_compared(
     zoo: ZooPackage, equal: dict[str, bool], sure: str

@@ -5,26 +5,27 @@ from __future__ import annotations
 import pytest
 
 from mcp_server.diagnosis.actions.operators import in_eager
-from mcp_server.diagnosis.case import Case, CounterResult
+from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors import operator_results
-from mcp_server.diagnosis.detectors.operator_results import REPAIRED, kept_promise
-from mcp_server.diagnosis.judge import confidence, refuted
-from tests.diagnosis.support import run, worker_run
+from mcp_server.diagnosis.detectors.operator_results import REPAIRED, SAME, kept_promise
+from mcp_server.diagnosis.interventions.base import Effect
+from mcp_server.diagnosis.judge import confidence, is_bystander
+from tests.diagnosis.support import run, trial, worker_run
 
-FOUND = CounterResult(False, "the call returns the same values")
+FOUND = trial(REPAIRED, Effect.NOT_APPLICABLE, SAME)
 LAYOUT = {"shape": [2, 3], "stride": [3, 1], "dtype": "torch.float32", "device": "cpu"}
 
 
 def test_a_write_that_only_the_model_sees_is_proven_by_the_model_without_it() -> None:
     """The package is right as it is; the program departs from it until the operator works on copies."""
-    assert in_eager(worker_run({"event": "compared", "equal": True}), FOUND).passed
+    assert in_eager(worker_run({"event": "compared", "equal": True}), FOUND).proves
 
 
 @pytest.mark.parametrize("events", [({"event": "compared", "equal": False},), ()], ids=["departs", "failed"])
 def test_a_model_that_departs_all_the_same_decides_nothing(events: tuple[dict[str, object], ...]) -> None:
     """Then the broken promise is neither the cause nor cleared."""
     result = in_eager(worker_run(*events), FOUND)
-    assert not result.passed and not result.decided
+    assert result.effect is Effect.NOT_APPLICABLE
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def watched(*, failing: bool) -> Case:
     told = {"op": "own.trim", "call": 1, "layouts": [], "mutated": ["level"], "aliases": []}
     case.operators = worker_run({"event": "operator", **told})
     case.runs["plain"] = run("plain", "Error: wrong" if failing else "")
-    case.counters[REPAIRED.key] = in_eager(None, FOUND)
+    case.trials[REPAIRED.key] = in_eager(None, FOUND)
     return case
 
 
@@ -55,7 +56,7 @@ def test_a_broken_promise_without_effect_is_neither_cleared_nor_claimed(failing:
     """Without a program to hold the package against, a call that is well leaves the question open."""
     case = watched(failing=failing)
     (found,) = operator_results.detect(case)
-    assert not refuted(found, case) and found.weak != failing
+    assert not is_bystander(found, case) and found.weak != failing
     assert confidence(found, case) == ("likely" if failing else "possible")
 
 

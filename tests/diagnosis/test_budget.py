@@ -11,8 +11,9 @@ import anyio
 import pytest
 
 from mcp_server.diagnose import diagnose
+from mcp_server.jobs.gpus import Waits, leased
 from mcp_server.jobs.supervisor import children_of
-from mcp_server.model import PackageWorkload, Record, ScriptWorkload, Verdict, Workload
+from mcp_server.model import CommandWorkload, PackageWorkload, Record, ScriptWorkload, Verdict, Workload
 from mcp_server.steps.context import Context
 from mcp_server.steps.kept import Kept
 from tests.conftest import ZooPackage
@@ -66,6 +67,41 @@ def test_the_budget_holds(tmp_path: Path, budget_s: float) -> None:
     told = [*found.decisions, *(e.fact for e in found.evidence)]
     assert any("budget" in line for line in told), told
     assert children_of(os.getpid()) == []
+    assert f"The budget of {budget_s} s ended during capture. Known by then: " in found.summary
+    assert "To go on from here: aoti-debug diagnose --resume job --budget-s 120" in found.summary
+    assert found.next_steps[0].arguments == {"log": "job", "budget_s": 120}
+
+
+def test_waiting_for_a_gpu_spends_no_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that waits for twice the budget gets its verdict; the wait is in the cost."""
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr("mcp_server.steps.leases.DEVICES", tmp_path)
+    monkeypatch.setattr("mcp_server.jobs.gpus.lease_root", lambda: tmp_path / "leases")
+    told: list[str] = []
+    context = context_of(tmp_path / "job", progress=told.append)
+    found: list[Verdict] = []
+
+    async def other_job(started: anyio.Event) -> None:
+        async with leased(["0"], Waits("diagnose job_0000000a")):
+            started.set()
+            await anyio.sleep(10)
+
+    async def work() -> None:
+        started = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(other_job, started)
+            await started.wait()
+            program = CommandWorkload(argv=["sh", "-c", "echo broken >&2; exit 3"], cwd=tmp_path)
+            found.append(await diagnose(context, program, budget_s=5))
+
+    began = time.monotonic()
+    anyio.run(work)
+    wall_s = time.monotonic() - began
+    cost = found[0].cost
+    assert cost.runs == 1 and "budget" not in found[0].summary
+    assert 8 < cost.waited_s <= cost.wall_s <= wall_s < cost.waited_s + 5
+    assert "waiting for GPU 0, in use by diagnose job_0000000a" in told
+    assert found[0].next_steps, "nothing names the cause, so that something has to be done next"
 
 
 def test_a_stopped_diagnosis_says_what_it_knows(zoo: ZooPackage, tmp_path: Path) -> None:
@@ -83,7 +119,7 @@ def test_going_on_gathers_nothing_twice(zoo: ZooPackage, tmp_path: Path) -> None
     assert (found.category, found.confidence) == ("index_out_of_bounds", "proven")
     assert found.cost.runs == 0 and any("index-values" in path.name for path in job.iterdir())
     again = diagnosed(context_of(job), bad_index(zoo))
-    assert (again.cost.runs, again.cost.wall_s) == (0, 0)
+    assert again.cost.runs == 0
     assert again.evidence and [e.fact for e in again.evidence] == [e.fact for e in found.evidence]
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import astuple, replace
+from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.case import Case, CounterResult
+from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors import contract, eager, fixed_arguments
 from mcp_server.diagnosis.guarded import guarded
+from mcp_server.diagnosis.interventions.base import Change, Effect
 from mcp_server.diagnosis.judge import confidence
+from mcp_server.diagnosis.suspect import Instrument
 from mcp_server.faults.records import Fault
 from mcp_server.model import Category, Cost
 from mcp_server.package.exported import ExportedFacts
@@ -18,7 +21,7 @@ from mcp_server.package.structure import compare_structure
 from mcp_server.steps.given import Given
 from mcp_server.steps.locate_fault import LocatedFault
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import GOOD_IDS, capture, failing, package_case, phase, run, worker_run
+from tests.diagnosis.support import GOOD_IDS, capture, failing, package_case, phase, run, trial, worker_run
 
 X, SCALE = GivenTensor("float32", (8, 16)), GivenTensor("float32", (8, 16))
 
@@ -37,7 +40,7 @@ CHANGES: list[tuple[GivenTensor, Category, dict[str, object]]] = [
     (
         replace(X, stride=(1, 8)),
         "input_mismatch",
-        {"change": "restride", "input": 0, "stride": [16, 1]},
+        {"change": "restride", "input": 0, "stride": (16, 1)},
     ),
     (
         replace(X, device="cuda:0"),
@@ -59,7 +62,7 @@ CHANGES: list[tuple[GivenTensor, Category, dict[str, object]]] = [
 
 @pytest.mark.parametrize(("given", "category", "change"), CHANGES, ids=lambda value: str(value)[:40])
 def test_a_mismatch_brings_the_test_that_mends_it(
-    zoo: ZooPackage, given: GivenTensor, category: Category, change: dict[str, object]
+    zoo: ZooPackage, given: GivenTensor, category: Category, change: dict[str, Any]
 ) -> None:
     """Each kind of mismatch is put on its input, with the one change that removes it."""
     found = [
@@ -68,17 +71,17 @@ def test_a_mismatch_brings_the_test_that_mends_it(
         if h.guilty.input_index == 0
     ]
     assert [h.category for h in found] == [category]
-    assert found[0].counter is not None and found[0].counter.changes == (change,)
+    assert found[0].intervention is not None and found[0].intervention.changes[0] == Change(**change)
 
 
-def test_the_packages_own_check_is_a_second_source(zoo: ZooPackage) -> None:
+def test_the_packages_own_check_is_a_second_observation(zoo: ZooPackage) -> None:
     """A check that names another input confirms nothing; one that names this input does."""
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, dtype="int32")))
-    for place, sources in ((1, 1), (0, 2)):
+    for place, confirmed in ((1, False), (0, True)):
         text = f"Error: input_handles[{place}]: unmatched dtype, expected: 4(at::kLong), but got: 3"
         case.runs["checked"] = run("checked", text)
         (found,) = contract.detect(case)
-        assert len(found.sources) == sources
+        assert (Instrument.RUNTIME_CHECK in found.instruments) == confirmed
 
 
 def test_a_range_is_harmless_until_something_fails(zoo: ZooPackage) -> None:
@@ -99,22 +102,23 @@ def test_a_bad_access_makes_only_a_size_above_its_range_sure(zoo: ZooPackage, ro
         found=True, tool=None, summary="", fault=fault, instrumented=False, cost=Cost()
     )
     (found,) = contract.detect(case)
-    assert ("checker" in found.sources, not found.weak) == (sure, sure)
+    assert (Instrument.MEMORY_CHECKER in found.instruments, not found.weak) == (sure, sure)
 
 
 @pytest.mark.parametrize(
-    ("rows", "passed", "sure"), [(65, True, "likely"), (65, None, "possible"), (1, True, "possible")]
+    ("rows", "passed", "sure"), [(65, True, "proven"), (65, None, "possible"), (1, True, "possible")]
 )
 def test_a_call_that_works_within_the_range_makes_it_likely(
     zoo: ZooPackage, rows: int, passed: bool | None, sure: str
 ) -> None:
-    """Not proven: what is left out may have been at fault. Below a range nothing is read past it."""
+    """Both ends of the batch have to pass. Below a range nothing is read past it."""
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, shape=(rows, 6))))
     case.mismatches = tuple(m.model_copy(update={"severity": "suspicious"}) for m in case.mismatches)
     (before,) = contract.detect(case)
-    assert before.counter is not None
+    assert before.intervention is not None
     if passed is not None:
-        case.counters[before.counter.key] = CounterResult(passed=passed, what="cut down")
+        for tried in (before.intervention, *before.parts):
+            case.trials[tried.key] = trial(tried, Effect.GONE if passed else Effect.SAME)
     (found,) = contract.detect(case)
     assert confidence(found, case) == sure
 
@@ -143,8 +147,8 @@ def test_a_wrong_order_is_tried_in_the_right_one(
     case = package_case(zoo("logarithm"))
     case.mismatches = (features(*order.split()),)
     (found,) = contract.detect(case)
-    changes = found.counter.changes if found.counter is not None else None
-    assert changes == (None if expected is None else ({"change": "permute", "order": expected},))
+    order_of = found.intervention.changes[0].order if found.intervention is not None else None
+    assert order_of == (None if expected is None else tuple(expected))
 
 
 def test_a_flat_call_has_no_structure_to_differ(zoo: ZooPackage) -> None:
@@ -240,7 +244,7 @@ def test_a_refused_guard_names_its_category(text: str, category: Category) -> No
     case = failing(Case(None))
     case.interpreted = worker_run({"event": "guard_failed", "text": text})
     (found,) = eager.detect(case)
-    assert found.category == category and found.sources == {"eager", "failing call"}
+    assert found.category == category and found.instruments == {Instrument.EAGER}
 
 
 def test_a_refusal_confirms_the_mismatch_that_says_more(zoo: ZooPackage) -> None:
@@ -249,7 +253,7 @@ def test_a_refusal_confirms_the_mismatch_that_says_more(zoo: ZooPackage) -> None
     case.interpreted = worker_run({"event": "guard_failed", "text": "Guard failed: dtype"})
     assert list(eager.detect(case)) == []
     (found,) = contract.detect(case)
-    assert "eager" in found.sources
+    assert Instrument.EAGER in found.instruments
 
 
 def test_a_bad_input_is_shown_where_the_model_reads_it(zoo: ZooPackage) -> None:

@@ -12,16 +12,25 @@ import pytest
 
 import mcp_server.diagnosis
 from mcp_server.diagnosis.call_arguments import call_arguments
-from mcp_server.diagnosis.case import Case, CounterResult, GeneratedKernel
+from mcp_server.diagnosis.case import Case, GeneratedKernel
 from mcp_server.diagnosis.commands import ON_THE_CALL, command_for
-from mcp_server.diagnosis.hypothesis import CounterTest
+from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.verdict import conclude
 from mcp_server.evidence.log import read_log
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.steps.context import WORKER_MAIN, Context
 from mcp_server.steps.reduce.variant import Changed, Variant
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import capture, failing, hypothesis, package_case, run, worker_run
+from tests.diagnosis.support import (
+    capture,
+    failing,
+    intervention,
+    package_case,
+    run,
+    suspect,
+    trial,
+    worker_run,
+)
 from tests.faces.command_lines import parse
 
 SOURCES = Path(mcp_server.diagnosis.__file__).parent
@@ -37,7 +46,7 @@ OTHERWISE = {
     "try_wider",
     *ASKED_AGAIN,
 }  # have tests of their own
-WITHOUT = {"note", "counter_test", "read_exported", "read_source"}
+WITHOUT = {"note", "intervention", "read_exported", "read_source"}
 
 
 def full_case(zoo: ZooPackage) -> Case:
@@ -45,7 +54,7 @@ def full_case(zoo: ZooPackage) -> Case:
     case = package_case(zoo("ranker"))
     case.log, case.log_source = read_log(["Segmentation fault"]), "a log.txt"
     case.interpreted = case.operators = case.repeated = worker_run()
-    case.counters["key"] = CounterResult(True, "passes", run("counter-1"))
+    case.trials["key"] = replace(trial(intervention(), Effect.GONE), command="aoti-debug try-fix first")
     case.capture = capture()
     return case
 
@@ -101,13 +110,12 @@ def test_the_worker_is_asked_again(zoo: ZooPackage, step: str) -> None:
 def test_a_counter_test_is_repeated_as_it_was(zoo: ZooPackage) -> None:
     """The command is that of the verdict's own test, not of the last one that was tried."""
     case = full_case(zoo)
-    other = run("counter-2")
-    assert other.worker is not None
-    moved = replace(other, worker=replace(other.worker, directory=Path("other")))
-    case.counters["later"] = CounterResult(False, "still fails", moved)
-    best = hypothesis("a", "nan_or_inf", "x", counter=CounterTest("key", "without it"))
+    case.trials["later"] = replace(
+        trial(intervention("later"), Effect.SAME), command="aoti-debug try-fix later"
+    )
+    best = suspect("a", "nan_or_inf", "x", intervention=intervention())
     found = conclude([best], failing(case), Context(Path("job"), Path(sys.executable)))
-    assert [shlex.split(e.command)[1:] for e in found.evidence if e.step == "counter_test"] == [AGAIN]
+    assert [e.command for e in found.evidence if e.step == "intervention"] == ["aoti-debug try-fix first"]
 
 
 def test_a_capture_is_read_from_its_journals(zoo: ZooPackage) -> None:

@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 
 from mcp_server.diagnosis import division
-from mcp_server.diagnosis.case import CallSpec, Case, CounterResult
+from mcp_server.diagnosis.case import CallSpec, Case
 from mcp_server.diagnosis.detectors import division as detector
 from mcp_server.diagnosis.index_parts import IndexPart
+from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.judge import confidence
 from mcp_server.package.assertion import IndexSource
 from mcp_server.package.divisors import Division
 from mcp_server.package.kernel_code import Load
 from mcp_server.package.launches import Launch
 from mcp_server.steps.given import Given
-from tests.diagnosis.support import run
+from tests.diagnosis.support import run, trial
 
 SAID = "Error: inductor_cpu_throw_if_integer_div_error, cpp_prefix.h:827, ZeroDivisionError"
 LAUNCH = Launch(2, "cpp_fused", "cpp_fused", "cpp", "cpp_fused", (), 1, 0, 0)
@@ -50,7 +51,7 @@ def test_nothing_is_claimed_before_the_divisors_were_looked_at(monkeypatch: pyte
     assert not list(detector.detect(case_of(monkeypatch)))
 
 
-def test_an_element_that_is_zero_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_element_that_is_zero_is_likely_until_it_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error and the value are two observations of one cause; the call without zeros is the test of it."""
     case = case_of(monkeypatch)
     case.done.append("look_at_indices")
@@ -62,7 +63,7 @@ def test_an_element_that_is_zero_is_proven(monkeypatch: pytest.MonkeyPatch) -> N
         "0 at [2]",
     )
     assert found.crashing is not None and found.crashing.generated_location == "kernel.cpp:9"
-    assert confidence(found, case) == "proven"
+    assert confidence(found, case) == "likely"
 
 
 def test_an_input_without_zeros_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,12 +79,12 @@ def test_a_computed_divisor_is_proven_by_a_call_alone(monkeypatch: pytest.Monkey
     case = case_of(monkeypatch, replace(DIVIDED, plain=False))
     (found,) = detector.detect(case)
     assert "computed from input 1" in found.summary and confidence(found, case) == "likely"
-    assert found.counter is not None
-    case.counters[found.counter.key] = CounterResult(True, "passes")
+    assert found.intervention is not None
+    case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
     assert confidence(found, case) == "proven"
-    case.counters[found.counter.key] = CounterResult(False, "fails")
+    case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
     (again,) = detector.detect(case)
-    assert again.counter is None and confidence(again, case) == "likely"
+    assert again.intervention is None and confidence(again, case) == "likely"
 
 
 OF_SCRIPT = """Traceback (most recent call last):

@@ -86,7 +86,7 @@ def test_an_index_made_of_nan_accuses_the_maker_of_the_nan() -> None:
         interpreted(made(**MASK), made(**SOFTMAX), refused(text, "masked_fill", "softmax"))
     )
     assert (found.category, found.guilty.name) == ("nan_or_inf", "aten.softmax.int")
-    assert found.crashing is not None and found.crashing.name == "aten.gather.default" and not found.exact
+    assert found.crashing is not None and found.crashing.name == "aten.gather.default" and not found.observed
 
 
 def test_an_operator_that_names_no_number_is_judged_by_the_indices_that_it_was_given() -> None:

@@ -12,22 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_server.diagnosis import index_parts
-from mcp_server.diagnosis.case import Case, CounterResult
+from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors import index
 from mcp_server.diagnosis.index_parts import (
     IndexPart,
     affine,
     bound_value,
     candidates,
-    suspects,
+    checked_inputs,
     whole_part,
 )
-from mcp_server.diagnosis.judge import confidence, refuted
+from mcp_server.diagnosis.interventions.base import Effect
+from mcp_server.diagnosis.judge import confidence, is_bystander
+from mcp_server.diagnosis.suspect import Instrument
 from mcp_server.package.arithmetic import evaluate
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.steps.given import Given
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import GOOD_IDS, failing, index_text, package_case
+from tests.diagnosis.support import GOOD_IDS, failing, index_text, package_case, trial
 
 VARIABLES = ("x0", "x1", "x2")
 
@@ -84,8 +86,8 @@ def test_elements_that_are_replaced_first_are_suspected(replaced: Case) -> None:
     replaced.index_values[part] = {"outside": 1, "value": 99, "index": [5, 3], "elements": 48}
     (found,) = index.detect(replaced)
     assert (found.guilty.kind, found.guilty.value) == ("input", "99 at [5, 3] (the index needs 0..31)")
-    assert found.counter is not None and confidence(found, replaced) == "likely"
-    replaced.counters[found.counter.key] = CounterResult(True, "passes")
+    assert found.intervention is not None and confidence(found, replaced) == "likely"
+    replaced.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
     assert confidence(found, replaced) == "proven"
 
 
@@ -95,10 +97,10 @@ def test_a_clamp_that_changes_nothing_refutes_no_replaced_elements(replaced: Cas
     assert part is not None
     replaced.index_values[part] = {"outside": 1, "value": 99, "index": [5, 3], "elements": 48}
     (found,) = index.detect(replaced)
-    assert found.counter is not None
-    replaced.counters[found.counter.key] = CounterResult(False, "fails in the same way")
+    assert found.intervention is not None
+    replaced.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
     (found,) = index.detect(replaced)
-    assert not refuted(found, replaced) and confidence(found, replaced) == "likely"
+    assert not is_bystander(found, replaced) and confidence(found, replaced) == "likely"
 
 
 def failed(zoo: ZooPackage, name: str, *tensors: GivenTensor) -> Case:
@@ -108,7 +110,7 @@ def failed(zoo: ZooPackage, name: str, *tensors: GivenTensor) -> Case:
 
 def test_the_elements_that_a_check_can_have_seen(zoo: ZooPackage) -> None:
     """The check of the ranker is of all elements of input 0, within the rows of its table."""
-    (suspect,) = suspects(failed(zoo, "ranker", GOOD_IDS))
+    (suspect,) = checked_inputs(failed(zoo, "ranker", GOOD_IDS))
     part = suspect.part
     assert (part.input, part.offset, part.stride, part.high) == (0, 0, 1, 31)
     assert part.low in (0, -32)
@@ -123,9 +125,9 @@ def test_a_bound_that_is_a_size_of_the_call(zoo: ZooPackage) -> None:
     case = jagged(zoo)
     found = candidates(case)
     assert {bound_value(candidate, case) for candidate in found} == {6}
-    assert {suspect.part.input for suspect in suspects(case)} == {1}
+    assert {suspect.part.input for suspect in checked_inputs(case)} == {1}
     case.given = None
-    assert suspects(case) == []
+    assert checked_inputs(case) == []
 
 
 def test_a_log_without_an_index_check_has_no_candidates(zoo: ZooPackage) -> None:
@@ -160,22 +162,23 @@ def outside(part: IndexPart, value: int, count: int = 1) -> dict[str, object]:
 def test_an_element_outside_is_guilty(zoo: ZooPackage) -> None:
     """The input, element, value and bound, the launch that crashed, and the clamp that would prove it."""
     case = failed(zoo, "ranker", GOOD_IDS)
-    part = suspects(case)[0].part
+    part = checked_inputs(case)[0].part
     case.index_values[part] = outside(part, 32)
     (found,) = index.detect(case)
     assert (found.guilty.kind, found.guilty.input_index) == ("input", 0)
     assert (found.guilty.value or "").startswith("32 at [0, 5]")
     assert found.crashing is not None and found.crashing.launch_index == 0
-    assert found.sources == {"log", "input values"}
-    assert found.counter is not None
-    assert found.counter.changes == ({"change": "clamp", **part.request()},)
+    assert Instrument.INPUT_READER in found.instruments
+    assert found.intervention is not None
+    (change,) = found.intervention.changes
+    assert (change.change, change.input, change.low, change.high) == ("elements", 0, part.low, part.high)
 
 
 @pytest.mark.parametrize("value", [40, -40])
 def test_the_fix_keeps_both_ends(zoo: ZooPackage, value: int) -> None:
     """The code that is offered brings a value below the range in as well as one above it."""
     case = failed(zoo, "ranker", GOOD_IDS)
-    part = suspects(case)[0].part
+    part = checked_inputs(case)[0].part
     case.index_values[part] = outside(part, value)
     (found,) = index.detect(case)
     assert found.fix is not None
@@ -185,14 +188,18 @@ def test_the_fix_keeps_both_ends(zoo: ZooPackage, value: int) -> None:
 def test_without_a_look_at_the_values_the_launch_is_told(zoo: ZooPackage) -> None:
     """Until the values are seen, the log alone tells the check and the input that it depends on."""
     (found,) = index.detect(failed(zoo, "ranker", GOOD_IDS))
-    assert found.sources == {"log"} and found.guilty.input_index == 0 and found.guilty.value is None
+    assert (
+        Instrument.INPUT_READER not in found.instruments
+        and found.guilty.input_index == 0
+        and found.guilty.value is None
+    )
     assert "index outside 0..31;" in found.summary or "index outside -32..31;" in found.summary
 
 
 def test_values_that_are_all_inside_clear_the_check(zoo: ZooPackage) -> None:
     """When every element that this check can see is inside, it did not fail here, and nothing is claimed."""
     case = failed(zoo, "ranker", GOOD_IDS)
-    for suspect in suspects(case):
+    for suspect in checked_inputs(case):
         case.index_values[suspect.part] = outside(suspect.part, 3, count=0)
     assert list(index.detect(case)) == []
 
@@ -203,7 +210,7 @@ def test_another_size_of_the_call_moves_the_bound(zoo: ZooPackage) -> None:
     assert case.given is not None
     longer = replace(case.given.tensors[0], shape=(100, 8))
     case.given = replace(case.given, tensors=(longer, case.given.tensors[1]))
-    assert {suspect.part.high for suspect in suspects(case)} == {99}
+    assert {suspect.part.high for suspect in checked_inputs(case)} == {99}
 
 
 @pytest.mark.slow
@@ -217,4 +224,4 @@ def test_nan_in_an_input_is_blamed_for_an_index_computed_from_it(
     case.leaves = [{"kind": "tensor", "path": "args[0]", "nan": count}]
     found = [h for h in index.detect(case) if h.guilty.kind == "input" and "NaN" in h.summary]
     assert [h.guilty.input_index for h in found] == blamed
-    assert all(h.counter is not None and h.counter.changes[0]["change"] == "fill" for h in found)
+    assert all(h.intervention is not None and h.intervention.changes[0].value == 0.0 for h in found)

@@ -1,8 +1,9 @@
-"""How hypotheses are weighed, and what the verdict then claims."""
+"""How suspects are weighed, and what the verdict then claims."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_server.diagnose import detect
-from mcp_server.diagnosis.actions.counter_tests import judge as judge_test
-from mcp_server.diagnosis.actions.counter_tests import next_test
-from mcp_server.diagnosis.case import Case, CounterResult, RunSeen
-from mcp_server.diagnosis.hypothesis import CounterTest, Depth
-from mcp_server.diagnosis.judge import ORDER, confidence, merged, ranked, ruled_out
+from mcp_server.diagnosis.case import Case, RunSeen
+from mcp_server.diagnosis.interventions.base import Effect, Seen, SideEffects
+from mcp_server.diagnosis.judge import confidence, is_bystander, merged, ranked
+from mcp_server.diagnosis.refusals import REFUSALS
+from mcp_server.diagnosis.suspect import INSTRUMENTS, CausalLevel, Suspect
 from mcp_server.diagnosis.verdict import MAX_EVIDENCE, conclude, placed
 from mcp_server.evidence.log import read_log
 from mcp_server.jobs.types import Ending, Finished
-from mcp_server.model import Evidence, ModelLocation, Party, Verdict
+from mcp_server.model import Evidence, Fix, ModelLocation, Party, Verdict
 from mcp_server.steps.context import Context
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
@@ -29,12 +30,14 @@ from tests.diagnosis.support import (
     called,
     capture,
     failing,
-    hypothesis,
+    intervention,
     package_case,
     run,
+    suspect,
+    trial,
 )
 
-TEST = CounterTest("key", "the call without it")
+TRIED = intervention()
 NOT_REPRODUCED = "RuntimeError: Error: input_handles[0]: unmatched dtype, expected: 4(at::kLong), but got: 3"
 
 
@@ -48,102 +51,187 @@ def log_case(text: str) -> Case:
     return case
 
 
-def verdict(case: Case, *hypotheses: Any, directory: Path = Path("job")) -> Verdict:
-    return conclude(list(hypotheses), case, Context(directory, Path(sys.executable)))
+def verdict(case: Case, *suspects: Suspect, directory: Path = Path("job")) -> Verdict:
+    return conclude(list(suspects), case, Context(directory, Path(sys.executable)))
 
 
 @pytest.mark.parametrize(
-    ("sources", "more", "expected"),
+    ("more", "expected"),
     [
-        (("a", "b"), {}, "proven"),
-        (("a",), {}, "likely"),
-        (("a", "b"), {"exact": False}, "likely"),
-        (("a",), {"exact": False}, "possible"),
-        (("a", "b", "c"), {"weak": True}, "possible"),
+        ({}, "likely"),
+        ({"observed": False}, "possible"),
+        ({"weak": True}, "possible"),
+        ({"intervention": TRIED}, "likely"),
+    ],
+    ids=["seen", "inferred", "a candidate", "not tried"],
+)
+def test_without_a_trial_nothing_is_proven(more: dict[str, Any], expected: str) -> None:
+    """What an instrument saw is likely, what was inferred possible, however many saw it."""
+    steps = ("capture", "inspect_package", "dump_kernel_io", "interpret")
+    assert confidence(suspect("a", "nan_or_inf", *steps, **more), seen_case()) == expected
+
+
+@pytest.mark.parametrize(
+    ("effect", "expected"),
+    [
+        (Effect.GONE, "proven"),
+        (Effect.CHANGED, "proven"),
+        (Effect.SAME, "likely"),
+        (Effect.NOT_APPLICABLE, "likely"),
     ],
 )
-def test_proven_needs_two_exact_sources(
-    sources: tuple[str, ...], more: dict[str, Any], expected: str
-) -> None:
-    """Without a counter-test: two exact sources are proof, one is not, inexact or weak ones never are."""
-    assert confidence(hypothesis("a", "nan_or_inf", *sources, **more), seen_case()) == expected
-
-
-def test_nothing_is_proven_that_was_not_seen() -> None:
-    """Two sources of which neither is a run of ours prove nothing: the failure has to be reproduced."""
-    case = log_case(NOT_REPRODUCED)
-    assert confidence(hypothesis("a", "input_mismatch", "log", "package file"), case) == "likely"
-
-
-def test_a_passed_counter_test_proves() -> None:
-    """A test that removed the cause and the failure is proof, also of an inexact hypothesis."""
+def test_proven_is_earned_by_a_trial(effect: Effect, expected: str) -> None:
+    """The failure went with the change, or another one came; else the trial adds nothing."""
     case = seen_case()
-    one = hypothesis("a", "nan_or_inf", "a", exact=False, counter=TEST)
-    assert confidence(one, case) == "possible"
-    case.counters["key"] = CounterResult(True, "passes")
-    assert confidence(one, case) == "proven"
+    case.trials["key"] = trial(TRIED, effect)
+    assert confidence(suspect("a", "nan_or_inf", "capture", intervention=TRIED), case) == expected
 
 
-def test_a_refuted_hypothesis_is_ruled_out() -> None:
-    """When the failure stays without the suspected cause, the verdict tells that it was ruled out."""
+def test_all_parts_of_a_suspect_have_to_remove_the_failure() -> None:
+    """A batch cut to its first part proves nothing while its last part was not tried, or fails."""
+    case, last = seen_case(), intervention("last")
+    cut = suspect("a", "shape_out_of_range", "check_devices", intervention=TRIED, parts=(last,))
+    case.trials["key"] = trial(TRIED, Effect.GONE)
+    assert confidence(cut, case) == "likely"
+    case.trials["last"] = trial(last, Effect.SAME)
+    assert is_bystander(cut, case)
+    case.trials["last"] = trial(last, Effect.GONE)
+    assert confidence(cut, case) == "proven"
+
+
+def test_another_way_to_die_is_no_proof() -> None:
+    """Damaged memory ends a process in several ways by itself."""
     case = seen_case()
-    case.counters["key"] = CounterResult(False, "still fails")
-    suspect, other = hypothesis("a", "nan_or_inf", "a", "b", counter=TEST), hypothesis("b", "hang", "c")
-    assert [h.guilty.name for h in ranked([suspect, other], case)] == ["b"]
-    assert [r.by for r in ruled_out([suspect, other], case)] == ["still fails"]
-    assert [r.by for r in verdict(case, suspect, other).ruled_out] == ["still fails"]
+    died = replace(trial(TRIED, Effect.CHANGED), before=Seen("died", signal="SIGSEGV"))
+    case.trials["key"] = died
+    assert confidence(suspect("a", "custom_op", "capture", intervention=TRIED), case) == "likely"
 
 
-def test_an_undecided_counter_test_refutes_nothing() -> None:
-    """A call that fails in another way says nothing about the cause."""
+def test_a_bystander_is_named_with_the_run_that_cleared_it() -> None:
+    """When the failure stays without a suspect, the verdict is about another one, and says so."""
     case = seen_case()
-    case.counters["key"] = CounterResult(False, "fails in another way", decided=False)
-    suspect = hypothesis("a", "nan_or_inf", "a", "b", counter=TEST)
-    assert ranked([suspect], case) and ruled_out([suspect], case) == []
+    case.trials["key"] = trial(TRIED, Effect.SAME)
+    cleared = suspect("a", "nan_or_inf", "capture", intervention=TRIED)
+    other = suspect("b", "hang", "capture")
+    assert [each.guilty.name for each in ranked([cleared, other], case)] == ["b"]
+    (found,) = verdict(case, cleared, other).bystanders
+    assert found.hypothesis == cleared.summary and "still fails in the same way" in found.by
 
 
-def test_the_deeper_cause_wins() -> None:
-    """A bad call explains a bad value, even with less certainty, and the verdict says what it explains."""
-    deep = hypothesis("deep", "input_mismatch", "a", depth=Depth.CALL)
-    symptom = hypothesis("symptom", "illegal_memory_access", "a", "b", depth=Depth.FAULT_SITE)
+def test_what_is_around_a_call_is_cleared_by_the_call_alone() -> None:
+    """Overlapping threads at warm-up are no cause of a call that fails in the same way by itself."""
+    case = Case(None)
+    case.runs["script"] = case.runs["plain"] = run("script", RAISED)
+    threads = suspect("threads", "concurrency", "capture", only_in_program=True)
+    assert is_bystander(threads, case)
+    case.runs["plain"] = run("plain", "", called())
+    assert not is_bystander(threads, case) and confidence(threads, case) == "likely"
+
+
+def test_a_proven_cause_comes_before_a_deeper_suspect() -> None:
+    """How near to the root a suspect would be decides only among those that are not proven."""
+    case = seen_case()
+    case.trials["key"] = trial(TRIED, Effect.GONE)
+    proven = suspect("index", "index_out_of_bounds", "run", level=CausalLevel.BAD_VALUE, intervention=TRIED)
+    deeper = suspect("scalar", "input_mismatch", "read_exported", level=CausalLevel.CALL)
+    found = verdict(case, deeper, proven)
+    assert found.guilty is not None and (found.guilty.name, found.confidence) == ("index", "proven")
+    assert [cause.name for cause in found.causes] == ["index"] and found.next_steps == []
+
+
+def test_the_deeper_suspect_explains_the_other() -> None:
+    """A bad call explains a bad value, and the verdict says what it explains."""
+    deep = suspect("deep", "input_mismatch", "check_devices", level=CausalLevel.CALL)
+    symptom = suspect("symptom", "illegal_memory_access", "capture", level=CausalLevel.FAULT_SITE)
     found = verdict(seen_case(), symptom, deep)
     assert found.guilty is not None and found.guilty.name == "deep"
-    assert [r.by for r in found.ruled_out] == ["explained by input_mismatch of deep"]
+    assert [each.by for each in found.ruled_out] == ["explained by input_mismatch of deep"]
+
+
+def test_the_fix_is_the_change_that_ran() -> None:
+    """Its result and command are part of the fix; a change that harms other elements is not offered."""
+    case = seen_case()
+    changed = replace(TRIED, before_code="args[1]", after_code="args[1].clamp(0, 9)")
+    tried = suspect(
+        "a", "index_out_of_bounds", "run", intervention=changed, fix=Fix(action="keep it in 0..9")
+    )
+    case.trials["key"] = replace(trial(changed, Effect.GONE), command="aoti-debug try-fix m.pt2")
+    ran = verdict(case, tried).fix
+    assert ran is not None and ran.after == "args[1].clamp(0, 9)"
+    assert ran.ran is not None and ran.ran.command == "aoti-debug try-fix m.pt2"
+    case.trials["key"] = replace(case.trials["key"], side_effects=SideEffects(elements=3))
+    ran = verdict(case, tried).fix
+    assert ran is not None and (ran.after, ran.ran) == (None, None) and "3 elements" in ran.side_effects
+
+
+@pytest.mark.parametrize("refusal", sorted(REFUSALS))
+def test_a_direct_refusal_is_proof_once_it_was_seen(refusal: str) -> None:
+    """The loader, linker, compiler or system names the component; from a log alone it was not seen."""
+    refused = suspect("a", "invalid_package", "open_package", refusal=refusal)
+    assert confidence(refused, seen_case()) == "proven"
+    assert confidence(refused, log_case("Segmentation fault")) == "likely"
 
 
 names = st.sampled_from("abc")
-sources = st.sets(st.sampled_from(["x", "y", "z"]), min_size=1)
+steps = st.lists(st.sampled_from(sorted(INSTRUMENTS)), max_size=8)
+effects = st.sampled_from([None, Effect.SAME, Effect.NOT_APPLICABLE])
 made = st.builds(
-    lambda name, sources, depth, weak, harmful: hypothesis(
-        name, "nan_or_inf", *sources, depth=depth, weak=weak, harmful=harmful
+    lambda name, steps, level, flags, tried: suspect(
+        name,
+        "nan_or_inf",
+        *steps,
+        level=level,
+        **dict(zip(("weak", "harmful", "observed", "only_in_program"), flags, strict=True)),
+        intervention=tried,
     ),
-    names, sources, st.sampled_from(Depth), st.booleans(), st.booleans(),
-)  # fmt: skip
+    names,
+    steps,
+    st.sampled_from(CausalLevel),
+    st.tuples(*[st.booleans()] * 4),
+    st.sampled_from([None, TRIED]),
+)
+
+
+@given(st.lists(made, max_size=8), effects, st.sampled_from(["", RAISED, "Segmentation fault"]))
+def test_no_set_of_observations_is_proof(suspects: list[Suspect], effect: Effect | None, text: str) -> None:
+    """Without an intervention that removed the failure or a direct refusal nothing is ever proven."""
+    case = seen_case(text)
+    case.runs["script"] = run("script", text)
+    if effect is not None:
+        case.trials["key"] = trial(TRIED, effect)
+    assert all(confidence(each, case) != "proven" for each in merged(suspects))
+    found = verdict(case, *suspects)
+    assert found.confidence != "proven" and found.causes == []
 
 
 @given(st.lists(made, max_size=6))
-def test_weak_never_beats_strong(hypotheses: list[Any]) -> None:
-    """A weak harmful hypothesis stands behind every strong harmful one, and is `possible`."""
-    order = [h for h in ranked(hypotheses, seen_case()) if h.harmful]
-    assert [h.weak for h in order] == sorted(h.weak for h in order)
-    assert {confidence(h, seen_case()) for h in order if h.weak} <= {"possible"}
+def test_weak_never_beats_strong(suspects: list[Suspect]) -> None:
+    """A weak harmful suspect stands behind every strong harmful one, and is `possible`."""
+    order = [each for each in ranked(suspects, seen_case()) if each.harmful]
+    assert [each.weak for each in order] == sorted(each.weak for each in order)
+    assert {confidence(each, seen_case()) for each in order if each.weak} <= {"possible"}
 
 
-@given(st.lists(made, max_size=6))
-def test_merging_loses_no_cause_and_no_source(hypotheses: list[Any]) -> None:
-    """One hypothesis per cause, with all sources that any detector had for it."""
-    joined = {h.key: h.sources for h in merged(hypotheses)}
-    for one in hypotheses:
-        assert one.sources <= joined[one.key]
-    assert len(merged(hypotheses)) == len({h.key for h in hypotheses})
-
-
-@given(made)
-def test_more_sources_never_make_it_less_sure(one: Any) -> None:
-    """Seen by two detectors, a cause is at least as sure as seen by one."""
-    both = merged([one, hypothesis(one.guilty.name, "nan_or_inf", "w", depth=one.depth, weak=one.weak)])
+@given(st.lists(made, max_size=6), st.randoms())
+def test_the_order_of_the_detectors_does_not_matter(suspects: list[Suspect], random: Any) -> None:
+    """The same causes come out first, and with the same confidence, whoever was asked first."""
+    shuffled = list(suspects)
+    random.shuffle(shuffled)
     case = seen_case()
-    assert ORDER.index(confidence(both[0], case)) >= ORDER.index(confidence(one, case))
+    one, other = (
+        [(confidence(each, case), each.level) for each in ranked(order, case)[:1]]
+        for order in (suspects, shuffled)
+    )
+    assert one == other
+
+
+@given(st.lists(made, max_size=6))
+def test_merging_loses_no_cause_and_no_observation(suspects: list[Suspect]) -> None:
+    """One suspect per cause, with all evidence that any detector had for it."""
+    joined = {each.key: {e.fact for e in each.evidence} for each in merged(suspects)}
+    for one in suspects:
+        assert {e.fact for e in one.evidence} <= joined[one.key]
+    assert len(merged(suspects)) == len({each.key for each in suspects})
 
 
 def test_a_healthy_run_has_no_fault(zoo: ZooPackage) -> None:
@@ -168,7 +256,7 @@ def test_what_did_no_harm_is_no_fault() -> None:
     """A sound observation that broke nothing, such as a departure in rounding, does not make a fault."""
     case = Case(None)
     case.runs["plain"] = run("plain", "", called())
-    assert verdict(case, hypothesis("a", "wrong_output", "eager", harmful=False)).outcome == "no_fault"
+    assert verdict(case, suspect("a", "wrong_output", "eager", harmful=False)).outcome == "no_fault"
 
 
 def test_nothing_known_is_inconclusive() -> None:
@@ -199,34 +287,8 @@ def test_a_log_alone_is_never_proof(text: str) -> None:
 def test_evidence_is_bounded_and_told_once() -> None:
     """The same fact comes once, and a flood of facts is cut."""
     facts = tuple(Evidence(step="run", fact=str(n // 2)) for n in range(60))
-    found = verdict(seen_case(), hypothesis("a", "hang", "x", evidence=facts))
+    found = verdict(seen_case(), suspect("a", "hang", "x", evidence=facts))
     assert [e.fact for e in found.evidence] == [str(n) for n in range(MAX_EVIDENCE)]
-
-
-ENDINGS = [
-    ("", True, True),
-    ("Segmentation fault", False, True),
-    ("torch.cuda.OutOfMemoryError: CUDA out of memory.", False, False),
-]
-
-
-@pytest.mark.parametrize(("after", "passed", "decided"), ENDINGS, ids=["gone", "same", "other"])
-def test_a_counter_test_is_judged_by_how_it_ended(after: str, passed: bool, decided: bool) -> None:
-    """Gone is a pass, the same failure refutes, another failure decides nothing."""
-    result = judge_test(TEST, run("plain", "Segmentation fault"), run("counter", after))
-    assert (result.passed, result.decided) == (passed, decided)
-
-
-def test_only_a_failure_can_be_made_to_go_away() -> None:
-    """No counter-test for a call that ended well; for one that failed, the best that was not tried."""
-    suspect = hypothesis("a", "hang", "x", counter=TEST)
-    case = Case(None)
-    case.runs["plain"] = run("plain", "", called())
-    assert next_test(case, [suspect]) is None
-    failing(case)
-    assert next_test(case, [suspect]) == TEST
-    case.counters["key"] = CounterResult(True, "passes")
-    assert next_test(case, [suspect]) is None
 
 
 @pytest.mark.parametrize(

@@ -53,10 +53,10 @@ def test_a_run_that_the_budget_cut_is_no_evidence() -> None:
 def test_a_program_that_hangs_is_traced_within_the_default_budget() -> None:
     """After the program, its model in eager mode and its call were waited for, the trace has its time."""
     case = case_of(DEFAULT_BUDGET_S, 600)
-    case.started -= limit_of(case, share=0.6).seconds
+    case.clock.began -= limit_of(case, share=0.6).seconds
     case.runs["script"] = run("script", ending="timeout")
-    case.started -= eager_limit(case) + 5
+    case.clock.began -= eager_limit(case) + 5
     again = limit_of(case, share=SHARE_OF_HANG)
     assert again.seconds == HANGING_S and not again.cut
-    case.started -= again.seconds
+    case.clock.began -= again.seconds
     assert SHORTEST_S <= hang_limit(case) < case.seconds_left - REBUILD_S + 1

@@ -12,6 +12,7 @@ import pytest
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors import from_log, loading, machine, rewritten
 from mcp_server.diagnosis.judge import confidence
+from mcp_server.diagnosis.suspect import Instrument
 from mcp_server.evidence.log import read_log
 from mcp_server.model import Category, Fix
 from mcp_server.package.archive import open_package
@@ -45,7 +46,7 @@ def test_one_cause_is_named_and_several_are_weak() -> None:
     assert (sure.category, sure.weak, sure.fix is not None) == ("out_of_memory", False, True)
     several = list(from_log.detect(failing(Case(None), RAISED)))
     assert len(several) > 1
-    assert all(h.weak and h.fix is None and h.sources == {"log"} for h in several)
+    assert all(h.weak and h.fix is None and h.instruments == {Instrument.LOG} for h in several)
 
 
 def test_inputs_that_fit_narrow_an_ambiguous_text(zoo: ZooPackage) -> None:
@@ -256,9 +257,9 @@ def test_a_defect_is_harmful_when_something_failed(zoo: ZooPackage, tmp_path: Pa
     """A package without its library is incomplete; a failing call makes that the cause."""
     case = package_case(changed(zoo("ranker"), tmp_path / "incomplete.pt2", without(".so")))
     before = list(loading.detect(case))
-    assert before and not any(h.harmful or "failing call" in h.sources for h in before)
+    assert before and not any(h.harmful for h in before)
     after = list(loading.detect(failing(case)))
-    assert after and all(h.harmful and "failing call" in h.sources for h in after)
+    assert after and all(h.harmful for h in after)
 
 
 @pytest.mark.parametrize(("loads", "kind"), [([], "package"), ([1], "call"), ([2], None)])
@@ -286,14 +287,14 @@ def problem(certain: bool) -> Problem:
     return Problem(category="arch_mismatch", what="the kernels need another GPU", certain=certain)
 
 
-@pytest.mark.parametrize(("said", "sources"), [("Segmentation fault", 1), ("no kernel image", 2)])
-def test_a_machine_that_does_not_fit(zoo: ZooPackage, said: str, sources: int) -> None:
-    """A certain problem is a hypothesis, and a text that admits its category a second source."""
+@pytest.mark.parametrize(("said", "sure"), [("Segmentation fault", "likely"), ("no kernel image", "proven")])
+def test_a_machine_that_does_not_fit(zoo: ZooPackage, said: str, sure: str) -> None:
+    """A certain problem is a suspect; the driver's refusal of the architecture proves it."""
     texts = {"no kernel image": "CUDA error: no kernel image is available for execution on the device"}
     case = failing(package_case(zoo("ranker")), texts.get(said, said))
     case.problems = (problem(True), problem(False))
     (found,) = machine.detect(case)
-    assert found.category == "arch_mismatch" and len(found.sources) == sources
+    assert found.category == "arch_mismatch" and confidence(found, case) == sure
     assert found.summary.startswith("The kernels")
 
 

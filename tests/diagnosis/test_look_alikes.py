@@ -14,6 +14,7 @@ from mcp_server.diagnosis.detectors.log_words import action, named
 from mcp_server.diagnosis.detectors.random_numbers import DRAWS
 from mcp_server.diagnosis.judge import confidence
 from mcp_server.diagnosis.operator_index import operator_indices
+from mcp_server.diagnosis.suspect import Instrument
 from mcp_server.evidence.log import read_log
 from mcp_server.model import Artifact, Cost, ScriptWorkload
 from mcp_server.package.mismatch import GivenTensor
@@ -132,7 +133,7 @@ def test_a_refused_update_names_what_differs(zoo: ZooPackage) -> None:
     case = failing(misnamed("Constant not found: student.b"))
     case.package = package_case(zoo("ranker")).package
     (found,) = constants.detect(case)
-    assert found.guilty.name == "student.b" and found.sources == {"capture", "update failed"}
+    assert found.guilty.name == "student.b" and found.instruments == {Instrument.CAPTURE_HOOK, Instrument.LOG}
     assert found.fix is not None and (found.fix.before, found.fix.after) == ("student.b", "b")
 
 
@@ -164,7 +165,7 @@ def test_an_operator_that_refuses_an_index_leads_to_the_input(zoo: ZooPackage) -
     assert list(operator_index.detect(case)) == []
     case.index_values[index.part] = {"outside": 2, "index": [1], "value": 40}
     (found,) = operator_index.detect(case)
-    assert found.guilty.input_index == index.part.input and found.counter is not None
+    assert found.guilty.input_index == index.part.input and found.intervention is not None
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from mcp_server.diagnosis.actions.counter_tests import judge, next_test
+from mcp_server.diagnosis.actions.intervene import against_program
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors import lost_update, sharing
+from mcp_server.diagnosis.interventions.base import Change, Effect
 from mcp_server.diagnosis.judge import confidence
 from mcp_server.diagnosis.lost_updates import updated_in_a_copy
 from mcp_server.evidence.captured import Leaf
@@ -21,9 +22,9 @@ from mcp_server.worker.transforms import apply
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, package_case, phase, run, worker_run
 from tests.diagnosis.test_on_cuda import cuda_case
+from tests.recorded import RECORDINGS
 from tests.worker.support import here
 
-RECORDINGS = Path(__file__).parents[1] / "recordings"
 WRAPPERS = sorted((RECORDINGS / "wrappers").glob("*.cpp"))
 OWN_CHECK = """Traceback (most recent call last):
   File "serve.py", line 9, in <module>
@@ -68,12 +69,12 @@ def test_a_lost_update_is_likely_and_an_aligned_copy_proves_it(tmp_path: Path) -
     (found,) = lost_update.detect(case)
     assert (found.category, found.guilty.input_index) == ("input_mismatch", 0)
     assert "offset 513" in found.summary and confidence(found, case) == "likely"
-    test = next_test(case, [found])
-    assert test is not None and test.changes == ({"change": "align", "input": 0},)
+    test = found.intervention
+    assert test is not None and test.changes == (Change("align", input=0),)
     aligned = {"input": 0, "misaligned": False, "changed": True}
-    case.counters[test.key] = judge(
-        test, case.runs["plain"], run("c", "", {"event": "changed_inputs", "inputs": [aligned]})
-    )
+    plain = case.runs["plain"]
+    with_copy = run("c", "", {"event": "changed_inputs", "inputs": [aligned]})
+    case.trials[test.key] = against_program(test, plain, with_copy, plain)
     assert confidence(found, case) == "proven"
 
 
@@ -84,9 +85,9 @@ def test_a_call_that_changes_nothing_anywhere_lost_nothing(tmp_path: Path) -> No
     same = run(
         "c", "", {"event": "changed_inputs", "inputs": [{"input": 0, "misaligned": False, "changed": False}]}
     )
-    assert found.counter is not None
-    result = judge(found.counter, case.runs["plain"], same)
-    assert result.decided and not result.passed
+    assert found.intervention is not None
+    plain = case.runs["plain"]
+    assert against_program(found.intervention, plain, same, plain).effect is Effect.SAME
 
 
 LOOK_ALIKES: list[dict[str, Any]] = [

@@ -71,7 +71,7 @@ def test_a_kernel_that_writes_something_else_with_neutral_padding_is_guilty(tmp_
     assert found.fix is not None and "other=float('-inf')" in found.fix.action
     assert "tl.max(" in found.summary and confidence(found, case) == "likely"
     case.runs["plain"] = run("plain", "", called(), EXPECTED)
-    assert [confidence(seen, case) for seen in padding.detect(case)] == ["proven"]
+    assert [confidence(seen, case) for seen in padding.detect(case)] == ["likely"]
 
 
 @pytest.mark.parametrize(

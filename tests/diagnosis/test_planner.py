@@ -12,8 +12,8 @@ import pytest
 
 from mcp_server.diagnose import actions
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.planner import Action, choose, perform
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
 from mcp_server.model import (
     Category,
@@ -24,7 +24,7 @@ from mcp_server.model import (
     Workload,
 )
 from mcp_server.steps.context import Context
-from tests.diagnosis.support import hypothesis, run
+from tests.diagnosis.support import run, suspect
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Look:
     error: Exception | None = None
     seen: list[str] = field(default_factory=list)
 
-    def gain(self, _case: Case, _open: Sequence[Hypothesis]) -> float:
+    def gain(self, _case: Case, _open: Sequence[Suspect]) -> float:
         return self.worth
 
     async def act(self, case: Case, _context: Context) -> None:
@@ -102,7 +102,7 @@ def test_a_decision_tells_what_was_open() -> None:
     """The categories that were not settled are named with the choice, each once, at most three."""
     case = Case(None)
     kinds: tuple[Category, ...] = ("hang", "hang", "constants", "toolchain", "custom_op")
-    case.hypotheses = [hypothesis(category=kind) for kind in kinds]
+    case.suspects = [suspect(category=kind) for kind in kinds]
     assert performed(case, Look("a")).decisions == [
         "a (gain 1.00, about 1 s; open: hang, constants, toolchain)"
     ]

@@ -42,7 +42,7 @@ def test_a_length_made_of_data_is_put_on_its_launch(zoo: ZooPackage) -> None:
     case = failing(package_case(zoo("unbacked")), "Error: Expected u0 <= 5 but received 9")
     (found,) = runtime_value.detect(case)
     assert (found.category, found.guilty.launch_index is not None) == ("shape_out_of_range", True)
-    assert "args[0]" in found.summary and "9 where u0 <= 5" in found.summary and found.counter is None
+    assert "args[0]" in found.summary and "9 where u0 <= 5" in found.summary and found.intervention is None
 
 
 def test_a_size_read_from_an_input_is_clamped(zoo: ZooPackage) -> None:
@@ -54,8 +54,9 @@ def test_a_size_read_from_an_input_is_clamped(zoo: ZooPackage) -> None:
     symbols["u0"] = Symbol("u0", "value", "x.item<int64>()", 1, item.name)
     (found,) = runtime_value.detect(case)
     assert (found.guilty.kind, found.guilty.input_index) == ("input", 0)
-    assert found.counter is not None
-    assert found.counter.changes == ({"change": "clamp", "input": 0, "high": 5},)
+    assert found.intervention is not None
+    (change,) = found.intervention.changes
+    assert (change.input, change.high) == (0, 5)
 
 
 def test_a_check_of_sizes_that_callers_give_is_left_to_others(zoo: ZooPackage) -> None:

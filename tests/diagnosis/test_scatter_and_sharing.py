@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.case import CallSpec, Case, CounterResult
+from mcp_server.diagnosis.case import CallSpec, Case
 from mcp_server.diagnosis.detectors import scatter, sharing
-from mcp_server.diagnosis.judge import confidence, refuted
+from mcp_server.diagnosis.interventions.base import Effect
+from mcp_server.diagnosis.judge import confidence, is_bystander
 from mcp_server.model import Artifact, Cost
 from mcp_server.steps.kernel_io import ArgumentValues, KernelIO, LaunchValues
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import package_case, run, worker_run
+from tests.diagnosis.support import package_case, run, trial, worker_run
 
 
 def watched(case: Case, largest: float) -> Case:
@@ -60,9 +61,9 @@ def test_a_call_made_twice_can_confirm_a_changed_input_and_not_refute_it(zoo: Zo
     case.interpreted = worker_run({"event": "compared", "equal": True})
     case.runs["script"] = run("script", "AssertionError: Tensor-likes are not close!")
     (found,) = sharing.detect(case)
-    assert found.counter is not None and confidence(found, case) == "possible"
-    case.counters[found.counter.key] = CounterResult(True, "gives what the program held")
+    assert found.intervention is not None and confidence(found, case) == "possible"
+    case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
     assert confidence(found, case) == "proven"
-    case.counters[found.counter.key] = CounterResult(False, "still fails in the same way")
+    case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
     (found,) = sharing.detect(case)
-    assert found.counter is None and not refuted(found, case)
+    assert found.intervention is None and not is_bystander(found, case)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from mcp_server.diagnosis.actions.runs import PlainRun
-from mcp_server.diagnosis.case import CallSpec, Case, CounterResult
+from mcp_server.diagnosis.case import CallSpec, Case
 from mcp_server.diagnosis.detectors import constants, contract, other_card
+from mcp_server.diagnosis.interventions.base import Change, Effect
 from mcp_server.diagnosis.judge import confidence
 from mcp_server.diagnosis.placing import place
 from mcp_server.model import PackageWorkload
@@ -17,7 +18,7 @@ from mcp_server.package.match import compare_inputs
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.steps.given import Given
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import GOOD_IDS, called, capture, failing, package_case, phase, run
+from tests.diagnosis.support import GOOD_IDS, called, capture, failing, package_case, phase, run, trial
 from tests.faults.support import recorded
 
 FAULT = "CUDA error: an illegal memory access was encountered"
@@ -38,9 +39,9 @@ def test_a_call_that_fails_with_an_input_elsewhere_is_likely_and_proven_by_movin
     case = failing(on_second_card(zoo), FAULT)
     (found,) = contract.detect(case)
     assert (found.category, found.guilty.input_index, found.weak) == ("device_mismatch", 0, False)
-    assert found.counter is not None
-    assert found.counter.changes == ({"change": "move", "input": 0, "device": "cuda:0"},)
-    case.counters[found.counter.key] = CounterResult(passed=True, what="moved")
+    assert found.intervention is not None
+    assert found.intervention.changes == (Change("move", input=0, device="cuda:0"),)
+    case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
     assert confidence(found, case) == "proven"
 
 

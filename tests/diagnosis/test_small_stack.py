@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.case import CallSpec, Case, CounterResult
+from mcp_server.diagnosis.case import CallSpec, Case
 from mcp_server.diagnosis.detectors import small_stack
+from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.judge import confidence, ranked
 from mcp_server.evidence.captured import CapturedCall
 from mcp_server.steps.replay_plan import _step
 from mcp_server.worker.own_stack import on_stack, stack_bytes
-from tests.diagnosis.support import run
+from tests.diagnosis.support import run, trial
 
 SMALL = 256 << 10
 
@@ -33,10 +34,10 @@ def test_a_large_stack_decides() -> None:
     case = died(stack=SMALL)
     (found,) = small_stack.detect(case)
     assert found.category == "environment" and confidence(found, case) == "possible"
-    case.counters[small_stack.KEY] = CounterResult(True, "passes")
+    case.trials[small_stack.KEY] = trial(found.intervention, Effect.GONE)
     (found,) = small_stack.detect(case)
     assert confidence(found, case) == "proven" and str(SMALL) in found.summary
-    case.counters[small_stack.KEY] = CounterResult(False, "fails in the same way")
+    case.trials[small_stack.KEY] = trial(found.intervention, Effect.SAME)
     assert ranked(small_stack.detect(case), case) == []
 
 

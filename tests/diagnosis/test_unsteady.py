@@ -13,9 +13,9 @@ from mcp_server.diagnosis.actions.trace import TraceLaunches
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors import concurrency, last_launch, random_numbers, unsteady
 from mcp_server.diagnosis.health import health_evidence, health_summary
-from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.judge import confidence
 from mcp_server.diagnosis.limits import HANGING_S, limit_of
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.verdict import conclude
 from mcp_server.model import ScriptWorkload
 from mcp_server.steps.context import Context
@@ -106,7 +106,7 @@ class Drawing:
         monkeypatch.setattr(random_numbers, "drawing_launches", lambda _case: [(op, launch)])
         self.case = case
 
-    def found(self) -> list[Hypothesis]:
+    def found(self) -> list[Suspect]:
         return list(random_numbers.detect(self.case))
 
 

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from mcp_server.diagnosis.actions.locate import silent_suspicion
-from mcp_server.diagnosis.case import Case, CounterResult
+from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors import bad_values, eager, last_launch, memory, sharing
 from mcp_server.diagnosis.health import health_summary
-from mcp_server.diagnosis.hypothesis import Depth
-from mcp_server.diagnosis.judge import confidence, refuted
+from mcp_server.diagnosis.interventions.base import Change, Effect, Where
+from mcp_server.diagnosis.judge import confidence, is_bystander
 from mcp_server.diagnosis.parties import operator_of
+from mcp_server.diagnosis.suspect import CausalLevel, Instrument
 from mcp_server.evidence.log import read_log
 from mcp_server.faults.records import AddressPart, Blame, Fault, FaultLaunch, MissedArgument
 from mcp_server.model import Artifact, Cost
@@ -30,6 +31,7 @@ from tests.diagnosis.support import (
     package_case,
     phase,
     run,
+    trial,
     worker_run,
 )
 from tests.worker.support import here
@@ -51,7 +53,7 @@ def test_an_index_that_eager_mode_refuses_too(zoo: ZooPackage, tmp_path: Path) -
     """The operator that raises is named with the model's line, as a site that is not proof by itself."""
     case = failing(in_eager(zoo, tmp_path, "ranker", zoo("ranker").with_name("ranker.bad-index.pt")))
     (found,) = eager.detect(case)
-    assert found.category == "index_out_of_bounds" and not found.exact
+    assert found.category == "index_out_of_bounds"
     assert "self.table(ids)" in found.guilty.model_locations[0].code
     assert confidence(found, case) == "likely"
 
@@ -62,7 +64,7 @@ def test_the_operator_that_makes_nan_in_eager_mode(zoo: ZooPackage, tmp_path: Pa
     case.runs["plain"] = run("plain", "", called(nan=1))
     (found,) = eager.detect(case)
     assert found.category == "nan_or_inf" and "log" in found.guilty.name
-    assert found.sources == {"eager", "outputs"}
+    assert found.instruments == {Instrument.EAGER}
 
 
 @pytest.mark.parametrize("name", ["ranker", "logarithm"])
@@ -106,7 +108,7 @@ def test_a_departure_is_harmless_when_nothing_failed(zoo: ZooPackage) -> None:
     case.runs["plain"] = run("plain", "", called())
     case.interpreted = worker_run(DEPARTS)
     (found,) = eager.detect(case)
-    assert (found.category, found.harmful, found.depth) == ("wrong_output", False, Depth.SYMPTOM)
+    assert (found.category, found.harmful, found.level) == ("wrong_output", False, CausalLevel.SYMPTOM)
     assert "0.5" in found.summary and silent_suspicion(case)
 
 
@@ -117,7 +119,7 @@ def test_the_scripts_own_reference_is_a_second_source(zoo: ZooPackage) -> None:
     case.runs["plain"] = case.runs["script"] = run("plain", "", called(), told)
     case.interpreted = worker_run(DEPARTS)
     (found,) = eager.detect(case)
-    assert found.harmful and found.sources == {"eager", "script's reference"}
+    assert found.harmful
 
 
 def watched(zoo: ZooPackage, **facts: Any) -> Case:
@@ -141,7 +143,7 @@ def test_the_launch_that_made_nan_is_guilty(zoo: ZooPackage) -> None:
     """A kernel that made NaN of good inputs, with the model inputs that it depends on."""
     (found,) = bad_values.detect(watched(zoo, kind="kernel", name="k", launch=1))
     assert (found.guilty.kind, found.guilty.launch_index) == ("kernel", 1)
-    assert found.sources == {"probes", "outputs"} and found.counter is None
+    assert Instrument.LAUNCH_PROBE in found.instruments and found.intervention is None
     assert any("args[1]" in evidence.fact for evidence in found.evidence)
 
 
@@ -182,9 +184,9 @@ def test_nan_that_stays_when_the_inputs_are_cleaned_is_looked_for_in_the_code(zo
     """An input whose cleaning changes nothing is cleared; what writes NaN is named, and not claimed."""
     case = marking(zoo, kind="input", name="input 1 (args[1])", launch=1)
     (found,) = bad_values.detect(case)
-    assert found.counter is not None
-    case.counters[found.counter.key] = CounterResult(False, "fails in the same way")
-    alive = [h for h in bad_values.detect(case) if not refuted(h, case)]
+    assert found.intervention is not None
+    case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
+    alive = [h for h in bad_values.detect(case) if not is_bystander(h, case)]
     assert [(h.guilty.kind, h.weak) for h in alive] == [("kernel", True)]
 
 
@@ -194,16 +196,18 @@ def test_an_input_that_held_nan_is_tried_without(zoo: ZooPackage) -> None:
     assert case.package is not None
     (found,) = bad_values.detect(case)
     assert found.guilty.input_index == 1 and found.guilty.launch_index is None
-    assert found.counter is not None
-    assert found.counter.changes == ({"change": "fill", "input": 1, "value": 0.0},)
+    assert found.intervention is not None
+    assert found.intervention.changes == (
+        Change("elements", input=1, value=0.0, where=Where(non_finite=True)),
+    )
 
 
 def test_an_input_with_nan_is_proven_by_the_test_alone(zoo: ZooPackage) -> None:
     """That NaN went in and NaN came out is no proof: a literal may have made the one that came out."""
     case = watched(zoo, kind="input", name="input 1 (args[1])", launch=1)
     (found,) = bad_values.detect(case)
-    assert found.counter is not None and confidence(found, case) == "likely"
-    case.counters[found.counter.key] = CounterResult(True, "passes")
+    assert found.intervention is not None and confidence(found, case) == "likely"
+    case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
     assert confidence(found, case) == "proven"
 
 
@@ -255,7 +259,7 @@ def test_a_kernel_that_leaves_its_memory(zoo: ZooPackage) -> None:
     case = located(zoo, blame=Blame(kind="kernel", name="k"))
     (found,) = memory.detect(case)
     assert (found.guilty.kind, found.guilty.launch_index) == ("kernel", 1)
-    assert len(found.sources) >= 2 and found.counter is None
+    assert Instrument.MEMORY_CHECKER in found.instruments and found.intervention is None
     assert confidence(found, case) == "likely"
 
 
@@ -297,8 +301,9 @@ def test_an_index_from_an_input_is_clamped(zoo: ZooPackage) -> None:
     case = located(zoo, blame=blame, parts=[INDEX])
     (found,) = memory.detect(case)
     assert found.guilty.input_index == 1 and found.guilty.launch_index is None
-    assert found.counter is not None
-    assert found.counter.changes == ({"change": "clamp", "input": 1, "low": 0, "high": 31},)
+    assert found.intervention is not None
+    (change,) = found.intervention.changes
+    assert (change.input, change.low, change.high) == (1, 0, 31)
     assert confidence(found, case) == "likely"
 
 
@@ -338,7 +343,7 @@ def test_what_is_not_known_to_be_outside_is_not_clamped(zoo: ZooPackage, change:
     """No counter-test for a part whose bound, values or input are not those of the blame."""
     blame = Blame(kind="input", name="args[1]", input_index=1)
     (found,) = memory.detect(located(zoo, blame=blame, parts=[INDEX.model_copy(update=change)]))
-    assert found.counter is None
+    assert found.intervention is None
 
 
 def test_an_empty_tensor_is_the_kernels_to_mask(zoo: ZooPackage) -> None:
@@ -346,7 +351,7 @@ def test_an_empty_tensor_is_the_kernels_to_mask(zoo: ZooPackage) -> None:
     missed = MissedArgument(parameter="p", variable="v", label="input 0", kind="input", side="empty")
     blame = Blame(kind="input", name="args[1]", input_index=1)
     (found,) = memory.detect(located(zoo, blame=blame, parts=[INDEX], missed=missed))
-    assert (found.guilty.kind, found.counter) == ("kernel", None)
+    assert (found.guilty.kind, found.intervention) == ("kernel", None)
     assert any("is empty" in evidence.fact for evidence in found.evidence)
 
 

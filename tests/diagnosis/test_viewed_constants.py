@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from mcp_server.diagnosis.case import Case, CounterResult
+from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors import viewed_constants
+from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.judge import confidence
 from mcp_server.worker.report import Report
 from mcp_server.worker.updates import update_package
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import capture, failing, package_case, phase, run
+from tests.diagnosis.support import capture, failing, package_case, phase, run, trial
 
 VIEWS = ["head.bias", "head.weight"]
 
@@ -49,9 +50,9 @@ def test_views_that_an_update_copies_are_named(zoo: ZooPackage, more: dict[str, 
     found = list(viewed_constants.detect(case))
     assert [(h.category, h.guilty.name) for h in found] == [("constants", "head.bias")] * count
     for hypothesis in found:
-        assert confidence(hypothesis, case) == "possible" and hypothesis.counter is not None
-        assert hypothesis.counter.options == {"copied": VIEWS}
-        case.counters[hypothesis.counter.key] = CounterResult(passed=True, what="copies")
+        assert confidence(hypothesis, case) == "possible" and hypothesis.intervention is not None
+        assert hypothesis.intervention.options.copied == tuple(VIEWS)
+        case.trials[hypothesis.intervention.key] = trial(hypothesis.intervention, Effect.GONE)
         assert confidence(hypothesis, case) == "proven"
 
 
@@ -60,7 +61,7 @@ def test_a_program_that_dies_before_its_call_is_likely_to_die_of_it(zoo: ZooPack
     case = updated(zoo)
     case.runs["script"] = run("script", "malloc assertion failure in sysmalloc", ending="signal")
     (found,) = viewed_constants.detect(case)
-    assert confidence(found, case) == "likely"
+    assert confidence(found, case) == "possible"
 
 
 def test_the_counter_test_gives_constants_memory_of_their_own(tmp_path: Path) -> None:

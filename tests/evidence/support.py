@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from mcp_server.evidence.facts import LogFacts
 from mcp_server.evidence.log import read_log
+from tests.recorded import RECORDINGS
 
-RECORDINGS = Path(__file__).resolve().parent.parent / "recordings"
 GOLD = RECORDINGS / "expected-logs.json"
 
 

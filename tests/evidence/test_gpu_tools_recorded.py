@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from mcp_server.evidence.log import read_log_file
+from mcp_server.evidence.log_file import read_log_file
 from mcp_server.model import Verdict
+from tests.recorded import RECORDINGS
 
-RECORDED = Path(__file__).parent.parent / "recordings" / "gpu_tools"
+RECORDED = RECORDINGS / "gpu_tools"
 
 CATEGORIES = {
     "wrong-device": "device_mismatch",

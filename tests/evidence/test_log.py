@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_server.evidence.families import FAMILIES, Rank
-from mcp_server.evidence.log import MAX_ERRORS, read_log, read_log_file
+from mcp_server.evidence.log import MAX_ERRORS, read_log
+from mcp_server.evidence.log_file import read_log_file
 from tests.evidence.support import digest, gold, lines_of, read
 
 IMA = "CUDA error: an illegal memory access was encountered"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mcp_server.evidence.facts import ErrorFact
-from mcp_server.evidence.log import read_log_file
-from tests.evidence.support import RECORDINGS
+from mcp_server.evidence.log_file import read_log_file
+from tests.recorded import RECORDINGS
 from tests.releases.texts import EXPECTED
 
 LOGS = sorted((RECORDINGS / "releases").glob("*.txt"))

@@ -1,4 +1,4 @@
-"""compute-sanitizer's reports, text and XML."""
+"""compute-sanitizer's text reports."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_server.errors import ProblemError
 from mcp_server.evidence.sanitizer import MAX_SITES, Site, read_sanitizer
 from mcp_server.evidence.sanitizer_file import read_sanitizer_file
-from mcp_server.evidence.sanitizer_xml import read_sanitizer_xml
-from tests.evidence.support import RECORDINGS, lines_of
+from tests.evidence.support import lines_of
+from tests.recorded import RECORDINGS
 
 M = "========= "
 
@@ -72,7 +71,8 @@ def test_program_lines_are_apart() -> None:
 def test_python_frame_at_launch() -> None:
     """The Python frames of the host backtrace come last and are told from native ones."""
     (site,) = read_sanitizer(lines_of("token-merge.memcheck.txt")).sites
-    assert [(frame.function, frame.line) for frame in site.python_frames] == [("__call__", 733), ("main", 65)]
+    frames = [frame for frame in site.host_frames if frame.line is not None]
+    assert [(frame.function, frame.line) for frame in frames] == [("__call__", 733), ("main", 65)]
     assert site.nearest is not None
     assert (site.nearest.size, site.nearest.distance, site.nearest.side) == (200_704, 372_737, "after")
 
@@ -203,48 +203,6 @@ def test_sites_are_bounded() -> None:
     assert (len(report.sites), report.dropped_sites) == (MAX_SITES, 7)
 
 
-def test_xml_agrees_with_text() -> None:
-    """The XML of a fault gives the same site as its text, with the whole path and without a neighbour."""
-    (text,) = read_sanitizer(lines_of("ima-user-triton.memcheck.txt")).sites
-    (xml,) = read_sanitizer_xml(RECORDINGS / "ima-user-triton.memcheck.xml").sites
-    for name in ("kernel", "offset", "line", "size", "direction", "thread", "block", "launch_offset", "kind"):
-        assert getattr(text, name) == getattr(xml, name)
-    assert xml.file == f"/cache/user/xo/{text.file}"
-    assert (xml.nearest, xml.count) == (None, 2)
-
-
-def test_xml_cut_off(tmp_path: Path) -> None:
-    """The whole records of a cut XML file are kept, and the cut is told."""
-    path = tmp_path / "cut.xml"
-    path.write_text(
-        (RECORDINGS / "ima-user-triton.memcheck.xml").read_text(encoding="utf-8")[:6_000], encoding="utf-8"
-    )
-    report = read_sanitizer_xml(path)
-    assert (report.records, report.complete) == (1, False)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '<!DOCTYPE a [<!ENTITY x "y">]><ComputeSanitizerOutput>&x;</ComputeSanitizerOutput>',
-        "not xml",
-        "",
-    ],
-)
-def test_xml_that_is_refused(tmp_path: Path, text: str) -> None:
-    """Entities, other files and empty ones are problems, not reports."""
-    path = tmp_path / "bad.xml"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(ProblemError):
-        read_sanitizer_xml(path)
-
-
-def test_xml_missing(tmp_path: Path) -> None:
-    """A missing file is a problem that names it."""
-    with pytest.raises(ProblemError, match=r"none\.xml"):
-        read_sanitizer_xml(tmp_path / "none.xml")
-
-
 def test_a_recorded_race() -> None:
     """racecheck: kernel and line of the write, the read as a detail, hazards as the count of errors."""
     report = read_sanitizer_file(RECORDINGS / "shared-race.racecheck.txt")
@@ -254,8 +212,6 @@ def test_a_recorded_race() -> None:
         "and Read access at neighbour_kernel+0x180 in neighbour_kernel.cu:6 [2048 hazards]",
     )
     assert (report.errors, report.complete, site.host_frames) == (1, True, ())
-    (xml,) = read_sanitizer_xml(RECORDINGS / "shared-race.racecheck.xml").faults
-    assert (xml.kind, xml.kernel, xml.offset, xml.line) == ("race", "neighbour_kernel", 0xF0, 5)
 
 
 def test_a_recorded_barrier() -> None:
@@ -263,17 +219,14 @@ def test_a_recorded_barrier() -> None:
     (site,) = read_sanitizer_file(RECORDINGS / "half-barrier.synccheck.txt").faults
     assert (site.kind, site.kernel, site.line) == ("barrier", "half_warp_kernel", 6)
     assert (site.thread, site.block, site.launch_offset) == ((0, 0, 0), (2, 0, 0), None)
-    assert ("halfwarps", "cuda_programs.py", 61) in [(f.function, f.file, f.line) for f in site.python_frames]
+    assert ("halfwarps", "cuda_programs.py", 61) in [(f.function, f.file, f.line) for f in site.host_frames]
 
 
 def test_a_recorded_uninitialised_read() -> None:
-    """initcheck: text and XML give the same reader, address and launch."""
+    """initcheck: the reader, the address and the launch."""
     (text,) = read_sanitizer_file(RECORDINGS / "uninitialised.initcheck.txt").faults
-    (xml,) = read_sanitizer_xml(RECORDINGS / "uninitialised.initcheck.xml").faults
     assert (text.kind, text.kernel, text.line) == ("uninitialised", "triton_poi_fused_cos_1", 23)
     assert (text.address, text.size, text.launch_offset) == (0x7FD686800300, 4, 0x1C409)
-    for name in ("kind", "kernel", "line", "offset", "thread", "block", "address", "size", "launch_offset"):
-        assert getattr(text, name) == getattr(xml, name)
 
 
 def test_a_program_that_ran_unchecked_gives_no_report() -> None:
@@ -281,18 +234,6 @@ def test_a_program_that_ran_unchecked_gives_no_report() -> None:
     report = read_sanitizer_file(RECORDINGS / "no-attach.synccheck.txt")
     assert (report.faults, report.errors, report.complete) == ((), None, False)
     assert "No attachable process found" in report.messages[0]
-
-
-def test_a_repeated_xml_record_is_counted_without_parsing_it(tmp_path: Path) -> None:
-    """Other threads and addresses of one site: one site, its count, and the range of addresses."""
-    text = (RECORDINGS / "ima-user-triton.memcheck.xml").read_text(encoding="utf-8")
-    begin, end = text.index("  <record>"), text.index("</record>") + len("</record>")
-    repeated = [text[begin:end].replace("0x7ff634983d00", hex(0x1000 + n)) for n in range(50)]
-    path = tmp_path / "many.xml"
-    path.write_text(text[:begin] + "\n".join(repeated) + "\n</ComputeSanitizerOutput>", encoding="utf-8")
-    report = read_sanitizer_xml(path)
-    (site,) = report.sites
-    assert (site.count, site.address_low, site.address_high, report.complete) == (50, 0x1000, 0x1031, True)
 
 
 _LINES = st.lists(

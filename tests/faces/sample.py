@@ -74,11 +74,21 @@ async def run_child(context: Context, arguments: FileArguments) -> Said:
     return Said(text=finished.ending)
 
 
+async def warm_up(context: Context, arguments: FileArguments) -> Said:
+    """The process that keeps torch imported, after a request was forked from it."""
+    await context.worker("describe_inputs", {"inputs": arguments.file})
+    assert context.imports is not None
+    (imported,) = context.imports.servers
+    assert imported.server is not None and imported.requests == 1
+    return Said(text=str(imported.server.pid))
+
+
 OPERATIONS = (
     Operation("echo", "Echo", "Says it again.", EchoArguments, READS, echo),
     Operation("talk", "Talk", "Says 60,000 characters.", EchoArguments, READS, talk),
     Operation("refuse", "Refuse", "Refuses.", EchoArguments, READS, refuse),
     Operation("crash", "Crash", "Has a defect.", EchoArguments, READS, crash),
+    Operation("warm_up", "Warm up", "Imports torch.", FileArguments, RUNS_USER_CODE, warm_up),
     Operation("run_child", "Run a child", "Runs for minutes.", FileArguments, RUNS_USER_CODE, run_child),
 )
 

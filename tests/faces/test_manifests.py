@@ -23,7 +23,7 @@ else:
 
 LAUNCHER = "tools/aoti_debug.py"
 ROOTS = {
-    ".mcp.json": "${CLAUDE_PLUGIN_ROOT}",
+    ".claude-plugin/plugin.json": "${CLAUDE_PLUGIN_ROOT}",
     ".cursor-plugin/mcp.json": "${CURSOR_PLUGIN_ROOT}",
     "mcp.json": "${PLUGIN_ROOT}",
     "gemini-extension.json": "${extensionPath}",

@@ -15,9 +15,9 @@ from mcp_server.faces.arguments import validated
 from mcp_server.model import NextStep, Verdict
 from mcp_server.operations.spelling import command_line
 from mcp_server.operations.table import OPERATIONS
-from tests.evidence.support import RECORDINGS
 from tests.faces.command_lines import parse
 from tests.faces.tokens import LIMIT, tokens
+from tests.recorded import RECORDINGS
 
 BY_NAME = {operation.name: operation for operation in OPERATIONS}
 LINES = (RECORDINGS / "verdicts.jsonl").read_text().splitlines()

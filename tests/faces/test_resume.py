@@ -21,6 +21,7 @@ from mcp_server.jobs.store import Store
 from mcp_server.model import Verdict
 from mcp_server.operations.arguments import DiagnoseArguments
 from mcp_server.operations.resumed import recalled, remember, taken_up
+from mcp_server.operations.spelling import command_line
 from tests.conftest import ZooPackage
 
 CLI = [sys.executable, "-c", "from mcp_server.cli import main; main()"]
@@ -124,3 +125,21 @@ def test_ctrl_c_and_resume_on_the_command_line(zoo: ZooPackage, tmp_path: Path) 
     assert (verdict.category, verdict.confidence) == ("index_out_of_bounds", "proven")
     refused = subprocess.run([*argv, "--log", "x"], capture_output=True, text=True, env=env, timeout=60)
     assert refused.returncode == 2 and "--resume" in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_budget_that_ended_names_the_command_that_goes_on(tmp_path: Path) -> None:
+    """The command that is printed, and the tool call beside it, take the job up where the budget ended."""
+    script = tmp_path / "slow.py"
+    script.write_text("import time\ntime.sleep(30)\n")
+    env = {**os.environ, "AOTI_DEBUG_STATE": str(tmp_path / "state")}
+    argv = [*CLI, "diagnose", "--script", str(script), "--budget-s", "4"]
+    done = subprocess.run([*argv, "--json"], capture_output=True, text=True, env=env, timeout=60)
+    verdict = Verdict.model_validate(json.loads(done.stdout))
+    again = validated(DiagnoseArguments, dict(verdict.next_steps[0].arguments))
+    assert isinstance(again, DiagnoseArguments)
+    before, handle = taken_up(Store(tmp_path / "state"), again)
+    assert isinstance(before, DiagnoseArguments)
+    assert (before.script, before.budget_s, handle) == (str(script), 120, again.log)
+    assert verdict.summary.endswith(f"aoti-debug diagnose --resume {handle} --budget-s 120")
+    assert command_line(verdict.next_steps[0]).startswith(f"aoti-debug diagnose --resume {handle} ")

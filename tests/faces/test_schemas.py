@@ -14,8 +14,8 @@ import anyio
 import pytest
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.diagnosis.next_steps import next_steps
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.families import FAMILIES, Family
 from mcp_server.faces.arguments import validated
 from mcp_server.faces.instructions import INSTRUCTIONS
@@ -32,6 +32,7 @@ from mcp_server.model import (
     TensorSpec,
     Workload,
 )
+from mcp_server.operations.declaration import RUNS_USER_CODE
 from mcp_server.operations.spelling import command_line
 from mcp_server.operations.table import OPERATIONS
 from mcp_server.steps.context import Context
@@ -73,7 +74,7 @@ def test_every_property_is_described(listed: list[dict[str, Any]]) -> None:
 
 def test_every_tool_is_annotated(listed: list[dict[str, Any]]) -> None:
     """All four hints are set; what runs the user's program never claims to be read-only."""
-    runs = {operation.name for operation in OPERATIONS if operation.runs_workload}
+    runs = {operation.name for operation in OPERATIONS if operation.hints is RUNS_USER_CODE}
     for tool in listed:
         hints = tool["annotations"]
         assert len(hints) == 4
@@ -125,6 +126,6 @@ def test_the_next_step_of_a_verdict_is_valid(category: Category, workload: Workl
     """Whatever the category and the workload, the suggested call names a tool and validates against it."""
     by_name = {operation.name: operation for operation in OPERATIONS}
     guilty = Party(kind="kernel", name="kernel", launch_index=3)
-    best = Hypothesis(category, guilty, "summary", Depth.CALL, frozenset())
+    best = Suspect(category, guilty, "summary", CausalLevel.CALL)
     for step in next_steps(best, Case(workload, 10)):
         validated(by_name[step.tool].arguments, step.arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -13,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from mcp_server.jobs.supervisor import children_of
 from tests.faces.clients import ROOT
+from tests.jobs.support import all_dead
 
 HELLO = {
     "jsonrpc": "2.0",
@@ -28,26 +32,51 @@ HELLO = {
 }
 
 
-def call(file: Path) -> dict[str, Any]:
-    params = {"name": "run_child", "arguments": {"file": str(file), "wait_s": 45}}
+def call(file: Path, tool: str = "run_child") -> dict[str, Any]:
+    params = {"name": tool, "arguments": {"file": str(file), "wait_s": 45}}
     return {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}
 
 
 @contextmanager
-def server_with_job(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """A server process spoken to by hand, and the ids of its job's child and grandchild."""
+def greeted(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A server process spoken to by hand."""
     argv = [sys.executable, "-m", "tests.faces.sample", str(tmp_path / "state")]
-    ids = tmp_path / "ids"
     with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         try:
             say(server, HELLO)
             assert server.stdout is not None
             assert json.loads(server.stdout.readline())["id"] == 1
             say(server, {"jsonrpc": "2.0", "method": "notifications/initialized"})
-            say(server, call(ids))
-            yield server, [int(pid) for pid in wait_for(ids)]
+            yield server
         finally:
             server.kill()
+
+
+@contextmanager
+def server_with_job(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A server, and the ids of its job's child and grandchild."""
+    ids = tmp_path / "ids"
+    with greeted(tmp_path) as server:
+        say(server, call(ids))
+        yield server, [int(pid) for pid in wait_for(ids)]
+
+
+@contextmanager
+def warm_server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A server between two calls, and the ids of the process that has torch imported and of what keeps it."""
+    inputs = tmp_path / "in.pt"
+    torch.save([torch.ones(1)], inputs)
+    with greeted(tmp_path) as server:
+        say(server, call(inputs, "warm_up"))
+        assert server.stdout is not None
+        answers = (json.loads(line) for line in server.stdout)
+        warm = int(next(a for a in answers if a.get("id") == 2)["result"]["structuredContent"]["text"])
+        assert warm in descendants_of(server.pid), "it was not kept"
+        yield server, descendants_of(server.pid)
+
+
+def descendants_of(pid: int) -> list[int]:
+    return [found for child in children_of(pid) for found in (child, *descendants_of(child))]
 
 
 def say(server: subprocess.Popen[str], message: dict[str, Any]) -> None:
@@ -89,3 +118,26 @@ def test_a_closed_stdin_ends_server_and_jobs(tmp_path: Path) -> None:
         server.stdin.close()
         assert server.wait(timeout=5) == 0
         assert left(pids) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_warm_process_ends_with_the_server(tmp_path: Path, number: signal.Signals | None) -> None:
+    """What waits for the next call is gone a second after EOF or any signal, with its supervisor."""
+    with warm_server(tmp_path) as (server, pids):
+        assert server.stdin is not None
+        if number is None:
+            server.stdin.close()
+        else:
+            server.send_signal(number)
+        server.wait(timeout=5)
+        assert all_dead(pids, 1.0)
+
+
+@pytest.mark.slow
+def test_a_killed_supervisor_takes_the_warm_process_along(tmp_path: Path) -> None:
+    """Nobody would look after it any more; the server goes on."""
+    with warm_server(tmp_path) as (server, pids):
+        (supervisor,) = children_of(server.pid)
+        os.kill(supervisor, signal.SIGKILL)
+        assert all_dead(pids, 1.0) and server.poll() is None

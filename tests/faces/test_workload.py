@@ -84,9 +84,11 @@ def test_specs_as_list_or_json_text(folder: Path, as_text: bool) -> None:
 
 
 def test_a_command(folder: Path) -> None:
-    """A command is taken as an argument list; its program is found when it is started."""
-    workload = built(folder, command=["host", "model.pt2"])
-    assert isinstance(workload, CommandWorkload) and workload.argv == ["host", "model.pt2"]
+    """A command is taken as an argument list, whose program must be there."""
+    workload = built(folder, command=["env", "model.pt2"])
+    assert isinstance(workload, CommandWorkload) and workload.argv == ["env", "model.pt2"]
+    with pytest.raises(ProblemError, match="no such program"):
+        built(folder, command=["host-that-is-not-there", "model.pt2"])
 
 
 @pytest.mark.parametrize(

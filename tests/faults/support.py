@@ -11,8 +11,9 @@ from mcp_server.package.archive import Package
 from mcp_server.package.layout import FLAT_MODEL, flat_model
 from mcp_server.package.members import DirectoryContainer
 from mcp_server.package.view import PackageView
+from tests.recorded import RECORDINGS
 
-WRAPPERS = Path(__file__).resolve().parent.parent / "recordings" / "wrappers"
+WRAPPERS = RECORDINGS / "wrappers"
 BASE = 0x7F00_0000_0000
 
 

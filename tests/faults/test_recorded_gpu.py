@@ -21,9 +21,10 @@ from mcp_server.steps.fault_run import read_ranges
 from mcp_server.steps.given import from_leaves
 from mcp_server.steps.memcheck import accesses_of, read_report
 from mcp_server.steps.reports import read_events
+from tests.recorded import RECORDINGS
 
-RECORDINGS = Path(__file__).resolve().parent.parent / "recordings" / "memory_faults"
-PROGRAMS = sorted(path.name for path in RECORDINGS.iterdir())
+FAULTS = RECORDINGS / "memory_faults"
+PROGRAMS = sorted(path.name for path in FAULTS.iterdir())
 
 
 def view_of(recording: Path, directory: Path) -> PackageView:
@@ -36,7 +37,7 @@ def view_of(recording: Path, directory: Path) -> PackageView:
 
 def joined(name: str, directory: Path, *, with_journal: bool = True) -> Fault | None:
     """The first fault of a recorded run, joined with everything that the run left."""
-    recording = RECORDINGS / name
+    recording = FAULTS / name
     view = view_of(recording, directory)
     found = accesses_of(read_report(recording / "memcheck.txt"), "memcheck", view)
     events = read_events(recording / "report.jsonl")
@@ -51,7 +52,7 @@ def joined(name: str, directory: Path, *, with_journal: bool = True) -> Fault | 
 
 
 def truth(name: str) -> dict[str, Any]:
-    known: dict[str, Any] = json.loads((RECORDINGS / name / "truth.json").read_text())
+    known: dict[str, Any] = json.loads((FAULTS / name / "truth.json").read_text())
     return known
 
 

@@ -9,9 +9,12 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.recorded import RECORDINGS
+from tools.made import MADE
+
 ROOT = Path(__file__).resolve().parents[2]
 JOURNALS = ROOT / "tests" / "instrument" / "journals"
-WRAPPERS = ROOT / "tests" / "recordings" / "wrappers"
+WRAPPERS = RECORDINGS / "wrappers"
 LARGEST = 40_000
 METADATA = (
     b'{"AOTI_DEVICE_KEY": "cuda", "AOTI_MACHINE": "x86_64", "AOTI_PLATFORM": "linux", "cubin": ["a", 1]}'
@@ -87,7 +90,7 @@ def journals() -> Iterator[bytes]:
 
 def programs() -> Iterator[bytes]:
     """Exported programs of the zoo, as far as the tests have built it."""
-    for program in sorted((ROOT / ".cache" / "zoo").glob("*.exported.pt2")):
+    for program in sorted((MADE / "zoo").glob("*.exported.pt2")):
         yield program.read_bytes()
 
 

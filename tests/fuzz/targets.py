@@ -18,7 +18,6 @@ from mcp_server.evidence.printer import summarise
 from mcp_server.evidence.progress_log import read_progress_log
 from mcp_server.evidence.ranks import read_launcher
 from mcp_server.evidence.sanitizer import read_sanitizer
-from mcp_server.evidence.sanitizer_xml import read_sanitizer_xml
 from mcp_server.instrument.commands import read_recorded, safe_flags
 from mcp_server.jobs.lines import LINE_LIMIT, LineReader
 from mcp_server.package.archive import open_package
@@ -47,8 +46,9 @@ from tests.fuzz.made import (
     packages,
     programs,
 )
+from tests.recorded import RECORDINGS
 
-RECORDED = Path(__file__).resolve().parents[1] / "recordings"
+RECORDED = RECORDINGS
 FINDS = Path(__file__).parent / "finds"
 
 
@@ -106,9 +106,6 @@ def _package(path: Path) -> object:
 TARGETS: dict[str, Target] = {
     "log": Target(lambda data: read_log(_lines(data)), seeds=("**/*.plain.txt", "**/*.log")),
     "sanitizer": Target(lambda data: read_sanitizer(_lines(data)), seeds=("**/*memcheck*.txt",)),
-    "sanitizer_xml": Target(
-        _of_file(read_sanitizer_xml, "report.xml"), (ProblemError, ValueError), seeds=("**/*.xml",)
-    ),
     "cuda_gdb": Target(lambda data: read_cuda_gdb(_lines(data)), seeds=("**/*gdb*.txt",)),
     "progress_log": Target(lambda data: read_progress_log(_lines(data)), seeds=("**/*coredump*.txt",)),
     "native": Target(lambda data: read_native(_lines(data)), seeds=("**/*asan*.txt",)),

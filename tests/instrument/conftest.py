@@ -13,10 +13,11 @@ from mcp_server.instrument.build import instrument
 from mcp_server.instrument.cache import Cache
 from mcp_server.instrument.types import Instrumented, Options
 from mcp_server.steps.context import Context
-from tests.conftest import ROOT, ZooPackage
+from tests.conftest import ZooPackage
+from tools.made import MADE
 
 Rebuild = Callable[..., Instrumented]
-CACHE = ROOT / ".cache" / "instrumented"
+CACHE = MADE / "instrumented"
 
 
 @pytest.fixture(scope="session")

@@ -18,12 +18,13 @@ from mcp_server.instrument.cache import Cache
 from mcp_server.model import PackageWorkload
 from mcp_server.steps.context import Context
 from mcp_server.steps.trace_launches import trace_launches
-from tests.conftest import ROOT, ZooPackage
+from tests.conftest import ZooPackage
+from tools.made import MADE
 
 pytestmark = pytest.mark.slow
 
 SOURCE = Path(__file__).with_name("host.cpp")
-BINARY = ROOT / ".cache" / "host"
+BINARY = MADE / "host"
 
 
 def torch_directory() -> Path:

@@ -11,32 +11,11 @@ import anyio
 import pytest
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.gpus import device_names, leased
+from mcp_server.jobs.gpus import Waits, leased
 from mcp_server.jobs.private import try_lock
 from tests.jobs.support import appears
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.mark.parametrize(
-    ("gpus", "visible", "names"),
-    [
-        ((0, 1), None, ("0", "1")),
-        ((1, 0, 1), "", ("0", "1")),
-        ((0,), "3,2", ("3",)),
-        ((0, 1), "GPU-abc, 5", ("5", "GPU-abc")),
-        ((7,), "3", ("7",)),
-    ],
-)
-def test_device_names(gpus: tuple[int, ...], visible: str | None, names: tuple[str, ...]) -> None:
-    """An index means what it means to the child, under its CUDA_VISIBLE_DEVICES."""
-    assert device_names(gpus, visible) == names
-
-
-def test_negative_index() -> None:
-    """A negative index is refused."""
-    with pytest.raises(ProblemError, match="index of a GPU"):
-        device_names((-1,), None)
 
 
 @pytest.mark.anyio
@@ -45,10 +24,10 @@ async def test_second_job_waits(tmp_path: Path) -> None:
     order: list[str] = []
 
     async def second() -> None:
-        async with leased(["0", "1"], "job two", on_wait=order.append, root=tmp_path):
+        async with leased(["0", "1"], Waits("job two", order.append), root=tmp_path):
             order.append("second runs")
 
-    async with anyio.create_task_group() as tasks, leased(["1"], "job one", root=tmp_path):
+    async with anyio.create_task_group() as tasks, leased(["1"], Waits("job one"), root=tmp_path):
         tasks.start_soon(second)
         await anyio.sleep(0.15)
         order.append("first ends")
@@ -61,10 +40,10 @@ async def test_one_order_for_all(tmp_path: Path) -> None:
     waiting = anyio.Event()
 
     async def both() -> None:
-        async with leased(["1", "0"], "both", on_wait=lambda _: waiting.set(), root=tmp_path):
+        async with leased(["1", "0"], Waits("both", lambda _: waiting.set()), root=tmp_path):
             pass
 
-    async with anyio.create_task_group() as tasks, leased(["0"], "one", root=tmp_path):
+    async with anyio.create_task_group() as tasks, leased(["0"], Waits("one"), root=tmp_path):
         tasks.start_soon(both)
         await waiting.wait()
         fd = try_lock(tmp_path / "gpu-1.lock")
@@ -76,20 +55,20 @@ async def test_one_order_for_all(tmp_path: Path) -> None:
 async def test_different_gpus_do_not_wait(tmp_path: Path) -> None:
     """Jobs on different GPUs run side by side."""
     with anyio.fail_after(1):
-        async with leased(["0"], "one", root=tmp_path), leased(["1"], "two", root=tmp_path):
+        async with leased(["0"], Waits("one"), root=tmp_path), leased(["1"], Waits("two"), root=tmp_path):
             pass
 
 
 @pytest.mark.anyio
 async def test_waiting_can_be_cancelled(tmp_path: Path) -> None:
     """A cancelled wait gives back the leases that it had already."""
-    async with leased(["1"], "one", root=tmp_path):
+    async with leased(["1"], Waits("one"), root=tmp_path):
         with anyio.move_on_after(0.1) as scope:
-            async with leased(["0", "1"], "two", root=tmp_path):
+            async with leased(["0", "1"], Waits("two"), root=tmp_path):
                 pytest.fail("two jobs on one GPU")
         assert scope.cancelled_caught
         with anyio.fail_after(1):
-            async with leased(["0"], "three", root=tmp_path):
+            async with leased(["0"], Waits("three"), root=tmp_path):
                 pass
 
 
@@ -109,18 +88,18 @@ time.sleep(60)
         assert try_lock(tmp_path / "gpu-0.lock") is None
         holder.kill()
     with anyio.fail_after(1):
-        async with leased(["0"], "next", root=tmp_path):
+        async with leased(["0"], Waits("next"), root=tmp_path):
             pass
 
 
 @pytest.mark.anyio
 async def test_removed_lock_file(tmp_path: Path) -> None:
     """A lock file that a cleaner removed does not keep the next job from its lease."""
-    async with leased(["0"], "one", root=tmp_path) as (fd,):
+    async with leased(["0"], Waits("one"), root=tmp_path) as (fd,):
         (tmp_path / "gpu-0.lock").unlink()
         assert fd >= 0
     with anyio.fail_after(1):
-        async with leased(["0"], "two", root=tmp_path):
+        async with leased(["0"], Waits("two"), root=tmp_path):
             assert (tmp_path / "gpu-0.lock").read_text() == "two"
 
 
@@ -131,6 +110,6 @@ async def test_lock_that_is_a_link(tmp_path: Path) -> None:
     victim.write_text("precious")
     (tmp_path / "gpu-0.lock").symlink_to(victim)
     with pytest.raises(ProblemError):
-        async with leased(["0"], "one", root=tmp_path):
+        async with leased(["0"], Waits("one"), root=tmp_path):
             pass
     assert victim.read_text() == "precious"

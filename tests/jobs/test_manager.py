@@ -54,7 +54,7 @@ async def test_finished(manager: Manager) -> None:
     job = manager.start("quick", quick)
     state = await manager.wait(job.id, 5)
     assert (state.job_id, state.kind, state.state) == (job.id, "quick", "finished")
-    assert state.result == {"runs": 1, "compiles": 0, "wall_s": 0.0}
+    assert state.result == {"runs": 1, "compiles": 0, "wall_s": 0.0, "waited_s": 0.0}
     assert state.progress == ["half way"]
     assert 0 <= state.wall_s < 5
 

@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from mcp_server.errors import ProblemError
+from mcp_server.jobs.gpus import Waits
 from mcp_server.jobs.run import run
 from mcp_server.jobs.types import STACKS_SIGNAL, Command
 from tests.jobs.support import FAMILY, all_dead, family, finish, python
@@ -297,7 +298,8 @@ async def test_two_jobs_take_turns_on_a_gpu(tmp_path: Path) -> None:
 
     async def one(name: str) -> None:
         (tmp_path / name).mkdir()
-        done = await finish(tmp_path / name, python(code), gpus=(9001,), on_line=lines.append)
+        command = Command(python(code), tmp_path / name, timeout_s=20, gpus=(9001,))
+        done = await run(command, tmp_path / name, waits=Waits(name, lines.append))
         spans.append([float(line) for line in done.stdout.read_text().split()])
 
     async with anyio.create_task_group() as tasks:

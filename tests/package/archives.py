@@ -62,3 +62,19 @@ def declared(name: str, size: int, offset: int) -> zipfile.ZipInfo:
     info.file_size = info.compress_size = size
     info.header_offset, info.CRC = offset, 0
     return info
+
+
+def climbing(package: Path, target: Path, name: str = "climbed") -> tuple[Path, Path]:
+    """A copy of `package` with a member outside itself, and the file that its extraction would make.
+
+    The loader extracts below a directory of its own in the temporary one; more steps up than that is deep
+    end at the root, from where the name goes down to the folder of `target`.
+    """
+    made = target.resolve().with_name(name)
+    up = "/".join([".."] * 12)
+
+    def climb(members: Members) -> None:
+        folder = name_ending(members, ".wrapper.cpp").rpartition("/")[0]
+        members[f"{folder}/{up}{made}"] = b"written outside"
+
+    return changed(package, target, climb), made

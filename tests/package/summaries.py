@@ -9,14 +9,15 @@ from pathlib import Path
 from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.wrapper import Wrapper, read_wrapper
+from tests.recorded import RECORDINGS
 
-RECORDINGS = Path(__file__).resolve().parent.parent / "recordings" / "wrappers"
+WRAPPERS = RECORDINGS / "wrappers"
 GOLD = Path(__file__).resolve().parent / "gold"
 
 
 def recorded(name: str, compiled_by: str = "torch-2.11-cuda") -> Wrapper:
     """A recorded wrapper."""
-    return read_wrapper((RECORDINGS / f"{name}.{compiled_by}.cpp").read_text(encoding="utf-8"))
+    return read_wrapper((WRAPPERS / f"{name}.{compiled_by}.cpp").read_text(encoding="utf-8"))
 
 
 def summary(wrapper: Wrapper) -> str:

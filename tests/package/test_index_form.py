@@ -13,15 +13,16 @@ from mcp_server.package.assertion import Candidate, Tracer, read_assertion
 from mcp_server.package.index_form import IndexForm, allowed_elements, position_limit, read_form
 from mcp_server.package.inputs import read_signature
 from mcp_server.package.wrapper import read_wrapper
-from tests.package.summaries import RECORDINGS
+from tests.package.summaries import WRAPPERS
+from tests.recorded import RECORDINGS
 
-KERNELS = RECORDINGS.parent / "kernels"
+KERNELS = RECORDINGS / "kernels"
 RECORDED = "computed_index.torch-2.13-cpu.cpp"
 
 
 def traced(condition: str) -> Candidate:
     """The one candidate for a check of the recorded model, whose indices are all computed."""
-    wrapper = read_wrapper(text(RECORDINGS), text(KERNELS))
+    wrapper = read_wrapper(text(WRAPPERS), text(KERNELS))
     assertion = read_assertion(condition)
     assert assertion is not None
     (found,) = Tracer(wrapper, read_signature(wrapper.text).inputs).trace(assertion)
@@ -86,7 +87,7 @@ TRITON_FORMS = [
 @pytest.mark.parametrize(("condition", "ends"), TRITON_FORMS)
 def test_the_same_indices_in_triton(condition: str, ends: tuple[str, str]) -> None:
     """The kernels of the same model for CUDA (torch 2.11 wraps all indices), with the text of a real run."""
-    wrapper = read_wrapper((RECORDINGS / "computed_index.torch-2.11-cuda.cpp").read_text(encoding="utf-8"))
+    wrapper = read_wrapper((WRAPPERS / "computed_index.torch-2.11-cuda.cpp").read_text(encoding="utf-8"))
     error = (
         "/cache/vp/cvpg3o2e.py:58: unknown: block: [0,0,0], thread: [2,0,0] Assertion "
         f"`index out of bounds: {condition}` failed."

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -13,8 +11,8 @@ from mcp_server.package.constants import read_constants
 from mcp_server.package.inputs import read_signature
 from mcp_server.package.signature import CompiledDim, SymbolDefinition
 from tests.conftest import ZooPackage
+from tests.recorded import RECORDINGS
 
-RECORDINGS = Path(__file__).resolve().parent.parent / "recordings"
 CUDA_WRAPPERS = [path.read_text() for path in sorted(RECORDINGS.glob("wrapper-cuda-2.11-*.cpp"))]
 
 

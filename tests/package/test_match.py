@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,8 +19,7 @@ from mcp_server.package.signature import CompiledDim, CompiledInput, Signature, 
 from mcp_server.package.structure import calling_order, compare_structure
 from mcp_server.package.treespec import TreeNode
 from tests.conftest import ZooPackage, torch_environment
-
-RECORDINGS = Path(__file__).resolve().parent.parent / "recordings"
+from tests.recorded import RECORDINGS
 
 # Two inputs of one batch size, and a third with twice as many rows, as torch 2.13 would describe them.
 SIGNATURE = Signature(

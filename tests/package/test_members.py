@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_server.package.archive import open_package
-from mcp_server.package.members import ByteRange, ZipContainer, read_bytes
+from mcp_server.package.members import ByteRange, ZipContainer, read_bytes, refuse_unsafe
 from mcp_server.package.problems import PackageError
 from tests.conftest import ZooPackage
 from tests.package.archives import declared, write
@@ -23,8 +23,12 @@ GOOD = "m/data/aotinductor/model/a.wrapper.cpp"
 
 
 def slug_of(path: Path) -> str:
+    """Why the package cannot be opened; what is unsafe to open is kept from torch's loader, too."""
     with pytest.raises(PackageError) as caught:
         open_package(path)
+    if caught.value.slug == "unsafe_archive":
+        with pytest.raises(PackageError):
+            refuse_unsafe(path)
     return caught.value.slug
 
 

@@ -10,17 +10,18 @@ import pytest
 from mcp_server.package.constants import read_constants
 from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.wrapper import Wrapper, read_wrapper
-from tests.package.summaries import RECORDINGS
+from tests.package.summaries import WRAPPERS
+from tests.recorded import RECORDINGS
 from tests.witness.agree import Agreement, compare
 from tests.zoo.names import CPU_MODELS
 
-RUNS = sorted((RECORDINGS.parent / "truth").glob("*.json"))
+RUNS = sorted((RECORDINGS / "truth").glob("*.json"))
 
 
 def wrapper_of(run: Path) -> Wrapper:
-    kernels = RECORDINGS.parent / "kernels" / f"{run.stem}.cpp"
+    kernels = RECORDINGS / "kernels" / f"{run.stem}.cpp"
     kernel_text = kernels.read_text(encoding="utf-8") if kernels.exists() else ""
-    return read_wrapper((RECORDINGS / f"{run.stem}.cpp").read_text(encoding="utf-8"), kernel_text)
+    return read_wrapper((WRAPPERS / f"{run.stem}.cpp").read_text(encoding="utf-8"), kernel_text)
 
 
 def agreement(run: Path) -> Agreement:

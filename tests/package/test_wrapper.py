@@ -12,7 +12,7 @@ from mcp_server.package.provenance import read_provenance
 from mcp_server.package.wrapper import Wrapper, read_wrapper
 from tests.conftest import ZooPackage
 from tests.package.made_wrapper import make_wrapper
-from tests.package.summaries import GOLD, RECORDINGS, recorded, summary
+from tests.package.summaries import GOLD, WRAPPERS, recorded, summary
 
 CPU = (
     "ranker",
@@ -34,7 +34,7 @@ def read(zoo: ZooPackage, name: str) -> Wrapper:
     return read_wrapper(package.wrapper_text, package.kernel_text)
 
 
-@pytest.mark.parametrize("file", sorted(RECORDINGS.glob("*.cpp")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sorted(WRAPPERS.glob("*.cpp")), ids=lambda file: file.stem)
 def test_recorded_wrappers_read_as_before(file: Path) -> None:
     """Every launch, argument, role, writer and symbol of a recorded wrapper is as in its gold file."""
     wrapper = read_wrapper(file.read_text(encoding="utf-8"))
@@ -66,7 +66,7 @@ def test_kernels_configured_by_macros() -> None:
 
 def test_a_grid_chosen_by_autotuning() -> None:
     """Of a switch over configurations the one whose index the macros name."""
-    text = (RECORDINGS / "lazy_shift.torch-2.15-cuda.cpp").read_text(encoding="utf-8")
+    text = (WRAPPERS / "lazy_shift.torch-2.15-cuda.cpp").read_text(encoding="utf-8")
     switch = (
         "uint32_t grid_0, grid_1, grid_2;\n    switch (shift_kernel_0_result.config_index) {\n"
         "        case 0: grid_0 = _grid_0; grid_1 = 1L; grid_2 = 1L; break;\n"

@@ -9,9 +9,9 @@ from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.kernel_code import find_asserts
 from mcp_server.package.wrapper import Wrapper, read_wrapper
 from tests.package.made_wrapper import make_wrapper
-from tests.package.summaries import RECORDINGS, recorded
+from tests.package.summaries import WRAPPERS, recorded
 
-TEXTS = (make_wrapper(6), *(p.read_text(encoding="utf-8") for p in sorted(RECORDINGS.glob("*.cpp"))))
+TEXTS = (make_wrapper(6), *(p.read_text(encoding="utf-8") for p in sorted(WRAPPERS.glob("*.cpp"))))
 WHOLE = {text: len(read_wrapper(text).launches) for text in TEXTS}
 PIECES = (
     "(",

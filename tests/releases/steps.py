@@ -8,13 +8,11 @@ from functools import partial
 import anyio
 
 from mcp_server.diagnose import diagnose
-from mcp_server.model import ExportedWorkload, ScriptWorkload
-from mcp_server.steps.capture import capture
+from mcp_server.model import ExportedWorkload
 from mcp_server.steps.check_devices import check_devices
 from mcp_server.steps.compare_with_eager import compare_with_eager
 from mcp_server.steps.dump_kernel_io import dump_kernel_io
 from mcp_server.steps.locate_fault import locate_fault
-from mcp_server.steps.replay import replay
 from mcp_server.steps.run_deterministic import run_deterministic
 from tests.releases.trial import Outcome, Release, Trials
 
@@ -76,14 +74,6 @@ class Steps:
         repeated = await run_deterministic(self.release.context(), workload, repeats=2)
         return _unless(repeated.pattern == "stable" and repeated.failing == 2, repeated.pattern)
 
-    async def captured_call_replays(self) -> Outcome:
-        release = self.release
-        args = [str(release.package("ranker")), str(release.inputs("ranker", "bad-index"))]
-        context = release.context()
-        seen = await capture(context, ScriptWorkload(script=self.script, args=args, python=release.python))
-        replayed = await replay(context, seen, python=release.python)
-        return _unless(replayed.verdict == "reproduced", replayed.verdict)
-
     async def printer_shows_values(self) -> Outcome:
         exported = self.release.package("ranker").with_name("ranker.exported.pt2")
         workload = ExportedWorkload(
@@ -100,7 +90,6 @@ class Steps:
             self.eager_agrees,
             self.wrong_dtype_of_an_input_is_told,
             self.failure_is_stable,
-            self.captured_call_replays,
             self.printer_shows_values,
         )
         named = {step.__name__.replace("_", " "): step for step in steps}

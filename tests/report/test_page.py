@@ -107,7 +107,7 @@ def test_an_issue_names_no_place_and_nobody() -> None:
     [
         ("LD_LIBRARY_PATH=/opt/ana/lib:/home/ana/x/lib", "LD_LIBRARY_PATH=…/lib:…/lib"),
         ("g++ -I/home/ana/venv/include -L/home/ana/lib", "g++ -I…/include -L…/lib"),
-        ("file:///home/ana/b.pt2 https://example.org/a/b", "file://…/b.pt2 https://example.org/a/b"),
+        ("file:///home/ana/b.pt2 https://example.org/a/b", "file://…/b.pt2 https://<host>/a/b"),
         ("<text>/home/ana/m.py:3</text></g></svg>", "<text>…/m.py:3</text></g></svg>"),
         ("open /data/Ana B/run 1/x.pt2", "open …/x.pt2"),
         ("srun: error: gpu17: task 1: Killed", "srun: error: <host>: task 1: Killed"),

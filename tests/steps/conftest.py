@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
+from pathlib import Path
 
 import anyio
 import pytest
 
 from mcp_server.model import ExportedWorkload
 from mcp_server.steps.compile_with_flags import Compiled, compile_with_flags
-from mcp_server.steps.context import Context, default_python
+from mcp_server.steps.context import Context
 from tests.conftest import ZooPackage
 
 RANKER_FLAGS: dict[str, object] = {
@@ -22,6 +24,6 @@ RANKER_FLAGS: dict[str, object] = {
 @pytest.fixture(scope="session")
 def flagged_ranker(zoo: ZooPackage, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     """The ranker compiled with flags of both kinds: variables and configuration."""
-    context = Context(directory=tmp_path_factory.mktemp("flagged"), python=default_python({}))
+    context = Context(directory=tmp_path_factory.mktemp("flagged"), python=Path(sys.executable))
     workload = ExportedWorkload(exported=zoo("ranker").with_name("ranker.exported.pt2"))
     return anyio.run(partial(compile_with_flags, context, workload, RANKER_FLAGS))

@@ -214,7 +214,7 @@ def test_programs_without_aoti(tmp_path: Path) -> None:
     """A program that never loads torch, and one that only computes, leave no journal and say so."""
     for code in ("print('hello')\n", "import torch\ntorch.ones(2).sum()\n"):
         seen = captured(tmp_path, code)
-        assert seen.finished.ok and not seen.used_aoti and not seen.processes
+        assert seen.finished.ok and not seen.compiles and not seen.loads and not seen.processes
         assert "no Python process compiled, loaded or called" in seen.notes[0]
 
 

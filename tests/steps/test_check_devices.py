@@ -15,7 +15,7 @@ from mcp_server.model import PackageWorkload, ScriptWorkload, TensorSpec, Worklo
 from mcp_server.package.archive import Package, open_package
 from mcp_server.package.metadata import read_metadata
 from mcp_server.steps.check_devices import DevicesChecked, check_devices
-from mcp_server.steps.context import Context, default_python
+from mcp_server.steps.context import Context
 from mcp_server.steps.fit import ISA_FLAGS, Problem, compiler_problems, find_problems
 from mcp_server.steps.given import from_leaves
 from mcp_server.steps.machine import Compiler, Gpu, Machine, cpu_flags
@@ -26,7 +26,7 @@ LIMIT = 10_000  # characters of a result
 
 
 def checked(directory: Path, workload: Workload | None, python: Path | None = None) -> DevicesChecked:
-    context = Context(directory=directory, python=python or default_python({}))
+    context = Context(directory=directory, python=python or Path(sys.executable))
 
     async def check() -> DevicesChecked:
         return await check_devices(context, workload)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import zipfile
 from pathlib import Path
 
@@ -15,14 +16,14 @@ from mcp_server.model import ExportedWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.exported import exported_device
 from mcp_server.steps.compile_with_flags import Compiled, ConfigValue, compile_with_flags, merged_configs
-from mcp_server.steps.context import Context, default_python
+from mcp_server.steps.context import Context
 from tests.conftest import ZooPackage
 
 PRINTER = "AOT_INDUCTOR_DEBUG_INTERMEDIATE_VALUE_PRINTER"
 
 
 def context_in(directory: Path) -> Context:
-    return Context(directory=directory, python=default_python({}))
+    return Context(directory=directory, python=Path(sys.executable))
 
 
 def compiled(directory: Path, workload: ExportedWorkload, flags: dict[str, object]) -> Compiled:

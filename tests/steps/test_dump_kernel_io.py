@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from mcp_server.model import ExportedWorkload, PackageWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.steps.compile_with_flags import Compiled
-from mcp_server.steps.context import Context, default_python
+from mcp_server.steps.context import Context
 from mcp_server.steps.dump_kernel_io import dump_kernel_io
 from mcp_server.steps.first_bad import Model, find_first_bad
 from mcp_server.steps.index_bounds import IndexBound, find_bounds
@@ -38,7 +39,7 @@ def dumped(
     choice: Choice | None = None,
     **options: Any,
 ) -> KernelIO:
-    context = Context(directory=directory, python=default_python({}))
+    context = Context(directory=directory, python=Path(sys.executable))
     return anyio.run(partial(dump_kernel_io, context, workload, choice, **options))
 
 

@@ -16,8 +16,7 @@ from mcp_server.steps.context import Context
 from mcp_server.steps.explain_error import Explanation, explain_error
 from mcp_server.steps.explain_words import program_of
 from tests.conftest import ZooPackage, torch_environment
-
-RECORDINGS = Path(__file__).resolve().parent.parent / "recordings"
+from tests.recorded import RECORDINGS
 
 pytestmark = pytest.mark.anyio
 
@@ -165,10 +164,12 @@ async def test_text_or_log(context: Context, given: dict[str, object]) -> None:
         await explain_error(context, **given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["missing.log", ""])
-async def test_unreadable_log(context: Context, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "said"), [("missing.log", "cannot read the log"), ("", "the log is a directory")]
+)
+async def test_unreadable_log(context: Context, tmp_path: Path, name: str, said: str) -> None:
     """A missing file and a directory are problems that name it."""
-    with pytest.raises(ProblemError, match="cannot read the log"):
+    with pytest.raises(ProblemError, match=said):
         await explain_error(context, log=tmp_path / name)
 
 

@@ -30,7 +30,8 @@ from mcp_server.steps.context import Context
 from mcp_server.steps.inspect_package import Inspection, Question, inspect_package
 from tests.conftest import ZooPackage
 from tests.package.made_wrapper import make_wrapper
-from tests.package.summaries import RECORDINGS
+from tests.package.summaries import WRAPPERS
+from tests.recorded import RECORDINGS
 
 Ask = Callable[..., Inspection]
 RESULT_LIMIT = 10_000
@@ -71,6 +72,7 @@ def test_an_overview(zoo: ZooPackage, ask: Ask) -> None:
     found = ask(zoo("jagged"))
     assert found.overview is not None
     assert (found.overview.device, found.overview.launches, found.overview.outputs) == ("cpu", 3, 1)
+    assert found.overview.inputs is not None
     assert found.overview.inputs[1] == "input 1 (args[1]): int64 [s95], s95 of 2 to 64"
     assert found.overview.platform == f"linux {platform.machine()}"
     assert found.overview.constant_names[0] == "head.weight: float32 [4, 8]"
@@ -174,7 +176,7 @@ def test_answers_about_a_large_wrapper_stay_small(made: Path, ask: Ask) -> None:
 def test_constant_folding_is_shown(tmp_path: Path, ask: Ask) -> None:
     """The overview says that launches run before the first call; the constant and the kernel show them."""
     for file, kind in (("wrappers", "wrapper"), ("kernels", "kernel")):
-        source = RECORDINGS.parent / file / "folding.torch-2.13-cpu.cpp"
+        source = RECORDINGS / file / "folding.torch-2.13-cpu.cpp"
         (tmp_path / f"folding.{kind}.cpp").write_bytes(source.read_bytes())
     (note,) = ask(tmp_path).notes
     assert note.startswith("2 more launches run once, before the first call, to fold constants")
@@ -193,7 +195,7 @@ def test_constant_folding_is_shown(tmp_path: Path, ask: Ask) -> None:
 
 def test_missing_sources_are_told(tmp_path: Path, ask: Ask) -> None:
     """Where Triton sources are not in the package, an assertion is not said to belong to another one."""
-    source = RECORDINGS / "lazy_shift.torch-2.15-cuda.cpp"
+    source = WRAPPERS / "lazy_shift.torch-2.15-cuda.cpp"
     (tmp_path / "lazy.wrapper.cpp").write_bytes(source.read_bytes())
     (told,) = ask(tmp_path).notes
     assert told.startswith("3 Triton kernels have no source in the package")

@@ -23,9 +23,9 @@ from mcp_server.steps.fault_methods import order, run_sanitizer
 from mcp_server.steps.fault_run import integer_tensors, prepare
 from mcp_server.steps.locate_fault import LocatedFault, locate_fault
 from mcp_server.steps.visibility import PlainRun, judge
-from tests.conftest import ROOT, ZooPackage
-
-RECORDINGS = ROOT / "tests" / "recordings"
+from tests.conftest import ZooPackage
+from tests.recorded import RECORDINGS
+from tools.made import MADE
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def context(tmp_path: Path) -> Context:
 
 @pytest.fixture(scope="session")
 def cache() -> Cache:
-    return Cache(ROOT / ".cache" / "instrumented")
+    return Cache(MADE / "instrumented")
 
 
 def call(zoo: ZooPackage, name: str, inputs: str) -> PackageWorkload:
@@ -168,10 +168,10 @@ def test_a_run_that_went_on_unchecked_is_no_clean_run(
 
 def test_the_command_line_is_the_one_that_was_measured() -> None:
     """Options of the runs on the H200, and padding for memcheck alone."""
-    argv = memcheck.sanitizer_prefix(Path("cs"), "memcheck", Path("d"))
+    argv = memcheck.sanitizer_prefix(Path("cs"), "memcheck")
     assert argv[:5] == ("cs", "--tool", "memcheck", "--padding", "512")
     assert argv[argv.index("--report-api-errors") :][:2] == ("--report-api-errors", "no")
-    assert "--padding" not in memcheck.sanitizer_prefix(Path("cs"), "racecheck", Path("d"))
+    assert "--padding" not in memcheck.sanitizer_prefix(Path("cs"), "racecheck")
 
 
 def test_expandable_segments_do_not_reach_the_sanitizer() -> None:

@@ -16,8 +16,9 @@ from mcp_server.model import CommandWorkload, ScriptWorkload
 from mcp_server.package.view import view_package
 from mcp_server.steps.locate_fault import LocatedFault
 from mcp_server.steps.locate_in_program import Program, ProgramTarget, locate_in_program
-from tests.conftest import ROOT, ZooPackage
+from tests.conftest import ZooPackage
 from tests.worker.support import QUICK, context_in
+from tools.made import MADE
 
 CODE = """
 import sys, torch
@@ -36,7 +37,7 @@ def program(directory: Path, package: Path, **env: str) -> ScriptWorkload:
 
 
 def located(directory: Path, workload: Program, **asked: Any) -> LocatedFault:
-    cache = Cache(ROOT / ".cache" / "instrumented")
+    cache = Cache(MADE / "instrumented")
     step = partial(locate_in_program, context_in(directory / "job"), workload, cache=cache, **asked)
     return anyio.run(step)
 

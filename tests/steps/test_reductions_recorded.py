@@ -9,8 +9,9 @@ import pytest
 from mcp_server.jobs.types import Finished
 from mcp_server.steps.reduce.failing import FailureShown, of_script
 from mcp_server.steps.reduce.records import Reduced
+from tests.recorded import RECORDINGS
 
-RECORDED = Path(__file__).parent.parent / "recordings" / "gpu_tools"
+RECORDED = RECORDINGS / "gpu_tools"
 
 # How the recorded script ended: exit status, or the signal that killed it.
 ENDED: dict[str, int | str] = {

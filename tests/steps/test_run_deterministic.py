@@ -10,7 +10,7 @@ import pytest
 
 from mcp_server.errors import ProblemError
 from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload, Workload
-from mcp_server.steps.run_deterministic import Repeated, WorkerCall, run_deterministic
+from mcp_server.steps.run_deterministic import Repeated, run_deterministic
 from tests.conftest import ZooPackage
 from tests.worker.support import context_in
 
@@ -57,10 +57,10 @@ def test_a_stable_failure(zoo: ZooPackage, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_clean_runs_have_equal_outputs(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Without a failure the outputs are compared, side by side too; a note says what clean leaves open."""
+    """Without a failure the outputs are compared; a note says what clean leaves open."""
     package = zoo("ranker")
     workload = PackageWorkload(package=package, inputs=package.with_name("ranker.inputs.pt"))
-    found = repeated(tmp_path, workload, repeats=2, side_by_side=True)
+    found = repeated(tmp_path, workload, repeats=2)
     assert (found.pattern, found.failing, found.outputs_differ) == ("clean", 0, False)
     assert any("silent" in note for note in found.notes)
 
@@ -86,20 +86,6 @@ def test_flaky_and_varying_failures(tmp_path: Path) -> None:
     assert [run.failure is None for run in flaky.runs] == [True, False, True]
     varying = turns(tmp_path / "b", "segfault", "error", "error")
     assert varying.pattern == "varying" and sorted(varying.signatures.values()) == [1, 2]
-
-
-@pytest.mark.slow
-def test_a_replay_is_repeated_in_place_of_the_program(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The given request is what runs; the program only lends its surroundings."""
-    package = zoo("ranker")
-    request = {
-        "package": package,
-        "steps": [{"do": "call", "file": package.with_name("ranker.bad-index.pt")}],
-    }
-    program = CommandWorkload(argv=["false"])
-    found = repeated(tmp_path, program, repeats=1, call=WorkerCall("replay", request))
-    failure = found.runs[0].failure
-    assert found.pattern == "stable" and failure is not None and "index out of bounds" in failure.text
 
 
 def test_the_flags_reach_any_command(tmp_path: Path) -> None:

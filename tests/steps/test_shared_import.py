@@ -77,7 +77,7 @@ def test_forks_report_what_processes_report(tmp_path: Path) -> None:
             assert fork.finished.ok and own.finished.ok
 
     context = shared(tmp_path, both)
-    assert context.imports is None and context.cost.wall_s > 0.2
+    assert context.imports is None and context.cost.cost().wall_s > 0.2
 
 
 def test_what_an_instrumented_package_reads_is_read_late() -> None:

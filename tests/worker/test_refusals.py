@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from mcp_server.errors import ProblemError
-from mcp_server.steps.context import default_python
 from mcp_server.worker.failures import Refused
 from tests.conftest import ZooPackage
 from tests.worker.support import here, saved, work
@@ -62,12 +61,12 @@ def test_a_refusal_reaches_the_caller(tmp_path: Path) -> None:
 def test_a_package_is_no_exported_program_and_the_other_way_round(zoo: ZooPackage, tmp_path: Path) -> None:
     """A package given as an exported program is recognised; so is an archive that is neither."""
     with pytest.raises(Refused, match="an AOTInductor package"):
-        here(tmp_path, "eager", {"exported": zoo("ranker")})
+        here(tmp_path, "compile", {"exported": zoo("ranker"), "package_path": tmp_path / "m.pt2"})
     other = tmp_path / "other.pt2"
     with zipfile.ZipFile(other, "w") as archive:
         archive.writestr("readme", "nothing")
     with pytest.raises(Refused, match="another kind of archive"):
-        here(tmp_path, "eager", {"exported": other})
+        here(tmp_path, "compile", {"exported": other, "package_path": tmp_path / "m.pt2"})
 
 
 @pytest.mark.parametrize(
@@ -108,17 +107,6 @@ def test_an_interpreter_without_torch(tmp_path: Path) -> None:
     hidden.write_text("raise ImportError('no torch here')")
     problem = refusal(tmp_path, "probe", {}, env={"PYTHONPATH": str(tmp_path)})
     assert "torch cannot be imported (no torch here)" in problem.what and problem.value == sys.executable
-
-
-def test_where_the_interpreter_comes_from(tmp_path: Path) -> None:
-    """The variable wins over the active environment, which wins over our own."""
-    venv = tmp_path / "bin"
-    venv.mkdir()
-    (venv / "python").touch()
-    active = {"VIRTUAL_ENV": str(tmp_path)}
-    assert default_python({"AOTI_DEBUG_PYTHON": "/some/python", **active}) == Path("/some/python")
-    assert default_python(active) == venv / "python"
-    assert default_python({"VIRTUAL_ENV": str(tmp_path / "gone")}) == Path(sys.executable)
 
 
 @pytest.mark.slow

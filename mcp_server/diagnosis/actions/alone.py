@@ -7,8 +7,8 @@ from pathlib import Path
 
 from mcp_server.diagnosis.actions.runs import see
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.limits import limit_of
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.jobs.types import Command
 from mcp_server.model import CommandWorkload, ScriptWorkload
 from mcp_server.steps.capture import workload_argv
@@ -25,7 +25,7 @@ class RunAlone:
     seconds = 30.0
     alone = True
 
-    def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
+    def gain(self, case: Case, _open: Sequence[Suspect]) -> float:
         seen = case.capture
         return 0.9 if seen is not None and seen.finished.ok and seen.loans else 0.0
 

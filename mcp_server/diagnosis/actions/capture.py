@@ -7,8 +7,8 @@ from pathlib import Path
 
 from mcp_server.diagnosis.actions.runs import STACKS, see
 from mcp_server.diagnosis.case import CallSpec, Case
-from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.limits import limit_of
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
 from mcp_server.evidence.captured import CapturedCall
 from mcp_server.model import Artifact, CommandWorkload, ScriptWorkload
@@ -27,7 +27,7 @@ class CaptureProgram:
     seconds = 30.0
     alone = True
 
-    def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
+    def gain(self, case: Case, _open: Sequence[Suspect]) -> float:
         return 1.0 if isinstance(case.workload, ScriptWorkload | CommandWorkload) else 0.0
 
     async def act(self, case: Case, context: Context) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mcp_server.diagnosis.actions.exported_program import exported_path
 from mcp_server.diagnosis.actions.watch_launches import as_package
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import ExportedWorkload
 from mcp_server.steps.compare_with_eager import Pair, compare_pair, updates_of
 from mcp_server.steps.context import Context
@@ -20,7 +20,7 @@ class CompareLaunches:
     seconds = 20.0
     alone = True
 
-    def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
+    def gain(self, case: Case, _open: Sequence[Suspect]) -> float:
         if case.call is None or case.call.request.get("library") or "plain" not in case.runs:
             return 0.0
         return 0.6 if exported_path(case) is not None and _differs(case) else 0.0

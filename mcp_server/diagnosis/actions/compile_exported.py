@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mcp_server.diagnosis.case import CallSpec, Case
-from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import ExportedWorkload
 from mcp_server.steps.compile_with_flags import compile_with_flags
 from mcp_server.steps.context import Context
@@ -22,7 +22,7 @@ class CompileExported:
     seconds = 30.0
     alone = True
 
-    def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
+    def gain(self, case: Case, _open: Sequence[Suspect]) -> float:
         return 1.0 if isinstance(case.workload, ExportedWorkload) else 0.0
 
     async def act(self, case: Case, context: Context) -> None:

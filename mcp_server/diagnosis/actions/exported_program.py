@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import ExportedWorkload
 from mcp_server.package.exported import read_exported
 from mcp_server.steps.context import Context
@@ -19,7 +19,7 @@ class ReadExported:
     seconds = 0.1
     alone = False
 
-    def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
+    def gain(self, case: Case, _open: Sequence[Suspect]) -> float:
         return 1.0 if exported_path(case) is not None else 0.0
 
     async def act(self, case: Case, _context: Context) -> None:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from mcp_server.diagnosis.case import Case, GeneratedKernel
-from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.index_parts import index_error
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.evidence.captured import CapturedCompile
 from mcp_server.model import ModelLocation, ScriptWorkload
 from mcp_server.package.exported import node_lines
@@ -34,7 +34,7 @@ class ReadGeneratedKernel:
     seconds = 0.1
     alone = False
 
-    def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
+    def gain(self, case: Case, _open: Sequence[Suspect]) -> float:
         if case.package is not None or not case.runs:
             return 0.0
         return 1.0 if _named(case) is not None or _refused(case) is not None else 0.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.placing import place
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.package.match import compare_inputs
 from mcp_server.package.mismatch import Mismatch
 from mcp_server.package.structure import compare_structure
@@ -23,7 +23,7 @@ class CompareInputs:
     seconds = 3.0
     alone = False
 
-    def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
+    def gain(self, case: Case, _open: Sequence[Suspect]) -> float:
         return 1.0 if case.package is not None and _asked(case) else 0.0
 
     async def act(self, case: Case, context: Context) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 from mcp_server.diagnosis.actions.exported_program import exported_path
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hanging import shown_by_trace, to_be_traced
-from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.limits import eager_limit
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.steps.context import Context, WorkerRun
 
 
@@ -21,7 +21,7 @@ class Interpret:
     seconds = 4.0
     alone = False
 
-    def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
+    def gain(self, case: Case, _open: Sequence[Suspect]) -> float:
         if case.ran_out_of_memory:
             return 0.0  # eager keeps every value between operators, and so needs more
         if to_be_traced(case) or shown_by_trace(case):

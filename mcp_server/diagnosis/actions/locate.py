@@ -10,9 +10,9 @@ from mcp_server.diagnosis.detectors.died_inside import died
 from mcp_server.diagnosis.detectors.eager import own_code
 from mcp_server.diagnosis.detectors.random_numbers import drawing_launches
 from mcp_server.diagnosis.division import failed_divisions
-from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.index_parts import index_error
 from mcp_server.diagnosis.stacks import operator_inside
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.package.kernel_code import indexes_unchecked
 from mcp_server.steps.context import Context
@@ -27,7 +27,7 @@ class LocateFault:
     seconds = 20.0
     alone = True
 
-    def gain(self, case: Case, open_ones: Sequence[Hypothesis]) -> float:
+    def gain(self, case: Case, open_ones: Sequence[Suspect]) -> float:
         plain = case.runs.get("plain")
         if _program_only(case):
             return 0.9
@@ -92,7 +92,7 @@ def silent_suspicion(case: Case) -> bool:
     return departs or unsteady or (unsure and case.runs["plain"].failure == "none")
 
 
-def _unwatched(case: Case, open_ones: Sequence[Hypothesis]) -> bool:
+def _unwatched(case: Case, open_ones: Sequence[Suspect]) -> bool:
     """A call that nothing is known against, on a GPU or with indices that nobody checks.
 
     A small overrun shows neither as a fault nor as NaN. A package alone has no reference that numbers could

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.steps.context import Context
 from mcp_server.steps.fit import find_problems
 from mcp_server.steps.machine import read_machine
@@ -22,12 +22,12 @@ class CheckMachine:
     seconds = 6.0
     alone = False
 
-    def gain(self, case: Case, open_hypotheses: Sequence[Hypothesis]) -> float:
+    def gain(self, case: Case, open_suspects: Sequence[Suspect]) -> float:
         if case.package is None or not case.failed:
             return 0.0
         plain = case.plain
         silent = plain is not None and plain.failure == "signal" and plain.root is None
-        asked = any(h.category in MACHINE_CATEGORIES for h in open_hypotheses)
+        asked = any(h.category in MACHINE_CATEGORIES for h in open_suspects)
         return 0.7 if silent or asked else 0.0
 
     async def act(self, case: Case, context: Context) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import PackageWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.problems import PackageError
@@ -20,7 +20,7 @@ class OpenPackage:
     seconds = 0.2
     alone = False
 
-    def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
+    def gain(self, case: Case, _open: Sequence[Suspect]) -> float:
         return 1.0 if package_path(case) is not None else 0.0
 
     async def act(self, case: Case, _context: Context) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 from mcp_server.diagnosis.actions.watch_launches import as_package
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.random_numbers import drawing_launches
-from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.limits import limit_of
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.instrument.build import instrument
 from mcp_server.instrument.types import Options
 from mcp_server.model import PackageWorkload
@@ -26,7 +26,7 @@ class RepeatCall:
     seconds = 5.0
     alone = False
 
-    def gain(self, case: Case, open_ones: Sequence[Hypothesis]) -> float:
+    def gain(self, case: Case, open_ones: Sequence[Suspect]) -> float:
         plain = case.runs.get("plain")
         if plain is None or plain.failure != "none" or not _cheap(case, plain.finished.wall_s):
             return 0.0
@@ -44,7 +44,7 @@ class WatchRepeats:
     seconds = 14.0
     alone = True
 
-    def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
+    def gain(self, case: Case, _open: Sequence[Suspect]) -> float:
         unexplained = case.differs_in("second") and not drawing_launches(case)
         return 0.7 if unexplained or case.reads_unset else 0.0
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from mcp_server.diagnosis.case import Case, RunSeen
 from mcp_server.diagnosis.hanging import shown_by_trace, to_be_traced
-from mcp_server.diagnosis.hypothesis import Hypothesis
-from mcp_server.diagnosis.index_parts import suspects
+from mcp_server.diagnosis.index_parts import checked_inputs
 from mcp_server.diagnosis.limits import hangs, limit_of
 from mcp_server.diagnosis.lost_updates import updated_in_a_copy
 from mcp_server.diagnosis.operators_from import operator_missing_here
 from mcp_server.diagnosis.placing import to_be_placed
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.jobs.types import Finished
 from mcp_server.steps.context import Context, WorkerRun
 from mcp_server.steps.fault_methods import ONE_THREAD
@@ -75,7 +75,7 @@ class PlainRun:
     seconds = 6.0
     alone = False
 
-    def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
+    def gain(self, case: Case, _open: Sequence[Suspect]) -> float:
         if to_be_traced(case) or shown_by_trace(case):
             return 0.0  # the launches tell more of a call that hangs, and whether it does by itself
         if to_be_placed(case) and "compare_inputs" not in case.done:
@@ -99,15 +99,15 @@ class CheckedRun:
     seconds = 6.0
     alone = False
 
-    def gain(self, case: Case, open_hypotheses: Sequence[Hypothesis]) -> float:
+    def gain(self, case: Case, open_suspects: Sequence[Suspect]) -> float:
         if case.call is None or "plain" not in case.runs:
             return 0.0
-        if "look_at_indices" not in case.done and suspects(case):
+        if "look_at_indices" not in case.done and checked_inputs(case):
             return 0.0  # looking at the indices is cheaper, and tells more of an index assertion
         if case.runs["plain"].failure == "timeout" and not case.mismatches:
             return 0.0  # it would hang again
         contract = {"input_mismatch", "device_mismatch", "shape_out_of_range", "custom_op"}
-        return 0.8 if any(h.category in contract for h in open_hypotheses) or not case.mismatches else 0.3
+        return 0.8 if any(h.category in contract for h in open_suspects) or not case.mismatches else 0.3
 
     async def act(self, case: Case, context: Context) -> None:
         await run_call(case, context, "checked", env={**CHECK_INPUTS, **ONE_THREAD})

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mcp_server.diagnosis.actions.watch_launches import as_package
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.hanging import to_be_traced
-from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.steps.context import Context
 from mcp_server.steps.trace_launches import trace_launches
 
@@ -26,7 +26,7 @@ class TraceLaunches:
     seconds = 14.0
     alone = True
 
-    def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
+    def gain(self, case: Case, _open: Sequence[Suspect]) -> float:
         if to_be_traced(case):
             return 1.0
         plain = case.runs.get("plain")

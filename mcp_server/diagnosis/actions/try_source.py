@@ -8,10 +8,10 @@ from functools import partial
 
 from mcp_server.diagnosis.actions.watch_launches import as_package
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.narrow_kernels import narrow_launches
 from mcp_server.diagnosis.own_code import kernel_of
 from mcp_server.diagnosis.padded_kernels import padded_launches
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.faults.padding_repair import repaired
 from mcp_server.faults.widening import narrow_pointers, widened
 from mcp_server.package.kernels import Kernel
@@ -41,7 +41,7 @@ class _TrySource(ABC):
     def results(self, case: Case) -> dict[str, Variant]:
         """Where the results are kept."""
 
-    def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
+    def gain(self, case: Case, _open: Sequence[Suspect]) -> float:
         plain = case.runs.get("plain")
         if case.call is None or case.device != "cuda" or plain is None or case.ended_well:
             return 0.0

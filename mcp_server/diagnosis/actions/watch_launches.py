@@ -7,8 +7,8 @@ from typing import Any
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.scatter import indexing_launches
-from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.index_parts import candidates, index_error
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import PackageWorkload, TensorSpec
 from mcp_server.steps.context import Context
 from mcp_server.steps.dump_kernel_io import dump_kernel_io
@@ -26,7 +26,7 @@ class WatchLaunches:
     seconds = 12.0
     alone = True
 
-    def gain(self, case: Case, _open: Sequence[Hypothesis]) -> float:
+    def gain(self, case: Case, _open: Sequence[Suspect]) -> float:
         if case.call is None or case.package is None or "plain" not in case.runs:
             return 0.0
         if says_nonfinite(case):

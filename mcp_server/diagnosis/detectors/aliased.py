@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.captured import CapturedCall
 from mcp_server.model import Evidence, Fix, Party
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis, where a check of the program failed and every call came back."""
     seen = case.capture
     if seen is None or not (seen.assertions or case.own_check):
@@ -19,10 +19,10 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         return
     found = next((call for call in seen.calls if call.overwritten), None)
     if found is not None:
-        yield _hypothesis(found, case)
+        yield _suspect(found, case)
 
 
-def _hypothesis(later: CapturedCall, case: Case) -> Hypothesis:
+def _suspect(later: CapturedCall, case: Case) -> Suspect:
     assert case.capture is not None
     number, output, place = later.overwritten[0]
     first = next((c for c in case.capture.calls if (c.pid, c.number) == (later.pid, number)), later)
@@ -32,7 +32,7 @@ def _hypothesis(later: CapturedCall, case: Case) -> Hypothesis:
         f"output {output} of a call is a view of its input {place}; by two calls later the program had "
         "written into that input, and still kept the output"
     )
-    return Hypothesis(
+    return Suspect(
         category="concurrency",
         guilty=Party(
             kind="input",
@@ -43,8 +43,8 @@ def _hypothesis(later: CapturedCall, case: Case) -> Hypothesis:
         ),
         summary=f"Output {output} of the package shares the memory of input {place}: the program wrote new "
         "values into that input while it kept the output, which changed with it.",
-        depth=Depth.STATE,
-        sources=frozenset({"capture", *({"eager"} if agrees else ())}),
+        level=CausalLevel.STATE,
+        only_in_program=True,
         evidence=(
             Evidence(step="capture", fact=fact),
             *((Evidence(step="interpret", fact="package and exported program agree"),) if agrees else ()),
@@ -54,5 +54,5 @@ def _hypothesis(later: CapturedCall, case: Case) -> Hypothesis:
             after=f"outputs[{output}].clone()",
         ),
         harmful=case.failed,
-        exact=False,
+        observed=False,
     )

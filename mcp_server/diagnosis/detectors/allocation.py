@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import Any
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
+from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind
 from mcp_server.diagnosis.parties import launch_party
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.facts import ErrorFact
 from mcp_server.evidence.journal import ITEM_SIZES
 from mcp_server.model import Evidence, Fix
@@ -23,7 +23,7 @@ _LIMITED = {"RLIMIT_AS": "address space", "RLIMIT_DATA": "private memory"}
 ROUNDING = 0.01  # CUDA's text has two decimals, and its allocator rounds up
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis for the first buffer whose size in this call is the request that failed."""
     if case.view is None or case.given is None or case.package is None:
         return
@@ -32,7 +32,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         asked = _asked(facts.root) if facts.root is not None else None
         found = _buffer(asked, sizes, case) if asked else None
         if found is not None and facts.root is not None:
-            yield _hypothesis(found, sizes, facts.root, source, case)
+            yield _suspect(found, sizes, facts.root, source, case)
             return
 
 
@@ -70,9 +70,7 @@ def _bytes(buffer: Buffer, sizes: dict[str, int]) -> int | None:
     return prod(known) * item if item and known and len(known) == len(values) else None
 
 
-def _hypothesis(
-    buffer: Buffer, sizes: dict[str, int], root: ErrorFact, source: str, case: Case
-) -> Hypothesis:
+def _suspect(buffer: Buffer, sizes: dict[str, int], root: ErrorFact, source: str, case: Case) -> Suspect:
     assert case.view is not None
     number = _writer(buffer, case)
     assert number is not None
@@ -81,7 +79,7 @@ def _hypothesis(
     dims = ", ".join(_dims(buffer, case))
     grows = f"; it grows with {dims}" if dims else ""
     fact = f"{buffer.name}, which launch {number} ({party.name}) writes, is {shape} of {buffer.dtype} here"
-    return Hypothesis(
+    return Suspect(
         category="out_of_memory",
         guilty=party.model_copy(
             update={
@@ -90,16 +88,14 @@ def _hypothesis(
             }
         ),
         summary=f"There is no memory for {_bytes(buffer, sizes)} bytes: {fact}{grows}.",
-        depth=Depth.CALL,
-        sources=frozenset({"log", "package file"}),
+        level=CausalLevel.CALL,
         evidence=(
             Evidence(step="run", fact=root.text[:300], source=f"{source}:{root.line}"),
             Evidence(step="inspect_package", fact=fact),
             *_limit(case),
         ),
         fix=Fix(action=f"call it with smaller parts{f' ({dims})' if dims else ''}, or give it more memory"),
-        counter=_with_less(buffer, sizes, case),
-        exact=False,
+        intervention=_with_less(buffer, sizes, case),
     )
 
 
@@ -114,13 +110,13 @@ def _limit(case: Case) -> Iterator[Evidence]:
         yield Evidence(step="capture", fact=fact)
 
 
-def _with_less(buffer: Buffer, sizes: dict[str, int], case: Case) -> CounterTest | None:
+def _with_less(buffer: Buffer, sizes: dict[str, int], case: Case) -> Intervention | None:
     """The call with smaller inputs. It can only confirm: what is cut may be needed for another reason."""
     changes = tuple(_cut(_less(buffer, sizes), case))
-    told = ", ".join(f"dimension {c['dim']} of input {c['input']} cut to {c['size']}" for c in changes)
-    test = CounterTest(f"less:{buffer.name}", f"the call with {told}", changes)
-    result = case.counters.get(test.key)
-    return test if changes and (result is None or result.passed) else None
+    cuts = ", ".join(f"dimension {c.dim} of input {c.input} cut to {c.size}" for c in changes)
+    test = Intervention(f"less:{buffer.name}", Kind.INPUT, f"the call with {cuts}", changes)
+    trial = case.trials.get(test.key)
+    return test if changes and (trial is None or trial.proves) else None
 
 
 def _less(buffer: Buffer, sizes: dict[str, int]) -> dict[str, int]:
@@ -131,7 +127,7 @@ def _less(buffer: Buffer, sizes: dict[str, int]) -> dict[str, int]:
     return less
 
 
-def _cut(sizes: dict[str, int], case: Case) -> Iterator[dict[str, Any]]:
+def _cut(sizes: dict[str, int], case: Case) -> Iterator[Change]:
     """The changes of inputs that make their dimensions fit these sizes, and keep them in their ranges."""
     assert case.package is not None and case.given is not None
     for item, tensor in zip(case.package.inputs, case.given.tensors, strict=False):
@@ -139,7 +135,7 @@ def _cut(sizes: dict[str, int], case: Case) -> Iterator[dict[str, Any]]:
             value = evaluate(dim.expression, sizes) if dim.expression and dim.size is None else None
             if value is not None and value != got and value.denominator == 1:
                 size = max(int(value), dim.lower or SMALLEST)
-                yield {"change": "resize", "input": item.index, "dim": dim.index, "size": size}
+                yield Change("resize", input=item.index, dim=dim.index, size=size)
 
 
 def _symbols(buffer: Buffer) -> set[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.sharing import written_storages
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.captured import CapturedAssertion, CapturedCall, CapturedEnd, CapturedUpdate
 from mcp_server.model import Evidence, Fix, Party
 
@@ -38,13 +38,13 @@ class _Again:
     weak: bool = False
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis, where the call with the values as given is what the program expected, or held."""
     call = case.capture.suspect if case.capture is not None else None
     changed = _changed(call, case) if call is not None else None
     again = _as_given(call, changed, case) if call is not None and changed is not None else None
     if call is not None and changed is not None and again is not None:
-        yield _hypothesis(call, changed, again, case)
+        yield _suspect(call, changed, again, case)
 
 
 def _changed(call: CapturedCall, case: Case) -> _Changed | None:
@@ -133,9 +133,9 @@ def _beside_given(call: CapturedCall, changed: _Changed, gave: dict[str, Any], c
     return _Again(other, weak=True)
 
 
-def _hypothesis(call: CapturedCall, changed: _Changed, again: _Again, case: Case) -> Hypothesis:
+def _suspect(call: CapturedCall, changed: _Changed, again: _Again, case: Case) -> Suspect:
     shown = ", ".join(changed.names[:MOST_NAMED])
-    return Hypothesis(
+    return Suspect(
         category="constants",
         guilty=Party(
             kind="constant",
@@ -145,8 +145,7 @@ def _hypothesis(call: CapturedCall, changed: _Changed, again: _Again, case: Case
         ),
         summary="The program changed constants that it shares with the package (user_managed=True), so that "
         f"the call computes with other values: {shown}.",
-        depth=Depth.STATE,
-        sources=frozenset({"capture", *({"replay"} if again.expected else ())}),
+        level=CausalLevel.STATE,
         evidence=(Evidence(step="capture", fact=changed.fact), Evidence(step="run", fact=again.what)),
         fix=Fix(
             action="give the package memory of its own, into which nothing else is written: clones of the "
@@ -155,5 +154,5 @@ def _hypothesis(call: CapturedCall, changed: _Changed, again: _Again, case: Case
         ),
         harmful=case.failed,
         weak=again.weak,
-        exact=again.expected,
+        observed=again.expected,
     )

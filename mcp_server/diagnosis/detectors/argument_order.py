@@ -6,23 +6,24 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
+from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind
 from mcp_server.diagnosis.parties import lines_reading
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Evidence, Fix, Party
 from mcp_server.package.signature import CompiledInput
 
 MOST_PAIRS = 3
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """A pair that gives the expected result when exchanged; until that is tried, a mere possibility."""
     if not _open(case):
         return
     for first, second in list(_alike(case))[:MOST_PAIRS]:
         test = _exchanged(first, second, len(case.leaves))
-        result = case.counters.get(test.key)
-        if result is None or result.passed:
-            yield _hypothesis(first, second, test, case, tried=result is not None)
+        trial = case.trials.get(test.key)
+        if trial is None or trial.proves:
+            yield _suspect(first, second, test, case, tried=trial is not None)
 
 
 def _open(case: Case) -> bool:
@@ -44,21 +45,22 @@ def _alike(case: Case) -> Iterator[tuple[CompiledInput, CompiledInput]]:
             yield first, second
 
 
-def _exchanged(first: CompiledInput, second: CompiledInput, count: int) -> CounterTest:
+def _exchanged(first: CompiledInput, second: CompiledInput, count: int) -> Intervention:
     order = list(range(count))
     order[first.index], order[second.index] = second.index, first.index
-    return CounterTest(
+    return Intervention(
         f"exchange:{first.index}:{second.index}",
+        Kind.INPUT,
         f"the call with inputs {first.index} and {second.index} exchanged",
-        ({"change": "permute", "order": order},),
+        (Change("permute", order=tuple(order)),),
     )
 
 
-def _hypothesis(
-    first: CompiledInput, second: CompiledInput, test: CounterTest, case: Case, *, tried: bool
-) -> Hypothesis:
+def _suspect(
+    first: CompiledInput, second: CompiledInput, test: Intervention, case: Case, *, tried: bool
+) -> Suspect:
     names = f"{first.label} and {second.label}"
-    return Hypothesis(
+    return Suspect(
         category="input_mismatch",
         guilty=Party(
             kind="call",
@@ -68,14 +70,13 @@ def _hypothesis(
         ),
         summary=f"{names[:1].upper()}{names[1:]} are in each other's place: they have one layout, so that no "
         "check can tell.",
-        depth=Depth.CALL,
-        sources=frozenset({"inputs"}),
+        level=CausalLevel.CALL,
         evidence=(Evidence(step="check_devices", fact=f"{names} have one dtype, shape and stride"),),
         fix=Fix(
             action=f"exchange {first.path or first.name} and {second.path or second.name}: a package takes "
             "inputs in the order of the export, keywords in the order in which that was given them"
         ),
-        counter=test,
+        intervention=test,
         weak=not tried,
         settle="The call with the two exchanged would settle it.",
     )

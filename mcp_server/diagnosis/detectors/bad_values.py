@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.eager import guard_fix, non_finite_lines
 from mcp_server.diagnosis.first_made import first_made
-from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Where
+from mcp_server.diagnosis.interventions.input import Leaf, replace_where, together
 from mcp_server.diagnosis.parties import launch_party, operator_of
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Evidence, Fix, ModelLocation, Party
 from mcp_server.package.launches import Launch
 from mcp_server.steps.kernel_io import FirstBad
@@ -18,7 +20,7 @@ from mcp_server.steps.kernel_io import FirstBad
 _LOGARITHM = re.compile(r"(?<![a-z])log(?:2|10|it)?(?![a-z0-9]|_softmax|_sigmoid)")
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """Who brought the first bad value: a kernel, an input or a constant."""
     first = case.kernel_io.first_bad if case.kernel_io is not None else None
     if first is None:
@@ -33,21 +35,20 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         yield _bad_index(first, case)
 
 
-def _non_finite(first: FirstBad, case: Case) -> Hypothesis:
+def _non_finite(first: FirstBad, case: Case) -> Suspect:
     inputs = _inputs_of(first, case)
-    return Hypothesis(
+    return Suspect(
         category="nan_or_inf",
         guilty=_party(first, case),
         summary=f"The first value that is not finite: {first.summary}{_from(inputs)}.",
-        depth=Depth.BAD_VALUE,
-        sources=frozenset({"probes", *_seen_outside(case), *({"eager"} if non_finite_lines(case) else ())}),
+        level=CausalLevel.BAD_VALUE,
         evidence=(
             Evidence(step="dump_kernel_io", fact=first.summary, source=_table(case)),
             *_feeding(inputs, first),
         ),
         fix=_fix(first, case),
-        counter=_fill(first, case),
-        exact=first.kind not in ("unset", "input"),
+        intervention=_fill(first, case),
+        observed=first.kind != "unset",
         weak=_meant(first, case) or _unheld(case),
         harmful=not case.nan_accepted and (not _meant(first, case) or _takes_logarithm(first, case)),
     )
@@ -59,11 +60,18 @@ def _marking(first: FirstBad, case: Case) -> Launch | None:
     A program that fails over NaN does not mean it; a package alone does not say.
     """
     launches = case.view.wrapper.launches if case.view is not None else ()
-    tried = case.counters.get(f"fill:{_input_index(first, case)}")
+    fill = _fill(first, case)
+    tried = case.trials.get(fill.key) if fill is not None else None
     if not case.outputs_nan or any(facts.root is not None for _, facts in case.own_logs):
         return None
     own = launches[first.launch : first.launch + 1] if first.launch is not None else ()
-    among = launches if tried is not None and not tried.passed else own if first.kind == "kernel" else ()
+    among = (
+        launches
+        if tried is not None and tried.effect is Effect.SAME
+        else own
+        if first.kind == "kernel"
+        else ()
+    )
     return next((launch for launch in among if _has_nan(launch, case)), None)
 
 
@@ -75,13 +83,12 @@ def _has_nan(launch: Launch, case: Case) -> bool:
     return "quiet_NaN()" in body
 
 
-def _mark(launch: Launch, case: Case) -> Hypothesis:
-    return Hypothesis(
+def _mark(launch: Launch, case: Case) -> Suspect:
+    return Suspect(
         category="nan_or_inf",
         guilty=launch_party(launch.index, launch.kernel, case),
         summary=f"Launch {launch.index} ({launch.kernel}) writes NaN as a constant where a condition holds.",
-        depth=Depth.BAD_VALUE,
-        sources=frozenset({"package file"}),
+        level=CausalLevel.BAD_VALUE,
         evidence=(
             Evidence(step="inspect_package", fact=f"the code of {launch.kernel} holds NaN as a number"),
         ),
@@ -110,14 +117,13 @@ def _takes_logarithm(first: FirstBad, case: Case) -> bool:
     return launch is not None and _LOGARITHM.search(" ".join((launch.kernel, *launch.atens))) is not None
 
 
-def _bad_index(first: FirstBad, case: Case) -> Hypothesis:
+def _bad_index(first: FirstBad, case: Case) -> Suspect:
     inputs = _inputs_of(first, case)
-    return Hypothesis(
+    return Suspect(
         category="index_out_of_bounds",
         guilty=_party(first, case),
         summary=f"The first index out of its bound: {first.summary}{_from(inputs)}.",
-        depth=Depth.BAD_VALUE,
-        sources=frozenset({"probes", *_failed(case)}),
+        level=CausalLevel.BAD_VALUE,
         evidence=(
             Evidence(step="dump_kernel_io", fact=first.summary, source=_table(case)),
             *_feeding(inputs, first),
@@ -172,24 +178,19 @@ def _feeding(inputs: list[str], first: FirstBad) -> tuple[Evidence, ...]:
     return (Evidence(step="inspect_package", fact=fact),)
 
 
-def _seen_outside(case: Case) -> set[str]:
-    """The values were seen without probes too, in the outputs of a run."""
-    return {"outputs"} if case.outputs_nonfinite else set()
-
-
-def _failed(case: Case) -> set[str]:
-    return {"failing call"} if case.failed else set()
-
-
-def _fill(first: FirstBad, case: Case) -> CounterTest | None:
+def _fill(first: FirstBad, case: Case) -> Intervention | None:
     """With a finite value in the place of the input's bad ones."""
     index = _input_index(first, case)
     if index is None or first.what != "non_finite":
         return None
     places = sorted({index, *_with_nan(case)})
-    changes = tuple({"change": "fill", "input": place, "value": 0.0} for place in places)
-    names = f"input{'s' if len(places) > 1 else ''} {', '.join(map(str, places))}"
-    return CounterTest(f"fill:{index}", f"the call with the bad values of {names} set to 0", changes)
+    inputs = case.package.inputs if case.package is not None else ()
+    leaves = [Leaf(place, inputs[place].path or inputs[place].name) for place in places]
+    fills = tuple(replace_where(leaf, Where(non_finite=True), 0.0) for leaf in leaves)
+    if len(fills) == 1:
+        return fills[0]
+    names = ", ".join(leaf.name for leaf in leaves)
+    return together(f"fill:{index}", f"the values of {names} that are not finite made 0", fills)
 
 
 def _with_nan(case: Case) -> Iterator[int]:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
+from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.captured import (
     CapturedAssertion,
     CapturedCompile,
@@ -64,7 +65,7 @@ class _Held:
         return next((u for u in reversed(self.updates) if name in u.digests), self.compiled)
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """Hypotheses for the nearest modules that differ from what the package holds."""
     held, compared = _held(case), _comparison(case)
     if held is None or compared is None:
@@ -131,7 +132,7 @@ def _changed(near: ModuleBeside, export: CapturedExport | None) -> list[tuple[st
 
 def _weights(
     near: ModuleBeside, compared: CapturedAssertion | CapturedEnd, held: _Held, case: Case
-) -> Hypothesis:
+) -> Suspect:
     others = held.others(near)
     shown = ", ".join(others[:4])
     giver = held.giver(others[0])
@@ -139,7 +140,7 @@ def _weights(
         f"{len(others)} of {len(held.digests)} constants of {near.name} ({near.type}) have other values in "
         f"the package: {shown}"
     )
-    return Hypothesis(
+    return Suspect(
         category="constants",
         guilty=Party(
             kind="constant",
@@ -149,8 +150,7 @@ def _weights(
         ),
         summary=f"The package has the weights of its {_named(giver)}, and {near.name}, "
         f"{_seen(compared)}, has others: {shown}.",
-        depth=Depth.STATE,
-        sources=frozenset({"values of constants"}),
+        level=CausalLevel.STATE,
         evidence=(Evidence(step="capture", fact=fact, source=str(near.file or "")),),
         fix=Fix(
             action="give the package the weights with load_constants after they change, or compile it again",
@@ -158,9 +158,9 @@ def _weights(
         )
         if not held.updates
         else Fix(action=f"give each constant of the package the tensor that {near.name} has under its name"),
-        counter=_reloaded(near, case),
+        intervention=_reloaded(near, case),
         harmful=case.failed,
-        exact=False,
+        observed=False,
     )
 
 
@@ -175,7 +175,7 @@ def _mistaken(name: str, near: ModuleBeside, held: _Held) -> str:
     return f"holds the values of {owner}" if owner else f"not the values of {near.name}"
 
 
-def _reloaded(near: ModuleBeside, case: Case) -> CounterTest | None:
+def _reloaded(near: ModuleBeside, case: Case) -> Intervention | None:
     """The call after the package was given the module's weights."""
     if near.file is None or case.call is None or case.call.operation != "replay":
         return None
@@ -189,7 +189,7 @@ def _reloaded(near: ModuleBeside, case: Case) -> CounterTest | None:
     steps = list(case.call.request.get("steps", ()))
     steps.insert(max(len(steps) - 1, 0), step)
     what = f"the call after the package was given the weights of {near.name}"
-    return CounterTest(f"weights:{near.file.name}", what, options={"steps": steps})
+    return Intervention(f"weights:{near.file.name}", Kind.CONSTANT, what, options=Options(steps=tuple(steps)))
 
 
 def _attributes(
@@ -198,12 +198,11 @@ def _attributes(
     exported: CapturedExport,
     compared: CapturedAssertion | CapturedEnd,
     case: Case,
-) -> Hypothesis:
+) -> Suspect:
     name, then, now = changed[0]
     told = "; ".join(f"{n} was {a} and is {b}" for n, a, b in changed[:4])
     agrees = bool(case.equals_eager)
-    held = agrees and (isinstance(compared, CapturedAssertion) or _beside_another(case))
-    return Hypothesis(
+    return Suspect(
         category="wrong_output",
         guilty=Party(
             kind="script",
@@ -213,21 +212,20 @@ def _attributes(
         ),
         summary=f"The package keeps what {near.type} held when it was exported, and {near.name}, "
         f"{_seen(compared)}, differs: {told}.",
-        depth=Depth.STATE,
-        sources=frozenset({"attributes", *({"eager"} if held else ())}),
+        level=CausalLevel.STATE,
         evidence=(
             Evidence(step="capture", fact=f"between the export and the comparison, {told}"),
             *((Evidence(step="interpret", fact="package and exported program agree"),) if agrees else ()),
         ),
         fix=Fix(action=_remedy(name)),
         harmful=case.failed,
-        exact=False,
+        observed=agrees,
     )
 
 
 def _of_another_class(
     near: list[ModuleBeside], compared: CapturedAssertion | CapturedEnd, held: _Held, case: Case
-) -> Iterator[Hypothesis]:
+) -> Iterator[Suspect]:
     """A module with the package's weights, which is of another class than what was exported.
 
     Unless the package is an old one, the other class may be a reference that was written on purpose: then
@@ -240,7 +238,7 @@ def _of_another_class(
     module, old = judged[0], _loaded_before(held.compiled, case)
     agrees = bool(case.equals_eager)
     fact = f"the package was built from {exported.type}; {module.name}, {_seen(compared)}, is a {module.type}"
-    yield Hypothesis(
+    yield Suspect(
         category="invalid_package" if old else "wrong_output",
         guilty=Party(
             kind="package" if old else "script",
@@ -250,8 +248,7 @@ def _of_another_class(
         ),
         summary=f"The two are not one model: {fact}{', with the same weights' if held.digests else ''}"
         f"{'. The package of an earlier load was taken again' if old else ''}.",
-        depth=Depth.STATE if old else Depth.SYMPTOM,
-        sources=frozenset({"classes", *({"eager"} if agrees else ())}),
+        level=CausalLevel.STATE if old else CausalLevel.SYMPTOM,
         evidence=(
             Evidence(step="capture", fact=fact),
             *((Evidence(step="interpret", fact="package and exported program agree"),) if agrees else ()),
@@ -260,7 +257,7 @@ def _of_another_class(
             action=f"export and compile {module.type}, and keep packages apart by the code of their model"
         ),
         harmful=case.failed,
-        exact=False,
+        observed=agrees,
     )
 
 
@@ -273,12 +270,6 @@ def _loaded_before(compiled: CapturedCompile, case: Case) -> bool:
     """Whether the load of the suspect call was not the first of that package."""
     loads = case.capture.loads if case.capture is not None else []
     return sum(1 for load in loads if load.package == compiled.package and load.outcome == "ok") > 1
-
-
-def _beside_another(case: Case) -> bool:
-    """Whether the check that failed had what the call gives, and another tensor of its layout."""
-    plain = case.runs.get("plain")
-    return plain is not None and set(plain.held.values()) == {True, False}
 
 
 def _remedy(name: str) -> str:

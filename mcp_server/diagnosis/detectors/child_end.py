@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case, RunSeen
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.captured import CapturedEnd
 from mcp_server.evidence.traceback import is_user_file
 from mcp_server.model import Evidence, Fix, ModelLocation, Party
@@ -17,14 +17,14 @@ _REPORTS = frozenset({"own_check", "child_failed"})
 _CHECK = re.compile(r"(?:raise|assert)\b|self\.fail\(|sys\.exit\(")
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis, where the calls of that process went well and the program's own failure came later."""
     seen, script = case.capture, case.runs.get("script")
     if seen is None or script is None or script.failure != "exception" or _raised_itself(script):
         return
     found = [(end, _line(end)) for end in _ends(seen, told=script.family == "child_failed")]
     for end, line in [(end, line) for end, line in found if line is not None][-1:]:
-        yield _hypothesis(end, line)
+        yield _suspect(end, line)
 
 
 def _ends(seen: Capture, *, told: bool) -> list[CapturedEnd]:
@@ -52,7 +52,7 @@ def _line(end: CapturedEnd) -> ModelLocation | None:
     return own if own is not None and not _CHECK.match(own.code) else None
 
 
-def _hypothesis(end: CapturedEnd, line: ModelLocation) -> Hypothesis:
+def _suspect(end: CapturedEnd, line: ModelLocation) -> Suspect:
     raised = (
         f"{end.error.type.removeprefix('builtins.')}: {end.error.text}"
         if end.error is not None
@@ -60,13 +60,12 @@ def _hypothesis(end: CapturedEnd, line: ModelLocation) -> Hypothesis:
     )
     place = f"{line.file}:{line.line}"
     fact = f"process {end.pid}, which the program started, ended with {raised[:200]}, at {place}"
-    return Hypothesis(
+    return Suspect(
         category="script_error",
         guilty=Party(kind="script", name=place, model_locations=end.stack[:3]),
         summary=f"A process that the program started ended with {raised[:200]}, at {place}, after its calls "
         "of the package came back; the program's own error is due to that.",
-        depth=Depth.SYMPTOM,
-        sources=frozenset({"capture"}),
+        level=CausalLevel.SYMPTOM,
         evidence=(Evidence(step="capture", fact=fact),),
         fix=Fix(action="mend the statement that raised", before=line.code or None),
     )

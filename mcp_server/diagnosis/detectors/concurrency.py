@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.diagnosis.stacks import lines_inside, operator_inside
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.captured import Captured, CapturedCall, CapturedLoad
 from mcp_server.evidence.facts import ThreadStack
 from mcp_server.model import Evidence, Fix, Party
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """Overlapping calls of one model, judged by how it was loaded and how the program ended."""
     if case.capture is None:
         yield from _hanging_call(case)
@@ -42,9 +42,9 @@ def overlapping(capture: Captured, load: CapturedLoad) -> tuple[CapturedCall, Ca
     return None
 
 
-def _unsynchronised(load: CapturedLoad, pair: tuple[CapturedCall, CapturedCall], case: Case) -> Hypothesis:
+def _unsynchronised(load: CapturedLoad, pair: tuple[CapturedCall, CapturedCall], case: Case) -> Suspect:
     fact = f"threads {pair[0].thread_name} and {pair[1].thread_name} were inside the model at the same time"
-    return Hypothesis(
+    return Suspect(
         category="concurrency",
         guilty=Party(
             kind="call",
@@ -53,8 +53,8 @@ def _unsynchronised(load: CapturedLoad, pair: tuple[CapturedCall, CapturedCall],
         ),
         summary="The package was loaded with run_single_threaded=True, which does no synchronisation, "
         "and several threads called it at the same time.",
-        depth=Depth.STATE,
-        sources=frozenset({"capture", "load options"}),
+        level=CausalLevel.STATE,
+        only_in_program=True,
         evidence=(
             Evidence(step="capture", fact=fact),
             Evidence(step="capture", fact="the model was loaded with run_single_threaded=True"),
@@ -68,7 +68,7 @@ def _unsynchronised(load: CapturedLoad, pair: tuple[CapturedCall, CapturedCall],
     )
 
 
-def _waiting(case: Case, stacks: Sequence[ThreadStack]) -> Iterator[Hypothesis]:
+def _waiting(case: Case, stacks: Sequence[ThreadStack]) -> Iterator[Suspect]:
     """Threads that were all inside a call when the time ran out."""
     assert case.capture is not None
     inside = [call for call in case.capture.calls if call.outcome == "unfinished"]
@@ -81,7 +81,7 @@ def _waiting(case: Case, stacks: Sequence[ThreadStack]) -> Iterator[Hypothesis]:
     place = [line for line in lines_inside(stacks) if (line.file, line.line) not in known]
     op = operator_inside(stacks, case)
     forked = _is_forked(at, case.capture)
-    yield Hypothesis(
+    yield Suspect(
         category="hang",
         guilty=Party(
             kind="op" if op and not several else "call",
@@ -89,14 +89,13 @@ def _waiting(case: Case, stacks: Sequence[ThreadStack]) -> Iterator[Hypothesis]:
             model_locations=[*(() if forked else place), *at.stack[:2]],
         ),
         summary=_FORKED if forked else _hang_summary(several),
-        depth=Depth.STATE,
-        sources=frozenset({"capture", "time limit"}),
+        level=CausalLevel.STATE,
         evidence=tuple(
             Evidence(step="capture", fact=f"thread {call.thread_name} entered a call and did not come back")
             for call in inside[:4]
         ),
         fix=Fix(action=_UNFORKED if forked else _hang_action(several, op)),
-        exact=several,
+        observed=several,
     )
 
 
@@ -124,7 +123,7 @@ def _hang_action(several: bool, op: str) -> str:
     )
 
 
-def _hanging_call(case: Case) -> Iterator[Hypothesis]:
+def _hanging_call(case: Case) -> Iterator[Suspect]:
     """A replayed call that does not come back, with the operator in which it is, where a stack tells."""
     plain = case.runs.get("plain")
     if plain is None or plain.failure != "timeout":
@@ -133,15 +132,14 @@ def _hanging_call(case: Case) -> Iterator[Hypothesis]:
     op = operator_inside(plain.log.threads, case)
     if not op and case.trace is not None and case.trace.last is not None:
         return  # the journal says more
-    yield Hypothesis(
+    yield Suspect(
         category="hang",
         guilty=Party(kind="op" if op else "call", name=op or "call of the package", model_locations=places),
         summary=f"The call does not come back within its time limit{': it is inside ' + op if op else ''}.",
-        depth=Depth.STATE,
-        sources=frozenset({"time limit", *({"stack"} if op else ())}),
+        level=CausalLevel.STATE,
         evidence=(Evidence(step="run", fact=f"no end after {plain.finished.wall_s:.0f} s"),),
         fix=Fix(action=_hang_action(False, op)),
-        exact=bool(op),
+        observed=bool(op),
     )
 
 
@@ -160,7 +158,7 @@ def _hang_summary(several: bool) -> str:
     return "A call of the package did not come back within the time limit."
 
 
-def _moved(case: Case) -> Iterator[Hypothesis]:
+def _moved(case: Case) -> Iterator[Suspect]:
     """User-managed constants whose memory was freed or moved between their update and a call."""
     assert case.capture is not None
     call = next((c for c in case.capture.calls if c.moved), None)
@@ -168,7 +166,7 @@ def _moved(case: Case) -> Iterator[Hypothesis]:
         return
     names = ", ".join(call.moved[:4])
     update = next((u for u in case.capture.updates if set(call.moved) <= set(u.constants)), None)
-    yield Hypothesis(
+    yield Suspect(
         category="concurrency",
         guilty=Party(
             kind="constant",
@@ -177,8 +175,8 @@ def _moved(case: Case) -> Iterator[Hypothesis]:
         ),
         summary=f"The memory of user-managed constant {names} was freed or moved after load_constants: the "
         "package keeps its old address and reads whatever is there now.",
-        depth=Depth.STATE,
-        sources=frozenset({"capture", *({"failing program"} if case.failed else ())}),
+        level=CausalLevel.STATE,
+        only_in_program=True,
         evidence=(
             Evidence(
                 step="capture", fact=f"at the call, {names} is no longer where load_constants was given it"

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
+from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.captured import CapturedUpdate, Leaf
 from mcp_server.model import Evidence, Fix, Party
 from mcp_server.package.constants import CompiledConstant
@@ -18,7 +19,7 @@ _OF_GENERATED_NAMES = ("update_constant_buffer", "update_constant_buffer_from_cp
 KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}"
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """Wrong dtypes, shapes and devices of given constants, and parameters that no update reaches."""
     if case.capture is None or case.package is None:
         return
@@ -33,7 +34,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         yield from _idle(update, case)
 
 
-def _wrong(update: CapturedUpdate, compiled: dict[str, CompiledConstant], case: Case) -> Iterator[Hypothesis]:
+def _wrong(update: CapturedUpdate, compiled: dict[str, CompiledConstant], case: Case) -> Iterator[Suspect]:
     pairs = {name: (leaf, compiled[name]) for name, leaf in update.constants.items() if name in compiled}
     load = case.capture.load_of(update) if case.capture is not None else None
     home = load.device_index if load is not None else None
@@ -43,7 +44,7 @@ def _wrong(update: CapturedUpdate, compiled: dict[str, CompiledConstant], case: 
     wrong = {name: difference for name, difference in found.items() if difference is not None}
     for name, difference in wrong.items():
         others = [other for other in wrong if other != name and wrong[other][0] == difference[0]]
-        yield _hypothesis(name, others, update, difference, case)
+        yield _suspect(name, others, update, difference, case)
 
 
 def _difference(
@@ -75,13 +76,13 @@ def _other_stride(given: Leaf, constant: CompiledConstant) -> bool:
     return any(size > 1 and a != b for size, a, b in steps)
 
 
-def _hypothesis(
+def _suspect(
     name: str, others: list[str], update: CapturedUpdate, difference: tuple[str, str, str], case: Case
-) -> Hypothesis:
+) -> Suspect:
     aspect, given, compiled = difference
     fact = f"{update.how} was given {name} with {aspect} {given}; the package was compiled with {compiled}"
     also = f" The {aspect} of {', '.join(others[:4])} differs, too." if others else ""
-    return Hypothesis(
+    return Suspect(
         category="constants",
         guilty=Party(
             kind="constant",
@@ -92,28 +93,20 @@ def _hypothesis(
         summary=f"Constant {name} was updated with {aspect} {given} where {compiled} is compiled: "
         + _consequence(aspect, update)
         + also,
-        depth=Depth.STATE,
-        sources=frozenset({"capture", *(_witness(update, case) - {"replay"})}),
+        level=CausalLevel.STATE,
         evidence=(Evidence(step="capture", fact=fact, source=str(update.file or "")),),
         fix=_fix(name, aspect, compiled, update),
-        counter=_counter(name, aspect, compiled),
+        intervention=_counter(name, aspect, compiled),
         harmful=case.failed,
     )
 
 
-def _witness(update: CapturedUpdate, case: Case) -> set[str]:
-    """A second observation: the update itself failed or died, or the replay after it departs."""
-    found = {"update failed"} if update.outcome != "ok" else set()
-    plain = case.runs.get("plain")
-    return found | ({"replay"} if plain is not None and plain.departs else set())
-
-
-def _counter(name: str, aspect: str, compiled: str) -> CounterTest | None:
+def _counter(name: str, aspect: str, compiled: str) -> Intervention | None:
     """The same updates with the constant converted; a shape cannot be mended without the user's values."""
     if aspect != "dtype":
         return None
     what = f"the call after updating {name} as {compiled}"
-    return CounterTest(f"constant:{name}", what, options={"cast": {name: compiled}})
+    return Intervention(f"constant:{name}", Kind.CONSTANT, what, options=Options(cast={name: compiled}))
 
 
 def _consequence(aspect: str, update: CapturedUpdate) -> str:
@@ -144,18 +137,17 @@ def _fix(name: str, aspect: str, compiled: str, update: CapturedUpdate) -> Fix:
 
 def _unreached(
     update: CapturedUpdate, compiled: dict[str, CompiledConstant], case: Case
-) -> Iterator[Hypothesis]:
+) -> Iterator[Suspect]:
     """Parameters of the exported model that the package does not keep: an update leaves them stale."""
     if case.exported is None or update.outcome != "ok":
         return
     for name in sorted(set(case.exported.state) - set(compiled)):
-        yield Hypothesis(
+        yield Suspect(
             category="constants",
             guilty=Party(kind="constant", name=name, model_locations=update.stack[:2]),
             summary=f"Constant {name} was folded into the code when the package was compiled: "
             f"{update.how} does not reach it, so that its old value stays.",
-            depth=Depth.STATE,
-            sources=frozenset({"package file", *_witness(update, case)}),
+            level=CausalLevel.STATE,
             evidence=(
                 Evidence(
                     step="capture",
@@ -167,18 +159,17 @@ def _unreached(
         )
 
 
-def _not_finite(update: CapturedUpdate, case: Case) -> Iterator[Hypothesis]:
+def _not_finite(update: CapturedUpdate, case: Case) -> Iterator[Suspect]:
     """Weights that hold NaN when they are given."""
     bad = [name for name, leaf in update.constants.items() if leaf.nan]
     if not bad:
         return
     shown = ", ".join(bad[:4])
-    yield Hypothesis(
+    yield Suspect(
         category="constants",
         guilty=Party(kind="constant", name=bad[0], value="holds NaN", model_locations=update.stack[:2]),
         summary=f"{update.how} was given constants that hold NaN: {shown}.",
-        depth=Depth.STATE,
-        sources=frozenset({"capture", *({"outputs"} if case.outputs_nonfinite else ())}),
+        level=CausalLevel.STATE,
         evidence=(
             Evidence(step="capture", fact=f"{update.constants[bad[0]].nan} values of {bad[0]} are NaN"),
         ),
@@ -187,27 +178,26 @@ def _not_finite(update: CapturedUpdate, case: Case) -> Iterator[Hypothesis]:
     )
 
 
-def _partial(update: CapturedUpdate, case: Case) -> Iterator[Hypothesis]:
+def _partial(update: CapturedUpdate, case: Case) -> Iterator[Suspect]:
     """An update that leaves some of the model's constants at what they were."""
     if not update.missing or not update.constants or update.outcome != "ok":
         return
     shown = ", ".join(update.missing[:4])
     left, as_it_was = ("constants", "as they were") if update.missing[1:] else ("constant", "as it was")
     tied = _tied(update, case)
-    yield Hypothesis(
+    yield Suspect(
         category="constants",
         guilty=Party(
             kind="constant", name=update.missing[0], value="not given", model_locations=update.stack[:2]
         ),
         summary=f"{update.how} left {len(update.missing)} {left} {as_it_was}: {shown}{tied}.",
-        depth=Depth.STATE,
-        sources=frozenset({"capture"}),
+        level=CausalLevel.STATE,
         evidence=(
             Evidence(step="capture", fact=f"the package has {left} {shown}, not named in the update{tied}"),
         ),
         fix=Fix(action="pass every constant, with check_full_update=True"),
         harmful=case.failed,
-        exact=case.plain_departs,
+        observed=case.plain_departs,
     )
 
 
@@ -229,7 +219,7 @@ def _tied(update: CapturedUpdate, case: Case) -> str:
     return ""
 
 
-def _misnamed(update: CapturedUpdate, case: Case) -> Iterator[Hypothesis]:
+def _misnamed(update: CapturedUpdate, case: Case) -> Iterator[Suspect]:
     """An update that was refused, because it names other constants than the package has."""
     if update.outcome != "failed" or not update.compiled or not (update.unknown or update.missing):
         return
@@ -238,7 +228,7 @@ def _misnamed(update: CapturedUpdate, case: Case) -> Iterator[Hypothesis]:
     if not name:
         return
     known = name in update.compiled
-    yield Hypothesis(
+    yield Suspect(
         category="constants",
         guilty=Party(
             kind="constant",
@@ -247,8 +237,7 @@ def _misnamed(update: CapturedUpdate, case: Case) -> Iterator[Hypothesis]:
             model_locations=update.stack[:2],
         ),
         summary=f"{update.how} was refused: {_names_differ(update)}.",
-        depth=Depth.STATE,
-        sources=frozenset({"capture", "update failed"}),
+        level=CausalLevel.STATE,
         evidence=(
             Evidence(step="capture", fact=_names_differ(update)),
             Evidence(step="run", fact=text[:300]),
@@ -258,7 +247,7 @@ def _misnamed(update: CapturedUpdate, case: Case) -> Iterator[Hypothesis]:
     )
 
 
-def _named_as_in_the_model(update: CapturedUpdate, case: Case) -> Iterator[Hypothesis]:
+def _named_as_in_the_model(update: CapturedUpdate, case: Case) -> Iterator[Suspect]:
     """A refused update by a method that takes the names of the generated code, given those of the model."""
     constants = case.package.constants if case.package is not None else ()
     renamed = [c for c in constants if c.name != c.fqn and not c.folded]
@@ -269,7 +258,7 @@ def _named_as_in_the_model(update: CapturedUpdate, case: Case) -> Iterator[Hypot
         return
     first = next(c for c in renamed if c.fqn in given)
     fact = f"{update.how} takes the names of the generated code ({first.name}) and was given {first.fqn}"
-    yield Hypothesis(
+    yield Suspect(
         category="constants",
         guilty=Party(
             kind="constant",
@@ -278,8 +267,7 @@ def _named_as_in_the_model(update: CapturedUpdate, case: Case) -> Iterator[Hypot
             model_locations=update.stack[:2],
         ),
         summary=f"{fact}, as the model names it.",
-        depth=Depth.STATE,
-        sources=frozenset({"capture", "package file", "update failed"}),
+        level=CausalLevel.STATE,
         evidence=(Evidence(step="capture", fact=fact),),
         fix=Fix(
             action="give the constants with load_constants, which takes the names of the model",
@@ -290,7 +278,7 @@ def _named_as_in_the_model(update: CapturedUpdate, case: Case) -> Iterator[Hypot
     )
 
 
-def _idle(update: CapturedUpdate, case: Case) -> Iterator[Hypothesis]:
+def _idle(update: CapturedUpdate, case: Case) -> Iterator[Suspect]:
     """An update of the half of the constants that is not in use; a package's loader cannot swap the halves.
 
     The first argument after the map says so (torch 2.8-2.15).
@@ -299,7 +287,7 @@ def _idle(update: CapturedUpdate, case: Case) -> Iterator[Hypothesis]:
     if not idle or not _stands_at_the_call(update, case):
         return
     fact = f"{update.how} was called with use_inactive=True, and the call after it takes the other half"
-    yield Hypothesis(
+    yield Suspect(
         category="constants",
         guilty=Party(
             kind="constant",
@@ -309,17 +297,16 @@ def _idle(update: CapturedUpdate, case: Case) -> Iterator[Hypothesis]:
         ),
         summary=f"{update.how} filled the half of the constants that is not in use (use_inactive=True), and "
         "no method of the loaded package swaps the two: the call computes with the constants from before.",
-        depth=Depth.CALL,
-        sources=frozenset({"capture", *_witness(update, case)}),
+        level=CausalLevel.CALL,
         evidence=(Evidence(step="capture", fact=fact),),
         fix=Fix(
             action="fill the half in use, with no call running",
             before=f"{update.how}(state, True, …)",
             after=f"{update.how}(state, False, …)",
         ),
-        counter=_in_use(case),
+        intervention=_in_use(case),
         harmful=case.failed,
-        exact=False,
+        observed=False,
     )
 
 
@@ -333,7 +320,7 @@ def _stands_at_the_call(update: CapturedUpdate, case: Case) -> bool:
     return bool(here) and here[-1] == update
 
 
-def _in_use(case: Case) -> CounterTest | None:
+def _in_use(case: Case) -> Intervention | None:
     """The call after the same updates, all of the half in use."""
     if case.call is None or case.call.operation != "replay":
         return None
@@ -341,7 +328,8 @@ def _in_use(case: Case) -> CounterTest | None:
         {**step, "arguments": [False, *step["arguments"][1:]]} if step["do"] == "constants" else step
         for step in case.call.request.get("steps", ())
     ]
-    return CounterTest("half in use", "the call after an update of the half in use", options={"steps": steps})
+    what = "the call after an update of the half in use"
+    return Intervention("half in use", Kind.CONSTANT, what, options=Options(steps=tuple(steps)))
 
 
 def _names_differ(update: CapturedUpdate) -> str:

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.facts import ErrorFact
 from mcp_server.model import Evidence, Fix, ModelLocation, Party
 from mcp_server.package.launches import Launch
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """Failures of `assert_size_stride` that name an operator (torch >= 2.13 with the input checks on)."""
     for label, facts in case.logs:
         for error in facts.errors:
             if error.family.id == "size_stride_assert" and error.fields.get("op", "input").strip() != "input":
-                yield _hypothesis(error, label, case)
+                yield _suspect(error, label, case)
     yield from _unregistered(case)
 
 
-def _unregistered(case: Case) -> Iterator[Hypothesis]:
+def _unregistered(case: Case) -> Iterator[Suspect]:
     """A load that misses an operator which the package itself lists."""
     if case.package is None:
         return
@@ -30,14 +30,12 @@ def _unregistered(case: Case) -> Iterator[Hypothesis]:
         op = (root.fields.get("operator") or root.fields.get("op") or "") if root is not None else ""
         if root is None or root.family.id != "op_not_registered" or not op:
             continue
-        listed = any(target.startswith(op) for target in needed)
-        yield Hypothesis(
+        yield Suspect(
             category="custom_op",
             guilty=Party(kind="op", name=op, model_locations=_load_lines(case)),
             summary=f"Operator {op} is not registered in the process that loads the package; packages do not "
             "bring Python operators along.",
-            depth=Depth.STATE,
-            sources=frozenset({"log", *({"package file"} if listed else ())}),
+            level=CausalLevel.STATE,
             evidence=(
                 Evidence(step="run", fact=root.text[:300], source=f"{label}:{root.line}"),
                 Evidence(step="open_package", fact=f"the package calls {', '.join(sorted(needed))[:300]}"),
@@ -51,17 +49,16 @@ def _load_lines(case: Case) -> list[ModelLocation]:
     return failed[-1].stack[:2] if failed else []
 
 
-def _hypothesis(error: ErrorFact, label: str, case: Case) -> Hypothesis:
+def _suspect(error: ErrorFact, label: str, case: Case) -> Suspect:
     op = error.fields["op"].strip()
     launch, lines = launch_of(op, case)
     step = "run_with_input_checks" if label in case.runs else "read_log"
-    return Hypothesis(
+    return Suspect(
         category="custom_op",
         guilty=Party(kind="op", name=op, launch_index=launch, model_locations=lines),
         summary=f"The fake function of {op} promises another size or stride than the operator returns "
         f"({error.text.strip().removeprefix('Error: ')[:160]}): later kernels use the promised one.",
-        depth=Depth.STATE,
-        sources=frozenset({"runtime check", *case.call_fails}),
+        level=CausalLevel.STATE,
         evidence=(Evidence(step=step, fact=error.text[:300].strip(), source=f"{label}:{error.line}"),),
         fix=Fix(
             action=f"make the fake function of {op} return the size and stride of the real result; "

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from math import prod
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
+from mcp_server.diagnosis.interventions.base import Intervention
+from mcp_server.diagnosis.interventions.input import Leaf, keep_in_range
 from mcp_server.diagnosis.parties import launch_party
 from mcp_server.diagnosis.quoting import said
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.facts import ErrorFact, LogFacts
 from mcp_server.evidence.journal import ITEM_SIZES
 from mcp_server.model import Evidence, Fix, Party
@@ -35,7 +37,7 @@ class _Grown:
     value: int
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis, where it is known which buffer was to be made, or one value explains any."""
     for _, facts in case.logs:
         error = facts.root
@@ -45,7 +47,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         grown = list(_explaining(int(asked), case)) if asked.isdigit() else []
         named = [one for one in grown if one.buffer.name in _named(facts)] or grown
         if len({(one.symbol, one.value) for one in named}) == 1:
-            yield _hypothesis(named[0], error, case)
+            yield _suspect(named[0], error, case)
             return
 
 
@@ -86,23 +88,21 @@ def _bytes(buffer: Buffer, sizes: dict[str, int]) -> int | None:
     return prod(known) * item if item and len(known) == len(values) else None
 
 
-def _hypothesis(grown: _Grown, error: ErrorFact, case: Case) -> Hypothesis:
+def _suspect(grown: _Grown, error: ErrorFact, case: Case) -> Suspect:
     asked = error.fields["bytes"]
     launch, item = _writer(grown, case), _input(grown, case)
     fact = (
         f"{grown.buffer.name} needs {asked} bytes where {grown.symbol}, a value of the data, is {grown.value}"
     )
     behind = f" It is computed from {item.label}." if item is not None else ""
-    return Hypothesis(
+    return Suspect(
         category="out_of_memory",
         guilty=_party(grown, launch, item, case),
         summary=f"There is no memory for {asked} bytes: {fact}.{behind}",
-        depth=Depth.CALL,
-        sources=frozenset({"log", "package file"}),
+        level=CausalLevel.CALL,
         evidence=(said(error), Evidence(step="inspect_package", fact=fact)),
         fix=Fix(action="check the values that become a size before the call, and refuse what is too large"),
-        counter=_modest(item, case),
-        exact=False,
+        intervention=_modest(item, case),
     )
 
 
@@ -142,12 +142,10 @@ def _party(grown: _Grown, launch: int | None, item: CompiledInput | None, case: 
     return party.model_copy(update={"value": value, "model_locations": places})
 
 
-def _modest(item: CompiledInput | None, case: Case) -> CounterTest | None:
+def _modest(item: CompiledInput | None, case: Case) -> Intervention | None:
     """The call with small values there. It can only confirm: they may be needed for another reason."""
     if item is None or not (item.dtype or "").startswith(("int", "uint")):
         return None
-    change = {"change": "clamp", "input": item.index, "low": -MODEST, "high": MODEST}
-    what = f"the call with the values of input {item.index} kept to at most {MODEST}"
-    test = CounterTest(f"modest:{item.index}", what, (change,))
-    result = case.counters.get(test.key)
-    return test if result is None or result.passed else None
+    test = keep_in_range(Leaf(item.index, item.path or item.name), -MODEST, MODEST)
+    trial = case.trials.get(test.key)
+    return test if trial is None or trial.proves else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Evidence, ExportedWorkload, Fix, Party
 from mcp_server.steps.eager_records import Changed, ComparedWithEager, Departure, Kind, OtherConstant
 
@@ -20,7 +20,7 @@ FIXES: dict[Kind, str] = {
 }
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis, when a launch by launch comparison was made and found a departure."""
     found = case.with_eager
     if found is None or found.first is None:
@@ -28,31 +28,28 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     if found.other_constants:
         yield _constants(found.other_constants[0], found, case)
     first = found.first
-    yield Hypothesis(
+    yield Suspect(
         category="wrong_output",
         guilty=_party(found, first, case),
         summary=f"The package departs from its own exported program: {first.summary}.",
-        depth=Depth.FAULT_SITE if first.launch is None else Depth.BAD_VALUE,
-        sources=_sources(found, first, case),
+        level=CausalLevel.FAULT_SITE if first.launch is None else CausalLevel.BAD_VALUE,
         evidence=(Evidence(step="compare_with_eager", fact=first.summary, source=_source(found)),),
         fix=Fix(action=FIXES[first.kind]),
         harmful=case.failed or isinstance(case.workload, ExportedWorkload),
-        exact=first.kind in ("error", "uninitialised") and first.launch is not None and not first.suspects,
     )
 
 
-def _constants(other: OtherConstant, found: ComparedWithEager, case: Case) -> Hypothesis:
+def _constants(other: OtherConstant, found: ComparedWithEager, case: Case) -> Suspect:
     """The package was made from other weights: stale, or one of several that share them by mistake."""
     assert found.first is not None
     lines = (
         list(case.view.provenance(case.view.wrapper.launches[other.launch]).locations) if case.view else []
     )
-    return Hypothesis(
+    return Suspect(
         category="constants",
         guilty=Party(kind="constant", name=other.name, launch_index=other.launch, model_locations=lines[:3]),
         summary=f"The package was not made from this program's weights: {other.told}.",
-        depth=Depth.STATE,
-        sources=frozenset({"values of constants", *_sources(found, found.first, case)}),
+        level=CausalLevel.STATE,
         evidence=(
             Evidence(step="compare_with_eager", fact=other.told, source=_source(found)),
             Evidence(step="compare_with_eager", fact=found.first.summary),
@@ -81,23 +78,6 @@ def _apart(found: ComparedWithEager, first: Departure) -> Changed | None:
     if first.kind == "nondeterministic":
         return found.varies_from
     return found.unset_from if first.kind == "uninitialised" else None
-
-
-def _sources(found: ComparedWithEager, first: Departure, case: Case) -> frozenset[str]:
-    told = case.interpreted.last("compared") if case.interpreted is not None else None
-    return frozenset(
-        {
-            "launch by launch",
-            *({"eager"} if told is not None and not told["equal"] else ()),
-            *({"script's reference"} if case.plain_departs else ()),
-            *({"filled memory"} if _shown_by_filling(found, first) else ()),
-        }
-    )
-
-
-def _shown_by_filling(found: ComparedWithEager, first: Departure) -> bool:
-    """Where runs differ anyway, two that agree with the memory filled may do so by chance."""
-    return bool(found.reads_unset and found.deterministic and first.kind == "uninitialised")
 
 
 def _source(found: ComparedWithEager) -> str:

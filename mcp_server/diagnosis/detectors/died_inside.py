@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.diagnosis.stacks import lines_inside, operator_inside
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.facts import ThreadStack
 from mcp_server.model import Category, Evidence, Fix, Party
 
@@ -14,7 +14,7 @@ from mcp_server.model import Category, Evidence, Fix, Party
 _OF_MEMORY = frozenset({"SIGSEGV", "SIGBUS"})
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis, where the thread that died was inside an operator that the package calls."""
     stacks = died(case)
     op = operator_inside(stacks, case)
@@ -24,15 +24,13 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     category: Category = "illegal_memory_access" if signal in _OF_MEMORY else "custom_op"
     lines = lines_inside(stacks)
     at = f", at {lines[0].file}:{lines[0].line}" if lines else ""
-    yield Hypothesis(
+    yield Suspect(
         category=category,
         guilty=Party(kind="op", name=op, model_locations=lines),
         summary=f"The process died of {signal} inside operator {op}{at}.",
-        depth=Depth.BAD_VALUE,
-        sources=frozenset({"stack", *case.call_fails}),
+        level=CausalLevel.BAD_VALUE,
         evidence=(Evidence(step="run", fact=f"the thread that died of {signal} was inside {op}{at}"),),
         fix=Fix(action=f"check what {op} reads and writes against the sizes and strides that it is given"),
-        exact=False,
     )
 
 

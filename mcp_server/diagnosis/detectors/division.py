@@ -7,15 +7,18 @@ from collections.abc import Iterator
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.eager import lines_of
 from mcp_server.diagnosis.division import divisor_parts, failed_divisions, failure, raised
-from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
 from mcp_server.diagnosis.index_parts import IndexPart
+from mcp_server.diagnosis.interventions.base import Intervention, Where
+from mcp_server.diagnosis.interventions.input import Leaf, replace_where
 from mcp_server.diagnosis.parties import launch_party
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Category, Evidence, Fix, ModelLocation, Party
 from mcp_server.package.divisors import Division
 from mcp_server.package.relevance import DIVIDES
+from mcp_server.package.signature import CompiledInput
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis for each input with a zero that is a divisor; else for each division that it may be."""
     seen = failure(case)
     found = failed_divisions(case)
@@ -46,12 +49,12 @@ def _cleared(division: Division, case: Case) -> bool:
     return bool(parts) and all(part in case.index_values for part in parts)
 
 
-def _by_input(division: Division, part: IndexPart, seen: Evidence, case: Case) -> Hypothesis:
+def _by_input(division: Division, part: IndexPart, seen: Evidence, case: Case) -> Suspect:
     assert case.package is not None
     item, facts = case.package.inputs[part.input], case.index_values[part]
     name, at = item.path or item.name, f"element {facts['index']}"
     fact = f"{at} of {item.label} is 0; {facts['outside']} of {facts['elements']} are"
-    return Hypothesis(
+    return Suspect(
         category="input_mismatch",
         guilty=Party(
             kind="input",
@@ -61,36 +64,34 @@ def _by_input(division: Division, part: IndexPart, seen: Evidence, case: Case) -
             model_locations=_lines(division, case),
         ),
         summary=f"{at[:1].upper()}{at[1:]} of {item.label} is 0, and {_launch(division)} divides by it.",
-        depth=Depth.CALL,
-        sources=frozenset({"log", "input values", *_eager(case)}),
+        level=CausalLevel.CALL,
         evidence=(seen, Evidence(step="look_at_indices", fact=fact), *_shown(division, case)),
         crashing=_party(division, case),
         fix=Fix(
             action=f"keep zeros out of {name}, or let the model divide by another number where it is 0",
             before=lines[0].code if (lines := _lines(division, case)) else None,
         ),
-        counter=_without_zeros(item.index, item.label),
+        intervention=_without_zeros(item),
     )
 
 
-def _computed(division: Division, single: bool, seen: Evidence, case: Case) -> Hypothesis:
+def _computed(division: Division, single: bool, seen: Evidence, case: Case) -> Suspect:
     """No element of an input is the divisor itself: a constant is, or the model computes it."""
     category, origin = _origin(division)
     party = _party(division, case)
-    return Hypothesis(
+    return Suspect(
         category=category,
         guilty=_constant(division, case) or party,
         summary=f"{_launch(division).capitalize()} divides a whole number by zero; the divisor {origin}.",
-        depth=Depth.BAD_VALUE,
-        sources=frozenset({"log", *_eager(case)}),
+        level=CausalLevel.BAD_VALUE,
         evidence=(seen, *_shown(division, case)),
         crashing=party,
         fix=Fix(
             action="let the model divide by another number where the divisor is 0",
             before=lines[0].code if (lines := _lines(division, case)) else None,
         ),
-        counter=_confirming(division, case),
-        exact=single,
+        intervention=_confirming(division, case),
+        observed=single,
         weak=not single,
     )
 
@@ -140,10 +141,6 @@ def _launch(division: Division) -> str:
     return f"launch {division.launch.index} ({division.launch.kernel})"
 
 
-def _eager(case: Case) -> set[str]:
-    return {"eager"} if raised(case) is not None else set()
-
-
 def _shown(division: Division, case: Case) -> Iterator[Evidence]:
     yield Evidence(step="inspect_package", fact=f"{division.location}: {division.code[:200]}")
     event = raised(case)
@@ -152,17 +149,16 @@ def _shown(division: Division, case: Case) -> Iterator[Evidence]:
         yield Evidence(step="interpret", fact=fact)
 
 
-def _confirming(division: Division, case: Case) -> CounterTest | None:
+def _confirming(division: Division, case: Case) -> Intervention | None:
     """A test that can only confirm: the model may compute a zero of other numbers as well."""
     inputs = case.package.inputs if case.package is not None else ()
     item = next((item for item in inputs if division.inputs == (item.label,)), None)
     if item is None or not (item.dtype or "").startswith(("int", "uint")):
         return None
-    test = _without_zeros(item.index, item.label)
-    result = case.counters.get(test.key)
-    return test if result is None or result.passed else None
+    test = _without_zeros(item)
+    trial = case.trials.get(test.key)
+    return test if trial is None or trial.proves else None
 
 
-def _without_zeros(index: int, label: str) -> CounterTest:
-    change = {"change": "replace", "input": index, "old": 0, "new": 1}
-    return CounterTest(f"no-zeros:{index}", f"the call with the zeros of {label} made 1", (change,))
+def _without_zeros(item: CompiledInput) -> Intervention:
+    return replace_where(Leaf(item.index, item.path or item.name), Where(equals=0), 1)

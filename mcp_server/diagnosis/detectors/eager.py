@@ -10,8 +10,8 @@ from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.operator_results import REPAIRED, describe, kept_promise
 from mcp_server.diagnosis.first_made import first_made, of_mask, overflows, told
 from mcp_server.diagnosis.guarded import Guarded, guarded
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.diagnosis.parties import lines_reading
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Category, Evidence, Fix, ModelLocation, Party
 from mcp_server.steps.reports import Event
 
@@ -26,7 +26,7 @@ INDEX_TEXTS = (
 )
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """Hypotheses from the interpretation of the exported program."""
     if case.interpreted is None:
         return
@@ -63,7 +63,7 @@ def refusal(case: Case) -> Evidence | None:
     return None
 
 
-def _guard(case: Case) -> Iterator[Hypothesis]:
+def _guard(case: Case) -> Iterator[Suspect]:
     """A refused call, where the comparison of the inputs does not say more exactly what is wrong."""
     refused = refusal(case)
     if refused is None or any(mismatch.severity == "fatal" for mismatch in case.mismatches):
@@ -71,12 +71,11 @@ def _guard(case: Case) -> Iterator[Hypothesis]:
     text = refused.fact.partition(": ")[2]
     place = guarded(text, case)
     size = f" It is {place.size} here." if place is not None and place.size is not None else ""
-    yield Hypothesis(
+    yield Suspect(
         category=_guard_category(text),
         guilty=_refused(text, place, case),
         summary=f"The exported program refuses this call: {text}. The package drops that guard.{size}",
-        depth=Depth.CALL,
-        sources=frozenset({"eager", *case.call_fails}),
+        level=CausalLevel.CALL,
         evidence=(refused,),
         fix=Fix(action="pass what the guard asks for, or export with dynamic shapes that allow this call"),
         harmful=case.failed,
@@ -103,27 +102,25 @@ def _guard_category(text: str) -> Category:
     return "shape_out_of_range" if sized and compared else "input_mismatch"
 
 
-def _raised(case: Case) -> Iterator[Hypothesis]:
+def _raised(case: Case) -> Iterator[Suspect]:
     """The model fails in eager mode too: the fault is in the model or its inputs, not in compilation."""
     for event in told(case, "node_raised")[:1]:
         text = str(event["text"]).splitlines()[0][:300]
         if any(part in text for part in INDEX_TEXTS) and "tuple index" not in text:
-            yield _index(event, text, case)
+            yield _index(event, text)
 
 
-def _index(event: Event, text: str, case: Case) -> Hypothesis:
-    return Hypothesis(
+def _index(event: Event, text: str) -> Suspect:
+    return Suspect(
         category="index_out_of_bounds",
         guilty=Party(kind="op", name=str(event["op"]), value=text, model_locations=lines_of(event)),
         summary=f"{event['op']} gets an index outside its tensor, in eager mode too: {text}.",
-        depth=Depth.FAULT_SITE,
-        sources=frozenset({"eager", *case.call_fails}),
+        level=CausalLevel.FAULT_SITE,
         evidence=(Evidence(step="interpret", fact=f"{event['node']} ({event['op']}) raised: {text}"),),
-        exact=False,
     )
 
 
-def _fakes(case: Case) -> Iterator[Hypothesis]:
+def _fakes(case: Case) -> Iterator[Suspect]:
     """Operators outside torch whose result is not what their fake function promised."""
     for event in told(case, "fake_mismatch"):
         if str(event["op"]).startswith(("aten.", "<")):
@@ -131,20 +128,19 @@ def _fakes(case: Case) -> Iterator[Hypothesis]:
         op = f"torch.ops.{event['op']}"
         wanted, got = event["promised"], event["returned"]
         fact = f"{op} promised {describe(wanted)}; it returned {describe(got)}"
-        yield Hypothesis(
+        yield Suspect(
             category="custom_op",
             guilty=Party(kind="op", name=op, model_locations=lines_of(event)),
             summary=f"The fake function of {op} disagrees with the operator: {fact.partition(' ')[2]}.",
-            depth=Depth.STATE,
-            sources=frozenset({"eager", *case.call_fails}),
+            level=CausalLevel.STATE,
             evidence=(Evidence(step="interpret", fact=fact),),
             fix=Fix(action=kept_promise(op, wanted, got)),
-            counter=REPAIRED,
-            harmful=case.failed or REPAIRED.key in case.counters,
+            intervention=REPAIRED,
+            harmful=case.failed or REPAIRED.key in case.trials,
         )
 
 
-def _non_finite(case: Case) -> Iterator[Hypothesis]:
+def _non_finite(case: Case) -> Iterator[Suspect]:
     """The first operator that makes NaN from finite values."""
     event = first_made(case)
     ends = case.interpreted.last("interpreted") if case.interpreted is not None else None
@@ -154,7 +150,7 @@ def _non_finite(case: Case) -> Iterator[Hypothesis]:
         return
     kernel = case.kernel_io.first_bad if case.kernel_io is not None else None
     known = kernel is not None and kernel.kind == "kernel"
-    yield Hypothesis(
+    yield Suspect(
         category="nan_or_inf",
         guilty=Party(
             kind="kernel" if known and kernel is not None else "op",
@@ -164,12 +160,10 @@ def _non_finite(case: Case) -> Iterator[Hypothesis]:
         ),
         summary=f"{event['op']} makes the first value that is not finite, in eager mode too: the model's own "
         "arithmetic does it on these inputs.",
-        depth=Depth.BAD_VALUE,
-        sources=frozenset({"eager"} | ({"outputs"} if case.outputs_nonfinite else set())),
+        level=CausalLevel.BAD_VALUE,
         harmful=not case.nan_accepted,
         evidence=(making(event),),
         fix=guard_fix(event),
-        exact=False,
     )
 
 
@@ -226,35 +220,34 @@ def _overflowed(pair: Event) -> bool:
     return same and len({tuple(shape) for shape in pair.get("shape", ())}) == 1
 
 
-def _departs(case: Case) -> Iterator[Hypothesis]:
+def _departs(case: Case) -> Iterator[Suspect]:
     """Package and exported program give different numbers on the same inputs."""
     compared = case.interpreted.last("compared") if case.interpreted is not None else None
     if compared is None or _agreeing(compared):
         return
     worst = max((pair.get("max_abs", 0.0) for pair in compared["outputs"]), default=0.0)
-    yield Hypothesis(
+    yield Suspect(
         category="wrong_output",
         guilty=Party(kind="package", name=str(case.package.path.name) if case.package else "the package"),
         summary=f"The package departs from its own exported program on this call (by up to {worst:.3g}).",
-        depth=Depth.SYMPTOM,
-        sources=frozenset({"eager", *({"script's reference"} if case.plain_departs else set())}),
+        level=CausalLevel.SYMPTOM,
         evidence=(
             Evidence(step="interpret", fact=f"outputs differ from the exported program by up to {worst:.3g}"),
         ),
         fix=Fix(action="find the first launch that departs with compare_with_eager"),
         harmful=case.failed,
-        exact=False,
+        observed=False,
     )
 
 
-def _agrees(case: Case) -> Iterator[Hypothesis]:
+def _agrees(case: Case) -> Iterator[Suspect]:
     """The package computes what was exported; the script's reference computes something else."""
     compared = case.interpreted.last("compared") if case.interpreted is not None else None
     if compared is None or not _agreeing(compared) or not case.plain_departs:
         return
     own = own_code(case)
     name = own[0] if len(own) == 1 else "the exported model"
-    yield Hypothesis(
+    yield Suspect(
         category="wrong_output",
         guilty=Party(
             kind="kernel" if len(own) == 1 else "script",
@@ -263,14 +256,13 @@ def _agrees(case: Case) -> Iterator[Hypothesis]:
         ),
         summary="The package gives what its exported program gives, and the reference differs from both: "
         + (f"{name}, the model's own kernel, computes something else." if len(own) == 1 else _AGREES_REST),
-        depth=Depth.FAULT_SITE,
-        sources=frozenset({"eager"}),
+        level=CausalLevel.FAULT_SITE,
         evidence=(
             Evidence(step="interpret", fact="package and exported program agree on the failing call"),
             Evidence(step="run", fact="the outputs differ from what the script compares them with"),
         ),
         fix=Fix(action=f"compare {name} with a plain implementation on the failing inputs"),
-        exact=len(own) == 1,
+        observed=len(own) == 1,
     )
 
 

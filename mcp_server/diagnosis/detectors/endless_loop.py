@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hanging import call_hangs, hung_inside
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.hanging import call_hangs
 from mcp_server.diagnosis.parties import launch_party
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Evidence, Fix
 
 TURNS = 4  # of the last launches of the journal, all of which end: no single kernel hangs
@@ -26,7 +26,7 @@ def looping(case: Case) -> list[int]:
     return sorted(turns) if last >= TURNS else []
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis, with the launch that stands first in the loop: it computes whether to go on."""
     numbers = looping(case)
     if not numbers:
@@ -37,15 +37,13 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     given = f"; its condition depends on {', '.join(behind[:3])}" if behind else ""
     fact = f"{case.trace.total} launches, the last of them in turns: {', '.join(map(str, numbers[:6]))}"
     party = launch_party(launch.index, launch.kernel, case)
-    yield Hypothesis(
+    yield Suspect(
         category="hang",
         guilty=party,
         summary=f"The loop that begins with launch {launch.index} ({launch.kernel}) does not end: "
         f"{case.trace.total} launches had come back when the time ran out{given}.",
-        depth=Depth.STATE,
-        sources=frozenset({"time limit", "probes", *({"failing program"} if hung_inside(case) else ())}),
+        level=CausalLevel.STATE,
         evidence=(Evidence(step="trace_launches", fact=fact),),
         crashing=party,
         fix=Fix(action="bound the number of turns in the loop's condition, or check what it waits for"),
-        exact=False,
     )

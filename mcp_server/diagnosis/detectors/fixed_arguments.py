@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.captured import CapturedCall
 from mcp_server.model import Evidence, Fix, Party
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis per argument whose value is not the exported one."""
     if case.exported is None:
         return
@@ -24,7 +24,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         if given is None or _same(given, fixed):
             given, call = _given_elsewhere(_path(place, case), fixed, case)
         if given is not None:
-            yield _hypothesis(place, fixed, given, call, case)
+            yield _suspect(place, fixed, given, call, case)
 
 
 def tensors_at_fixed(case: Case) -> list[tuple[int, object]]:
@@ -36,20 +36,19 @@ def tensors_at_fixed(case: Case) -> list[tuple[int, object]]:
     return [(place, value) for place, value in placed if case.leaves[place].get("kind") == "tensor"]
 
 
-def _surplus(place: int, fixed: object, case: Case) -> Hypothesis:
+def _surplus(place: int, fixed: object, case: Case) -> Suspect:
     path = _path(place, case)
     leaf = case.leaves[place]
     given = f"a tensor {leaf.get('dtype', '')}{list(leaf.get('shape') or ())}"
     fact = (
         f"argument {place} ({path}) is {given}; it was {fixed!r} at export: the package has no input for it"
     )
-    return Hypothesis(
+    return Suspect(
         category="input_mismatch",
         guilty=_party(place, given, fixed, case),
         summary=f"Argument {place} ({path}) was {fixed!r} when the model was exported, so that the package "
         "has no input for the tensor that is passed there.",
-        depth=Depth.CALL,
-        sources=frozenset({"exported program", "capture", *case.call_fails}),
+        level=CausalLevel.CALL,
         evidence=(Evidence(step="read_exported", fact=fact),),
         fix=Fix(
             action=f"export the model with a tensor there (one that changes nothing stands for {fixed!r}), "
@@ -103,7 +102,7 @@ def _same(given: str, fixed: object) -> bool:
         return False
 
 
-def _hypothesis(place: int, fixed: object, given: str, call: CapturedCall | None, case: Case) -> Hypothesis:
+def _suspect(place: int, fixed: object, given: str, call: CapturedCall | None, case: Case) -> Suspect:
     """Of the suspect call, or of `call`."""
     path = _path(place, case)
     where = f" in call {call.number}" if call is not None else ""
@@ -111,15 +110,13 @@ def _hypothesis(place: int, fixed: object, given: str, call: CapturedCall | None
         f"argument {place} ({path}) is {given}{where}; it was {fixed!r} at export, which the package "
         "computes with"
     )
-    return Hypothesis(
+    return Suspect(
         category="input_mismatch",
         guilty=_party(place, given, fixed, case, call),
         summary=f"Argument {place} ({path}) was fixed to {fixed!r} when the model was exported; the {given} "
         "that is passed is dropped without a word.",
-        depth=Depth.CALL,
-        sources=frozenset({"exported program", "capture"}),
+        level=CausalLevel.CALL,
         evidence=(Evidence(step="read_exported", fact=fact),),
         fix=Fix(action="pass it as a tensor, or export one package for each value"),
         harmful=case.failed,
-        exact=call is None,
     )

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.log_words import action, named
 from mcp_server.diagnosis.detectors.refusal import refused_alone
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.diagnosis.own_code import own_operators, users_code
+from mcp_server.diagnosis.refusals import BY_FAMILY
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.uncompiled import lines_of, name_of, uncompiled
 from mcp_server.evidence.captured import CapturedCall
 from mcp_server.evidence.facts import ErrorFact, Frame, LogFacts
@@ -17,31 +18,31 @@ from mcp_server.model import CATEGORIES, Category, Evidence, Fix, ModelLocation,
 from mcp_server.steps.context import WORKER_MAIN
 from mcp_server.steps.explain_words import as_sentence
 
-DEPTHS: dict[Category, Depth] = {
-    "invalid_package": Depth.BUILD,
-    "compile_failure": Depth.BUILD,
-    "toolchain": Depth.BUILD,
-    "arch_mismatch": Depth.BUILD,
-    "environment": Depth.BUILD,
-    "device_mismatch": Depth.CALL,
-    "input_mismatch": Depth.CALL,
-    "shape_out_of_range": Depth.CALL,
-    "constants": Depth.STATE,
-    "custom_op": Depth.STATE,
-    "concurrency": Depth.STATE,
-    "out_of_memory": Depth.STATE,
-    "index_out_of_bounds": Depth.BAD_VALUE,
-    "nan_or_inf": Depth.BAD_VALUE,
-    "illegal_memory_access": Depth.FAULT_SITE,
-    "hang": Depth.FAULT_SITE,
-    "wrong_output": Depth.SYMPTOM,
-    "script_error": Depth.SYMPTOM,
+LEVELS: dict[Category, CausalLevel] = {
+    "invalid_package": CausalLevel.BUILD,
+    "compile_failure": CausalLevel.BUILD,
+    "toolchain": CausalLevel.BUILD,
+    "arch_mismatch": CausalLevel.BUILD,
+    "environment": CausalLevel.BUILD,
+    "device_mismatch": CausalLevel.CALL,
+    "input_mismatch": CausalLevel.CALL,
+    "shape_out_of_range": CausalLevel.CALL,
+    "constants": CausalLevel.STATE,
+    "custom_op": CausalLevel.STATE,
+    "concurrency": CausalLevel.STATE,
+    "out_of_memory": CausalLevel.STATE,
+    "index_out_of_bounds": CausalLevel.BAD_VALUE,
+    "nan_or_inf": CausalLevel.BAD_VALUE,
+    "illegal_memory_access": CausalLevel.FAULT_SITE,
+    "hang": CausalLevel.FAULT_SITE,
+    "wrong_output": CausalLevel.SYMPTOM,
+    "script_error": CausalLevel.SYMPTOM,
 }
 
 WORKER = str(WORKER_MAIN.parent)
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis for each category that a root error admits; several candidates are weak ones.
 
     Only what the user saw counts here: a check that we switched on may raise a false alarm.
@@ -62,7 +63,7 @@ def _last_words(facts: LogFacts, source: str, case: Case) -> ErrorFact | None:
     return ErrorFact(family, {}, line, text, family.candidates)
 
 
-def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: Case) -> Iterator[Hypothesis]:
+def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: Case) -> Iterator[Suspect]:
     open_ones = [category for category in root.candidates if not excluded(category, case)] or [
         *root.candidates
     ]
@@ -70,19 +71,19 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: Case) -> Itera
     survived = case.workload is None and (not facts.fatal or _of_values(root))
     alone = case.workload is None and (several or survived)
     for place, category in enumerate(open_ones):
-        yield Hypothesis(
+        yield Suspect(
             category=category,
             guilty=_party(category, root, facts, case),
             summary=_of_a_log(root, open_ones) if alone else _summary(category, root, several),
-            depth=Depth.SYMPTOM if place else DEPTHS[category],
-            sources=frozenset({"log"}),
+            level=CausalLevel.SYMPTOM if place else LEVELS[category],
             evidence=(evidence_of(root, source), *_compiler_at(category, root, case)),
             crashing=_crashing(root, facts),
             fix=Fix(action=action(root, category)) if not several else None,
+            refusal="" if several or case.workload is None else BY_FAMILY.get(root.family.id, ""),
             harmful=case.failed,
             weak=several or survived or refused_alone(root, case),
             settle=case.open_question if alone else "",
-            exact=len(root.candidates) == 1,
+            observed=len(root.candidates) == 1,
         )
 
 
@@ -254,5 +255,5 @@ def _of_a_log(root: ErrorFact, admitted: Sequence[Category]) -> str:
 
 def _summary(category: Category, root: ErrorFact, several: bool) -> str:
     if not several:
-        return f"{as_sentence(root)} The text: {root.text[:200]}"
+        return as_sentence(root)
     return f"The text admits several causes; one is {category}: {CATEGORIES[category]}."

@@ -7,29 +7,31 @@ from typing import Any
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.eager import raising_lines
-from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
 from mcp_server.diagnosis.index_parts import (
+    CheckedInput,
     IndexPart,
-    Suspect,
     bound_value,
     candidates,
+    checked_inputs,
     index_error,
-    suspects,
     whole_part,
 )
+from mcp_server.diagnosis.interventions.base import Intervention, Where
+from mcp_server.diagnosis.interventions.input import Leaf, Places, keep_in_range, replace_where
 from mcp_server.diagnosis.quoting import said
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.facts import ErrorFact
 from mcp_server.model import Evidence, Fix, ModelLocation, Party
 from mcp_server.package.assertion import Candidate
 from mcp_server.package.signature import CompiledInput
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """Inputs with a value that fails the very assertion; else the candidates that the package admits."""
     error = index_error(case)
     if error is None:
         return
-    bad = [suspect for suspect in suspects(case) if _outside(suspect.part, case)]
+    bad = [suspect for suspect in checked_inputs(case) if _outside(suspect.part, case)]
     for suspect in bad:
         yield _by_input(suspect, error, case)
     if not bad:
@@ -37,7 +39,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         yield from _by_kernel(error, case)
 
 
-def _by_nan(error: ErrorFact, case: Case) -> Iterator[Hypothesis]:
+def _by_nan(error: ErrorFact, case: Case) -> Iterator[Suspect]:
     """Inputs with NaN from which an index is computed: as an integer, NaN is the least there is."""
     labels = {label for c in candidates(case) for source in c.sources for label in source.inputs}
     for item in case.package.inputs if case.package is not None else ():
@@ -53,10 +55,9 @@ def _nan(item: CompiledInput, case: Case) -> int:
     return int(case.leaves[place].get("nan") or 0) if place < len(case.leaves) else 0
 
 
-def _of_nan(item: CompiledInput, count: int, error: ErrorFact, case: Case) -> Hypothesis:
+def _of_nan(item: CompiledInput, count: int, error: ErrorFact, case: Case) -> Suspect:
     fact = f"{item.label} holds {count} NaN, and the index that is out of its bound is computed from it"
-    change = {"change": "fill", "input": item.index, "value": 0.0}
-    return Hypothesis(
+    return Suspect(
         category="index_out_of_bounds",
         guilty=Party(
             kind="input",
@@ -66,17 +67,14 @@ def _of_nan(item: CompiledInput, count: int, error: ErrorFact, case: Case) -> Hy
             model_locations=raising_lines(case) or case.call_locations,
         ),
         summary=f"{fact[:1].upper()}{fact[1:]}.",
-        depth=Depth.CALL,
-        sources=frozenset({"input values"}),
+        level=CausalLevel.CALL,
         evidence=(
             said(error),
             Evidence(step="check_devices", fact=fact),
         ),
         fix=Fix(action=f"reject or clean NaN in {item.path or item.name} before the call"),
-        counter=CounterTest(
-            f"fill:{item.index}", f"the call with the NaN of input {item.index} set to 0", (change,)
-        ),
-        exact=False,
+        intervention=replace_where(Leaf(item.index, item.path or item.name), Where(non_finite=True), 0.0),
+        observed=False,
     )
 
 
@@ -84,14 +82,14 @@ def _outside(part: IndexPart, case: Case) -> int:
     return int(case.index_values.get(part, {}).get("outside", 0))
 
 
-def _by_input(suspect: Suspect, error: ErrorFact, case: Case) -> Hypothesis:
+def _by_input(suspect: CheckedInput, error: ErrorFact, case: Case) -> Suspect:
     facts = case.index_values[suspect.part]
     assert case.package is not None
     item = case.package.inputs[suspect.part.input]
     low, high = suspect.part.low, suspect.part.high
     where = f"element {facts['index']} of {item.label} is {facts['value']}"
     indexed = ", ".join(suspect.candidate.indexed) or "a tensor"
-    return Hypothesis(
+    return Suspect(
         category="index_out_of_bounds",
         guilty=Party(
             kind="input",
@@ -101,8 +99,7 @@ def _by_input(suspect: Suspect, error: ErrorFact, case: Case) -> Hypothesis:
             model_locations=_model_lines(suspect.candidate, case) or case.call_locations,
         ),
         summary=f"{where[:1].upper()}{where[1:]}, which indexes {indexed}: allowed are {low} to {high}.",
-        depth=Depth.BAD_VALUE,
-        sources=frozenset({"log", "input values", *({"eager"} if raising_lines(case) else ())}),
+        level=CausalLevel.BAD_VALUE,
         evidence=(
             said(error),
             Evidence(
@@ -118,21 +115,19 @@ def _by_input(suspect: Suspect, error: ErrorFact, case: Case) -> Hypothesis:
         ),
         crashing=crashing(suspect.candidate),
         fix=_fix(item.path or f"inputs[{item.index}]", suspect, facts),
-        counter=clamp(suspect.part),
+        intervention=clamp(suspect.part, case),
     )
 
 
-def clamp(part: IndexPart) -> CounterTest:
-    """The call with the elements of `part` kept within their bounds."""
-    change = {"change": "clamp", **part.request()}
-    return CounterTest(
-        key=f"clamp:{part.input}:{part.offset}:{part.stride}",
-        what=f"the call with those elements of input {part.input} clamped to {part.low}..{part.high}",
-        changes=(change,),
-    )
+def clamp(part: IndexPart, case: Case) -> Intervention:
+    """The call with the elements of `part` that are outside made the nearest bound; all others stay."""
+    assert case.package is not None
+    item = case.package.inputs[part.input]
+    places = Places(part.stride, part.offset) if (part.stride, part.offset) != (1, 0) else Places()
+    return keep_in_range(Leaf(part.input, item.path or item.name), part.low, part.high, places)
 
 
-def _fix(name: str, suspect: Suspect, facts: dict[str, Any]) -> Fix:
+def _fix(name: str, suspect: CheckedInput, facts: dict[str, Any]) -> Fix:
     low, high = suspect.part.low, suspect.part.high
     larger = f", or make what they index larger than {facts['max']}" if facts["max"] > high else ""
     return Fix(
@@ -142,7 +137,7 @@ def _fix(name: str, suspect: Suspect, facts: dict[str, Any]) -> Fix:
     )
 
 
-def _by_kernel(error: ErrorFact, case: Case) -> Iterator[Hypothesis]:
+def _by_kernel(error: ErrorFact, case: Case) -> Iterator[Suspect]:
     """No input value is to blame as far as is known: the launches that hold the check."""
     found = candidates(case)
     single = len({(c.launch.index, c.check.line) for c in found}) == 1
@@ -154,12 +149,14 @@ def _by_kernel(error: ErrorFact, case: Case) -> Iterator[Hypothesis]:
 def _cleared(candidate: Candidate, case: Case) -> bool:
     """Whether every input element that this check can see was looked at and is inside."""
     parts = [
-        s.part for s in suspects(case) if s.candidate.launch == candidate.launch and s.candidate == candidate
+        s.part
+        for s in checked_inputs(case)
+        if s.candidate.launch == candidate.launch and s.candidate == candidate
     ]
     return bool(parts) and all(part in case.index_values and not _outside(part, case) for part in parts)
 
 
-def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Case) -> Hypothesis:
+def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Case) -> Suspect:
     producers = [p for source in candidate.sources for p in source.producers]
     inputs = list(dict.fromkeys(label for source in candidate.sources for label in source.inputs))
     bound = bound_value(candidate, case)
@@ -167,14 +164,13 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Case) 
     part = whole_part(candidate, case)
     outside = part is not None and _outside(part, case) > 0
     guilty = _guilty(candidate, producers, case)
-    return Hypothesis(
+    return Suspect(
         category="index_out_of_bounds",
         guilty=guilty.model_copy(update={"value": _first(part, case)}) if part and outside else guilty,
         summary=f"Launch {candidate.launch.index} ({candidate.kernel.name}) was given an index outside "
         f"{candidate.lowest}..{bound - 1 if bound is not None else f'{candidate.check.upper} - 1'}{behind}"
         f"{'; it depends on ' + ', '.join(inputs[:3]) if inputs else ''}.",
-        depth=Depth.BAD_VALUE,
-        sources=frozenset({"log", *({"input values"} if outside else ())}),
+        level=CausalLevel.BAD_VALUE,
         evidence=(
             said(error),
             Evidence(step="inspect_package", fact=f"the check stands at {candidate.location}"),
@@ -182,8 +178,8 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Case) 
         ),
         crashing=crashing(candidate),
         fix=Fix(action=f"keep these values in {part.low}..{part.high}") if part and outside else None,
-        counter=_clamp_whole(part, case) if part and outside else None,
-        exact=single and not outside,
+        intervention=_clamp_whole(part, case) if part and outside else None,
+        observed=single,
         weak=not single,
     )
 
@@ -194,11 +190,11 @@ def _first(part: IndexPart, case: Case) -> str:
     return f"{facts['value']} at {facts['index']} (the index needs {part.low}..{part.high})"
 
 
-def _clamp_whole(part: IndexPart, case: Case) -> CounterTest | None:
+def _clamp_whole(part: IndexPart, case: Case) -> Intervention | None:
     """A test that can only confirm: what the kernel does to the elements may need other values."""
-    test = clamp(part)
-    result = case.counters.get(test.key)
-    return test if result is None or result.passed else None
+    test = clamp(part, case)
+    trial = case.trials.get(test.key)
+    return test if trial is None or trial.proves else None
 
 
 def _guilty(candidate: Candidate, producers: list[int], case: Case) -> Party:

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.endless_loop import looping
 from mcp_server.diagnosis.hanging import call_hangs
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.diagnosis.parties import launch_party
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Category, Evidence, Fix
 from mcp_server.steps.trace_launches import LaunchRow
 
 ENDED_INSIDE = frozenset({"died", "fault", "threw"})
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis for the launch that did not come back, or after which the device was in error."""
     trace = case.trace
     if trace is None or trace.last is None or trace.how not in ENDED_INSIDE or looping(case):
@@ -24,16 +24,15 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     if category is None:
         return
     party = launch_party(trace.last.launch, trace.last.kernel, case)
-    yield Hypothesis(
+    yield Suspect(
         category=category,
         guilty=party,
         summary=f"{trace.summary.rstrip('.')}: {_meaning(category)}.",
-        depth=Depth.STATE if category == "hang" else Depth.FAULT_SITE,
-        sources=frozenset({"probes", "failing call"}),
+        level=CausalLevel.STATE if category == "hang" else CausalLevel.FAULT_SITE,
         evidence=(Evidence(step="trace_launches", fact=trace.summary), *_arguments(trace.last)),
         crashing=party,
         fix=_fix(category),
-        exact=category == "hang" or trace.how == "fault",
+        observed=category == "hang" or trace.how == "fault",
     )
 
 

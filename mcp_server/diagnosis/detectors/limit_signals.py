@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mcp_server.diagnosis.case import Case, RunSeen
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.captured import Phase
 from mcp_server.model import Evidence, Fix, Party
 
@@ -27,7 +27,7 @@ LIMITS = {
 }
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis, where the program's own run was ended by such a signal."""
     run = case.runs.get("script") or case.runs.get("command")
     if run is None:
@@ -35,9 +35,9 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     phase = _inside(case)
     limit = LIMITS.get(run.finished.signal or "")
     if limit is not None:
-        yield _hypothesis(limit, run, phase, case)
+        yield _suspect(limit, run, phase, case)
     elif run.finished.signal == "SIGKILL" and phase is not None and _used_up(phase, run):
-        yield _hypothesis(LIMITS["SIGXCPU"], run, phase, case)
+        yield _suspect(LIMITS["SIGXCPU"], run, phase, case)
 
 
 def _inside(case: Case) -> Phase | None:
@@ -53,7 +53,7 @@ def _used_up(phase: Phase, run: RunSeen) -> bool:
     return phase.processor_s is not None and run.finished.wall_s >= phase.processor_s
 
 
-def _hypothesis(limit: _Limit, run: RunSeen, phase: Phase | None, case: Case) -> Hypothesis:
+def _suspect(limit: _Limit, run: RunSeen, phase: Phase | None, case: Case) -> Suspect:
     seconds = phase.processor_s if phase is not None and limit is LIMITS["SIGXCPU"] else None
     plain = case.runs.get("plain")
     alone = plain is not None and plain.failure == "none"
@@ -67,20 +67,13 @@ def _hypothesis(limit: _Limit, run: RunSeen, phase: Phase | None, case: Case) ->
         facts.append(Evidence(step="capture", fact=told))
     if alone:
         facts.append(Evidence(step="run", fact="the call, made again in a process of its own, went well"))
-    return Hypothesis(
+    return Suspect(
         category="environment",
         guilty=Party(kind="environment", name=limit.name, value=value, model_locations=where),
         summary=f"The process was ended by {signal}: it had reached its limit on {limit.name} "
         f"({limit.variable}{f', {seconds} s' if seconds is not None else ''}).",
-        depth=Depth.BUILD,
-        sources=frozenset(
-            {
-                *(("signal",) if sure else ()),
-                *(("capture",) if seconds is not None else ()),
-                *(("made again",) if alone else ()),
-            }
-        ),
+        level=CausalLevel.BUILD,
         evidence=tuple(facts),
         fix=Fix(action=limit.fix),
-        exact=sure,
+        observed=sure,
     )

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.refusals import BY_SLUG
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.captured import CapturedUpdate
 from mcp_server.model import Evidence, Fix, ModelLocation, PackageWorkload, Party
 from mcp_server.steps.fit import defect_problem
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """A package that cannot be read, and fatal defects of one that can."""
     if case.package_error is not None:
         yield _unreadable(case)
@@ -19,19 +20,18 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         yield from _defects(case)
 
 
-def _unreadable(case: Case) -> Hypothesis:
+def _unreadable(case: Case) -> Suspect:
     error = case.package_error
     assert error is not None
     name = package_name(case)
-    refused = any(facts.root is not None and facts.root.family.stage == "load" for _, facts in case.logs)
-    return Hypothesis(
+    return Suspect(
         category="invalid_package",
         guilty=Party(kind="package", name=name, value=error.slug, model_locations=case.failing_locations),
         summary=f"The package cannot be read: {_as_given(error.what, name, case)}.",
-        depth=Depth.BUILD,
-        sources=frozenset({"package file", "loader"} if refused else {"package file"}),
+        level=CausalLevel.BUILD,
         evidence=(Evidence(step="open_package", fact=str(error)),),
         fix=Fix(action=error.next_call or "build or copy the package again, and compare its checksum"),
+        refusal=BY_SLUG.get(error.slug, ""),
     )
 
 
@@ -41,7 +41,7 @@ def _as_given(what: str, name: str, case: Case) -> str:
     return what.replace(str(copied), name) if copied is not None else what
 
 
-def _defects(case: Case) -> Iterator[Hypothesis]:
+def _defects(case: Case) -> Iterator[Suspect]:
     """Fatal defects; weights that are not in the package are none when the program loads them."""
     assert case.package is not None
     loaded = _constants_given(case)
@@ -54,16 +54,16 @@ def _defects(case: Case) -> Iterator[Hypothesis]:
         if fed is not None:
             yield _unfed(fed, defect.what, case)
             continue
-        yield Hypothesis(
+        yield Suspect(
             category=problem.category,
             guilty=Party(
                 kind="package", name=package_name(case), value=defect.slug, model_locations=_load_lines(case)
             ),
             summary=f"The package cannot be used: {defect.what}.",
-            depth=Depth.BUILD,
-            sources=frozenset({"package file", *case.call_fails}),
+            level=CausalLevel.BUILD,
             evidence=(Evidence(step="open_package", fact=defect.what),),
             fix=problem.fix or Fix(action="build the package again"),
+            refusal=BY_SLUG.get(defect.slug, "") if case.call_fails or case.failed else "",
             harmful=case.failed,
         )
 
@@ -78,18 +78,17 @@ def _fed_elsewhere(case: Case) -> CapturedUpdate | None:
     )
 
 
-def _unfed(fed: CapturedUpdate, what: str, case: Case) -> Hypothesis:
+def _unfed(fed: CapturedUpdate, what: str, case: Case) -> Suspect:
     """A load that was forgotten when the weights were given."""
     line = f"{fed.location.file}:{fed.location.line}" if fed.location is not None else "another line"
     fact = f"{fed.how} at {line} was for another load; the load of the failing call got none"
-    return Hypothesis(
+    return Suspect(
         category="constants",
         guilty=Party(
             kind="call", name="load without load_constants", value=what, model_locations=_load_lines(case)
         ),
         summary=f"The package has no weights of its own, and {fact}.",
-        depth=Depth.BUILD,
-        sources=frozenset({"package file", "capture", *case.call_fails}),
+        level=CausalLevel.BUILD,
         evidence=(Evidence(step="open_package", fact=what), Evidence(step="capture", fact=fact)),
         fix=Fix(action="call load_constants after each load of this package, before its first call"),
         harmful=case.failed,

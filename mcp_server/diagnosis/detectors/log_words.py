@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from mcp_server.evidence.facts import ErrorFact
 from mcp_server.evidence.families import Advice
+from mcp_server.evidence.text import is_expression
 from mcp_server.model import Category, PartyKind
 
 PARTIES: dict[Category, PartyKind] = {
@@ -210,7 +211,7 @@ _OTHER_TORCH = "build {library} again with the libtorch that is installed here, 
 
 
 class _Fields(dict[str, str]):
-    """Fields of which a missing one spoils the words."""
+    """Fields of which a missing one spoils the words; sentences of a log are none."""
 
     def __missing__(self, name: str) -> str:
         raise KeyError(name)
@@ -241,8 +242,9 @@ def _filled(words: _Words, category: Category, root: ErrorFact) -> Named | None:
 
 
 def _fill(template: str, root: ErrorFact) -> str:
+    told = {name: value for name, value in root.fields.items() if is_expression(value)}
     try:
-        return template.format_map(_Fields(root.fields))
+        return template.format_map(_Fields(told))
     except KeyError:
         return ""
 

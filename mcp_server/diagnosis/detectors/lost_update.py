@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
+from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind
 from mcp_server.diagnosis.lost_updates import updated_in_a_copy
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Evidence, Fix, Party
 
 CAME_BACK = ("none", "differs")  # what the check compared may be the input, held against outputs
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One for each such input that the call, made again as it was, leaves unchanged.
 
     Only of calls that come back: a failing one has another cause.
@@ -22,7 +23,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         return
     for place, size in updated_in_a_copy(case).items():
         if place in plain.left_alone:
-            yield _hypothesis(place, size, case)
+            yield _suspect(place, size, case)
 
 
 def _silent(case: Case) -> bool:
@@ -31,14 +32,14 @@ def _silent(case: Case) -> bool:
     return seen is not None and bool(seen.assertions or case.own_check) and seen.failing is None
 
 
-def _hypothesis(place: int, size: int, case: Case) -> Hypothesis:
+def _suspect(place: int, size: int, case: Case) -> Suspect:
     assert case.package is not None
     item = case.package.inputs[place]
     call = case.capture.suspect if case.capture is not None else None
     offset = call.leaves[place].storage_offset if call is not None and place < len(call.leaves) else 0
     where = f"an address that is no multiple of {size} bytes" + (f" (offset {offset})" if offset else "")
     own = case.exported.in_place if case.exported is not None else []
-    return Hypothesis(
+    return Suspect(
         category="input_mismatch",
         guilty=Party(
             kind="input",
@@ -49,8 +50,7 @@ def _hypothesis(place: int, size: int, case: Case) -> Hypothesis:
         ),
         summary=f"The model updates {item.label} in place, and was given it at {where}: the package copies "
         "such an input and updates the copy, so that the caller's tensor stays as it was.",
-        depth=Depth.CALL,
-        sources=frozenset({"package file", "replay"}),
+        level=CausalLevel.CALL,
         evidence=(
             Evidence(
                 step="inspect_package",
@@ -64,11 +64,11 @@ def _hypothesis(place: int, size: int, case: Case) -> Hypothesis:
             f"begins at a multiple of {size} bytes",
             after=f"state = x.clone(); outputs = model(…, state, …); x.copy_(state)  # x: input {place}",
         ),
-        counter=CounterTest(
+        intervention=Intervention(
             f"align {place}",
+            Kind.INPUT,
             f"the call with an aligned copy of input {place}",
-            changes=({"change": "align", "input": place},),
+            (Change("align", input=place),),
         ),
         harmful=not case.ended_well,
-        exact=False,
     )

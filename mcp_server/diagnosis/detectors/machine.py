@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors.from_log import DEPTHS
+from mcp_server.diagnosis.detectors.from_log import LEVELS
 from mcp_server.diagnosis.detectors.log_words import PARTIES
-from mcp_server.diagnosis.hypothesis import Hypothesis
+from mcp_server.diagnosis.refusals import WRONG_ARCHITECTURE
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import Category, Evidence, Party, PartyKind
 from mcp_server.steps.fit import Problem
 
@@ -15,26 +16,26 @@ from mcp_server.steps.fit import Problem
 KINDS: dict[Category, PartyKind] = {**PARTIES, "device_mismatch": "call"}
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """Certain problems of package and machine; defects of the file are another detector's."""
     defects = {defect.what for defect in case.package.defects} if case.package is not None else set()
     for problem in case.problems:
         if problem.certain and problem.what not in defects:
-            yield _hypothesis(problem, case)
+            yield _suspect(problem, case)
 
 
-def _hypothesis(problem: Problem, case: Case) -> Hypothesis:
-    agrees = any(
+def _suspect(problem: Problem, case: Case) -> Suspect:
+    refused = any(
         facts.root is not None and problem.category in facts.root.candidates for _, facts in case.logs
     )
-    return Hypothesis(
+    return Suspect(
         category=problem.category,
         guilty=_party(problem, case),
         summary=f"{problem.what[:1].upper()}{problem.what[1:]}.",
-        depth=DEPTHS[problem.category],
-        sources=frozenset({"package and machine", *({"log"} if agrees else ())}),
+        level=LEVELS[problem.category],
         evidence=(Evidence(step="check_devices", fact=problem.what),),
         fix=problem.fix,
+        refusal=WRONG_ARCHITECTURE if refused and problem.category == "arch_mismatch" else "",
         harmful=case.failed,
     )
 

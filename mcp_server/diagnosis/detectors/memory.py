@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors.from_log import DEPTHS
-from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
+from mcp_server.diagnosis.detectors.from_log import LEVELS
+from mcp_server.diagnosis.interventions.base import Intervention
+from mcp_server.diagnosis.interventions.input import Leaf, keep_in_range
 from mcp_server.diagnosis.parties import operator_of
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.faults.records import AddressPart, Blame, Fault
 from mcp_server.model import Category, Evidence, Fix, Party, PartyKind
 
@@ -30,7 +32,7 @@ FIXES: dict[str, str] = {
 }
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis for the first fault that was located."""
     fault = case.located.fault if case.located is not None else None
     if fault is None or (fault.kernel == "" and fault.launch is None):
@@ -39,17 +41,16 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     category: Category = blame.category or "illegal_memory_access"
     guilty = _guilty(blame, fault, case)
     explained = any(m.severity == "fatal" or m.aspect == "range" for m in case.mismatches)
-    yield Hypothesis(
+    yield Suspect(
         category=category,
         guilty=guilty,
         summary=fault.summary or fault.text,
-        depth=Depth.FAULT_SITE if explained else max(DEPTHS[category], Depth.BAD_VALUE),
-        sources=frozenset(_sources(fault, blame, case)),
+        level=CausalLevel.FAULT_SITE if explained else max(LEVELS[category], CausalLevel.BAD_VALUE),
         evidence=tuple(_evidence(fault, blame)),
         crashing=_crashing(fault),
         fix=Fix(action=_remedy(guilty, fault, blame), before=fault.code.strip() or None),
-        counter=_clamp(fault, blame),
-        exact=False,
+        intervention=_clamp(fault, blame),
+        observed=(fault.launch is not None and fault.launch.certain) or blame.confidence != "possible",
         weak=blame.kind == "unknown" and fault.launch is None,
     )
 
@@ -102,19 +103,6 @@ def _place(fault: Fault) -> str | None:
     return f"{fault.generated_file}:{fault.generated_line}" if fault.generated_line else None
 
 
-def _sources(fault: Fault, blame: Blame, case: Case) -> Iterator[str]:
-    """The checker, the failing call by itself, and the journal when it names the launch.
-
-    That the call fails says nothing for a party that is only possibly guilty while no journal was kept.
-    """
-    journal = fault.launch is not None and fault.launch.certain
-    yield fault.tool
-    if journal:
-        yield "probes"
-    if journal or blame.confidence != "possible":
-        yield from case.call_fails
-
-
 def _evidence(fault: Fault, blame: Blame) -> Iterator[Evidence]:
     yield Evidence(step="locate_fault", fact=fault.text[:300], source=fault.tool)
     if fault.code:
@@ -125,15 +113,14 @@ def _evidence(fault: Fault, blame: Blame) -> Iterator[Evidence]:
         yield Evidence(step="locate_fault", fact=reason[:300])
 
 
-def _clamp(fault: Fault, blame: Blame) -> CounterTest | None:
+def _clamp(fault: Fault, blame: Blame) -> Intervention | None:
     """The call with the index values of the blamed input kept inside."""
     part = next((p for p in fault.parts if _clampable(p, blame)), None)
     if part is None or part.limit is None:
         return None
     low, high = part.lowest or 0, part.limit - 1
-    change = {"change": "clamp", "input": part.input_index, "low": low, "high": high}
-    what = f"the call with input {part.input_index} clamped to {low}..{high}"
-    return CounterTest(f"clamp-address:{part.input_index}", what, (change,))
+    assert part.input_index is not None
+    return keep_in_range(Leaf(part.input_index, blame.name), low, high)
 
 
 def _clampable(part: AddressPart, blame: Blame) -> bool:

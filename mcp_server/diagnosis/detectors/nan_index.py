@@ -8,8 +8,8 @@ from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.eager import guard_fix, lines_of, making
 from mcp_server.diagnosis.detectors.index import crashing
 from mcp_server.diagnosis.first_made import first_made, told
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.diagnosis.index_parts import candidates
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Evidence, Party
 from mcp_server.package.assertion import Candidate
 from mcp_server.steps.reports import Event
@@ -18,14 +18,14 @@ from mcp_server.steps.reports import Event
 NOT_A_NUMBER = frozenset({-(2**63), 2**63 - 1, -(2**31), 2**31 - 1})
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """The maker of the NaN, where eager mode refuses an index that is computed from it."""
     made = first_made(case)
     for refused in told(case, "node_raised")[:1]:
         text = str(refused["text"]).splitlines()[0][:300]
         computed = made is not None and made["node"] in refused.get("behind", ())
         if made is not None and computed and _converted(refused, text):
-            yield _hypothesis(made, refused, text, case)
+            yield _suspect(made, refused, text, case)
 
 
 def _converted(refused: Event, text: str) -> bool:
@@ -34,15 +34,14 @@ def _converted(refused: Event, text: str) -> bool:
     return bool(NOT_A_NUMBER & given) or any(f" {number} " in f" {text} " for number in NOT_A_NUMBER)
 
 
-def _hypothesis(made: Event, refused: Event, text: str, case: Case) -> Hypothesis:
+def _suspect(made: Event, refused: Event, text: str, case: Case) -> Suspect:
     check = _check(refused, case)
-    return Hypothesis(
+    return Suspect(
         category="nan_or_inf",
         guilty=Party(kind="op", name=str(made["op"]), model_locations=lines_of(made)),
         summary=f"{made['op']} makes the first value that is not finite, in eager mode too; made an integer, "
         f"it is the index that {refused['op']} refuses: {text}.",
-        depth=Depth.STATE,
-        sources=frozenset({"eager", *({"failed check"} if check is not None else ())}),
+        level=CausalLevel.STATE,
         evidence=(
             making(made),
             Evidence(step="interpret", fact=f"{refused['node']}, which computes from it, raised: {text}"),
@@ -61,7 +60,7 @@ def _hypothesis(made: Event, refused: Event, text: str, case: Case) -> Hypothesi
         else Party(kind="op", name=str(refused["op"]), model_locations=lines_of(refused)),
         fix=guard_fix(made),
         harmful=case.failed,
-        exact=check is not None,
+        observed=check is not None,
     )
 
 

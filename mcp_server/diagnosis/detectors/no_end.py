@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.from_log import locations_of
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.captured import CapturedCompile
 from mcp_server.evidence.facts import ThreadStack
 from mcp_server.model import Evidence, Fix, ModelLocation, Party
@@ -24,7 +24,7 @@ _WAITS = {
 }
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis, where the program's own run was ended by its time limit."""
     run = case.runs.get("script")
     seen = case.capture
@@ -46,27 +46,26 @@ def _waits(thread: ThreadStack) -> bool:
     return frame is not None and frame.function in _WAITS.get(PurePath(frame.file).name, ())
 
 
-def _compiling(compile_: CapturedCompile, seconds: float) -> Hypothesis:
-    return Hypothesis(
+def _compiling(compile_: CapturedCompile, seconds: float) -> Suspect:
+    return Suspect(
         category="hang",
         guilty=Party(kind="script", name=compile_.how, model_locations=compile_.stack[:2]),
         summary=f"The time limit ended the program after {seconds:.0f} s, while it was compiling.",
-        depth=Depth.STATE,
-        sources=frozenset({"capture"}),
+        level=CausalLevel.STATE,
         evidence=(Evidence(step="capture", fact=f"{compile_.how} had begun and not returned"),),
         fix=Fix(action="give it more time (timeout_s); a compile on a busy machine takes minutes"),
         weak=True,
     )
 
 
-def _waiting(threads: list[ThreadStack]) -> Hypothesis:
+def _waiting(threads: list[ThreadStack]) -> Suspect:
     facts = [f"{thread.thread} waits in {thread.frames[-1].function}" for thread in threads]
     return _outside(
         _lines(threads),
         f"{_all(threads)}, outside any call of a package.",
-        frozenset({"time limit", "stack"}),
         facts,
         "end the wait: put what is waited for, or wait with a timeout",
+        observed=True,
     )
 
 
@@ -74,7 +73,7 @@ def _all(threads: list[ThreadStack]) -> str:
     return f"All {len(threads)} threads of the program wait" if len(threads) > 1 else "The program waits"
 
 
-def _standing(threads: list[ThreadStack]) -> Hypothesis:
+def _standing(threads: list[ThreadStack]) -> Suspect:
     """Where the program was, when no frame of the standard library says that it waits: it may be slow."""
     lines = _lines(threads)
     facts = [
@@ -84,9 +83,9 @@ def _standing(threads: list[ThreadStack]) -> Hypothesis:
     return _outside(
         lines,
         f"At its time limit the program stood at {_place(lines[0])}, outside any call of a package.",
-        frozenset({"stack"}),
         facts,
         "see what that line waits for or repeats, and give it an end",
+        observed=False,
     )
 
 
@@ -99,16 +98,15 @@ def _place(line: ModelLocation) -> str:
 
 
 def _outside(
-    lines: list[ModelLocation], summary: str, sources: frozenset[str], facts: list[str], action: str
-) -> Hypothesis:
+    lines: list[ModelLocation], summary: str, facts: list[str], action: str, *, observed: bool
+) -> Suspect:
     """A program that did not end, with its threads at these lines."""
-    return Hypothesis(
+    return Suspect(
         category="hang",
         guilty=Party(kind="script", name=_place(lines[0]), model_locations=lines[:4]),
         summary=summary,
-        depth=Depth.STATE,
-        sources=sources,
+        level=CausalLevel.STATE,
         evidence=tuple(Evidence(step="capture", fact=fact) for fact in facts[:4]),
         fix=Fix(action=action),
-        exact=False,
+        observed=observed,
     )

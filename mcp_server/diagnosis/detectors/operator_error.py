@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.diagnosis.own_code import TORCHS, own_operators
 from mcp_server.diagnosis.parties import operator_of
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.facts import ErrorFact
 from mcp_server.model import Evidence, Fix, ModelLocation, Party
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis for the operator whose own frames an exception names, and which is known."""
     for source, facts in case.logs:
         root = facts.root
@@ -20,7 +20,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
             continue
         op = _operator(root, case)
         if op and not op.startswith(TORCHS):
-            yield _hypothesis(op, root, source, case)
+            yield _suspect(op, root, source, case)
             return
 
 
@@ -32,11 +32,11 @@ def _operator(root: ErrorFact, case: Case) -> str:
     return own[0] if len(own) == 1 else ""
 
 
-def _hypothesis(op: str, root: ErrorFact, source: str, case: Case) -> Hypothesis:
+def _suspect(op: str, root: ErrorFact, source: str, case: Case) -> Suspect:
     launch = _launch(op, case)
     at = ModelLocation(file=root.fields["at_file"], line=int(root.fields["at_line"]))
     place = f"{at.file}:{at.line}, in {root.fields['at_function']}"
-    return Hypothesis(
+    return Suspect(
         category="custom_op",
         guilty=Party(
             kind="op",
@@ -46,14 +46,12 @@ def _hypothesis(op: str, root: ErrorFact, source: str, case: Case) -> Hypothesis
             model_locations=[at, *_lines(launch, case)],
         ),
         summary=f"Operator {op} raised an exception on what it was given: {root.text[:200]}",
-        depth=Depth.STATE,
-        sources=frozenset({"stack of the exception", *case.call_fails}),
+        level=CausalLevel.STATE,
         evidence=(
             Evidence(step="run", fact=root.text[:300], source=f"{source}:{root.line}"),
             Evidence(step="run", fact=f"the exception comes from {place}, which the operator calls"),
         ),
         fix=Fix(action=f"let {op} handle such arguments, or keep them from it in the model", before=place),
-        exact=False,
     )
 
 

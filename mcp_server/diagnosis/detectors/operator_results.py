@@ -7,15 +7,12 @@ from typing import Any
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.custom_op import launch_of
-from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
+from mcp_server.diagnosis.interventions.operator import as_promised
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Evidence, Fix, Party
 from mcp_server.steps.reports import Event
 
-REPAIRED = CounterTest(
-    key="operators as promised",
-    what="the call with the operators' results laid out as their fake functions promise, and room beside",
-    options={"operators": "repair"},
-)
+REPAIRED = as_promised()
 SPOILT = "what lies there is spoilt, and whatever uses it next fails"
 COUNTED_ON = "the package counts on what was promised"
 SAME = "returns the same values"
@@ -25,32 +22,31 @@ _SETTLE = (
 )
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis for each operator, of its first call that broke a promise."""
     first: dict[str, Event] = {}
     for event in case.operators.all("operator") if case.operators is not None else ():
         first.setdefault(str(event["op"]), event)
     for op, event in first.items():
-        yield _hypothesis(f"torch.ops.{op}", event, case)
+        yield _suspect(f"torch.ops.{op}", event, case)
 
 
-def _hypothesis(op: str, event: Event, case: Case) -> Hypothesis:
+def _suspect(op: str, event: Event, case: Case) -> Suspect:
     broken, fix = _told(op, event)
     launch, lines = launch_of(op, case)
-    result = case.counters.get(REPAIRED.key)
-    same = result is not None and not result.decided and result.what.endswith(SAME)
+    trial = case.trials.get(REPAIRED.key)
+    same = trial is not None and trial.reason == SAME
     overrun = bool(event.get("overrun"))
     without_effect = same and not overrun
-    return Hypothesis(
+    return Suspect(
         category="illegal_memory_access" if overrun else "custom_op",
         guilty=Party(kind="op", name=op, launch_index=launch, model_locations=lines),
         summary=f"{broken}; {SPOILT if overrun else COUNTED_ON}.",
-        depth=Depth.STATE,
-        sources=frozenset({"operator call", *case.call_fails}),
+        level=CausalLevel.STATE,
         evidence=(Evidence(step="watch_operators", fact=f"call {event['call']} of {op}: {broken}"),),
         fix=Fix(action=fix),
-        counter=REPAIRED,
-        exact=not without_effect,
+        intervention=REPAIRED,
+        observed=not without_effect,
         weak=without_effect and not case.failed,
         settle=_SETTLE,
     )

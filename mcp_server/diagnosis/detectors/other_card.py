@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.captured import Captured, CapturedCall
 from mcp_server.model import Evidence, Fix, Party
 
@@ -24,14 +24,14 @@ class _Stray:
     home: int
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis, where a device failed and a call had an input on another one."""
     seen = case.capture
     if seen is None or not any(call.broke_device for call in seen.calls):
         return
     strays = [stray for call in seen.calls if (stray := _stray(call, seen)) is not None]
     if strays:
-        yield _hypothesis(strays[0], case)
+        yield _suspect(strays[0], case)
 
 
 def _stray(call: CapturedCall, seen: Captured) -> _Stray | None:
@@ -45,12 +45,12 @@ def _stray(call: CapturedCall, seen: Captured) -> _Stray | None:
     return None
 
 
-def _hypothesis(stray: _Stray, case: Case) -> Hypothesis:
+def _suspect(stray: _Stray, case: Case) -> Suspect:
     paths = case.given.paths if case.given is not None else ()
     name = paths[stray.place] if stray.place < len(paths) else f"input {stray.place}"
     home = f"{stray.device.partition(':')[0]}:{stray.home}"
     fact = f"call {stray.call.number} was given {name} on {stray.device}; its package was loaded on {home}"
-    return Hypothesis(
+    return Suspect(
         category="device_mismatch",
         guilty=Party(
             kind="input",
@@ -61,12 +61,11 @@ def _hypothesis(stray: _Stray, case: Case) -> Hypothesis:
         ),
         summary=f"Call {stray.call.number} got {name} on {stray.device}, and its package was loaded on "
         f"{home}: its kernels reach for memory of another card, and no check compares the index.",
-        depth=Depth.CALL,
-        sources=frozenset({"capture", "device error"}),
+        level=CausalLevel.CALL,
+        only_in_program=True,
         evidence=(Evidence(step="capture", fact=fact),),
         fix=Fix(
             action=f"move it to {home} before the call; a thread's own `.cuda()` goes to its current device",
             after=f"tensor.to({home!r})",
         ),
-        exact=False,
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.loading import package_name
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.captured import Captured, CapturedCompile, CapturedPackaging
 from mcp_server.model import Evidence, Fix, ModelLocation, Party
 from mcp_server.package.twins import twins
@@ -26,7 +26,7 @@ class _Overwritten:
     compiles: tuple[CapturedCompile, ...]
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis, where a check refused what a call of such a model gave, and the package shows it."""
     seen = case.capture
     if seen is None or case.package is None or not (case.own_check or seen.assertions):
@@ -34,7 +34,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     found = _overwritten(seen)
     same = {case.package.model_name, *twins(case.package)}
     if found is not None and same.issuperset(found.names):
-        yield _hypothesis(found, case)
+        yield _suspect(found, case)
 
 
 def _overwritten(seen: Captured) -> _Overwritten | None:
@@ -62,7 +62,7 @@ def _overwritten(seen: Captured) -> _Overwritten | None:
     return _Overwritten(packaged, names, wrote) if len(names) > 1 and len(different) > 1 else None
 
 
-def _hypothesis(found: _Overwritten, case: Case) -> Hypothesis:
+def _suspect(found: _Overwritten, case: Case) -> Suspect:
     names = ", ".join(found.names)
     count = len(found.compiles)
     compiled = (
@@ -70,7 +70,7 @@ def _hypothesis(found: _Overwritten, case: Case) -> Hypothesis:
         f"before {names} were packaged from it"
     )
     same = f"{names} are one and the same model in the package, byte for byte"
-    return Hypothesis(
+    return Suspect(
         category="invalid_package",
         guilty=Party(
             kind="package",
@@ -80,21 +80,14 @@ def _hypothesis(found: _Overwritten, case: Case) -> Hypothesis:
         ),
         summary=f"The models {names} of the package are all the one that was compiled last: each compile "
         "wrote over the files of the one before, which the package then took.",
-        depth=Depth.BUILD,
-        sources=frozenset({"capture", "package file"}),
+        level=CausalLevel.BUILD,
         evidence=(Evidence(step="capture", fact=compiled), Evidence(step="open_package", fact=same)),
         fix=Fix(
             action="give each compile a path of its own (options={'aot_inductor.output_path': ...}), or "
             "package each before the next is compiled"
         ),
         harmful=case.failed,
-        exact=len(found.names) == count and _seen_by_check(case),
     )
-
-
-def _seen_by_check(case: Case) -> bool:
-    """Whether it is known that the check looked at what a call of the package gave."""
-    return case.plain_departs or (case.capture is not None and case.capture.refused is not None)
 
 
 def _lines(found: _Overwritten) -> list[ModelLocation]:

@@ -7,18 +7,18 @@ from dataclasses import replace
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors import from_log
-from mcp_server.diagnosis.hypothesis import Hypothesis
 from mcp_server.diagnosis.own_code import users_code
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import Evidence, Fix
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """What the log says of the program, with what clears AOTInductor of it; nothing while that is open."""
     if not _cleared(case):
         return
-    for hypothesis in from_log.detect(case):
-        if hypothesis.category == "script_error":
-            yield _of_program(hypothesis, case)
+    for suspect in from_log.detect(case):
+        if suspect.category == "script_error":
+            yield _of_program(suspect, case)
 
 
 def _cleared(case: Case) -> bool:
@@ -37,13 +37,12 @@ def _cleared(case: Case) -> bool:
     return came_back and plain.failure == "none" and bool(case.equals_eager) and looked_at
 
 
-def _of_program(told: Hypothesis, case: Case) -> Hypothesis:
+def _of_program(told: Suspect, case: Case) -> Suspect:
     """The same, cleared of the other causes that a check may have."""
     return replace(
         told,
         summary=f"{told.summary.rstrip('.')}. The package gives what its exported program gives on the call "
         "before: what the check expects, the data of the call or the model itself is to mend.",
-        sources=told.sources | {"eager"},
         evidence=(
             *told.evidence,
             Evidence(

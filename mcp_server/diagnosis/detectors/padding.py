@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.diagnosis.own_code import changed_launches, kernel_of, kernel_party
 from mcp_server.diagnosis.padded_kernels import padded_launches, padding_lines
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.faults.padding import Padding, paddings
 from mcp_server.model import Evidence, Fix
 from mcp_server.package.launches import Launch
@@ -17,14 +17,14 @@ from mcp_server.steps.reduce.variant import Changed
 ROUNDING = 1e-3  # of the largest value: what another order of additions may change in 16 bits
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """Kernels whose result the padding changed in this call by more than rounding."""
     launches = padded_launches(case) if case.padding else {}
     for symbol, launch, changed in changed_launches(case.padding, launches, ROUNDING):
-        yield _hypothesis(symbol, launch, changed, case)
+        yield _suspect(symbol, launch, changed, case)
 
 
-def _hypothesis(symbol: str, launch: Launch, changed: Changed, case: Case) -> Hypothesis:
+def _suspect(symbol: str, launch: Launch, changed: Changed, case: Case) -> Suspect:
     kernel = kernel_of(launch, case)
     assert kernel is not None
     own = padding_lines(symbol, case)
@@ -37,16 +37,14 @@ def _hypothesis(symbol: str, launch: Launch, changed: Changed, case: Case) -> Hy
         f"{changed.parameter} what differs by up to {changed.by:.3g} (values reach {changed.reach:.3g}), "
         "and with the source as it is what was recorded",
     )
-    return Hypothesis(
+    return Suspect(
         category="wrong_output",
         guilty=kernel_party(symbol, launch, lines, case),
         summary=f"Lanes that the mask of {symbol} leaves out take part in {found.reduction}: they hold "
         f"{found.filler or 'nothing in particular'}, where it needs {_literal(found.needed)}.",
-        depth=Depth.FAULT_SITE,
-        sources=frozenset({"kernel source", "launch with neutral padding"}),
+        level=CausalLevel.FAULT_SITE,
         evidence=(read, tried),
         fix=Fix(action=_advice(found), before=found.load),
-        exact=case.plain_departs,
     )
 
 

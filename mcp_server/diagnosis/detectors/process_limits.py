@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.captured import CapturedError, CapturedLoad, Phase
 from mcp_server.model import Evidence, Fix, Party
 from mcp_server.steps.replay_plan import failing_phase
@@ -23,13 +23,13 @@ class _Reached:
     second: str = ""
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis for the phase that failed; that it goes well in a process of its own confirms it."""
     seen = case.capture
     phase = failing_phase(seen, ended_well=seen.finished.ok) if seen is not None else None
     reached = _reached(phase, phase.error, case) if phase is not None and phase.error is not None else None
     if phase is not None and reached is not None:
-        yield _hypothesis(phase, reached, case)
+        yield _suspect(phase, reached, case)
 
 
 def _reached(phase: Phase, error: CapturedError, case: Case) -> _Reached | None:
@@ -53,7 +53,7 @@ def _unpacked(load: CapturedLoad, limit: int | None, case: Case) -> _Reached | N
     return _Reached("file size", limit, fact, fix, "package file")
 
 
-def _hypothesis(phase: Phase, reached: _Reached, case: Case) -> Hypothesis:
+def _suspect(phase: Phase, reached: _Reached, case: Case) -> Suspect:
     plain = case.runs.get("plain")
     alone = plain is not None and plain.failure == "none"
     party = Party(
@@ -62,13 +62,12 @@ def _hypothesis(phase: Phase, reached: _Reached, case: Case) -> Hypothesis:
         value=f"limit {reached.value}",
         model_locations=phase.stack,
     )
-    return Hypothesis(
+    return Suspect(
         category="environment",
         guilty=party,
         summary=f"The process had reached its limit on {reached.name}, {reached.value}; the error is due to "
         "that, whatever its text says.",
-        depth=Depth.BUILD,
-        sources=frozenset({"capture", *filter(None, [reached.second]), *({"made again"} if alone else ())}),
+        level=CausalLevel.BUILD,
         evidence=(
             Evidence(step="capture", fact=reached.fact),
             *((Evidence(step="run", fact=_ALONE),) if alone else ()),

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Evidence, Fix, PackageWorkload, Party
 from mcp_server.package.launches import Launch
 
@@ -21,7 +21,7 @@ DRAWS = re.compile(
 _TRAINING = ("native_dropout", "dropout")
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis, where outputs depart from a reference, or where dropout makes them differ."""
     drawing = drawing_launches(case)
     if not drawing:
@@ -44,17 +44,16 @@ def _party(op: str, launch: Launch, case: Case) -> Party:
     )
 
 
-def _training(op: str, launch: Launch, case: Case) -> Hypothesis:
+def _training(op: str, launch: Launch, case: Case) -> Suspect:
     """Dropout in a package; that it is not meant is likely, and nothing in the package says so."""
     differs = bool(case.differs_in("second"))
     seen = (Evidence(step="repeat_call", fact="two calls on the same inputs give other outputs"),)
-    return Hypothesis(
+    return Suspect(
         category="wrong_output",
         guilty=_party(op, launch, case),
         summary=f"Launch {launch.index} drops values at random ({op}): the model was exported in training "
         f"mode{', and the same call gives other outputs each time' if differs else ''}.",
-        depth=Depth.STATE,
-        sources=frozenset({"package file", *({"repeats"} if differs else ())}),
+        level=CausalLevel.STATE,
         evidence=(
             Evidence(step="inspect_package", fact=f"launch {launch.index} is {launch.kernel}"),
             *(seen if differs else ()),
@@ -65,21 +64,19 @@ def _training(op: str, launch: Launch, case: Case) -> Hypothesis:
     )
 
 
-def _departing(op: str, launch: Launch, case: Case) -> Hypothesis:
-    return Hypothesis(
+def _departing(op: str, launch: Launch, case: Case) -> Suspect:
+    return Suspect(
         category="wrong_output",
         guilty=_party(op, launch, case),
         summary=f"The package draws random numbers (launch {launch.index}, {op}): its outputs differ from "
         "those of any reference that draws others or none.",
-        depth=Depth.STATE,
-        sources=frozenset({"package file", *case.call_fails}),
+        level=CausalLevel.STATE,
         evidence=(
             Evidence(step="inspect_package", fact=f"launch {launch.index} is {launch.kernel}"),
             Evidence(step="run", fact="the outputs differ from what they are compared with"),
         ),
         fix=_fix(op),
         harmful=case.failed,
-        exact=False,
     )
 
 

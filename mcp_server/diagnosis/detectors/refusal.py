@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.diagnosis.parties import launch_party
 from mcp_server.diagnosis.quoting import said
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.facts import ErrorFact, LogFacts
 from mcp_server.model import Category, Evidence, PackageWorkload
 from mcp_server.package.launches import Launch
@@ -22,14 +22,14 @@ _KERNEL = re.compile(r'extern "C"\s+void\s+(\w+)\(')
 _NOT_FINITE = re.compile(r"\b(?:nan|inf|finite|positive-definite|singular)\b", re.IGNORECASE)
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis that leaves the category open, for the launch that refused."""
     plain = case.runs.get("plain")
     if plain is None or plain.root is None or not refused_alone(plain.root, case):
         return
     launch = _called(plain.log, case) or _checking(plain.root, case)
     if launch is not None:
-        yield _hypothesis(launch, plain.root, case)
+        yield _suspect(launch, plain.root, case)
 
 
 def refused_alone(root: ErrorFact, case: Case) -> bool:
@@ -60,19 +60,18 @@ def _checking(root: ErrorFact, case: Case) -> Launch | None:
     return next((launch for launch in launches if launch.symbol == names[-1]), None)
 
 
-def _hypothesis(launch: Launch, root: ErrorFact, case: Case) -> Hypothesis:
+def _suspect(launch: Launch, root: ErrorFact, case: Case) -> Suspect:
     assert case.view is not None
     behind = case.view.inputs_behind(launch.index)
     party = launch_party(launch.index, launch.kernel, case).model_copy(update={"value": root.text[:200]})
     depends = f", which computes from {', '.join(behind[:3])}" if behind else ""
     fits = "Shapes and dtypes fit the package, so that values are to blame: " if _fits(case) else ""
-    return Hypothesis(
+    return Suspect(
         category=_category(root, launch, case),
         guilty=party,
         summary=f"Launch {launch.index} ({party.name}){depends}, refused what it was given: "
         f"{root.text[:200].rstrip('.')}.",
-        depth=Depth.CALL,
-        sources=frozenset({"log"}),
+        level=CausalLevel.CALL,
         evidence=(
             said(root),
             Evidence(step="inspect_package", fact=f"launch {launch.index} raised it{depends}"),

@@ -6,24 +6,24 @@ from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.sharing import written_inputs
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.captured import CapturedCall
 from mcp_server.model import Evidence, Fix, Party
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis for the first such call of a program that failed."""
     calls = case.capture.calls if case.capture is not None else []
     own = written_inputs(case)
     for call in calls:
         changed = [place for place in call.rewritten if place not in own]
         if changed and case.failed:
-            yield _hypothesis(call, changed[0], case)
+            yield _suspect(call, changed[0], case)
             return
     yield from _overtaken(calls, case)
 
 
-def _overtaken(calls: list[CapturedCall], case: Case) -> Iterator[Hypothesis]:
+def _overtaken(calls: list[CapturedCall], case: Case) -> Iterator[Suspect]:
     """Calls that a worker thread made with one and the same content, in a program that minds its results."""
     again = [call for call in calls if call.again and call.thread_name != "MainThread"]
     minds = case.failed and not case.ended_well and all(call.outcome == "ok" for call in calls)
@@ -37,26 +37,26 @@ def _right_by_itself(case: Case) -> bool:
     return case.equals_eager is not False and (plain is None or plain.failure in ("none", "differs"))
 
 
-def _same_content(again: list[CapturedCall], case: Case) -> Hypothesis:
+def _same_content(again: list[CapturedCall], case: Case) -> Suspect:
     call, place = again[-1], again[-1].again[0]
     fact = (
         f"{len(again)} calls in thread {call.thread_name} were given the very tensor of the call before, "
         "with nothing written to it in between"
     )
-    return Hypothesis(
+    return Suspect(
         category="concurrency",
         guilty=Party(
             kind="input", name=_label(place, case), input_index=place, model_locations=call.stack[:2]
         ),
         summary=f"Input {place} ({_label(place, case)}): {fact}. What was put there for each may have been "
         "written over before the first one ran.",
-        depth=Depth.STATE,
-        sources=frozenset({"capture"}),
+        level=CausalLevel.STATE,
+        only_in_program=True,
         evidence=(Evidence(step="capture", fact=fact),),
         fix=Fix(
             action="hand each call a tensor of its own, or wait for a call before its input is written anew"
         ),
-        exact=False,
+        observed=False,
     )
 
 
@@ -65,15 +65,15 @@ def _label(place: int, case: Case) -> str:
     return inputs[place].path or inputs[place].name if place < len(inputs) else f"input {place}"
 
 
-def _hypothesis(call: CapturedCall, place: int, case: Case) -> Hypothesis:
+def _suspect(call: CapturedCall, place: int, case: Case) -> Suspect:
     label = _label(place, case)
-    return Hypothesis(
+    return Suspect(
         category="concurrency",
         guilty=Party(kind="input", name=label, input_index=place, model_locations=call.stack[:2]),
         summary=f"Input {place} ({label}) was written while the call that reads it ran, and not by the "
         "package: another thread changes the tensor.",
-        depth=Depth.STATE,
-        sources=frozenset({"capture"}),
+        level=CausalLevel.STATE,
+        only_in_program=True,
         evidence=(
             Evidence(
                 step="capture",

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.eager import raising_lines
-from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
+from mcp_server.diagnosis.interventions.input import Leaf, keep_in_range
 from mcp_server.diagnosis.parties import launch_party
 from mcp_server.diagnosis.quoting import said
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.facts import ErrorFact
 from mcp_server.model import Evidence, Fix, Party
 from mcp_server.package.signature import CompiledInput
@@ -17,9 +18,10 @@ from mcp_server.package.symbols import Symbol, names_in, origins
 
 _ABOVE = re.compile(r"(?:(?P<name>\w+) (?P<sign><=?) (?P<number>-?\d+)|(?P<n>-?\d+) (?P<s>>=?) (?P<v>\w+))")
 _BELOW = re.compile(r"(?:(?P<name>\w+) (?P<sign>>=?) (?P<number>-?\d+)|(?P<n>-?\d+) (?P<s><=?) (?P<v>\w+))")
+LARGEST = 2**31 - 1  # of a size, where the check has no limit of its own
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis, for the first symbol of the check that is read from a tensor."""
     error = _broken(case)
     if error is None or case.view is None:
@@ -38,7 +40,7 @@ def _broken(case: Case) -> ErrorFact | None:
     return next((root for root in roots if root is not None and root.family.id == "runtime_assert"), None)
 
 
-def _from(source: Symbol, error: ErrorFact, case: Case) -> Iterator[Hypothesis]:
+def _from(source: Symbol, error: ErrorFact, case: Case) -> Iterator[Suspect]:
     assert case.view is not None and case.package is not None and source.tensor is not None
     item = next((i for i in case.package.inputs if i.name == source.tensor), None)
     writers = case.view.writers_of_name.get(source.tensor, ())
@@ -48,11 +50,11 @@ def _from(source: Symbol, error: ErrorFact, case: Case) -> Iterator[Hypothesis]:
         yield _by_launch(writers[0], error, case)
 
 
-def _by_input(item: CompiledInput, error: ErrorFact, case: Case) -> Hypothesis:
+def _by_input(item: CompiledInput, error: ErrorFact, case: Case) -> Suspect:
     told = _told(error)
-    change = {"change": "clamp", "input": item.index, **limits(error.fields["condition"])}
-    what = f"the call with input {item.index} clamped to what the check allows"
-    return Hypothesis(
+    ends = limits(error.fields["condition"])
+    leaf = Leaf(item.index, item.path or item.name)
+    return Suspect(
         category="shape_out_of_range",
         guilty=Party(
             kind="input",
@@ -62,30 +64,29 @@ def _by_input(item: CompiledInput, error: ErrorFact, case: Case) -> Hypothesis:
             model_locations=raising_lines(case) or case.call_locations,
         ),
         summary=f"The value of {item.label} is used as a size, and it is {told}.",
-        depth=Depth.CALL,
-        sources=frozenset({"log", "package file"}),
+        level=CausalLevel.CALL,
         evidence=(
             said(error),
             Evidence(step="inspect_package", fact=f"the value that is checked is read from {item.label}"),
         ),
         fix=Fix(action=f"pass a value that keeps {error.fields['condition']}, or export with a wider range"),
-        counter=CounterTest(f"clamp-value:{item.index}", what, (change,)) if len(change) > 2 else None,
-        exact=False,
+        intervention=keep_in_range(leaf, ends.get("low", -LARGEST), ends.get("high", LARGEST))
+        if ends
+        else None,
     )
 
 
-def _by_launch(number: int, error: ErrorFact, case: Case) -> Hypothesis:
+def _by_launch(number: int, error: ErrorFact, case: Case) -> Suspect:
     """What a launch computed is the value, or has it as its length."""
     assert case.view is not None
     launch = case.view.wrapper.launches[number]
     behind = case.view.inputs_behind(number)
     depends = f", from {', '.join(behind[:3])}" if behind else ""
-    return Hypothesis(
+    return Suspect(
         category="shape_out_of_range",
         guilty=launch_party(number, launch.kernel, case),
         summary=f"A size that launch {number} ({launch.kernel}) makes of data{depends} is {_told(error)}.",
-        depth=Depth.BAD_VALUE,
-        sources=frozenset({"log", "package file"}),
+        level=CausalLevel.BAD_VALUE,
         evidence=(
             said(error),
             Evidence(step="inspect_package", fact=f"the size comes from launch {number}{depends}"),
@@ -93,7 +94,6 @@ def _by_launch(number: int, error: ErrorFact, case: Case) -> Hypothesis:
         fix=Fix(
             action=f"check the data for {error.fields['condition']} before the call, or allow it at export"
         ),
-        exact=False,
     )
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.eager import raising_lines
 from mcp_server.diagnosis.first_made import told
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
 from mcp_server.diagnosis.parties import launch_party
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Evidence, Fix, ModelLocation, Party
 from mcp_server.package.launches import Launch
 from mcp_server.steps.kernel_io import ArgumentValues, LaunchValues
@@ -28,7 +28,7 @@ def indexing_launches(case: Case) -> list[Launch]:
     return [launch for launch in launches if any(word in launch.kernel for word in INDEXING)]
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """Watched launches of that kind that were given an index beyond the tensor they write."""
     if case.kernel_io is None:
         return
@@ -38,7 +38,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
             yield from _beyond(seen, checked[seen.launch], case)
 
 
-def _beyond(seen: LaunchValues, checked: bool, case: Case) -> Iterator[Hypothesis]:
+def _beyond(seen: LaunchValues, checked: bool, case: Case) -> Iterator[Suspect]:
     before = [a for a in seen.arguments if a.when == "before"]
     target = next((a for a in before if a.shape and a.role in ("written", "read_write")), None)
     for index in before:
@@ -47,27 +47,26 @@ def _beyond(seen: LaunchValues, checked: bool, case: Case) -> Iterator[Hypothesi
         largest = max(target.shape)
         lowest = -largest if "index_put" in seen.kernel else 0
         if index.max >= largest or (index.min is not None and index.min < lowest):
-            yield _hypothesis(seen, target, index, checked, case)
+            yield _suspect(seen, target, index, checked, case)
 
 
-def _hypothesis(
+def _suspect(
     seen: LaunchValues, target: ArgumentValues, index: ArgumentValues, checked: bool, case: Case
-) -> Hypothesis:
+) -> Suspect:
     largest = max(target.shape or [0])
     lost = "" if checked else ", and its error is thrown away"
     guilty = _maker(seen, index, case)
     held = guilty.name if guilty.kind == "input" else index.name
     made = f"; launch {guilty.launch_index} made {index.name}" if guilty.kind != "input" else ""
     fact = f"{held} holds {index.min:.0f} to {index.max:.0f}; {target.name} has shape {target.shape}"
-    return Hypothesis(
+    return Suspect(
         category="index_out_of_bounds",
         guilty=guilty.model_copy(
             update={"value": f"{index.min:.0f} to {index.max:.0f} (no dimension is larger than {largest})"}
         ),
         summary=f"Launch {seen.launch} ({seen.kernel}) got an index outside what it writes{lost}: {fact}"
         f"{made}{_behind(guilty, case)}.",
-        depth=Depth.BAD_VALUE,
-        sources=frozenset({"probes", *({"package file"} if not checked else ()), *case.call_fails}),
+        level=CausalLevel.BAD_VALUE,
         evidence=(
             Evidence(step="dump_kernel_io", fact=fact),
             Evidence(

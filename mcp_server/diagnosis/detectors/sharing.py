@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
+from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Evidence, Fix, ModelLocation, Party
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """Inputs of one memory, at least one of them written: export saw them as separate tensors."""
     if case.package is None:
         return
@@ -21,7 +22,7 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     for group in case.sharing:
         changed = [index for index in group if index in written]
         if len(group) > 1 and changed:
-            yield _hypothesis(group, changed[0], case)
+            yield _suspect(group, changed[0], case)
 
 
 def written_inputs(case: Case) -> set[int]:
@@ -45,11 +46,11 @@ def written_storages(case: Case) -> set[int]:
     return {run.buffers[name].storage for name in names if name in run.buffers}
 
 
-def _hypothesis(group: list[int], changed: int, case: Case) -> Hypothesis:
+def _suspect(group: list[int], changed: int, case: Case) -> Suspect:
     assert case.package is not None
     items = [case.package.inputs[i] for i in group if i < len(case.package.inputs)]
     names = ", ".join(item.label for item in items)
-    return Hypothesis(
+    return Suspect(
         category="concurrency",
         guilty=Party(
             kind="input",
@@ -59,8 +60,7 @@ def _hypothesis(group: list[int], changed: int, case: Case) -> Hypothesis:
         ),
         summary=f"{names} share one memory, and the package writes input {changed} in place: it was compiled "
         "for separate tensors, so that one update is seen through the other.",
-        depth=Depth.CALL,
-        sources=frozenset({"inputs", "package file"}),
+        level=CausalLevel.CALL,
         evidence=(
             Evidence(
                 step="check_devices", fact=f"inputs {group} have one storage; input {changed} is written"
@@ -68,7 +68,7 @@ def _hypothesis(group: list[int], changed: int, case: Case) -> Hypothesis:
         ),
         fix=Fix(action="pass a tensor of its own for each input", after="x.clone()"),
         harmful=not case.handled,
-        exact=False,
+        observed=False,
     )
 
 
@@ -82,13 +82,13 @@ def _checked_in_vain(case: Case) -> bool:
     return script is not None and script.family in CHECKS and bool(case.equals_eager)
 
 
-def _changed(place: int, case: Case) -> Hypothesis:
+def _changed(place: int, case: Case) -> Suspect:
     """An input that holds other values after the call, or after a reference that the model made before it."""
     assert case.package is not None
     item = case.package.inputs[place]
     lines = _writing_lines(place, case)
     fact = f"{item.label} is written in place by the call, as by the model"
-    return Hypothesis(
+    return Suspect(
         category="wrong_output",
         guilty=Party(
             kind="input",
@@ -99,24 +99,25 @@ def _changed(place: int, case: Case) -> Hypothesis:
         ),
         summary=f"The package agrees with its exported program, and {fact}: of the call and a reference that "
         "is computed from the same tensor, the second gets other values.",
-        depth=Depth.FAULT_SITE,
-        sources=frozenset({"package file"}),
+        level=CausalLevel.FAULT_SITE,
         evidence=(
             Evidence(step="inspect_package", fact=fact),
             Evidence(step="interpret", fact="package and exported program agree on the inputs of the call"),
         ),
         fix=Fix(action="give each of the two a copy, or let the model work on one", after="x.clone()"),
-        counter=_twice(case),
-        exact=False,
+        intervention=_twice(case),
+        observed=False,
     )
 
 
-def _twice(case: Case) -> CounterTest | None:
+def _twice(case: Case) -> Intervention | None:
     """A test that can only confirm: a reference that was made before the call is out of its reach."""
-    test = CounterTest("twice", "the call made twice on the same tensors", options={"twice": True})
-    result = case.counters.get(test.key)
+    test = Intervention(
+        "twice", Kind.CALL, "the call made twice on the same tensors", options=Options(twice=True)
+    )
+    trial = case.trials.get(test.key)
     replayed = case.call is not None and case.call.operation == "replay"
-    return test if replayed and (result is None or result.passed) else None
+    return test if replayed and (trial is None or trial.proves) else None
 
 
 def _writing_lines(place: int, case: Case) -> list[ModelLocation]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
+from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Evidence, Fix, Party
 
 LARGE = 1 << 30  # bytes; memory is taken only as far as the stack grows
@@ -13,7 +14,7 @@ SIGNALS = frozenset({"SIGSEGV", "SIGBUS"})
 KEY = "large-stack"
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis for a call that dies again on a stack smaller than usual, to be tried with a large one.
 
     Not on a usual one: a large one may let a bad pointer pass by chance, and nothing else speaks for it.
@@ -23,15 +24,15 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         return
     size = next((step["stack"] for step in call.request.get("steps", ())[-1:] if "stack" in step), None)
     if size is not None:
-        yield _hypothesis(plain.finished.signal or "", size, case)
+        yield _suspect(plain.finished.signal or "", size, case)
 
 
-def _hypothesis(signal: str, size: int, case: Case) -> Hypothesis:
+def _suspect(signal: str, size: int, case: Case) -> Suspect:
     died = case.capture.failing if case.capture is not None else None
-    result = case.counters.get(KEY)
-    passed = result is not None and result.passed
+    trial = case.trials.get(KEY)
+    passed = trial is not None and trial.proves
     fact = f"the thread of the call had a stack of {size} bytes"
-    return Hypothesis(
+    return Suspect(
         category="environment",
         guilty=Party(
             kind="environment",
@@ -41,13 +42,14 @@ def _hypothesis(signal: str, size: int, case: Case) -> Hypothesis:
         ),
         summary=f"The call died of {signal} because it needs more stack than its thread has, "
         f"{size} bytes: no pointer is bad.",
-        depth=Depth.CALL if passed else Depth.SYMPTOM,
-        sources=frozenset({"capture"}),
+        level=CausalLevel.CALL if passed else CausalLevel.SYMPTOM,
         evidence=(Evidence(step="capture", fact=fact),),
         fix=Fix(
             action="give the thread more stack (threading.stack_size, ulimit -s), or make what recurses "
             "there, or keeps large arrays, use less"
         ),
-        counter=CounterTest(KEY, f"the call on a stack of {LARGE} bytes", options={"stack_bytes": LARGE}),
-        exact=False,
+        intervention=Intervention(
+            KEY, Kind.CALL, f"the call on a stack of {LARGE} bytes", options=Options(stack_bytes=LARGE)
+        ),
+        observed=False,
     )

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.detectors.sharing import written_inputs
-from mcp_server.diagnosis.hypothesis import Depth, Hypothesis
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.captured import CapturedCall, CapturedLoan, CapturedReplay
 from mcp_server.model import Evidence, Fix, Party
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis for the first call that raced with a stream, one for each input that a graph lost."""
     if case.capture is None:
         return
@@ -27,15 +27,15 @@ def detect(case: Case) -> Iterator[Hypothesis]:
         yield _let_go(loan, case)
 
 
-def _raced(call: CapturedCall, late: list[int], case: Case) -> Hypothesis:
+def _raced(call: CapturedCall, late: list[int], case: Case) -> Suspect:
     label = _label(late[0], case)
-    return Hypothesis(
+    return Suspect(
         category="concurrency",
         guilty=Party(kind="input", name=label, input_index=late[0], model_locations=call.stack[:2]),
         summary=f"Input {late[0]} ({label}) was still being written by another stream when the package read "
         "it.",
-        depth=Depth.STATE,
-        sources=_sources(case),
+        level=CausalLevel.STATE,
+        only_in_program=True,
         evidence=(
             Evidence(
                 step="capture",
@@ -52,10 +52,10 @@ def _raced(call: CapturedCall, late: list[int], case: Case) -> Hypothesis:
     )
 
 
-def _lost(replay: CapturedReplay, case: Case) -> Hypothesis:
+def _lost(replay: CapturedReplay, case: Case) -> Suspect:
     label = _label(replay.input, case)
     call = _call_of(replay, case)
-    return Hypothesis(
+    return Suspect(
         category="concurrency",
         guilty=Party(
             kind="input",
@@ -65,8 +65,8 @@ def _lost(replay: CapturedReplay, case: Case) -> Hypothesis:
         ),
         summary=f"A CUDA graph was replayed after the memory of input {replay.input} ({label}) of its call "
         "had been let go: the graph reads the old address, not the tensor that took its place.",
-        depth=Depth.STATE,
-        sources=_sources(case),
+        level=CausalLevel.STATE,
+        only_in_program=True,
         evidence=(
             Evidence(
                 step="capture",
@@ -82,7 +82,7 @@ def _lost(replay: CapturedReplay, case: Case) -> Hypothesis:
     )
 
 
-def _let_go(loan: CapturedLoan, case: Case) -> Hypothesis:
+def _let_go(loan: CapturedLoan, case: Case) -> Suspect:
     """Proven only where the program fails by itself, and not under the hook, which waits for each call."""
     label = _label(loan.input, case)
     call = _call_of(loan, case)
@@ -94,15 +94,15 @@ def _let_go(loan: CapturedLoan, case: Case) -> Hypothesis:
     alone = Evidence(
         step="run_alone", fact="the program fails by itself and ends well where each call is waited for"
     )
-    return Hypothesis(
+    return Suspect(
         category="concurrency",
         guilty=Party(
             kind="input", name=label, input_index=loan.input, model_locations=call.stack[:2] if call else []
         ),
         summary=f"Input {loan.input} ({label}) was let go while the package, on another stream, could still "
         "read it: the allocator gives its memory to the next tensor at once.",
-        depth=Depth.STATE,
-        sources=frozenset({"capture", *({"program alone"} if waits else ())}),
+        level=CausalLevel.STATE,
+        only_in_program=True,
         evidence=(Evidence(step="capture", fact=fact), *((alone,) if waits else ())),
         fix=Fix(
             action="tell the allocator which stream uses the input, or keep it until that stream is done",
@@ -110,7 +110,7 @@ def _let_go(loan: CapturedLoan, case: Case) -> Hypothesis:
             after="x.record_stream(torch.cuda.current_stream())",
         ),
         harmful=case.failed,
-        exact=waits,
+        observed=waits,
     )
 
 
@@ -122,7 +122,3 @@ def _call_of(event: CapturedLoan | CapturedReplay, case: Case) -> CapturedCall |
 def _label(place: int, case: Case) -> str:
     inputs = case.package.inputs if case.package is not None else ()
     return inputs[place].label if place < len(inputs) else f"inputs[{place}]"
-
-
-def _sources(case: Case) -> frozenset[str]:
-    return frozenset({"capture", *({"failing program"} if case.failed else ())})

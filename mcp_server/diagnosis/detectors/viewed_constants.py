@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.hypothesis import CounterTest, Depth, Hypothesis
+from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.captured import CapturedUpdate
 from mcp_server.model import Evidence, Fix, Party
 
 COPIES = ("load_constants", "update_constant_buffer")  # by storage; what the program manages is not copied
 
 
-def detect(case: Case) -> Iterator[Hypothesis]:
+def detect(case: Case) -> Iterator[Suspect]:
     """One hypothesis, for the update that did not come back, else the last one before the suspect call.
 
     It was given views, and may belong to another package of that process: what is written beyond a constant
@@ -29,23 +30,17 @@ def detect(case: Case) -> Iterator[Hypothesis]:
     before = [u for u in given if call is None or (u.pid == call.pid and u.n <= call.n)]
     updates = [u for u in given if u.outcome != "ok"] or before
     if updates:
-        yield _hypothesis(updates[-1], _viewed(updates[-1]), case)
+        yield _suspect(updates[-1], _viewed(updates[-1]), case)
 
 
 def _viewed(update: CapturedUpdate) -> list[str]:
     return update.views if update.how in COPIES and not update.user_managed else []
 
 
-def _died(case: Case) -> frozenset[str]:
-    """Whether the program died, as it does of damage to its heap."""
-    script = case.runs.get("script")
-    return frozenset({"death"}) if script is not None and script.failure == "signal" else frozenset()
-
-
-def _hypothesis(update: CapturedUpdate, names: list[str], case: Case) -> Hypothesis:
+def _suspect(update: CapturedUpdate, names: list[str], case: Case) -> Suspect:
     shown = ", ".join(names[:4])
     what = "the call after those constants were given as copies of their own"
-    return Hypothesis(
+    return Suspect(
         category="constants",
         guilty=Party(
             kind="constant",
@@ -55,8 +50,7 @@ def _hypothesis(update: CapturedUpdate, names: list[str], case: Case) -> Hypothe
         ),
         summary=f"{update.how} was given views of a larger block, and copies as many bytes as that has, from "
         f"where each view begins: {shown}.",
-        depth=Depth.STATE,
-        sources=frozenset({"capture", *_died(case)}),
+        level=CausalLevel.STATE,
         evidence=(
             Evidence(
                 step="capture",
@@ -69,7 +63,7 @@ def _hypothesis(update: CapturedUpdate, names: list[str], case: Case) -> Hypothe
             before=f"{names[0]!r}: view",
             after=f"{names[0]!r}: view.clone()",
         ),
-        counter=CounterTest("own memory", what, options={"copied": names}),
+        intervention=Intervention("own memory", Kind.CONSTANT, what, options=Options(copied=tuple(names))),
         harmful=case.failed,
-        exact=False,
+        observed=False,
     )

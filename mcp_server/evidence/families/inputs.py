@@ -157,7 +157,12 @@ _add(
 )
 _add(
     "cpu_index_assert",
-    r"index out of bounds: (?P<lower>.+?) <= (?P<index>\w+) < (?P<bound>[^`\n]+?)L?\s*$",
+    (
+        # An expression to the end of the line; before words that follow it, one without a space.
+        r"index out of bounds: (?P<lower>\S{1,80}) <= (?P<index>\w+) < "
+        r"(?P<bound>(?![^`\n]*[A-Za-z_]\w*\s+[A-Za-z_])[^`\n]{1,160}?)L?\s*$",
+        r"index out of bounds: (?P<lower>\S{1,80}) <= (?P<index>\w+) < (?P<bound>[\w().*+/-]{1,80}?)L?(?=[\s`]|$)",
+    ),
     "index out of bounds: ",
     ("index_out_of_bounds", "input_mismatch", "shape_out_of_range"),
     "A CPU kernel met an index outside [0, bound); in a parallel kernel this ends the process.",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from ..calling import synchronize
+from ..calling import synchronize, take_if_used
 from ..imports import import_all
 from ..interpret import bind
 from ..promises import difference
@@ -42,6 +42,7 @@ class Recorder(torch.fx.Interpreter):
 
         And `broken_promise`, for a user's operator that returns another layout than its fake function.
         """
+        take_if_used()
         os.makedirs(self.directory, exist_ok=True)
         self.extra_traceback = False
         with torch.no_grad():

@@ -1,0 +1,1 @@
+"""Batches of programs that no detector was written for, and the first verdicts about them."""

@@ -1,0 +1,133 @@
+"""Asks `diagnose` about a batch of unseen programs, and keeps what it said first.
+
+    python -m benchmarks.first_sight.ask batch1 [--jobs 2] [--forms script package] [--table]
+
+The verdicts of a commit go to `BATCH/verdicts/COMMIT.jsonl`, a line per program and form, once: a line that
+is there is not asked for again, and a run that was cut off goes on. The product must be as committed. Only
+the first commit that was asked about a batch has seen it for the first time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.corpus.answers import Answer
+from benchmarks.corpus.forms import Question, program
+from benchmarks.corpus.judge import Score, judge
+from benchmarks.corpus.judge_defects import summary, with_defects
+from benchmarks.corpus.recorded import neutral
+from benchmarks.corpus.score import ask, print_scores
+from benchmarks.corpus.validate import ROOT, select
+
+HOME = Path(__file__).resolve().parent
+KEPT = (
+    "format_version",
+    "outcome",
+    "category",
+    "confidence",
+    "summary",
+    "guilty",
+    "causes",
+    "bystanders",
+    "cost",
+    "error",
+)
+NO_FORM = "the program made no package with inputs"
+Row = dict[str, Any]
+
+
+def frozen_commit() -> str:
+    """The last commit that changed the product; ends the program when the product has other text."""
+    changed = _git("status", "--porcelain", "--", "mcp_server")
+    if changed:
+        raise SystemExit(f"mcp_server is not as committed, so that no commit has these verdicts:\n{changed}")
+    return _git("log", "-1", "--format=%H", "--", "mcp_server")[:12]
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(
+        ["git", *words], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def record(batch: Path, given: argparse.Namespace) -> Path:
+    """Ask about what has no line yet; the file of this commit."""
+    kept = batch / "verdicts" / f"{frozen_commit()}.jsonl"
+    kept.parent.mkdir(exist_ok=True)
+    there = {(row["case"], row["form"]) for row in rows(kept)}
+    answers = select(batch, given.needs, [])
+    missing = [(a, f) for a in answers for f in given.forms if f in a.forms and (a.name, f) not in there]
+    lock = Lock()
+
+    def one(job: tuple[Answer, str]) -> None:
+        answer, form = job
+        row = _asked(batch, answer, form, given.budget_s)
+        with lock, kept.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(f"{answer.name} [{form}] {row['verdict'].get('summary') or row['verdict']}"[:200], flush=True)
+
+    with ThreadPoolExecutor(given.jobs) as pool:
+        list(pool.map(one, missing))
+    return kept
+
+
+def _asked(batch: Path, answer: Answer, form: str, budget_s: float) -> Row:
+    question: Question | None = program(answer, batch).question(form)
+    verdict = ask(question, budget_s) if question else {"error": NO_FORM}
+    text = neutral(json.dumps({key: verdict[key] for key in KEPT if key in verdict}))
+    return {"case": answer.name, "form": form, "verdict": json.loads(text)}
+
+
+def rows(kept: Path) -> list[Row]:
+    """The lines of a file that may not be there yet."""
+    return [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+
+
+def scores(batch: Path, kept: Path) -> list[Score]:
+    """The verdicts of `kept` beside the answers of today."""
+    answers = {answer.name: answer for answer in select(batch, None, [])}
+    return [_score(batch, answers[row["case"]], row) for row in rows(kept)]
+
+
+def _score(batch: Path, answer: Answer, row: Row) -> Score:
+    verdict, form = row["verdict"], row["form"]
+    if "error" in verdict:
+        asked = None if verdict["error"] == NO_FORM else False
+        expected = answer.category or "no_fault"
+        return Score(answer.name, form, expected, category_right=asked, why=verdict["error"])
+    script = batch / f"{answer.name}.py" if form == "script" else None
+    return with_defects(judge(answer, form, verdict, script), answer, verdict)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("batch", choices=sorted(path.name for path in HOME.glob("batch*")))
+    parser.add_argument("--needs", choices=("cpu", "cuda"))
+    parser.add_argument("--forms", nargs="*", choices=("script", "package"), default=["script", "package"])
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--budget-s", type=float, default=300)
+    parser.add_argument("--table", action="store_true", help="ask nothing, print what was kept")
+    given = parser.parse_args()
+    batch = HOME / given.batch
+    files = sorted((batch / "verdicts").glob("*.jsonl")) if given.table else [record(batch, given)]
+    for kept in files:
+        found = scores(batch, kept)
+        console = Console(width=160 if not sys.stdout.isatty() else None)
+        print_scores(found, console)
+        console.print(summary(f"{given.batch} at {kept.stem}", found), markup=False, highlight=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

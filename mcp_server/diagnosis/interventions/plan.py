@@ -1,0 +1,208 @@
+"""Carries a plan of calls out: in one process where no call ends it, else going on in another one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mcp_server.diagnosis.interventions.base import Change, Intervention, Options, Seen
+from mcp_server.errors import ProblemError
+from mcp_server.evidence.log import read_log
+from mcp_server.evidence.text import bound, clean
+from mcp_server.model import PackageWorkload
+from mcp_server.package.archive import open_package
+from mcp_server.steps.context import Context, WorkerRun
+from mcp_server.steps.leases import gpus_of
+from mcp_server.steps.logs import read_output
+from mcp_server.steps.requests import run_request
+from mcp_server.worker.trial_facts import CallFacts, read_call
+
+START_S = 120.0  # for the interpreter, the import of torch and the load, on top of the calls' own limits
+MOST_LIMITS = 4  # calls of one process that may each take their whole limit
+_VOLATILE = re.compile(r"0x[0-9a-fA-F]+|(?:/[\w.+\-]+)+/|\b[a-z0-9]{40,}\b")
+
+
+@dataclass(frozen=True)
+class TriedCall:
+    """The failing call: a request of the worker's `run` or `replay`, and its surroundings.
+
+    `expect` is a file with what the outputs are to be, compared with `rtol` and `atol` (None: the dtype's).
+    `infinities` counts them as faults. `timeout_s` is for one call. `spelling` are the arguments of
+    `try-fix` that name this call.
+    """
+
+    request: Mapping[str, object]
+    env: Mapping[str, str] = field(default_factory=dict)
+    python: Path | None = None
+    cwd: Path | None = None
+    timeout_s: float = 300.0
+    gpus: tuple[int, ...] | None = None
+    expect: Path | None = None
+    rtol: float | None = None
+    atol: float | None = None
+    infinities: bool = False
+    fresh: bool = False
+    spelling: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One call of a plan; without an intervention it is the call as it is.
+
+    `reference` marks changes of nothing but what is at fault (see `Intervention.minimal`).
+    """
+
+    label: str
+    key: str = ""
+    changes: tuple[Change, ...] = ()
+    options: Options = field(default_factory=Options)
+    reference: bool = False
+    smallest: bool = False
+    save: Path | None = None
+
+    def request(self) -> dict[str, object]:
+        return {
+            "label": self.label,
+            "key": self.key,
+            "changes": [change.request() for change in self.changes],
+            "options": self.options.request(),
+            "reference": self.reference,
+            "smallest": self.smallest,
+            "save": self.save,
+        }
+
+
+def as_planned(intervention: Intervention, label: str) -> Planned:
+    changes, options = intervention.changes, intervention.options
+    return Planned(label, intervention.key, changes, options, smallest=intervention.smallest)
+
+
+def call_of_package(workload: PackageWorkload, *, expect: Path | None = None) -> TriedCall:
+    """The call of a package with its inputs. Raises `ProblemError` without inputs."""
+    device = open_package(workload.package, workload.model_name).device_type
+    return TriedCall(
+        request=run_request(workload),
+        env=workload.env,
+        python=workload.python,
+        cwd=workload.cwd,
+        timeout_s=workload.timeout_s,
+        gpus=gpus_of(device, workload.device_index),
+        expect=expect,
+    )
+
+
+async def carry_out(
+    context: Context, call: TriedCall, plan: Sequence[Planned], *, name: str = "intervene"
+) -> dict[str, Seen]:
+    """How each call of the plan ended, by label.
+
+    Raises `ProblemError` when no call can be made at all, and for a change that cannot be made of the call.
+    """
+    seen: dict[str, Seen] = {}
+    rest = list(plan)
+    while rest:
+        done = await _process(context, call, rest, name)
+        ended = _read(done, call)
+        if not ended:
+            raise ProblemError(
+                "the call could not be made: " + _first_error(done), value=done.finished.ending
+            )
+        seen.update(ended)
+        rest = rest[len(ended) :]
+        rest = _with_reference(rest, seen)
+    return seen
+
+
+def _with_reference(rest: list[Planned], seen: Mapping[str, Seen]) -> list[Planned]:
+    """Begin with the call as it is where another process has its outputs, and they are to compare with."""
+    came_back = any(each.ended == "ok" and each.facts and not each.facts.key for each in seen.values())
+    if rest and rest[0].key and came_back:
+        return [Planned(f"reference-{len(seen)}"), *rest]
+    return rest
+
+
+async def _process(context: Context, call: TriedCall, plan: Sequence[Planned], name: str) -> WorkerRun:
+    limits = min(len(plan), MOST_LIMITS) * call.timeout_s
+    return await context.worker(
+        "intervene",
+        {
+            **call.request,
+            "plan": [planned.request() for planned in plan],
+            "expect": call.expect,
+            "rtol": call.rtol,
+            "atol": call.atol,
+            "infinities": call.infinities,
+            "fresh": call.fresh,
+            "call_limit_s": call.timeout_s,
+        },
+        name=name,
+        env={**call.env, **plan[0].options.env},
+        timeout_s=START_S + limits,
+        python=call.python,
+        cwd=call.cwd,
+        gpus=call.gpus,
+    )
+
+
+def _read(done: WorkerRun, call: TriedCall) -> dict[str, Seen]:
+    """The calls that were made, in order; the last one may have ended the process."""
+    seen: dict[str, Seen] = {}
+    for event in done.all("intervened"):
+        facts = read_call(event)
+        seen[facts.label] = of_facts(facts, infinities=call.infinities)
+    begun = [str(event["label"]) for event in done.all("intervening")]
+    if begun and begun[-1] not in seen:
+        seen[begun[-1]] = _ended_process(done)
+    return seen
+
+
+def of_facts(facts: CallFacts, *, infinities: bool = False) -> Seen:
+    """A call that came back or raised."""
+    if facts.ended == "ok":
+        return Seen("ok", facts, infinities=infinities)
+    if facts.ended == "refused":
+        return Seen("refused", facts, text=facts.error_text)
+    first = f"{facts.error_type.removeprefix('builtins.')}: {facts.error_text}"
+    raised = ["Traceback (most recent call last):", '  File "call.py", line 1, in call', *first.splitlines()]
+    root = read_log(raised).root
+    return Seen(
+        "raised",
+        facts,
+        text=bound("\n".join(map(clean, facts.error_text.splitlines()))),
+        family=root.family.id if root else "",
+        essence=essence(facts.error_text),
+    )
+
+
+def _ended_process(done: WorkerRun) -> Seen:
+    finished = done.finished
+    root = read_output(finished.output).root
+    text = root.text if root else finished.note
+    family = root.family.id if root else ""
+    if finished.ending == "timeout" or _ended_itself(done):
+        return Seen("timeout", text=text)
+    if finished.ending == "out_of_memory":
+        return Seen("out_of_memory", text=text, family=family)
+    signal = finished.signal or f"exit status {finished.returncode}"
+    return Seen("died", signal=signal, text=text, family=family, essence=essence(text) or signal)
+
+
+def _ended_itself(done: WorkerRun) -> bool:
+    """Whether the worker ended the process since a call took too long (`call_limit_s`)."""
+    finished = done.finished
+    if finished.returncode != 1 or not finished.stderr.exists():
+        return False
+    return "Timeout (" in finished.stderr.read_text(errors="replace")
+
+
+def essence(text: str) -> str:
+    """The first line, without addresses and directories, which differ from run to run."""
+    lines = text.strip().splitlines()
+    return _VOLATILE.sub("", lines[0]).strip() if lines else ""
+
+
+def _first_error(done: WorkerRun) -> str:
+    failed = done.last("failed")
+    return str(failed["text"])[:500] if failed else f"the worker ended in {done.phase}"

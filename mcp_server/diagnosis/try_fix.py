@@ -1,0 +1,336 @@
+"""`try_fix`: a failing call without, with and again without a change, and what came of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from mcp_server.diagnosis.interventions import constant, environment
+from mcp_server.diagnosis.interventions import input as inputs
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Options, Seen, Trial
+from mcp_server.diagnosis.interventions.kernel import Edit
+from mcp_server.diagnosis.interventions.kernel_edits import edit_kernel, replace_launch
+from mcp_server.diagnosis.interventions.plan import TriedCall, call_of_package
+from mcp_server.diagnosis.interventions.run import try_intervention
+from mcp_server.diagnosis.interventions.spelling import FORMS, read_change
+from mcp_server.errors import ProblemError
+from mcp_server.model import PackageWorkload, Record
+from mcp_server.package.archive import open_package
+from mcp_server.package.signature import CompiledInput
+from mcp_server.steps.context import Context
+from mcp_server.worker.trial_facts import ElementChange, Smallest
+
+Outcome = Literal["fixed", "harmful", "changed", "same", "no_failure", "not_applicable"]
+SHOWN = 8  # elements that are listed of each kind
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to change, as the caller spelled it, and what the outputs are to be."""
+
+    changes: tuple[str, ...] = ()
+    kernel: str = ""
+    replace: tuple[str, ...] = ()
+    launch: int | None = None
+    how: str = "guard"
+    constants: Path | None = None
+    set_env: Mapping[str, str] = field(default_factory=dict)
+    expect: Path | None = None
+    tolerance: float | None = None
+    infinities: bool = False
+
+
+class ElementShown(Record):
+    """One element that came out otherwise."""
+
+    where: str
+    before: str
+    after: str
+
+
+class InputShown(Record):
+    """What the change did to one input: how many of its elements, or how its layout."""
+
+    input: str
+    changed: int
+    elements: int
+    layout: str = ""
+    examples: list[ElementShown] = Field(default_factory=list)
+
+
+class OutputShown(Record):
+    """One output with the change, compared. `not_at_fault` counts changed elements that were good before."""
+
+    output: int
+    changed: int
+    elements: int
+    not_at_fault: int
+    rows: list[int] = Field(default_factory=list)
+    layout: str = ""
+
+
+class NeededShown(Record):
+    """The fewest of the changed elements with which the call comes back."""
+
+    needed: int
+    changed: int
+    elements: list[ElementShown]
+
+
+class TriedFix(Record):
+    """The result. `fixed`: the failure went with the change, came again without it, and nothing else changed.
+
+    `harmful`: it went, and elements changed that were not at fault. `changed`: another failure is left.
+    `enough` are the fewest changed elements that do the same.
+    `compared_with` says what the outputs were compared with; empty when nothing came back to compare with.
+    """
+
+    outcome: Outcome
+    summary: str
+    change: str
+    before: str
+    with_change: str
+    again: str
+    code_before: str = ""
+    code_after: str = ""
+    inputs: list[InputShown] = Field(default_factory=list)
+    enough: NeededShown | None = None
+    compared_with: str = ""
+    outputs: list[OutputShown] = Field(default_factory=list)
+    side_effects: list[ElementShown] = Field(default_factory=list)
+    mutated_inputs: list[int] = Field(default_factory=list)
+    calls: int = 0
+    failed: int = 0
+    chance: float | None = None
+    command: str = ""
+
+
+async def try_fix(context: Context, workload: PackageWorkload, asked: Asked) -> TriedFix:
+    """Make the call before, with the change, and again.
+
+    Raises `ProblemError`: no inputs, nothing to change, a change that cannot be made, an expectation that
+    does not fit.
+    """
+    package = open_package(workload.package, workload.model_name)
+    call = replace(
+        call_of_package(workload, expect=asked.expect),
+        rtol=asked.tolerance,
+        atol=asked.tolerance,
+        infinities=asked.infinities,
+        spelling=_spelling(workload, asked),
+    )
+    intervention = await _intervention(context, call, asked, package.inputs)
+    if intervention.unavailable:
+        raise ProblemError(intervention.unavailable, value=" ".join(intervention.spelling))
+    intervention = replace(intervention, smallest=bool(intervention.changes))
+    trial = await try_intervention(context, call, intervention)
+    if trial.after.ended == "refused":
+        raise ProblemError(f"the change cannot be made: {trial.after.text}", allowed=FORMS)
+    return _result(trial, package.inputs)
+
+
+async def _intervention(
+    context: Context, call: TriedCall, asked: Asked, known: tuple[CompiledInput, ...]
+) -> Intervention:
+    """All that was asked for as one intervention."""
+    parts = [_input_change(text, known) for text in asked.changes]
+    if bool(asked.kernel) != bool(asked.replace) or len(asked.replace) == 1:
+        raise ProblemError(
+            "a kernel is edited by its name and a replacement",
+            value=asked.kernel or list(asked.replace),
+            allowed="--kernel NAME --replace OLD NEW",
+        )
+    if asked.kernel and asked.launch is not None:
+        raise ProblemError("one kernel is changed at a time", allowed="either --kernel or --launch")
+    if asked.kernel:
+        parts.append(await edit_kernel(context, call, Edit(asked.kernel, *asked.replace)))
+    if asked.launch is not None:
+        parts.append(await replace_launch(context, call, asked.launch, asked.how))
+    if asked.constants is not None:
+        parts.append(constant.given_values(asked.constants))
+    if asked.set_env:
+        parts.append(environment.with_variables(asked.set_env))
+    if not parts:
+        raise ProblemError(
+            "nothing to change",
+            allowed="--change, --kernel with --replace, --launch with --as, --constants, --set-env",
+        )
+    return parts[0] if len(parts) == 1 else _joined(parts)
+
+
+def _joined(parts: list[Intervention]) -> Intervention:
+    """Several changes as one: whether they do it together."""
+    unavailable = next((part.unavailable for part in parts if part.unavailable), "")
+    options = Options(
+        package=next((part.options.package for part in parts if part.options.package), None),
+        updates=next((part.options.updates for part in parts if part.options.updates), None),
+        env={name: value for part in parts for name, value in part.options.env.items()},
+    )
+    return Intervention(
+        key=" + ".join(part.key for part in parts),
+        kind=parts[0].kind,
+        what="; ".join(part.what for part in parts),
+        changes=tuple(change for part in parts for change in part.changes),
+        options=options,
+        before_code="\n".join(part.before_code for part in parts),
+        after_code="\n".join(part.after_code for part in parts),
+        spelling=tuple(word for part in parts for word in part.spelling),
+        unavailable=unavailable,
+    )
+
+
+def _input_change(text: str, known: tuple[CompiledInput, ...]) -> Intervention:
+    leaf = text.rpartition(": ")[0].strip()
+
+    def place(name: str) -> int:
+        return place_of(name, known)
+
+    change = read_change(text, place)
+    return inputs.changed(inputs.Leaf(change.input or 0, leaf), change)
+
+
+def place_of(name: str, known: tuple[CompiledInput, ...]) -> int:
+    """The input of that number, path (`args[1]`) or name. Raises `ProblemError`."""
+    for item in known:
+        if name in (str(item.index), item.path, item.name, f"inputs[{item.index}]"):
+            return item.index
+    raise ProblemError(
+        "no such input", value=name, allowed=", ".join(item.path or str(item.index) for item in known[:40])
+    )
+
+
+def _spelling(workload: PackageWorkload, asked: Asked) -> tuple[str, ...]:
+    """The arguments of the command that name the call and the expectation."""
+    given = workload.inputs
+    text = (
+        json.dumps([spec.model_dump(exclude_none=True) for spec in given]) if isinstance(given, list) else ""
+    )
+    words = [str(workload.package), "--inputs", text or str(given)]
+    if workload.model_name != "model":
+        words += ["--model-name", workload.model_name]
+    if workload.device_index != -1:
+        words += ["--device-index", str(workload.device_index)]
+    for module in workload.extra_imports:
+        words += ["--extra-imports", module]
+    for name, value in workload.env.items():
+        words += ["--env", f"{name}={value}"]
+    words += ["--expect", str(asked.expect)] if asked.expect else []
+    words += ["--tolerance", str(asked.tolerance)] if asked.tolerance else []
+    return (*words, *(["--infinities"] if asked.infinities else []))
+
+
+def _result(trial: Trial, known: tuple[CompiledInput, ...]) -> TriedFix:
+    facts = trial.after.facts
+    beside = facts.beside if facts is not None else None
+    names = {item.index: item.path or item.name for item in known}
+    return TriedFix(
+        outcome=_outcome(trial),
+        summary=_summary(trial),
+        change=trial.intervention.what,
+        before=trial.before.describe(),
+        with_change=trial.after.describe(),
+        again=trial.again.describe(),
+        code_before=trial.intervention.before_code,
+        code_after=trial.intervention.after_code,
+        inputs=[
+            InputShown(
+                input=names.get(change.input, str(change.input)),
+                changed=change.changed,
+                elements=change.elements,
+                layout=change.layout,
+                examples=_elements(change.first),
+            )
+            for change in (facts.inputs if facts is not None else ())
+        ],
+        enough=_enough(facts.smallest, names) if facts is not None else None,
+        compared_with=_compared_with(beside.against) if beside is not None else "",
+        outputs=[
+            OutputShown(
+                output=output.output,
+                changed=output.changed,
+                elements=output.elements,
+                not_at_fault=output.innocent,
+                rows=list(output.rows[:SHOWN]),
+                layout=output.layout,
+            )
+            for output in (beside.outputs if beside is not None else ())
+        ],
+        side_effects=_elements(trial.side_effects.first),
+        mutated_inputs=list(facts.mutated) if facts is not None else [],
+        calls=trial.calls,
+        failed=trial.failed,
+        chance=trial.chance or None,
+        command=trial.command,
+    )
+
+
+def _enough(smallest: Smallest | None, names: Mapping[int, str]) -> NeededShown | None:
+    if smallest is None:
+        return None
+    shown = [
+        ElementShown(where=f"{names.get(e.input, e.input)}{list(e.index)}", before=e.before, after=e.after)
+        for e in smallest.first[:SHOWN]
+    ]
+    return NeededShown(needed=smallest.needed, changed=smallest.changed, elements=shown)
+
+
+def _compared_with(label: str) -> str:
+    if label == "smallest":
+        return "the call with only the fewest elements changed that let it come back"
+    return "the call as it is"
+
+
+def _elements(changes: tuple[ElementChange, ...]) -> list[ElementShown]:
+    return [
+        ElementShown(where=str(list(change.index)), before=change.before, after=change.after)
+        for change in changes[:SHOWN]
+    ]
+
+
+def _outcome(trial: Trial) -> Outcome:
+    if trial.effect is Effect.NOT_APPLICABLE:
+        return "no_failure" if trial.before.failure == trial.again.failure == "none" else "not_applicable"
+    if trial.effect is Effect.GONE:
+        return "harmful" if trial.side_effects else "fixed"
+    return "changed" if trial.effect is Effect.CHANGED else "same"
+
+
+def _summary(trial: Trial) -> str:
+    """What came of it in a sentence or two."""
+    before, after = trial.before.describe(), trial.after.describe()
+    reason = f" {trial.reason[:1].upper()}{trial.reason[1:]}." if trial.reason else ""
+    told: dict[Outcome, str] = {
+        "fixed": f"The failure ({before}) went with the change and came again without it.{_rest(trial)}",
+        "harmful": f"The failure ({before}) went with the change, but {_harm(trial)}.",
+        "changed": f"One failure ({before}) is removed, another is left: {after}.",
+        "same": f"The change does not remove the failure: {after}.",
+        "no_failure": f"The call does not fail as it is, so that there is nothing to fix.{_rest(trial)} Give "
+        "expect to say what the outputs are to be.",
+        "not_applicable": "The trial says nothing about the change.",
+    }
+    return told[_outcome(trial)] + reason
+
+
+def _rest(trial: Trial) -> str:
+    if not trial.side_effects.known:
+        return (
+            " What it does to elements that were not at fault is not known: nothing steady to compare with."
+        )
+    return " No element changed that was not at fault." if not trial.side_effects else f" {_harm(trial)}."
+
+
+def _harm(trial: Trial) -> str:
+    effects = trial.side_effects
+    if effects.layout:
+        return f"an output has another layout ({effects.layout})"
+    more = " and others" if len(effects.rows) > SHOWN else ""
+    rows = f" (dimension 0: {', '.join(map(str, effects.rows[:SHOWN]))}{more})" if effects.rows else ""
+    return f"{effects.elements} elements that were not at fault change, too{rows}"
+
+
+__all__ = ["Asked", "Seen", "TriedFix", "place_of", "try_fix"]

@@ -1,0 +1,107 @@
+"""Finds the Python that has the user's torch, when nobody named one. torch is never imported here.
+
+The server lives in an environment of its own, so the one that the user works in has to be looked for: the
+active one, the one of the folder, whatever `python3` is. The first that has torch is taken.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+
+from mcp_server.errors import argument
+from mcp_server.jobs.environment import child_environment
+
+VARIABLE = "AOTI_DEBUG_PYTHON"
+
+ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX", "UV_PROJECT_ENVIRONMENT")
+"""Variables that name the environment in use; UV_PROJECT_ENVIRONMENT may be relative to the project."""
+LOCAL = (".venv", "venv", ".pixi/envs/default")
+"""Where uv, venv, poetry and pixi put the environment of a folder."""
+NAMES = ("python3", "python")
+MOST_ON_PATH = 6
+ASKING_S = 5.0
+"""An interpreter starts in 20 ms, on a network disk in a second or two."""
+_ASK = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+
+_with_torch: set[Path] = set()  # once seen; an interpreter without torch is asked again, it may get one
+
+
+def interpreter_help() -> str:
+    """What to do where no torch is found, as whoever called spells it."""
+    return f"pass {argument('python')}, or set {VARIABLE}, to a Python >= 3.9 that has torch"
+
+
+def default_python(environ: Mapping[str, str] | None = None, folder: Path | None = None) -> Path:
+    """The interpreter for a call that names none: AOTI_DEBUG_PYTHON, unasked, else the first with torch.
+
+    Where none has torch it is the first candidate, so that the error names what the user would expect. May
+    start a few interpreters, each for `ASKING_S` at most: not for the event loop.
+    """
+    env = os.environ if environ is None else environ
+    if env.get(VARIABLE):
+        return Path(env[VARIABLE]).expanduser()
+    found = list(candidates(env, folder or Path.cwd()))
+    return next((python for python in found if has_torch(python)), found[0])
+
+
+def candidates(environ: Mapping[str, str], folder: Path) -> Iterator[Path]:
+    """Interpreters that exist, each once: the active environment's, our own, the folder's, those on PATH."""
+    seen = set()
+    for python in _places(environ, folder):
+        if python not in seen and os.access(python, os.X_OK) and python.is_file():
+            seen.add(python)
+            yield python
+
+
+def _places(environ: Mapping[str, str], folder: Path) -> Iterator[Path]:
+    active = (folder / environ[name] for name in ACTIVE if environ.get(name))
+    yield from (place / "bin" / "python" for place in active)
+    yield Path(sys.executable)
+    yield from (root / local / "bin" / "python" for root in _project(folder) for local in LOCAL)
+    on_path = (Path(entry) for entry in environ.get("PATH", "").split(os.pathsep))
+    programs = (e / name for e in on_path if e.is_absolute() for name in NAMES if (e / name).exists())
+    yield from islice(programs, MOST_ON_PATH)
+
+
+def _project(folder: Path) -> Iterable[Path]:
+    """The folder, and those above it up to the root of its repository, where it is in one."""
+    above = [folder, *folder.parents]
+    root = next((number for number, path in enumerate(above) if (path / ".git").exists()), 0)
+    return above[: root + 1]
+
+
+def has_torch(python: Path) -> bool:
+    """Whether `import torch` would find something there. Nothing is started where the files tell."""
+    if python in _with_torch:
+        return True
+    if python == Path(sys.executable):
+        found = importlib.util.find_spec("torch") is not None
+    else:
+        packages = python.parent.parent.glob("lib/python3*/site-packages/torch/version.py")
+        found = any(packages) or _says_so(python)
+    if found:
+        _with_torch.add(python)
+    return found
+
+
+def _says_so(python: Path) -> bool:
+    """Ask the interpreter, with the variables that a workload would get; what is no Python says no."""
+    try:
+        done = subprocess.run(
+            [str(python), "-c", _ASK],
+            cwd="/",
+            env=child_environment({}),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=ASKING_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0

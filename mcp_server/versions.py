@@ -1,0 +1,39 @@
+"""The torch releases that this project supports, in the one place that says so.
+
+Every tool is tried with packages and programs of these releases (`python -m tests.releases`). A comment such
+as "torch 2.8-2.15" elsewhere is no second copy: it says in which releases a fact was read or measured.
+"""
+
+from __future__ import annotations
+
+import re
+
+Release = tuple[int, int]
+"""Major and minor number: patch releases of torch change nothing that matters here."""
+
+FIRST: Release = (2, 8)
+LAST: Release = (2, 15)
+
+
+def text(release: Release) -> str:
+    """`2.8` of (2, 8)."""
+    return f"{release[0]}.{release[1]}"
+
+
+RANGE = f"{text(FIRST)} to {text(LAST)}"
+"""For sentences: `torch 2.8 to 2.15`."""
+
+REQUIREMENT = f"torch>={text(FIRST)},<{LAST[0]}.{LAST[1] + 1}"
+"""What `pyproject.toml` asks for; a test compares the two."""
+
+
+def release_of(version: str) -> Release | None:
+    """The release of `torch.__version__`, such as `2.13.0+cpu` or `2.15.0a0+git1234`; None of other texts."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def is_supported(version: str) -> bool:
+    """Whether a version, as torch writes it, is of a supported release."""
+    release = release_of(version)
+    return release is not None and FIRST <= release <= LAST

@@ -1,0 +1,104 @@
+"""The lease of the GPU, asked for when this process comes to launch something on it.
+
+Who started the process listens on a socket in the abstract namespace (`jobs/lease_requests.py`). Processes
+that share it never wait for each other.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import socket
+import threading
+import time
+import zipfile
+from typing import Optional
+
+VARIABLE = "AOTI_DEBUG_LEASE"
+STACKS_AFTER = "AOTI_DEBUG_STACKS_AFTER"
+GRANTED = b"1"
+ORPHAN_S = 5.0  # who hung up has died; its supervisors end this process meanwhile
+FIRST_LOOK_S = 0.1  # a lease that is free is there by then
+
+
+class _Lease:
+    """The connection is the lease. A forked child has a copy of it, and so has the lease with its parent."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.connection: Optional[socket.socket] = None
+
+    def forked(self) -> None:
+        self.lock = threading.Lock()  # a thread of the parent may have held it
+
+
+_lease = _Lease()
+os.register_at_fork(after_in_child=_lease.forked)
+
+
+def take() -> None:
+    """Wait until this process may use the GPU. At once when it has the lease, or when nobody gives any."""
+    if _lease.connection is not None or VARIABLE not in os.environ:
+        return
+    with _lease.lock:
+        if _lease.connection is None:
+            _lease.connection = _asked(os.environ[VARIABLE])
+
+
+def leave() -> None:
+    """Let others use the GPU until the next `take`."""
+    with _lease.lock:
+        if _lease.connection is not None:
+            _lease.connection.close()
+        _lease.connection = None
+
+
+def _asked(name: str) -> Optional[socket.socket]:
+    """The connection, once the lease is granted; none when the one who gives it cannot be reached."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect("\0" + name)
+        connection.settimeout(FIRST_LOOK_S)
+        try:
+            granted = connection.recv(1)
+        except socket.timeout:
+            granted = _waited_for(connection)
+        if granted == GRANTED:
+            return connection
+        if not granted:
+            time.sleep(ORPHAN_S)
+    except OSError:
+        pass
+    connection.close()
+    return None
+
+
+def _waited_for(connection: socket.socket) -> bytes:
+    """The answer. The time limit stands still meanwhile, and so does what is printed shortly before it."""
+    after = float(os.environ.get(STACKS_AFTER) or 0)
+    left = max(1.0, after - _age())
+    if after:
+        faulthandler.cancel_dump_traceback_later()
+    connection.settimeout(None)
+    granted = connection.recv(1)
+    if after:
+        faulthandler.dump_traceback_later(left, exit=False)
+    return granted
+
+
+def _age() -> float:
+    """Seconds since this process began."""
+    with open("/proc/self/stat", "rb") as file:
+        ticks = int(file.read().rpartition(b")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
+def for_cuda(package: str) -> bool:
+    """Whether a file is a package for CUDA; true where it does not say."""
+    try:
+        with zipfile.ZipFile(package) as archive:
+            names = [name for name in archive.namelist() if name.endswith("_metadata.json")]
+            texts = [archive.read(name) for name in names]
+    except (OSError, zipfile.BadZipFile, RuntimeError):
+        return True
+    return not texts or any(b'"cuda"' in text for text in texts)

@@ -1,0 +1,171 @@
+"""What was not seen is neither "no fault" nor a fault: scripts outside AOTInductor, unreadable files."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.errors import ProblemError
+from mcp_server.model import ScriptWorkload
+from mcp_server.operations.arguments import CallArguments, DiagnoseArguments
+from mcp_server.operations.workload import called_package, workload_of
+from mcp_server.package.archive import open_package
+from mcp_server.package.match import compare_inputs
+from mcp_server.package.mismatch import GivenTensor
+from tests.conftest import ZooPackage
+from tests.diagnosis.test_end_to_end import of_package, verdict
+from tests.faces.test_cli import CLI, environment
+from tests.package.archives import changed, name_ending, without
+
+Sourceless = Callable[[str], Path]
+
+
+@pytest.fixture
+def sourceless(zoo: ZooPackage, tmp_path: Path) -> Sourceless:
+    """The zoo's package without its C++ sources, with its inputs beside it."""
+
+    def make(name: str) -> Path:
+        package = changed(zoo(name), tmp_path / f"{name}.pt2", without(".wrapper.cpp"))
+        inputs = zoo(name).with_name(f"{name}.inputs.pt")
+        (tmp_path / f"{name}.inputs.pt").symlink_to(inputs)
+        return package
+
+    return make
+
+
+def of_script(directory: Path, code: str) -> Any:
+    script = directory / "serve.py"
+    script.write_text(code)
+    return verdict(directory, ScriptWorkload(script=script, cwd=directory))
+
+
+@pytest.mark.parametrize("code", ["", "print('all went well')\n"])
+def test_a_script_that_never_reaches_aotinductor_is_inconclusive(tmp_path: Path, code: str) -> None:
+    """A mistyped path, or a wrapper that starts something else, is given no clean bill."""
+    found = of_script(tmp_path, code)
+    assert (found.outcome, found.category) == ("inconclusive", None)
+    assert "compiled, loaded and called no package" in found.summary
+
+
+OWN_FAILURES = {
+    "unreadable": ("x = 1\ndef f(:\n    pass\n", 2, "SyntaxError"),
+    "indented": ("x = 1\n  y = 2\n", 2, "IndentationError"),
+    "raises": ("def load():\n    raise RuntimeError('no config')\n\n\nload()\n", 2, "no config"),
+    "fails in a library": ("import json\njson.loads('{')\n", 2, "JSONDecodeError"),
+}
+
+
+@pytest.mark.parametrize(("code", "line", "text"), OWN_FAILURES.values(), ids=OWN_FAILURES)
+def test_a_failure_of_the_scripts_own_is_a_script_error(
+    tmp_path: Path, code: str, line: int, text: str
+) -> None:
+    """The line is named, and AOTInductor is not blamed: nothing of it had run."""
+    found = of_script(tmp_path, code)
+    assert (found.outcome, found.category) == ("fault", "script_error"), found.summary
+    assert found.guilty is not None and found.guilty.name == f"{tmp_path / 'serve.py'}:{line}"
+    assert text in found.summary and "not reached" in found.summary
+
+
+def test_a_module_with_a_syntax_error_is_named(tmp_path: Path) -> None:
+    """The file that Python cannot read, and not the line that imports it."""
+    (tmp_path / "helper.py").write_text("def f(:\n")
+    found = of_script(tmp_path, "import helper\n")
+    assert found.guilty is not None and found.guilty.name == f"{tmp_path / 'helper.py'}:1"
+
+
+def test_a_missing_module_may_be_the_environments_fault(tmp_path: Path) -> None:
+    """Whether the script or the environment is to be mended is not said."""
+    assert of_script(tmp_path, "import no_such_module\n").outcome == "inconclusive"
+
+
+@pytest.mark.slow
+def test_a_package_without_sources_takes_an_unknown_number_of_inputs(
+    sourceless: Sourceless, tmp_path: Path
+) -> None:
+    """It runs, so that there is no fault, and the verdict says that the inputs were not compared."""
+    package = sourceless("ranker")
+    found = of_package(lambda name: package, tmp_path, "ranker", "inputs")
+    assert found.outcome == "no_fault", found.summary
+    assert "does not say which inputs it takes" in found.summary
+
+
+def test_nothing_differs_from_an_unknown_signature(sourceless: Sourceless) -> None:
+    """Neither a count nor a dtype can be wrong; of the whole package both are."""
+    signature = open_package(sourceless("ranker")).signature
+    assert not signature.known and signature.notes
+    assert compare_inputs(signature, [GivenTensor("int8", (3,))] * 7) == []
+
+
+def test_a_wrapper_that_was_cut_is_not_known(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Half of a constructor lists some of the inputs: those are not all."""
+
+    def cut(members: dict[str, bytes]) -> None:
+        name = name_ending(members, ".wrapper.cpp")
+        members[name] = members[name].partition(b"inputs_info_[1]")[0]
+
+    assert open_package(zoo("jagged")).signature.known
+    assert not open_package(changed(zoo("jagged"), tmp_path / "cut.pt2", cut)).signature.known
+
+
+def shown(tmp_path: Path, *arguments: str) -> tuple[int, str]:
+    argv = [*CLI, *arguments]
+    done = subprocess.run(
+        argv, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout
+
+
+def test_inspecting_a_package_without_sources_prints_no_zeros(sourceless: Sourceless, tmp_path: Path) -> None:
+    """Inputs, outputs, constants and launches are left out rather than counted."""
+    code, text = shown(tmp_path, "inspect-package", str(sourceless("ranker")), "--json")
+    assert code == 0
+    assert all(f'"{name}": null' in text for name in ("inputs", "outputs", "constants", "launches"))
+
+
+UNREADABLE = {
+    "empty": b"",
+    "text": b"these are no tensors\n",
+    "a pickle that runs code": b"\x80\x04cos\nsystem\n(S'touch owned'\ntR.",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("data", UNREADABLE.values(), ids=UNREADABLE)
+def test_inputs_that_cannot_be_read_are_no_success(zoo: ZooPackage, tmp_path: Path, data: bytes) -> None:
+    """`check-devices` says first that nothing is known of them, with the exit code of "inconclusive"."""
+    (tmp_path / "inputs.pt").write_bytes(data)
+    code, text = shown(tmp_path, "check-devices", "--package", str(zoo("ranker")), "--inputs", "inputs.pt")
+    assert code == 3, text
+    assert text.lstrip().startswith("summary") and "not known whether the inputs fit" in text.splitlines()[0]
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.slow
+def test_inputs_of_a_package_without_sources_are_undecided(sourceless: Sourceless, tmp_path: Path) -> None:
+    """They were read, and there is nothing to compare them with."""
+    package = sourceless("ranker")
+    code, text = shown(
+        tmp_path,
+        "check-devices",
+        "--package",
+        str(package),
+        "--inputs",
+        str(package.with_suffix(".inputs.pt")),
+    )
+    assert code == 3 and "does not say which inputs it takes" in text
+
+
+@pytest.mark.parametrize("taken", ["diagnose", "called"])
+def test_a_wrong_model_name_is_a_wrong_call(zoo: ZooPackage, tmp_path: Path, taken: str) -> None:
+    """The names that the package has are in the error; nothing is run, and the package is not blamed."""
+    package = str(zoo("ranker"))
+    with pytest.raises(ProblemError) as caught:
+        if taken == "diagnose":
+            workload_of(DiagnoseArguments(package=package, model_name="nope"), tmp_path)
+        else:
+            called_package(CallArguments(package=package, model_name="nope"), tmp_path)
+    assert (caught.value.value, caught.value.allowed) == ("nope", "model")

@@ -1,0 +1,31 @@
+"""Trials on real packages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+
+from mcp_server.diagnosis.interventions.base import Intervention, Trial
+from mcp_server.diagnosis.interventions.plan import TriedCall, call_of_package
+from mcp_server.diagnosis.interventions.run import try_interventions
+from mcp_server.model import PackageWorkload
+from tests.worker.support import context_in
+
+
+def the_call(package: Path, inputs: Path, **more: object) -> TriedCall:
+    """The call of a package with the inputs of a file."""
+    expect = more.pop("expect", None)
+    assert expect is None or isinstance(expect, Path)
+    workload = PackageWorkload(package=package, inputs=inputs, **more)  # type: ignore[arg-type]
+    return call_of_package(workload, expect=expect)
+
+
+def tried(directory: Path, call: TriedCall, interventions: Sequence[Intervention]) -> list[Trial]:
+    """Each intervention on the call."""
+
+    async def run() -> list[Trial]:
+        return await try_interventions(context_in(directory), call, interventions)
+
+    return anyio.run(run)

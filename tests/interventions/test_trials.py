@@ -1,0 +1,127 @@
+"""Interventions on real packages: before, with the change, before again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from mcp_server.diagnosis.interventions import input as inputs
+from mcp_server.diagnosis.interventions.base import Change, Effect, Intervention, Kind, Options, Where
+from mcp_server.diagnosis.interventions.environment import one_thread
+from mcp_server.errors import ProblemError
+from tests.conftest import ZooPackage
+from tests.interventions.support import the_call, tried
+from tests.worker.support import saved
+
+pytestmark = pytest.mark.slow
+
+IDS = inputs.Leaf(0, "args[0]")
+
+
+def test_a_clamp_of_the_offending_element_has_no_side_effect_and_a_harmful_one_has(
+    zoo: ZooPackage, tmp_path: Path
+) -> None:
+    """One id of 48 is outside the table. Both clamps make the call pass; only one leaves other rows alone."""
+    package = zoo("ranker")
+    call = the_call(package, package.with_name("ranker.bad-index.pt"))
+    fix = inputs.keep_in_range(IDS, 0, 31)
+    harmful = Intervention(
+        "harmful", Kind.INPUT, "", (Change("elements", 0, low=0, high=3),), minimal=fix.minimal
+    )
+    bystander = inputs.contiguous(IDS)
+    right, wrong, nothing = tried(tmp_path, call, [fix, harmful, bystander])
+    assert (right.effect, right.proves, right.offered) == (Effect.GONE, True, True)
+    assert right.before.family == right.again.family == "cpu_index_assert"
+    facts = right.after.facts
+    assert facts is not None and [(c.changed, c.first[0].before) for c in facts.inputs] == [(1, "32")]
+    assert facts.beside is not None and facts.beside.outputs[0].rows == (0,)
+    assert right.side_effects.known and not right.side_effects
+    assert wrong.effect is Effect.GONE and wrong.side_effects.elements > 0 and not wrong.offered
+    assert nothing.effect is Effect.SAME and not nothing.proves
+
+
+def test_nan_goes_with_its_element_and_stays_with_another(zoo: ZooPackage, tmp_path: Path) -> None:
+    """The rows without NaN come out unchanged, to the last bit of their tolerance."""
+    package = zoo("logarithm")
+    scale = inputs.Leaf(1, "args[1]")
+    call = the_call(package, package.with_name("logarithm.bad-nan.pt"))
+    fix = inputs.replace_where(scale, Where(below=0), 1.0)
+    other = inputs.replace_element(scale, (3, 3), 1.0)
+    right, wrong = tried(tmp_path, call, [fix, other])
+    assert right.offered and right.before.failure == right.again.failure == "nonfinite"
+    assert right.after.facts is not None and right.after.facts.beside is not None
+    assert right.after.facts.beside.cured == 8 and right.after.facts.beside.left == 0
+    assert wrong.effect is Effect.SAME and wrong.side_effects.rows == (3,)
+
+
+def test_a_change_that_kills_the_process_is_a_result_and_the_rest_goes_on(
+    zoo: ZooPackage, tmp_path: Path
+) -> None:
+    """An operator raises for one row of NaN and aborts for two; the rest is tried in another process."""
+    operators = tmp_path / "operators.py"
+    operators.write_text(
+        "import os, torch\n"
+        "@torch.library.custom_op('aotizoo::halve_rows', mutates_args=())\n"
+        "def halve_rows(x: torch.Tensor) -> torch.Tensor:\n"
+        "    rows = int(x.isnan().any(1).sum())\n"
+        "    if rows > 1:\n"
+        "        os.abort()\n"
+        "    if rows:\n"
+        "        raise ValueError('a row of NaN')\n"
+        "    n = x.shape[0] // 2\n"
+        "    return x[: n * 2].reshape(n, 2, *x.shape[1:]).sum(1).contiguous()\n"
+    )
+    package = zoo("plugin")
+    values = [leaf.clone() for leaf in torch.load(package.with_name("plugin.inputs.pt"), weights_only=True)]
+    values[0][3] = float("nan")
+    first = inputs.Leaf(0, "args[0]")
+    call = the_call(package, saved(tmp_path, "bad.pt", values), extra_imports=[str(operators)])
+    worse = inputs.replace_element(first, (0, 0), "nan")
+    good = inputs.replace_where(first, Where(nan=True), 0.5)
+    died, gone = tried(tmp_path, call, [worse, good])
+    assert (died.before.ended, died.after.ended, died.after.signal) == ("raised", "died", "SIGABRT")
+    assert died.effect is Effect.CHANGED and gone.effect is Effect.GONE
+
+
+def test_a_package_that_keeps_state_is_loaded_for_each_call(zoo: ZooPackage, tmp_path: Path) -> None:
+    """The counter gives another number each time: with a load for each call the comparison is sound."""
+    package = zoo("counter")
+    given = package.with_name("counter.inputs.pt")
+    values = torch.load(given, weights_only=True)
+    call = the_call(package, given, expect=saved(tmp_path, "wrong.pt", [values[0] * 0 - 1.0]))
+    (trial,) = tried(tmp_path, call, [inputs.own_memory(inputs.Leaf(0, "args[0]"))])
+    assert trial.effect is Effect.SAME and trial.before.failure == trial.again.failure == "differs"
+
+
+def test_an_expectation_of_another_shape_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
+    """The error names the output and both shapes."""
+    package = zoo("ranker")
+    call = the_call(
+        package, package.with_name("ranker.inputs.pt"), expect=saved(tmp_path, "short.pt", torch.zeros(3, 4))
+    )
+    with pytest.raises(ProblemError, match=r"output 0 has shape \[8, 6, 4\] instead of \[3, 4\]"):
+        tried(tmp_path, call, [inputs.contiguous(IDS)])
+
+
+def test_a_change_that_does_not_fit_says_so_and_others_are_tried(zoo: ZooPackage, tmp_path: Path) -> None:
+    """No such element, and an intervention with another environment, beside one that works."""
+    package = zoo("ranker")
+    call = the_call(package, package.with_name("ranker.bad-index.pt"))
+    missing = inputs.replace_element(IDS, (99, 0), 1)
+    threads, fix = one_thread(), inputs.keep_in_range(IDS, 0, 31)
+    nothing, same, gone = tried(tmp_path, call, [missing, threads, fix])
+    assert nothing.effect is Effect.NOT_APPLICABLE and "no such element" in nothing.reason
+    assert same.effect is Effect.SAME and gone.effect is Effect.GONE
+
+
+def test_another_package_is_loaded_for_its_own_call_only(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A package that is no package leaves the calls around it as they were."""
+    package = zoo("ranker")
+    broken = tmp_path / "broken.pt2"
+    broken.write_bytes(b"no zip")
+    call = the_call(package, package.with_name("ranker.bad-index.pt"))
+    (trial,) = tried(tmp_path, call, [Intervention("b", Kind.KERNEL, "", options=Options(package=broken))])
+    assert trial.effect is Effect.NOT_APPLICABLE and "not reached" in trial.reason
+    assert trial.before.failure == trial.again.failure == "exception"

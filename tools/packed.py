@@ -1,0 +1,112 @@
+"""Many small files in a few: `npx skills add` copies this repository file by file.
+
+A `.packed` file is plain text, to be searched and compared as such: for each file a line `==> NAME <== BYTES`
+and its bytes, or `==> NAME <== as OTHER` where another file before it holds the same. Readers get a folder in
+which all files lie as they were: `unpacked(FOLDER)`. `python -m tools.packed FOLDER` prints where that is;
+after a change there, the same with `--pack` writes the `.packed` files anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tools.made import MADE
+
+SUFFIX = ".packed"
+_HEADER = re.compile(rb"==> (?P<name>[^\n]+) <== (?:(?P<bytes>\d+)|as (?P<same>[^\n]+))\n")
+
+
+def unpacked(folder: Path) -> Path:
+    """A folder with the loose files of `folder` and those in its `.packed` files.
+
+    Raises ValueError for a file that is not in the format.
+    """
+    sources = sorted(path for path in folder.iterdir() if path.is_file())
+    digest = hashlib.sha256(b"\0".join(path.name.encode() + b"\0" + path.read_bytes() for path in sources))
+    target = MADE / "unpacked" / f"{folder.name}-{digest.hexdigest()[:12]}"
+    if not target.is_dir():
+        _fill(target, sources)
+    return target
+
+
+def _fill(target: Path, sources: list[Path]) -> None:
+    """Beside its place and then moved there: another process may be at the same."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as work:
+        new = Path(work) / "new"
+        new.mkdir()
+        for source in sources:
+            members = members_of(source) if source.suffix == SUFFIX else [(source.name, source.read_bytes())]
+            for name, data in members:
+                (new / name).parent.mkdir(parents=True, exist_ok=True)
+                (new / name).write_bytes(data)
+        try:
+            new.rename(target)
+        except OSError:  # the other process was first
+            if not target.is_dir():
+                raise
+
+
+def members_of(packed: Path) -> Iterator[tuple[str, bytes]]:
+    """Names and contents, in order. Raises ValueError."""
+    data, at, seen = packed.read_bytes(), 0, dict[str, bytes]()
+    while at < len(data):
+        header = _HEADER.match(data, at)
+        if header is None:
+            raise ValueError(f"{packed}: no file begins at byte {at}; pack it again, don't edit it")
+        name, end = header["name"].decode(), header.end()
+        if ".." in Path(name).parts or Path(name).is_absolute():
+            raise ValueError(f"{packed}: {name!r} leaves the folder")
+        if header["same"]:
+            seen[name] = seen[header["same"].decode()]
+            at = end
+        else:
+            at = end + int(header["bytes"]) + 1
+            seen[name] = data[end : at - 1]
+        yield name, seen[name]
+
+
+def pack(files: Path, folder: Path) -> None:
+    """Write the `.packed` files of `folder` from `files`: one per folder in it, and one for what lies loose.
+
+    What lies loose in `folder` itself stays there, and is written anew.
+    """
+    loose = {path.name for path in folder.iterdir() if path.is_file() and path.suffix != SUFFIX}
+    kinds: dict[str, list[Path]] = {}
+    for path in sorted(path for path in files.rglob("*") if path.is_file()):
+        name = path.relative_to(files)
+        if str(name) in loose:
+            shutil.copyfile(path, folder / name)
+        else:
+            kinds.setdefault(name.parts[0] if len(name.parts) > 1 else folder.name, []).append(path)
+    for old in folder.glob(f"*{SUFFIX}"):
+        old.unlink()
+    for kind, paths in kinds.items():
+        (folder / f"{kind}{SUFFIX}").write_bytes(b"".join(_entries(files, paths)))
+
+
+def _entries(files: Path, paths: list[Path]) -> Iterator[bytes]:
+    first: dict[bytes, str] = {}
+    for path in paths:
+        name, data = path.relative_to(files).as_posix(), path.read_bytes()
+        known = first.setdefault(data, name)
+        body = b"%d\n%s\n" % (len(data), data) if known == name else f"as {known}\n".encode()
+        yield f"==> {name} <== ".encode() + body
+
+
+def main() -> int:
+    folder = Path(sys.argv[1])
+    if "--pack" in sys.argv[2:]:
+        pack(unpacked(folder), folder)
+    print(unpacked(folder))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
