@@ -18,11 +18,12 @@ PYTEST_JOBS ?= 2
 CORPUS_ARGS ?=
 CLIENTS ?= $(MADE)/clients
 SCANNER ?= $(MADE)/scanner
+SITE ?= $(MADE)/site
 
 SOURCES := mcp_server examples tools tests benchmarks
 
 .PRECIOUS: %/.runs %/.installed
-.PHONY: help env demo test test-gpu test-clients test-ray test-slurm corpus corpus-two corpus-gpu scan scan-shipped lint format clean
+.PHONY: help env demo docs generated test test-gpu test-clients test-ray test-slurm corpus corpus-two corpus-gpu scan scan-shipped lint format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -88,6 +89,15 @@ scan: $(STAMP) $(SCANNER)/.installed ## let a scanner of skills look at all that
 
 scan-shipped: $(STAMP) $(SCANNER)/.installed ## the same without tests and benchmarks, as CI does
 	$(BIN)/python -m tests.security.scanner $(SCANNER)/bin/skill-scanner --shipped
+
+docs: $(STAMP) generated ## build the documentation's site; a dead link fails
+	$(PIP) -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir $(SITE)
+
+generated: $(STAMP) ## compare the files that are made from tables of the code
+	$(BIN)/python tools/manifests.py --check
+	$(BIN)/python tools/flag_table.py --check
+	$(BIN)/python tools/pages.py --check
 
 lint: $(STAMP) ## style and types
 	$(BIN)/ruff check .

@@ -117,7 +117,7 @@ def test_eager_has_the_nan_too(nan_guide: Followed) -> None:
 def shapes_guide(tmp_path_factory: pytest.TempPathFactory) -> tuple[Followed, Path]:
     """The guide brings its own example: an operator whose fake function holds only for the export's batch."""
     directory = tmp_path_factory.mktemp("shapes-guide")
-    return follow("dynamic-shapes-and-custom-ops.md", directory), directory
+    return follow("inputs-shapes-custom-ops.md", directory), directory
 
 
 def test_the_example_is_compiled_without_complaint(shapes_guide: tuple[Followed, Path]) -> None:

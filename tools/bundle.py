@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from manifests import LAUNCHER, NAME, ROOT, VARIABLES, Manifest, project, servers
+from manifests import LAUNCHER, NAME, ROOT, TITLE, VARIABLES, Manifest, project, servers
 from tracked import tracked
 
 TOP = (LAUNCHER, f"{LAUNCHER}.lock", "LICENSE")
@@ -30,7 +30,7 @@ def manifest(facts: Mapping[str, Any]) -> Manifest:
     return {
         "manifest_version": "0.4",
         **{key: facts[key] for key in ("name", "version", "description", "license", "keywords")},
-        "display_name": "AOTInductor debugger",
+        "display_name": TITLE,
         "author": {"name": facts["authors"][0]["name"]},
         "server": {"type": "uv", "entry_point": LAUNCHER, "mcp_config": entry},
         "tools_generated": True,
@@ -44,7 +44,7 @@ def files() -> Iterator[str]:
     """The files of the bundle, sorted, relative to the root: the package, the launcher, the guides."""
     for name in tracked():
         guide = "/" not in name and PurePosixPath(name).suffix == ".md"
-        if guide or name in TOP or name.startswith("mcp_server/"):
+        if guide or name in TOP or name.startswith(("mcp_server/", "reference/")):
             yield name
 
 

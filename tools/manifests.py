@@ -1,16 +1,20 @@
-"""Writes manifests, the launcher's dependencies and the README's name for the registry from `pyproject.toml`.
+"""Writes manifests, the launcher's dependencies and the owner's name in texts from `pyproject.toml`.
 
-With `--check` it only compares. After a change of dependencies: `uv lock --script tools/aoti_debug.py`.
+With `--check` it only compares. `--release BUNDLE TARGET` writes the registry's entry of a release.
+After a change of dependencies: `uv lock --script tools/aoti_debug.py`.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -20,6 +24,16 @@ else:
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "aoti-debug"
 LAUNCHER = "tools/aoti_debug.py"
+TITLE = "AOTInductor debugger"
+ICON = "docs/icon.svg"
+OWNED = (
+    "README.md",
+    "mkdocs.yml",
+    "pyproject.toml",
+    "docs/install.md",
+    ".github/ISSUE_TEMPLATE/config.yml",
+)
+"""Texts that name the repository, the site or the badges, whose owner is written here too."""
 GEMINI_CALL_MS = 600_000
 """Gemini CLI's own limit of one call."""
 
@@ -31,9 +45,22 @@ def project() -> Mapping[str, Any]:
     return dict(_tables()["project"])
 
 
+def owner() -> str:
+    """Who owns the public repository: `owner` of `[tool.aoti-debug]`."""
+    return str(_tables()["tool"][NAME]["owner"])
+
+
+def repository() -> str:
+    return f"https://github.com/{owner()}/{NAME}"
+
+
+def site() -> str:
+    return f"https://{owner()}.github.io/{NAME}/"
+
+
 def registry_name() -> str:
-    """The registry checks that who publishes owns the account: they put its name into `[tool.aoti-debug]`."""
-    return f"io.github.{_tables()['tool'][NAME]['owner']}/{NAME}"
+    """The registry checks that who publishes owns the account."""
+    return f"io.github.{owner()}/{NAME}"
 
 
 def _tables() -> Mapping[str, Any]:
@@ -46,6 +73,9 @@ def manifests() -> dict[str, Manifest]:
     facts = project()
     return {
         ".claude-plugin/plugin.json": claude_plugin(facts),
+        ".claude-plugin/marketplace.json": marketplace(facts),
+        ".cursor-plugin/plugin.json": cursor_plugin(facts),
+        ".cursor-plugin/mcp.json": servers("${CURSOR_PLUGIN_ROOT}"),
         "plugin.json": agent_plugin(facts),
         "mcp.json": agent_servers(),
         "gemini-extension.json": gemini_extension(facts),
@@ -55,12 +85,27 @@ def manifests() -> dict[str, Manifest]:
 
 def claude_plugin(facts: Mapping[str, Any]) -> Manifest:
     """With the server in it: one in `.mcp.json` would be started for whoever opens the checkout, too."""
-    author = {"name": facts["authors"][0]["name"]}
+    return {**_common(facts), **_origin(facts), **servers("${CLAUDE_PLUGIN_ROOT}")}
+
+
+def marketplace(facts: Mapping[str, Any]) -> Manifest:
+    """The repository as a marketplace of one plugin: `claude plugin marketplace add OWNER/aoti-debug`."""
+    plugin = {"name": NAME, "source": "./", "description": facts["description"], "license": facts["license"]}
+    return {"name": NAME, "owner": {"name": facts["authors"][0]["name"]}, "plugins": [plugin]}
+
+
+def cursor_plugin(facts: Mapping[str, Any]) -> Manifest:
+    """Cursor's own format (cursor.com/docs/reference/plugins): the root is the one skill."""
+    made = {**_common(facts), **_origin(facts), "displayName": TITLE, "logo": ICON}
+    return {**made, "skills": ["./"], "mcpServers": "./.cursor-plugin/mcp.json"}
+
+
+def _origin(facts: Mapping[str, Any]) -> Manifest:
     return {
-        **_common(facts),
-        "author": author,
+        "author": {"name": facts["authors"][0]["name"]},
+        "homepage": repository(),
+        "repository": repository(),
         "keywords": facts["keywords"],
-        **servers("${CLAUDE_PLUGIN_ROOT}"),
     }
 
 
@@ -106,10 +151,43 @@ def registry_server(facts: Mapping[str, Any]) -> Manifest:
     return {
         "$schema": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
         "name": registry_name(),
-        "title": "AOTInductor debugger",
+        "title": TITLE,
         "description": "Diagnoses PyTorch AOTInductor failures by running the workload",
         "version": facts["version"],
+        "websiteUrl": repository(),
+        "repository": {"url": repository(), "source": "github"},
+        "icons": [
+            {
+                "src": f"https://raw.githubusercontent.com/{owner()}/{NAME}/main/{ICON}",
+                "mimeType": "image/svg+xml",
+                "sizes": ["any"],
+            }
+        ],
         "packages": [package],
+    }
+
+
+def released(facts: Mapping[str, Any], bundle: Path) -> Manifest:
+    """The registry's entry of a release: with its MCPB bundle, whose digest a client compares."""
+    entry = registry_server(facts)
+    package = {
+        "registryType": "mcpb",
+        "identifier": f"{repository()}/releases/download/v{facts['version']}/{bundle.name}",
+        "version": facts["version"],
+        "fileSha256": hashlib.sha256(bundle.read_bytes()).hexdigest(),
+        "transport": {"type": "stdio"},
+    }
+    return {**entry, "packages": [*entry["packages"], package]}
+
+
+def deep_links() -> dict[str, str]:
+    """What a client opens to add the server, by client: the command `aoti-debug serve`."""
+    entry = {"command": NAME, "args": ["serve"]}
+    code = base64.b64encode(json.dumps(entry, separators=(",", ":")).encode()).decode()
+    stdio = quote(json.dumps({"type": "stdio", **entry}, separators=(",", ":")), safe="")
+    return {
+        "Cursor": f"https://cursor.com/en/install-mcp?name={NAME}&config={quote(code, safe='')}",
+        "VS Code": f"https://vscode.dev/redirect/mcp/install?name={NAME}&config={stdio}",
     }
 
 
@@ -138,17 +216,19 @@ def launcher(facts: Mapping[str, Any]) -> str:
     return re.sub(r"# /// script\n.*?\n# ///", lambda _: header, text, flags=re.DOTALL)
 
 
-def readme() -> str:
-    """The README with the name by which the registry knows whose package it is."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return re.sub(r"<!-- mcp-name: .* -->", f"<!-- mcp-name: {registry_name()} -->", text)
+def owned(path: str) -> str:
+    """A text with the owner's name in its addresses, and in the README's name for the registry."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    text = re.sub(r"<!-- mcp-name: .* -->", f"<!-- mcp-name: {registry_name()} -->", text)
+    text = re.sub(rf"(?<=github\.com/)[\w-]+(?=/{NAME}\b)", owner(), text)
+    return re.sub(rf"(?<=https://)[\w-]+(?=\.github\.io/{NAME}\b)", owner(), text)
 
 
 def files() -> dict[str, str]:
     """The text of every file that is written from the project's table, by its path."""
     texts = {path: json.dumps(made, indent=2, ensure_ascii=False) for path, made in manifests().items()}
     written = {path: text + "\n" for path, text in texts.items()}
-    return {**written, LAUNCHER: launcher(project()), "README.md": readme()}
+    return {**written, LAUNCHER: launcher(project()), **{path: owned(path) for path in OWNED}}
 
 
 def stale() -> list[str]:
@@ -164,6 +244,10 @@ def main() -> int:
     if "--check" in sys.argv[1:]:
         print("\n".join(f"stale: {path}" for path in stale()) or "all manifests agree with pyproject.toml")
         return 1 if stale() else 0
+    if "--release" in sys.argv[1:]:
+        bundle, target = sys.argv[sys.argv.index("--release") + 1 :]
+        Path(target).write_text(json.dumps(released(project(), Path(bundle)), indent=2) + "\n")
+        return 0
     for path, text in files().items():
         (ROOT / path).parent.mkdir(exist_ok=True)
         (ROOT / path).write_text(text, encoding="utf-8")

@@ -13,7 +13,7 @@ from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 
 from mcp_server.errors import ProblemError
 from mcp_server.faces.artifacts import PAGE_BYTES, read_artifact
-from mcp_server.faces.guides import Guide, available
+from mcp_server.faces.guides import GUIDES, REFERENCE, Guide, available
 from mcp_server.faces.ownership import Ownership
 from mcp_server.jobs.manager import load
 from mcp_server.jobs.store import SCHEME, Store
@@ -26,7 +26,7 @@ DIGITS = 18
 
 def add_resources(server: MCPServer[Any], store: Store, ownership: Ownership) -> None:
     """Offer every guide, the flag table, the jobs and artifacts of `store`, and what packages hold."""
-    for guide in available():
+    for guide in available((*GUIDES, *REFERENCE)):
         _add_guide(server, guide)
     _add_flags(server)
     _add_jobs(server, store, ownership)

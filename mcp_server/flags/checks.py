@@ -62,7 +62,7 @@ CHECKS: tuple[Flag, ...] = (
     Flag(
         env="TORCHINDUCTOR_UNSAFE_SKIP_SCALAR_RANGE_ASSERTS",
         values=SWITCH,
-        shows="nothing: removes the range asserts, those of torch._check included",
+        shows="nothing: 1 removes range asserts, including those from torch._check",
         misses="what those asserts would have caught",
         since=(2, 15),
     ),
@@ -101,7 +101,7 @@ CHECKS: tuple[Flag, ...] = (
     Flag(
         config="do_not_emit_runtime_assertions",
         values=SWITCH,
-        shows="nothing: leaves run-time assertions out, to see whether one of them is wrong",
+        shows="nothing: 1 omits run-time assertions, to find out whether one of them is wrong",
         misses="what those assertions would have caught",
         since=(2, 12),
     ),
@@ -125,7 +125,7 @@ CHECKS: tuple[Flag, ...] = (
         config="memory_planning",
         values=SWITCH,
         shows="nothing: pools buffers; keep it 0 while hunting a bad access",
-        misses="with 1 an overrun between two buffers of one pool escapes every allocator trick",
+        misses="with 1, no allocator setting can catch an overrun from one buffer of the pool into the next",
     ),
     Flag(
         config="allow_buffer_reuse",

@@ -30,7 +30,7 @@ PRINTING: tuple[Flag, ...] = (
         config="aot_inductor.filtered_kernel_names",
         values=KERNELS,
         shows="printer level 2 for these kernels only",
-        misses="levels 1 and 3 ignore it; a part of a name matches nothing; model inputs print all the same",
+        misses="levels 1 and 3 ignore it; part of a name matches nothing; model inputs are printed anyway",
         needs=(
             Need(
                 "AOT_INDUCTOR_DEBUG_INTERMEDIATE_VALUE_PRINTER",
@@ -81,7 +81,7 @@ PRINTING: tuple[Flag, ...] = (
         config="triton.debug_sync_kernel",
         values=SWITCH,
         shows="an asynchronous fault at the launch that caused it",
-        misses="an access that faults nowhere",
+        misses="an access that raises no error",
         cost="one synchronisation for each kernel",
         since=(2, 14),
         before="writes Python text into the C++ wrapper, which then fails to compile",
@@ -101,7 +101,8 @@ PRINTING: tuple[Flag, ...] = (
     Flag(
         config="triton.autotune_at_compile_time",
         values=SWITCH,
-        shows="0 tells a fault of compile-time autotuning on made-up tensors from one of the model",
+        shows="set to 0 to find out whether a compile-time crash comes from autotuning on synthetic "
+        "tensors or from your model",
         misses="run-time faults; from 2.14 the wrapper then holds no Triton source",
         cost="kernels are tuned later",
         device="cuda",

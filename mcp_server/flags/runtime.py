@@ -12,7 +12,8 @@ RUNTIME: tuple[Flag, ...] = (
         acts=("run",),
         values=SWITCH,
         shows="an access outside a buffer, which the caching allocator would hide",
-        misses="weights (one plain cudaMalloc block), overruns inside one allocation; forbids graph capture",
+        misses="weights (one cudaMalloc block) and overruns inside one allocation; CUDA graph capture fails "
+        "under it",
         cost="one cudaMalloc and cudaFree for each buffer",
         device="cuda",
         in_guide=True,
@@ -22,7 +23,7 @@ RUNTIME: tuple[Flag, ...] = (
         acts=("run",),
         values=SWITCH,
         shows="an asynchronous fault at the launch that caused it",
-        misses="the kernel's name: join with printer level 3 or launch probes",
+        misses="the kernel's name: combine with printer level 3 or launch probes",
         cost="launches run one after the other",
         device="cuda",
         in_guide=True,
@@ -42,7 +43,7 @@ RUNTIME: tuple[Flag, ...] = (
         acts=("compile", "load"),
         values=SWITCH,
         shows="1 skips the CPU instruction-set probe, which took 32-46 s of a load on one H200 (2.11)",
-        misses="1 leaves out the test that the compiler can build for the CPU's instruction set",
+        misses="with 1, nothing tests whether the compiler can build for this CPU's instruction set",
         in_guide=True,
     ),
     # _inductor/codegen/debug_utils.py and aoti_torch of 2.15.

@@ -8,7 +8,7 @@ from mcp_server.versions import FIRST, text
 
 from .types import Flag
 
-_HEAD = ("flag", "acts at", "torch", "values", "shows", "misses")
+_HEAD = ("flag", "takes effect at", "torch", "values", "shows", "does not show")
 
 
 def table_markdown(flags: Iterable[Flag]) -> str:

@@ -6,6 +6,7 @@ Runs nothing. With a package, an index assertion is traced to its launch, its bo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import anyio.to_thread
@@ -13,7 +14,8 @@ from pydantic import Field
 
 from mcp_server.errors import ProblemError
 from mcp_server.evidence.facts import ErrorFact, LogFacts
-from mcp_server.evidence.families import Rank
+from mcp_server.evidence.families import Rank, closest_family
+from mcp_server.evidence.families.kinds import HANG_GUIDE, MAIN_GUIDE
 from mcp_server.model import Category, ModelLocation, NextStep, Record
 from mcp_server.package.facts import AssertionFact
 from mcp_server.package.query import ambiguity, assertion_facts, no_holder
@@ -44,6 +46,7 @@ class Explanation(Record):
 
     `known` is false when no family matched: then `lines` are the most telling ones. `category` is set where
     the text decides it; else `candidates` are what it admits, the likeliest first. `trace` needs a package.
+    `page` is the family's section in the documentation.
     """
 
     known: bool
@@ -60,6 +63,7 @@ class Explanation(Record):
     not_proven: str = ""
     releases: str = ""
     guide: str
+    page: str = ""
     next: NextStep
     commands: list[str] = Field(default_factory=list)
     others: list[OtherError] = Field(default_factory=list)
@@ -88,7 +92,7 @@ async def explain_error(
     """
     facts = await _read(context, text, log)
     if facts.root is None:
-        return _unknown(facts, package)
+        return _unknown(facts, package, quoted=log is None)
     trace, notes = await anyio.to_thread.run_sync(_trace, facts.root, package, model_name)
     return _known(facts, facts.root, package, trace, [*notes, *_notes(facts)])
 
@@ -124,6 +128,7 @@ def _known(
         not_proven=family.not_proven,
         releases=family.torch,
         guide=family.guide,
+        page=f"docs/errors.md#{family.id}",
         next=next_call(root, facts, package),
         commands=shell_lines(root, facts),
         others=_others(facts, root),
@@ -137,27 +142,52 @@ def _known(
     )
 
 
-def _unknown(facts: LogFacts, package: Path | None) -> Explanation:
-    """An honest answer for a text of no known family: its most telling lines and a way to learn more."""
+def _unknown(facts: LogFacts, package: Path | None, *, quoted: bool) -> Explanation:
+    """An honest answer for a text of no known family: its most telling lines and a way to learn more.
+
+    A `quoted` text is an error in the eyes of its sender. Only a log can end without one.
+    """
+    if quoted:
+        facts = replace(facts, best_lines=facts.best_lines or facts.tail)
     lines = facts.best_lines or facts.tail
     launch = facts.last_launch
-    summary = "No known error text was found."
-    if launch is not None:
-        summary = f"No error text; the last launch that began and did not end is {launch.kernel}."
-    elif not facts.best_lines:
-        summary = "No error text at all: a hang, a crash without a message, or a log that was cut off."
+    silent = launch is None and not facts.best_lines
     return Explanation(
         known=False,
-        summary=summary,
-        guide="SKILL.md",
+        summary=_without_family(facts),
+        guide=HANG_GUIDE if silent else MAIN_GUIDE,
         next=next_call(None, facts, package),
         commands=shell_lines(None, facts),
+        others=[_other(error, "noise") for error in facts.errors[:_OTHERS]],
         last_launch=launch.kernel if launch else "",
         model_lines=_model_lines(facts),
-        notes=_notes(facts),
+        notes=[*_closest(facts), *_notes(facts)],
         lines=[f"{number}: {text}" for number, text in lines[-_LINES:]],
         versions=facts.versions,
     )
+
+
+def _without_family(facts: LogFacts) -> str:
+    """What the absence of a known error says."""
+    if facts.last_launch is not None:
+        return f"No error text; the last launch that began and did not end is {facts.last_launch.kernel}."
+    if facts.errors:  # of rank NOISE: others would be a root
+        return f"No error that names a cause. {facts.errors[0].family.meaning}"
+    if facts.best_lines:
+        return "This text matches no known error."
+    return "No error text in this log: the program hung, crashed without a message, or the log was cut off."
+
+
+def _closest(facts: LogFacts) -> list[str]:
+    """What to try where no family matched: the one that is most alike, and the whole log."""
+    if facts.last_launch is not None or not facts.best_lines:
+        return []
+    family = closest_family(facts.best_lines[-1][1])
+    alike = [f"closest known error: {family.id}: `{family.example}`"] if family else []
+    return [
+        *alike,
+        "pass the whole log, standard output and standard error: the cause is often in another line",
+    ]
 
 
 def _trace(
@@ -188,16 +218,13 @@ def _place(root: ErrorFact) -> tuple[str | None, int | None, str | None]:
 def _others(facts: LogFacts, root: ErrorFact) -> list[OtherError]:
     others = [error for error in facts.errors if error.family.id != root.family.id]
     ranked = sorted(others, key=lambda error: (-error.rank, error.line))[:_OTHERS]
-    return [
-        OtherError(
-            family=error.family.id,
-            line=error.line,
-            text=error.text[:160],
-            role=_role(error, root),
-            count=error.count,
-        )
-        for error in ranked
-    ]
+    return [_other(error, _role(error, root)) for error in ranked]
+
+
+def _other(error: ErrorFact, role: str) -> OtherError:
+    return OtherError(
+        family=error.family.id, line=error.line, text=error.text[:160], role=role, count=error.count
+    )
 
 
 def _role(error: ErrorFact, root: ErrorFact) -> str:

@@ -16,7 +16,7 @@ import anyio
 import pytest
 from mcp import Client, StdioServerParameters
 
-from mcp_server.faces.guides import GUIDES
+from mcp_server.faces.guides import GUIDES, REFERENCE
 from mcp_server.operations.table import OPERATIONS
 from tests.clients.conftest import Clients, checkout_server, tracked
 from tests.conftest import ZooPackage
@@ -48,7 +48,7 @@ def check_server(clients: Clients, *argv: str) -> None:
                 tools = {tool.name for tool in (await client.list_tools()).tools}
                 assert {operation.name for operation in OPERATIONS} < tools
                 uris = {str(resource.uri) for resource in (await client.list_resources()).resources}
-                assert {guide.uri for guide in GUIDES} < uris
+                assert {page.uri for page in (*GUIDES, *REFERENCE)} < uris
 
     anyio.run(main)
 
@@ -167,8 +167,8 @@ def test_the_wheel(clients: Clients, clone: Path) -> None:
     clients.run("uv", "build", "--wheel", "--out-dir", str(clients.work), str(clone))
     [wheel] = clients.work.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    shared = {name.rpartition("/")[2] for name in names if ".data/data/share/aoti-debug/" in name}
-    assert shared == {guide.file for guide in GUIDES}
+    shared = {name.partition("/share/aoti-debug/")[2] for name in names if ".data/data/share/" in name}
+    assert shared == {page.file for page in (*GUIDES, *REFERENCE)}
     assert any(name.endswith(".h") for name in names) and any(name.endswith(".cpp") for name in names)
     assert "Exit codes" in clients.run("uvx", "--from", str(wheel), "aoti-debug", "--help")
     check_server(clients, "uvx", "--from", str(wheel), "aoti-debug", "serve")

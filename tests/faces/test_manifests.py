@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 from mcp_server import __version__
-from mcp_server.faces.guides import GUIDES
+from mcp_server.faces.guides import GUIDES, REFERENCE
 from tests.faces.clients import ROOT
 
 if sys.version_info >= (3, 11):
@@ -21,10 +24,17 @@ else:
 LAUNCHER = "tools/aoti_debug.py"
 ROOTS = {
     ".claude-plugin/plugin.json": "${CLAUDE_PLUGIN_ROOT}",
+    ".cursor-plugin/mcp.json": "${CURSOR_PLUGIN_ROOT}",
     "mcp.json": "${PLUGIN_ROOT}",
     "gemini-extension.json": "${extensionPath}",
 }
-FILES = (".claude-plugin/plugin.json", "plugin.json", "gemini-extension.json", "server.json")
+FILES = (
+    ".claude-plugin/plugin.json",
+    ".cursor-plugin/plugin.json",
+    "plugin.json",
+    "gemini-extension.json",
+    "server.json",
+)
 
 
 def test_they_are_up_to_date() -> None:
@@ -47,6 +57,54 @@ def test_limits_of_the_registry() -> None:
     assert f"mcp-name: {server['name']}" in (ROOT / "README.md").read_text()
 
 
+def test_the_registry_s_entry_is_complete() -> None:
+    """Repository, website and icon are this repository's; the icon is a file of it."""
+    server = json.loads((ROOT / "server.json").read_text())
+    assert server["repository"] == {"url": server["websiteUrl"], "source": "github"}
+    (icon,) = server["icons"]
+    assert (ROOT / icon["src"].partition("/main/")[2]).is_file()
+
+
+def test_a_release_has_its_bundle(tmp_path: Path) -> None:
+    """The registry's entry of a release names the bundle's address and the digest of its bytes."""
+    bundle, target = tmp_path / "aoti-debug.mcpb", tmp_path / "server.json"
+    bundle.write_bytes(b"a bundle")
+    argv = [sys.executable, str(ROOT / "tools" / "manifests.py"), "--release", str(bundle), str(target)]
+    subprocess.run(argv, check=True)
+    package = json.loads(target.read_text())["packages"][-1]
+    assert package["registryType"] == "mcpb"
+    assert package["fileSha256"] == hashlib.sha256(b"a bundle").hexdigest()
+    assert package["identifier"].endswith(f"/releases/download/v{__version__}/aoti-debug.mcpb")
+
+
+def test_the_marketplace_has_the_plugin() -> None:
+    """The repository is a marketplace of one plugin, which is its root."""
+    made = json.loads((ROOT / ".claude-plugin" / "marketplace.json").read_text())
+    (plugin,) = made["plugins"]
+    assert (plugin["name"], plugin["source"]) == ("aoti-debug", "./")
+
+
+def test_one_click_links_start_the_server() -> None:
+    """What the links in docs/install.md hold is the command `aoti-debug serve`."""
+    text = (ROOT / "docs" / "install.md").read_text()
+    links = re.findall(r"\((https://\S+[?&]config=\S+)\)", text)
+    configs = [parse_qs(urlsplit(link).query)["config"][0] for link in links]
+    assert len(configs) == 2
+    for config in configs:
+        entry = json.loads(config if config.startswith("{") else base64.b64decode(config))
+        assert (entry["command"], entry["args"]) == ("aoti-debug", ["serve"])
+
+
+def test_one_owner() -> None:
+    """Every address of the repository has the owner that pyproject.toml names."""
+    owner = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["aoti-debug"]["owner"]
+    texts = [*ROOT.glob("*.md"), *ROOT.glob("*.json"), *(ROOT / "docs").rglob("*.md"), ROOT / "mkdocs.yml"]
+    texts += [ROOT / "docs" / "llms.txt", *(ROOT / ".github").rglob("*.yml"), ROOT / "pyproject.toml"]
+    address = re.compile(r"github\.com/([\w-]+)/aoti-debug\b|//([\w-]+)\.github\.io/aoti-debug\b")
+    found = {a or b for text in texts for a, b in address.findall(text.read_text())}
+    assert found == {owner}
+
+
 def test_the_server_starts_from_the_installed_folder() -> None:
     """Each client that installs the folder starts its launcher, and uv keeps the environment in its cache."""
     for file, root in ROOTS.items():
@@ -64,7 +122,12 @@ def test_the_bundle_is_the_tracked_server(tmp_path: Path) -> None:
     assert packed[0].read_bytes() == packed[1].read_bytes()
     with zipfile.ZipFile(packed[0]) as bundle:
         names, manifest = set(bundle.namelist()), json.loads(bundle.read("manifest.json"))
-    assert {LAUNCHER, f"{LAUNCHER}.lock", "mcp_server/server.py", *(guide.file for guide in GUIDES)} <= names
+    assert {
+        LAUNCHER,
+        f"{LAUNCHER}.lock",
+        "mcp_server/server.py",
+        *(page.file for page in (*GUIDES, *REFERENCE)),
+    } <= names
     assert not any(name.startswith(("tests/", "benchmarks/", ".")) for name in names)
     assert manifest["version"] == __version__
     assert manifest["server"]["mcp_config"]["args"][-2:] == [f"${{__dirname}}/{LAUNCHER}", "serve"]

@@ -2,8 +2,8 @@
 
 Compiles the zoo with the torch of PYTHON, reads, rebuilds and runs it, takes every kind of step, diagnoses
 bad calls and failing programs, provokes every error of `provoke`, and compares the flag table. Prints a line
-for each thing tried; `--keep` writes what held to `benchmarks/releases`, and `--table` writes the README's
-table from there.
+for each thing tried; `--keep` writes what held to `benchmarks/releases`, and `--table` writes the table of
+docs/releases.md from there.
 
 | torch | differs | how it is met |
 |---|---|---|
@@ -26,7 +26,7 @@ from pathlib import Path
 from tests.releases import scripts
 from tests.releases.flags import Flags
 from tests.releases.packages import Packages
-from tests.releases.report import AREAS, MARKED, README, Tried, keep, section
+from tests.releases.report import AREAS, MARKED, PAGE, Tried, keep, section
 from tests.releases.steps import Steps
 from tests.releases.texts import Texts
 from tests.releases.trial import Outcome, Release, Trials
@@ -64,10 +64,10 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, help="keeps the packages")
     parser.add_argument("--only", nargs="+", choices=AREAS, default=list(AREAS))
     parser.add_argument("--keep", action="store_true", help="write what held to benchmarks/releases")
-    parser.add_argument("--table", action="store_true", help="write the table of the README from there")
+    parser.add_argument("--table", action="store_true", help="write the table of docs/releases.md from there")
     given = parser.parse_args()
     if given.table or given.python is None:
-        README.write_text(MARKED.sub(lambda _found: section(), README.read_text()))
+        PAGE.write_text(MARKED.sub(lambda _found: section(), PAGE.read_text()))
         print(section())
         return 0
     release = Release(given.python, given.directory or Path(tempfile.mkdtemp()))

@@ -1,4 +1,4 @@
-"""Keeps what held under each release, and makes the table of the README of it."""
+"""Keeps what held under each release, and makes the table of docs/releases.md of it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 HELD = ROOT / "benchmarks" / "releases"
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "releases.md"
 MARKED = re.compile(r"(?<=<!-- releases:begin -->\n).*?(?=<!-- releases:end -->)", re.DOTALL)
 AREAS = {
     "packages": "15 models: compiled, read, run as read, the same bits with probes, launches in order",
     "steps": "each kind of step on packages, and the diagnosis of three bad calls",
-    "scripts": "diagnosis of failing programs: category and guilty party",
+    "scripts": "diagnosis of failing programs: category and root cause",
     "texts": "errors that were provoked, and what they were read as",
-    "flags": "flags that torch has from the release on that the table above says",
+    "flags": "flags that exist from the release on that docs/flags.md names",
 }
 
 
@@ -66,7 +66,7 @@ def table(tried: list[Tried]) -> str:
 
 
 def section(directory: Path = HELD) -> str:
-    """What the README says between its marks: the table, then what did not hold."""
+    """What the page says between its marks: the table, then what did not hold."""
     tried = kept(directory)
     wrong = [f"- torch {line}" for line in failures(tried)]
     return "\n".join(["", table(tried), "", *wrong, *([""] if wrong else [])])

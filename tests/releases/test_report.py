@@ -1,15 +1,15 @@
-"""The table of releases in the README."""
+"""The table of releases in docs/releases.md."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tests.releases.report import HELD, MARKED, README, Tried, failures, keep, kept, section, table
+from tests.releases.report import HELD, MARKED, PAGE, Tried, failures, keep, kept, section, table
 
 
 def test_the_readme_says_what_was_kept() -> None:
     """`python -m tests.releases --table` would change nothing, and no file is left out."""
-    found = MARKED.search(README.read_text())
+    found = MARKED.search(PAGE.read_text())
     assert found is not None and found[0] == section()
     assert len(kept()) == len(list(HELD.glob("*.json")))
 

@@ -53,8 +53,12 @@ def test_what_is_shipped_needs_few_acceptances() -> None:
     shipped = [entry for entry in read_accepted(ACCEPTED) if not entry.files.startswith(UNSHIPPED)]
     assert {entry.files for entry in shipped} == {
         ".ci/run",
+        ".claude-plugin/marketplace.json",
         ".claude-plugin/plugin.json",
+        ".cursor-plugin/*.json",
+        ".pre-commit-config.yaml",
         "constraints.txt",
+        "docs/llms.txt",
     }
 
 

@@ -26,6 +26,7 @@ STARTERS = {
     "mcp_server/worker/fork_server.py",  # itself anew, with torch alone
     "mcp_server/worker/reduction/children.py",  # a candidate in a fork of the worker
     "mcp_server/worker/taken.py",  # the script whose program is taken
+    "tools/demo_picture.py",  # the demo's command
     "tools/tracked.py",
 }
 HIDDEN = re.compile(

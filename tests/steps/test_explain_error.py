@@ -102,8 +102,53 @@ async def test_unknown_text(context: Context) -> None:
 async def test_silent_end(context: Context) -> None:
     """A log without any error text is said to be one."""
     found = await explain_error(context, log=RECORDINGS / "hang.plain.txt")
-    assert "No error text at all" in found.summary
+    assert found.summary.startswith("No error text in this log: the program hung")
+    assert (found.guide, found.next.tool) == ("hangs-and-concurrency.md", "trace_launches")
     assert found.lines[-1] == "9: batch 500000 submitted"
+
+
+@pytest.mark.parametrize("text", ["my model returns nan", "the answers are wrong"])
+async def test_an_unknown_text_is_not_called_silence(context: Context, text: str) -> None:
+    """A text that somebody quotes is not said to hold no error, and nobody is sent to look for a hang."""
+    found = await explain_error(context, text=text)
+    assert found.summary == "This text matches no known error."
+    assert found.next.tool == "run_deterministic" and found.lines == [f"1: {text}"]
+    assert any("pass the whole log" in note for note in found.notes)
+
+
+async def test_the_closest_family_is_named(context: Context) -> None:
+    """A text with a typing error leads to the family that it resembles, as a note and not as a finding."""
+    found = await explain_error(context, text="index out of bound 0 <= tmp27 < 32L")
+    assert not found.known and found.category is None
+    assert found.notes[0].startswith("closest known error: cpu_index_assert")
+
+
+async def test_a_warning_alone_is_explained(context: Context) -> None:
+    """The notice of a failed first load is said to be no cause; the answer does not speak of a hang."""
+    found = await explain_error(context, text="Loading outdated pt2 file. Please regenerate your package.")
+    assert "whatever its cause" in found.summary
+    assert [(other.family, other.role) for other in found.others] == [("outdated_package", "noise")]
+
+
+@pytest.mark.parametrize(
+    ("text", "family", "category"),
+    [
+        (
+            "dim value is too large at 0, expected to be <= 256, but got: 512",
+            "input_range",
+            "shape_out_of_range",
+        ),
+        ("unmatched dtype, expected: 6(at::kFloat), but got: 7", "input_dtype", "input_mismatch"),
+        ("unmatched device type, expected: 11(cuda), but got: 0", "input_device", "device_mismatch"),
+        ("undefined symbol: _ZN3c107WarningC1E", "undefined_symbol", "toolchain"),
+        ("CUDA out of memory", "device_out_of_memory", "out_of_memory"),
+    ],
+)
+async def test_a_part_of_a_text_is_enough(context: Context, text: str, family: str, category: str) -> None:
+    """People quote a check without the input's number in front, and a symbol without its library."""
+    found = await explain_error(context, text=text)
+    assert (found.family, found.category) == (family, category)
+    assert "?" not in found.summary
 
 
 async def test_open_launch_without_error(context: Context) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+
 from . import accelerators, calls, compiling, device, host, inputs, loading, operators, resources, weights
 from .kinds import Advice, Family, Rank, Stage
 
@@ -20,7 +22,10 @@ FAMILIES: tuple[Family, ...] = (
 )
 BY_ID: dict[str, Family] = {family.id: family for family in FAMILIES}
 
-__all__ = ["BY_ID", "FAMILIES", "Advice", "Family", "Rank", "Stage", "find_family"]
+_ALIKE = 0.6  # difflib's own default: below it, texts share little but common words
+_COMPARED = 300
+
+__all__ = ["BY_ID", "FAMILIES", "Advice", "Family", "Rank", "Stage", "closest_family", "find_family"]
 
 
 def find_family(text: str, families: tuple[Family, ...] = FAMILIES) -> tuple[Family, dict[str, str]] | None:
@@ -30,3 +35,10 @@ def find_family(text: str, families: tuple[Family, ...] = FAMILIES) -> tuple[Fam
         if fields is not None:
             return family, fields
     return None
+
+
+def closest_family(text: str) -> Family | None:
+    """The family whose example is most like a `text` that no family matches; None when none is like it."""
+    examples = {family.example.lower(): family for family in FAMILIES}
+    found = difflib.get_close_matches(text[:_COMPARED].lower(), examples, n=1, cutoff=_ALIKE)
+    return examples[found[0]] if found else None

@@ -6,9 +6,9 @@ lines (docs.nvidia.com/deploy/xid-errors).
 
 from __future__ import annotations
 
-from .kinds import MEMORY_GUIDE, Defaults, Family, Rank
+from .kinds import BUILD_GUIDE, HANG_GUIDE, MEMORY_GUIDE, Defaults, Family, Rank
 
-_table = Defaults(stage="call", advice="check_machine")
+_table = Defaults(stage="call", guide=BUILD_GUIDE, advice="check_machine")
 _add = _table.add
 
 _XID = r"NVRM: Xid \([^)]*\): "
@@ -84,6 +84,7 @@ _add(
     rank=Rank.SYMPTOM,
     not_proven="Which kernel, and whether it or the driver is at fault.",
     late=True,
+    guide=HANG_GUIDE,
 )
 _add(
     "device_status",

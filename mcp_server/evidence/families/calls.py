@@ -5,7 +5,7 @@ Texts: model_container_runner.cpp and the checks of generated wrappers (aoti_run
 
 from __future__ import annotations
 
-from .kinds import Defaults, Family, Rank
+from .kinds import SHAPES_GUIDE, Defaults, Family, Rank
 
 _table = Defaults(stage="load", advice="check_package")
 _add = _table.add
@@ -36,7 +36,7 @@ _add(
 
 FAMILIES: tuple[Family, ...] = tuple(_table.rows)
 
-_last = Defaults(stage="call", advice="check_inputs")
+_last = Defaults(stage="call", guide=SHAPES_GUIDE, advice="check_inputs")
 _last.add(
     "shim_exception",
     r"Exception in aoti_torch: (?P<detail>.+)",

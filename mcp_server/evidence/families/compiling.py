@@ -6,9 +6,9 @@ torch 2.8-2.15; Triton's CompilationError; GCC and Clang.
 
 from __future__ import annotations
 
-from .kinds import SHAPES_GUIDE, Defaults, Family, Rank
+from .kinds import BUILD_GUIDE, SHAPES_GUIDE, Defaults, Family, Rank
 
-_table = Defaults(stage="compile", advice="recompile")
+_table = Defaults(stage="compile", guide=BUILD_GUIDE, advice="recompile")
 _add = _table.add
 
 # A file and place as GCC, Clang and Metal (of a shader without a file) print it; as MSVC does.

@@ -6,7 +6,17 @@ CUDA driver.
 
 from __future__ import annotations
 
-from .kinds import INDEX_GUIDE, MAIN_GUIDE, MEMORY_GUIDE, NAN_GUIDE, Defaults, Family, Rank
+from .kinds import (
+    BUILD_GUIDE,
+    HANG_GUIDE,
+    INDEX_GUIDE,
+    MEMORY_GUIDE,
+    NAN_GUIDE,
+    SHAPES_GUIDE,
+    Defaults,
+    Family,
+    Rank,
+)
 
 _table = Defaults(stage="call", guide=MEMORY_GUIDE, advice="locate")
 _add = _table.add
@@ -40,7 +50,7 @@ _add(
     "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 147456, Hardware limit: 101376. Reducing",
     stage="compile",
     rank=Rank.CAUSE,
-    guide=MAIN_GUIDE,
+    guide=BUILD_GUIDE,
     advice="recompile",
 )
 _add(
@@ -130,7 +140,7 @@ _add(
     "The package was called inside a CUDA graph capture; its default run path queries events, which a capture forbids.",
     "Error: The model did not finish successfully. Error: operation not permitted when stream is capturing",
     advice="run_again",
-    guide="",
+    guide=HANG_GUIDE,
     not_proven="That another operation of the captured region is allowed in a capture.",
 )
 _add(
@@ -145,6 +155,7 @@ _add(
     "torch.AcceleratorError: CUDA error: operation failed due to a previous error during capture",
     rank=Rank.CONSEQUENCE,
     late=True,
+    guide=HANG_GUIDE,
 )
 _add(
     "cuda_teardown",
@@ -196,7 +207,7 @@ _add(
 _add(
     "device_out_of_memory",
     (
-        r"(?:CUDA|HIP|XPU) out of memory\. Tried to allocate (?P<asked>[\d.]+ \w+)(?:\. GPU (?P<device>\d+) has a total capac\w+ of (?P<total>[\d.]+ \w+))?",
+        r"(?:CUDA|HIP|XPU) out of memory(?:\. Tried to allocate (?P<asked>[\d.]+ \w+))?(?:\. GPU (?P<device>\d+) has a total capac\w+ of (?P<total>[\d.]+ \w+))?",
         r"MPS backend out of memory|(?P<status>UR_RESULT_ERROR_OUT_OF_\w+)",
         r"(?:CUDA|HIP)[^\n]*?(?:error|Error[^\n]*?): out of memory",
         r"(?P<status>OutOfMemoryError|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED)",
@@ -205,7 +216,7 @@ _add(
     ("out_of_memory",),
     "The device has no memory for the request; a package's weights lie outside PyTorch's caching allocator.",
     "RuntimeError: CUDA out of memory. Tried to allocate 5.00 GiB. GPU 0 has a total capacity of 23.69 GiB",
-    guide="",
+    guide=BUILD_GUIDE,
     advice="check_machine",
     not_proven="Who holds the memory: another process, PyTorch's cache or this model.",
 )
@@ -227,7 +238,7 @@ _add(
     ("arch_mismatch",),
     "The package's kernels were built for another GPU architecture.",
     "CUDA driver error: no kernel image is available for execution on the device",
-    guide=MAIN_GUIDE,
+    guide=BUILD_GUIDE,
     advice="check_package",
 )
 _add(
@@ -238,7 +249,7 @@ _add(
     "This build of torch has no kernels for this GPU, whatever package it runs.",
     "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch installation.",
     rank=Rank.NOISE,
-    guide=MAIN_GUIDE,
+    guide=BUILD_GUIDE,
     advice="check_machine",
 )
 _add(
@@ -249,7 +260,7 @@ _add(
     "A kernel file (.cubin) is not at the path that the package holds; kernels load at their first launch. A bare .so "
     "names the directory in which it was compiled.",
     "Error: CUDA driver error: file not found",
-    guide=MAIN_GUIDE,
+    guide=BUILD_GUIDE,
     advice="check_package",
 )
 _add(
@@ -259,7 +270,7 @@ _add(
     ("invalid_package", "arch_mismatch"),
     "A kernel file (.cubin) of the package is missing, damaged or of another architecture; kernels load at their first launch.",
     "Error: CUDA driver error: device kernel image is invalid",
-    guide=MAIN_GUIDE,
+    guide=BUILD_GUIDE,
     advice="check_package",
 )
 _add(
@@ -271,6 +282,7 @@ _add(
     "RuntimeError: CUDA driver error: invalid argument",
     not_proven="Which of these.",
     advice="check_inputs",
+    guide=SHAPES_GUIDE,
 )
 _add(
     "host_pointer",
@@ -279,7 +291,7 @@ _add(
     ("device_mismatch",),
     "A tensor in host memory was given where device memory is needed.",
     "The specified pointer resides on host memory and is not registered with any CUDA device.",
-    guide="",
+    guide=SHAPES_GUIDE,
     advice="check_inputs",
 )
 _add(
@@ -306,7 +318,7 @@ _add(
     "CUDA cannot be used in this process: no driver, no visible device, or a driver older than the runtime.",
     "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
     stage="any",
-    guide="",
+    guide=BUILD_GUIDE,
     advice="check_machine",
 )
 _add(
@@ -329,7 +341,7 @@ _add(
     "A device index does not exist here, or constants and data are on different devices.",
     "RuntimeError: CUDA error: invalid device ordinal",
     stage="any",
-    guide="",
+    guide=BUILD_GUIDE,
     advice="check_machine",
 )
 _add(
@@ -343,7 +355,7 @@ _add(
     ("device_mismatch", "input_mismatch"),
     "An operation met tensors on different devices.",
     "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
-    guide="",
+    guide=SHAPES_GUIDE,
     advice="check_inputs",
 )
 _add(
@@ -354,7 +366,7 @@ _add(
     "A collective operation did not end in time: another rank did not take part, or the network failed.",
     "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE, NumelIn=46, Timeout(ms)=600000) ran for 600060 milliseconds before timing out.",
     rank=Rank.CONSEQUENCE,
-    guide=MAIN_GUIDE,
+    guide=HANG_GUIDE,
     advice="run_again",
     not_proven="Which rank is at fault: it is one that died, hangs or took another path, seldom one that says this.",
 )
@@ -366,7 +378,7 @@ _add(
     "A collective operation failed or timed out; it often only reports another rank's fault.",
     "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:94, unhandled cuda error",
     rank=Rank.CONSEQUENCE,
-    guide="",
+    guide=HANG_GUIDE,
     advice="run_again",
 )
 

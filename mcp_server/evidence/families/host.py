@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mcp_server.model import Category
 
-from .kinds import MEMORY_GUIDE, NAN_GUIDE, Defaults, Family, Rank
+from .kinds import BUILD_GUIDE, HANG_GUIDE, INDEX_GUIDE, MEMORY_GUIDE, NAN_GUIDE, Defaults, Family, Rank
 
 
 def _exit(codes: str) -> str:
@@ -137,6 +137,7 @@ _add(
     "==1==ERROR: LeakSanitizer: detected memory leaks",
     stage="teardown",
     rank=Rank.NOISE,
+    guide=MEMORY_GUIDE,
 )
 _add(
     "illegal_instruction",
@@ -146,6 +147,7 @@ _add(
     "The CPU does not know an instruction of the package (or of a library): it was compiled for another ISA.",
     "Illegal instruction (core dumped)",
     advice="check_package",
+    guide=BUILD_GUIDE,
 )
 _add(
     "heap_corruption",
@@ -192,7 +194,7 @@ _add(
     "terminate called recursively",
     rank=Rank.SYMPTOM,
     advice="run_again",
-    guide="triton-index-out-of-bounds.md",
+    guide=INDEX_GUIDE,
 )
 _add(
     "terminate",
@@ -228,6 +230,7 @@ _add(
     rank=Rank.SYMPTOM,
     advice="check_machine",
     not_proven="Which of the two.",
+    guide=BUILD_GUIDE,
 )
 _add(
     "timeout",
@@ -249,6 +252,7 @@ _add(
     "subprocess.TimeoutExpired: Command '['python', 'serve.py']' timed out after 60 seconds",
     advice="trace_hang",
     not_proven="That it never ends: a first compile can take a minute.",
+    guide=HANG_GUIDE,
 )
 _add(
     "compile_timeout",
@@ -260,6 +264,7 @@ _add(
     stage="compile",
     rank=Rank.CAUSE,
     advice="recompile",
+    guide=BUILD_GUIDE,
 )
 _add(
     "queue_timeout",
@@ -271,6 +276,7 @@ _add(
     rank=Rank.CONSEQUENCE,
     advice="trace_hang",
     not_proven="Whether the other side died, hangs or is slow: look for an exception of a thread or process before this.",
+    guide=HANG_GUIDE,
 )
 _add(
     "main_guard",
@@ -281,6 +287,7 @@ _add(
     "        An attempt has been made to start a new process before the",
     rank=Rank.CAUSE,
     advice="fix_script",
+    guide=HANG_GUIDE,
 )
 _add(
     "module_missing",
@@ -290,6 +297,7 @@ _add(
     "A Python module is not installed in this interpreter.",
     "ModuleNotFoundError: No module named 'fastparquet'",
     advice="fix_script",
+    guide=BUILD_GUIDE,
 )
 _add(
     "child_failed",
@@ -320,6 +328,7 @@ _add(
     "A file holds more than tensors, or is not a file of tensors.",
     "_pickle.UnpicklingError: Weights only load failed. This file can still be loaded",
     advice="fix_script",
+    guide=BUILD_GUIDE,
 )
 
 _add(
@@ -351,6 +360,7 @@ _add(
     "AttributeError: 'float' object has no attribute 'node'",
     stage="compile",
     advice="recompile",
+    guide=BUILD_GUIDE,
 )
 _add(
     "python_exception",

@@ -10,7 +10,8 @@ from .kinds import INDEX_GUIDE, NAN_GUIDE, SHAPES_GUIDE, Defaults, Family, Rank
 _table = Defaults(stage="call", guide=SHAPES_GUIDE, advice="check_inputs")
 _add = _table.add
 
-_HANDLE = r"input_handles\[(?P<input>\d+)\]: "
+# People quote these texts without the name in front.
+_HANDLE = r"(?:input_handles\[(?P<input>\d+)\]: )?"
 
 _add(
     "input_dtype",
@@ -279,7 +280,6 @@ _add(
     ("custom_op", "input_mismatch", "script_error"),
     "A Python operator that the package calls raised an exception.",
     "ValueError: table not loaded",
-    guide="dynamic-shapes-and-custom-ops.md",
 )
 _add(
     "misaligned_input",

@@ -27,10 +27,14 @@ Advice = Literal[
 ]
 
 INDEX_GUIDE = "triton-index-out-of-bounds.md"
-MEMORY_GUIDE = "cuda-illegal-memory-access.md"
+MEMORY_GUIDE = "memory-faults.md"
 NAN_GUIDE = "nan-and-wrong-output.md"
-SHAPES_GUIDE = "dynamic-shapes-and-custom-ops.md"
+SHAPES_GUIDE = "inputs-shapes-custom-ops.md"
+BUILD_GUIDE = "building-and-loading.md"
+HANG_GUIDE = "hangs-and-concurrency.md"
+CONSTANTS_GUIDE = "weights-and-constants.md"
 MAIN_GUIDE = "SKILL.md"
+"""For texts that only say that something failed: its first section finds the text that says what."""
 
 
 class Rank(IntEnum):
@@ -106,7 +110,7 @@ class Defaults:
         *,
         rank: Rank | None = None,
         stage: Stage | None = None,
-        guide: str = "",
+        guide: str | None = None,
         advice: Advice | None = None,
         not_proven: str = "",
         torch: str = "",
@@ -123,7 +127,7 @@ class Defaults:
                 rank=self.rank if rank is None else rank,
                 meaning=meaning,
                 example=example,
-                guide=guide or self.guide,
+                guide=self.guide if guide is None else guide,
                 advice=advice or self.advice,
                 not_proven=not_proven,
                 torch=torch,

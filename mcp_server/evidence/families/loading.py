@@ -6,9 +6,9 @@ Texts: model_package_loader.cpp, model_container_runner.cpp, model_base.h, packa
 
 from __future__ import annotations
 
-from .kinds import Defaults, Family, Rank
+from .kinds import BUILD_GUIDE, HANG_GUIDE, Defaults, Family, Rank
 
-_table = Defaults(stage="load", advice="check_package")
+_table = Defaults(stage="load", guide=BUILD_GUIDE, advice="check_package")
 _add = _table.add
 
 _add(
@@ -181,10 +181,11 @@ _add(
 )
 _add(
     "undefined_symbol",
-    r"(?<!\S)(?P<library>\S+): undefined symbol: (?P<symbol>\S+)",
+    r"(?:(?<!\S)(?P<library>(?!\w*Error: )\S+): )?undefined symbol: (?P<symbol>\S+)",
     "undefined symbol: ",
     "toolchain",
-    "The library was built against another libtorch or C++ ABI, or a library that it needs is not loaded.",
+    "The library was built against another libtorch or C++ ABI, or a library that it needs (a custom operator's, for "
+    "example) is not loaded.",
     "Error in dlopen: /tmp/m.so: undefined symbol: _ZN3c107WarningC1ENS_7variantE",
     advice="check_machine",
 )
@@ -302,6 +303,7 @@ _add(
     "The loader's options contradict each other.",
     "RuntimeError: num_runners must be 1 when run_single_threaded is true",
     advice="fix_script",
+    guide=HANG_GUIDE,
 )
 _add(
     "shim_missing",

@@ -6,9 +6,9 @@ Texts: the proxy executor (oss_proxy_executor.cpp), torch/_ops.py, torch/_librar
 
 from __future__ import annotations
 
-from .kinds import Defaults, Family, Rank
+from .kinds import SHAPES_GUIDE, Defaults, Family, Rank
 
-_table = Defaults(stage="load", advice="check_package")
+_table = Defaults(stage="load", guide=SHAPES_GUIDE, advice="check_package")
 _add = _table.add
 
 _add(
@@ -39,7 +39,6 @@ _add(
     "custom_op",
     "The custom operator is not registered in this process: packages do not ship it.",
     "RuntimeError: Could not find schema for mylib::plus1. Custom operators created via torch.library.custom_op cannot be run",
-    guide="dynamic-shapes-and-custom-ops.md",
     not_proven="That the op exists anywhere: import the module that defines it before loading.",
 )
 _add(
@@ -68,7 +67,6 @@ _add(
     "A custom operator cannot be called as the package or the compiler wants to.",
     "NYI: Unsupported return type for schema: mylib::f(Tensor x) -> (Tensor, SymInt)",
     stage="any",
-    guide="dynamic-shapes-and-custom-ops.md",
 )
 _add(
     "opcheck",
@@ -78,7 +76,6 @@ _add(
     "A hint about custom operators' fake functions. For an input it misleads.",
     "This error most often comes from a incorrect fake (aka meta) kernel for a custom op.",
     rank=Rank.NOISE,
-    guide="dynamic-shapes-and-custom-ops.md",
     advice="read_cause",
 )
 

@@ -5,9 +5,9 @@ They come before the families of compilation: a compiler's error that wraps one 
 
 from __future__ import annotations
 
-from .kinds import Defaults, Family, Rank
+from .kinds import BUILD_GUIDE, Defaults, Family, Rank
 
-_table = Defaults(stage="any", advice="check_machine")
+_table = Defaults(stage="any", guide=BUILD_GUIDE, advice="check_machine")
 _add = _table.add
 
 _add(

@@ -5,9 +5,9 @@ Texts: model_base.h, model_container.h, model_container_runner.cpp and nn/module
 
 from __future__ import annotations
 
-from .kinds import Defaults, Family, Rank
+from .kinds import CONSTANTS_GUIDE, Defaults, Family, Rank
 
-_table = Defaults(stage="load", advice="check_package")
+_table = Defaults(stage="load", guide=CONSTANTS_GUIDE, advice="check_package")
 _add = _table.add
 
 _add(

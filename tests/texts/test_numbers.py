@@ -1,0 +1,159 @@
+"""Measured numbers in texts: each is in the file that it was measured into."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import pytest
+
+from tests.test_guides import PAGES, ROOT
+
+CORPUS = "benchmarks/corpus/README.md"
+RACES = "benchmarks/README.md"
+FAULTS = "benchmarks/memory_faults/README.md"
+SINGLE = "benchmarks/single_measurements.md"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`words` stand in `text`; each of `found` is a pattern that matches in `source`."""
+
+    text: str
+    words: str
+    source: str
+    found: tuple[str, ...]
+
+
+CLAIMS = (
+    Claim("README.md", "78 of 78 on the CPU", CORPUS, (r"\| category right \| 78 of 78 \|",)),
+    Claim("README.md", "32 of 32 on CUDA", CORPUS, (r"\| category right \| 32 of 32 \|",)),
+    Claim("README.md", "48 of 48 on the CPU", CORPUS, (r"\| right of `proven` \| 48 of 48",)),
+    Claim("README.md", "29 of 30 on CUDA", CORPUS, (r"\| right of `proven` \| 19 of 19 \| 29 of 30",)),
+    # Seven races on the CPU and seven on CUDA, each named by `diagnose`, and four of each by the guide.
+    Claim(
+        "README.md",
+        "14 of 14 programs; the guide 8 of 14",
+        RACES,
+        (r"(?s)\| script \| [^\n]* 7 of 7, 4 of 7 \|.*\| script \| [^\n]* 7 of 7, 4 of 7 \|",),
+    ),
+    Claim(
+        "README.md",
+        "27 of 27; with the official flags 11 of these stay silent",
+        FAULTS,
+        (
+            r"Of 27 faults",
+            r"12 were silent in the plain run, and 11\s+of these",
+            r"`locate_fault` saw all 27",
+        ),
+    ),
+    Claim(
+        "memory-faults.md",
+        "Of 27 faults 11 stayed silent under both flags",
+        FAULTS,
+        (r"Of 27 faults", r"and 11\s+of these under the official flags"),
+    ),
+    Claim(
+        "memory-faults.md",
+        "Measured on 27 small programs with one fault each",
+        FAULTS,
+        (r"Of 27 faults that memcheck can see",),
+    ),
+    Claim("memory-faults.md", "12 were silent in a", FAULTS, (r"12 were silent in the plain run",)),
+    Claim(
+        "memory-faults.md",
+        "memcheck on the package as it is saw 26, `locate_fault` 27",
+        FAULTS,
+        (r"memcheck on the package as it is saw 26", r"`locate_fault` saw all 27"),
+    ),
+    Claim(
+        "memory-faults.md", "152,448 bytes outside its tensor was silent", FAULTS, (r"152,448 bytes after",)
+    ),
+    Claim(
+        "memory-faults.md", "at least 2 million bytes outside", FAULTS, (r"`buf1`, 2,064,384 bytes after",)
+    ),
+    # 3.1 s on two cores, 4.0 to 4.6 s on the machine with the GPU.
+    Claim(
+        "nan-and-wrong-output.md", "g++, 3 to 5 s in our runs", RACES, (r"3\.1 s, .* on T 4\.0 to 4\.6 s",)
+    ),
+    Claim("triton-index-out-of-bounds.md", "108 KB in one measured case", SINGLE, (r"\| 108 KB \|",)),
+    Claim("triton-index-out-of-bounds.md", "inside the cubin (14 of 14)", SINGLE, (r"cubins .* 14 of 14",)),
+    Claim(
+        "triton-index-out-of-bounds.md", "blank and counts (3 of 3)", SINGLE, (r"embedded source \| 3 of 3",)
+    ),
+    Claim("memory-faults.md", "in 7 of 7 crashes it was the faulting", SINGLE, (r"7 of 7 crashes",)),
+    Claim("memory-faults.md", "148,640 and 194,016 records", SINGLE, (r"148,640 in one run, 194,016",)),
+    Claim(
+        "memory-faults.md",
+        "a small call took 0.24 s against 0.12 s, the process 9.5-10.9 s against 9-10 s",
+        SINGLE,
+        (r"0\.12 s and 0\.24 s", r"9-10 s and 9\.5-10\.9 s"),
+    ),
+    Claim("memory-faults.md", "number of hazards (2,048 in one record)", SINGLE, (r"racecheck \| 2,048",)),
+    Claim("memory-faults.md", "launch 9 of 15 in one measured case", SINGLE, (r"launch 9 of 15",)),
+    Claim(
+        "memory-faults.md",
+        "a read 372,737 bytes past an allocation and one 1,152 bytes before",
+        SINGLE,
+        (r"372,737 bytes after, 1,152 bytes before",),
+    ),
+    Claim(
+        "reference/pytorch-documents.md",
+        "in 7 of 7 crashes; 4 silent",
+        SINGLE,
+        (r"7 of 7 crashes; .* 4 silent",),
+    ),
+    Claim("reference/api.md", "took 32 to 46 s on one H200", SINGLE, (r"32 to 46 s",)),
+    Claim("building-and-loading.md", "A load that takes 32 to 46 s", SINGLE, (r"32 to 46 s",)),
+    Claim("hangs-and-concurrency.md", "takes 42 to 81 s", SINGLE, (r"42 to 81 s",)),
+    Claim(
+        "nan-and-wrong-output.md", "stayed within 14 % of the tolerance", SINGLE, (r"14 % of the tolerance",)
+    ),
+    Claim(
+        "nan-and-wrong-output.md",
+        "one weight changed by 0.01 was 800 times",
+        SINGLE,
+        (r"0\.01 \| 800 times",),
+    ),
+)
+# What must be claimed: every share. In guides, `row 64 of 64 rows` and the like are no results.
+SHARES = r"\b\d+ of \d+\b(?! rows)"
+CLAIMED = {
+    "README.md": SHARES,
+    "memory-faults.md": SHARES + r"|\b(?:of 27 faults \d+|on 27 small)\b",
+    **{page.relative_to(ROOT).as_posix(): SHARES for page in PAGES if page.name != "memory-faults.md"},
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.text}: {claim.words[:40]}")
+def test_a_number_is_in_its_file(claim: Claim) -> None:
+    """The words stand in the text, and the source says the same."""
+    assert claim.words in " ".join((ROOT / claim.text).read_text().split())
+    source = (ROOT / claim.source).read_text()
+    assert [pattern for pattern in claim.found if not re.search(pattern, source)] == []
+
+
+@pytest.mark.parametrize("text", CLAIMED)
+def test_every_number_is_claimed(text: str) -> None:
+    """A share that no row above covers has no source."""
+    words = " ".join((ROOT / text).read_text().split())
+    for claim in CLAIMS:
+        if claim.text == text:
+            words = words.replace(claim.words, "")
+    assert re.findall(CLAIMED[text], words, re.IGNORECASE) == []
+
+
+@pytest.mark.parametrize("source", sorted({claim.source for claim in CLAIMS if claim.text == "README.md"}))
+def test_the_readme_links_its_sources(source: str) -> None:
+    """A reader finds the file behind each figure."""
+    assert f"]({source})" in (ROOT / "README.md").read_text()
+
+
+def test_the_cpu_faults_are_counted() -> None:
+    """The CPU page counts the rows of the table of CPU faults by how the plain run ends."""
+    table = (ROOT / FAULTS).read_text().partition("## CPU")[2].partition("## CUDA")[0]
+    ends = [row.split("|")[3].strip() for row in table.splitlines() if re.match(r"\| \w+ \|", row)]
+    faults = [end for end in ends[1:] if end != "clean"]
+    segfaults, silent = faults.count("SIGSEGV"), faults.count("**clean**")
+    counted = rf"Of {len(faults)} CPU faults in .*, {segfaults} ended in SIGSEGV and {silent} ended cleanly"
+    assert re.search(counted, (ROOT / "cpu-packages.md").read_text())
