@@ -18,12 +18,12 @@ from mcp_server.diagnosis.origin.records import Origin
 from mcp_server.diagnosis.origin.smallest_change import Change, changes_of, smallest_change
 from mcp_server.diagnosis.origin.trace import behind, trace_origin
 from mcp_server.diagnosis.origin.values import ProbedValues
+from mcp_server.interpreter import default_python
 from mcp_server.model import PackageWorkload
 from mcp_server.package.assertion import read_assertion
 from mcp_server.package.terms.program import read_program
 from mcp_server.package.view import view_package
-from mcp_server.interpreter import default_python
-from mcp_server.steps.context import Context, 
+from mcp_server.steps.context import Context
 from mcp_server.steps.dump_kernel_io import dump_kernel_io
 from mcp_server.steps.kernel_io import KernelIO
 from tests.conftest import CACHE, ROOT, torch_environment
