@@ -59,10 +59,12 @@ def _unsynchronised(load: CapturedLoad, pair: tuple[CapturedCall, CapturedCall],
             Evidence(step="capture", fact=fact),
             Evidence(step="capture", fact="the model was loaded with run_single_threaded=True"),
         ),
+        # Without run_single_threaded a Python operator that waits can hold the GIL in one thread while
+        # another one waits for its runner (torch 2.13): only a lock is right for every model.
         fix=Fix(
-            action="load it with run_single_threaded=False, or let one thread at a time call it",
-            before="aoti_load_package(path, run_single_threaded=True)",
-            after="aoti_load_package(path)",
+            action="let one thread at a time call it: hold a lock around the call",
+            before="model(*inputs)",
+            after="with lock:\n    model(*inputs)",
         ),
         harmful=case.failed,
     )

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
+from mcp_server.diagnosis.interventions.constant import compiled_values
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.evidence.captured import CapturedUpdate, Leaf
 from mcp_server.model import Evidence, Fix, Party
@@ -174,8 +175,16 @@ def _not_finite(update: CapturedUpdate, case: Case) -> Iterator[Suspect]:
             Evidence(step="capture", fact=f"{update.constants[bad[0]].nan} values of {bad[0]} are NaN"),
         ),
         fix=Fix(action="check the weights for values that are not finite before they are loaded"),
+        intervention=_without_updates(case),
         harmful=case.failed,
     )
+
+
+def _without_updates(case: Case) -> Intervention | None:
+    """The call with the constants as they were compiled."""
+    call = case.call
+    steps = call.request.get("steps", ()) if call is not None and call.operation == "replay" else ()
+    return compiled_values(steps) if any(step["do"] == "constants" for step in steps) else None
 
 
 def _partial(update: CapturedUpdate, case: Case) -> Iterator[Suspect]:
