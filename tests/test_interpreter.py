@@ -123,8 +123,9 @@ def test_an_interpreter_that_gets_torch_is_seen(tmp_path: Path) -> None:
 
 def test_help_is_spelled_as_the_caller_would() -> None:
     """An argument of a tool, an option of a command."""
+    token = on_command_line.set(False)
     assert "pass `python`" in interpreter_help()
-    token = on_command_line.set(True)
+    on_command_line.set(True)
     try:
         assert "pass --python" in interpreter_help() and argument("model_name") == "--model-name"
     finally:

@@ -18,6 +18,7 @@ from mcp_server.jobs.store import Store
 from mcp_server.operations.arguments import RunArguments
 from mcp_server.operations.declaration import Operation
 from mcp_server.operations.launcher import launcher
+from mcp_server.operations.paths import absolute
 from mcp_server.operations.resumed import remember
 
 if TYPE_CHECKING:
@@ -90,8 +91,8 @@ async def _python(arguments: Any) -> Path:
     if not isinstance(arguments, RunArguments):
         return Path(sys.executable)
     if arguments.python:
-        return Path(arguments.python).expanduser().absolute()
+        return absolute(arguments.python, Path.cwd())
     from mcp_server.interpreter import default_python
 
-    folder = Path.cwd() / Path(arguments.cwd).expanduser()
+    folder = absolute(arguments.cwd, Path.cwd())
     return await anyio.to_thread.run_sync(partial(default_python, folder=folder))

@@ -57,7 +57,7 @@ def test_a_broken_promise_without_effect_is_neither_cleared_nor_claimed(failing:
     case = watched(failing=failing)
     (found,) = operator_results.detect(case)
     assert not is_bystander(found, case) and found.weak != failing
-    assert confidence(found, case) == ("likely" if failing else "possible")
+    assert confidence(found, case) == "possible"
 
 
 def test_a_write_beyond_its_memory_is_told_before_any_other_promise() -> None:

@@ -73,7 +73,7 @@ def test_launches_that_could_not_be_matched_leave_a_doubt(zoo: ZooPackage) -> No
 def test_outputs_alone_name_the_package(zoo: ZooPackage) -> None:
     """Where no launch could be told, only the package is named."""
     (found,) = departure.detect(departed(zoo, launch=None, kernel=""))
-    assert (found.guilty.kind, found.guilty.name, found.observed) == ("package", "logarithm.pt2", False)
+    assert (found.guilty.kind, found.guilty.name) == ("package", "logarithm.pt2")
 
 
 def test_other_constants_explain_a_departure(zoo: ZooPackage) -> None:

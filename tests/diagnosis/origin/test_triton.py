@@ -13,9 +13,10 @@ from mcp_server.diagnosis.origin.values import Phase, Tensor, literal_scalars
 from mcp_server.package.assertion import read_assertion
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.view import PackageView, view_package
+from tests.recorded import RECORDINGS
 from tests.package.archives import write
 
-RECORDINGS = Path(__file__).parents[2] / "recordings" / "wrappers"
+WRAPPERS = RECORDINGS / "wrappers"
 
 
 @dataclass
@@ -38,7 +39,7 @@ class KnownValues:
 
 def recorded(name: str, folder: Path) -> PackageView:
     """A package that holds a recorded wrapper and no library."""
-    text = (RECORDINGS / f"{name}.torch-2.11-cuda.cpp").read_bytes()
+    text = (WRAPPERS / f"{name}.torch-2.11-cuda.cpp").read_bytes()
     members = {
         f"{name}/archive_format": b"pt2",
         f"{name}/data/aotinductor/model/abc.wrapper.cpp": text,

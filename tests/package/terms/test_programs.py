@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.recorded import RECORDINGS
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.terms.evaluate import Evaluator
 from mcp_server.package.terms.program import Program, position_of, read_program, unread
@@ -15,7 +16,6 @@ from mcp_server.package.terms.term import Element, Number, Scalar, Term
 from mcp_server.package.terms.wording import number, say
 from mcp_server.package.wrapper import read_wrapper
 
-RECORDINGS = Path(__file__).parents[2] / "recordings"
 WRAPPERS = sorted((RECORDINGS / "wrappers").glob("*.cpp"))
 
 
