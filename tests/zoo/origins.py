@@ -132,6 +132,34 @@ class Layers(nn.Module):
         return x
 
 
+class Local(nn.Module):
+    """Attention within a window; a window of 0 leaves nothing."""
+
+    def __init__(self, window: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(8, 8)
+        self.window = window
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        place = torch.arange(x.shape[1])
+        near = (place[:, None] - place[None, :]).abs() < self.window
+        scores = self.query(x) @ x.transpose(1, 2)
+        return torch.softmax(scores.masked_fill(~near, float("-inf")), -1) @ x
+
+
+class Windows(nn.Module):
+    """Four layers of which the third has a window of 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Local(window) for window in (3, 9, 0, 5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
 def _good_mask() -> torch.Tensor:
     return torch.arange(6)[None, :] < torch.tensor([6, 3, 4, 2])[:, None]
 
@@ -151,6 +179,7 @@ def _with(tensor: torch.Tensor, place: tuple[int, ...], value: float) -> torch.T
 _X8 = torch.randn(4, 8, generator=_generator(1))
 _X6 = torch.randn(4, 6, generator=_generator(2))
 _X66 = torch.randn(6, 6, generator=_generator(5))
+_X2 = torch.randn(2, 24, 8, generator=_generator(6))
 _X468 = torch.randn(4, 6, 8, generator=_generator(3))
 _DISTANCE = torch.tensor([3, 17, 250, 499])
 _IDS = torch.randint(1, 14, (4, 12), generator=_generator(4))
@@ -163,6 +192,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensors, Tensors]] = {
     "masked": (Masked, (_X468, _good_mask()), (_X468, _bad_mask())),
     "window": (Window, (_X8, torch.tensor([0, 1, 2, 3])), (_X8, torch.tensor([0, 1, 5, 3]))),
     "relative": (Relative, (_X66, torch.arange(6)), (_X66, torch.tensor([0, 1, 2, 3, 4, 11]))),
+    "windows": (Windows, (_X2,), (_X2,)),
     "layers": (Layers, (_X8, _STEPS), (_X8, _with(_STEPS, (1,), 70))),
 }
 

@@ -206,8 +206,11 @@ class _Finder:
     def _compared(self, origin: Origin, source: Computed, check: Check | None) -> Origin:
         """The origin with what the other layers have."""
         checked = check is not None and source.term is check.value
-        term = source.term if checked or check else culprit_of(source.term, source.evaluator) or source.term
+        term: Term = source.term
         others = siblings(self.view, source.launch, term, checked)
+        made = None if others or check else culprit_of(source.term, source.evaluator)
+        if made is not None:
+            term, others = made, siblings(self.view, source.launch, made, checked, inside=True)
         atens = (*source.launch.kernel.split("_"), *self.view.provenance(source.launch).pre_grad)
         condition = origin.condition
         dormant = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mcp_server.diagnosis.origin.records import SiblingDifference
@@ -24,7 +24,18 @@ _NEAR = 3
 _MOST = 256
 # Functions that stand by name in the text of every kernel that computes them: the others need not be read.
 _TOLD_BY_NAME = frozenset({"sqrt", "exp", "log", "log1p", "floor", "ceil", "tanh", "sin", "cos", "erf"})
-_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%"}
+_SIGNS = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "floordiv": "//",
+    "mod": "%",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+}
 
 
 def layer_of(view: PackageView, launch: Launch, tables: Sequence[str] = ()) -> str:
@@ -73,8 +84,13 @@ class Sibling:
     check: Check | None = None
 
 
-def siblings(view: PackageView, launch: Launch, term: Term, checked: bool) -> list[Sibling]:
-    """The other launches that compute (or, `checked`, check) a term of the same shape."""
+def siblings(
+    view: PackageView, launch: Launch, term: Term, checked: bool, *, inside: bool = False
+) -> list[Sibling]:
+    """The other launches that compute (or, `checked`, check) a term of the same shape.
+
+    `inside`: also as a part of what they compute.
+    """
     shape, _ = key(term)
     words = {each.op for each in parts(term) if isinstance(each, Apply) and each.op in _TOLD_BY_NAME}
     found: list[Sibling] = []
@@ -84,12 +100,21 @@ def siblings(view: PackageView, launch: Launch, term: Term, checked: bool) -> li
             continue
         if not all(word in kernel.source for word in words):
             continue
-        for candidate, check in _terms(view, other, checked):
+        whole = _terms(view, other, checked)
+        for candidate, check in _inner(whole, term) if inside else whole:
             here, constants = key(candidate)
             if here == shape:
                 found.append(Sibling(other, candidate, constants, check))
                 break
     return found
+
+
+def _inner(whole: Iterable[tuple[Term, Check | None]], term: Term) -> Iterator[tuple[Term, Check | None]]:
+    """The parts of terms that have the operator of another one."""
+    for candidate, check in whole:
+        for each in parts(candidate):
+            if isinstance(each, Apply) and isinstance(term, Apply) and each.op == term.op:
+                yield each, check
 
 
 def _terms(view: PackageView, launch: Launch, checked: bool) -> Iterator[tuple[Term, Check | None]]:

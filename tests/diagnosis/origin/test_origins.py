@@ -152,6 +152,15 @@ def test_one_layer_of_twelve(origin: FindOrigin) -> None:
     assert passes["layers.3"] == "good for args[1] from 0 to 255 only"
 
 
+def test_a_window_of_zero_in_one_layer(origin: FindOrigin) -> None:
+    """A NaN of one layer: its comparison has a 0 where the other layers have a window."""
+    found = origin("windows")
+    assert found.layer == "layers.2"
+    assert found.explanation == "-inf - -inf is nan: all that the maximum is taken of is -inf"
+    assert found.sibling_difference is not None
+    assert found.sibling_difference.text == "< 0 where the 3 other layers have 3, 5, 9"
+
+
 def test_the_smallest_change_on_the_package(origin: FindOrigin, tmp_path: Path) -> None:
     """The call itself is the test: it fails, and passes with the nearest good value."""
     package = build("buckets")
