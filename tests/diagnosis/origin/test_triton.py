@@ -13,8 +13,8 @@ from mcp_server.diagnosis.origin.values import Phase, Tensor, literal_scalars
 from mcp_server.package.assertion import read_assertion
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.view import PackageView, view_package
-from tests.recorded import RECORDINGS
 from tests.package.archives import write
+from tests.recorded import RECORDINGS
 
 WRAPPERS = RECORDINGS / "wrappers"
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.recorded import RECORDINGS
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.terms.program import read_program, unread
 from mcp_server.package.terms.term import key, parts
 from mcp_server.package.terms.wording import say
 from mcp_server.package.wrapper import read_wrapper
-
+from tests.recorded import RECORDINGS
 
 
 def kernels() -> list[Kernel]:

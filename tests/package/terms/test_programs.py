@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.recorded import RECORDINGS
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.terms.evaluate import Evaluator
 from mcp_server.package.terms.program import Program, position_of, read_program, unread
 from mcp_server.package.terms.term import Element, Number, Scalar, Term
 from mcp_server.package.terms.wording import number, say
 from mcp_server.package.wrapper import read_wrapper
+from tests.recorded import RECORDINGS
 
 WRAPPERS = sorted((RECORDINGS / "wrappers").glob("*.cpp"))
 
