@@ -17,12 +17,12 @@ from pathlib import Path
 
 import anyio
 
-from mcp_server.diagnose import diagnose
+from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.interpreter import default_python
 from mcp_server.model import PackageWorkload
-from mcp_server.steps.check_devices import check_devices
-from mcp_server.steps.context import Context
-from mcp_server.steps.requests import run_request
+from mcp_server.tools.check_devices import check_devices
+from mcp_server.tools.context import Context
+from mcp_server.tools.requests import run_request
 
 Step = Callable[[Context, PackageWorkload], Awaitable[object]]
 

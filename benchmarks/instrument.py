@@ -27,12 +27,12 @@ from pathlib import Path
 
 import anyio
 
-from mcp_server.instrument.build import instrument
-from mcp_server.instrument.cache import Cache
-from mcp_server.instrument.types import Instrumented, Options
 from mcp_server.package.archive import open_package
 from mcp_server.package.wrapper import read_wrapper
-from mcp_server.steps.context import Context
+from mcp_server.probes.build import instrument
+from mcp_server.probes.cache import Cache
+from mcp_server.probes.commands import Instrumented, Options
+from mcp_server.tools.context import Context
 from tests.conftest import ROOT, build
 
 LAUNCHES = 1000

@@ -29,14 +29,13 @@ from typing import Any
 import anyio
 
 import mcp_server.worker
-from mcp_server.instrument.build import instrument
-from mcp_server.instrument.cache import Cache
-from mcp_server.instrument.types import Options
 from mcp_server.model import PackageWorkload
-from mcp_server.steps.context import WORKER_ENV, Context
-from mcp_server.steps.dump_kernel_io import dump_kernel_io
-from mcp_server.steps.kernel_io import KernelIO
-from mcp_server.steps.reports import read_events
+from mcp_server.probes.build import instrument
+from mcp_server.probes.cache import Cache
+from mcp_server.probes.commands import Options
+from mcp_server.tools.context import WORKER_ENV, Context, read_events
+from mcp_server.tools.dump_kernel_io import dump_kernel_io
+from mcp_server.tools.kernel_io import KernelIO
 
 HERE = Path(__file__).resolve().parent
 WORKER = Path(mcp_server.worker.__file__).parent

@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from mcp_server.evidence.log import read_log
-from mcp_server.evidence.sanitizer_file import read_sanitizer_file
+from mcp_server.logs.log import read_log
+from mcp_server.logs.sanitizer import read_sanitizer_file
 from tests.recorded import RECORDINGS
 
 RECORDS = 150_000

@@ -17,13 +17,9 @@ from pathlib import Path
 
 from mcp_server.package.archive import open_package
 from mcp_server.package.wrapper import read_wrapper
-from mcp_server.steps.context import Context
-from mcp_server.steps.first_bad import Model
-from mcp_server.steps.index_bounds import find_bounds
-from mcp_server.steps.kernel_choice import Choice
-from mcp_server.steps.launch_overview import overview
-from mcp_server.steps.probe_backend import read_launches
-from mcp_server.steps.reports import stream_events
+from mcp_server.tools.context import Context, stream_events
+from mcp_server.tools.first_bad import Choice, Model, overview
+from mcp_server.tools.probe_backend import find_bounds, read_launches
 from mcp_server.worker.report import Report
 
 SEEN = {

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from mcp_server.cli.main import Exit
+from mcp_server.cli.terminal import carried_out, print_problem, print_result
 from mcp_server.errors import ProblemError
-from mcp_server.faces.exits import Exit
-from mcp_server.faces.terminal import carried_out, print_problem, print_result
 from mcp_server.model import Verdict
 from mcp_server.operations.arguments import DiagnoseArguments
 from mcp_server.operations.table import DIAGNOSE

@@ -10,7 +10,7 @@ def main() -> None:
     """Serve. Garbage is not collected during the imports: that is a tenth of the time to start (measured)."""
     gc.disable()
     from mcp_server.errors import ProblemError
-    from mcp_server.server import serve
+    from mcp_server.server.app import serve
 
     gc.freeze()
     gc.enable()

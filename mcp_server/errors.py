@@ -1,8 +1,10 @@
-"""Errors that say what happened, with which value, what is allowed, and what to do next."""
+"""What a caller gets instead of a traceback: errors that say what to do, and JSON from outside."""
 
 from __future__ import annotations
 
+import json
 from contextvars import ContextVar
+from typing import Any
 
 on_command_line: ContextVar[bool] = ContextVar("on_command_line", default=False)
 """Set by the command line, where arguments are spelled as options."""
@@ -33,3 +35,11 @@ class ProblemError(Exception):
         if self.next_call:
             parts.append(f"next: {self.next_call}")
         return "; ".join(parts)
+
+
+def read_json(text: str | bytes) -> Any:
+    """The value of `text`. Raises `ValueError`, also where the parser runs out of stack."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("JSON is nested too deeply") from error

@@ -58,7 +58,7 @@ CATEGORIES: dict[Category, str] = {
 
 Outcome = Literal["fault", "no_fault", "inconclusive"]
 Confidence = Literal["proven", "likely", "possible"]
-PartyKind = Literal[
+ComponentKind = Literal[
     "input", "kernel", "op", "constant", "package", "toolchain", "environment", "script", "call"
 ]
 
@@ -137,14 +137,14 @@ class ModelLocation(Record):
     code: str = ""
 
 
-class Party(Record):
+class Component(Record):
     """The component at the root of a failure, or where it crashed.
 
     `elements` are the first elements of an input or buffer that are at fault, such as `args[1][2, 17] = 731`;
     `expression` is what the code computes there, in the terms of the model.
     """
 
-    kind: PartyKind
+    kind: ComponentKind
     name: str
     input_index: int | None = None
     dim: int | None = None
@@ -203,7 +203,7 @@ class InterventionRun(Record):
     command: str = ""
 
 
-class Cause(Party):
+class Cause(Component):
     """A party whose removal changed the failure. Several are listed in the order in which to fix them."""
 
     category: Category
@@ -254,8 +254,8 @@ class Verdict(Record):
     category: Category | None = None
     confidence: Confidence = "possible"
     summary: str
-    guilty: Party | None = None
-    crashing: Party | None = None
+    guilty: Component | None = None
+    crashing: Component | None = None
     causes: list[Cause] = Field(default_factory=list)
     intervention: InterventionRun | None = None
     evidence: list[Evidence] = Field(default_factory=list)

@@ -22,9 +22,9 @@ from benchmarks.corpus.judge import Score, calibration, fits, judge, shares
 from benchmarks.corpus.recorded import LOGS, neutral
 from benchmarks.corpus.score import all_shares, arguments, run
 from benchmarks.corpus.validate import CASES, ROOT, as_expected, select
-from mcp_server.diagnose import diagnose
-from mcp_server.model import CATEGORIES, PartyKind
-from mcp_server.steps.context import Context
+from mcp_server.diagnosis.diagnose import diagnose
+from mcp_server.model import CATEGORIES, ComponentKind
+from mcp_server.tools.context import Context
 
 ANSWERS = select(CASES, None, [])
 THIRD = os.environ.get("CORPUS_THIRD")
@@ -76,7 +76,7 @@ def test_an_answer_uses_the_vocabulary_and_fits_its_program(answer: Answer) -> N
     ast.parse(source)
     categories = {*answer.categories, *answer.log_accepts} - {"inconclusive", None}
     assert categories <= set(CATEGORIES)
-    assert all(set(party["kind"]) <= set(get_args(PartyKind)) for party in answer.guilty)
+    assert all(set(party["kind"]) <= set(get_args(ComponentKind)) for party in answer.guilty)
     for pattern in (answer.expected_error, *(party.get("name", "") for party in answer.guilty)):
         re.compile(pattern)
     assert all(line in source for line in answer.model_lines)

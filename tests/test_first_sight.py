@@ -15,7 +15,7 @@ import pytest
 from benchmarks.corpus.answers import Answer
 from benchmarks.corpus.validate import select
 from benchmarks.first_sight import ask
-from mcp_server.model import CATEGORIES, PartyKind
+from mcp_server.model import CATEGORIES, ComponentKind
 
 BATCHES = sorted(path for path in ask.HOME.glob("batch*") if path.is_dir())
 PROGRAMS = [(batch, answer) for batch in BATCHES for answer in select(batch, None, [])]
@@ -28,7 +28,7 @@ def test_an_answer_uses_the_vocabulary_and_fits_its_program(batch: Path, answer:
     source = (batch / f"{answer.name}.py").read_text()
     ast.parse(source)
     assert answer.categories <= {*CATEGORIES, None}
-    assert all(set(party["kind"]) <= set(get_args(PartyKind)) for party in answer.guilty)
+    assert all(set(party["kind"]) <= set(get_args(ComponentKind)) for party in answer.guilty)
     for pattern in (answer.expected_error, *(party.get("name", "") for party in answer.guilty)):
         re.compile(pattern)
     assert all(line in source for line in answer.model_lines)

@@ -15,7 +15,7 @@ from benchmarks.corpus.judge import Score
 from benchmarks.corpus.judge_defects import bystander_spared, causes_in_order, defect_shares, summary
 from benchmarks.corpus.repairs import trials
 from benchmarks.corpus.validate import SETS, main, select
-from mcp_server.model import CATEGORIES, PartyKind
+from mcp_server.model import CATEGORIES, ComponentKind
 
 HOME = SETS["two_defects"]
 ANSWERS = select(HOME, None, [])
@@ -49,7 +49,7 @@ def test_an_answer_has_two_defects_and_uses_the_vocabulary(answer: Answer) -> No
     assert bool(answer.causes) == (answer.outcome == "fault")
     assert {category for defect in defects for category in defect.categories} <= set(CATEGORIES)
     parties = [party for defect in defects for party in defect.guilty]
-    assert all(set(party["kind"]) <= set(get_args(PartyKind)) for party in parties)
+    assert all(set(party["kind"]) <= set(get_args(ComponentKind)) for party in parties)
     for pattern in [answer.expected_error, *(party.get("name", "") for party in parties)]:
         re.compile(pattern)
     assert all(cause.expected_error and cause.guilty for cause in answer.causes)

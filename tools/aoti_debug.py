@@ -50,7 +50,7 @@ def main() -> None:
     """The command line, imported from this folder."""
     leave_environment()
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
-    from mcp_server.cli import main as run
+    from mcp_server.cli.main import main as run
 
     run()
 

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from manifests import site
 
-from mcp_server.evidence.families import FAMILIES, Family
-from mcp_server.faces.guides import GUIDES, REFERENCE
-from mcp_server.faces.running import STOP_JOB, WAIT_JOB
+from mcp_server.logs.families import FAMILIES, Family
 from mcp_server.model import CATEGORIES
-from mcp_server.operations.arguments import fields_of
-from mcp_server.operations.declaration import RUNS_USER_CODE, Declaration
+from mcp_server.operations.arguments import RUNS_USER_CODE, Declaration, fields_of
 from mcp_server.operations.table import OPERATIONS
+from mcp_server.server.prompts import GUIDES, REFERENCE
+from mcp_server.server.running import STOP_JOB, WAIT_JOB
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTE = "<!-- Written by tools/pages.py. -->"

@@ -18,10 +18,10 @@ import anyio
 
 from benchmarks.corpus.answers import Answer
 from benchmarks.corpus.validate import run_case
-from mcp_server.diagnosis.actions.capture import suspect_call
+from mcp_server.diagnosis.observe.program import suspect_call
 from mcp_server.model import ScriptWorkload
-from mcp_server.steps.capture import Capture, capture
-from mcp_server.steps.context import Context
+from mcp_server.tools.capture import Capture, capture
+from mcp_server.tools.context import Context
 from tools.made import MADE
 
 FORMS = ("script", "package", "log")

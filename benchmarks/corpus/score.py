@@ -26,7 +26,7 @@ from benchmarks.corpus.judge_defects import defect_shares, summary, with_defects
 from benchmarks.corpus.validate import ROOT, SETS, select
 
 SLACK_S = 120
-COMMAND_LINE = "from mcp_server.cli import main; main()"
+COMMAND_LINE = "from mcp_server.cli.main import main; main()"
 
 
 def ask(question: Question, budget_s: float, env: Mapping[str, str] | None = None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from mcp_server.evidence.journal import JournalLaunch, TensorFacts, read_journal_file  # noqa: E402
+from mcp_server.logs.journal import JournalLaunch, TensorFacts, read_journal_file  # noqa: E402
 
 WIDTH, ROW, LEFT = 900, 130, 20
 AROUND = 3  # the view is this many times as wide as the tensor that was missed

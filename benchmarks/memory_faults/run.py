@@ -28,17 +28,16 @@ sys.path[:0] = [str(ROOT), str(HERE)]
 import anyio  # noqa: E402
 from programs import PROGRAMS, Program  # noqa: E402
 
-from mcp_server.faults.records import Fault  # noqa: E402
-from mcp_server.instrument.cache import Cache  # noqa: E402
-from mcp_server.instrument.types import Options  # noqa: E402
+from mcp_server.memory_faults.records import Fault  # noqa: E402
 from mcp_server.model import PackageWorkload  # noqa: E402
 from mcp_server.package.view import view_package  # noqa: E402
-from mcp_server.steps import memcheck  # noqa: E402
-from mcp_server.steps.context import Context  # noqa: E402
-from mcp_server.steps.cuda_tools import find_tool  # noqa: E402
-from mcp_server.steps.fault_run import PackageTarget, prepare  # noqa: E402
-from mcp_server.steps.locate_fault import LocatedFault, locate_fault  # noqa: E402
-from mcp_server.steps.visibility import FLAGS, run_plainly  # noqa: E402
+from mcp_server.probes.cache import Cache  # noqa: E402
+from mcp_server.probes.commands import Options  # noqa: E402
+from mcp_server.tools import fault_methods  # noqa: E402
+from mcp_server.tools.context import Context  # noqa: E402
+from mcp_server.tools.fault_methods import find_tool  # noqa: E402
+from mcp_server.tools.fault_run import PackageTarget, prepare  # noqa: E402
+from mcp_server.tools.locate_fault import FLAGS, LocatedFault, locate_fault, run_plainly  # noqa: E402  # noqa: E402
 
 KEPT = (".log", ".jsonl", ".xml", ".json", ".pt", ".pt2")
 LONGEST = 400_000
@@ -196,11 +195,11 @@ async def _memcheck(where: Path, workload: PackageWorkload, row: Row) -> None:
     run = await PackageTarget(workload, view_package(workload.package)).run(
         context,
         "memcheck",
-        env=memcheck.sanitizer_environment(),
-        prefix=memcheck.sanitizer_prefix(program, "memcheck", directory),
+        env=fault_methods.sanitizer_environment(),
+        prefix=fault_methods.sanitizer_prefix(program, "memcheck", directory),
         directory=directory,
     )
-    report = memcheck.read_report(run.done.finished.output).report
+    report = fault_methods.read_report(run.done.finished.output).report
     site = next(iter(report.faults), None)
     told = f"{site.text}, {site.kernel}:{site.line}" if site else "nothing"
     row.memcheck = f"{told} ({report.errors} errors)"

@@ -25,11 +25,14 @@ sys.path[:0] = [str(ROOT), str(HERE)]
 import anyio  # noqa: E402
 from run import compile_program  # noqa: E402
 
-from mcp_server.instrument.cache import Cache  # noqa: E402
 from mcp_server.model import PackageWorkload  # noqa: E402
-from mcp_server.steps.context import Context  # noqa: E402
-from mcp_server.steps.locate_fault import LocatedFault, locate_fault  # noqa: E402
-from mcp_server.steps.visibility import run_plainly  # noqa: E402
+from mcp_server.probes.cache import Cache  # noqa: E402
+from mcp_server.tools.context import Context  # noqa: E402
+from mcp_server.tools.locate_fault import (  # noqa: E402
+    LocatedFault,
+    locate_fault,
+    run_plainly,
+)
 
 # Far and near, reads and writes, generated code and user kernels: those that run without a second checker.
 NAMES = "generated_read_far,write_adjacent,scalar_offset,read_adjacent,missing_mask,static_size,empty_tensor"

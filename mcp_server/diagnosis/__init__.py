@@ -1,1 +1,1 @@
-"""The procedure: observations in a case, detectors that read them, a planner that chooses the next."""
+"""Diagnosis: a state of observations, causes that explain them, and what to observe next."""

@@ -1,13 +1,141 @@
-"""What to call next, as calls that exist."""
+"""What to call next: tools, commands and reductions that exist, with the arguments that they need."""
 
 from __future__ import annotations
 
-from mcp_server.diagnosis.call_arguments import call_arguments, workload_arguments
-from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.reductions import reduction
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mcp_server.diagnosis.observe.static import exported_path
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
-from mcp_server.model import Category, NextStep, PackageWorkload
-from mcp_server.steps.explain_words import program_of
+from mcp_server.model import (
+    Category,
+    CommandWorkload,
+    ExportedWorkload,
+    NextStep,
+    PackageWorkload,
+    ScriptWorkload,
+    TensorSpec,
+    Workload,
+)
+from mcp_server.tools.context import WORKER_MAIN, WorkerRun
+from mcp_server.tools.explain_error import program_of
+from mcp_server.tools.reduce.variant import Variant
+
+Arguments = dict[str, Any]
+
+DEFAULTS: Arguments = {"model_name": "model", "device_index": -1}
+
+
+def call_arguments(case: DiagnosisState) -> Arguments:
+    """Package, inputs, model and surroundings of the suspect call; empty when files do not hold it."""
+    call = case.call
+    if call is None or call.package is None:
+        return {}
+    inputs = call.inputs if call.inputs is not None else call.request.get("inputs")
+    if inputs is None:
+        return {}
+    found = {
+        "package": str(call.package),
+        "inputs": _inputs(inputs),
+        "model_name": str(call.request.get("model_name", "model")),
+        "device_index": int(call.request.get("device_index", -1)),
+        "extra_imports": [str(name) for name in call.request.get("extra_imports", ())],
+        **_surroundings(case.workload),
+    }
+    return _given(found)
+
+
+def workload_arguments(workload: Workload) -> Arguments:
+    """The flat tool arguments that name this workload."""
+    found: Arguments = {}
+    if isinstance(workload, ScriptWorkload):
+        found = {"script": str(workload.script), "script_args": workload.args}
+    elif isinstance(workload, PackageWorkload):
+        found = {
+            "package": str(workload.package),
+            "model_name": workload.model_name,
+            "device_index": workload.device_index,
+        }
+    elif isinstance(workload, ExportedWorkload):
+        found = {"exported": str(workload.exported)}
+    elif isinstance(workload, CommandWorkload):
+        found = {"command": workload.argv}
+    if isinstance(workload, PackageWorkload | ExportedWorkload):
+        found |= {"inputs": _inputs(workload.inputs), "extra_imports": workload.extra_imports}
+    elif workload.cwd is not None:
+        found["cwd"] = str(workload.cwd)
+    return _given({**found, **_surroundings(workload)})
+
+
+def _surroundings(workload: Workload | None) -> Arguments:
+    if workload is None:
+        return {}
+    return {"env": dict(workload.env), "python": str(workload.python) if workload.python else ""}
+
+
+def _given(arguments: Arguments) -> Arguments:
+    """Without what is empty or the default."""
+    return {name: value for name, value in arguments.items() if value and value != DEFAULTS.get(name, ...)}
+
+
+def _inputs(inputs: Any) -> Any:
+    if isinstance(inputs, list):
+        specs = [spec if isinstance(spec, TensorSpec) else TensorSpec.model_validate(spec) for spec in inputs]
+        return [spec.model_dump(exclude_none=True) for spec in specs]
+    return str(inputs) if inputs else None
+
+
+OF_GRAPH: frozenset[Category] = frozenset({"compile_failure", "wrong_output", "nan_or_inf"})
+OF_LAUNCH: frozenset[Category] = frozenset({"illegal_memory_access", "nan_or_inf"})
+# Arguments of a workload that `reduce` takes.
+TAKEN = frozenset(
+    {"script", "script_args", "exported", "package", "inputs", "extra_imports", "python", "env", "cwd"}
+)
+
+
+def reduction(best: Suspect, case: DiagnosisState) -> list[NextStep]:
+    """The call of `reduce` that cuts this failure down, if there is one."""
+    operators = _operators(case) if best.category in OF_GRAPH else {}
+    if operators:
+        why = "cut the program down to the operators that still fail in this way"
+        return [NextStep(why=why, tool="reduce", arguments=operators)]
+    launch = _launch(best, case) if best.category in OF_LAUNCH else {}
+    if not launch:
+        return []
+    why = "replay that launch alone, in a script that needs nothing but torch"
+    return [NextStep(why=why, tool="reduce", arguments=launch)]
+
+
+def _operators(case: DiagnosisState) -> Arguments:
+    """The script, or the program that was captured from it, or that was given."""
+    assert case.workload is not None
+    whole = workload_arguments(case.workload)
+    if "package" not in whole and whole.keys() <= TAKEN and (case.capture is None or _compiles(case)):
+        return whole
+    program, call = exported_path(case), call_arguments(case)
+    if program is None or call.keys() - TAKEN:
+        return {}
+    return {"exported": str(program), **{name: call[name] for name in call if name != "package"}}
+
+
+def _compiles(case: DiagnosisState) -> bool:
+    """Whether the run compiled a program that was kept: a failed export leaves none."""
+    assert case.capture is not None
+    return any(compiled.exported is not None for compiled in case.capture.compiles)
+
+
+def _launch(best: Suspect, case: DiagnosisState) -> Arguments:
+    """The launch that the verdict names, of the captured or given call."""
+    numbers = [party.launch_index for party in (best.guilty, best.crashing) if party is not None]
+    launch = next((number for number in numbers if number is not None), None)
+    call = call_arguments(case)
+    if launch is None or not call or call.keys() - TAKEN:
+        return {}
+    return {"scope": "launch", "launch": launch, **call}
+
 
 # What shows most about a category that is not settled: tool, and why.
 TOOLS: dict[Category, tuple[str, str]] = {
@@ -36,7 +164,7 @@ PROGRAM = "path/of/the/failing/program.py"
 ANY_WORKLOAD = frozenset({"run_deterministic", "diagnose"})
 
 
-def next_steps(best: Suspect | None, case: Case) -> list[NextStep]:
+def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
     """Calls that would settle the category, or show more of it."""
     if case.workload is None:
         return [_from_log(best, case)]
@@ -47,7 +175,7 @@ def next_steps(best: Suspect | None, case: Case) -> list[NextStep]:
     return [*_closer(best, case), *reduction(best, case)]
 
 
-def _closer(best: Suspect, case: Case) -> list[NextStep]:
+def _closer(best: Suspect, case: DiagnosisState) -> list[NextStep]:
     """The tool that shows most about the category."""
     assert case.workload is not None
     if best.category not in TOOLS:
@@ -59,7 +187,7 @@ def _closer(best: Suspect, case: Case) -> list[NextStep]:
     return [NextStep(why=why, tool=tool, arguments=arguments)]
 
 
-def _repeated(case: Case) -> NextStep:
+def _repeated(case: DiagnosisState) -> NextStep:
     """What can be done about any workload of which nothing is known."""
     assert case.workload is not None
     arguments = call_arguments(case) or workload_arguments(case.workload)
@@ -74,10 +202,159 @@ def _of_program() -> NextStep:
     )
 
 
-def _from_log(best: Suspect | None, case: Case) -> NextStep:
+def _from_log(best: Suspect | None, case: DiagnosisState) -> NextStep:
     what = f" and prove {best.category}" if best else ""
     return NextStep(
         why=f"a log alone proves nothing: run the failing program to reproduce it{what}",
         tool="diagnose",
         arguments=(program_of(case.log) if case.log is not None else {}) or {"script": PROGRAM},
     )
+
+
+# Steps whose evidence one of our own commands shows again, on the package and inputs of the call. The package
+# comes last: some commands take it as their target, others as an option.
+ON_THE_CALL = {
+    "check_devices": ("check-devices", "--package"),
+    "run": ("run-deterministic", "--repeats", "1", "--no-check-inputs"),
+    "run_with_input_checks": ("run-deterministic", "--repeats", "1"),
+    "look_at_indices": ("dump-kernel-io", "--stop-at-first-bad", "--package"),
+    "dump_kernel_io": ("dump-kernel-io", "--stop-at-first-bad", "--package"),
+    "trace_launches": ("trace-launches",),
+    "locate_fault": ("locate-fault",),
+}
+
+# Runs by their label: what a healthy one shows is shown again by the step that made it.
+RUNS = {
+    "plain": "run",
+    "checked": "run_with_input_checks",
+    "command": "script",
+    "alone": "script",
+    "run_alone": "script",
+}
+
+
+def command_for(step: str, case: DiagnosisState) -> str:
+    """The command of a step; empty when there is none."""
+    step = RUNS.get(step, step)
+    if step in ON_THE_CALL:
+        return _on_the_call(*ON_THE_CALL[step], case=case)
+    if step == "script":
+        return _program(case)
+    if step == "compare_with_eager":
+        return _comparison(case)
+    if step in ("inspect_package", "open_package"):
+        return _line("inspect-package", *_package(case)) if _package(case) else ""
+    if step in ("try_padding", "try_wider"):
+        return _launch_alone(case.padding if step == "try_padding" else case.widened, case)
+    if step == "read_log":
+        return _line("explain-error", "--log", _log(case)) if _log(case) else ""
+    if step == "read_generated_kernel" and case.generated is not None:
+        return shlex.join(["sed", "-n", f"{case.generated.line}p", str(case.generated.file)])
+    if step == "capture" and case.capture is not None:
+        return f"cat {shlex.quote(str(case.capture.directory))}/capture-*.jsonl"
+    runs = {
+        "interpret": case.interpreted,
+        "watch_operators": case.operators,
+        "repeat_call": case.repeated_watched or case.repeated,
+    }
+    return again(runs.get(step), case)
+
+
+def _line(*words: str) -> str:
+    return shlex.join(["aoti-debug", *words])
+
+
+def _on_the_call(command: str, *options: str, case: DiagnosisState) -> str:
+    given = call_arguments(case)
+    return _line(command, *options, given.pop("package"), *_options(given)) if given else ""
+
+
+def call_words(case: DiagnosisState) -> tuple[str, ...]:
+    """The words by which a command names the call: package, inputs and surroundings.
+
+    Empty for a call that needs what no file holds, such as updates of constants before it.
+    """
+    given = call_arguments(case)
+    steps = case.call.request.get("steps", ()) if case.call is not None else ()
+    if not given or any(step["do"] == "constants" for step in steps):
+        return ()
+    return (given.pop("package"), *_options(given))
+
+
+def _launch_alone(variants: Mapping[str, Variant], case: DiagnosisState) -> str:
+    """The launch as it was, as a script beside the kernel's source, which can be changed there."""
+    launches = [tried.launch for tried in variants.values() if tried.changed is not None]
+    if not launches:
+        return ""
+    given = call_arguments(case)
+    taken = {name: value for name, value in given.items() if name in TAKEN}
+    return (
+        _line("reduce", "--scope", "launch", "--launch", str(launches[0]), *_options(taken)) if taken else ""
+    )
+
+
+def _comparison(case: DiagnosisState) -> str:
+    """Of package and program; of the whole script where it updated constants before the call."""
+    given, program = call_arguments(case), exported_path(case)
+    if case.call is None or program is None or not given:
+        return ""
+    if any(step["do"] == "constants" for step in case.call.request.get("steps", ())):
+        return _line("compare-with-eager", "--script", str(getattr(case.workload, "script", "")))
+    taken = {name: given[name] for name in ("inputs", "extra_imports", "python") if name in given}
+    return _line(
+        "compare-with-eager", "--package", given["package"], "--exported", str(program), *_options(taken)
+    )
+
+
+def _options(given: Mapping[str, Any]) -> Iterator[str]:
+    """Arguments as options: a list is named once for each item, specs are JSON."""
+    for name, value in given.items():
+        option = f"--{name.replace('_', '-')}"
+        if name == "inputs" and isinstance(value, list):
+            yield from (option, json.dumps(value))
+        elif isinstance(value, Mapping):
+            yield from (word for key, item in value.items() for word in (option, f"{key}={item}"))
+        elif isinstance(value, list):
+            yield from (word for item in value for word in (option, item))
+        else:
+            yield from (option, str(value))
+
+
+def _package(case: DiagnosisState) -> tuple[str, ...]:
+    if case.call is None or case.call.package is None:
+        return ()
+    model = str(case.call.request.get("model_name", "model"))
+    return (str(case.call.package), *(("--model-name", model) if model != "model" else ()))
+
+
+def _program(case: DiagnosisState) -> str:
+    """The user's own program, in its directory, as it was run, without the hook."""
+    workload = case.workload
+    if not isinstance(workload, ScriptWorkload | CommandWorkload):
+        return ""
+    if isinstance(workload, ScriptWorkload):
+        argv = [str(workload.python or "python"), str(workload.script), *workload.args]
+    else:
+        argv = workload.argv
+    line = _in_environment(workload.env, argv)
+    return f"cd {shlex.quote(str(workload.cwd))} && {line}" if workload.cwd is not None else line
+
+
+def _in_environment(env: Mapping[str, str], argv: Sequence[str]) -> str:
+    """A command with variables before it."""
+    variables = [f"{name}={value}" for name, value in env.items()]
+    return shlex.join(["env", *variables, *argv] if variables else argv)
+
+
+def _log(case: DiagnosisState) -> str:
+    if case.log is not None:
+        return case.log_source
+    return str(case.plain.finished.output) if case.plain is not None else ""
+
+
+def again(run: WorkerRun | None, case: DiagnosisState) -> str:
+    """The same request given to the worker again, with its report on the terminal."""
+    if run is None:
+        return ""
+    argv = [str(run.python), "-u", str(WORKER_MAIN), str(run.directory / "request.json"), "/dev/stdout"]
+    return _in_environment(case.workload.env if case.workload else {}, argv)

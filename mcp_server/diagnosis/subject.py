@@ -1,17 +1,71 @@
-"""What was diagnosed and where, as a file beside the evidence: for reports, so that no verdict repeats it."""
+"""What was diagnosed and on which machine, kept as a file for reports."""
 
 from __future__ import annotations
 
+import os
+import platform
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pydantic import Field
 
 from mcp_server import __version__
-from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.surroundings import machine_facts, variables
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.jobs.environment import child_environment, looks_secret
 from mcp_server.jobs.private import storing
 from mcp_server.model import Artifact, Record
-from mcp_server.steps.context import Context
+from mcp_server.tools.context import Context
+
+# Variables that change how a package is built or run; the rest of the environment is nobody's business.
+TELLING = re.compile(
+    r"(?!AOTI_DEBUG_)(TORCH|PYTORCH_|AOT_|AOTI_|INDUCTOR_|CUDA_|TRITON_|OMP_|MKL_)\w*|LD_PRELOAD|CC|CXX"
+)
+NVIDIA = Path("/proc/driver/nvidia")
+MODEL_NAME = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
+GPU_MODEL = re.compile(r"^Model:\s*(.+)$", re.MULTILINE)
+
+
+def machine_facts() -> dict[str, str]:
+    """System, processor, GPUs and driver in words; what is not known is left out."""
+    version = _text(NVIDIA / "version").splitlines()[:1]
+    facts = {
+        "system": platform.platform(),
+        "processor": f"{_first(MODEL_NAME, _text(Path('/proc/cpuinfo')))}, {os.cpu_count()} cores",
+        "GPU": ", ".join(_gpus()),
+        "driver": version[0].removeprefix("NVRM version: ").strip() if version else "",
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def variables(asked: Mapping[str, str]) -> dict[str, str]:
+    """The telling variables that a child gets, those that look like secrets left out."""
+    found = child_environment(asked)
+    return {
+        name: value
+        for name, value in sorted(found.items())
+        if TELLING.fullmatch(name) and not looks_secret(name, value)
+    }
+
+
+def _gpus() -> Iterator[str]:
+    for path in sorted(NVIDIA.glob("gpus/*/information")):
+        name = _first(GPU_MODEL, _text(path))
+        if name:
+            yield name
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str:
+    found = pattern.search(text)
+    return found[1].strip() if found else ""
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
 
 FILE = "subject.json"
 
@@ -31,7 +85,7 @@ class Subject(Record):
     environment: dict[str, str] = Field(default_factory=dict)
 
 
-def leave_subject(case: Case, context: Context) -> Artifact:
+def leave_subject(case: DiagnosisState, context: Context) -> Artifact:
     """Write the subject of the case into the job's directory. Raises ProblemError when the disk refuses."""
     path = context.directory / FILE
     with storing(context.directory):
@@ -39,7 +93,7 @@ def leave_subject(case: Case, context: Context) -> Artifact:
     return context.artifact(path, "what was diagnosed, and where: `aoti-debug report` reads it")
 
 
-def subject_of(case: Case, context: Context) -> Subject:
+def subject_of(case: DiagnosisState, context: Context) -> Subject:
     """The suspect call and its surroundings, as far as they are known."""
     call, plain = case.call, case.plain
     request = call.request if call is not None else {}
@@ -54,7 +108,7 @@ def subject_of(case: Case, context: Context) -> Subject:
     )
 
 
-def _environment(case: Case, context: Context) -> dict[str, str]:
+def _environment(case: DiagnosisState, context: Context) -> dict[str, str]:
     python = case.workload.python if case.workload and case.workload.python else context.python
     facts = {"aoti-debug": __version__, "torch": _torch(case), "interpreter": str(python), **machine_facts()}
     if case.package is not None:
@@ -63,7 +117,7 @@ def _environment(case: Case, context: Context) -> dict[str, str]:
     return {name: value for name, value in {**facts, **variables(asked)}.items() if value}
 
 
-def _torch(case: Case) -> str:
+def _torch(case: DiagnosisState) -> str:
     """The version that a worker reported; empty when none ran."""
     workers = [run.worker for run in case.runs.values()] + [case.interpreted, case.operators]
     told = [worker.last("torch") for worker in workers if worker is not None]

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mcp_server.diagnosis.interventions import constant, environment
+from mcp_server.diagnosis.interventions import call as environment
+from mcp_server.diagnosis.interventions import input
 from mcp_server.diagnosis.interventions import input as inputs
 from mcp_server.diagnosis.interventions.base import Intervention, Options
-from mcp_server.diagnosis.interventions.kernel import Edit
-from mcp_server.diagnosis.interventions.kernel_edits import edit_kernel, replace_launch
+from mcp_server.diagnosis.interventions.kernel import Edit, edit_kernel, replace_launch
 from mcp_server.diagnosis.interventions.plan import TriedCall, call_of_package
 from mcp_server.diagnosis.interventions.run import try_intervention
 from mcp_server.diagnosis.interventions.spelling import FORMS, read_change
@@ -20,7 +20,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.signature import CompiledInput
-from mcp_server.steps.context import Context
+from mcp_server.tools.context import Context
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ async def _intervention(
     if asked.launch is not None:
         parts.append(await replace_launch(context, call, asked.launch, asked.how))
     if asked.constants is not None:
-        parts.append(constant.given_values(asked.constants))
+        parts.append(input.given_values(asked.constants))
     if asked.set_env:
         parts.append(environment.with_variables(asked.set_env))
     if not parts:

@@ -1,38 +1,59 @@
-"""Turns a judged case into the verdict that users see."""
+"""Turns the ranked state into the verdict that users see."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mcp_server.diagnosis.case import OWN_RUNS, Case, RunSeen
-from mcp_server.diagnosis.checked_call import checked_call
-from mcp_server.diagnosis.commands import command_for
-from mcp_server.diagnosis.health import health_confidence, health_evidence, health_summary
-from mcp_server.diagnosis.inner_line import deepened
+from mcp_server.diagnosis.components import operators_from
 from mcp_server.diagnosis.interventions.base import Effect, Seen, Trial
-from mcp_server.diagnosis.judge import bystanders, confidence, is_cause, ranked, trials_of
-from mcp_server.diagnosis.next_steps import next_steps
-from mcp_server.diagnosis.operators_from import operators_from
+from mcp_server.diagnosis.next_steps import command_for, next_steps
+from mcp_server.diagnosis.ranking import (
+    bystanders,
+    confidence,
+    health_confidence,
+    health_evidence,
+    health_summary,
+    is_cause,
+    ranked,
+    trials_of,
+)
+from mcp_server.diagnosis.state import OWN_RUNS, DiagnosisState, RunSeen
 from mcp_server.diagnosis.suspect import Suspect
+from mcp_server.diagnosis.value_sources import deepened
 from mcp_server.model import (
     Cause,
+    Component,
     Confidence,
     Evidence,
     Fix,
     FixRun,
     InterventionRun,
     Outcome,
-    Party,
     RuledOut,
     Verdict,
 )
-from mcp_server.steps.context import Context
+from mcp_server.tools.context import Context
+
+
+def checked_call(case: DiagnosisState) -> list[Evidence]:
+    """The number of the call among those of its process, where the check told it and it is the suspect."""
+    seen = case.capture
+    call = seen.refused if seen is not None else None
+    if seen is None or call is None or call is not seen.suspect:
+        return []
+    calls = [each for each in seen.calls if each.pid == call.pid]
+    place = calls.index(call) + 1
+    if len(calls) == 1:
+        return []
+    fact = f"the check that failed looked at what call {place} of {len(calls)} gave: that call was examined"
+    return [Evidence(step="capture", fact=fact)]
+
 
 MAX_EVIDENCE = 10
 MAX_RULED_OUT = 6
 
 
-def conclude(suspects: Sequence[Suspect], case: Case, context: Context) -> Verdict:
+def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context) -> Verdict:
     """The verdict for what is known now; `inconclusive` when no suspect stands alone."""
     order = ranked(suspects, case)
     best = order[0] if order else None
@@ -61,7 +82,7 @@ def conclude(suspects: Sequence[Suspect], case: Case, context: Context) -> Verdi
     )
 
 
-def _deciding(suspect: Suspect, case: Case) -> InterventionRun | None:
+def _deciding(suspect: Suspect, case: DiagnosisState) -> InterventionRun | None:
     """The trial that says most of a suspect: one that removed the failure, else the last one made."""
     trials = sorted(trials_of(suspect, case), key=lambda trial: trial.proves)
     return as_run(trials[-1]) if trials else None
@@ -79,7 +100,7 @@ def as_run(trial: Trial) -> InterventionRun:
     )
 
 
-def _causes(order: Sequence[Suspect], case: Case) -> list[Cause]:
+def _causes(order: Sequence[Suspect], case: DiagnosisState) -> list[Cause]:
     """All that are proven, those first that have to be fixed first."""
     found = [suspect for suspect in order if suspect.harmful and is_cause(suspect, case)]
     return [
@@ -94,7 +115,7 @@ def _causes(order: Sequence[Suspect], case: Case) -> list[Cause]:
     ]
 
 
-def fix_of(suspect: Suspect, case: Case) -> Fix | None:
+def fix_of(suspect: Suspect, case: DiagnosisState) -> Fix | None:
     """The fix of a suspect: the change that ran, where one removed the failure and harmed nothing else."""
     trial = next((t for t in trials_of(suspect, case) if t.proves and t.effect is Effect.GONE), None)
     if trial is None:
@@ -137,7 +158,7 @@ def _side_effects(trial: Trial) -> str:
     return "none: all elements that were not at fault came out unchanged" if seen.known else ""
 
 
-def placed(party: Party, case: Case) -> Party:
+def placed(party: Component, case: DiagnosisState) -> Component:
     """The guilty party with the user's line that failed, where no line is known that tells more.
 
     Each line once: a comprehension has two frames at one.
@@ -146,7 +167,7 @@ def placed(party: Party, case: Case) -> Party:
     return party.model_copy(update={"model_locations": list(dict.fromkeys(lines))})
 
 
-def _outcome(best: Suspect | None, case: Case) -> Outcome:
+def _outcome(best: Suspect | None, case: DiagnosisState) -> Outcome:
     if best is None:
         return "no_fault" if case.healthy else "inconclusive"
     if not best.harmful and case.healthy:
@@ -156,11 +177,13 @@ def _outcome(best: Suspect | None, case: Case) -> Outcome:
     return "fault"
 
 
-def _stated(outcome: Outcome, best: Suspect, case: Case) -> Confidence:
+def _stated(outcome: Outcome, best: Suspect, case: DiagnosisState) -> Confidence:
     return confidence(best, case) if outcome == "fault" else "possible"
 
 
-def _without_fault(outcome: Outcome, suspects: Sequence[Suspect], case: Case, context: Context) -> Verdict:
+def _without_fault(
+    outcome: Outcome, suspects: Sequence[Suspect], case: DiagnosisState, context: Context
+) -> Verdict:
     notes = [
         *checked_call(case),
         *operators_from(case),
@@ -184,7 +207,7 @@ def _without_fault(outcome: Outcome, suspects: Sequence[Suspect], case: Case, co
     )
 
 
-def _bad_ends(outcome: Outcome, case: Case) -> list[Evidence]:
+def _bad_ends(outcome: Outcome, case: DiagnosisState) -> list[Evidence]:
     """How the user's own runs ended, where that was badly and nothing explains it."""
     ends = [(label, case.runs[label]) for label in OWN_RUNS if label in case.runs]
     failed = [(label, run) for label, run in ends if not run.finished.ok and outcome == "inconclusive"]
@@ -200,14 +223,14 @@ def _how(run: RunSeen) -> str:
     return f"died of {ended.signal}" if ended.signal else f"ended with exit code {ended.returncode}"
 
 
-def _unknown_log(case: Case) -> str:
+def _unknown_log(case: DiagnosisState) -> str:
     """That a log alone holds no error text: the program may have ended well, or said it elsewhere."""
     if case.workload is not None or case.log is None or case.log.root is not None:
         return ""
     return f"No error is known among the {case.log.lines} lines of the log. "
 
 
-def _open_summary(order: Sequence[Suspect], case: Case) -> str:
+def _open_summary(order: Sequence[Suspect], case: DiagnosisState) -> str:
     """What is suspected and what would settle it, where that is known; else the categories that are open."""
     if order[0].settle:
         return f"Not settled: {order[0].summary} {order[0].settle}"
@@ -215,7 +238,7 @@ def _open_summary(order: Sequence[Suspect], case: Case) -> str:
     return f"Not settled: the evidence admits {', '.join(categories)}. {case.open_question}"
 
 
-def _evidence(best: Suspect, case: Case) -> list[Evidence]:
+def _evidence(best: Suspect, case: DiagnosisState) -> list[Evidence]:
     """What supports the verdict, then which rank it was, then the trial, each once."""
     seen = (*best.evidence, *checked_call(case), *operators_from(case), *_rank(case))
     found = list({e.fact: e for e in seen}.values())
@@ -243,12 +266,12 @@ def in_words(trial: Trial) -> str:
     )
 
 
-def _of_rank(summary: str, case: Case) -> str:
+def _of_rank(summary: str, case: DiagnosisState) -> str:
     end = case.capture.rank if case.capture is not None else None
     return f"Rank {end.rank}: {summary}" if end else summary
 
 
-def _rank(case: Case) -> list[Evidence]:
+def _rank(case: DiagnosisState) -> list[Evidence]:
     """Which of the processes of a launcher failed."""
     end = case.capture.rank if case.capture is not None else None
     return (
@@ -258,7 +281,7 @@ def _rank(case: Case) -> list[Evidence]:
     )
 
 
-def _with_command(evidence: Evidence, case: Case) -> Evidence:
+def _with_command(evidence: Evidence, case: DiagnosisState) -> Evidence:
     if evidence.command:
         return evidence
     return evidence.model_copy(update={"command": command_for(evidence.step, case)})

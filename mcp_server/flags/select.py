@@ -11,10 +11,8 @@ from mcp_server import versions
 from mcp_server.versions import Release
 
 from ..errors import ProblemError
-from .building import BUILDING
-from .checks import CHECKS
-from .printing import PRINTING
-from .runtime import RUNTIME
+from .building import BUILDING, CHECKS
+from .printing import PRINTING, RUNTIME
 from .types import ConfigValue, Device, Flag, Moment
 
 FLAGS: tuple[Flag, ...] = CHECKS + PRINTING + BUILDING + RUNTIME

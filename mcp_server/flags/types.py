@@ -1,13 +1,13 @@
-"""What a row of the flag table holds."""
+"""What a row of the flag table holds, and the table as Markdown."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from mcp_server.versions import FIRST, Release
+from mcp_server.versions import FIRST, Release, text
 
 Moment = Literal["compile", "load", "run"]
 Device = Literal["cpu", "cuda"]
@@ -96,3 +96,30 @@ KERNELS = Values(r"[^,]+(,[^,]+)*", "kernel names, comma between; each must be t
 FIRST_NOT_ZERO = Values(".*", "0... is off, all else on, the empty string too")
 OPTIMISATION = Values("O[0-3]", "O0, O1, O2 or O3")
 DISK_FORMAT = Values("pickle_weights|binary_blob", "pickle_weights or binary_blob")
+
+
+_HEAD = ("flag", "takes effect at", "torch", "values", "shows", "does not show")
+
+
+def table_markdown(flags: Iterable[Flag]) -> str:
+    """One row for each flag; a `|` inside a cell is escaped."""
+    rows = [_HEAD, ("---",) * len(_HEAD), *map(_cells, flags)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _cells(flag: Flag) -> tuple[str, ...]:
+    cells = (f"`{flag.name}`", _moments(flag), _since(flag), flag.values.words, flag.shows, flag.misses)
+    return tuple(cell.replace("|", "\\|") for cell in cells)
+
+
+def _moments(flag: Flag) -> str:
+    return "never" if flag.inert else ", ".join(flag.acts)
+
+
+def _since(flag: Flag) -> str:
+    if flag.inert:
+        return "none"
+    first = "all" if flag.since == FIRST else f"≥{text(flag.since)}"
+    if flag.cpu_since is not None:
+        first += f", CPU ≥{flag.cpu_since[0]}.{flag.cpu_since[1]}"
+    return f"{first}, {flag.device.upper()} only" if flag.device else first

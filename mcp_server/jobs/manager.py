@@ -18,7 +18,7 @@ from anyio.abc import TaskGroup
 from pydantic import BaseModel, Field, ValidationError
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.lines import clean
+from mcp_server.jobs.output import clean
 from mcp_server.jobs.private import storing
 from mcp_server.jobs.store import JobDirectory, Store
 from mcp_server.model import Record

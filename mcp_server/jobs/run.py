@@ -1,9 +1,11 @@
-"""Runs one command to its end, whatever that end is."""
+"""Runs one command to its end, whatever that end is, and finds what it left behind."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -13,16 +15,43 @@ import anyio
 import anyio.to_thread
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.child import Child, Starter
+from mcp_server.jobs.child import Child, Decoded, Starter, Stop, decode, oom_kill_count, survivors
 from mcp_server.jobs.clock import Clock
-from mcp_server.jobs.endings import Decoded, Stop, decode, oom_kill_count, survivors
 from mcp_server.jobs.environment import child_environment
-from mcp_server.jobs.gpu_names import device_names, known_gpus
-from mcp_server.jobs.gpus import Waits, leased
+from mcp_server.jobs.gpus import Waits, device_names, known_gpus, leased
 from mcp_server.jobs.lease_requests import on_request
 from mcp_server.jobs.output import Capture
-from mcp_server.jobs.strays import MARK, kill_marked
+from mcp_server.jobs.supervisor import hand_back
 from mcp_server.jobs.types import STACKS_SIGNAL, STOOD_STILL, Command, Finished
+
+MARK = "AOTI_DEBUG_CHILD"
+LIMIT_S = 2.0
+STEP_S = 0.005
+
+
+def marked_processes(mark: str, proc: Path = Path("/proc")) -> list[int]:
+    """Processes of this user whose environment carries the mark; one that wiped it is not found."""
+    wanted = f"{MARK}={mark}".encode()
+    return [int(entry.name) for entry in proc.iterdir() if entry.name.isdigit() and _carries(entry, wanted)]
+
+
+def _carries(process: Path, wanted: bytes) -> bool:
+    try:
+        return wanted in (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False  # ended meanwhile, or another user's
+
+
+def kill_marked(mark: str) -> None:
+    """SIGKILL until none is left: one of them may fork meanwhile."""
+    hand_back(lambda: marked_processes(mark))
+    limit = time.monotonic() + LIMIT_S
+    while (found := marked_processes(mark)) and time.monotonic() < limit:
+        for pid in found:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(STEP_S)
+
 
 # From SIGTERM to SIGKILL. A cancelled call is often a server that goes, which has a second in all.
 TIMEOUT_GRACE_S = 1.0

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, read_json
 from mcp_server.jobs.private import locked, private_directory, storing, try_lock
-from mcp_server.json_text import read_json
 
 CAP_BYTES = 4 << 30
 CAP_JOBS = 500

@@ -1,12 +1,23 @@
-"""Argument models of the operations. Descriptions repeat range and default: some clients show no more."""
+"""What an operation declares: its name and texts, its arguments, and how strictly they are checked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+import difflib
+import json
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from mcp_server.errors import ProblemError
+
+if TYPE_CHECKING:
+    from mcp_server.model import Record
+    from mcp_server.tools.context import Context
+
 
 InputsArgument = str | list[dict[str, Any]]
 
@@ -257,3 +268,95 @@ class WaitJobArguments(WaitArguments):
     """A job by its handle, and how long to wait for it."""
 
     job_id: JobId
+
+
+Call = Callable[["Context", Any], Awaitable["Record"]]
+
+
+def joined(text: str) -> str:
+    """A text written over several lines as one."""
+    return " ".join(text.split())
+
+
+@dataclass(frozen=True)
+class Hints:
+    """MCP's four tool annotations."""
+
+    read_only: bool
+    destructive: bool
+    idempotent: bool
+    open_world: bool
+
+
+# The workload is a program of the caller's choice: it may write, delete and talk to anybody.
+RUNS_USER_CODE = Hints(read_only=False, destructive=True, idempotent=False, open_world=True)
+READS = Hints(read_only=True, destructive=False, idempotent=True, open_world=False)
+CONTROLS = Hints(read_only=False, destructive=True, idempotent=True, open_world=False)
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a client is told about a tool."""
+
+    name: str
+    title: str
+    description: str
+    arguments: type[Arguments]
+    hints: Hints
+
+
+@dataclass(frozen=True)
+class Operation(Declaration):
+    """A tool and a command: both are made from this."""
+
+    call: Call
+    examples: tuple[str, ...] = ()
+
+    @property
+    def runs_workload(self) -> bool:
+        """Whether a call of it runs the user's code, and so counts against the jobs side by side."""
+        return self.hints is RUNS_USER_CODE
+
+
+Model = TypeVar("Model", bound=Arguments)
+
+
+def validated(model: type[Model], values: Mapping[str, Any]) -> Model:
+    """The arguments as a model. Raises ProblemError: unknown or missing name, wrong type, out of range.
+
+    Validated as JSON: a strict model takes JSON's 3 for a float there, but not "3" for an int.
+    """
+    _check_names(model, values)
+    try:
+        return model.model_validate_json(json.dumps(dict(values)), strict=True)
+    except ValidationError as error:
+        raise _problem(model, error.errors(include_url=False)) from error
+
+
+def closest(name: str, names: Iterable[str]) -> str:
+    """` (did you mean 'x'?)`, or nothing when no name is similar."""
+    matches = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""
+
+
+def _check_names(model: type[Arguments], values: Mapping[str, Any]) -> None:
+    known = model.model_fields
+    for name in values:
+        if name not in known:
+            raise ProblemError(f"unknown argument {name!r}{closest(name, known)}", allowed=", ".join(known))
+
+
+def _problem(model: type[Arguments], errors: list[ErrorDetails]) -> ProblemError:
+    """The first error; a union reports one per member, so all messages for the same field are joined."""
+    name = str(errors[0]["loc"][0]) if errors[0]["loc"] else "arguments"
+    here = [error for error in errors if error["loc"][:1] == (name,)]
+    message = " or ".join(dict.fromkeys(_lowered(error["msg"]) for error in here or errors))
+    where = ".".join(str(part) for part in errors[0]["loc"]) if len(here) == 1 else name
+    allowed = model.model_fields[name].description if name in model.model_fields else ""
+    if errors[0]["type"] == "missing":
+        return ProblemError(f"missing argument {name!r}", allowed=allowed or "")
+    return ProblemError(f"argument {where!r}: {message}", value=errors[0]["input"], allowed=allowed or "")
+
+
+def _lowered(message: str) -> str:
+    return message[:1].lower() + message[1:]

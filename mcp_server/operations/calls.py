@@ -9,12 +9,12 @@ from mcp_server.operations import arguments as args
 
 if TYPE_CHECKING:
     from mcp_server.model import Record
-    from mcp_server.steps.context import Context
+    from mcp_server.tools.context import Context
 
 
 async def explain_error(context: Context, given: args.ExplainArguments) -> Record:
     from mcp_server.operations.paths import file, package_file
-    from mcp_server.steps.explain_error import explain_error as step
+    from mcp_server.tools.explain_error import explain_error as step
 
     return await step(
         context,
@@ -27,20 +27,20 @@ async def explain_error(context: Context, given: args.ExplainArguments) -> Recor
 
 async def check_devices(context: Context, given: args.CheckArguments) -> Record:
     from mcp_server.operations.workload import checked_package
-    from mcp_server.steps.check_devices import check_devices as step
+    from mcp_server.tools.check_devices import check_devices as step
 
     return await step(context, checked_package(given, Path.cwd()))
 
 
 async def compile_with_flags(context: Context, given: args.CompileArguments) -> Record:
     from mcp_server.operations.workload import exported_program
-    from mcp_server.steps.compile_with_flags import compile_with_flags as step
+    from mcp_server.tools.compile_with_flags import compile_with_flags as step
 
     return await step(context, exported_program(given, Path.cwd()), given.flags)
 
 
 async def diagnose(context: Context, given: args.DiagnoseArguments) -> Record:
-    from mcp_server.diagnose import diagnose as step
+    from mcp_server.diagnosis.diagnose import diagnose as step
     from mcp_server.operations.paths import file
     from mcp_server.operations.workload import chosen_kinds, workload_of
 
@@ -51,7 +51,7 @@ async def diagnose(context: Context, given: args.DiagnoseArguments) -> Record:
 
 async def run_deterministic(context: Context, given: args.RepeatArguments) -> Record:
     from mcp_server.operations.workload import workload_of
-    from mcp_server.steps.run_deterministic import run_deterministic as step
+    from mcp_server.tools.run_deterministic import run_deterministic as step
 
     return await step(
         context,
@@ -65,8 +65,8 @@ async def run_deterministic(context: Context, given: args.RepeatArguments) -> Re
 
 async def inspect_package(context: Context, given: args.InspectArguments) -> Record:
     from mcp_server.operations.paths import package_file
-    from mcp_server.operations.question import question_of
-    from mcp_server.steps.inspect_package import inspect_package as step
+    from mcp_server.operations.workload import question_of
+    from mcp_server.tools.inspect_package import inspect_package as step
 
     return await step(
         context,
@@ -80,8 +80,8 @@ async def inspect_package(context: Context, given: args.InspectArguments) -> Rec
 
 async def dump_kernel_io(context: Context, given: args.DumpArguments) -> Record:
     from mcp_server.operations.workload import dumped_model
-    from mcp_server.steps.dump_kernel_io import dump_kernel_io as step
-    from mcp_server.steps.kernel_choice import Choice
+    from mcp_server.tools.dump_kernel_io import dump_kernel_io as step
+    from mcp_server.tools.first_bad import Choice
 
     return await step(
         context,
@@ -96,7 +96,7 @@ async def dump_kernel_io(context: Context, given: args.DumpArguments) -> Record:
 
 async def trace_launches(context: Context, given: args.TraceArguments) -> Record:
     from mcp_server.operations.workload import called_package
-    from mcp_server.steps.trace_launches import trace_launches as step
+    from mcp_server.tools.trace_launches import trace_launches as step
 
     return await step(
         context,
@@ -130,7 +130,7 @@ async def try_fix(context: Context, given: args.TryArguments) -> Record:
 
 async def compare_with_eager(context: Context, given: args.CompareArguments) -> Record:
     from mcp_server.operations.workload import compared_model
-    from mcp_server.steps.compare_with_eager import compare_with_eager as step
+    from mcp_server.tools.compare_with_eager import compare_with_eager as step
 
     workload, exported = compared_model(given, Path.cwd())
     return await step(context, workload, exported, tolerance=given.tolerance)
@@ -139,8 +139,8 @@ async def compare_with_eager(context: Context, given: args.CompareArguments) -> 
 async def locate_fault(context: Context, given: args.LocateArguments) -> Record:
     from mcp_server.model import PackageWorkload
     from mcp_server.operations.workload import located_workload
-    from mcp_server.steps.locate_fault import locate_fault as step
-    from mcp_server.steps.locate_in_program import locate_in_program
+    from mcp_server.tools.locate_fault import locate_fault as step
+    from mcp_server.tools.locate_fault import locate_in_program
 
     workload, package = located_workload(given, Path.cwd())
     if isinstance(workload, PackageWorkload):
@@ -152,7 +152,7 @@ async def locate_fault(context: Context, given: args.LocateArguments) -> Record:
 
 async def reduce(context: Context, given: args.ReduceArguments) -> Record:
     from mcp_server.operations.workload import reduced_model
-    from mcp_server.steps.reduce.reduce import reduce as step
+    from mcp_server.tools.reduce.reduce import reduce as step
 
     workload = reduced_model(given, Path.cwd())
     launch = given.launch if given.launch >= 0 else None

@@ -1,31 +1,114 @@
-"""Carries an operation out as a job."""
+"""An operation as a job, and an ended diagnosis that is resumed."""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
+import shlex
+import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from pydantic import BaseModel, ValidationError
 
 from mcp_server.errors import ProblemError
+from mcp_server.jobs.private import storing
 from mcp_server.jobs.store import Store
-from mcp_server.operations.arguments import RunArguments
-from mcp_server.operations.declaration import Operation
-from mcp_server.operations.launcher import launcher
+from mcp_server.operations.arguments import Arguments, DiagnoseArguments, Operation, RunArguments
 from mcp_server.operations.paths import absolute
-from mcp_server.operations.resumed import remember
 
 if TYPE_CHECKING:
     from mcp_server.jobs.manager import Job, Work
     from mcp_server.model import Record
-    from mcp_server.steps.context import Context
-    from mcp_server.steps.shared_import import Home
+    from mcp_server.tools.context import Context
+    from mcp_server.tools.shared_import import Home
+
+
+LAUNCHER_VARIABLE = "AOTI_DEBUG_LAUNCHER"
+
+
+def launcher(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """The words of AOTI_DEBUG_LAUNCHER, run as they are; none where it is not set.
+
+    Raises ProblemError for text that is no command line, and for a program that is not there.
+    """
+    text = (os.environ if environ is None else environ).get(LAUNCHER_VARIABLE, "")
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise ProblemError(f"{LAUNCHER_VARIABLE} is no command line: {error}", value=text[:300]) from None
+    if words and not shutil.which(words[0]):
+        raise ProblemError(
+            f"the program in {LAUNCHER_VARIABLE} is not there",
+            value=words[0],
+            allowed="a program on PATH and its options, such as srun --gpus=1",
+        )
+    return words
+
+
+CARD = "asked.json"
+HANDLE = re.compile(r"(?:aoti-debug://jobs/)?(job_[0-9a-f]{8})/?")
+
+
+class Asked(BaseModel):
+    """An operation, its arguments, and the directory that relative paths in them start from."""
+
+    operation: str
+    base: Path
+    arguments: dict[str, Any]
+
+
+def remember(job: Path, operation: str, arguments: BaseModel) -> None:
+    """Write down what a job was asked. Raises ProblemError when the disk refuses."""
+    asked = Asked(operation=operation, base=Path.cwd(), arguments=arguments.model_dump(mode="json"))
+    with storing(job):
+        (job / CARD).write_text(asked.model_dump_json(indent=1))
+
+
+def recorded_request(job: Path) -> Asked | None:
+    """What a job was asked; None when that was never written whole."""
+    try:
+        return Asked.model_validate_json((job / CARD).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def resumed(store: Store, arguments: Arguments) -> tuple[Arguments, str]:
+    """The arguments of the diagnosis that `log` names by its handle, and that handle; else what was given.
+
+    The budget is the new one. Raises ProblemError for a job that is unknown or was no diagnosis.
+    """
+    named = HANDLE.fullmatch(arguments.log) if isinstance(arguments, DiagnoseArguments) else None
+    if named is None or not isinstance(arguments, DiagnoseArguments):
+        return arguments, ""
+    job = store.find(named[1])
+    asked = recorded_request(job.path)
+    if asked is None or asked.operation != "diagnose":
+        raise ProblemError("not a diagnosis that can be taken up again", value=job.id, allowed="its handle")
+    try:
+        before = DiagnoseArguments.model_validate(asked.arguments)
+    except ValidationError as error:
+        what = "what the job was asked is damaged, or of another version"
+        raise ProblemError(what, value=job.id, next_call="diagnose the workload anew") from error
+    return before.model_copy(update={**_absolute(before, asked.base), **_new(arguments)}), job.id
+
+
+def _absolute(before: DiagnoseArguments, base: Path) -> dict[str, str]:
+    """Paths as they were meant when they were given."""
+    log = {"log": str(base / before.log)} if before.log else {}
+    return {"cwd": str(base / before.cwd), **log}
+
+
+def _new(given: DiagnoseArguments) -> dict[str, Any]:
+    return {"budget_s": given.budget_s, "wait_s": given.wait_s}
+
 
 log = logging.getLogger(__name__)
 
@@ -71,14 +154,14 @@ def work_of(
 
 
 async def _context(job: Job, arguments: Any, home: Home | None) -> Context:
-    from mcp_server.steps.context import Context
-    from mcp_server.steps.kept import Kept
+    from mcp_server.tools.context import Context
+    from mcp_server.tools.step_cache import StepCache
 
     return Context(
         directory=job.path,
         python=await _python(arguments),
         progress=job.progress,
-        kept=Kept.read(job.path),
+        kept=StepCache.read(job.path),
         knows=job.knows,
         holder=f"{job.directory.kind} {job.id}",
         home=home,

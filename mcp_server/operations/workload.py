@@ -1,4 +1,4 @@
-"""Flat arguments to a `Workload`: the one place where the choice is checked."""
+"""Flat arguments to a `Workload`, or to a question about a package: the one place that checks the choice."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ from typing import Any
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.environment import check_variable
-from mcp_server.model import (
-    CommandWorkload,
-    ExportedWorkload,
-    PackageWorkload,
-    ScriptWorkload,
-    Workload,
-)
+from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload, Workload
 from mcp_server.operations.arguments import (
     CallArguments,
     CheckArguments,
@@ -23,6 +17,7 @@ from mcp_server.operations.arguments import (
     CompileArguments,
     DiagnoseArguments,
     DumpArguments,
+    InspectArguments,
     LocateArguments,
     PairArguments,
     ProgramArguments,
@@ -30,7 +25,6 @@ from mcp_server.operations.arguments import (
     RunArguments,
     WorkloadArguments,
 )
-from mcp_server.operations.launcher import launcher
 from mcp_server.operations.paths import (
     check_model,
     directory,
@@ -41,6 +35,8 @@ from mcp_server.operations.paths import (
     package_file,
     program,
 )
+from mcp_server.operations.work import launcher
+from mcp_server.tools.inspect_package import Question
 
 HasPackage = ProgramArguments | CheckArguments | CallArguments | DumpArguments
 
@@ -224,3 +220,24 @@ _BUILDERS: dict[str, Callable[[Any, Path], Workload]] = {
     "exported": _exported,
     "command": _command,
 }
+
+
+SUBJECTS = ("launch", "kernel", "buffer", "symbol", "input", "constant", "location", "assertion")
+
+
+def question_of(given: InspectArguments) -> Question | None:
+    """The question, None for the overview. Raises ProblemError for two at once.
+
+    An assertion may come with the kernel that printed it.
+    """
+    asked = [name for name in SUBJECTS if getattr(given, name) not in ("", -1)]
+    if len(asked) > 1 and set(asked) != {"assertion", "kernel"}:
+        raise ProblemError(
+            "more than one question", value=", ".join(asked), allowed="one of " + ", ".join(SUBJECTS)
+        )
+    if given.generated_line >= 0 and "assertion" not in asked:
+        raise ProblemError("generated_line goes with an assertion")
+    if not asked:
+        return None
+    values = {name: getattr(given, name) for name in asked}
+    return Question(**values, generated_line=given.generated_line if given.generated_line >= 0 else None)

@@ -3,26 +3,119 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cached_property
 from pathlib import Path
 
-from mcp_server.errors import argument
-from mcp_server.json_text import read_json
-from mcp_server.package.constants import CompiledConstant, read_constants
-from mcp_server.package.defects import find_defects
-from mcp_server.package.elf import Library, LibraryError, read_library
-from mcp_server.package.foreign import check_is_zip, no_model
+from mcp_server.errors import argument, read_json
+from mcp_server.package.constants import (
+    CompiledConstant,
+    Weights,
+    included_in_library,
+    locate_weights,
+    read_constants,
+    weight_files,
+)
+from mcp_server.package.defects import Library, LibraryError, find_defects, read_library
 from mcp_server.package.inputs import read_signature
-from mcp_server.package.layout import ModelFiles, find_models, flat_model
-from mcp_server.package.members import Container, DirectoryContainer, Member, ZipContainer, read_text
-from mcp_server.package.metadata import Metadata, read_metadata
-from mcp_server.package.problems import Defect, PackageError
-from mcp_server.package.proxy import ProxyNode, read_proxy_nodes
+from mcp_server.package.members import (
+    Container,
+    DirectoryContainer,
+    Member,
+    ModelFiles,
+    ZipContainer,
+    find_models,
+    flat_model,
+    read_text,
+)
+from mcp_server.package.problems import Defect, PackageError, check_is_zip, no_model
 from mcp_server.package.signature import CompiledInput, Signature
-from mcp_server.package.weights import Weights, included_in_library, locate_weights, weight_files
+
+_PREFIX = "AOTI_"
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """`*_metadata.json`. torch 2.8 and 2.9 write the device only; from 2.10 on all of these.
+
+    `isa` is the vector instruction sets of the compiling CPU ("AVX512 AVX512_VNNI"), `compute_capability`
+    digits such as "90", None on the CPU. `user` holds `aot_inductor.metadata` of the caller.
+    """
+
+    device: str | None = None
+    platform: str | None = None
+    machine: str | None = None
+    isa: tuple[str, ...] = ()
+    compute_capability: str | None = None
+    user: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_metadata(text: str) -> Metadata:
+    """Raises `ValueError` when the text is not a JSON object."""
+    raw = read_json(text)
+    if not isinstance(raw, dict):
+        raise ValueError("metadata is not a JSON object")
+    values = {str(key): str(value) for key, value in raw.items()}
+    return Metadata(
+        device=values.get("AOTI_DEVICE_KEY") or None,
+        platform=values.get("AOTI_PLATFORM") or None,
+        machine=values.get("AOTI_MACHINE") or None,
+        isa=tuple(values.get("AOTI_CPU_ISA", "").split()),
+        compute_capability=values.get("AOTI_COMPUTE_CAPABILITY") or None,
+        user={key: value for key, value in values.items() if not key.startswith(_PREFIX)},
+    )
+
+
+@dataclass(frozen=True)
+class ProxyNode:
+    """One node of `<hash>.wrapper.json`, in the order in which `run_impl` calls them.
+
+    `python_op` is true for `torch.library.custom_op` (recorded from torch 2.13 on): it needs a Python
+    process with the defining module imported. None means that the package does not say.
+    """
+
+    name: str
+    target: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    python_op: bool | None
+
+
+def read_proxy_nodes(text: str) -> tuple[ProxyNode, ...]:
+    """Raises `ValueError` when the text is not the JSON of a node list."""
+    raw = read_json(text)
+    if not isinstance(raw, dict) or not isinstance(raw.get("nodes"), list):
+        raise ValueError("no list of nodes")
+    return tuple(_node(entry) for entry in raw["nodes"] if isinstance(entry, dict))
+
+
+def _node(entry: Mapping[str, object]) -> ProxyNode:
+    node = entry.get("node")
+    node = node if isinstance(node, dict) else {}
+    metadata = node.get("metadata")
+    mark = metadata.get("torch_library_custom_op") if isinstance(metadata, dict) else None
+    return ProxyNode(
+        name=str(entry.get("name", "")),
+        target=str(node.get("target", "")),
+        inputs=_tensor_names(node.get("inputs")),
+        outputs=_tensor_names(node.get("outputs")),
+        python_op=None if mark is None else str(mark) == "1",
+    )
+
+
+def _tensor_names(raw: object) -> tuple[str, ...]:
+    """Names under every `as_tensor`, at any depth (lists of tensors, optional tensors)."""
+    if isinstance(raw, list):
+        return tuple(name for item in raw for name in _tensor_names(item))
+    if not isinstance(raw, dict):
+        return ()
+    tensor = raw.get("as_tensor")
+    if isinstance(tensor, dict) and "name" in tensor:
+        return (str(tensor["name"]),)
+    return tuple(name for value in raw.values() for name in _tensor_names(value))
+
 
 DEFAULT_MODEL = "model"
 _CAPABILITY = re.compile(r"DeviceProperties\(type='cuda'[^)]*?\bcc=(\d+)")

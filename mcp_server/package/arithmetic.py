@@ -1,4 +1,6 @@
-"""Exact arithmetic of shape expressions, as code generation prints them in C++.
+"""Numbers and shape expressions in generated code, computed exactly and without trust.
+
+Exact arithmetic of shape expressions, as code generation prints them in C++.
 
 Covers what `cexpr` (torch/_inductor/codegen/cpp_utils.py, 2.8-2.15) prints for sizes and strides: sums,
 products, rational factors (`(1.0/2.0)*n`), floor division, modulus, min and max.
@@ -81,3 +83,14 @@ def _raw_value(node: ast.expr, values: Mapping[str, int]) -> Fraction:
         case ast.Call(func=ast.Name(id=name), args=[left, right]) if name in _FUNCTIONS:
             return Fraction(_FUNCTIONS[name](_value(left, values), _value(right, values)))
     raise _Unknown
+
+
+_WHOLE = re.compile(r"[0-9]{1,19}")
+
+
+def whole_number(text: str) -> int | None:
+    """The number that `text` is; None for other text, and for more digits than 64 bits have.
+
+    `int` raises from 4,300 digits on, and `str.isdigit` takes ² for a digit.
+    """
+    return int(text) if _WHOLE.fullmatch(text) else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from mcp_server.json_text import read_json
+from mcp_server.errors import read_json
 from mcp_server.model import ModelLocation
 from mcp_server.package.members import ZipContainer, read_bytes
 from mcp_server.package.problems import PackageError

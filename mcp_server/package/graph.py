@@ -1,13 +1,16 @@
-"""The dataflow as a graph to draw: launches, inputs, constants and outputs, with a highlighted part."""
+"""The dataflow of a package as a graph, drawn as SVG without any other program."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from html import escape
+from itertools import pairwise
 from typing import Literal
 
+from mcp_server.package.dataflow import Edge, Slice, Step
 from mcp_server.package.launches import Launch
-from mcp_server.package.steps import Edge, Slice, Step
 from mcp_server.package.view import PackageView
 
 NodeKind = Literal["launch", "transfer", "input", "constant", "output", "memory"]
@@ -140,3 +143,205 @@ def _outputs(
         nodes.append(Node(f"o{index}", "output", (f"output {index}",), name, marked))
         arrows += [Arrow(_id(s), f"o{index}", name, s.order in lit) for s in writers]
     return nodes, arrows
+
+
+_CHAR, _LINE, _PAD = 7.2, 16, 10
+_GAP_X, _GAP_Y = 28, 56
+_ROUNDS = 4
+_NEAR = 2
+_REPEATED = ("input", "constant", "memory")
+_FILL = {
+    "launch": "#eef3fb",
+    "transfer": "#f4f4f4",
+    "input": "#e7f6ea",
+    "constant": "#fbf3dc",
+    "output": "#f3e8fa",
+    "memory": "#ffffff",
+}
+_STYLE = """
+.asked rect { fill: #fdba74; }
+text { font: 12px ui-monospace, Menlo, Consolas, monospace; fill: #1b1f24; }
+rect { stroke: #8a94a3; } path { fill: none; stroke: #b3bac4; }
+.marked rect { stroke: #c2410c; stroke-width: 2.5; } path.marked { stroke: #c2410c; stroke-width: 2; }
+"""
+
+Place = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bend:
+    """A place in a layer that a longer arrow passes through, beside the boxes."""
+
+    id: str
+
+
+_Item = Node | _Bend
+
+
+def render_svg(graph: Graph, title: str) -> str:
+    """The whole picture as text. Boxes are launches; marked ones belong to what was asked."""
+    graph = _beside_readers(graph, _depths(graph))
+    depth = _depths(graph)
+    routes = {arrow: _route(arrow, depth) for arrow in graph.arrows}
+    layers = _ordered(_layers(graph, depth, routes), routes.values())
+    places, width, height = _places(layers)
+    body = [_path(arrow, routes[arrow], places) for arrow in sorted(graph.arrows, key=lambda a: a.marked)]
+    body += [_box(node, places[node.id]) for node in graph.nodes]
+    note = f"{title}; {graph.left_out} more launches are not shown" if graph.left_out else title
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height + 30:.0f}" '
+        f'viewBox="0 -30 {width:.0f} {height + 30:.0f}">\n'
+        f"<style>{_STYLE}</style>\n"
+        '<rect x="0" y="-30" width="100%" height="100%" fill="white" stroke="none"/>\n'
+        f'<text x="10" y="-10">{escape(note)}</text>\n' + "\n".join(body) + "\n</svg>\n"
+    )
+
+
+def _depths(graph: Graph) -> dict[str, int]:
+    """Layers by the longest path from a source. Arrows against execution order (loops) do not count.
+
+    Inputs and constants are moved down to just above their first reader.
+    """
+    rank = {node.id: position for position, node in enumerate(graph.nodes)}
+    parents, readers = defaultdict(list), defaultdict(list)
+    for arrow in graph.arrows:
+        if rank[arrow.source] < rank[arrow.target]:
+            parents[arrow.target].append(arrow.source)
+            readers[arrow.source].append(arrow.target)
+    depth: dict[str, int] = {}
+    for node in graph.nodes:
+        depth[node.id] = 1 + max((depth[p] for p in parents[node.id]), default=-1)
+    for node in graph.nodes:
+        if node.kind in ("input", "constant", "memory") and readers[node.id]:
+            depth[node.id] = min(depth[reader] for reader in readers[node.id]) - 1
+    return depth
+
+
+def _beside_readers(graph: Graph, depth: Mapping[str, int]) -> Graph:
+    """The graph with an input or a constant drawn again near each reader that is far from its first ones.
+
+    Otherwise the arrows from a tensor that everything reads would fill the picture.
+    """
+    repeated = {node.id: node for node in graph.nodes if node.kind in _REPEATED}
+    copies: dict[tuple[str, int], Node] = {}
+    arrows = []
+    for name, near in _clusters(graph, depth, repeated):
+        copy = replace(
+            repeated[name], id=f"{name}@{depth[near[0].target]}", marked=any(a.marked for a in near)
+        )
+        copies[name, depth[near[0].target]] = copy
+        arrows += [replace(arrow, source=copy.id) for arrow in near]
+    kept = [arrow for arrow in graph.arrows if arrow.source not in repeated]
+    nodes = [node for node in graph.nodes if node.id not in repeated]
+    return replace(graph, nodes=(*copies.values(), *nodes), arrows=(*kept, *arrows))
+
+
+def _clusters(
+    graph: Graph, depth: Mapping[str, int], sources: Collection[str]
+) -> Iterator[tuple[str, list[Arrow]]]:
+    """Arrows from each source, in groups of readers that lie within a few layers."""
+    near: dict[str, list[Arrow]] = {}
+    for arrow in sorted(graph.arrows, key=lambda a: depth[a.target]):
+        if arrow.source not in sources:
+            continue
+        group = near.get(arrow.source)
+        if group and depth[arrow.target] - depth[group[0].target] > _NEAR:
+            yield arrow.source, group
+            group = None
+        near[arrow.source] = [*(group or []), arrow]
+    yield from near.items()
+
+
+def _route(arrow: Arrow, depth: Mapping[str, int]) -> tuple[str, ...]:
+    """The ids that an arrow goes through: its ends, and a bend in each layer between them."""
+    between = range(depth[arrow.source] + 1, depth[arrow.target])
+    bends = (f"{arrow.source}>{arrow.target}@{level}" for level in between)
+    return (arrow.source, *bends, arrow.target)
+
+
+def _layers(
+    graph: Graph, depth: Mapping[str, int], routes: Mapping[Arrow, tuple[str, ...]]
+) -> list[list[_Item]]:
+    layers: dict[int, dict[str, _Item]] = defaultdict(dict)
+    for node in graph.nodes:
+        layers[depth[node.id]][node.id] = node
+    for arrow, route in routes.items():
+        for step, name in enumerate(route[1:-1], 1):
+            layers[depth[arrow.source] + step][name] = _Bend(name)
+    return [list(layers[level].values()) for level in sorted(layers)]
+
+
+def _ordered(layers: list[list[_Item]], routes: Iterable[tuple[str, ...]]) -> list[list[_Item]]:
+    """Fewer crossings: each layer sorted by the mean place of its neighbours, down and up a few times."""
+    near = defaultdict(list)
+    for route in routes:
+        for upper, lower in pairwise(route):
+            near[upper].append(lower)
+            near[lower].append(upper)
+    position = {item.id: i - len(layer) / 2 for layer in layers for i, item in enumerate(layer)}
+    for turn in range(_ROUNDS):
+        for layer in layers if turn % 2 == 0 else reversed(layers):
+            layer.sort(key=lambda item: _mean(near[item.id], position, position[item.id]))
+            for i, item in enumerate(layer):
+                position[item.id] = i - len(layer) / 2
+    return layers
+
+
+def _mean(names: list[str], position: Mapping[str, float], own: float) -> float:
+    return sum(position[name] for name in names) / len(names) if names else own
+
+
+def _places(layers: list[list[_Item]]) -> tuple[dict[str, Place], float, float]:
+    """Left, top, width and height of each item; total width and height."""
+    rows = [[(item, *_size(item)) for item in layer] for layer in layers]
+    widths = [sum(w for _, w, _ in row) + _GAP_X * (len(row) - 1) for row in rows]
+    total = max(widths, default=200) + 2 * _GAP_X
+    places: dict[str, Place] = {}
+    top = float(_PAD)
+    for row, width in zip(rows, widths, strict=True):
+        left = (total - width) / 2
+        high = max(h for _, _, h in row)
+        for item, w, h in row:
+            places[item.id] = (left, top, w, high if isinstance(item, _Bend) else h)
+            left += w + _GAP_X
+        top += high + _GAP_Y
+    return places, max(total, 420), top
+
+
+def _size(node: _Item) -> tuple[float, float]:
+    if isinstance(node, _Bend):
+        return 2, 0
+    return max(len(line) for line in node.lines) * _CHAR + 2 * _PAD, len(node.lines) * _LINE + _PAD
+
+
+def _box(node: Node, place: Place) -> str:
+    left, top, width, height = place
+    rounded = 4 if node.kind in ("launch", "transfer") else height / 2
+    lines = "".join(
+        f'<text x="{left + _PAD:.0f}" y="{top + _LINE * (i + 1):.0f}">{escape(line)}</text>'
+        for i, line in enumerate(node.lines)
+    )
+    classes = " ".join(name for name in ("marked", "asked") if getattr(node, name))
+    name = f' class="{classes}"' if classes else ""
+    return (
+        f"<g{name}><title>{escape(node.tip)}</title>"
+        f'<rect x="{left:.0f}" y="{top:.0f}" width="{width:.0f}" height="{height:.0f}" rx="{rounded:.0f}" '
+        f'fill="{_FILL[node.kind]}"/>{lines}</g>'
+    )
+
+
+def _path(arrow: Arrow, route: tuple[str, ...], places: Mapping[str, Place]) -> str:
+    """A curve from the foot of one box to the head of another, down through the bends between."""
+    drawn: list[str] = []
+    for upper, lower in pairwise(route):
+        x1, y1, w1, h1 = places[upper]
+        x2, y2, w2, _ = places[lower]
+        start, end = (x1 + w1 / 2, y1 + h1), (x2 + w2 / 2, y2)
+        bend = max(20.0, abs(end[1] - start[1]) / 2)
+        begin = f"L{start[0]:.0f} {start[1]:.0f}" if drawn else f"M{start[0]:.0f} {start[1]:.0f}"
+        drawn.append(
+            f"{begin} C{start[0]:.0f} {start[1] + bend:.0f} {end[0]:.0f} {end[1] - bend:.0f} "
+            f"{end[0]:.0f} {end[1]:.0f}"
+        )
+    name = ' class="marked"' if arrow.marked else ""
+    return f'<path{name} d="{" ".join(drawn)}"><title>{escape(arrow.label)}</title></path>'

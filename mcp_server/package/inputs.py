@@ -4,6 +4,12 @@ Sources in the wrapper (torch 2.8-2.15, `_inductor/codegen/cpp_wrapper_cpu.py`):
 function `check_input_i` with dtype, static sizes, compiled ranges, static strides and device type, the
 symbol definitions at the top of `run_impl`, and, from 2.13, `assert_size_stride(arg, {...}, {...}, "input")`
 with the whole shape as expressions. The example inputs, exported guards and Python scalars are in none.
+
+Inputs that a call copies when their address is no multiple of what the code was compiled for.
+
+A model for a GPU does so at the top of `run_impl` (`codegen_inputs` in torch/_inductor/codegen,
+cpp_wrapper_gpu.py, 2.8-2.15), and works on the copy from then on: what it writes in place the caller does not
+get.
 """
 
 from __future__ import annotations
@@ -13,8 +19,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
-from mcp_server.package.signature import CompiledDim, CompiledInput, Signature, SymbolDefinition
-from mcp_server.package.treespec import TreeNode, TreeSpecError, leaf_paths, output_paths, read_treespec
+from mcp_server.package.signature import (
+    CompiledDim,
+    CompiledInput,
+    Signature,
+    SymbolDefinition,
+    TreeNode,
+    TreeSpecError,
+    leaf_paths,
+    output_paths,
+    read_treespec,
+)
 
 # Digits are counted: a dimension numbered by a billion would make a tuple as long, and `int` refuses 4,300.
 _BASE = re.compile(r":\s*AOTInductorModelBase\(\s*(\d{1,6}),\s*(\d{1,6})(?:,\s*(\d{1,6}))?")
@@ -301,3 +316,16 @@ def _leaves(inputs: list[CompiledInput], count: int) -> list[int] | None:
         return None
     leaves = [number - numbers[0] for number in numbers]
     return leaves if leaves == sorted(set(leaves)) else None
+
+
+_COPY = re.compile(
+    r"if \(\(reinterpret_cast<std::uintptr_t>\((?P<name>\w+)\.data_ptr\(\)\)"
+    r" & \((?P<bytes>\d{1,4}) ?- ?1\)\) != 0\) \{"
+    r"[^{}]*aoti_torch_clone_preserve_strides\((?P=name), &(?P<copy>\w+)\);"
+    r"\s*(?P=name) = std::move\(RAIIAtenTensorHandle\((?P=copy)\)\);"
+)
+
+
+def copied_when_misaligned(wrapper: str) -> dict[str, int]:
+    """Bytes by the name of each such input."""
+    return {found["name"]: int(found["bytes"]) for found in _COPY.finditer(wrapper)}

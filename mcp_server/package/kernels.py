@@ -1,17 +1,158 @@
-"""Kernels of a package: parameters, what is written, grid, GPU symbol, sources with line numbers."""
+"""Kernels of a package: parameters, grid, sources with line numbers, and what they store.
+
+Triton kernels that a wrapper configures by macros.
+
+torch 2.14 and later with `triton.autotune_at_compile_time=False` first runs a JIT wrapper, then writes what
+autotuning chose as macros before the wrapper (torch/_inductor/codegen/cpp_wrapper_gpu.py 2.15,
+generate_aoti_kernel_config_header and generate_lazy). The Triton source is not embedded.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from mcp_server.package.digits import whole_number
-from mcp_server.package.expressions import read_call
-from mcp_server.package.lazy_kernels import LazyConfigs, read_lazy_configs
-from mcp_server.package.shims import Role
-from mcp_server.package.statements import split_arguments
-from mcp_server.package.stores import Stores, find_stores
+from mcp_server.package.arithmetic import whole_number
+from mcp_server.package.launches import Role
+from mcp_server.package.statements import read_call, split_arguments
+
+_DEFINE = re.compile(
+    r"^#define (?P<kernel>\w+?)_(?P<field>CUBIN_PATH|MANGLED_NAME|NUM_WARPS|SHARED_MEM|[XYZ]BLOCKS|R0BLOCKS"
+    r"|RSPLIT|RSPLIT_SIZE|CONFIG_INDEX|GLOBAL_SCRATCH|PROFILE_SCRATCH) (?P<value>.*)$",
+    re.M,
+)
+_FIELD = re.compile(r"\b(?P<kernel>\w+)_result\.(?P<field>\w+)(?:\[(?P<index>\d+)\])?")
+_CASE = re.compile(r"case (-?\d+): grid_0 = ([^;]*); grid_1 = ([^;]*); grid_2 = ([^;]*); break;")
+_MARK = "LazyKernelCompileResult "
+
+
+@dataclass(frozen=True)
+class LazyConfigs:
+    """The macros by kernel in capitals and field; empty for a wrapper of another form."""
+
+    values: Mapping[tuple[str, str], str]
+
+    def resolved(self, text: str) -> str:
+        """An expression with fields such as `add_0_result.xblocks[0]` replaced by their values."""
+        return _FIELD.sub(self._value, text) if self.values else text
+
+    def chosen_grid(self, kernel: str, text: str) -> tuple[str, ...]:
+        """The grid that autotuning chose, out of a `switch`; empty where there is none."""
+        index = self.values.get((kernel.upper(), "CONFIG_INDEX"))
+        return next((match.groups()[1:] for match in _CASE.finditer(text) if match[1] == index), ())
+
+    def _value(self, match: re.Match[str]) -> str:
+        value = self.values.get((match["kernel"].upper(), match["field"].upper()))
+        if value is None:
+            return match[0]
+        if match["index"] is None:
+            return value
+        parts = [part.strip() for part in value.strip("{}").split(",")]
+        return parts[int(match["index"])] if int(match["index"]) < len(parts) else match[0]
+
+
+def read_lazy_configs(text: str) -> LazyConfigs:
+    """The configurations of a wrapper's kernels."""
+    if _MARK not in text:
+        return LazyConfigs({})
+    return LazyConfigs({(m["kernel"], m["field"]): m["value"].strip() for m in _DEFINE.finditer(text)})
+
+
+_STORE = re.compile(r"tl\.(?P<call>store|atomic_\w+)\(")
+_ASSIGNED = re.compile(r"^\s*(\w+)\s*(?:\+?=)\s*(.+)$", re.M)
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_DEPTH = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """`plain` and `atomic` targets; `data_index` those stored at an index computed from data.
+
+    `unresolved` is true when the target of some store could not be told.
+    """
+
+    plain: frozenset[str]
+    atomic: frozenset[str]
+    data_index: frozenset[str]
+    unresolved: bool
+
+
+def find_stores(source: str, tensors: Collection[str]) -> Stores:
+    """The stores of a kernel body to any of its tensor parameters.
+
+    A pointer is followed through assignments (`p = out + offsets`); what stands inside `tl.load(...)` is an
+    index, not a pointer.
+    """
+    assigned: dict[str, list[str]] | None = None
+    plain: set[str] = set()
+    atomic: set[str] = set()
+    data_index: set[str] = set()
+    unresolved = False
+    for match in _STORE.finditer(source):
+        pointer = _first_argument(source, match.end())
+        first = _NAME.match(pointer)
+        if first and first.group() in tensors:
+            targets = {first.group()}
+        else:
+            assigned = _assignments(source) if assigned is None else assigned
+            targets = _bases(pointer, frozenset(tensors), assigned)
+        unresolved |= not targets
+        (plain if match["call"] == "store" else atomic).update(targets)
+        if "tmp" in pointer:
+            data_index.update(targets)
+    return Stores(frozenset(plain), frozenset(atomic), frozenset(data_index), unresolved)
+
+
+def _assignments(source: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for match in _ASSIGNED.finditer(source):
+        found.setdefault(match[1], []).append(match[2])
+    return found
+
+
+def _first_argument(source: str, start: int) -> str:
+    """The text up to the first comma outside brackets."""
+    depth = 0
+    for index in range(start, min(len(source), start + 2000)):
+        letter = source[index]
+        if letter in "([{":
+            depth += 1
+        elif letter in ")]}":
+            depth -= 1
+        if depth < 0 or (letter == "," and depth == 0):
+            return source[start:index]
+    return source[start : start + 2000]
+
+
+def _bases(pointer: str, tensors: frozenset[str], assigned: dict[str, list[str]]) -> set[str]:
+    """The parameters that a pointer expression may start from."""
+    found: set[str] = set()
+    seen: set[str] = set()
+    queue = [pointer]
+    while queue and len(seen) < _DEPTH * 10:
+        for name in _NAME.findall(_without_loads(queue.pop())):
+            if name in tensors:
+                found.add(name)
+            elif name not in seen:
+                seen.add(name)
+                queue += assigned.get(name, [])
+    return found
+
+
+def _without_loads(expression: str) -> str:
+    """The expression with every `tl.load(...)` cut out."""
+    start = expression.find("tl.load(")
+    if start < 0:
+        return expression
+    depth = 0
+    for index in range(start, len(expression)):
+        depth += (expression[index] == "(") - (expression[index] == ")")
+        if depth == 0 and expression[index] == ")":
+            return expression[:start] + _without_loads(expression[index + 1 :])
+    return expression[:start]
+
 
 KernelKind = Literal["triton", "user_triton", "cpp"]
 

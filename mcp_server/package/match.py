@@ -1,7 +1,7 @@
 """Compares the inputs of a call with what a package was compiled for; nothing runs.
 
 The package's own check (`AOTI_RUNTIME_CHECK_INPUTS`) sees neither rank, relations between dimensions, nor
-structure (torch 2.8-2.15). Here all of them are compared. See `ranges.py` for the two known false alarms.
+structure (torch 2.8-2.15). Here all of them are compared. See `mismatch.py` for the two known false alarms.
 """
 
 from __future__ import annotations
@@ -11,8 +11,14 @@ from itertools import combinations
 
 from mcp_server.model import Fix
 from mcp_server.package.arithmetic import evaluate
-from mcp_server.package.mismatch import GivenTensor, Mismatch, contiguous_strides
-from mcp_server.package.ranges import check_range, check_relations, symbol_values
+from mcp_server.package.mismatch import (
+    GivenTensor,
+    Mismatch,
+    check_range,
+    check_relations,
+    contiguous_strides,
+    symbol_values,
+)
 from mcp_server.package.signature import CompiledInput, Signature
 
 __all__ = ["GivenTensor", "Mismatch", "compare_inputs"]
@@ -121,12 +127,12 @@ def _device_indices(
     """Inputs on another device of the right type than the model: no check anywhere sees it."""
     if loaded_on is not None:
         pairs = zip(signature.inputs, given, strict=True)
-        yield from (_stray(*p, loaded_on) for p in pairs if p[1].device_index not in (None, loaded_on))
+        yield from (_orphan(*p, loaded_on) for p in pairs if p[1].device_index not in (None, loaded_on))
     elif len(devices := {tensor.device for tensor in given if tensor.device_index is not None}) > 1:
         yield _scattered(", ".join(sorted(devices)))
 
 
-def _stray(item: CompiledInput, tensor: GivenTensor, loaded_on: int) -> Mismatch:
+def _orphan(item: CompiledInput, tensor: GivenTensor, loaded_on: int) -> Mismatch:
     home = f"{tensor.device_type}:{loaded_on}"
     return Mismatch(
         category="device_mismatch",

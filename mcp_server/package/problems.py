@@ -1,8 +1,11 @@
-"""What can be wrong with a package file: errors that stop reading, and defects found while reading."""
+"""What can be wrong with a file that should be a package, and what it is instead."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from mcp_server.errors import ProblemError
@@ -50,3 +53,152 @@ class Defect:
     what: str
     fatal: bool
     fix: str = ""
+
+
+_ZIP_MAGIC = b"PK"
+_PICKLE_PROTOCOLS = tuple(b"\x80" + bytes([n]) for n in range(2, 6))
+_LEGACY_TORCH_MAGIC = bytes.fromhex("6cfc9c46f9206aa850")
+_ELF_MAGIC = b"\x7fELF"
+_STARTS = (
+    (b"version https://git-lfs", "a Git LFS pointer, not the file: run `git lfs pull`"),
+    (b"\x1f\x8b", "a gzip file"),
+    (b"GGUF", "a GGUF model file"),
+    (b"\x89HDF", "an HDF5 file"),
+    (b"<", "a web page or XML, perhaps the error page of a download"),
+    (b"\x08", "a protocol buffer, perhaps an ONNX model"),
+)
+"""First bytes of files that are mistaken for a package, and what they are."""
+_SAFETENSORS = re.compile(rb".{7}\0\{\"", re.S)
+
+
+@dataclass(frozen=True)
+class _Archive:
+    """Another kind of archive, known by members: all patterns must match one each.
+
+    `below_top`: the names are looked at without the top folder that torch puts in front.
+    """
+
+    slug: Slug
+    patterns: tuple[str, ...]
+    what: str
+    next_call: str
+    below_top: bool = False
+
+    def matches(self, names: Collection[str], relative: Collection[str]) -> bool:
+        looked_at = relative if self.below_top else names
+        return all(any(re.match(pattern, name) for name in looked_at) for pattern in self.patterns)
+
+
+_COMPILE = "aoti-debug compile-with-flags, or torch._inductor.aoti_compile_and_package(exported_program)"
+_GIVE = f"take the .pt2 of {_COMPILE}"
+_ARCHIVES = (
+    _Archive(
+        "other_zip",
+        (r".+\.pt2$",),
+        "is an archive around a .pt2, which the loader does not look into (was it zipped once more?)",
+        "unpack it, and load the .pt2 that is in it",
+    ),
+    _Archive(
+        "torch_export_archive",
+        (r"models/|serialized_exported_program\.json$",),
+        "holds an exported program (torch.export.save), which is not compiled yet",
+        f"give it as workload kind 'exported', or compile it: {_COMPILE}",
+        below_top=True,
+    ),
+    _Archive(
+        "torchscript_file",
+        (r"constants\.pkl$", r"code/"),
+        "is a TorchScript archive (torch.jit.save)",
+        f"export the model with torch.export, then {_COMPILE}",
+        below_top=True,
+    ),
+    _Archive(
+        "torch_save_file",
+        (r"data\.pkl$",),
+        "is a torch.save file (tensors or a state dict); it was not unpickled",
+        "give it as inputs, and the compiled .pt2 as the package",
+        below_top=True,
+    ),
+    _Archive("other_zip", (r"[^/]+\.dist-info/",), "is a Python wheel, no AOTInductor package", _GIVE),
+    _Archive("other_zip", (r"[^/]+\.npy$",), "is a NumPy archive (.npz), no AOTInductor package", _GIVE),
+    _Archive("other_zip", (r"MAR-INF/",), "is a TorchServe archive (.mar), no AOTInductor package", _GIVE),
+    _Archive("other_zip", (r"META-INF/MANIFEST\.MF$",), "is a Java archive, no AOTInductor package", _GIVE),
+    _Archive(
+        "outdated_layout",
+        (r".*\.so$",),
+        "holds a shared library outside data/aotinductor/: a layout from before torch 2.6",
+        f"compile it again with the torch that loads it: {_COMPILE}",
+    ),
+)
+
+
+def check_is_zip(path: Path) -> None:
+    """Return for a zip archive; else raise the `PackageError` that names what `path` is."""
+    head = _head(path)
+    if not head:
+        raise PackageError("empty_file", f"{path} is empty", next_call="write or copy the package again")
+    if head.startswith(_ZIP_MAGIC):
+        return
+    if head.startswith(_PICKLE_PROTOCOLS):
+        _refuse_pickle(path, head)
+    if head.startswith(_ELF_MAGIC):
+        raise PackageError(
+            "shared_library_without_wrapper",
+            f"{path} is a shared library with no wrapper.cpp beside it",
+            next_call=_GIVE,
+        )
+    raise PackageError("not_a_zip", f"{path} is not a .pt2: {_told_by(head)}", value=head[:8])
+
+
+def _told_by(head: bytes) -> str:
+    """What a file is by its first bytes, as far as they tell."""
+    if _SAFETENSORS.match(head):
+        return "it is a safetensors file"
+    found = next((what for start, what in _STARTS if head.startswith(start)), None)
+    return f"it is {found}" if found else "it does not start like a zip archive"
+
+
+def _head(path: Path) -> bytes:
+    try:
+        if path.exists() and not path.is_file():
+            raise PackageError("unreadable_file", f"{path} is no regular file (a pipe or a device)")
+        with path.open("rb") as file:
+            return file.read(64)
+    except FileNotFoundError as error:
+        raise PackageError("missing_file", f"{path} does not exist") from error
+    except OSError as error:
+        raise PackageError("unreadable_file", f"{path} cannot be read: {error.strerror}") from error
+
+
+def _refuse_pickle(path: Path, head: bytes) -> None:
+    legacy = _LEGACY_TORCH_MAGIC in head
+    slug, what = ("torch_save_file", "an old torch.save file") if legacy else ("pickle_file", "a pickle")
+    raise PackageError(
+        slug,  # type: ignore[arg-type]
+        f"{path} is {what}, not an AOTInductor package; it was not unpickled",
+        next_call=f"export and compile the model: {_COMPILE}",
+    )
+
+
+def no_model(path: Path, names: Iterable[str]) -> PackageError:
+    """The error for an archive or a directory in which no AOTInductor model was found."""
+    names = list(names)
+    relative = {_below_top(name) for name in names}
+    for known in _ARCHIVES:
+        if known.matches(names, relative):
+            listed = [name for name in sorted(names) if name.endswith(".pt2")][:3]
+            return PackageError(
+                known.slug, f"{path} {known.what}", value=listed or None, next_call=known.next_call
+            )
+    return PackageError(
+        "no_model",
+        f"{path} holds no AOTInductor model (no data/aotinductor/<model>/ in it)",
+        value=[*sorted(relative)[:5]],
+        next_call=_GIVE,
+    )
+
+
+def _below_top(name: str) -> str:
+    """The name without the top folder (the file stem) that torch puts in front."""
+    parts = PurePosixPath(name).parts
+    return "/".join(parts[1:]) if len(parts) > 1 else name

@@ -1,4 +1,6 @@
-"""Splits the body of a generated C++ function into statements, with exact places in the file.
+"""Splits generated C++ into statements, and reads the expressions in them.
+
+Splits the body of a generated C++ function into statements, with exact places in the file.
 
 A lexer, not a parser: Inductor's generated code needs strings, comments, parentheses and braces told apart,
 and nothing more. Every statement keeps its offsets, so that a rewriter can insert text around it.
@@ -236,3 +238,114 @@ def _flat(text: str, start: int, end: int) -> list[tuple[int, int]]:
 def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
     part = text[start:end]
     return start + len(part) - len(part.lstrip()), start + len(part.rstrip())
+
+
+CHECK = "AOTI_TORCH_ERROR_CODE_CHECK"
+_CALL = re.compile(r"\s*([A-Za-z_][\w:]*(?:(?:\.|->)[A-Za-z_]\w*)*)\(")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_CAST = re.compile(r"\((?P<type>[\w:<> ]+\*?)\)\s*\(?\s*(?P<name>[A-Za-z_]\w*)\.data_ptr\(\)\s*\)?")
+_WRAP = re.compile(
+    r"&?(?:wrap_with_raii_handle_if_needed|RAIIAtenTensorHandle|temporary_reference|std::move"
+    r"|borrow_arrayref_tensor_as_tensor|copy_arrayref_tensor_to_tensor|convert_arrayref_tensor_to_tensor)\("
+)
+_TAIL = re.compile(r"\.(?:get|data|cbegin|begin)\(\)$")
+_ARRAY = re.compile(r"std::array<\s*(?P<type>.+?),\s*\d+\s*>\{")
+_VIEW = re.compile(r"reinterpret_tensor_wrapper\(")
+# An array as a pointer to what it begins with (torch 2.14 and later).
+_POINTER_TO = re.compile(r"static_cast<[\w:\s]+\*>\(")
+
+
+class Call(NamedTuple):
+    """A call: the callee, the places of its arguments in the file, and whether its error code is checked."""
+
+    callee: str
+    arguments: list[tuple[int, int]]
+    checked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A reinterpretation of a buffer: C++ expressions of sizes and strides in elements, and of the offset."""
+
+    sizes: tuple[str, ...]
+    strides: tuple[str, ...]
+    offset: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What an argument boils down to: a variable, maybe behind a view, an address or a cast.
+
+    `array` holds the places of the elements of an inline `std::array`.
+    """
+
+    name: str | None
+    type: str = ""
+    address: bool = False
+    view: tuple[str, str, str] | None = None
+    array: tuple[tuple[int, int], ...] | None = None
+
+
+def read_call(text: str, start: int, end: int) -> Call | None:
+    """The call that fills `text[start:end]`, seen through the error check macro; None if it is no call."""
+    match = _CALL.match(text, start, end)
+    while end > start and (text[end - 1] == ";" or text[end - 1].isspace()):
+        end -= 1
+    if not match or text[end - 1 : end] != ")":
+        return None
+    if match[1] == CHECK:
+        inner = read_call(text, match.end(), end - 1)
+        return inner._replace(checked=True) if inner else None
+    return Call(match[1], split_arguments(text, match.end(), end - 1), False)
+
+
+def read_reference(text: str, start: int, end: int) -> Reference:
+    """What the argument `text[start:end]` refers to; `name` is None for an expression of no single
+    variable.
+    """
+    expression = text[start:end]
+    if _NAME.fullmatch(expression):
+        return Reference(expression)
+    if match := _CAST.fullmatch(expression):
+        return Reference(match["name"], match["type"].strip())
+    if (match := _POINTER_TO.match(expression)) and expression.endswith(")"):
+        return read_reference(text, start + match.end(), end - 1)
+    if match := _ARRAY.match(expression):
+        close = expression.rfind("}")
+        places = split_arguments(text, start + match.end(), start + close) if close > 0 else []
+        return Reference(None, match["type"], array=tuple(places))
+    return _unwrap(expression)
+
+
+def _unwrap(expression: str) -> Reference:
+    """Peel wrappers from the outside until a name or a view is left."""
+    address = False
+    while True:
+        expression = _TAIL.sub("", expression.strip())
+        if expression.startswith("&") and not expression.startswith("&temporary_reference"):
+            address, expression = True, expression[1:]
+        if not (match := _WRAP.match(expression)) or not expression.endswith(")"):
+            break
+        expression = expression[match.end() : -1]
+    if _NAME.fullmatch(expression):
+        return Reference(expression, address=address)
+    if _VIEW.match(expression) and expression.endswith(")"):
+        return _view(expression)
+    return Reference(None)
+
+
+def _view(expression: str) -> Reference:
+    begin, end = len("reinterpret_tensor_wrapper("), len(expression) - 1
+    parts = [expression[a:b] for a, b in split_arguments(expression, begin, end)]
+    if len(parts) != 5:
+        return Reference(None)
+    inner = _unwrap(parts[0])
+    return Reference(inner.name, view=(parts[2], parts[3], parts[4]))
+
+
+def braced(text: str) -> tuple[str, ...]:
+    """The elements of `{a, b}` as text."""
+    open_, close = text.find("{"), text.rfind("}")
+    if open_ < 0 or close < open_:
+        return ()
+    return tuple(text[a:b] for a, b in split_arguments(text, open_ + 1, close))

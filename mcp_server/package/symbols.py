@@ -1,11 +1,18 @@
-"""Symbolic sizes of a wrapper: where each comes from, and every place that uses it."""
+"""Symbolic sizes of a wrapper: where each comes from, and which bound it is inside a kernel.
+
+What a bound inside a kernel is: `ks0` → the launch's argument → symbol → input dimension → allowed
+range.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from mcp_server.package.launches import Launch, substitute
+from mcp_server.package.signature import CompiledInput
 
 SymbolKind = Literal["size", "stride", "value", "computed"]
 
@@ -80,3 +87,95 @@ def uses(name: str, text: str, start: int, end: int, line: int) -> tuple[int, ..
             break
         at = after
     return tuple(found)
+
+
+_LONG = re.compile(r"(?<=\d)L\b")
+
+
+@dataclass(frozen=True, slots=True)
+class SizeOrigin:
+    """A size that a bound depends on: dimension `dim` of input `input_index`, or of the wrapper's `tensor`.
+
+    `lower` and `upper` are the inclusive range that the package was compiled for; None means unchecked.
+    `label` names the input for a person.
+    """
+
+    symbol: str
+    tensor: str
+    dim: int | None
+    input_index: int | None = None
+    label: str = ""
+    lower: int | None = None
+    upper: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """`text` as in the kernel, `expression` over the wrapper's symbols, `value` when it is a number."""
+
+    text: str
+    expression: str
+    value: int | None
+    sizes: tuple[SizeOrigin, ...]
+
+    @property
+    def smallest(self) -> int | None:
+        """The least size in range, for a bound that is one size; 0 where nothing is checked."""
+        if self.value is not None:
+            return self.value
+        if len(self.sizes) != 1 or self.expression != self.sizes[0].symbol:
+            return None
+        return self.sizes[0].lower or 0
+
+    def describe(self) -> str:
+        """The bound in words."""
+        if self.value is not None:
+            return str(self.value)
+        parts = [_describe(size) for size in self.sizes]
+        chain = self.text if self.text == self.expression else f"{self.text} = {self.expression}"
+        return f"{chain} ({'; '.join(parts)})" if parts else chain
+
+
+def resolve_bound(
+    text: str, launch: Launch, symbols: Mapping[str, Symbol], inputs: Sequence[CompiledInput]
+) -> Bound:
+    """The bound `text` of a kernel at one of its launches."""
+    values = {a.name: a.expression for a in launch.arguments if a.name}
+    expression = plain(substitute(text, values))
+    value = int(expression) if re.fullmatch(r"-?\d+", expression) else None
+    sizes = tuple(
+        origin for symbol in origins(expression, symbols) if (origin := _size(symbol, inputs)) is not None
+    )
+    return Bound(plain(text), expression, value, sizes)
+
+
+def plain(expression: str) -> str:
+    """A C++ expression without the suffix of its integers."""
+    return _LONG.sub("", expression)
+
+
+def _size(symbol: Symbol, inputs: Sequence[CompiledInput]) -> SizeOrigin | None:
+    if symbol.tensor is None:
+        return None
+    compiled = next((i for i in inputs if i.name == symbol.tensor), None)
+    if compiled is None or symbol.kind != "size" or symbol.dim is None:
+        return SizeOrigin(symbol.name, symbol.tensor, symbol.dim)
+    dim = compiled.dims[symbol.dim] if symbol.dim < len(compiled.dims) else None
+    return SizeOrigin(
+        symbol.name,
+        symbol.tensor,
+        symbol.dim,
+        compiled.index,
+        compiled.label,
+        dim.lower if dim else None,
+        dim.upper if dim else None,
+    )
+
+
+def _describe(size: SizeOrigin) -> str:
+    if size.dim is None:
+        return f"{size.symbol} is a value of {size.tensor}"
+    where = f"{size.symbol} is the size of dim {size.dim} of {size.label or size.tensor}"
+    if size.lower is None and size.upper is None:
+        return where
+    return f"{where}, compiled for {size.lower if size.lower is not None else '?'} to {size.upper or 'any'}"

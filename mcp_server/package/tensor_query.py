@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from mcp_server.errors import ProblemError
-from mcp_server.package.bounds import plain, resolve_bound
-from mcp_server.package.buffers import Buffer
 from mcp_server.package.constants import CompiledConstant
-from mcp_server.package.facts import BufferFact, ConstantFact, InputFact, SymbolFact
+from mcp_server.package.launches import Buffer
+from mcp_server.package.query import BufferFact, ConstantFact, InputFact, SymbolFact
 from mcp_server.package.signature import CompiledInput
-from mcp_server.package.symbols import Symbol
+from mcp_server.package.symbols import Symbol, plain, resolve_bound
 from mcp_server.package.view import PackageView
 
 _LISTED = 12

@@ -10,10 +10,9 @@ from typing import TypeVar
 
 from mcp_server.package.archive import Package, open_package
 from mcp_server.package.assertion import Tracer
-from mcp_server.package.dataflow import Dataflow
+from mcp_server.package.dataflow import Dataflow, Slice
 from mcp_server.package.launches import Launch
 from mcp_server.package.provenance import Provenance, read_provenance
-from mcp_server.package.steps import Slice
 from mcp_server.package.symbols import names_in
 from mcp_server.package.wrapper import Wrapper, read_wrapper
 

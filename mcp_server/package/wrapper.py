@@ -1,4 +1,11 @@
-"""Reads a generated wrapper.cpp: launches with their arguments, buffers, symbols, kernels. Nothing is
+"""Reads a generated wrapper.cpp, statement by statement. Nothing is compiled or run.
+
+Reads one function body of a wrapper, statement by statement, into a `Scope`.
+
+The forms are those of torch/_inductor/codegen/cpp_wrapper_cpu.py and cpp_wrapper_gpu.py, torch 2.8 to 2.15.
+A statement of no known form becomes a problem with its line; it is never skipped in silence.
+
+Reads a generated wrapper.cpp: launches with their arguments, buffers, symbols, kernels. Nothing is
 executed.
 Checked against wrappers of torch 2.8, 2.11, 2.13 and 2.15; the statement forms are those of
 torch/_inductor/codegen (cpp_wrapper_cpu.py, cpp_wrapper_gpu.py).
@@ -7,17 +14,320 @@ torch/_inductor/codegen (cpp_wrapper_cpu.py, cpp_wrapper_gpu.py).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from mcp_server.package import symbols as symbol_table
-from mcp_server.package.buffers import Buffer
+from mcp_server.package.calls import Problem, Scope, add_transfer, handle_call
 from mcp_server.package.kernels import Kernel, LineCounter, read_cpp_kernels, read_triton_kernels
-from mcp_server.package.launches import Launch, Transfer, substitute
-from mcp_server.package.reader import read_body
-from mcp_server.package.scope import Problem, Scope
-from mcp_server.package.statements import Block
-from mcp_server.package.symbols import Symbol
+from mcp_server.package.launches import Buffer, Launch, Notes, Transfer, substitute
+from mcp_server.package.statements import Block, Statement, braced, read_call, read_reference, split_body
+from mcp_server.package.symbols import Symbol, define, names_in
+
+_FIRST = re.compile(r"\[\[maybe_unused\]\]|[A-Za-z_][\w:]*")
+_SOURCES = re.compile(r"// (?:Topologically Sorted|Unsorted) Source Nodes: \[(.*)\], Original ATen: \[(.*)\]")
+_HANDLE = re.compile(r"// \[Provenance debug handles\] (.+):(\d{1,9})$")
+_ARRAY = re.compile(r"(?:static )?(?:constexpr|const) int64_t \*?\s*(\w+)(?:\[\])?\s*=\s*(.*)", re.S)
+_INPUT = re.compile(r"(?:\[\[maybe_unused\]\] )?auto (\w+) = std::move\(inputs\[(\d{1,9})\]\)")
+_CONSTANT = re.compile(r"(?:\[\[maybe_unused\]\] )?auto&? (\w+) = constants_->at\((\d{1,9})\)")
+_BIND = re.compile(r"(?:\[\[maybe_unused\]\] )?(?:auto|decltype\(auto\)|auto&) (\w+) = (.*)", re.S)
+_OWN = re.compile(r"RAIIAtenTensorHandle (\w+)\((?:RAIIAtenTensorHandle\()?(\w+)\)?\)")
+_DECLARE = re.compile(r"RAIIAtenTensorHandle (\w+)$")
+_SCALAR_TENSOR = re.compile(r"RAIIAtenTensorHandle (\w+) = (scalar_to_tensor_handle\(.*\))", re.S)
+_OUTPUT = re.compile(r"output_handles\[(\d{1,9})\] = (\w+)(?:\.release\(\)|\[(\d{1,9})\])")
+_SCALAR = re.compile(r"(?:const )?[\w:<> ]+?\*? (\w+)(?: = (.*))?$", re.S)
+_ASSIGN = re.compile(r"(\w+) = (.*)", re.S)
+_RESET = re.compile(r"(\w+)\.reset\(\)")
+_MOVED = re.compile(r"std::move\((\w+)\)")
+_POINTER = re.compile(r"CUdeviceptr (\w+) = reinterpret_cast<CUdeviceptr>\((\w+)\.data_ptr\(\)\)")
+_DESCRIPTOR = re.compile(r"&(\w+)(?:\.m)?, reinterpret_cast<void\*>\(\*\(&(\w+)\)\)")
+_HANDLES = re.compile(r"reinterpret_tensor_wrapper|_handle\b|constants_->|\binputs\[|std::move")
+_SIZES = re.compile(r"\w+\.(?:sizes|strides)\(\)$")
+_GUARD = re.compile(r'KernelContextGuard _ctx\("([^"]*)",\s*R"\((.*)\)"\)', re.S)
+_REASSIGNED = re.compile(r"^\s*(\w+) = std::move\(\w+\);", re.M)
+_SYMBOL = re.compile(r"(?:(?:z?uf?|s|ps)\d+(?:_\w+)?|\w*(?:numel|_size_\d+|_stride_\d+))$")
+_TYPES = frozenset(
+    [
+        "int64_t",
+        "int32_t",
+        "int16_t",
+        "int8_t",
+        "uint64_t",
+        "uint32_t",
+        "uint16_t",
+        "uint8_t",
+        "int",
+        "bool",
+        "float",
+        "double",
+        "half",
+        "bfloat16",
+        "long",
+        "size_t",
+        "at::Half",
+        "at::BFloat16",
+        "c10::complex",
+    ]
+)
+_QUIET = frozenset(
+    [
+        "KernelContextGuard",
+        "RAIIAtenRecordFunctionHandle",
+        "AOTICudaStreamGuard",
+        "AOTICudaGuard",
+        "AOTIXpuStreamGuard",
+        "throw",
+        "return",
+        "break",
+        "continue",
+        "alignas",
+        "cudaStream_t",
+        "std::unordered_map",
+        "std::vector",
+        "C10IValueHandle",
+        "RAIIC10IValueHandle",
+        "torch::aot_inductor::RAIIAtenRecordFunctionHandle",
+        "#pragma",
+    ]
+)
+
+
+def read_body(scope: Scope, start: int, line: int) -> int:
+    """Read the function whose `{` is just before offset `start` on `line`; the offset where it ends."""
+    reader = _Reader(scope, start)
+    end = start
+    for statement in split_body(scope.text, start, line, scope.function):
+        end = statement.end
+        reader.take(statement)
+    return end
+
+
+class _Reader:
+    """Sends each statement to the handler of its first word."""
+
+    def __init__(self, scope: Scope, start: int) -> None:
+        self.scope = scope
+        self.reassigned = frozenset(_REASSIGNED.findall(scope.text, start))
+        self.guards: dict[int, str] = {}
+        self.last_made: str | None = None
+        self.handlers: dict[str, Callable[[Statement], bool]] = {
+            "AtenTensorHandle": lambda _: True,
+            "RAIIAtenTensorHandle": self._owner,
+            "auto": self._bind,
+            "auto&": self._bind,
+            "decltype": self._bind,
+            "[[maybe_unused]]": self._bind,
+            "static": self._array,
+            "constexpr": self._array,
+            "const": self._array,
+            "output_handles": self._output,
+            "CUdeviceptr": self._pointer,
+            "KernelContextGuard": self._guard,
+            "if": self._exit,
+        }
+
+    def take(self, statement: Statement) -> None:
+        if statement.kind == "simple":
+            self._simple(statement)
+        elif statement.kind == "comment":
+            self._comment(statement.text)
+        elif statement.kind == "cut":
+            self.scope.problem("the text ends inside this function", statement.line, statement.text)
+        elif statement.kind == "open" and statement.block.kind == "lambda":
+            self.scope.problem(
+                "a lambda: its calls are listed where it stands", statement.line, statement.text
+            )
+
+    def _simple(self, statement: Statement) -> None:
+        text = statement.text
+        match = _FIRST.match(text)
+        if match is None:
+            if text.strip("();, "):
+                self.scope.problem("a statement of unknown form", statement.line, text)
+            return
+        first = match.group()
+        handler = self.handlers.get(first)
+        if handler is not None:
+            known = handler(statement)
+        elif first in _QUIET:
+            known = True
+        elif first in _TYPES:
+            known = self._scalar(statement)
+        else:
+            known = self._call_or_assignment(statement)
+        if not known:
+            self.scope.problem("a statement of unknown form", statement.line, text)
+
+    def _comment(self, text: str) -> None:
+        notes = self.scope.notes
+        if match := _HANDLE.match(text):
+            self.scope.notes = Notes(notes.sources, notes.atens, int(match[2]), match[1], notes.stack)
+        elif match := _SOURCES.match(text):
+            sources, atens = _listed(match[1]), _listed(match[2])
+            self.scope.notes = Notes(sources, atens, notes.handle, notes.kernel, notes.stack)
+        elif text.startswith("// reuse") and self.last_made in self.scope.buffers and self.last_made:
+            buffer = self.scope.buffers.by_name[self.last_made]
+            self.scope.buffers.by_name[self.last_made] = replace(buffer, reused=True)
+
+    def _owner(self, statement: Statement) -> bool:
+        """RAIIAtenTensorHandle in its forms: adopting a handle, declared empty, made of a scalar."""
+        if match := _OWN.fullmatch(statement.text):
+            return self._adopt(match[1], match[2], statement)
+        if match := _DECLARE.fullmatch(statement.text):
+            self.scope.buffers.add(match[1], "assigned", statement.line)
+            return True
+        if match := _SCALAR_TENSOR.fullmatch(statement.text):
+            self.scope.buffers.add(match[1], "returned", statement.line)
+            return True
+        return False
+
+    def _adopt(self, name: str, handle: str, statement: Statement) -> bool:
+        buffers = self.scope.buffers
+        known = handle if handle in buffers else handle.removesuffix("_handle")
+        if known not in buffers:
+            return False
+        if known != name:
+            buffers.rename(known, name)
+        if name in self.reassigned:
+            self._own_storage(name, statement)
+        return True
+
+    def _own_storage(self, name: str, statement: Statement) -> None:
+        """A variable that is assigned again later (loop carried) has a value of its own, first copied from
+        its base.
+        """
+        old = self.scope.buffers.by_name[name]
+        if old.base is None or old.kind != "alias":
+            return
+        new = self.scope.buffers.add(name, "assigned", statement.line)
+        self.scope.buffers.by_name[name] = replace(old, kind="assigned", storage=new.storage)
+        add_transfer(self.scope, statement, "assign", name, old.base)
+
+    def _bind(self, statement: Statement) -> bool:
+        """auto x = …: inputs, constants, moves, views, symbols."""
+        text, scope = statement.text, self.scope
+        if match := _INPUT.fullmatch(text):
+            scope.buffers.add(match[1], "input", statement.line, position=int(match[2]))
+            return True
+        if match := _CONSTANT.fullmatch(text):
+            scope.buffers.add(match[1], "constant", statement.line, position=int(match[2]))
+            return True
+        if not (match := _BIND.fullmatch(text)):
+            return False
+        name, value = match[1], match[2].strip()
+        if name in ("inputs", "kernels") or _SIZES.fullmatch(value):
+            return True
+        return self._bind_tensor(name, value, statement) or self._bind_value(name, value, statement)
+
+    def _bind_tensor(self, name: str, value: str, statement: Statement) -> bool:
+        scope = self.scope
+        reference = read_reference(value, 0, len(value))
+        base = scope.pointers.get(reference.name or "", reference.name)
+        if base is None or base not in scope.buffers:
+            return False
+        self.last_made = name
+        if reference.view is not None:
+            sizes, strides, offset = reference.view
+            scope.buffers.view(name, base, statement.line, scope.array(sizes), scope.array(strides), offset)
+        else:
+            scope.buffers.derive(name, base, "moved" if _MOVED.fullmatch(value) else "alias", statement.line)
+        return True
+
+    def _bind_value(self, name: str, value: str, statement: Statement) -> bool:
+        """A symbol or another scalar; a value made of unknown tensors is not understood."""
+        scope = self.scope
+        if _HANDLES.search(value):
+            return False
+        if _SYMBOL.fullmatch(name) or any(n in scope.symbols for n in names_in(value)):
+            scope.symbols[name] = define(name, value, statement.line)
+        else:
+            scope.scalars.add(name)
+        return True
+
+    def _exit(self, statement: Statement) -> bool:
+        """if (!condition) break: what decides whether the loop goes on."""
+        if statement.text.endswith("break"):
+            self.scope.exits[statement.block] = statement.text
+            return True
+        return statement.text.endswith(("continue", "return"))
+
+    def _array(self, statement: Statement) -> bool:
+        match = _ARRAY.fullmatch(statement.text)
+        if match:
+            self.scope.arrays[match[1]] = () if match[2] == "nullptr" else braced(match[2])
+            return True
+        return statement.text.startswith("const ") and self._scalar(statement)
+
+    def _scalar(self, statement: Statement) -> bool:
+        match = _SCALAR.fullmatch(statement.text)
+        if not match:
+            return False
+        name, value = match[1], match[2]
+        if value is None:
+            self.scope.scalars.add(name)
+            return True
+        return self._bind_value(name, value.strip(), statement)
+
+    def _output(self, statement: Statement) -> bool:
+        match = _OUTPUT.fullmatch(statement.text)
+        if not match:
+            return False
+        index = int(match[1])
+        source = self.scope.outputs.get(int(match[3])) if match[3] else match[2]
+        self.scope.outputs[index] = source or match[2]
+        return source is not None
+
+    def _pointer(self, statement: Statement) -> bool:
+        match = _POINTER.fullmatch(statement.text)
+        if match:
+            self.scope.pointers[match[1]] = match[2]
+        return match is not None
+
+    def _guard(self, statement: Statement) -> bool:
+        match = _GUARD.fullmatch(statement.text)
+        if match:
+            self.scope.notes = replace(self.scope.notes, stack=match[2])
+        return match is not None
+
+    def _call_or_assignment(self, statement: Statement) -> bool:
+        text, scope = statement.text, self.scope
+        if match := _RESET.fullmatch(text):
+            scope.freed[match[1]] = statement.line
+            return True
+        call = read_call(scope.text, statement.start, statement.end)
+        if call is not None:
+            if match := _DESCRIPTOR.search(text):
+                scope.pointers[match[1]] = scope.pointers.get(match[2], match[2])
+            return text.startswith("initTMADescriptor") or handle_call(scope, statement, call)
+        if match := _ASSIGN.fullmatch(text):
+            return self._assign(match[1], match[2].strip(), statement)
+        return bool(re.match(r"\w+\.(?:block_shape|global_shape|strides)\[\d+\] = ", text))
+
+    def _assign(self, name: str, value: str, statement: Statement) -> bool:
+        """x = …: a carried tensor, an aligned copy of an input, or a symbol set again."""
+        scope = self.scope
+        if name in scope.symbols or name in scope.scalars:
+            return self._bind_value(name, value, statement)
+        if name not in scope.buffers:
+            return False
+        moved = _MOVED.fullmatch(value)
+        if moved is None:
+            return "_aligned" in value
+        source = moved[1]
+        if source not in scope.buffers:
+            return False
+        old, new = scope.buffers.by_name[name], scope.buffers.by_name[source]
+        if old.sizes is None:
+            scope.buffers.by_name[name] = replace(
+                old, sizes=new.sizes, strides=new.strides, dtype=new.dtype, device=new.device, offset="0"
+            )
+        add_transfer(scope, statement, "assign", name, source)
+        return True
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part for part in (p.strip() for p in text.split(",")) if part)
+
 
 _FUNCTION = re.compile(r"^void \w+::(?P<name>_const_run_impl|run_impl)\(", re.M)
 _OPEN = re.compile(r"\)\s*\{")

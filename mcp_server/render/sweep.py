@@ -7,7 +7,7 @@ from collections import Counter
 from rich.table import Table
 
 from mcp_server.render.text import plain
-from mcp_server.sweep.record import CaseRecord, Sweep
+from mcp_server.sweep.plan import CaseRecord, Sweep
 
 COLUMNS = ("case", "result", "confidence", "guilty", "summary", "tries", "s")
 

@@ -1,11 +1,14 @@
-"""Small pieces that all layouts share."""
+"""Small pieces that all layouts share: titles, and values that fit on a line."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 from rich.padding import Padding
 from rich.text import Text
 
-from mcp_server.model import Party
+from mcp_server.model import Artifact, Component, ModelLocation, TensorSpec
 
 UNPRINTABLE = {code: "�" for code in [*range(32), *range(127, 160)] if chr(code) not in "\n\t"}
 
@@ -28,10 +31,64 @@ def indented(text: object, style: str = "", by: int = 2) -> Padding:
     return Padding(plain(text, style), (0, 0, 0, by), expand=False)
 
 
-def party_title(party: Party) -> str:
+def party_title(party: Component) -> str:
     """Kind, name and place of a guilty or crashing party, in one line."""
     places = {"input": party.input_index, "dim": party.dim, "launch": party.launch_index}
     where = ", ".join(f"{name} {number}" for name, number in places.items() if number is not None)
     value = f" = {party.value}" if party.value else ""
     kind = "" if party.name.startswith(party.kind) else f"{party.kind} "
     return f"{kind}{party.name}{value}" + (f" ({where})" if where else "")
+
+
+LONGEST_CELL = 80
+
+
+def is_scalar(value: Any) -> bool:
+    """Whether one line holds the value."""
+    return value is None or isinstance(value, _ON_ONE_LINE) or _is_plain_list(value)
+
+
+def is_cell(value: Any) -> bool:
+    """Whether a column of a table holds the value."""
+    return is_scalar(value) and len(scalar(value)) <= LONGEST_CELL and "\n" not in scalar(value)
+
+
+def is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, str | list | tuple | dict) and len(value) == 0)
+
+
+def scalar(value: Any) -> str:
+    """The value on one line."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list | tuple):
+        return _listed(value)
+    if isinstance(value, ModelLocation):
+        return f"{value.file}:{value.line}  {value.code}".rstrip()
+    if isinstance(value, Artifact):
+        return f"{value.path}  ({value.what}, {value.bytes} bytes)"
+    return _spec(value) if isinstance(value, TensorSpec) else str(value)
+
+
+def _listed(values: list[Any] | tuple[Any, ...]) -> str:
+    numbers = all(isinstance(item, int | float) for item in values)
+    text = ", ".join(map(str, values))
+    return f"[{text}]" if numbers else text
+
+
+def _spec(spec: TensorSpec) -> str:
+    return f"{spec.dtype} {spec.shape} on {spec.device}"
+
+
+def _is_plain_list(value: Any) -> bool:
+    """Numbers or words, such as a shape; sentences get a line each."""
+    return isinstance(value, list | tuple) and all(
+        isinstance(item, int | float) or (isinstance(item, str) and " " not in item) for item in value
+    )
+
+
+_ON_ONE_LINE = (str, int, float, bool, Path, ModelLocation, Artifact, TensorSpec)

@@ -18,10 +18,9 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import Artifact, Record, Verdict
 from mcp_server.report.page import FILE as PAGE_FILE
 from mcp_server.report.page import Report, page
-from mcp_server.report.redact import Redactor
-from mcp_server.report.secrets import SECRET_NAME
+from mcp_server.report.redact import SECRET_NAME, Redactor
 from mcp_server.report.source import LOG_FILE, PACKAGE_FILE, VERDICT_FILE, Source, report_of
-from mcp_server.steps.replay_plan import OPERATORS
+from mcp_server.tools.requests import OPERATORS
 
 MANIFEST = "manifest.json"
 README = "README.md"

@@ -1,23 +1,74 @@
-"""A verdict as one HTML file that needs nothing else: no network, no asset, no server."""
+"""A verdict as one HTML file that needs nothing else, with the text for an issue tracker."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from mcp_server.model import CATEGORIES, Party, Verdict
-from mcp_server.operations.spelling import command_line
+from mcp_server.model import CATEGORIES, Component, Evidence, Verdict
+from mcp_server.operations.table import command_line
+from mcp_server.render.records import OUTCOME_TITLE
 from mcp_server.render.text import party_title
-from mcp_server.render.verdict import OUTCOME_TITLE
-from mcp_server.report.clean import clean_text, cleaned
-from mcp_server.report.issue_text import issue_text
-from mcp_server.report.redact import Redactor
+from mcp_server.report.redact import Redactor, clean_text, cleaned
+
+BACKTICKS = re.compile(r"`+")
+
+Redact = Callable[[str], str]
+
+
+def issue_text(verdict: Verdict, environment: dict[str, str], redact: Redact) -> str:
+    """Verdict, parties, evidence with commands, and environment, with every observed text redacted."""
+    return redact("\n".join(_lines(verdict, environment))) + "\n"
+
+
+def _lines(verdict: Verdict, environment: dict[str, str]) -> Iterator[str]:
+    title = " ".join(filter(None, (verdict.outcome.replace("_", " "), verdict.category or "")))
+    yield f"**{title}** ({verdict.confidence})"
+    yield f"\n{code(verdict.summary)}"
+    for label, party in (("Root cause", verdict.guilty), ("Crash site", verdict.crashing)):
+        if party is not None:
+            yield from _party(label, party)
+    yield from _evidence(verdict.evidence)
+    if verdict.ruled_out:
+        yield "\nRuled out"
+        yield from (f"- {code(item.hypothesis)}: {code(item.by)}" for item in verdict.ruled_out)
+    if verdict.fix is not None:
+        yield f"\nFix: {code(verdict.fix.action)}"
+    yield "\nEnvironment"
+    yield from (f"- {name}: {code(value)}" for name, value in environment.items())
+
+
+def _party(label: str, party: Component) -> Iterator[str]:
+    yield f"\n{label}: {code(party_title(party))}"
+    if party.generated_location:
+        yield f"- generated code {code(party.generated_location)}"
+    yield from (f"- {code(f'{p.file}:{p.line}  {p.code}'.strip())}" for p in party.model_locations)
+
+
+def _evidence(evidence: list[Evidence]) -> Iterator[str]:
+    if evidence:
+        yield "\nEvidence"
+    for number, item in enumerate(evidence, 1):
+        yield f"{number}. {code(item.fact)}"
+        if item.command:
+            yield f"   {code(item.command)}"
+
+
+def code(text: str) -> str:
+    """`text` as inline code: no mention, link or tag in it acts."""
+    text = " ".join(text.split())
+    longest = max((len(found) for found in BACKTICKS.findall(text)), default=0)
+    fence = "`" * (longest + 1)
+    padding = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{fence}{padding}{text}{padding}{fence}" if text else ""
+
 
 FILE = "report.html"
 HERE = Path(__file__).parent
@@ -90,7 +141,7 @@ def path_of(verdict: Verdict) -> Iterator[Link]:
         )
 
 
-def _is_launch(party: Party) -> bool:
+def _is_launch(party: Component) -> bool:
     return party.launch_index is not None or party.kind in ("kernel", "op")
 
 

@@ -13,9 +13,8 @@ import anyio
 import anyio.to_thread
 
 from mcp_server.errors import ProblemError
-from mcp_server.sweep.attempt import Done, Tried, attempt
-from mcp_server.sweep.plan import SweepCase
-from mcp_server.sweep.record import Attempt
+from mcp_server.sweep.plan import Attempt, SweepCase
+from mcp_server.sweep.run import Done, Tried, attempt
 
 
 def _attempt(case: SweepCase) -> Tried:

@@ -65,12 +65,12 @@ def watching(request: dict[str, Any], report: Report) -> ContextManager[Any]:
     """A context for calls in which `request["operators"]`, `watch` or `repair`, acts on custom operators."""
     if not request.get("operators"):
         return contextlib.nullcontext()
-    from .operators import Operators  # loads much of torch that a plain call does not need
+    from .interpret import Operators  # loads much of torch that a plain call does not need
 
     return Operators(report, repair=request["operators"] == "repair")
 
 
-def tell_inputs(tree: Any, report: Report) -> None:
+def report_inputs(tree: Any, report: Report) -> None:
     """Event `given`: the layout of every leaf of a call."""
     report.event(
         "given",

@@ -15,7 +15,7 @@ from typing import Any, Callable
 
 import torch
 
-from .failures import Refused
+from .report import Refused
 
 CHOICES = "flat, index, stride and offset, rows and dim, where"
 CONDITIONS: "dict[str, Callable[[torch.Tensor, Any], torch.Tensor]]" = {

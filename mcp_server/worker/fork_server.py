@@ -168,7 +168,7 @@ def spoilt() -> bool:
 
 def main(argv: list[str]) -> int:
     worker = load("_aoti_debug_main", os.path.join(HERE, "main.py"))
-    worker.hide()
+    worker.drop_script_dir()
     server = socket.socket(fileno=0)
     supervisor = load("_aoti_debug_supervisor", argv[-1])
     loaded, modules = argv[1], argv[2:-1]

@@ -1,17 +1,320 @@
-"""Modules and files that register custom ops."""
+"""Modules that register custom operators: imported, or only the registrations taken out of them.
+
+The operators that a script registers, taken out of it without running its program.
+
+A script without `if __name__ == "__main__"` runs when it is imported. What registers its operators are some
+of its statements: calls and decorators of `torch.library`, libraries that are loaded, imports, and what these
+read. Where one that registers needs another that would run more than that, none is taken.
+"""
 
 from __future__ import annotations
 
+import ast
+import builtins
+import dis
 import importlib
 import importlib.util
 import os
 import sys
+from dataclasses import dataclass
+from importlib.abc import InspectLoader
 from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType
+from typing import Any, Iterator, Optional, Sequence, Union
 
-from .failures import Refused, facts
-from .registrations import Taken, registrations
-from .report import Report
+from .report import Refused, Report, facts
+
+# Of torch 2.8-2.15: what registers an operator, a library of them, or a class that a package takes.
+_REGISTERING = (
+    "torch.library.",
+    "torch._library.",
+    "torch.ops.load_library",
+    "torch.classes.load_library",
+    "torch.utils.cpp_extension.load",
+    "torch.export.register_dataclass",
+    "torch.utils._pytree.register_",
+)
+_ASKING = frozenset({"opcheck", "wrap_triton", "capture_triton", "infer_schema", "get_ctx", "get_kernel"})
+# Methods of what `custom_op`, `triton_op` and `Library` give, beside `register_…`.
+_METHODS = frozenset({"define", "impl", "fallback", "_register_fake", "_impl_with_aoti_compile"})
+# What runs the program, starts another one, or asks for what only the program was given.
+_RUNNING = (
+    "torch._inductor.aot",
+    "torch._inductor.compile",
+    "torch._inductor.package.",
+    "torch._export.",
+    "torch._C._aoti.",
+    "torch.export.export",
+    "torch.export.draft_export",
+    "torch.export.load",
+    "torch.export.pt2_archive.",
+    "torch.multiprocessing.",
+    "torch.distributed.",
+    "multiprocessing.",
+    "subprocess.",
+    "concurrent.",
+    "threading.Thread",
+    "resource.",
+    "signal.",
+    "os.system",
+    "os.exec",
+    "os.fork",
+    "os.spawn",
+    "os._exit",
+    "os.kill",
+    "sys.exit",
+    "runpy.",
+)
+_ASKS_ARGUMENTS = frozenset({"parse_args", "parse_known_args"})
+_RUNNING_BUILTINS = frozenset({"exit", "quit", "input", "exec", "eval", "breakpoint", "__import__"})
+
+_BLOCKS = (ast.If, ast.Try, ast.With, ast.For)
+_SIMPLE = (
+    ast.Assign,
+    ast.AnnAssign,
+    ast.AugAssign,
+    ast.Expr,
+    ast.Import,
+    ast.ImportFrom,
+    ast.Pass,
+    ast.Raise,
+)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_DEFINITIONS = (*_FUNCTIONS, ast.ClassDef)
+Definition = Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef]
+
+
+def called(node: ast.AST) -> Iterator[ast.expr]:
+    """What is called when the statement is run, decorators included: not what bodies of functions call."""
+    if isinstance(node, ast.Call):
+        yield node.func
+    if isinstance(node, _DEFINITIONS):
+        yield from node.decorator_list
+    if isinstance(node, _FUNCTIONS):
+        inner: list[ast.AST] = [*node.decorator_list, node.args]
+    else:
+        inner = [] if isinstance(node, ast.Lambda) else list(ast.iter_child_nodes(node))
+    for each in inner:
+        yield from called(each)
+
+
+class Names:
+    """What the names of a script's top level are: modules, definitions of its own, operators."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.imported: dict[str, str] = {}
+        self.defined: dict[str, Definition] = {}
+        self.operators: set[str] = set()
+        for node in ast.walk(tree):
+            self._import(node)
+        for each in flat(tree.body):
+            if isinstance(each, _DEFINITIONS):
+                self.defined.setdefault(each.name, each)
+            self.operators |= set(self._operators(each))
+
+    def _import(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                whole = alias.name if alias.asname else alias.name.partition(".")[0]
+                self.imported[alias.asname or whole] = whole
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                self.imported[alias.asname or alias.name] = "{}.{}".format(node.module or "", alias.name)
+
+    def _operators(self, node: ast.stmt) -> Iterator[str]:
+        """Names that a registering statement binds."""
+        if isinstance(node, _FUNCTIONS) and any(self.registers(each) for each in node.decorator_list):
+            yield node.name
+        if isinstance(node, ast.Assign) and self.registers(node.value):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+        for item in node.items if isinstance(node, ast.With) else ():
+            if isinstance(item.optional_vars, ast.Name) and self.registers(item.context_expr):
+                yield item.optional_vars.id
+
+    def full(self, node: ast.AST) -> str:
+        """`a.b.c` with `a` as it was imported; "" for what is no such chain."""
+        if isinstance(node, ast.Attribute):
+            base = self.full(node.value)
+            return base + "." + node.attr if base else ""
+        return self.imported.get(node.id, node.id) if isinstance(node, ast.Name) else ""
+
+    def registers(self, node: ast.AST) -> bool:
+        """Whether what is called, or a call of it, registers something."""
+        if isinstance(node, ast.Call):
+            return self.registers(node.func)
+        name = self.full(node)
+        base, _, last = name.rpartition(".")
+        if base in self.operators:
+            return last in _METHODS or last.startswith("register_")
+        return name.startswith(_REGISTERING) and last not in _ASKING
+
+
+def flat(body: "list[ast.stmt]") -> Iterator[ast.stmt]:
+    """Statements with those of their blocks."""
+    for node in body:
+        yield node
+        for name in ("body", "orelse", "finalbody") if isinstance(node, _BLOCKS) else ():
+            yield from flat(getattr(node, name, []))
+        for handler in getattr(node, "handlers", []):
+            yield from flat(handler.body)
+
+
+def why_not(node: ast.stmt, names: Names) -> str:
+    """Why a statement cannot be run without running the program; "" when it can."""
+    for each in flat([node]):
+        if not isinstance(each, (*_SIMPLE, *_BLOCKS, *_DEFINITIONS)):
+            return "it is a {} statement".format(type(each).__name__.lower())
+    seen: set[str] = set()
+    return next((reason for each in called(node) for reason in _reasons(each, names, seen)), "")
+
+
+def _reasons(function: ast.expr, names: Names, seen: "set[str]") -> Iterator[str]:
+    if isinstance(function, ast.Call):  # a decorator with arguments; the call is looked at by itself
+        return
+    name = names.full(function)
+    last = function.attr if isinstance(function, ast.Attribute) else name
+    runs = name.startswith(_RUNNING) and not name.startswith(_REGISTERING)
+    if runs or last in _ASKS_ARGUMENTS or (name in _RUNNING_BUILTINS and hasattr(builtins, name)):
+        yield "it calls {}".format(name or last)
+    if name in names.defined and name not in seen:
+        seen.add(name)
+        for node in ast.walk(names.defined[name]):
+            if isinstance(node, ast.Call):
+                for reason in _reasons(node.func, names, seen):
+                    yield "{} {}".format(name, reason.replace("it calls", "calls", 1))
+
+
+# Modules of the standard library register nothing; nor does torch, which is there already.
+_PLAIN = frozenset(getattr(sys, "stdlib_module_names", ())) | {"torch", "__future__"}
+_PLACES = ("sys.path", "os.environ")  # what imports, and the loading of libraries, depend on
+
+
+@dataclass(frozen=True)
+class RegistrationSlice:
+    """`statements` register, or are needed for that; `lines` are of the former; `refused` is why not."""
+
+    statements: tuple[ast.stmt, ...] = ()
+    lines: tuple[int, ...] = ()
+    refused: str = ""
+
+    def text(self) -> str:
+        """As a module of its own."""
+        return "\n\n".join(ast.unparse(node) for node in self.statements) + "\n"
+
+    def code(self, path: str) -> CodeType:
+        """It keeps file and lines: Triton reads the source of a kernel there, and errors name them."""
+        return code_of(self.statements, path)
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """One of the top level: what it binds, what it or its functions read, and whose value it changes."""
+
+    node: ast.stmt
+    binds: frozenset[str]
+    reads: frozenset[str]
+    changes: str
+
+
+class _Script:
+    """The statements of a script's top level, by number."""
+
+    def __init__(self, source: bytes, path: str) -> None:
+        tree = ast.parse(source, path)
+        self.names = Names(tree)
+        self.statements = [self._statement(node, path) for node in tree.body]
+
+    def _statement(self, node: ast.stmt, path: str) -> _Statement:
+        code = code_of([node], path)
+        binds = {i.argval for i in dis.get_instructions(code) if i.opname in ("STORE_NAME", "STORE_GLOBAL")}
+        changes = _changed(node)
+        known = "" if changes in self.names.imported else changes  # `torch.manual_seed(0)` changes no name
+        return _Statement(node, frozenset(binds), frozenset(_reads(code)), known)
+
+    def registering(self) -> list[int]:
+        names = self.names
+        return [
+            n
+            for n, each in enumerate(self.statements)
+            if any(names.registers(one) for one in called(each.node))
+        ]
+
+    def helping(self) -> list[int]:
+        """Imports that may register operators, and changes of where modules and libraries are looked for."""
+        return [n for n, e in enumerate(self.statements) if e.changes in _PLACES or _brings_operators(e.node)]
+
+    def needed(self, number: int) -> set[int]:
+        """A statement and, again and again, what binds or changes the names that these read."""
+        wanted: set[int] = set()
+        left = {number}
+        while left:
+            wanted |= left
+            reads = {name for n in left for name in self.statements[n].reads}
+            left = {n for n, e in enumerate(self.statements) if e.binds & reads or e.changes in reads}
+            left -= wanted
+        return wanted
+
+    def why_not(self, numbers: set[int]) -> str:
+        for n in sorted(numbers):
+            node = self.statements[n].node
+            reason = why_not(node, self.names)
+            if reason:
+                return "line {} would have to be run, and {}".format(node.lineno, reason)
+        return ""
+
+
+def registrations(source: bytes, path: str) -> RegistrationSlice:
+    """The statements of a script that register operators, with those that they need, in their order."""
+    try:
+        script = _Script(source, path)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        return RegistrationSlice(refused="it cannot be read: {}".format(error))
+    roots = script.registering()
+    wanted: set[int] = set().union(*(script.needed(n) for n in roots))
+    refused = script.why_not(wanted)
+    if refused:
+        return RegistrationSlice(refused=refused)
+    for helping in map(script.needed, script.helping()):
+        wanted |= helping if not script.why_not(helping) else set()
+    taken = tuple(script.statements[n].node for n in sorted(wanted))
+    return RegistrationSlice(taken, tuple(script.statements[n].node.lineno for n in roots))
+
+
+def code_of(statements: "Sequence[ast.stmt]", path: str) -> CodeType:
+    """What a module of these statements runs when it is imported."""
+    tree: Any = ast.Module(list(statements), [])  # taken as well as text, since Python 3.4
+    return InspectLoader.source_to_code(tree, path)
+
+
+def _reads(code: CodeType) -> Iterator[str]:
+    """Names of the module that this code, or a function in it, looks up."""
+    for each in dis.get_instructions(code):
+        if each.opname.startswith("LOAD_") and each.opname.endswith(("GLOBAL", "GLOBALS", "NAME")):
+            yield str(each.argval)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _reads(inner)
+
+
+def _changed(node: ast.stmt) -> str:
+    """The name behind `name[i] = …`, `name.part = …` or `name.method(…)` that stands alone, or a place."""
+    target: Optional[ast.expr] = None
+    if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        target = node.value.func
+    inside = isinstance(target, (ast.Subscript, ast.Attribute))
+    while isinstance(target, (ast.Subscript, ast.Attribute)) and ast.unparse(target) not in _PLACES:
+        target = target.value
+    return ast.unparse(target) if inside and target is not None else ""
+
+
+def _brings_operators(node: ast.stmt) -> bool:
+    """Whether it imports a module of the program, or of a package, which may register operators."""
+    if isinstance(node, ast.Import):
+        return any(alias.name.partition(".")[0] not in _PLAIN for alias in node.names)
+    return isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] not in _PLAIN
+
 
 OPERATORS = "#operators"  # after a file's name: only the operators that it registers
 
@@ -45,7 +348,7 @@ def _load_library(path: str) -> None:
 class _Operators(SourceFileLoader):
     """Imports a script as far as it registers operators."""
 
-    def __init__(self, name: str, path: str, taken: Taken) -> None:
+    def __init__(self, name: str, path: str, taken: RegistrationSlice) -> None:
         super().__init__(name, path)
         self.taken = taken
 

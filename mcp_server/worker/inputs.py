@@ -1,16 +1,18 @@
-"""Inputs of a call: read from a file without pickle, or made from specs."""
+"""Inputs of a call: read or made, described, changed for another try, and checked for changes."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Callable, Iterator, Mapping, Optional
 
 import torch
 
-from .failures import Refused
-from .layout import CALL_FORMAT, restore
+from .element_changes import drop_rows, pad, set_elements
+from .report import Refused, Report
+from .tensors import CALL_FORMAT, checksum, describe, first_non_finite, leaves, restore, sharing
 
 FORMS = "a tensor, a list, tuple or dict of tensors, {'args': ..., 'kwargs': ...}, or a captured call"
 
@@ -157,3 +159,238 @@ def _keyword_names(in_spec: str) -> set[str]:
     """Names of the keyword arguments in a serialised (args, kwargs) spec."""
     kwargs = json.loads(in_spec)[1]["children_spec"][1]
     return set(json.loads(kwargs["context"] or "null") or ())
+
+
+Leaves = list[Any]
+
+
+def apply(leaves: Leaves, changes: list[dict[str, Any]]) -> Leaves:
+    """`leaves` with each change made in turn; a change is `{"change": NAME, "input": INDEX, ...}`.
+
+    Raises `Refused` for an unknown change or an input that is not there.
+    """
+    for change in changes:
+        name = change.get("change")
+        if name not in CHANGES:
+            raise Refused("unknown change of inputs", name, ", ".join(sorted(CHANGES)))
+        leaves = CHANGES[name](list(leaves), change)
+    return leaves
+
+
+def _on_one(function: Callable[[torch.Tensor, dict[str, Any]], torch.Tensor]) -> Any:
+    """A change of one input, as a change of the whole list."""
+
+    def changed(leaves: Leaves, change: dict[str, Any]) -> Leaves:
+        index = int(change["input"])
+        if not 0 <= index < len(leaves):
+            raise Refused("no such input", index, "0 to {}".format(len(leaves) - 1))
+        leaves[index] = function(leaves[index], change)
+        return leaves
+
+    return changed
+
+
+def _cast(tensor: torch.Tensor, change: dict[str, Any]) -> torch.Tensor:
+    return tensor.to(getattr(torch, str(change["dtype"])))
+
+
+def _move(tensor: torch.Tensor, change: dict[str, Any]) -> torch.Tensor:
+    """On that device; what is on `meta` has no values, and becomes zeros."""
+    if tensor.is_meta:
+        return torch.zeros_like(tensor, device=str(change["device"]))
+    return tensor.to(str(change["device"]))
+
+
+def _contiguous(tensor: torch.Tensor, _change: dict[str, Any]) -> torch.Tensor:
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _restride(tensor: torch.Tensor, change: dict[str, Any]) -> torch.Tensor:
+    """The same values laid out with the strides that the package was compiled for."""
+    stride = [int(step) for step in change["stride"]]
+    span = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, stride)) if tensor.numel() else 0
+    out = torch.zeros(span, dtype=tensor.dtype, device=tensor.device).as_strided(tensor.shape, stride)
+    return out.copy_(tensor)
+
+
+def _align(tensor: torch.Tensor, _change: dict[str, Any]) -> torch.Tensor:
+    """A copy with the same strides at the begin of memory of its own, as allocators align it."""
+    return _restride(tensor.detach(), {"stride": tensor.stride()})
+
+
+def _clamp(tensor: torch.Tensor, change: dict[str, Any]) -> torch.Tensor:
+    """Values into [low, high]; with `stride` and `offset`, only flat elements offset + k * stride."""
+    low, high = change.get("low"), change.get("high")
+    if change.get("stride") is None:
+        return tensor.clamp(low, high)
+    flat = tensor.contiguous().view(-1).clone()
+    part = flat[int(change.get("offset", 0)) :: int(change["stride"])]
+    part.copy_(part.clamp(low, high))
+    return flat.view(tensor.shape)
+
+
+def _replace(tensor: torch.Tensor, change: dict[str, Any]) -> torch.Tensor:
+    """Elements that are `old` made `new`."""
+    return tensor.masked_fill(tensor == change["old"], change["new"])
+
+
+def _resize(tensor: torch.Tensor, change: dict[str, Any]) -> torch.Tensor:
+    """Dimension `dim` cut, or filled up by repeating what is there, to `size` elements."""
+    dim, size = int(change["dim"]), int(change["size"])
+    have = tensor.shape[dim]
+    if have == 0:
+        shape = list(tensor.shape)
+        shape[dim] = size
+        return tensor.new_zeros(shape)
+    index = torch.arange(size, device=tensor.device) % have
+    return tensor.index_select(dim, index).contiguous()
+
+
+def _fill(tensor: torch.Tensor, change: dict[str, Any]) -> torch.Tensor:
+    """Non-finite values replaced by `value`."""
+    finite = torch.isfinite(tensor)
+    return torch.where(finite, tensor, torch.full_like(tensor, float(change.get("value", 0.0))))
+
+
+def _permute(leaves: Leaves, change: dict[str, Any]) -> Leaves:
+    """The leaves in another order: `order[i]` is the old position of the new leaf i."""
+    order = [int(position) for position in change["order"]]
+    if sorted(order) != list(range(len(leaves))):
+        raise Refused("not an order of the inputs", order, "each position once")
+    return [leaves[position] for position in order]
+
+
+CHANGES: dict[str, Any] = {
+    "cast": _on_one(_cast),
+    "move": _on_one(_move),
+    "contiguous": _on_one(_contiguous),
+    "restride": _on_one(_restride),
+    "align": _on_one(_align),
+    "clamp": _on_one(_clamp),
+    "replace": _on_one(_replace),
+    "resize": _on_one(_resize),
+    "fill": _on_one(_fill),
+    "elements": _on_one(set_elements),
+    "pad": _on_one(pad),
+    "drop_rows": _on_one(drop_rows),
+    "permute": _permute,
+}
+
+
+@contextlib.contextmanager
+def reporting_changes(asked: Mapping[str, int], flat: "list[Any]", report: Report) -> "Iterator[None]":
+    """Event `changed_inputs` after a call that came back: of each place in `asked`, whether its values
+    changed, and whether its address is no multiple of the bytes that are asked for.
+    """
+    places = {int(place): int(size) for place, size in asked.items()}
+    tensors = {place: flat[place] for place in places if place < len(flat)}
+    before = {place: checksum(each) for place, each in tensors.items() if isinstance(each, torch.Tensor)}
+    yield
+    told = [
+        {
+            "input": place,
+            "changed": checksum(tensors[place]) != digest,
+            "misaligned": tensors[place].data_ptr() % places[place] != 0,
+        }
+        for place, digest in before.items()
+    ]
+    if told:
+        report.event("changed_inputs", inputs=told)
+
+
+def operate_describe_inputs(request: dict[str, Any], report: Report) -> None:
+    """Event `inputs`: `leaves` (path, kind, layout, statistics), `sharing` (groups of one storage)."""
+    asked = request.get("inputs")
+    devices: dict[int, str] = {}
+    if isinstance(asked, str):
+        loaded = load_file(asked, where=_remember(devices))
+        arranged = arrange(loaded, asked)
+    else:
+        arranged = read(request)
+    tree = arranged.args if arranged.flat else (arranged.args, arranged.kwargs)
+    found = leaves(tree)
+    tensors = [leaf for _, leaf in found if isinstance(leaf, torch.Tensor)]
+    report.event(
+        "inputs",
+        leaves=[_describe_inputs_facts(path, leaf, devices) for path, leaf in found],
+        sharing=sharing(tensors),
+    )
+
+
+def _remember(devices: dict[int, str]) -> Any:
+    """A map_location that keeps every storage on the CPU and notes where it was saved from."""
+
+    def locate(storage: Any, location: str) -> Any:
+        devices[storage.data_ptr()] = location
+        return storage
+
+    return locate
+
+
+def _describe_inputs_facts(path: str, leaf: Any, devices: dict[int, str]) -> dict[str, Any]:
+    if not isinstance(leaf, torch.Tensor):
+        return {"path": path, "kind": type(leaf).__name__, "value": repr(leaf)[:200]}
+    facts = {"path": path, "kind": "tensor", **describe(leaf)}
+    if leaf.layout is torch.strided and not leaf.is_nested:
+        facts["device"] = devices.get(leaf.untyped_storage().data_ptr(), str(leaf.device))
+    return facts
+
+
+def operate_describe_files(request: dict[str, Any], report: Report) -> None:
+    """One event `file` for each of `files`: its path, and the tensor's facts or why it cannot be read."""
+    for path in request["files"]:
+        report.event("file", path=path, **_describe_files_facts(path))
+
+
+def _describe_files_facts(path: str) -> dict[str, Any]:
+    try:
+        tensor = load_file(path, where="cpu")
+    except Refused as refused:
+        return {"unreadable": refused.what}
+    if not isinstance(tensor, torch.Tensor):
+        return {"unreadable": "no tensor but " + type(tensor).__name__}
+    return {**describe(tensor), "non_finite": first_non_finite(tensor)}
+
+
+def operate_index_values(request: dict[str, Any], report: Report) -> None:
+    """Event `index_values`, one per part of `parts`.
+
+    A part is {"input", "offset", "stride", "low", "high"}: the elements offset, offset + stride, … of a flat
+    input, which must lie in [low, high]. Told are min, max, how many are outside, and the first of those.
+    Of a part with "unlike", a number that no element may be, outside are those that are it.
+    """
+    flat = _flat(request)
+    for part in request["parts"]:
+        index = int(part["input"])
+        facts = look(flat[index], part) if index < len(flat) else {"elements": 0}
+        report.event("index_values", part=part, **facts)
+
+
+def _flat(request: dict[str, Any]) -> list[torch.Tensor]:
+    """The input tensors on the CPU, in calling order."""
+    return [leaf.cpu() for leaf in flatten(read(request), request.get("in_spec"))]
+
+
+def look(tensor: torch.Tensor, part: dict[str, Any]) -> dict[str, Any]:
+    """Facts of the addressed elements of one tensor."""
+    offset, stride = int(part["offset"]), max(int(part["stride"]), 1)
+    values = tensor.contiguous().view(-1)[offset::stride]
+    found: dict[str, Any] = {"elements": values.numel()}
+    if not values.numel():
+        return found
+    wrong = part.get("unlike")
+    outside = (values < part["low"]) | (values > part["high"]) if wrong is None else values == wrong
+    found.update(min=values.min().item(), max=values.max().item(), outside=int(outside.sum()))
+    if found["outside"]:
+        first = int(outside.nonzero()[0])
+        place = offset + first * stride
+        found.update(value=values[first].item(), index=_logical(place, list(tensor.shape)))
+    return found
+
+
+def _logical(flat: int, shape: list[int]) -> list[int]:
+    index: list[int] = []
+    for size in reversed(shape):
+        index.insert(0, flat % size)
+        flat //= size
+    return index

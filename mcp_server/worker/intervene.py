@@ -12,15 +12,16 @@ from typing import Any, Optional
 
 import torch
 
-from .failures import TEXT_LIMIT, Refused
 from .imports import import_all
 from .inputs import load_file
-from .report import Report
-from .smallest_change import Places, Search, elements
+from .report import TEXT_LIMIT, Refused, Report
 from .trial_call import Caller, Made, Phase
 from .trial_compare import (
+    Places,
+    Search,
     beside,
     differing,
+    elements,
     expectation,
     facts_of,
     faults,

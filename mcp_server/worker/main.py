@@ -16,24 +16,24 @@ from typing import Any
 
 PACKAGE = "_aoti_debug_worker"
 
-# operation -> the file here that has its `operate(request, report)`
+# operation -> the module here and its function, which gets (request, report)
 OPERATIONS = {
-    "probe": "probe",
-    "describe_inputs": "describe_inputs",
-    "run": "run",
-    "compile": "compile",
-    "beside": "beside",
-    "interpret": "interpret",
-    "replay": "replay",
-    "repeat": "repeat",
-    "intervene": "intervene",
-    "recompile_triton": "recompile_triton",
-    "index_values": "index_values",
-    "observe": "observe",
-    "describe_files": "describe_files",
-    "attempt": "reduction.attempt",
-    "record": "reduction.record",
-    "reduce": "reduction.operate",
+    "probe": "probe.operate",
+    "describe_inputs": "inputs.operate_describe_inputs",
+    "run": "run.operate_run",
+    "compile": "exported.operate",
+    "beside": "compare_launches.operate",
+    "interpret": "interpret.operate",
+    "replay": "run.operate_replay",
+    "repeat": "run.operate_repeat",
+    "intervene": "intervene.operate",
+    "recompile_triton": "recompile_triton.operate",
+    "index_values": "inputs.operate_index_values",
+    "observe": "observe.operate",
+    "describe_files": "inputs.operate_describe_files",
+    "attempt": "reduction.record.operate_attempt",
+    "record": "reduction.record.operate_record",
+    "reduce": "reduction.reduce.operate",
 }
 
 # These load nothing whose end could fail, and taking the interpreter down costs as much as they do: 0.3 s of
@@ -43,12 +43,12 @@ LEFT_AT_ONCE = frozenset({"describe_inputs", "index_values", "interpret", "descr
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def hide() -> None:
+def drop_script_dir() -> None:
     """Take this directory off `sys.path`."""
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != HERE]
 
 
-def adopt() -> None:
+def register_as_package() -> None:
     """Make this directory a package under a private name."""
     spec = importlib.util.spec_from_file_location(
         PACKAGE, os.path.join(HERE, "__init__.py"), submodule_search_locations=[HERE]
@@ -68,37 +68,38 @@ def print_stacks_late() -> None:
         faulthandler.dump_traceback_later(float(after), exit=False)
 
 
-def perform(request: dict[str, Any], report: Any) -> int:
+def run_operation(request: dict[str, Any], report: Any) -> int:
     """Do the asked operation; the exit status."""
-    failures = importlib.import_module(PACKAGE + ".failures")
+    failures = importlib.import_module(PACKAGE + ".report")
     try:
         report.event("importing_torch", operation=request["operation"])
         import torch
 
         report.event("torch", version=torch.__version__, cuda=torch.version.cuda)
-        module = importlib.import_module("{}.{}".format(PACKAGE, OPERATIONS[request["operation"]]))
-        module.operate(request, report)
+        module, _, function = OPERATIONS[request["operation"]].rpartition(".")
+        operate = getattr(importlib.import_module("{}.{}".format(PACKAGE, module)), function)
+        operate(request, report)
     except failures.Refused as refused:
         report.event("refused", what=refused.what, value=refused.value, allowed=refused.allowed)
         return 2
     except BaseException as error:
-        failures.tell(error, report)
+        failures.report_failure(error, report)
         return 1
     report.event("finished")
     return 0
 
 
 def main(argv: list[str]) -> int:
-    adopt()
-    if importlib.import_module(PACKAGE + ".ranks").other_rank():
+    register_as_package()
+    if importlib.import_module(PACKAGE + ".report").other_rank():
         return 0
-    hide()
+    drop_script_dir()
     sys.path.append(os.getcwd())  # last, where it shadows no module
     print_stacks_late()
     with open(argv[1], encoding="utf-8") as file:
         request = json.load(file)
     report = importlib.import_module(PACKAGE + ".report").Report(argv[2])
-    status = perform(request, report)
+    status = run_operation(request, report)
     if request["operation"] in LEFT_AT_ONCE:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,18 +1,33 @@
-"""`observe`: run an instrumented package and tell what its launches read and wrote."""
+"""`observe`: run an instrumented package and keep what its launches read and wrote.
+
+A package that is still being rebuilt when the worker starts.
+
+Importing torch and starting the GPU take about as long as the rebuild, so they are done meanwhile.
+
+Writes a tensor as a safetensors file, piece by piece, without the package of that name.
+
+Format: 8 bytes little-endian length of a JSON header, the header (padded with spaces to 8 bytes), the values
+in row-major order. The header maps the tensor's name to dtype, shape and byte range, `__metadata__` to text.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import ctypes
+import json
+import os
+import time
+from typing import Any, Optional
 
 import torch
 
 from . import run
 from .calling import capturing, synchronize
-from .failures import Refused
-from .handoff import received
+from .imports import import_all
 from .probes import (
     AFTER,
     INTEGER,
+    PHASES,
     REAL,
     ROLES,
     Argument,
@@ -22,11 +37,187 @@ from .probes import (
     mapped_files,
     tensor_of,
 )
-from .report import Report
-from .saver import Saver
-from .selection import Selection
-from .tensors import layout, statistics
-from .values import MASK, first_non_finite, first_outside
+from .report import Refused, Report
+from .tensors import MASK, first_non_finite, first_outside, layout, statistics
+
+POLL_S = 0.01
+
+
+def received(request: "dict[str, Any]", report: Report) -> "dict[str, Any]":
+    """The request with the package that the file `request["handoff"]` names, once it is there.
+
+    `probes` tells whether it has launch probes: the rebuild may have failed. What else the call needs is
+    imported first, so `extra_imports` comes back empty. `warm` names a device to start: "cuda" or nothing.
+    """
+    import_all(list(request.get("extra_imports", ())), report)
+    if request.get("warm") == "cuda":
+        with contextlib.suppress(RuntimeError):  # the load says it better
+            torch.cuda.synchronize()
+    report.event("waiting_for_package")
+    given = _wait(str(request["handoff"]))
+    report.event("package_given", **given)
+    return {**request, **given, "extra_imports": ()}
+
+
+def _wait(path: str) -> "dict[str, Any]":
+    """The file is renamed into place when it is whole; who started this process ends it when none comes."""
+    while not os.path.exists(path):
+        time.sleep(POLL_S)
+    with open(path, encoding="utf-8") as file:
+        found: "dict[str, Any]" = json.load(file)
+    return found
+
+
+CHUNK = 1 << 24  # elements in host memory at a time
+LONGEST = {"kernel": 120, "name": 60}  # characters in a file's name, which may have 255 bytes
+
+_NAMES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e4m3fn": "F8_E4M3",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+
+
+def stem(launch: int, kernel: str, name: str, phase: str) -> str:
+    """`<launch>-<kernel>-<arg>-<before|after>`, with nothing in it that a file's name cannot hold."""
+    return "{}-{}-{}-{}".format(
+        launch, _safe(kernel)[: LONGEST["kernel"]], _safe(name)[: LONGEST["name"]], phase
+    )
+
+
+def _safe(text: str) -> str:
+    return "".join(char if char.isalnum() or char in "_." else "_" for char in text)
+
+
+def write(directory: str, stem: str, name: str, tensor: torch.Tensor, facts: "dict[str, Any]") -> str:
+    """Write `tensor` under `name` to a new file and return its path; `facts` become the metadata.
+
+    A file that is there is left alone: the same launch again, in a loop or a later call, gets `.2`, `.3`.
+    Complex values are written as pairs. Raises `KeyError` for a dtype that the format does not have.
+    """
+    flat = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    dtype = _NAMES[str(flat.dtype).replace("torch.", "")]
+    size = flat.numel() * flat.element_size()
+    entry = {"dtype": dtype, "shape": list(flat.shape), "data_offsets": [0, size]}
+    told = {key: str(value) for key, value in facts.items()}
+    header = json.dumps({"__metadata__": told, name: entry}).encode()
+    header += b" " * (-len(header) % 8)
+    path, file = _new(directory, stem)
+    with os.fdopen(file, "wb") as out:
+        out.write(len(header).to_bytes(8, "little") + header)
+        for part in flat.detach().reshape(-1).split(CHUNK) if size else ():
+            host = part.resolve_neg().cpu().contiguous()
+            out.write(ctypes.string_at(host.data_ptr(), host.numel() * host.element_size()))
+    return path
+
+
+def _new(directory: str, stem: str) -> "tuple[str, int]":
+    """The first of the names that is free, opened."""
+    turn = 1
+    while True:
+        suffix = "" if turn == 1 else ".{}".format(turn)
+        path = os.path.join(directory, stem + suffix + ".safetensors")
+        try:
+            return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            turn += 1
+
+
+class Saver:
+    """Saves into `directory`, or nowhere when that is None; `cap` bytes in all."""
+
+    def __init__(self, directory: "Optional[str]", cap: int) -> None:
+        self.directory = directory
+        self.cap = self.left = cap
+        self.refused = 0
+
+    def save(
+        self, where: "dict[str, Any]", phase: str, facts: "dict[str, Any]", tensor: torch.Tensor
+    ) -> "Optional[str]":
+        """The path of the new file; None when nothing is to be saved, or this cannot be.
+
+        `where` tells the launch and its kernel, `facts` name, stride and device of the tensor.
+        """
+        if self.directory is None:
+            return None
+        size = tensor.numel() * tensor.element_size()
+        if size > self.left or tensor.layout is not torch.strided or tensor.is_nested:
+            self.refused += 1
+            return None
+        self.left -= size
+        name = facts["name"] or facts["parameter"]
+        told = {**where, "stride": facts.get("stride"), "device": facts.get("device")}
+        try:
+            place = stem(where["launch"], where["kernel"], name, phase)
+            return write(self.directory, place, name, tensor, told)
+        except (KeyError, OSError):  # a dtype that the format does not have; a full disk
+            self.refused += 1
+            return None
+
+    def close(self, report: Report) -> None:
+        if self.refused:
+            report.event("not_saved", tensors=self.refused, cap=self.cap)
+
+
+BITS = {"before": 1, "after": 2}
+
+
+class Selection:
+    """The request's choices. What is left out is not restricted.
+
+    `launches` are numbers, `kernels` and `names` exact names (`names` of variables or parameters), `phases`
+    of before and after. `skip_before` lists arguments by launch that hold nothing yet before it;
+    `unset_too` asks for those, and for what is only written, all the same: to make the launch again.
+    """
+
+    def __init__(self, request: "dict[str, Any]") -> None:
+        self.launches = _optional(request, "launches", int)
+        self.kernels = _optional(request, "kernels", str)
+        self.names = _optional(request, "names", str)
+        self.phases = set(request.get("phases") or PHASES)
+        if not self.phases <= set(PHASES):
+            raise Refused("unknown phase", sorted(self.phases), "before, after")
+        self.unset_too = bool(request.get("unset_too"))
+        skipped = dict(request.get("skip_before") or {})
+        self.skip_before = {int(launch): frozenset(names) for launch, names in skipped.items()}
+
+    def mask(self) -> "Optional[bytes]":
+        """What the C++ side lets through; None when every launch is asked for in both phases."""
+        bits = sum(BITS[phase] for phase in self.phases)
+        if self.launches is None:
+            return None if bits == sum(BITS.values()) else bytes([bits]) * 65536
+        return bytes(bits if n in self.launches else 0 for n in range(max(self.launches, default=0) + 1))
+
+    def takes_kernel(self, kernel: str) -> bool:
+        return self.kernels is None or kernel in self.kernels
+
+    def takes(self, launch: int, phase: str, name: str, parameter: str, role: str) -> bool:
+        """Whether an argument is to be looked at; before a launch only what holds values then."""
+        if self.names is not None and name not in self.names and parameter not in self.names:
+            return False
+        if phase == "before":
+            if self.unset_too:
+                return True
+            return role != "written" and name not in self.skip_before.get(launch, ())
+        return role != "read"
+
+
+def _optional(request: "dict[str, Any]", key: str, kind: Any) -> "Optional[frozenset[Any]]":
+    values = request.get(key)
+    return None if values is None else frozenset(kind(value) for value in values)
+
 
 MAX_EVENTS = 100_000
 SAVE_BYTES = 4 << 30  # of all tensors saved in one observation
@@ -45,7 +236,7 @@ def operate(request: "dict[str, Any]", report: Report) -> None:
     if request.get("handoff"):
         request = received(request, report)
         if not request["probes"]:
-            run.operate(request, report)
+            run.operate_run(request, report)
             return
     before = mapped_files()
     observer = Observer(request, report)
@@ -62,7 +253,7 @@ def operate(request: "dict[str, Any]", report: Report) -> None:
         report.event("attached", libraries=len(libraries))
 
     try:
-        run.operate(request, report, attach)
+        run.operate_run(request, report, attach)
     finally:
         observer.close()
 

@@ -1,6 +1,6 @@
 """The Python side of the launch probes of an instrumented package.
 
-Mirrors `instrument/native/probes.h`. Each instrumented library has a state of its own, reached through a
+Mirrors `probes/native/probes.h`. Each instrumented library has a state of its own, reached through a
 symbol of that very library, so that several packages and runners stay apart.
 """
 

@@ -7,9 +7,8 @@ import struct
 import sys
 from typing import Any, Optional
 
-from .failures import Refused
 from .lease import take
-from .report import Report
+from .report import Refused, Report
 
 
 def operate(request: dict[str, Any], report: Report) -> None:

@@ -1,13 +1,17 @@
-"""The report: JSON lines that survive the death of the process that writes them."""
+"""What the worker says: JSON lines that survive its death, told failures, and its rank."""
 
 from __future__ import annotations
 
 import json
+import linecache
 import math
 import os
+import sys
 import time
+import traceback
 from json.encoder import encode_basestring_ascii
-from typing import Any
+from types import TracebackType
+from typing import Any, Optional
 
 
 def plain(value: Any) -> Any:
@@ -66,3 +70,71 @@ def _line(record: dict[str, Any]) -> str:
 
 
 _STRICT = json.JSONEncoder(allow_nan=False).encode
+
+
+TEXT_LIMIT = 20_000  # characters of one exception text
+FRAME_LIMIT = 60
+
+
+class Refused(Exception):
+    """The request itself is wrong: nothing of the workload ran."""
+
+    def __init__(self, what: str, value: object = None, allowed: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.value = value
+        self.allowed = allowed
+
+
+def frames(trace: Optional[TracebackType]) -> list[dict[str, Any]]:
+    """File, line, function and source text of each frame, outermost first."""
+    summary = traceback.extract_tb(trace)[-FRAME_LIMIT:]
+    return [
+        {
+            "file": frame.filename,
+            "line": frame.lineno,
+            "function": frame.name,
+            "code": linecache.getline(frame.filename, frame.lineno or 0).strip()[:300],
+        }
+        for frame in summary
+    ]
+
+
+def facts(error: BaseException) -> dict[str, Any]:
+    """Type, text and frames of `error` and of what caused it."""
+    cause = error.__cause__ or error.__context__
+    return {
+        "type": "{}.{}".format(type(error).__module__, type(error).__qualname__),
+        "text": str(error)[:TEXT_LIMIT],
+        "frames": frames(error.__traceback__),
+        "cause": "" if cause is None else "{}: {}".format(type(cause).__qualname__, cause)[:TEXT_LIMIT],
+    }
+
+
+def report_failure(error: BaseException, report: Any) -> None:
+    """Event `failed` (`during` names the phase), and the traceback on stderr for a reader of logs."""
+    report.event("failed", during=report.last, **facts(error))
+    traceback.print_exception(type(error), error, error.__traceback__, file=sys.stderr)
+    sys.stderr.flush()
+
+
+# As torchrun, srun, Open MPI and MPICH number them; the first is how torchrun labels the lines of a process.
+VARIABLES = ("LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+PIDS = 1 << 22  # no process id is as large (PID_MAX_LIMIT of linux/threads.h)
+
+
+def rank() -> str:
+    """The rank, in digits; empty without a launcher of ours."""
+    if "AOTI_DEBUG_LAUNCHED" not in os.environ:
+        return ""
+    return next(filter(str.isdigit, (os.environ.get(name, "") for name in VARIABLES)), "")
+
+
+def other_rank() -> bool:
+    """Whether this process stands beside the one of rank 0, which does the work."""
+    return rank() not in ("", "0")
+
+
+def identity() -> int:
+    """The process id; with the rank above it, since processes on several nodes may have the same."""
+    return os.getpid() + PIDS * int(rank() or "0")

@@ -1,14 +1,141 @@
-"""Facts about tensors: layout, and statistics of their values."""
+"""Facts about tensors: layout, statistics, digests, bad values, and how a call's leaves are saved.
+
+The leaves of a call, saved so that they come back with the same strides, offsets and aliasing.
+
+`torch.save` keeps whole storages and their sharing; a small view of a large storage is cut to the span that
+it touches when the whole would not fit the cap.
+"""
 
 from __future__ import annotations
 
 import cmath
-from typing import Any
+import hashlib
+import math
+from typing import Any, Optional, Sequence
 
 import torch
+from torch.utils import _pytree
 
-from .checksums import checksum
-from .summary import summary
+WORD = 8  # bytes
+LANES = 256  # words of a row
+
+_places: "dict[torch.device, torch.Tensor]" = {}
+
+
+def checksum(tensor: torch.Tensor) -> str:
+    """A digest of the values in logical order, with their dtype and shape.
+
+    Sums over the bits, weighted by place: twenty times as fast as a cryptographic hash of the bytes, on a
+    device too, and enough to tell a change that nobody contrived.
+    """
+    digest = hashlib.blake2b(digest_size=12)
+    digest.update("{} {}".format(tensor.dtype, list(tensor.shape)).encode())
+    for part in _chunks(tensor.reshape(-1)):
+        digest.update(_sums(part.resolve_conj().resolve_neg()))
+    return digest.hexdigest()
+
+
+def _chunks(flat: torch.Tensor) -> "Sequence[torch.Tensor]":
+    """Parts of at most `CHUNK` elements; none of an empty tensor."""
+    if flat.numel() <= CHUNK:
+        return (flat,) if flat.numel() else ()
+    return flat.split(CHUNK)
+
+
+def _sums(flat: torch.Tensor) -> bytes:
+    """Sums that wrap around at 64 bits, over whole words; the bytes that are left over as they are."""
+    octets = (torch.view_as_real(flat) if flat.is_complex() else flat).contiguous().reshape(-1)
+    octets = octets.view(torch.uint8)
+    whole = octets.numel() // WORD * WORD
+    words = octets[:whole]
+    if words.storage_offset() % WORD:
+        words = words.clone()
+    sums: "list[Any]" = torch.stack(_weighted(words.view(torch.int64))).tolist()
+    return repr((sums, octets[whole:].tolist())).encode()
+
+
+def _weighted(bits: torch.Tensor) -> "list[torch.Tensor]":
+    """The sum of the words, and sums by their places: of many by row and by place in the row, since plain
+    sums are several times as fast as products of 64-bit numbers.
+    """
+    rows = bits.numel() // LANES
+    if rows < LANES // 8:
+        return [bits.sum(), _by_place(bits)]
+    table = bits[: rows * LANES].view(rows, LANES)
+    lanes = table.sum(0)
+    sums = [lanes.sum(), _by_place(lanes), _by_place(table.sum(1))]
+    rest = bits[rows * LANES :]
+    return [*sums, rest.sum(), _by_place(rest)] if rest.numel() else sums
+
+
+def _by_place(numbers: torch.Tensor) -> torch.Tensor:
+    weights = _weights(numbers)
+    return torch.dot(numbers, weights) if numbers.device.type == "cpu" else (numbers * weights).sum()
+
+
+def _weights(numbers: torch.Tensor) -> torch.Tensor:
+    """1, 2, 3, ... on the device of `numbers`; kept, since making them takes longer than the sum."""
+    known = _places.get(numbers.device)
+    if known is None or known.numel() < numbers.numel():
+        known = _places[numbers.device] = torch.arange(1, numbers.numel() + 1, device=numbers.device)
+    return known[: numbers.numel()]
+
+
+CHUNK = 1 << 24  # elements looked at together: bounds the temporaries
+
+# minimum, maximum, sum, how many are not zero
+Quick = tuple[float, float, float, int]
+
+
+def summary(flat: torch.Tensor) -> "dict[str, Any]":
+    """nan, inf and zero (counts); min, max and mean of the finite values where they have an order."""
+    nan = inf = zero = count = 0
+    low: "list[Any]" = []
+    high: "list[Any]" = []
+    total = 0.0
+    for part in flat.split(CHUNK):
+        quick = _quick(part)
+        if quick is None:
+            nan += int(torch.isnan(part).sum())
+            inf += int(torch.isinf(part).sum())
+            zero += int((part == 0).sum())
+            part = part[torch.isfinite(part)] if not part.is_complex() else part[:0]
+            quick = _quick(part) if part.numel() else None
+        else:
+            zero += part.numel() - quick[3]
+        if quick is not None:
+            low.append(quick[0])
+            high.append(quick[1])
+            total += quick[2]
+            count += part.numel()
+    found: "dict[str, Any]" = {"nan": nan, "inf": inf, "zero": zero}
+    if count:
+        found.update(min=min(low), max=max(high), mean=total / count)
+    return found
+
+
+def _quick(part: torch.Tensor) -> "Optional[Quick]":
+    """None when a value is not finite, or has no order: `aminmax` hands NaN and infinities on."""
+    if part.is_complex():
+        return None
+    low, high = torch.aminmax(part)
+    total = part.sum(dtype=torch.float64)
+    if not part.is_floating_point():
+        exact = torch.stack([low.long(), high.long(), torch.count_nonzero(part)]).tolist()
+        return exact[0], exact[1], float(total), exact[2]
+    facts = torch.stack([low.double(), high.double(), total, _nonzero(part).double()]).tolist()
+    if not (math.isfinite(facts[0]) and math.isfinite(facts[1])):
+        return None
+    return facts[0], facts[1], facts[2], int(facts[3])
+
+
+def _nonzero(part: torch.Tensor) -> torch.Tensor:
+    """How many are not zero. On a CPU signs are counted, in a third of the time: exact up to 2^24 of them."""
+    if part.device.type != "cpu" or part.dtype not in (torch.float32, torch.float64):
+        return torch.count_nonzero(part)
+    signs = part.sign()
+    return torch.dot(signs, signs)
+
 
 MOST_SEEN = 10_000  # summaries kept
 STATISTICS_LIMIT = 1 << 30  # elements; beyond it the temporaries would need gigabytes
@@ -123,3 +250,161 @@ def outputs(tree: Any) -> list[dict[str, Any]]:
         {"path": path, **(describe(leaf) if isinstance(leaf, torch.Tensor) else {"value": repr(leaf)[:200]})}
         for path, leaf in leaves(tree)
     ]
+
+
+MASK = str(-math.inf)
+
+
+def first_non_finite(tensor: torch.Tensor) -> "Optional[dict[str, Any]]":
+    """Logical index and value of the first NaN or infinity in row-major order, and how many there are.
+
+    Minus infinity, which masks hold on purpose, is told only where there is nothing worse.
+    """
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return None
+    found = _first(tensor, lambda part: ~torch.isfinite(part))
+    if found is None or found["value"] != MASK:
+        return found
+    worse = _first(tensor, lambda part: torch.isnan(part) | (part == math.inf))
+    return found if worse is None else {**worse, "count": found["count"]}
+
+
+def _wide(part: torch.Tensor) -> torch.Tensor:
+    """Eight-bit floats have few operators."""
+    return part.to(torch.float32) if part.is_floating_point() and part.element_size() == 1 else part
+
+
+def first_outside(tensor: torch.Tensor, low: int, high: int) -> "Optional[dict[str, Any]]":
+    """Logical index and value of the first element outside [low, high), and how many there are."""
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool:
+        return None
+    return _first(tensor, lambda part: (part < low) | (part >= high))
+
+
+def _first(tensor: torch.Tensor, bad: Any) -> "Optional[dict[str, Any]]":
+    flat = tensor.detach().reshape(-1)
+    count = 0
+    first: "Optional[tuple[int, Any]]" = None
+    for number, part in enumerate(flat.split(CHUNK)):
+        wide = _wide(part)
+        mask = bad(wide)
+        here = int(mask.sum())
+        if here and first is None:
+            offset = int(mask.to(torch.uint8).argmax())
+            first = (number * CHUNK + offset, wide[offset].item())
+        count += here
+    if first is None:
+        return None
+    return {"index": unravel(first[0], tuple(tensor.shape)), "value": str(first[1]), "count": count}
+
+
+def unravel(position: int, shape: "tuple[int, ...]") -> "list[int]":
+    """The logical index of the element at `position` in row-major order."""
+    index = []
+    for size in reversed(shape):
+        position, at = divmod(position, size)
+        index.append(at)
+    return index[::-1]
+
+
+CALL_FORMAT = "aoti-debug-call-1"
+PLAIN = (int, float, bool, str, type(None))
+
+
+class TooLarge(Exception):
+    """The leaves need more bytes than the cap."""
+
+
+def pack(args: Any, kwargs: Any, cap: int) -> dict[str, Any]:
+    """A record of plain types and tensors for `torch.save`; at most `cap` bytes of storage.
+
+    Raises `TooLarge`.
+    """
+    leaves, spec = _pytree.tree_flatten((args, kwargs))
+    return {
+        "format": CALL_FORMAT,
+        "leaves": pack_leaves(leaves, cap),
+        "spec": _dump(spec),
+    }
+
+
+_dumped: list[tuple[Any, str]] = []  # the last tree: a model is called with the same one again and again
+
+
+def _dump(spec: Any) -> str:
+    """The serialised tree, or an empty string when it has node types that cannot be serialised."""
+    if _dumped and _dumped[0][0] == spec:
+        return _dumped[0][1]
+    try:
+        text = str(_pytree.treespec_dumps(spec))
+    except Exception:
+        text = ""
+    _dumped[:] = [(spec, text)]
+    return text
+
+
+def pack_leaves(leaves: list[Any], cap: int) -> list[Any]:
+    """Tensors detached (sharing kept), plain values as `{"value": v}`, the rest as `{"repr": text}`."""
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    whole = storage_bytes(tensors)
+    cut = whole > cap
+    if cut and sum(_span(tensor) * tensor.element_size() for tensor in tensors) > cap:
+        raise TooLarge("{} bytes of inputs, the cap is {}".format(whole, cap))
+    return [_pack_leaf(leaf, cut) for leaf in leaves]
+
+
+def _pack_leaf(leaf: Any, cut: bool) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return _cut(leaf.detach()) if cut else leaf.detach()
+    if isinstance(leaf, PLAIN):
+        return {"value": leaf}
+    return {"repr": repr(leaf)[:300]}
+
+
+def storage_bytes(tensors: list[torch.Tensor]) -> int:
+    """Bytes of the distinct storages behind `tensors`."""
+    sizes: dict[int, int] = {}
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        sizes[storage.data_ptr()] = storage.nbytes()
+    return sum(sizes.values())
+
+
+def _span(tensor: torch.Tensor) -> int:
+    """Elements from the first to the last that the tensor touches."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride()))
+
+
+def _cut(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of the touched span with the same shape and strides, and the same offset modulo 64 bytes."""
+    lead = tensor.storage_offset() % max(1, 64 // tensor.element_size())
+    span = _span(tensor)
+    copy = torch.empty(lead + span, dtype=tensor.dtype, device=tensor.device)
+    if span:
+        copy[lead:].copy_(tensor.as_strided((span,), (1,), tensor.storage_offset()))
+    return copy.as_strided(tuple(tensor.shape), tuple(tensor.stride()), lead)
+
+
+def restore(record: dict[str, Any]) -> tuple[list[Any], Optional[tuple[Any, Any]]]:
+    """The leaves, and (args, kwargs) when the tree was serialisable and every leaf came back."""
+    leaves = [leaf["value"] if _is_value(leaf) else leaf for leaf in record["leaves"]]
+    if not record.get("spec") or any(isinstance(leaf, dict) for leaf in leaves):
+        return leaves, None
+    args, kwargs = _pytree.tree_unflatten(leaves, _pytree.treespec_loads(record["spec"]))
+    return leaves, (tuple(args), dict(kwargs))
+
+
+def _is_value(leaf: Any) -> bool:
+    return isinstance(leaf, dict) and "value" in leaf
+
+
+def sharing(tensors: list[torch.Tensor]) -> list[list[int]]:
+    """Groups of positions whose tensors share one storage."""
+    groups: dict[int, list[int]] = {}
+    for position, tensor in enumerate(tensors):
+        address = tensor.untyped_storage().data_ptr()
+        if address:
+            groups.setdefault(address, []).append(position)
+    return [group for group in groups.values() if len(group) > 1]

@@ -10,18 +10,14 @@ from typing import Any, ContextManager, Iterator, Optional
 
 import torch
 
-from .address_space import limited
 from .calling import synchronize, take_if_used, watching
-from .current_device import go_to
-from .inputs import Inputs, arrange, flatten, load_file, read
-from .loading import load
-from .own_stack import on_stack
-from .replay import load_library
+from .inputs import Inputs, apply, arrange, flatten, load_file, read
+from .loading import load, update_package
+from .process import go_to, limited, on_stack
 from .report import Report
-from .transforms import apply
+from .run import load_library
 from .trial_compare import input_change
 from .trial_facts import InputChange
-from .updates import update_package
 
 
 class Phase:

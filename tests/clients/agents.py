@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.clients.conftest import Clients, checkout_server
 from tests.clients.model import Model, served
-from tests.faces.test_shutdown import left
+from tests.server.test_shutdown import left
 
 
 @dataclass(frozen=True)

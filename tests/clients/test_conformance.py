@@ -13,7 +13,7 @@ import pytest
 
 from tests.clients.bridge import bridged
 from tests.clients.conftest import Clients
-from tests.faces.test_http import serving
+from tests.server.test_http import serving
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
@@ -36,14 +36,14 @@ TASKS = (
 @pytest.mark.parametrize("suite", SUITES)
 def test_on_http(suite: str, clients: Clients, tmp_path: Path) -> None:
     """Nothing fails but what the baseline lists."""
-    with serving(["-m", "tests.faces.suite_server", str(tmp_path / "state"), "--http"]) as (_, url):
+    with serving(["-m", "tests.server.suite_server", str(tmp_path / "state"), "--http"]) as (_, url):
         check(clients, suite, url)
 
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_on_stdio(suite: str, clients: Clients, tmp_path: Path) -> None:
     """The same through a bridge, which has none of what HTTP adds to the protocol."""
-    argv = [sys.executable, "-m", "tests.faces.suite_server", str(tmp_path / "state")]
+    argv = [sys.executable, "-m", "tests.server.suite_server", str(tmp_path / "state")]
     with bridged(argv) as url:
         check(clients, suite, url, "stdio-")
 
@@ -51,7 +51,7 @@ def test_on_stdio(suite: str, clients: Clients, tmp_path: Path) -> None:
 @pytest.mark.parametrize("scenario", TASKS)
 def test_tasks(scenario: str, clients: Clients, tmp_path: Path) -> None:
     """The tasks extension as its scenarios have it; those that ask the user something do not apply."""
-    with serving(["-m", "tests.faces.suite_server", str(tmp_path / "state"), "--http"]) as (_, url):
+    with serving(["-m", "tests.server.suite_server", str(tmp_path / "state"), "--http"]) as (_, url):
         run_suite(clients, "conformance-next", url, "--scenario", scenario, baseline="tasks.yml")
 
 

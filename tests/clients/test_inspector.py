@@ -12,7 +12,7 @@ import pytest
 
 from mcp_server.operations.table import OPERATIONS
 from tests.clients.conftest import Clients
-from tests.faces.clients import ROOT
+from tests.server.clients import ROOT
 
 pytestmark = pytest.mark.clients
 

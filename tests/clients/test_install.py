@@ -16,11 +16,11 @@ import anyio
 import pytest
 from mcp import Client, StdioServerParameters
 
-from mcp_server.faces.guides import GUIDES, REFERENCE
 from mcp_server.operations.table import OPERATIONS
+from mcp_server.server.prompts import GUIDES, REFERENCE
 from tests.clients.conftest import Clients, checkout_server, tracked
 from tests.conftest import ZooPackage
-from tests.faces.clients import ROOT, data_of, drive
+from tests.server.clients import ROOT, data_of, drive
 
 pytestmark = pytest.mark.clients
 

@@ -17,8 +17,8 @@ from tests.clients.agents import AGENTS, CUTTING, finish, gone, jobs, saved, sta
 from tests.clients.conftest import Clients
 from tests.clients.model import Model
 from tests.conftest import ZooPackage
-from tests.faces import sample
-from tests.faces.clients import drive, real_server
+from tests.server import sample
+from tests.server.clients import drive, real_server
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
 

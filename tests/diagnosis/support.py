@@ -8,19 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mcp_server.diagnosis.case import CallSpec, Case, RunSeen
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial
+from mcp_server.diagnosis.state import CallSpec, DiagnosisState, RunSeen
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.evidence.log import read_log
 from mcp_server.jobs.types import Ending, Finished
-from mcp_server.model import Category, Evidence, PackageWorkload, Party
+from mcp_server.logs.log import read_log
+from mcp_server.model import Category, Component, Evidence, PackageWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.match import compare_inputs
 from mcp_server.package.mismatch import GivenTensor
-from mcp_server.steps.capture import Capture
-from mcp_server.steps.context import WorkerRun
-from mcp_server.steps.given import Given
-from mcp_server.steps.reports import Event, read_events
+from mcp_server.tools.capture import Capture
+from mcp_server.tools.check_devices import Given
+from mcp_server.tools.context import Event, WorkerRun, read_events
 from mcp_server.worker import interpret
 from mcp_server.worker.report import Report
 from mcp_server.worker.trial_facts import CallFacts
@@ -49,9 +48,9 @@ def called(**facts: object) -> Event:
     return {"event": "called", "outputs": [{"nan": 0, "inf": 0, **facts}]}
 
 
-def package_case(package: Path, *tensors: GivenTensor) -> Case:
+def package_case(package: Path, *tensors: GivenTensor) -> DiagnosisState:
     """A case in which the package was opened, and these inputs were compared with it."""
-    case = Case(PackageWorkload(package=package, inputs=Path("inputs.pt")))
+    case = DiagnosisState(PackageWorkload(package=package, inputs=Path("inputs.pt")))
     case.call = CallSpec("run", {"inputs": "inputs.pt"}, package, Path("inputs.pt"))
     case.package = open_package(package)
     if tensors:
@@ -60,7 +59,7 @@ def package_case(package: Path, *tensors: GivenTensor) -> Case:
     return case
 
 
-def failing(case: Case, text: str = "Segmentation fault") -> Case:
+def failing(case: DiagnosisState, text: str = "Segmentation fault") -> DiagnosisState:
     """The same case after its call was seen to fail."""
     case.runs["plain"] = run("plain", text)
     return case
@@ -99,7 +98,7 @@ def suspect(
     **more: Any,
 ) -> Suspect:
     """A suspect of this name, with a piece of evidence from each of these steps."""
-    party = Party(kind="input", name=name)
+    party = Component(kind="input", name=name)
     seen = tuple(Evidence(step=step, fact=f"{step} of {name}") for step in steps)
     return Suspect(category, party, f"{category} of {name}", level, **{"evidence": seen, **more})
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors import allocation, data_size
+from mcp_server.diagnosis.causes import out_of_memory
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.judge import confidence, is_bystander
-from mcp_server.evidence.captured import CapturedCall
-from mcp_server.package.buffers import Buffer
+from mcp_server.diagnosis.ranking import confidence, is_bystander
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.logs.captured import CapturedCall
+from mcp_server.package.launches import Buffer
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.package.symbols import Symbol
-from mcp_server.steps.replay_plan import _step
+from mcp_server.tools.requests import _step
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, package_case, phase, run, trial
 
@@ -23,7 +23,7 @@ REQUEST = "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried t
 ROWS = 1_000_000
 
 
-def too_large(zoo: ZooPackage) -> Case:
+def too_large(zoo: ZooPackage) -> DiagnosisState:
     """A call whose hidden layer has no room."""
     case = package_case(zoo("ranker"), GivenTensor("int64", (ROWS, 6)))
     case.runs["plain"] = run("plain", REQUEST.format(ROWS * 6 * 32 * 4))
@@ -33,7 +33,7 @@ def too_large(zoo: ZooPackage) -> Case:
 def test_a_smaller_call_that_passes_proves_it(zoo: ZooPackage) -> None:
     """The dimension that the buffer grows with is cut; a smaller call that fails too refutes nothing."""
     case = too_large(zoo)
-    (found,) = allocation.detect(case)
+    (found,) = out_of_memory.detect_allocation(case)
     assert found.intervention is not None and confidence(found, case) == "likely"
     changes = [{"change": c.change, "input": c.input, "dim": c.dim} for c in found.intervention.changes]
     assert changes == [{"change": "resize", "input": 0, "dim": 0}]
@@ -41,7 +41,7 @@ def test_a_smaller_call_that_passes_proves_it(zoo: ZooPackage) -> None:
     case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
     assert confidence(found, case) == "proven"
     case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
-    (again,) = allocation.detect(case)
+    (again,) = out_of_memory.detect_allocation(case)
     assert not is_bystander(again, case) and confidence(again, case) == "likely"
 
 
@@ -50,11 +50,11 @@ def test_the_limit_of_the_program_is_told(zoo: ZooPackage) -> None:
     case = too_large(zoo)
     call = phase(1, load=0, thread=1, outcome="failed", headroom=4096)
     case.capture = capture(calls=[call])
-    (found,) = allocation.detect(case)
+    (found,) = out_of_memory.detect_allocation(case)
     assert any("left 4096 bytes" in evidence.fact for evidence in found.evidence)
 
 
-def sized_by_data(zoo: ZooPackage, asked: int, *widths: int) -> Case:
+def sized_by_data(zoo: ZooPackage, asked: int, *widths: int) -> DiagnosisState:
     """A request that failed in a package with buffers of u0 rows so wide, where input 0 holds u0."""
     case = package_case(zoo("unbacked"), GivenTensor("float32", (8, 8)))
     case.runs["plain"] = run("plain", REQUEST.format(asked))
@@ -84,7 +84,7 @@ def test_a_size_that_the_data_gives_is_put_on_the_input(
 ) -> None:
     """The value follows from the request, where only one would explain it."""
     case = sized_by_data(zoo, asked, *widths)
-    found = [(h.guilty.input_index, h.guilty.value) for h in data_size.detect(case)]
+    found = [(h.guilty.input_index, h.guilty.value) for h in out_of_memory.detect_data_size(case)]
     assert found == ([(0, f"makes u0 {value}")] if value is not None else [])
 
 
@@ -97,7 +97,7 @@ def test_the_buffer_that_was_to_be_made_decides(zoo: ZooPackage) -> None:
     """The failed call of the runtime names it."""
     case = sized_by_data(zoo, 128 * 10**9, 32, 8)
     case.runs["plain"] = run("plain", MAKING + REQUEST.format(128 * 10**9))
-    assert [h.guilty.value for h in data_size.detect(case)] == ["makes u0 4000000000"]
+    assert [h.guilty.value for h in out_of_memory.detect_data_size(case)] == ["makes u0 4000000000"]
 
 
 def test_only_a_failed_call_is_made_again_under_its_limit(tmp_path: Path) -> None:

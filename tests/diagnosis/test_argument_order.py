@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.actions.intervene import against_program
-from mcp_server.diagnosis.case import Case, RunSeen
-from mcp_server.diagnosis.detectors import argument_order
+from mcp_server.diagnosis.causes import input_mismatch
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Trial
-from mcp_server.diagnosis.judge import confidence
+from mcp_server.diagnosis.observe.intervene import against_program
+from mcp_server.diagnosis.ranking import confidence
+from mcp_server.diagnosis.state import DiagnosisState, RunSeen
 from mcp_server.package.mismatch import GivenTensor
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import called, package_case, run, worker_run
@@ -47,7 +47,7 @@ def test_a_test_passes_that_gives_what_the_program_held(
     assert result.effect is (Effect.GONE if passed else Effect.NOT_APPLICABLE)
 
 
-def pair(zoo: ZooPackage, **equal: bool) -> Case:
+def pair(zoo: ZooPackage, **equal: bool) -> DiagnosisState:
     """A package of two inputs, called with two of one layout, which gives what its program gives."""
     case = package_case(zoo("logarithm"), *([GivenTensor("float32", (8, 16))] * 2))
     case.mismatches = ()
@@ -60,17 +60,17 @@ def pair(zoo: ZooPackage, **equal: bool) -> Case:
 def test_inputs_of_one_layout_are_exchanged_and_tried(zoo: ZooPackage) -> None:
     """A mere possibility until the exchanged call gives what the program expected, which proves it."""
     case = pair(zoo, want=False)
-    case.suspects = list(argument_order.detect(case))
+    case.suspects = list(input_mismatch.detect_argument_order(case))
     (found,) = case.suspects
     assert found.weak and found.intervention is not None
     assert found.intervention.changes[0].order == (1, 0)
     plain = case.runs["plain"]
     test = found.intervention
     case.trials[test.key] = judged(test, plain, run("t", "", called(), held(want=True)))
-    (found,) = argument_order.detect(case)
+    (found,) = input_mismatch.detect_argument_order(case)
     assert not found.weak and confidence(found, case) == "proven"
     case.trials[test.key] = judged(test, plain, run("t", "", called(), held(want=False)))
-    assert not list(argument_order.detect(case))
+    assert not list(input_mismatch.detect_argument_order(case))
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_no_order_is_suspected_without_need(zoo: ZooPackage, why: str) -> None:
         case.runs["plain"] = run("plain", "", called())
     if why == "expected as given":
         case.runs["plain"] = run("plain", "", called(), held(want=True))
-    assert not list(argument_order.detect(case))
+    assert not list(input_mismatch.detect_argument_order(case))

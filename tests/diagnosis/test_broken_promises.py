@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_server.diagnosis.actions.operators import in_eager
-from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors import operator_results
-from mcp_server.diagnosis.detectors.operator_results import REPAIRED, SAME, kept_promise
+from mcp_server.diagnosis.causes import custom_op
+from mcp_server.diagnosis.causes.custom_op import REPAIRED, SAME, kept_promise
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.judge import confidence, is_bystander
+from mcp_server.diagnosis.observe.intervene import in_eager
+from mcp_server.diagnosis.ranking import confidence, is_bystander
+from mcp_server.diagnosis.state import DiagnosisState
 from tests.diagnosis.support import run, trial, worker_run
 
 FOUND = trial(REPAIRED, Effect.NOT_APPLICABLE, SAME)
@@ -41,9 +41,9 @@ def test_the_fix_names_what_differs(returned: dict[str, object], what: str) -> N
     assert f"return the {what} of the real" in kept_promise("op", LAYOUT, {**LAYOUT, **returned})
 
 
-def watched(*, failing: bool) -> Case:
+def watched(*, failing: bool) -> DiagnosisState:
     """An operator was seen to write to its argument, and the package's outputs did not depend on that."""
-    case = Case(None)
+    case = DiagnosisState(None)
     told = {"op": "own.trim", "call": 1, "layouts": [], "mutated": ["level"], "aliases": []}
     case.operators = worker_run({"event": "operator", **told})
     case.runs["plain"] = run("plain", "Error: wrong" if failing else "")
@@ -55,7 +55,7 @@ def watched(*, failing: bool) -> Case:
 def test_a_broken_promise_without_effect_is_neither_cleared_nor_claimed(failing: bool) -> None:
     """Without a program to hold the package against, a call that is well leaves the question open."""
     case = watched(failing=failing)
-    (found,) = operator_results.detect(case)
+    (found,) = custom_op.detect_operator_results(case)
     assert not is_bystander(found, case) and found.weak != failing
     assert confidence(found, case) == "possible"
 
@@ -66,6 +66,6 @@ def test_a_write_beyond_its_memory_is_told_before_any_other_promise() -> None:
     assert case.operators is not None
     (event,) = case.operators.all("operator")
     event["overrun"] = [{"shape": [75, 3], "dtype": "torch.float32", "before": 0, "after": 124}]
-    (found,) = operator_results.detect(case)
+    (found,) = custom_op.detect_operator_results(case)
     assert (found.category, found.guilty.name) == ("illegal_memory_access", "torch.ops.own.trim")
     assert "124 bytes past the end" in found.summary and not found.weak

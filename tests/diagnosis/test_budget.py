@@ -10,12 +10,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_server.diagnose import diagnose
+from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.jobs.gpus import Waits, leased
 from mcp_server.jobs.supervisor import children_of
 from mcp_server.model import CommandWorkload, PackageWorkload, Record, ScriptWorkload, Verdict, Workload
-from mcp_server.steps.context import Context
-from mcp_server.steps.kept import Kept
+from mcp_server.tools.context import Context
+from mcp_server.tools.step_cache import StepCache
 from tests.conftest import ZooPackage
 
 pytestmark = pytest.mark.slow
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 def context_of(job: Path, **more: object) -> Context:
     """A turn of the job in that directory, with what earlier turns kept."""
     job.mkdir(exist_ok=True)
-    return Context(directory=job, python=Path(sys.executable), kept=Kept.read(job), **more)  # type: ignore[arg-type]
+    return Context(directory=job, python=Path(sys.executable), kept=StepCache.read(job), **more)  # type: ignore[arg-type]
 
 
 def bad_index(zoo: ZooPackage) -> PackageWorkload:
@@ -75,7 +75,7 @@ def test_the_budget_holds(tmp_path: Path, budget_s: float) -> None:
 def test_waiting_for_a_gpu_spends_no_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that waits for twice the budget gets its verdict; the wait is in the cost."""
     (tmp_path / "nvidia0").touch()
-    monkeypatch.setattr("mcp_server.steps.leases.DEVICES", tmp_path)
+    monkeypatch.setattr("mcp_server.tools.context.DEVICES", tmp_path)
     monkeypatch.setattr("mcp_server.jobs.gpus.lease_root", lambda: tmp_path / "leases")
     told: list[str] = []
     context = context_of(tmp_path / "job", progress=told.append)

@@ -7,19 +7,18 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors import contract, eager, fixed_arguments
-from mcp_server.diagnosis.guarded import guarded
+from mcp_server.diagnosis.causes import eager, input_mismatch
+from mcp_server.diagnosis.causes.eager import guarded
 from mcp_server.diagnosis.interventions.base import Change, Effect
-from mcp_server.diagnosis.judge import confidence
+from mcp_server.diagnosis.ranking import confidence
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
-from mcp_server.faults.records import Fault
+from mcp_server.memory_faults.records import Fault
 from mcp_server.model import Category, Cost
 from mcp_server.package.exported import ExportedFacts
-from mcp_server.package.mismatch import GivenTensor, Mismatch
-from mcp_server.package.structure import compare_structure
-from mcp_server.steps.given import Given
-from mcp_server.steps.locate_fault import LocatedFault
+from mcp_server.package.mismatch import GivenTensor, Mismatch, compare_structure
+from mcp_server.tools.check_devices import Given
+from mcp_server.tools.locate_fault import LocatedFault
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import GOOD_IDS, capture, failing, package_case, phase, run, trial, worker_run
 
@@ -28,7 +27,7 @@ X, SCALE = GivenTensor("float32", (8, 16)), GivenTensor("float32", (8, 16))
 
 def test_inputs_that_fit_accuse_nobody(zoo: ZooPackage) -> None:
     """Inputs as compiled give no hypothesis, also when the call fails."""
-    assert list(contract.detect(failing(package_case(zoo("ranker"), GOOD_IDS)))) == []
+    assert list(input_mismatch.detect_contract(failing(package_case(zoo("ranker"), GOOD_IDS)))) == []
 
 
 CHANGES: list[tuple[GivenTensor, Category, dict[str, object]]] = [
@@ -67,7 +66,7 @@ def test_a_mismatch_brings_the_test_that_mends_it(
     """Each kind of mismatch is put on its input, with the one change that removes it."""
     found = [
         h
-        for h in contract.detect(failing(package_case(zoo("logarithm"), given, SCALE)))
+        for h in input_mismatch.detect_contract(failing(package_case(zoo("logarithm"), given, SCALE)))
         if h.guilty.input_index == 0
     ]
     assert [h.category for h in found] == [category]
@@ -80,7 +79,7 @@ def test_the_packages_own_check_is_a_second_observation(zoo: ZooPackage) -> None
     for place, confirmed in ((1, False), (0, True)):
         text = f"Error: input_handles[{place}]: unmatched dtype, expected: 4(at::kLong), but got: 3"
         case.runs["checked"] = run("checked", text)
-        (found,) = contract.detect(case)
+        (found,) = input_mismatch.detect_contract(case)
         assert (Instrument.RUNTIME_CHECK in found.instruments) == confirmed
 
 
@@ -88,7 +87,7 @@ def test_a_range_is_harmless_until_something_fails(zoo: ZooPackage) -> None:
     """A suspicious size on a healthy run is weak and harmless: compiled ranges give false alarms."""
     case = package_case(zoo("ranker"), replace(GOOD_IDS, shape=(65, 6)))
     case.mismatches = tuple(m.model_copy(update={"severity": "suspicious"}) for m in case.mismatches)
-    (found,) = contract.detect(case)
+    (found,) = input_mismatch.detect_contract(case)
     assert found.weak and not found.harmful
 
 
@@ -101,7 +100,7 @@ def test_a_bad_access_makes_only_a_size_above_its_range_sure(zoo: ZooPackage, ro
     case.located = LocatedFault(
         found=True, tool=None, summary="", fault=fault, instrumented=False, cost=Cost()
     )
-    (found,) = contract.detect(case)
+    (found,) = input_mismatch.detect_contract(case)
     assert (Instrument.MEMORY_CHECKER in found.instruments, not found.weak) == (sure, sure)
 
 
@@ -114,12 +113,12 @@ def test_a_call_that_works_within_the_range_makes_it_likely(
     """Both ends of the batch have to pass. Below a range nothing is read past it."""
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, shape=(rows, 6))))
     case.mismatches = tuple(m.model_copy(update={"severity": "suspicious"}) for m in case.mismatches)
-    (before,) = contract.detect(case)
+    (before,) = input_mismatch.detect_contract(case)
     assert before.intervention is not None
     if passed is not None:
         for tried in (before.intervention, *before.parts):
             case.trials[tried.key] = trial(tried, Effect.GONE if passed else Effect.SAME)
-    (found,) = contract.detect(case)
+    (found,) = input_mismatch.detect_contract(case)
     assert confidence(found, case) == sure
 
 
@@ -146,7 +145,7 @@ def test_a_wrong_order_is_tried_in_the_right_one(
     """Leaves in another order are permuted back; other names cannot be mended."""
     case = package_case(zoo("logarithm"))
     case.mismatches = (features(*order.split()),)
-    (found,) = contract.detect(case)
+    (found,) = input_mismatch.detect_contract(case)
     order_of = found.intervention.changes[0].order if found.intervention is not None else None
     assert order_of == (None if expected is None else tuple(expected))
 
@@ -157,8 +156,8 @@ def test_a_flat_call_has_no_structure_to_differ(zoo: ZooPackage) -> None:
     assert case.package is not None and list(compare_structure(case.package.signature, ())) == []
 
 
-def fixed_case(value: str) -> Case:
-    case = Case(None)
+def fixed_case(value: str) -> DiagnosisState:
+    case = DiagnosisState(None)
     case.exported = ExportedFacts(fixed=((1, 3),))
     case.leaves = [{"kind": "tensor"}, {"kind": "other", "value": value}]
     case.given = Given((), ("args[0]", "args[1]"))
@@ -167,8 +166,8 @@ def fixed_case(value: str) -> Case:
 
 def test_a_number_that_was_fixed_at_export() -> None:
     """A number that is not the exported one is named with both values; the same number is not."""
-    assert list(fixed_arguments.detect(fixed_case("3"))) == []
-    (found,) = fixed_arguments.detect(fixed_case("4"))
+    assert list(input_mismatch.detect_fixed_arguments(fixed_case("3"))) == []
+    (found,) = input_mismatch.detect_fixed_arguments(fixed_case("4"))
     assert (found.guilty.name, found.guilty.value) == ("args[1]", "4 (exported: 3)")
     assert found.category == "input_mismatch" and found.harmful
 
@@ -183,11 +182,11 @@ def test_a_number_of_an_earlier_call_that_was_fixed_at_export() -> None:
         phase(n, **call, plain=each, stack=stack) | {"number": n} for n, each in enumerate(plain, start=1)
     ]
     case.capture = capture(calls=calls)
-    (found,) = fixed_arguments.detect(case)
+    (found,) = input_mismatch.detect_fixed_arguments(case)
     assert (found.guilty.value, found.guilty.model_locations[0].line) == ("5 (exported: 3)", 4)
     assert "in call 2" in found.evidence[0].fact and confidence(found, case) == "likely"
     case.capture = capture(calls=[calls[0], calls[2]])
-    assert list(fixed_arguments.detect(case)) == []
+    assert list(input_mismatch.detect_fixed_arguments(case)) == []
 
 
 def test_a_tensor_where_the_export_had_none(zoo: ZooPackage) -> None:
@@ -196,9 +195,11 @@ def test_a_tensor_where_the_export_had_none(zoo: ZooPackage) -> None:
     case.exported = ExportedFacts(fixed=((1, None),), names=("ids", ""))
     case.leaves = [{"kind": "tensor"}, {"kind": "tensor", "dtype": "bool", "shape": [8, 6]}]
     case.given = Given((GOOD_IDS, X), ("args[0]", "args[1]"))
-    (found,) = fixed_arguments.detect(failing(case))
+    (found,) = input_mismatch.detect_fixed_arguments(failing(case))
     assert (found.guilty.name, found.guilty.value) == ("args[1]", "a tensor bool[8, 6] (exported: None)")
-    assert [m.aspect for m in case.mismatches] == ["count"] and list(contract.detect(case)) == []
+    assert [m.aspect for m in case.mismatches] == ["count"] and list(
+        input_mismatch.detect_contract(case)
+    ) == []
 
 
 @pytest.mark.parametrize(
@@ -216,7 +217,7 @@ def test_a_tensor_where_the_export_had_none(zoo: ZooPackage) -> None:
 )
 def test_the_dimension_that_a_guard_is_about(text: str, place: tuple[int, str, int, int] | None) -> None:
     """A guard over the size of one input names it as the caller reaches it, with its size in this call."""
-    case = Case(None)
+    case = DiagnosisState(None)
     case.exported = ExportedFacts(names=("x", "", "feats_user"))
     case.given = Given((), ("args[0]", "args[2]", "args[1]['user']"))
     case.leaves = [{"shape": [3]}, {}, {"shape": [3, 9]}]
@@ -228,7 +229,7 @@ def test_a_tensor_in_a_fixed_place_is_not_judged() -> None:
     """Where a tensor was passed its value is not known, and nothing is claimed."""
     case = fixed_case("4")
     case.leaves[1] = {"kind": "tensor", "value": "4"}
-    assert list(fixed_arguments.detect(case)) == []
+    assert list(input_mismatch.detect_fixed_arguments(case)) == []
 
 
 GUARDS: list[tuple[str, Category]] = [
@@ -241,7 +242,7 @@ GUARDS: list[tuple[str, Category]] = [
 @pytest.mark.parametrize(("text", "category"), GUARDS)
 def test_a_refused_guard_names_its_category(text: str, category: Category) -> None:
     """A guard over sizes is a shape out of range, any other one a mismatch."""
-    case = failing(Case(None))
+    case = failing(DiagnosisState(None))
     case.interpreted = worker_run({"event": "guard_failed", "text": text})
     (found,) = eager.detect(case)
     assert found.category == category and found.instruments == {Instrument.EAGER}
@@ -252,12 +253,12 @@ def test_a_refusal_confirms_the_mismatch_that_says_more(zoo: ZooPackage) -> None
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, dtype="int32")))
     case.interpreted = worker_run({"event": "guard_failed", "text": "Guard failed: dtype"})
     assert list(eager.detect(case)) == []
-    (found,) = contract.detect(case)
+    (found,) = input_mismatch.detect_contract(case)
     assert Instrument.EAGER in found.instruments
 
 
 def test_a_bad_input_is_shown_where_the_model_reads_it(zoo: ZooPackage) -> None:
     """Beside the line of the call, which only a capture knows, stands the line of the model that is hit."""
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, dtype="int32")))
-    (found,) = contract.detect(case)
+    (found,) = input_mismatch.detect_contract(case)
     assert "self.table(ids)" in found.guilty.model_locations[0].code

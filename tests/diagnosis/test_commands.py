@@ -11,15 +11,14 @@ from pathlib import Path
 import pytest
 
 import mcp_server.diagnosis
-from mcp_server.diagnosis.call_arguments import call_arguments
-from mcp_server.diagnosis.case import Case, GeneratedKernel
-from mcp_server.diagnosis.commands import ON_THE_CALL, command_for
 from mcp_server.diagnosis.interventions.base import Effect
+from mcp_server.diagnosis.next_steps import ON_THE_CALL, call_arguments, command_for
+from mcp_server.diagnosis.state import DiagnosisState, GeneratedKernel
 from mcp_server.diagnosis.verdict import conclude
-from mcp_server.evidence.log import read_log
+from mcp_server.logs.log import read_log
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
-from mcp_server.steps.context import WORKER_MAIN, Context
-from mcp_server.steps.reduce.variant import Changed, Variant
+from mcp_server.tools.context import WORKER_MAIN, Context
+from mcp_server.tools.reduce.variant import Changed, Variant
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     capture,
@@ -31,7 +30,7 @@ from tests.diagnosis.support import (
     trial,
     worker_run,
 )
-from tests.faces.command_lines import parse
+from tests.server.command_lines import parse
 
 SOURCES = Path(mcp_server.diagnosis.__file__).parent
 STEPS = sorted({s for f in SOURCES.rglob("*.py") for s in re.findall(r'step="(\w+)"', f.read_text())})
@@ -49,7 +48,7 @@ OTHERWISE = {
 WITHOUT = {"note", "intervention", "read_exported", "read_source"}
 
 
-def full_case(zoo: ZooPackage) -> Case:
+def full_case(zoo: ZooPackage) -> DiagnosisState:
     """A case in which every kind of evidence can have come up."""
     case = package_case(zoo("ranker"))
     case.log, case.log_source = read_log(["Segmentation fault"]), "a log.txt"
@@ -73,7 +72,9 @@ def test_evidence_brings_a_command_of_ours(zoo: ZooPackage, step: str) -> None:
 def test_a_program_is_run_alone_as_its_user_does(tmp_path: Path) -> None:
     """The script in its directory, with its variables and without the hook's."""
     script = tmp_path / "serve.py"
-    line = command_for("run_alone", Case(ScriptWorkload(script=script, cwd=tmp_path, env={"A": "1"})))
+    line = command_for(
+        "run_alone", DiagnosisState(ScriptWorkload(script=script, cwd=tmp_path, env={"A": "1"}))
+    )
     assert str(script) in line and "A=1" in line and "AOTI_DEBUG" not in line
 
 
@@ -126,7 +127,7 @@ def test_a_capture_is_read_from_its_journals(zoo: ZooPackage) -> None:
 @pytest.mark.parametrize("step", STEPS)
 def test_no_command_is_made_up(step: str) -> None:
     """Where there is no package, no inputs, no run and no log, there is nothing to run."""
-    assert command_for(step, Case(None)) == ""
+    assert command_for(step, DiagnosisState(None)) == ""
 
 
 def test_a_command_brings_what_the_call_needs(zoo: ZooPackage) -> None:
@@ -162,7 +163,7 @@ def test_a_healthy_call_says_how_to_see_that(zoo: ZooPackage) -> None:
 
 def test_a_generated_line_is_printed() -> None:
     """What the compiler wrote is shown from its file."""
-    case = Case(None)
+    case = DiagnosisState(None)
     case.generated = GeneratedKernel(name="k", file=Path("/cache/a b.py"), line=12, code="assert")
     assert command_for("read_generated_kernel", case) == "sed -n 12p '/cache/a b.py'"
 
@@ -170,5 +171,5 @@ def test_a_generated_line_is_printed() -> None:
 def test_a_program_is_run_as_it_was() -> None:
     """A script's command holds its directory, variables and arguments."""
     workload = ScriptWorkload(script=Path("a b.py"), args=["-v"], cwd=Path("w d"), env={"A": "1 2"})
-    command = command_for("script", Case(workload))
+    command = command_for("script", DiagnosisState(workload))
     assert command == "cd 'w d' && env 'A=1 2' python 'a b.py' -v"

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.actions.compare import CompareLaunches
-from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors import departure
-from mcp_server.diagnosis.judge import confidence, ranked
+from mcp_server.diagnosis.causes import wrong_output
+from mcp_server.diagnosis.observe.launches import CompareLaunches
+from mcp_server.diagnosis.ranking import confidence, ranked
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.model import Artifact, Cost, ExportedWorkload
-from mcp_server.steps.eager_records import (
+from mcp_server.tools.divergence import (
     Changed,
     ComparedWithEager,
-    Departure,
     Difference,
+    Divergence,
     Kind,
     OtherConstant,
 )
@@ -27,7 +27,7 @@ DIFFERS = {"event": "compared", "equal": False, "outputs": [{"max_abs": 0.5}]}
 REFERENCE = {"event": "compared_expected", "equal": False, "outputs": [{"shape": [[2], [2]]}]}
 
 
-def departed(zoo: ZooPackage, kind: Kind = "error", **facts: Any) -> Case:
+def diverged(zoo: ZooPackage, kind: Kind = "error", **facts: Any) -> DiagnosisState:
     """A script that found its numbers wrong, and whose package departs at launch 1."""
     case = package_case(zoo("logarithm"))
     case.runs["plain"] = case.runs["script"] = run("plain", "", called(), REFERENCE)
@@ -36,7 +36,7 @@ def departed(zoo: ZooPackage, kind: Kind = "error", **facts: Any) -> Case:
     case.with_eager = ComparedWithEager(
         outcome="departs",
         summary="",
-        first=Departure.model_validate({**first, **facts}),
+        first=Divergence.model_validate({**first, **facts}),
         reads_unset=kind == "uninitialised",
         varies_from=Changed(launch=0, kernel="k0", argument="buf0"),
         unset_from=Changed(launch=0, kernel="k0", argument="buf0"),
@@ -57,38 +57,38 @@ GUILTY: list[tuple[Kind, int, str]] = [
 @pytest.mark.parametrize(("kind", "launch", "sure"), GUILTY)
 def test_the_guilty_launch_depends_on_the_kind(zoo: ZooPackage, kind: Kind, launch: int, sure: str) -> None:
     """An error is put on the launch that departs, chance and unset memory on the one where they enter."""
-    case = departed(zoo, kind)
-    (found,) = departure.detect(case)
+    case = diverged(zoo, kind)
+    (found,) = wrong_output.detect_divergence(case)
     assert (found.category, found.guilty.launch_index, found.harmful) == ("wrong_output", launch, True)
     assert confidence(found, case) == sure and found.fix is not None
 
 
 def test_launches_that_could_not_be_matched_leave_a_doubt(zoo: ZooPackage) -> None:
     """A departure that may begin earlier is not proven."""
-    case = departed(zoo, suspects=[0])
-    (found,) = departure.detect(case)
+    case = diverged(zoo, suspects=[0])
+    (found,) = wrong_output.detect_divergence(case)
     assert confidence(found, case) == "likely"
 
 
 def test_outputs_alone_name_the_package(zoo: ZooPackage) -> None:
     """Where no launch could be told, only the package is named."""
-    (found,) = departure.detect(departed(zoo, launch=None, kernel=""))
+    (found,) = wrong_output.detect_divergence(diverged(zoo, launch=None, kernel=""))
     assert (found.guilty.kind, found.guilty.name) == ("package", "logarithm.pt2")
 
 
 def test_other_constants_explain_a_departure(zoo: ZooPackage) -> None:
     """A package of other weights is the cause, and the launch that departs only shows it."""
-    case = departed(zoo)
+    case = diverged(zoo)
     assert case.with_eager is not None
     other = OtherConstant(name="inp.weight", launch=0, elements=64, different=3)
     case.with_eager = case.with_eager.model_copy(update={"other_constants": [other]})
-    best = ranked(departure.detect(case), case)[0]
+    best = ranked(wrong_output.detect_divergence(case), case)[0]
     assert (best.category, best.guilty.name) == ("constants", "inp.weight")
     assert "3 of 64" in best.summary and confidence(best, case) == "likely"
 
 
-def comparing(zoo: ZooPackage) -> Case:
-    case = departed(zoo)
+def comparing(zoo: ZooPackage) -> DiagnosisState:
+    case = diverged(zoo)
     case.with_eager = None
     case.workload = ExportedWorkload(exported=zoo("logarithm").with_name("logarithm.exported.pt2"))
     return case
@@ -106,4 +106,4 @@ def test_a_difference_is_looked_into(zoo: ZooPackage) -> None:
 
 def test_nothing_is_said_without_a_comparison(zoo: ZooPackage) -> None:
     """No comparison, no departure."""
-    assert list(departure.detect(comparing(zoo))) == []
+    assert list(wrong_output.detect_divergence(comparing(zoo))) == []

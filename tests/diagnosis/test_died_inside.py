@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.actions.locate import LocateFault
-from mcp_server.diagnosis.case import Case, RunSeen
-from mcp_server.diagnosis.detectors import died_inside
-from mcp_server.evidence.log import read_log
+from mcp_server.diagnosis.causes import illegal_memory_access
+from mcp_server.diagnosis.observe.locate import LocateFault
+from mcp_server.diagnosis.state import DiagnosisState, RunSeen
 from mcp_server.jobs.types import Finished
+from mcp_server.logs.log import read_log
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import LOG, package_case
 
@@ -23,7 +23,7 @@ Current thread 0x00007f18fadc2b80 (most recent call first):
 """
 
 
-def died(package: Path, signal: str, function: str) -> Case:
+def died(package: Path, signal: str, function: str) -> DiagnosisState:
     """A call that this signal ended while the interpreter was inside that function."""
     case = package_case(package)
     ended = Finished("signal", None, signal, 1.0, LOG, LOG, LOG)
@@ -38,7 +38,7 @@ def died(package: Path, signal: str, function: str) -> Case:
 def test_the_operator_in_which_the_process_died(zoo: ZooPackage, signal: str, category: str) -> None:
     """The operator whose function was running is guilty at its line, and no checker is asked."""
     case = died(zoo("plugin"), signal, "halve_rows")
-    (found,) = died_inside.detect(case)
+    (found,) = illegal_memory_access.detect_died_inside(case)
     assert (found.category, found.guilty.kind, found.guilty.name) == (category, "op", "aotizoo::halve_rows")
     assert [line.line for line in found.guilty.model_locations] == [7]
     assert LocateFault().gain(case, []) == 0
@@ -47,4 +47,4 @@ def test_the_operator_in_which_the_process_died(zoo: ZooPackage, signal: str, ca
 def test_a_signal_outside_of_operators_is_looked_for(zoo: ZooPackage) -> None:
     """Where no operator was running, a memory checker is to find the access."""
     case = died(zoo("plugin"), "SIGSEGV", "main")
-    assert list(died_inside.detect(case)) == [] and LocateFault().gain(case, []) == 1
+    assert list(illegal_memory_access.detect_died_inside(case)) == [] and LocateFault().gain(case, []) == 1

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis import division
-from mcp_server.diagnosis.case import CallSpec, Case
-from mcp_server.diagnosis.detectors import division as detector
-from mcp_server.diagnosis.index_parts import IndexPart
+from mcp_server.diagnosis import value_sources
+from mcp_server.diagnosis.causes import divisor as detector
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.judge import confidence
+from mcp_server.diagnosis.ranking import confidence
+from mcp_server.diagnosis.state import CallSpec, DiagnosisState
+from mcp_server.diagnosis.value_sources import InputSlice
 from mcp_server.package.assertion import IndexSource
 from mcp_server.package.divisors import Division
 from mcp_server.package.kernel_code import Load
 from mcp_server.package.launches import Launch
-from mcp_server.steps.given import Given
+from mcp_server.tools.check_devices import Given
 from tests.diagnosis.support import run, trial
 
 SAID = "Error: inductor_cpu_throw_if_integer_div_error, cpp_prefix.h:827, ZeroDivisionError"
@@ -27,12 +27,12 @@ SOURCE = IndexSource(
     Load("in_ptr1", "x0", 3), "arg1_1", "input", "input 1 (args[1])", (), ("input 1 (args[1])",)
 )
 DIVIDED = Division(LAUNCH, "kernel.cpp:9", "auto tmp2 = tmp0 / tmp1;", (SOURCE,), plain=True)
-PART = IndexPart(1, 0, 1, 0, 0, unlike=0)
+PART = InputSlice(1, 0, 1, 0, 0, unlike=0)
 
 
-def case_of(monkeypatch: pytest.MonkeyPatch, found: Division = DIVIDED) -> Case:
+def case_of(monkeypatch: pytest.MonkeyPatch, found: Division = DIVIDED) -> DiagnosisState:
     """A call that failed, of a package with this one division."""
-    case = Case(None)
+    case = DiagnosisState(None)
     inputs = [
         SimpleNamespace(index=n, label=f"input {n} (args[{n}])", path=f"args[{n}]", dtype="int64")
         for n in (0, 1)
@@ -96,6 +96,6 @@ ZeroDivisionError: integer division or modulo by zero"""
 @pytest.mark.parametrize("text", ["Error: Integer floor division by zero", "Segmentation fault", OF_SCRIPT])
 def test_other_failures_are_no_such_division(text: str) -> None:
     """Sizes are checked on the host, a bad access is another thing, and so is a statement of the script."""
-    case = Case(None)
+    case = DiagnosisState(None)
     case.runs["plain"] = run("plain", text)
-    assert division.failure(case) is None and not list(detector.detect(case))
+    assert value_sources.failure(case) is None and not list(detector.detect(case))

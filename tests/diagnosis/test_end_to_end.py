@@ -10,11 +10,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_server.diagnose import diagnose
+from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.model import PackageWorkload, ScriptWorkload, Verdict, Workload
-from mcp_server.steps.context import Context
+from mcp_server.tools.context import Context
 from tests.conftest import ZooPackage, torch_environment
-from tests.faces.tokens import LIMIT, tokens
+from tests.server.tokens import LIMIT, tokens
 
 pytestmark = pytest.mark.slow
 

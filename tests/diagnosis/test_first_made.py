@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors import nan_index
-from mcp_server.diagnosis.detectors.eager import guard_fix
-from mcp_server.diagnosis.first_made import first_made
-from mcp_server.steps.reports import read_events
+from mcp_server.diagnosis.causes import nan_or_inf
+from mcp_server.diagnosis.causes.eager import guard_fix
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.value_sources import first_made
+from mcp_server.tools.context import read_events
 from mcp_server.worker.interpret import Watcher
 from mcp_server.worker.report import Report
 from tests.diagnosis.support import failing, worker_run
@@ -36,8 +36,8 @@ def refused(text: str, *behind: str) -> dict[str, Any]:
     }
 
 
-def interpreted(*events: dict[str, Any]) -> Case:
-    case = failing(Case(None))
+def interpreted(*events: dict[str, Any]) -> DiagnosisState:
+    case = failing(DiagnosisState(None))
     case.interpreted = worker_run(*events)
     return case
 
@@ -82,7 +82,7 @@ def test_the_advice_is_of_the_operator(facts: dict[str, Any], words: str) -> Non
 def test_an_index_made_of_nan_accuses_the_maker_of_the_nan() -> None:
     """The least integer is what NaN becomes; without a check of the package that is likely, not proven."""
     text = f"index {LEAST} is out of bounds for dimension 1 with size 30"
-    (found,) = nan_index.detect(
+    (found,) = nan_or_inf.detect_nan_index(
         interpreted(made(**MASK), made(**SOFTMAX), refused(text, "masked_fill", "softmax"))
     )
     assert (found.category, found.guilty.name) == ("nan_or_inf", "aten.softmax.int")
@@ -94,7 +94,7 @@ def test_an_operator_that_names_no_number_is_judged_by_the_indices_that_it_was_g
     event = refused("index out of range in self", "masked_fill", "softmax")
     for integers, blamed in (([[int(LEAST), 5]], 1), ([[-7, 40]], 0), ([], 0)):
         case = interpreted(made(**MASK), made(**SOFTMAX), {**event, "integers": integers})
-        assert len(list(nan_index.detect(case))) == blamed
+        assert len(list(nan_or_inf.detect_nan_index(case))) == blamed
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,9 @@ def test_an_operator_that_names_no_number_is_judged_by_the_indices_that_it_was_g
 )
 def test_an_index_beside_nan_does_not(text: str, behind: tuple[str, ...]) -> None:
     """NaN elsewhere in the model does not explain an index that is not made of it."""
-    assert not list(nan_index.detect(interpreted(made(**MASK), made(**SOFTMAX), refused(text, *behind))))
+    assert not list(
+        nan_or_inf.detect_nan_index(interpreted(made(**MASK), made(**SOFTMAX), refused(text, *behind)))
+    )
 
 
 class Pick(torch.nn.Module):  # type: ignore[misc]

@@ -9,11 +9,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_server.diagnosis.actions.generated import ReadGeneratedKernel
-from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors import from_log, generated
+from mcp_server.diagnosis.causes import index_out_of_bounds, log_text
+from mcp_server.diagnosis.observe.static import ReadGeneratedKernel
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.model import ScriptWorkload
-from mcp_server.steps.context import Context
+from mcp_server.tools.context import Context
 from tests.diagnosis.support import capture, phase, run
 
 SOURCE = (
@@ -25,14 +25,14 @@ SAID = (
 )
 
 
-def case_of(path: Path) -> Case:
+def case_of(path: Path) -> DiagnosisState:
     """A program that failed at a kernel in that file."""
-    case = Case(None)
+    case = DiagnosisState(None)
     case.runs["script"] = run("script", SAID.format(path))
     return case
 
 
-def read(case: Case, directory: Path) -> float:
+def read(case: DiagnosisState, directory: Path) -> float:
     action = ReadGeneratedKernel()
     anyio.run(action.act, case, Context(directory, Path("python")))
     return action.gain(case, ())
@@ -44,7 +44,7 @@ def test_the_kernel_and_its_line(tmp_path: Path) -> None:
     path.write_text(SOURCE)
     case = case_of(path)
     assert read(case, tmp_path) == 1.0
-    (found,) = generated.detect(case)
+    (found,) = index_out_of_bounds.detect_generated(case)
     assert (found.guilty.kind, found.guilty.name) == ("kernel", "triton_poi_fused_index_2")
     assert any("device_assert" in evidence.fact for evidence in found.evidence)
 
@@ -59,7 +59,7 @@ def test_no_other_file_is_read(tmp_path: Path, name: str, text: str | None) -> N
         path.write_text(text)
     case = case_of(path)
     read(case, tmp_path)
-    assert case.generated is None and list(generated.detect(case)) == []
+    assert case.generated is None and list(index_out_of_bounds.detect_generated(case)) == []
 
 
 REFUSED = """triton.compiler.errors.CompilationError: at 3:24:
@@ -79,9 +79,9 @@ def tile_kernel(x_ptr, TILE: tl.constexpr):
 """
 
 
-def compile_case(script: Path, text: str, **compiled: object) -> Case:
+def compile_case(script: Path, text: str, **compiled: object) -> DiagnosisState:
     """A program whose compile failed with that text."""
-    case = Case(ScriptWorkload(script=script))
+    case = DiagnosisState(ScriptWorkload(script=script))
     case.runs["script"] = run("script", text)
     case.capture = capture(compiles=[phase(1, how="aot_compile", outcome="failed", **compiled)])
     return case
@@ -94,7 +94,7 @@ def test_a_kernel_of_the_user_that_does_not_compile(tmp_path: Path, copies: int,
     script.write_text(PROGRAM * copies)
     case = compile_case(script, REFUSED)
     assert read(case, tmp_path) == 1.0
-    (found,) = from_log.detect(case)
+    (found,) = log_text.detect_from_log(case)
     assert (found.guilty.kind, found.guilty.name) == ("kernel", "tile_kernel")
     places = [(at.file, at.line, at.code) for at in found.guilty.model_locations if at.file == str(script)]
     assert places == ([(str(script), line, "col = row * TILE + tl.arange(0, TILE)")] if line else [])
@@ -116,5 +116,5 @@ def test_lines_of_the_model_that_index_stand_beside_the_generated_kernel(tmp_pat
     path.write_text(SOURCE)
     case = compile_case(tmp_path / "program.py", SAID.format(path), exported=program)
     read(case, tmp_path)
-    (found,) = generated.detect(case)
+    (found,) = index_out_of_bounds.detect_generated(case)
     assert [(at.line, at.code) for at in found.guilty.model_locations] == [(5, "table[row]")]

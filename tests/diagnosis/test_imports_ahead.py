@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.imports_ahead import EXPORTED, import_ahead
+from mcp_server.diagnosis.diagnose import EXPORTED, import_ahead
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.jobs.types import Command
 from mcp_server.model import PackageWorkload, ScriptWorkload, Workload
-from mcp_server.steps.context import WORKER_MAIN, Context
-from mcp_server.steps.fault_methods import ONE_THREAD
-from mcp_server.steps.kept import Kept
-from mcp_server.steps.shared_import import surroundings
+from mcp_server.tools.context import WORKER_MAIN, Context
+from mcp_server.tools.fault_methods import ONE_THREAD
+from mcp_server.tools.shared_import import surroundings
+from mcp_server.tools.step_cache import StepCache
 
 SCRIPT = ScriptWorkload(script=Path("a.py"), cwd=Path("/tmp"), env={"TORCHINDUCTOR_CACHE_DIR": "/tmp/c"})
 PACKAGE = PackageWorkload(package=Path("a.pt2"))
@@ -34,7 +34,7 @@ class Expected:
 def expected(workload: Workload | None, **fields: Any) -> list[tuple[Command, tuple[str, ...]]]:
     context, imports = Context(Path("job"), Path(sys.executable), **fields), Expected()
     context.imports = imports  # type: ignore[assignment]
-    import_ahead(Case(workload), context)
+    import_ahead(DiagnosisState(workload), context)
     return imports.commands
 
 
@@ -57,7 +57,7 @@ def test_only_a_workload_with_an_exported_program_pays_for_reading_one() -> None
 
 @pytest.mark.parametrize(
     ("workload", "fields"),
-    [(None, {}), (SCRIPT, {"launcher": ("srun",)}), (SCRIPT, {"kept": Kept(last=4)})],
+    [(None, {}), (SCRIPT, {"launcher": ("srun",)}), (SCRIPT, {"kept": StepCache(last=4)})],
     ids=["log", "launcher", "kept"],
 )
 def test_nothing_is_imported_where_no_request_may_come(

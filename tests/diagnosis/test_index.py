@@ -11,23 +11,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.diagnosis import index_parts
-from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors import index
-from mcp_server.diagnosis.index_parts import (
-    IndexPart,
+from mcp_server.diagnosis import value_sources
+from mcp_server.diagnosis.causes import index_out_of_bounds
+from mcp_server.diagnosis.interventions.base import Effect
+from mcp_server.diagnosis.ranking import confidence, is_bystander
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.suspect import Instrument
+from mcp_server.diagnosis.value_sources import (
+    InputSlice,
     affine,
     bound_value,
     candidates,
     checked_inputs,
-    whole_part,
+    whole_slice,
 )
-from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.judge import confidence, is_bystander
-from mcp_server.diagnosis.suspect import Instrument
 from mcp_server.package.arithmetic import evaluate
 from mcp_server.package.mismatch import GivenTensor
-from mcp_server.steps.given import Given
+from mcp_server.tools.check_devices import Given
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import GOOD_IDS, failing, index_text, package_case, trial
 
@@ -69,41 +69,41 @@ def test_affine_examples(text: str, place: tuple[int, int]) -> None:
 
 
 @pytest.fixture
-def replaced(zoo: ZooPackage, monkeypatch: pytest.MonkeyPatch) -> Case:
+def replaced(zoo: ZooPackage, monkeypatch: pytest.MonkeyPatch) -> DiagnosisState:
     """A failed check whose kernel does to the elements of an input what has no inverse."""
     case = failed(zoo, "ranker", GivenTensor("float32", (8, 16)), GOOD_IDS)
     one = next(c for c in candidates(case) if len(c.sources) == 1)
     bare = replace(one, sources=(replace(one.sources[0], allowed=None),))
-    for module in (index_parts, index):
+    for module in (value_sources, index_out_of_bounds):
         monkeypatch.setattr(module, "candidates", lambda _case: (bare,))
     return case
 
 
-def test_elements_that_are_replaced_first_are_suspected(replaced: Case) -> None:
+def test_elements_that_are_replaced_first_are_suspected(replaced: DiagnosisState) -> None:
     """Without an inverse the elements beyond the bound are likely guilty, and a clamped call proves it."""
-    (part,) = [whole_part(candidate, replaced) for candidate in index_parts.candidates(replaced)]
+    (part,) = [whole_slice(candidate, replaced) for candidate in value_sources.candidates(replaced)]
     assert part is not None and (part.low, part.high) == (0, 31)
     replaced.index_values[part] = {"outside": 1, "value": 99, "index": [5, 3], "elements": 48}
-    (found,) = index.detect(replaced)
+    (found,) = index_out_of_bounds.detect_index(replaced)
     assert (found.guilty.kind, found.guilty.value) == ("input", "99 at [5, 3] (the index needs 0..31)")
     assert found.intervention is not None and confidence(found, replaced) == "likely"
     replaced.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
     assert confidence(found, replaced) == "proven"
 
 
-def test_a_clamp_that_changes_nothing_refutes_no_replaced_elements(replaced: Case) -> None:
+def test_a_clamp_that_changes_nothing_refutes_no_replaced_elements(replaced: DiagnosisState) -> None:
     """What the kernel makes of clamped elements may be outside all the same: the suspicion stays."""
-    (part,) = [whole_part(candidate, replaced) for candidate in index_parts.candidates(replaced)]
+    (part,) = [whole_slice(candidate, replaced) for candidate in value_sources.candidates(replaced)]
     assert part is not None
     replaced.index_values[part] = {"outside": 1, "value": 99, "index": [5, 3], "elements": 48}
-    (found,) = index.detect(replaced)
+    (found,) = index_out_of_bounds.detect_index(replaced)
     assert found.intervention is not None
     replaced.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
-    (found,) = index.detect(replaced)
+    (found,) = index_out_of_bounds.detect_index(replaced)
     assert not is_bystander(found, replaced) and confidence(found, replaced) == "likely"
 
 
-def failed(zoo: ZooPackage, name: str, *tensors: GivenTensor) -> Case:
+def failed(zoo: ZooPackage, name: str, *tensors: GivenTensor) -> DiagnosisState:
     """The case after the package's only index check failed."""
     return failing(package_case(zoo(name), *tensors), index_text(zoo(name)))
 
@@ -116,7 +116,7 @@ def test_the_elements_that_a_check_can_have_seen(zoo: ZooPackage) -> None:
     assert part.low in (0, -32)
 
 
-def jagged(zoo: ZooPackage) -> Case:
+def jagged(zoo: ZooPackage) -> DiagnosisState:
     return failed(zoo, "jagged", GivenTensor("float32", (6, 8)), GivenTensor("int64", (4,)))
 
 
@@ -133,7 +133,7 @@ def test_a_bound_that_is_a_size_of_the_call(zoo: ZooPackage) -> None:
 def test_a_log_without_an_index_check_has_no_candidates(zoo: ZooPackage) -> None:
     """Another failure of the same package is not put on an index."""
     case = failing(package_case(zoo("ranker"), GOOD_IDS), "Segmentation fault")
-    assert candidates(case) == () and list(index.detect(case)) == []
+    assert candidates(case) == () and list(index_out_of_bounds.detect_index(case)) == []
 
 
 RAISED_AT = """  what():  index out of bounds: 0 <= tmp20 < 32L
@@ -143,12 +143,12 @@ Exception raised from cpp_fused_embedding_0 at /tmp/u/cab.kernel.cpp:105 (most r
 
 def test_the_line_that_raised_is_the_check_s() -> None:
     """One kernel may hold a check twice, for whole vectors and for the rest of a row."""
-    case = failing(Case(None), RAISED_AT)
+    case = failing(DiagnosisState(None), RAISED_AT)
     case._view = cast(Any, SimpleNamespace(tracer=SimpleNamespace(trace=lambda assertion: (assertion,))))
     assert [(one.kernel, one.line) for one in cast(Any, candidates(case))] == [("cpp_fused_embedding_0", 105)]
 
 
-def outside(part: IndexPart, value: int, count: int = 1) -> dict[str, object]:
+def outside(part: InputSlice, value: int, count: int = 1) -> dict[str, object]:
     return {
         "index": [0, 5],
         "value": value,
@@ -164,7 +164,7 @@ def test_an_element_outside_is_guilty(zoo: ZooPackage) -> None:
     case = failed(zoo, "ranker", GOOD_IDS)
     part = checked_inputs(case)[0].part
     case.index_values[part] = outside(part, 32)
-    (found,) = index.detect(case)
+    (found,) = index_out_of_bounds.detect_index(case)
     assert (found.guilty.kind, found.guilty.input_index) == ("input", 0)
     assert (found.guilty.value or "").startswith("32 at [0, 5]")
     assert found.crashing is not None and found.crashing.launch_index == 0
@@ -180,14 +180,14 @@ def test_the_fix_keeps_both_ends(zoo: ZooPackage, value: int) -> None:
     case = failed(zoo, "ranker", GOOD_IDS)
     part = checked_inputs(case)[0].part
     case.index_values[part] = outside(part, value)
-    (found,) = index.detect(case)
+    (found,) = index_out_of_bounds.detect_index(case)
     assert found.fix is not None
     assert f".clamp({part.low}, {part.high})" in (found.fix.after or "")
 
 
 def test_without_a_look_at_the_values_the_launch_is_told(zoo: ZooPackage) -> None:
     """Until the values are seen, the log alone tells the check and the input that it depends on."""
-    (found,) = index.detect(failed(zoo, "ranker", GOOD_IDS))
+    (found,) = index_out_of_bounds.detect_index(failed(zoo, "ranker", GOOD_IDS))
     assert (
         Instrument.INPUT_READER not in found.instruments
         and found.guilty.input_index == 0
@@ -201,7 +201,7 @@ def test_values_that_are_all_inside_clear_the_check(zoo: ZooPackage) -> None:
     case = failed(zoo, "ranker", GOOD_IDS)
     for suspect in checked_inputs(case):
         case.index_values[suspect.part] = outside(suspect.part, 3, count=0)
-    assert list(index.detect(case)) == []
+    assert list(index_out_of_bounds.detect_index(case)) == []
 
 
 def test_another_size_of_the_call_moves_the_bound(zoo: ZooPackage) -> None:
@@ -222,6 +222,8 @@ def test_nan_in_an_input_is_blamed_for_an_index_computed_from_it(
     case = failed(zoo, "select")
     case.given = Given((), ("args[0]",))
     case.leaves = [{"kind": "tensor", "path": "args[0]", "nan": count}]
-    found = [h for h in index.detect(case) if h.guilty.kind == "input" and "NaN" in h.summary]
+    found = [
+        h for h in index_out_of_bounds.detect_index(case) if h.guilty.kind == "input" and "NaN" in h.summary
+    ]
     assert [h.guilty.input_index for h in found] == blamed
     assert all(h.intervention is not None and h.intervention.changes[0].value == 0.0 for h in found)

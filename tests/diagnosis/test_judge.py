@@ -11,17 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.diagnose import detect
-from mcp_server.diagnosis.case import Case, RunSeen
+from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect, Seen, SideEffects
-from mcp_server.diagnosis.judge import confidence, is_bystander, merged, ranked
-from mcp_server.diagnosis.refusals import REFUSALS
-from mcp_server.diagnosis.suspect import INSTRUMENTS, CausalLevel, Suspect
+from mcp_server.diagnosis.ranking import confidence, is_bystander, merged, ranked
+from mcp_server.diagnosis.state import DiagnosisState, RunSeen
+from mcp_server.diagnosis.suspect import INSTRUMENTS, REFUSALS, CausalLevel, Suspect
 from mcp_server.diagnosis.verdict import MAX_EVIDENCE, conclude, placed
-from mcp_server.evidence.log import read_log
 from mcp_server.jobs.types import Ending, Finished
-from mcp_server.model import Evidence, Fix, ModelLocation, Party, Verdict
-from mcp_server.steps.context import Context
+from mcp_server.logs.log import read_log
+from mcp_server.model import Component, Evidence, Fix, ModelLocation, Verdict
+from mcp_server.tools.context import Context
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     GOOD_IDS,
@@ -41,17 +40,17 @@ TRIED = intervention()
 NOT_REPRODUCED = "RuntimeError: Error: input_handles[0]: unmatched dtype, expected: 4(at::kLong), but got: 3"
 
 
-def seen_case(text: str = "Segmentation fault") -> Case:
-    return failing(Case(None), text)
+def seen_case(text: str = "Segmentation fault") -> DiagnosisState:
+    return failing(DiagnosisState(None), text)
 
 
-def log_case(text: str) -> Case:
-    case = Case(None)
+def log_case(text: str) -> DiagnosisState:
+    case = DiagnosisState(None)
     case.log, case.log_source = read_log(text.splitlines()), "crash.log"
     return case
 
 
-def verdict(case: Case, *suspects: Suspect, directory: Path = Path("job")) -> Verdict:
+def verdict(case: DiagnosisState, *suspects: Suspect, directory: Path = Path("job")) -> Verdict:
     return conclude(list(suspects), case, Context(directory, Path(sys.executable)))
 
 
@@ -120,7 +119,7 @@ def test_a_bystander_is_named_with_the_run_that_cleared_it() -> None:
 
 def test_what_is_around_a_call_is_cleared_by_the_call_alone() -> None:
     """Overlapping threads at warm-up are no cause of a call that fails in the same way by itself."""
-    case = Case(None)
+    case = DiagnosisState(None)
     case.runs["script"] = case.runs["plain"] = run("script", RAISED)
     threads = suspect("threads", "concurrency", "capture", only_in_program=True)
     assert is_bystander(threads, case)
@@ -254,14 +253,14 @@ def test_a_suspicious_size_on_a_healthy_run_is_no_fault(zoo: ZooPackage) -> None
 
 def test_what_did_no_harm_is_no_fault() -> None:
     """A sound observation that broke nothing, such as a departure in rounding, does not make a fault."""
-    case = Case(None)
+    case = DiagnosisState(None)
     case.runs["plain"] = run("plain", "", called())
     assert verdict(case, suspect("a", "wrong_output", "eager", harmful=False)).outcome == "no_fault"
 
 
 def test_nothing_known_is_inconclusive() -> None:
     """No run and no hypothesis is neither a fault nor health."""
-    found = verdict(Case(None))
+    found = verdict(DiagnosisState(None))
     assert (found.outcome, found.confidence) == ("inconclusive", "possible")
 
 
@@ -298,7 +297,7 @@ def test_an_end_that_nothing_explains_is_told(
     tmp_path: Path, ending: Ending, signal: str | None, told: str
 ) -> None:
     """An open verdict says how the program ended: by a signal, or at its time limit."""
-    case = Case(None)
+    case = DiagnosisState(None)
     case.capture = capture()
     ended = Finished(ending, None, signal, 2.0, LOG, LOG, LOG)
     case.runs["script"] = RunSeen("script", ended, read_log([]))
@@ -311,5 +310,5 @@ def test_an_end_that_nothing_explains_is_told(
 def test_a_line_is_told_once() -> None:
     """The frames of a comprehension and of the function around it are at one line."""
     here = ModelLocation(file="/app/serve.py", line=9, code="[model(x) for x in batch]")
-    party = Party(kind="call", name="the call", model_locations=[here, here])
-    assert placed(party, Case(None)).model_locations == [here]
+    party = Component(kind="call", name="the call", model_locations=[here, here])
+    assert placed(party, DiagnosisState(None)).model_locations == [here]

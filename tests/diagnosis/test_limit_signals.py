@@ -6,20 +6,20 @@ import resource
 
 import pytest
 
-from mcp_server.diagnosis.case import Case, RunSeen
-from mcp_server.diagnosis.detectors import limit_signals
-from mcp_server.diagnosis.judge import confidence
-from mcp_server.evidence.log import read_log
+from mcp_server.diagnosis.causes import environment
+from mcp_server.diagnosis.ranking import confidence
+from mcp_server.diagnosis.state import DiagnosisState, RunSeen
 from mcp_server.jobs.types import Finished
-from mcp_server.worker.limits import processor_seconds
+from mcp_server.logs.log import read_log
+from mcp_server.worker.process import processor_seconds
 from tests.diagnosis.support import LOG, capture, phase, run
 
 LINE = {"file": "serve.py", "line": 41, "code": "model(frames)"}
 
 
-def ended(signal: str, wall_s: float = 9.0, **more: object) -> Case:
+def ended(signal: str, wall_s: float = 9.0, **more: object) -> DiagnosisState:
     """A program that this signal ended within a call."""
-    case = Case(None)
+    case = DiagnosisState(None)
     call = phase(3, load=1, thread=1, stack=[LINE]) | {"outcome": "unfinished"} | more
     case.capture = capture(calls=[call])
     case.runs["script"] = RunSeen(
@@ -31,7 +31,7 @@ def ended(signal: str, wall_s: float = 9.0, **more: object) -> Case:
 def test_no_processor_time_was_left() -> None:
     """The signal names the limit, the hook its value: two sources, at the line of the call."""
     case = ended("SIGXCPU", processor_s=8)
-    (found,) = limit_signals.detect(case)
+    (found,) = environment.detect_limit_signals(case)
     assert (found.category, found.guilty.name, found.guilty.value) == (
         "environment",
         "processor time",
@@ -44,7 +44,7 @@ def test_no_processor_time_was_left() -> None:
 def test_a_hard_limit_kills(limit: int | None, wall_s: float, expected: int) -> None:
     """SIGKILL has other causes, so it needs a limit that may be used up, and is never proven by that."""
     case = ended("SIGKILL", wall_s, processor_s=limit)
-    found = list(limit_signals.detect(case))
+    found = list(environment.detect_limit_signals(case))
     assert len(found) == expected
     assert all(confidence(each, case) == "possible" for each in found)
 
@@ -53,7 +53,7 @@ def test_a_file_that_grew_too_large() -> None:
     """The hook need not have seen the limit; that the call goes well elsewhere confirms it."""
     case = ended("SIGXFSZ")
     case.runs["plain"] = run("plain")
-    (found,) = limit_signals.detect(case)
+    (found,) = environment.detect_limit_signals(case)
     assert (found.guilty.name, found.guilty.value) == ("file size", "RLIMIT_FSIZE")
     assert confidence(found, case) == "likely"
 
@@ -61,7 +61,7 @@ def test_a_file_that_grew_too_large() -> None:
 @pytest.mark.parametrize("signal", ["SIGSEGV", "SIGKILL"])
 def test_other_signals_are_others(signal: str) -> None:
     """A crash, and a kill without such a limit, say nothing of one."""
-    assert list(limit_signals.detect(ended(signal))) == []
+    assert list(environment.detect_limit_signals(ended(signal))) == []
 
 
 def test_the_limit_of_a_process_is_told() -> None:

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnose import DEFAULT_BUDGET_S
-from mcp_server.diagnosis.actions.runs import SHARE_OF_HANG
-from mcp_server.diagnosis.actions.trace import REBUILD_S, SHORTEST_S, hang_limit
-from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.limits import HANGING_S, eager_limit, limit_of
+from mcp_server.diagnosis.diagnose import DEFAULT_BUDGET_S
+from mcp_server.diagnosis.observe.calls import SHARE_OF_HANG
+from mcp_server.diagnosis.observe.launches import REBUILD_S, SHORTEST_S, hang_limit
+from mcp_server.diagnosis.planner import HANGING_S, eager_limit, limit_of
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.errors import ProblemError
 from mcp_server.model import ScriptWorkload
 from tests.diagnosis.support import finished, run
 
 
-def case_of(budget_s: float, timeout_s: float) -> Case:
-    return Case(ScriptWorkload(script=Path("a.py"), timeout_s=timeout_s), budget_s=budget_s)
+def case_of(budget_s: float, timeout_s: float) -> DiagnosisState:
+    return DiagnosisState(ScriptWorkload(script=Path("a.py"), timeout_s=timeout_s), budget_s=budget_s)
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mcp_server.diagnosis.actions.capture import suspect_call
-from mcp_server.diagnosis.actions.locate import LocateFault
-from mcp_server.diagnosis.case import Case
+from mcp_server.diagnosis.observe.locate import LocateFault
+from mcp_server.diagnosis.observe.program import suspect_call
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.model import ScriptWorkload
-from mcp_server.steps.capture import Capture
+from mcp_server.tools.capture import Capture
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import called, capture, failing, package_case, phase, run
 
@@ -18,14 +18,14 @@ KEPT = phase(2, load=1, thread=1, file="inputs.pt")
 IN_GRAPH = phase(3, load=1, thread=1, notice="a CUDA graph was being captured")
 
 
-def script_case(seen: Capture, text: str) -> Case:
-    case = Case(ScriptWorkload(script=Path("serve.py")))
+def script_case(seen: Capture, text: str) -> DiagnosisState:
+    case = DiagnosisState(ScriptWorkload(script=Path("serve.py")))
     case.capture, case.call = seen, suspect_call(seen)
     case.runs["script"] = run("script", text)
     return case
 
 
-def gain(case: Case) -> float:
+def gain(case: DiagnosisState) -> float:
     return LocateFault().gain(case, [])
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors import from_log, loading, machine, rewritten
-from mcp_server.diagnosis.judge import confidence
+from mcp_server.diagnosis.causes import concurrency, environment, invalid_package, log_text
+from mcp_server.diagnosis.ranking import confidence
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
-from mcp_server.evidence.log import read_log
+from mcp_server.logs.log import read_log
 from mcp_server.model import Category, Fix
 from mcp_server.package.archive import open_package
 from mcp_server.package.problems import PackageError
-from mcp_server.steps.fit import Problem
+from mcp_server.tools.machine import Problem
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     GOOD_IDS,
@@ -36,15 +36,15 @@ CHECKED = "run_with_input_checks"
 OUT_OF_MEMORY = "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
 
 
-def categories(case: Case) -> list[Category]:
-    return [h.category for h in from_log.detect(case)]
+def categories(case: DiagnosisState) -> list[Category]:
+    return [h.category for h in log_text.detect_from_log(case)]
 
 
 def test_one_cause_is_named_and_several_are_weak() -> None:
     """A text of one category is a hypothesis with its meaning as a fix; an ambiguous one gives candidates."""
-    (sure,) = from_log.detect(failing(Case(None), OUT_OF_MEMORY))
+    (sure,) = log_text.detect_from_log(failing(DiagnosisState(None), OUT_OF_MEMORY))
     assert (sure.category, sure.weak, sure.fix is not None) == ("out_of_memory", False, True)
-    several = list(from_log.detect(failing(Case(None), RAISED)))
+    several = list(log_text.detect_from_log(failing(DiagnosisState(None), RAISED)))
     assert len(several) > 1
     assert all(h.weak and h.fix is None and h.instruments == {Instrument.LOG} for h in several)
 
@@ -54,7 +54,7 @@ def test_inputs_that_fit_narrow_an_ambiguous_text(zoo: ZooPackage) -> None:
     case = failing(package_case(zoo("ranker"), GOOD_IDS), RAISED)
     assert "input_mismatch" in categories(case)
     case.done.append(CHECKED)
-    (left,) = from_log.detect(case)
+    (left,) = log_text.detect_from_log(case)
     assert left.category == "index_out_of_bounds" and not left.weak
 
 
@@ -85,9 +85,9 @@ OWN_CHECK = """Traceback (most recent call last):
 Rejected: 8"""
 
 
-def after_calls(text: str, **calls: object) -> Case:
+def after_calls(text: str, **calls: object) -> DiagnosisState:
     """A program that ended in `text` after two calls that came back, and that come back again."""
-    case = Case(None)
+    case = DiagnosisState(None)
     facts = {"load": 0, "thread": 1, "thread_name": "MainThread", **calls}
     case.capture = capture(calls=[phase(n, **facts) for n in (1, 2)])
     case.runs["script"] = run("script", text)
@@ -98,7 +98,7 @@ def after_calls(text: str, **calls: object) -> Case:
 def test_a_statement_after_calls_that_came_back_is_the_scripts() -> None:
     """An index that no call refused is one of the script's own; a call that fails keeps it open."""
     case = after_calls(OWN_STATEMENT)
-    (left,) = from_log.detect(case)
+    (left,) = log_text.detect_from_log(case)
     assert (left.category, left.weak, left.fix) == (
         "script_error",
         False,
@@ -115,7 +115,7 @@ REFUSED = "torch._inductor.exc.InductorError: AssertionError: Metadata must only
 )
 def test_what_a_compile_raised_is_no_error_of_the_script(outcome: str, left: list[Category]) -> None:
     """An argument that the compiler refuses is told by the compile that failed with it."""
-    case = Case(None)
+    case = DiagnosisState(None)
     case.capture = capture(compiles=[phase(1, how="aoti_compile_and_package", outcome=outcome)])
     case.runs["script"] = run("script", REFUSED)
     assert categories(case) == left
@@ -137,10 +137,10 @@ def test_calls_of_one_thread_are_not_concurrent() -> None:
 )
 def test_a_log_alone_does_not_settle_an_exception_over_values(kind: str, weak: bool) -> None:
     """A statement may fail over what the package returned, which only a run can tell; a name may not."""
-    case = Case(None)
+    case = DiagnosisState(None)
     text = OWN_STATEMENT.rpartition("IndexError")[0] + f"{kind}: zip() argument 2 is shorter than argument 1"
     case.log, case.log_source = read_log(text.splitlines()), "crash.log"
-    (found,) = from_log.detect(case)
+    (found,) = log_text.detect_from_log(case)
     assert (found.category, found.weak) == ("script_error", weak)
 
 
@@ -153,9 +153,9 @@ def test_a_log_alone_does_not_settle_an_exception_over_values(kind: str, weak: b
 )
 def test_a_log_alone_says_what_its_text_means(lines: str, said: str) -> None:
     """An open verdict holds the meaning of the text, what it admits, and what would settle it."""
-    case = Case(None)
+    case = DiagnosisState(None)
     case.log, case.log_source = read_log([lines]), "crash.log"
-    found = next(iter(from_log.detect(case)))
+    found = next(iter(log_text.detect_from_log(case)))
     assert found.weak and found.settle == case.open_question
     assert said in found.summary and len(found.summary) > len(said) + 20
 
@@ -164,7 +164,7 @@ def test_the_last_words_of_a_program_that_ended_itself() -> None:
     """An error status with no known error is a check of the program's own; a good end is none."""
     case = after_calls("wrong answers for frames [0, 1]")
     assert "script_error" in categories(case)
-    assert next(iter(from_log.detect(case))).evidence[0].fact.startswith("wrong answers for frames")
+    assert next(iter(log_text.detect_from_log(case))).evidence[0].fact.startswith("wrong answers for frames")
     case.runs["script"] = run("script")
     assert categories(case) == []
 
@@ -175,7 +175,7 @@ def test_the_last_words_of_a_program_that_ended_itself() -> None:
 def test_queued_calls_that_all_see_the_last_content(thread: str, again: list[int], count: int) -> None:
     """Calls of a worker thread with one tensor, not written in between, did not see what each was for."""
     case = after_calls(OWN_CHECK, thread_name=thread, again=again)
-    found = list(rewritten.detect(case))
+    found = list(concurrency.detect_rewritten(case))
     assert [(h.category, h.guilty.input_index, confidence(h, case)) for h in found] == [
         ("concurrency", 0, "possible")
     ] * count
@@ -185,10 +185,10 @@ def test_a_call_that_is_wrong_by_itself_was_not_overtaken() -> None:
     """NaN or a departure of the call made again has another cause than what was written over before it."""
     case = after_calls(OWN_CHECK, thread_name="pool_0", again=[0])
     case.interpreted = worker_run({"event": "compared", "equal": False, "outputs": []})
-    assert list(rewritten.detect(case)) == []
+    assert list(concurrency.detect_rewritten(case)) == []
     case.interpreted = None
     case.runs["plain"] = run("plain", "", called(nan=3))
-    assert list(rewritten.detect(case)) == []
+    assert list(concurrency.detect_rewritten(case)) == []
 
 
 def test_a_check_after_a_call_that_agrees_with_eager_is_not_about_numbers() -> None:
@@ -201,7 +201,7 @@ def test_a_check_after_a_call_that_agrees_with_eager_is_not_about_numbers() -> N
 
 def test_what_our_experiments_print_is_not_the_users_error() -> None:
     """A check that we switched on may raise a false alarm, so its text makes no hypothesis here."""
-    case = Case(None)
+    case = DiagnosisState(None)
     case.runs["plain"] = run("plain", "", called())
     case.runs["checked"] = run("checked", RAISED)
     assert categories(case) == []
@@ -209,9 +209,9 @@ def test_what_our_experiments_print_is_not_the_users_error() -> None:
 
 def test_a_given_log_says_where_it_was_read() -> None:
     """The evidence of a log names the file and the line."""
-    case = Case(None)
+    case = DiagnosisState(None)
     case.log, case.log_source = read_log(["fine", OUT_OF_MEMORY]), "crash.log"
-    (found,) = from_log.detect(case)
+    (found,) = log_text.detect_from_log(case)
     assert found.evidence[0].source == "crash.log:2"
 
 
@@ -246,9 +246,9 @@ def test_a_file_that_cannot_be_read(
     """The package is guilty, with the reason why it cannot be read and what to do."""
     with pytest.raises(PackageError) as raised:
         open_package(breaks(zoo("ranker"), tmp_path / "broken.pt2"))
-    case = Case(None)
+    case = DiagnosisState(None)
     case.package_error = raised.value
-    (found,) = loading.detect(case)
+    (found,) = invalid_package.detect_loading(case)
     assert (found.category, found.guilty.kind, found.guilty.value) == ("invalid_package", "package", slug)
     assert found.fix is not None and case.failed
 
@@ -256,9 +256,9 @@ def test_a_file_that_cannot_be_read(
 def test_a_defect_is_harmful_when_something_failed(zoo: ZooPackage, tmp_path: Path) -> None:
     """A package without its library is incomplete; a failing call makes that the cause."""
     case = package_case(changed(zoo("ranker"), tmp_path / "incomplete.pt2", without(".so")))
-    before = list(loading.detect(case))
+    before = list(invalid_package.detect_loading(case))
     assert before and not any(h.harmful for h in before)
-    after = list(loading.detect(failing(case)))
+    after = list(invalid_package.detect_loading(failing(case)))
     assert after and all(h.harmful for h in after)
 
 
@@ -273,14 +273,14 @@ def test_a_load_that_got_no_weights(
         updates=[phase(3, load=load, how="load_constants") for load in loads],
         calls=[phase(4, load=2, thread=1, outcome="unfinished", file=Path(__file__))],
     )
-    found = list(loading.detect(case))
+    found = list(invalid_package.detect_loading(case))
     assert [h.guilty.kind for h in found] == ([kind] if kind else [])
     assert all(h.category == "constants" for h in found)
 
 
 def test_a_whole_package_has_no_defect(zoo: ZooPackage) -> None:
     """A failing call of a package that is complete is not put on the file."""
-    assert list(loading.detect(failing(package_case(zoo("ranker"))))) == []
+    assert list(invalid_package.detect_loading(failing(package_case(zoo("ranker"))))) == []
 
 
 def problem(certain: bool) -> Problem:
@@ -293,7 +293,7 @@ def test_a_machine_that_does_not_fit(zoo: ZooPackage, said: str, sure: str) -> N
     texts = {"no kernel image": "CUDA error: no kernel image is available for execution on the device"}
     case = failing(package_case(zoo("ranker")), texts.get(said, said))
     case.problems = (problem(True), problem(False))
-    (found,) = machine.detect(case)
+    (found,) = environment.detect_machine(case)
     assert found.category == "arch_mismatch" and confidence(found, case) == sure
     assert found.summary.startswith("The kernels")
 
@@ -313,5 +313,5 @@ def test_a_library_of_another_system_is_not_damaged(
         members[name] = head + members[name][len(head) :]
 
     case = failing(package_case(changed(zoo("ranker"), tmp_path / "other.pt2", foreign)))
-    (found,) = loading.detect(case)
+    (found,) = invalid_package.detect_loading(case)
     assert found.category == category

@@ -7,26 +7,26 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnose import detect
-from mcp_server.diagnosis.case import CallSpec, Case
-from mcp_server.diagnosis.detectors import bad_values, constants, no_end, operator_index, rewritten
-from mcp_server.diagnosis.detectors.log_words import action, named
-from mcp_server.diagnosis.detectors.random_numbers import DRAWS
-from mcp_server.diagnosis.judge import confidence
-from mcp_server.diagnosis.operator_index import operator_indices
+from mcp_server.diagnosis.causes import concurrency, constants, hang, index_out_of_bounds, nan_or_inf
+from mcp_server.diagnosis.causes.log_words import action, named
+from mcp_server.diagnosis.causes.wrong_output import DRAWS
+from mcp_server.diagnosis.diagnose import detect
+from mcp_server.diagnosis.ranking import confidence
+from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
-from mcp_server.evidence.log import read_log
+from mcp_server.diagnosis.value_sources import operator_indices
+from mcp_server.logs.log import read_log
 from mcp_server.model import Artifact, Cost, ScriptWorkload
 from mcp_server.package.mismatch import GivenTensor
-from mcp_server.steps.kernel_io import BadElement, FirstBad, KernelIO
-from mcp_server.steps.replay_plan import failing_phase
+from mcp_server.tools.kernel_io import BadElement, FirstBad, KernelIO
+from mcp_server.tools.requests import failing_phase
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import called, capture, failing, index_text, package_case, phase, run
 
 ARTIFACT = Artifact(uri="u", path=Path("p"), bytes=0, what="log")
 
 
-def masked(package: Path, launch: int, **output: int) -> Case:
+def masked(package: Path, launch: int, **output: int) -> DiagnosisState:
     """A call of which the first value that is not finite is minus infinity, made by this launch."""
     case = package_case(package)
     case.runs["plain"] = run("plain", "", called(**output))
@@ -49,13 +49,13 @@ def masked(package: Path, launch: int, **output: int) -> Case:
 
 def test_minus_infinity_in_the_outputs_is_a_mask_unless_something_complains(zoo: ZooPackage) -> None:
     """Alone it is harmless; with NaN in the outputs, or a program that failed over it, it is a fault."""
-    (mask,) = bad_values.detect(masked(zoo("attention"), 0, inf=9))
+    (mask,) = nan_or_inf.detect_bad_values(masked(zoo("attention"), 0, inf=9))
     assert (mask.harmful, mask.weak) == (False, True)
-    (spoilt,) = bad_values.detect(masked(zoo("attention"), 0, inf=9, nan=1))
+    (spoilt,) = nan_or_inf.detect_bad_values(masked(zoo("attention"), 0, inf=9, nan=1))
     assert (spoilt.harmful, spoilt.weak) == (True, False)
     case = masked(zoo("attention"), 0, inf=9)
     case.runs["script"] = run("script", "ValueError: not finite")
-    (complained,) = bad_values.detect(case)
+    (complained,) = nan_or_inf.detect_bad_values(case)
     assert (complained.harmful, complained.weak) == (True, False)
 
 
@@ -64,7 +64,7 @@ def test_minus_infinity_of_a_logarithm_stays_suspect(zoo: ZooPackage) -> None:
     case = masked(zoo("logarithm"), 0, inf=1)
     assert case.view is not None
     taking = next(x.index for x in case.view.wrapper.launches if "_log" in x.kernel)
-    (found,) = bad_values.detect(masked(zoo("logarithm"), taking, inf=1))
+    (found,) = nan_or_inf.detect_bad_values(masked(zoo("logarithm"), taking, inf=1))
     assert (found.harmful, found.weak) == (True, True)
 
 
@@ -111,9 +111,9 @@ def test_a_load_that_failed_in_a_child_is_not_blamed_where_the_program_went_on(
     assert type(failing_phase(seen, ended_well=ended_well)).__name__ == blamed
 
 
-def misnamed(text: str) -> Case:
+def misnamed(text: str) -> DiagnosisState:
     """An update that the package refused over names."""
-    case = Case(ScriptWorkload(script=Path("x.py")))
+    case = DiagnosisState(ScriptWorkload(script=Path("x.py")))
     given = {name: {"dtype": "float32"} for name in ("student.a", "student.b")}
     record = phase(
         1,
@@ -145,7 +145,7 @@ def test_an_input_that_another_thread_wrote(
     case = package_case(zoo("ranker"))
     case.runs["script"] = run("script", "AssertionError: Tensor-likes are not close!" if failed else "")
     case.capture = capture(calls=[phase(1, load=1, thread=1, file="inputs.pt", rewritten=places)])
-    found = list(rewritten.detect(case))
+    found = list(concurrency.detect_rewritten(case))
     assert [h.guilty.input_index for h in found] == [0] * count
     assert all(h.category == "concurrency" for h in found)
 
@@ -162,9 +162,9 @@ def test_an_operator_that_refuses_an_index_leads_to_the_input(zoo: ZooPackage) -
     failing(case, text)
     (index,) = operator_indices(case)
     assert index.part is not None and (index.bound, index.part.high) == (40, 39)
-    assert list(operator_index.detect(case)) == []
+    assert list(index_out_of_bounds.detect_operator_index(case)) == []
     case.index_values[index.part] = {"outside": 2, "index": [1], "value": 40}
-    (found,) = operator_index.detect(case)
+    (found,) = index_out_of_bounds.detect_operator_index(case)
     assert found.guilty.input_index == index.part.input and found.intervention is not None
 
 
@@ -265,18 +265,20 @@ Current thread 0x2 (most recent call first):
 )
 def test_threads_that_all_wait_for_each_other_hang(file: str, function: str, sure: str) -> None:
     """Every thread of the program waits; one that computes or reads may be slow, and its line is told."""
-    case = Case(ScriptWorkload(script=Path("serve.py")))
+    case = DiagnosisState(ScriptWorkload(script=Path("serve.py")))
     case.capture = capture()
     case.runs["script"] = run("script", STACKS.format(file=file, function=function), ending="timeout")
-    assert [(h.guilty.name, confidence(h, case)) for h in no_end.detect(case)] == [("/app/serve.py:20", sure)]
+    assert [(h.guilty.name, confidence(h, case)) for h in hang.detect_no_end(case)] == [
+        ("/app/serve.py:20", sure)
+    ]
 
 
 def test_a_program_that_was_compiling_only_needed_time() -> None:
     """A compile that the time limit cut is told, and claims nothing."""
-    case = Case(ScriptWorkload(script=Path("serve.py")))
+    case = DiagnosisState(ScriptWorkload(script=Path("serve.py")))
     case.capture = capture(compiles=[phase(1, how="aoti_compile_and_package", outcome="unfinished")])
     case.runs["script"] = run("script", "", ending="timeout")
-    (told,) = no_end.detect(case)
+    (told,) = hang.detect_no_end(case)
     assert told.weak and told.category == "hang" and "compiling" in told.summary
 
 

@@ -6,27 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.actions.try_source import TryWider
-from mcp_server.diagnosis.case import CallSpec, Case
-from mcp_server.diagnosis.commands import command_for
-from mcp_server.diagnosis.detectors import narrow
-from mcp_server.diagnosis.judge import confidence
-from mcp_server.diagnosis.narrow_kernels import narrow_launches
-from mcp_server.diagnosis.own_code import users_code
+from mcp_server.diagnosis.causes import user_kernels
+from mcp_server.diagnosis.causes.user_kernels import narrow_launches
+from mcp_server.diagnosis.components import users_code
+from mcp_server.diagnosis.next_steps import command_for
+from mcp_server.diagnosis.observe.launches import TryWider
+from mcp_server.diagnosis.ranking import confidence
+from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.model import PackageWorkload, ScriptWorkload, Workload
-from mcp_server.steps.reduce.variant import Changed, Variant
+from mcp_server.tools.reduce.variant import Changed, Variant
 from tests.diagnosis.support import called, run
-from tests.faults.support import recorded
+from tests.memory_faults.support import recorded
 
 BODY = "tl.store(out + slot * width + col, tl.load(x + row * width + col))"
 SUMMED = "tl.store(out + slot, tl.sum(tl.load(x + row * width + col), 0))"
 TRIED = Variant(1, sound=True, changed=Changed("out", by=3.0, reach=2.0))
 
 
-def case_of(directory: Path, dtype: str = "fp16", workload: Workload | None = None) -> Case:
+def case_of(directory: Path, dtype: str = "fp16", workload: Workload | None = None) -> DiagnosisState:
     """A call of the recorded package, whose own kernel sums values of `dtype`."""
     given = workload or PackageWorkload(package=directory, inputs=Path("inputs.pt"))
-    case = Case(given, call=CallSpec("run", {"inputs": "inputs.pt"}, directory, Path("inputs.pt")))
+    case = DiagnosisState(given, call=CallSpec("run", {"inputs": "inputs.pt"}, directory, Path("inputs.pt")))
     case.package = recorded("user_spread", directory).package
     wrapper = directory / "user_spread.wrapper.cpp"
     text = wrapper.read_text()
@@ -55,7 +55,7 @@ def test_a_kernel_that_writes_something_else_in_float32_is_guilty(tmp_path: Path
     """Likely from the package alone, at the sum; the launch can be made again by a command."""
     case = case_of(tmp_path)
     case.widened["spread_kernel"] = TRIED
-    (found,) = narrow.detect(case)
+    (found,) = user_kernels.detect_narrow(case)
     assert (found.category, found.guilty.kind, found.guilty.name) == (
         "wrong_output",
         "kernel",
@@ -78,7 +78,7 @@ def test_rounding_is_no_fault(tmp_path: Path, tried: Variant) -> None:
     """A per cent of the largest value, nothing, or a launch that could not be made again."""
     case = case_of(tmp_path)
     case.widened["spread_kernel"] = tried
-    assert list(narrow.detect(case)) == []
+    assert list(user_kernels.detect_narrow(case)) == []
 
 
 def test_the_line_in_the_users_script_comes_first(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_the_line_in_the_users_script_comes_first(tmp_path: Path) -> None:
     script.write_text(f"@triton.jit\ndef spread_kernel(x, slots, out, width: tl.constexpr):\n    {SUMMED}\n")
     case = case_of(tmp_path, workload=ScriptWorkload(script=script))
     case.widened["spread_kernel"] = TRIED
-    (found,) = narrow.detect(case)
+    (found,) = user_kernels.detect_narrow(case)
     first = found.guilty.model_locations[0]
     assert (first.file, first.line) == (str(script), 3) and "tl.sum(" in first.code
 

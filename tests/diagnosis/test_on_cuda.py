@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.actions.locate import LocateFault
-from mcp_server.diagnosis.case import CallSpec, Case, RunSeen
-from mcp_server.diagnosis.detectors import died_inside, from_log
-from mcp_server.diagnosis.detectors.died_inside import died
-from mcp_server.diagnosis.parties import launch_party
-from mcp_server.evidence.log import read_log
+from mcp_server.diagnosis.causes import illegal_memory_access, log_text
+from mcp_server.diagnosis.causes.illegal_memory_access import died
+from mcp_server.diagnosis.components import launch_component
+from mcp_server.diagnosis.observe.locate import LocateFault
+from mcp_server.diagnosis.state import CallSpec, DiagnosisState, RunSeen
 from mcp_server.jobs.types import Finished
+from mcp_server.logs.log import read_log
 from mcp_server.model import Category, PackageWorkload
 from tests.diagnosis.support import LOG, capture, phase, run
-from tests.faults.support import recorded
+from tests.memory_faults.support import recorded
 
 # An operator of the user's own that calls torch after an earlier kernel failed: the frames are what pybind11
 # adds, the rest is as recorded on an H200.
@@ -41,9 +41,9 @@ TypeError: can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to
 ILLEGAL, ASSERTED = "an illegal memory access was encountered", "device-side assert triggered"
 
 
-def cuda_case(name: str, directory: Path) -> Case:
+def cuda_case(name: str, directory: Path) -> DiagnosisState:
     """A call of that recorded package."""
-    case = Case(PackageWorkload(package=directory, inputs=Path("inputs.pt")))
+    case = DiagnosisState(PackageWorkload(package=directory, inputs=Path("inputs.pt")))
     case.call = CallSpec("run", {"inputs": "inputs.pt"}, directory, Path("inputs.pt"))
     case.package = recorded(name, directory).package
     return case
@@ -67,7 +67,7 @@ def test_the_stack_of_an_abort_over_a_kernel_says_nothing(tmp_path: Path, status
     case.runs["plain"] = RunSeen(
         "plain", Finished("signal", None, "SIGABRT", 1.0, LOG, LOG, LOG), read_log(text)
     )
-    assert died(case) == [] and list(died_inside.detect(case)) == []
+    assert died(case) == [] and list(illegal_memory_access.detect_died_inside(case)) == []
     assert LocateFault().gain(case, []) == 1
 
 
@@ -76,7 +76,7 @@ def test_a_kernel_of_the_user_goes_by_its_own_name(tmp_path: Path) -> None:
     case = cuda_case("user_shift", tmp_path)
     assert case.view is not None
     launch = next(launch for launch in case.view.wrapper.launches if launch.kind == "user_triton")
-    assert launch_party(launch.index, launch.kernel, case).name == launch.symbol != launch.kernel
+    assert launch_component(launch.index, launch.kernel, case).name == launch.symbol != launch.kernel
 
 
 @pytest.mark.parametrize(
@@ -85,18 +85,18 @@ def test_a_kernel_of_the_user_goes_by_its_own_name(tmp_path: Path) -> None:
 )
 def test_one_thread_with_streams_or_graphs_may_race(seen: dict[str, object], open_too: bool) -> None:
     """Concurrency is ruled out by calls of one thread only where there is one stream and no graph."""
-    case = Case(None)
+    case = DiagnosisState(None)
     case.capture = capture(calls=[phase(1, load=1, thread=1, thread_name="MainThread", **seen)])
     case.runs["script"] = run("script", INVALIDATED)
-    found: set[Category] = {hypothesis.category for hypothesis in from_log.detect(case)}
+    found: set[Category] = {hypothesis.category for hypothesis in log_text.detect_from_log(case)}
     assert "illegal_memory_access" in found and ("concurrency" in found) == open_too
 
 
 def test_a_tensor_that_numpy_cannot_read_is_the_scripts_affair() -> None:
     """It lies on the device, whatever the package computed: a log alone settles that."""
-    case = Case(None)
+    case = DiagnosisState(None)
     case.log, case.log_source = read_log(ON_DEVICE.splitlines()), "run.log"
-    (found,) = from_log.detect(case)
+    (found,) = log_text.detect_from_log(case)
     assert (found.category, found.weak) == ("script_error", False)
 
 

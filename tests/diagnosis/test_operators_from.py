@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.operators_from import operator_missing_here, operators_from
+from mcp_server.diagnosis.components import operator_missing_here, operators_from
+from mcp_server.diagnosis.state import DiagnosisState
 from tests.diagnosis.support import capture, phase, run
 
 MISSING = "RuntimeError: Could not find schema for shop::halve. Custom operators created via torch"
@@ -13,9 +13,9 @@ def told(refused: str = "", *lines: int) -> dict[str, object]:
     return {"event": "operators_taken", "file": "/job/serve.py", "lines": list(lines), "refused": refused}
 
 
-def program(text: str) -> Case:
+def program(text: str) -> DiagnosisState:
     """A program that printed this after a call that came back."""
-    case = Case(None)
+    case = DiagnosisState(None)
     case.capture = capture(calls=[phase(3, load=1, thread=1)])
     case.runs["script"] = run("script", text)
     return case

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors import overwritten
-from mcp_server.diagnosis.judge import confidence
+from mcp_server.diagnosis.causes import invalid_package
+from mcp_server.diagnosis.ranking import confidence
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.package.archive import open_package
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, phase, run
@@ -37,9 +37,11 @@ def packaged(n: int, package: str = "all.pt2", **files: str) -> dict[str, Any]:
     return phase(n, package=package, files=files)
 
 
-def released(package: Path, *events: dict[str, Any], refused: bool = False, text: str = CHECK) -> Case:
+def released(
+    package: Path, *events: dict[str, Any], refused: bool = False, text: str = CHECK
+) -> DiagnosisState:
     """A program that did this, called its model `model`, and then failed over a check of its own."""
-    case = Case(None)
+    case = DiagnosisState(None)
     case.package = open_package(package, "model")
     case.runs["script"], case.runs["plain"] = run("script", text), run("plain")
     inputs = package  # any file that exists
@@ -68,7 +70,7 @@ KEPT = (compiled(1, "1"), packaged(2, "a.pt2", a=FILE))
 def test_compiles_that_wrote_over_each_other(same: Path, refused: bool, sure: str) -> None:
     """The package is guilty at the line of the compile; that the check looked at a call of it proves it."""
     case = released(same, *LOST, refused=refused)
-    (found,) = overwritten.detect(case)
+    (found,) = invalid_package.detect_overwritten(case)
     assert (found.category, found.guilty.name) == ("invalid_package", "all.pt2")
     assert found.guilty.model_locations[0].line == 43 and confidence(found, case) == sure
 
@@ -91,16 +93,16 @@ def test_compiles_that_wrote_over_each_other(same: Path, refused: bool, sure: st
 )
 def test_names_that_share_a_model_on_purpose(same: Path, events: tuple[dict[str, Any], ...]) -> None:
     """Nothing was lost where no two different compiles wrote the path since it was last packaged."""
-    assert list(overwritten.detect(released(same, *events))) == []
+    assert list(invalid_package.detect_overwritten(released(same, *events))) == []
 
 
 def test_models_that_differ_in_the_package(zoo: ZooPackage, tmp_path: Path) -> None:
     """The package itself must show it: files may have been copied in between."""
     differ = changed(zoo("ranker"), tmp_path / "differ.pt2", twice_with_other_weights)
-    assert list(overwritten.detect(released(differ, *LOST))) == []
+    assert list(invalid_package.detect_overwritten(released(differ, *LOST))) == []
 
 
 def test_a_program_that_fails_elsewhere(same: Path) -> None:
     """Without a check of its results nothing says that the models should differ."""
     elsewhere = released(same, *LOST, text="KeyError: 'price'")
-    assert list(overwritten.detect(elsewhere)) == []
+    assert list(invalid_package.detect_overwritten(elsewhere)) == []

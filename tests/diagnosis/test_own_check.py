@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.checked_call import checked_call
-from mcp_server.diagnosis.detectors import own_check
-from mcp_server.diagnosis.judge import confidence, ranked
-from mcp_server.diagnosis.own_code import users_code
+from mcp_server.diagnosis.causes import wrong_output
+from mcp_server.diagnosis.components import users_code
+from mcp_server.diagnosis.ranking import confidence, ranked
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.verdict import checked_call
 from mcp_server.model import ScriptWorkload
 from tests.diagnosis.support import called, capture, phase, run, worker_run
-from tests.faults.support import recorded
+from tests.memory_faults.support import recorded
 
 RAISED = """Traceback (most recent call last):
   File "serve.py", line 9, in <module>
@@ -27,9 +27,9 @@ EXITED: dict[str, Any] = {
 CALL = {"load": 0, "thread": 1}
 
 
-def checked(text: str = RAISED, *, equal: bool = True, outcome: str = "ok", **end: Any) -> Case:
+def checked(text: str = RAISED, *, equal: bool = True, outcome: str = "ok", **end: Any) -> DiagnosisState:
     """A program whose check failed, with a call that is held against its exported program."""
-    case = Case(ScriptWorkload(script="serve.py"))  # type: ignore[arg-type]
+    case = DiagnosisState(ScriptWorkload(script="serve.py"))  # type: ignore[arg-type]
     case.capture = capture(calls=[phase(1, **CALL, outcome=outcome)], ends=[phase(2, **end)] if end else [])
     case.runs["script"] = run("script", text)
     case.runs["plain"] = run("plain", "", called())
@@ -40,7 +40,7 @@ def checked(text: str = RAISED, *, equal: bool = True, outcome: str = "ok", **en
 def test_a_check_over_a_right_call_is_the_programs() -> None:
     """With the package and its program in agreement the script is left, at the line that raises."""
     case = checked()
-    (found,) = own_check.detect(case)
+    (found,) = wrong_output.detect_own_check(case)
     assert (found.category, found.guilty.name) == ("script_error", "serve.py:9")
     assert any("agree" in evidence.fact for evidence in found.evidence)
 
@@ -48,28 +48,28 @@ def test_a_check_over_a_right_call_is_the_programs() -> None:
 def test_an_exit_is_such_a_check_too() -> None:
     """`sys.exit` prints no traceback: the hook tells where it stands."""
     case = checked("accuracy 0.52 is below 0.90", **EXITED)
-    (found,) = own_check.detect(case)
+    (found,) = wrong_output.detect_own_check(case)
     assert (found.category, found.guilty.name) == ("script_error", "serve.py:12")
 
 
 @pytest.mark.parametrize("other", [{"equal": False}, {"outcome": "failed"}])
 def test_other_calls_clear_nothing(other: dict[str, Any]) -> None:
     """A package that departs, or a call that raised, is looked at itself."""
-    assert not list(own_check.detect(checked(**other)))
+    assert not list(wrong_output.detect_own_check(checked(**other)))
 
 
 def test_agreement_clears_nothing_that_the_user_wrote_into_both(tmp_path: Path) -> None:
     """A kernel of the user's runs in the exported program, too: it may be what the check complains of."""
     case = checked()
     case.package = recorded("user_spread", tmp_path).package
-    assert users_code(case) and not list(own_check.detect(case))
+    assert users_code(case) and not list(wrong_output.detect_own_check(case))
 
 
 def test_it_is_never_proven() -> None:
     """That the model gives the same does not say that the check is wrong."""
     case = checked()
     case.done.append("run_with_input_checks")
-    first = ranked(own_check.detect(case), case)[0]
+    first = ranked(wrong_output.detect_own_check(case), case)[0]
     assert confidence(first, case) in ("possible", "likely")
 
 
@@ -80,7 +80,7 @@ def test_a_check_of_another_call_clears_nothing(equal: dict[str, bool], count: i
     """Where the program held results, and none of the call that was made again, that one was not checked."""
     case = checked()
     case.runs["plain"] = run("plain", "", called(), {"event": "compared_held", "equal": equal})
-    assert len(list(own_check.detect(case))) == count
+    assert len(list(wrong_output.detect_own_check(case))) == count
 
 
 def test_the_call_that_a_check_names_is_the_suspect() -> None:
@@ -91,7 +91,7 @@ def test_the_call_that_a_check_names_is_the_suspect() -> None:
     end = {**EXITED, "calls": [2]}
     seen = capture(calls=calls, ends=[phase(9, **end)])
     assert seen.suspect is seen.calls[1]
-    case = Case(None, capture=seen)
+    case = DiagnosisState(None, capture=seen)
     assert ["call 2 of 5" in evidence.fact for evidence in checked_call(case)] == [True]
     lost = capture(calls=calls, ends=[phase(9, **{**end, "calls": [3]})])
     assert lost.suspect is lost.calls[0]

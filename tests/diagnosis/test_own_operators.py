@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors import allocation, from_log, operator_error
-from mcp_server.diagnosis.judge import confidence
-from mcp_server.evidence.log import read_log
+from mcp_server.diagnosis.causes import custom_op, log_text, out_of_memory
+from mcp_server.diagnosis.ranking import confidence
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.logs.log import read_log
 from mcp_server.package.mismatch import GivenTensor
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import failing, package_case, run
@@ -28,7 +28,7 @@ def text(*frames: str) -> str:
 def test_an_exception_of_an_operator_names_it(zoo: ZooPackage) -> None:
     """The node gives the operator, the frames give its line; the call that fails is a second source."""
     case = failing(package_case(zoo("plugin")), text(OPERATOR, TORCH, CALLER))
-    (found,) = operator_error.detect(case)
+    (found,) = custom_op.detect_operator_error(case)
     assert (found.category, found.guilty.kind, found.guilty.name) == (
         "custom_op",
         "op",
@@ -47,21 +47,21 @@ def test_an_exception_that_nothing_checked_is_that_of_the_only_operator(zoo: Zoo
         "Error: aoti_torch_get_data_ptr(handle_.get(), &result) API call failed at /c/utils.h, line 117",
         "RuntimeError: run_func_( container_handle_ ) API call failed at /r.cpp, line 145",
     ]
-    (found,) = operator_error.detect(failing(package_case(zoo("plugin")), "\n".join(lines)))
+    (found,) = custom_op.detect_operator_error(failing(package_case(zoo("plugin")), "\n".join(lines)))
     assert found.guilty.name == "aotizoo::halve_rows"
 
 
 def test_an_exception_from_below_an_operator_is_not_its_own(zoo: ZooPackage) -> None:
     """Where the program's frames only call the operator, torch raised, and no function of the user's."""
     case = failing(package_case(zoo("plugin")), text(TORCH, CALLER))
-    assert not list(operator_error.detect(case))
+    assert not list(custom_op.detect_operator_error(case))
 
 
 def test_a_log_alone_names_the_operators_function() -> None:
     """Without a package the function and its line are the party."""
-    case = Case(None)
+    case = DiagnosisState(None)
     case.log, case.log_source = read_log(text(OPERATOR, TORCH, CALLER).splitlines()), "crash.log"
-    first = next(iter(from_log.detect(case)))
+    first = next(iter(log_text.detect_from_log(case)))
     assert (first.category, first.guilty.kind, first.guilty.name) == ("custom_op", "op", "spacing")
     assert first.guilty.model_locations[0].line == 15
 
@@ -76,7 +76,7 @@ def test_a_request_is_found_among_the_buffers(zoo: ZooPackage, rows: int, factor
     assert case.view is not None
     hidden = rows * 6 * 32 * 4
     case.runs["plain"] = run("plain", REQUEST.format(hidden * factor))
-    found = list(allocation.detect(case))
+    found = list(out_of_memory.detect_allocation(case))
     assert len(found) == count
     for hypothesis in found:
         assert (hypothesis.category, hypothesis.guilty.kind) == ("out_of_memory", "kernel")

@@ -8,17 +8,17 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_server.diagnosis.actions.package_file import OpenPackage
-from mcp_server.diagnosis.case import CallSpec, Case
-from mcp_server.diagnosis.detectors import loading
-from mcp_server.steps.context import Context
+from mcp_server.diagnosis.causes import invalid_package
+from mcp_server.diagnosis.observe.static import OpenPackage
+from mcp_server.diagnosis.state import CallSpec, DiagnosisState
+from mcp_server.tools.context import Context
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, phase
 
 
-def opened(package: Path, directory: Path, size: int) -> Case:
+def opened(package: Path, directory: Path, size: int) -> DiagnosisState:
     """A case after its package was opened, which had `size` bytes when the program loaded it."""
-    case = Case(None)
+    case = DiagnosisState(None)
     case.call = CallSpec("replay", {"package": str(package)}, package)
     case.capture = capture(loads=[phase(2, loader="L", package=str(package), outcome="failed", bytes=size)])
     anyio.run(OpenPackage().act, case, Context(directory, Path("python")))
@@ -32,13 +32,13 @@ def test_a_package_that_the_program_took_away(tmp_path: Path, left: bytes | None
     if left is not None:
         package.write_bytes(left)
     case = opened(package, tmp_path, 4000)
-    assert list(loading.detect(case)) == [] and not case.failed
+    assert list(invalid_package.detect_loading(case)) == [] and not case.failed
     assert case.call is None and "had 4000 bytes when the program loaded it" in case.notes[0]
 
 
 def test_a_package_that_was_not_there_when_it_was_loaded(tmp_path: Path) -> None:
     """A file of no bytes then is missing, which is the fault."""
-    (found,) = loading.detect(opened(tmp_path / "large.pt2", tmp_path, 0))
+    (found,) = invalid_package.detect_loading(opened(tmp_path / "large.pt2", tmp_path, 0))
     assert (found.category, found.guilty.value) == ("invalid_package", "missing_file")
 
 
@@ -47,5 +47,5 @@ def test_a_package_that_is_as_it_was(tmp_path: Path, zoo: ZooPackage) -> None:
     package = Path(shutil.copy(zoo("ranker"), tmp_path))
     assert opened(package, tmp_path, package.stat().st_size).package is not None
     package.write_bytes(b"PK half")
-    (found,) = loading.detect(opened(package, tmp_path, 7))
+    (found,) = invalid_package.detect_loading(opened(package, tmp_path, 7))
     assert found.category == "invalid_package"

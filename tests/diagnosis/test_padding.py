@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.actions.try_source import TryPadding
-from mcp_server.diagnosis.case import CallSpec, Case
-from mcp_server.diagnosis.detectors import padding
-from mcp_server.diagnosis.judge import confidence
-from mcp_server.diagnosis.padded_kernels import padded_launches
+from mcp_server.diagnosis.causes import user_kernels
+from mcp_server.diagnosis.causes.user_kernels import padded_launches
+from mcp_server.diagnosis.observe.launches import TryPadding
+from mcp_server.diagnosis.ranking import confidence
+from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.model import PackageWorkload, ScriptWorkload, Workload
-from mcp_server.steps.reduce.variant import Changed, Variant
+from mcp_server.tools.reduce.variant import Changed, Variant
 from tests.diagnosis.support import called, run
-from tests.faults.support import recorded
+from tests.memory_faults.support import recorded
 
 BODY = "tl.store(out + slot * width + col, tl.load(x + row * width + col))"
 SUMMED = "tl.store(out + slot, tl.max(tl.load(x + col, mask=col < width, other={other}), 0))"
@@ -29,10 +29,10 @@ def spread_kernel(x, slots, out, width: tl.constexpr):
 """
 
 
-def case_of(directory: Path, other: str, workload: Workload | None = None) -> Case:
+def case_of(directory: Path, other: str, workload: Workload | None = None) -> DiagnosisState:
     """A call of the recorded package, whose own kernel takes a maximum over lanes that hold `other`."""
     given = workload or PackageWorkload(package=directory, inputs=Path("inputs.pt"))
-    case = Case(given, call=CallSpec("run", {"inputs": "inputs.pt"}, directory, Path("inputs.pt")))
+    case = DiagnosisState(given, call=CallSpec("run", {"inputs": "inputs.pt"}, directory, Path("inputs.pt")))
     case.package = recorded("user_spread", directory).package
     wrapper = directory / "user_spread.wrapper.cpp"
     text = wrapper.read_text()
@@ -62,7 +62,7 @@ def test_a_kernel_that_writes_something_else_with_neutral_padding_is_guilty(tmp_
     """Likely from the package alone; a reference that the call departs from makes it proven."""
     case = case_of(tmp_path, "0.0")
     case.padding["spread_kernel"] = TRIED
-    (found,) = padding.detect(case)
+    (found,) = user_kernels.detect_padding(case)
     assert (found.category, found.guilty.kind, found.guilty.name) == (
         "wrong_output",
         "kernel",
@@ -71,7 +71,7 @@ def test_a_kernel_that_writes_something_else_with_neutral_padding_is_guilty(tmp_
     assert found.fix is not None and "other=float('-inf')" in found.fix.action
     assert "tl.max(" in found.summary and confidence(found, case) == "likely"
     case.runs["plain"] = run("plain", "", called(), EXPECTED)
-    assert [confidence(seen, case) for seen in padding.detect(case)] == ["likely"]
+    assert [confidence(seen, case) for seen in user_kernels.detect_padding(case)] == ["likely"]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_padding_that_changes_nothing_is_no_fault(tmp_path: Path, tried: Variant
     """No lane was masked in this call, the change was rounding, or the launch could not be made again."""
     case = case_of(tmp_path, "0.0")
     case.padding["spread_kernel"] = tried
-    assert list(padding.detect(case)) == []
+    assert list(user_kernels.detect_padding(case)) == []
 
 
 def test_the_line_in_the_users_script_comes_first(tmp_path: Path) -> None:
@@ -96,6 +96,6 @@ def test_the_line_in_the_users_script_comes_first(tmp_path: Path) -> None:
     script.write_text(SCRIPT)
     case = case_of(tmp_path, "0.0", ScriptWorkload(script=script))
     case.padding["spread_kernel"] = TRIED
-    (found,) = padding.detect(case)
+    (found,) = user_kernels.detect_padding(case)
     first = found.guilty.model_locations[0]
     assert (first.file, first.line) == (str(script), 6) and "other=0.0" in first.code

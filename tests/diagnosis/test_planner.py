@@ -10,9 +10,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_server.diagnose import actions
-from mcp_server.diagnosis.case import Case
 from mcp_server.diagnosis.planner import Action, choose, perform
+from mcp_server.diagnosis.registry import actions
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
 from mcp_server.model import (
@@ -23,7 +23,7 @@ from mcp_server.model import (
     ScriptWorkload,
     Workload,
 )
-from mcp_server.steps.context import Context
+from mcp_server.tools.context import Context
 from tests.diagnosis.support import run, suspect
 
 
@@ -38,22 +38,22 @@ class Look:
     error: Exception | None = None
     seen: list[str] = field(default_factory=list)
 
-    def gain(self, _case: Case, _open: Sequence[Suspect]) -> float:
+    def gain(self, _case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         return self.worth
 
-    async def act(self, case: Case, _context: Context) -> None:
+    async def act(self, case: DiagnosisState, _context: Context) -> None:
         if self.error is not None:
             raise self.error
         await anyio.sleep(0)
         case.notes.append(f"{self.name} looked")
 
 
-def chosen(*looks: Look, case: Case | None = None) -> list[str]:
+def chosen(*looks: Look, case: DiagnosisState | None = None) -> list[str]:
     found: Sequence[Action] = looks
-    return [choice.action.name for choice in choose(found, case or Case(None), [])]
+    return [choice.action.name for choice in choose(found, case or DiagnosisState(None), [])]
 
 
-def performed(case: Case, *looks: Look) -> Case:
+def performed(case: DiagnosisState, *looks: Look) -> DiagnosisState:
     context = Context(directory=Path("job"), python=Path(sys.executable))
     anyio.run(perform, choose(looks, case, []), case, context)
     return case
@@ -79,7 +79,7 @@ def test_what_must_be_alone_is_alone(first: bool) -> None:
 def test_nothing_is_chosen_without_gain_or_time() -> None:
     """An action that would tell nothing, or takes longer than what is left, is not started."""
     assert chosen(Look("useless", worth=0)) == []
-    case = Case(None, budget_s=10)
+    case = DiagnosisState(None, budget_s=10)
     assert chosen(Look("long", seconds=20), Look("short", seconds=5), case=case) == ["short"]
     case.runs["plain"] = run("plain")
     assert chosen(Look("long", seconds=20), case=case) == []
@@ -87,20 +87,20 @@ def test_nothing_is_chosen_without_gain_or_time() -> None:
 
 def test_something_is_tried_with_any_budget() -> None:
     """While nothing has run, what may take too long is tried all the same: the budget ends it."""
-    assert chosen(Look("long", seconds=20), case=Case(None, budget_s=10)) == ["long"]
+    assert chosen(Look("long", seconds=20), case=DiagnosisState(None, budget_s=10)) == ["long"]
 
 
 def test_what_was_done_is_not_repeated() -> None:
     """A performed action is recorded with why it was chosen, and is never chosen again."""
     look = Look("a")
-    case = performed(Case(None), look)
+    case = performed(DiagnosisState(None), look)
     assert case.done == ["a"] and case.decisions[0].startswith("a (gain 1.00")
     assert chosen(look, case=case) == []
 
 
 def test_a_decision_tells_what_was_open() -> None:
     """The categories that were not settled are named with the choice, each once, at most three."""
-    case = Case(None)
+    case = DiagnosisState(None)
     kinds: tuple[Category, ...] = ("hang", "hang", "constants", "toolchain", "custom_op")
     case.suspects = [suspect(category=kind) for kind in kinds]
     assert performed(case, Look("a")).decisions == [
@@ -112,7 +112,7 @@ def test_a_decision_tells_what_was_open() -> None:
 def test_a_broken_look_leaves_a_note(error: Exception) -> None:
     """Whether it refused or broke, the reason is noted, the other look goes on, and it is not tried again."""
     broken = Look("broken", error=error)
-    case = performed(Case(None), broken, Look("other"))
+    case = performed(DiagnosisState(None), broken, Look("other"))
     assert "other looked" in case.notes
     assert any(note.startswith("broken") and str(error) in note for note in case.notes)
     assert chosen(broken, case=case) == []
@@ -129,9 +129,9 @@ FIRST: list[tuple[Workload, list[str]]] = [
 @pytest.mark.parametrize(("workload", "first"), FIRST, ids=lambda value: getattr(value, "kind", ""))
 def test_the_first_look_at_a_workload(workload: Workload, first: list[str]) -> None:
     """Files are read before anything runs; a program is captured, by itself."""
-    assert [c.action.name for c in choose(actions(), Case(workload), [])] == first
+    assert [c.action.name for c in choose(actions(), DiagnosisState(workload), [])] == first
 
 
 def test_a_log_has_nothing_to_run() -> None:
     """Without a workload no action can act."""
-    assert choose(actions(), Case(None), []) == []
+    assert choose(actions(), DiagnosisState(None), []) == []

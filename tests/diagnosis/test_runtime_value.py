@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.actions.runs import PlainRun
-from mcp_server.diagnosis.actions.trace import TraceLaunches
-from mcp_server.diagnosis.case import CallSpec, Case
-from mcp_server.diagnosis.detectors import concurrency, endless_loop, last_launch, runtime_value
-from mcp_server.diagnosis.detectors.runtime_value import limits
-from mcp_server.diagnosis.judge import ranked
+from mcp_server.diagnosis.causes import concurrency, hang, illegal_memory_access, shape_out_of_range
+from mcp_server.diagnosis.causes.shape_out_of_range import limits
+from mcp_server.diagnosis.observe.calls import PlainRun
+from mcp_server.diagnosis.observe.launches import TraceLaunches
+from mcp_server.diagnosis.ranking import ranked
+from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.package.symbols import Symbol
-from mcp_server.steps.failure import Failure
-from mcp_server.steps.trace_launches import Trace
+from mcp_server.tools.failure import Failure
+from mcp_server.tools.trace_launches import Trace
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import LOG, capture, failing, package_case, phase, run
 
@@ -40,7 +40,7 @@ def test_what_a_comparison_allows(condition: str, allowed: dict[str, int]) -> No
 def test_a_length_made_of_data_is_put_on_its_launch(zoo: ZooPackage) -> None:
     """The length of what a launch found in the data is that launch's, with the input behind it."""
     case = failing(package_case(zoo("unbacked")), "Error: Expected u0 <= 5 but received 9")
-    (found,) = runtime_value.detect(case)
+    (found,) = shape_out_of_range.detect(case)
     assert (found.category, found.guilty.launch_index is not None) == ("shape_out_of_range", True)
     assert "args[0]" in found.summary and "9 where u0 <= 5" in found.summary and found.intervention is None
 
@@ -52,7 +52,7 @@ def test_a_size_read_from_an_input_is_clamped(zoo: ZooPackage) -> None:
     item = case.package.inputs[0]
     symbols: Any = case.view.wrapper.symbols
     symbols["u0"] = Symbol("u0", "value", "x.item<int64>()", 1, item.name)
-    (found,) = runtime_value.detect(case)
+    (found,) = shape_out_of_range.detect(case)
     assert (found.guilty.kind, found.guilty.input_index) == ("input", 0)
     assert found.intervention is not None
     (change,) = found.intervention.changes
@@ -62,10 +62,10 @@ def test_a_size_read_from_an_input_is_clamped(zoo: ZooPackage) -> None:
 def test_a_check_of_sizes_that_callers_give_is_left_to_others(zoo: ZooPackage) -> None:
     """A symbol that is the size of an input belongs to the comparison of inputs with the package."""
     case = failing(package_case(zoo("unbacked")), "Error: Expected s77 <= 5 but received 9")
-    assert list(runtime_value.detect(case)) == []
+    assert list(shape_out_of_range.detect(case)) == []
 
 
-def looped(zoo: ZooPackage, numbers: list[int]) -> Case:
+def looped(zoo: ZooPackage, numbers: list[int]) -> DiagnosisState:
     """A call that timed out, with these launches at the end of its journal, all of which came back."""
     case = package_case(zoo("loop"))
     case.runs["plain"] = run("plain", ending="timeout")
@@ -80,19 +80,22 @@ def looped(zoo: ZooPackage, numbers: list[int]) -> Case:
 def test_a_loop_without_an_end(zoo: ZooPackage) -> None:
     """Launches of a loop in turns are a loop that does not end, and no kernel that hangs."""
     case = looped(zoo, [0, 1, 2] * 6)
-    (found,) = endless_loop.detect(case)
+    (found,) = hang.detect_endless_loop(case)
     assert (found.category, found.guilty.launch_index) == ("hang", 0)
-    assert "9000 launches" in found.summary and list(last_launch.detect(case)) == []
+    assert "9000 launches" in found.summary and list(illegal_memory_access.detect_last_launch(case)) == []
 
 
 def test_a_launch_outside_of_loops_hangs_by_itself(zoo: ZooPackage) -> None:
     """Where the journal ends after a loop, or in its first turns, the last launch is the one."""
     for numbers in ([*[0, 1, 2] * 6, 3], [0, 1, 2]):
         case = looped(zoo, numbers)
-        assert list(endless_loop.detect(case)) == [] and len(list(last_launch.detect(case))) == 1
+        assert (
+            list(hang.detect_endless_loop(case)) == []
+            and len(list(illegal_memory_access.detect_last_launch(case))) == 1
+        )
 
 
-def hung(zoo: ZooPackage, **more: object) -> Case:
+def hung(zoo: ZooPackage, **more: object) -> DiagnosisState:
     """A program that its time limit ended in the one call of this package that it had begun."""
     case = package_case(zoo("loop"))
     case.call = CallSpec("replay", {"package": zoo("loop"), "steps": [{"do": "call"}]}, zoo("loop"))
@@ -114,7 +117,7 @@ def test_a_call_that_hung_is_traced_first(zoo: ZooPackage) -> None:
     ended = Failure(ending="timeout", returncode=None, signal=None, log=LOG)
     case.trace = case.trace.model_copy(update={"failure": ended})
     assert PlainRun().gain(case, []) == 0.0
-    found = ranked([*concurrency.detect(case), *endless_loop.detect(case)], case)
+    found = ranked([*concurrency.detect_concurrency(case), *hang.detect_endless_loop(case)], case)
     assert [each.guilty.launch_index for each in found] == [0, None]  # the loop says more than the call
 
 

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.case import CallSpec, Case
-from mcp_server.diagnosis.detectors import scatter, sharing
+from mcp_server.diagnosis.causes import in_place_inputs, scatter
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.judge import confidence, is_bystander
+from mcp_server.diagnosis.ranking import confidence, is_bystander
+from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.model import Artifact, Cost
-from mcp_server.steps.kernel_io import ArgumentValues, KernelIO, LaunchValues
+from mcp_server.tools.kernel_io import ArgumentValues, KernelIO, LaunchValues
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import package_case, run, trial, worker_run
 
 
-def watched(case: Case, largest: float) -> Case:
+def watched(case: DiagnosisState, largest: float) -> DiagnosisState:
     """The case after its scatter launch was watched, with an index tensor of 0 to `largest`."""
     launch = next(x for x in scatter.indexing_launches(case) if not x.checked)
     index = next(a.target for a in launch.tensors if a.target == "arg1_1" or a.kind == "input")
@@ -49,8 +49,8 @@ def test_shared_memory_counts_only_where_an_input_is_written(zoo: ZooPackage) ->
     """`counter` writes its input in place, `scatter` only reads: sharing is a fault of the first alone."""
     writing, reading = package_case(zoo("counter")), package_case(zoo("scatter"))
     writing.sharing, reading.sharing = [[0, 1]], [[0, 1]]
-    assert [h.category for h in sharing.detect(writing)] == ["concurrency"]
-    assert list(sharing.detect(reading)) == []
+    assert [h.category for h in in_place_inputs.detect_sharing(writing)] == ["concurrency"]
+    assert list(in_place_inputs.detect_sharing(reading)) == []
 
 
 @pytest.mark.slow
@@ -60,10 +60,10 @@ def test_a_call_made_twice_can_confirm_a_changed_input_and_not_refute_it(zoo: Zo
     case.call = CallSpec("replay", {"steps": [{"do": "call"}]}, zoo("counter"), Path("inputs.pt"))
     case.interpreted = worker_run({"event": "compared", "equal": True})
     case.runs["script"] = run("script", "AssertionError: Tensor-likes are not close!")
-    (found,) = sharing.detect(case)
+    (found,) = in_place_inputs.detect_sharing(case)
     assert found.intervention is not None and confidence(found, case) == "possible"
     case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
     assert confidence(found, case) == "proven"
     case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
-    (found,) = sharing.detect(case)
+    (found,) = in_place_inputs.detect_sharing(case)
     assert found.intervention is None and not is_bystander(found, case)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_server.diagnosis.case import Case, RunSeen
-from mcp_server.diagnosis.detectors import aliased, child_end, process_limits, unmapped
-from mcp_server.diagnosis.judge import confidence
-from mcp_server.evidence.captured import CapturedCall
-from mcp_server.evidence.log import read_log
+from mcp_server.diagnosis.causes import concurrency, environment, illegal_memory_access
+from mcp_server.diagnosis.ranking import confidence
+from mcp_server.diagnosis.state import DiagnosisState, RunSeen
 from mcp_server.jobs.types import Finished
+from mcp_server.logs.captured import CapturedCall
+from mcp_server.logs.log import read_log
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import LOG, capture, package_case, phase, run
 
 LINE = {"file": "serve.py", "line": 41, "code": "model(frames)"}
 
 
-def died(outcome: str, gone: list[int]) -> Case:
+def died(outcome: str, gone: list[int]) -> DiagnosisState:
     """A program that a signal ended, after a call with these inputs unmapped."""
-    case = Case(None)
+    case = DiagnosisState(None)
     call = phase(3, load=1, thread=1, outcome=outcome, unmapped=gone, stack=[LINE])
     case.capture = capture(calls=[call])
     case.runs["script"] = RunSeen(
@@ -30,7 +30,7 @@ def died(outcome: str, gone: list[int]) -> Case:
 def test_a_call_that_died_of_unmapped_memory() -> None:
     """The input is guilty at the line of the call, and both the hook and the signal say so."""
     case = died("unfinished", [1])
-    (found,) = unmapped.detect(case)
+    (found,) = illegal_memory_access.detect_unmapped(case)
     assert (found.category, found.guilty.kind, found.guilty.input_index) == (
         "illegal_memory_access",
         "input",
@@ -41,27 +41,27 @@ def test_a_call_that_died_of_unmapped_memory() -> None:
 
 def test_a_call_that_came_back_did_not_read_it() -> None:
     """An input that the package never reads does no harm; nor is a call with whole inputs suspected."""
-    assert list(unmapped.detect(died("ok", [1]))) == []
-    assert list(unmapped.detect(died("unfinished", []))) == []
+    assert list(illegal_memory_access.detect_unmapped(died("ok", [1]))) == []
+    assert list(illegal_memory_access.detect_unmapped(died("unfinished", []))) == []
 
 
 def test_a_load_without_files_left() -> None:
     """The limit is to blame, whatever the text; that the load goes well elsewhere proves it."""
-    case = Case(None)
+    case = DiagnosisState(None)
     error = {"type": "RuntimeError", "text": "file open failed", "no_files": 128}
     load = phase(
         2, loader="AOTIModelPackageLoader", package="a.pt2", outcome="failed", stack=[LINE], error=error
     )
     case.capture = capture(loads=[load])
     case.runs["script"] = run("script", "RuntimeError: Failed to initialize zip archive: file open failed")
-    (found,) = process_limits.detect(case)
+    (found,) = environment.detect_process_limits(case)
     assert (found.category, found.guilty.name, confidence(found, case)) == (
         "environment",
         "open files",
         "likely",
     )
     case.runs["plain"] = run("plain")
-    assert [confidence(each, case) for each in process_limits.detect(case)] == ["likely"]
+    assert [confidence(each, case) for each in environment.detect_process_limits(case)] == ["likely"]
 
 
 @pytest.mark.parametrize(("limit", "found"), [(100_000, "likely"), (1 << 30, "")])
@@ -71,31 +71,31 @@ def test_a_package_larger_than_a_file_may_be(zoo: ZooPackage, limit: int, found:
     error = {"type": "RuntimeError", "text": "Failed to extract zip file", "file_bytes": limit}
     case.capture = capture(loads=[phase(2, loader="L", package="a.pt2", outcome="failed", error=error)])
     case.runs["script"] = run("script", "RuntimeError: Failed to extract")
-    assert "".join(confidence(each, case) for each in process_limits.detect(case)) == found
+    assert "".join(confidence(each, case) for each in environment.detect_process_limits(case)) == found
 
 
 @pytest.mark.parametrize(("largest", "found"), [(200_000, ["likely"]), (90_000, []), (None, [])])
 def test_a_package_that_was_not_kept(largest: int | None, found: list[str]) -> None:
     """What the hook told of its members suffices to compare it with the limit."""
-    case = Case(None)
+    case = DiagnosisState(None)
     error = {"type": "RuntimeError", "text": "Failed to extract zip file", "file_bytes": 100_000}
     load = phase(2, loader="L", package="a.pt2", outcome="failed", error=error, largest=largest)
     case.capture = capture(loads=[load])
     case.runs["script"] = run("script", "RuntimeError: Failed to extract")
-    assert [confidence(each, case) for each in process_limits.detect(case)] == found
+    assert [confidence(each, case) for each in environment.detect_process_limits(case)] == found
 
 
 def test_an_error_with_files_left() -> None:
     """A load that failed while files could be opened is not this detector's."""
-    case = Case(None)
+    case = DiagnosisState(None)
     error = {"type": "RuntimeError", "text": "file open failed"}
     case.capture = capture(loads=[phase(2, loader="L", package="a.pt2", outcome="failed", error=error)])
-    assert list(process_limits.detect(case)) == []
+    assert list(environment.detect_process_limits(case)) == []
 
 
-def ended(code: str, parent: int = 1, **call: object) -> Case:
+def ended(code: str, parent: int = 1, **call: object) -> DiagnosisState:
     """A program whose child raised at this line, after a call."""
-    case = Case(None)
+    case = DiagnosisState(None)
     line = {"file": "worker.py", "line": 22, "code": code}
     error = {"type": "builtins.IndexError", "text": "list index out of range"}
     case.capture = capture(
@@ -113,7 +113,7 @@ def ended(code: str, parent: int = 1, **call: object) -> Case:
 def test_a_child_that_its_own_statement_ended() -> None:
     """The child's line is guilty, and not the line of the parent that reports it."""
     case = ended("out.write(LABELS[k])")
-    (found,) = child_end.detect(case)
+    (found,) = environment.detect_child_end(case)
     assert (found.category, found.guilty.name) == ("script_error", "worker.py:22")
     assert "IndexError: list index out of range" in found.summary and confidence(found, case) == "likely"
 
@@ -124,23 +124,23 @@ def test_children_whose_end_was_got_over() -> None:
     assert case.capture is not None
     later = CapturedCall.model_validate({**phase(9, load=1, thread=1), "pid": 3})
     case.capture = case.capture.model_copy(update={"calls": [*case.capture.calls, later]})
-    assert list(child_end.detect(case)) == []
+    assert list(environment.detect_child_end(case)) == []
     case = ended("use(y)")
     lines = ["Traceback (most recent call last):", '  File "run.py", line 3, in main', "    total / n"]
     case.runs["script"] = run("script", "\n".join([*lines, "ZeroDivisionError: division by zero"]))
-    assert list(child_end.detect(case)) == []
+    assert list(environment.detect_child_end(case)) == []
 
 
 def test_children_that_may_have_met_something_else() -> None:
     """A check, a failed call before it, and the program's own end say nothing of a child's statement."""
-    assert list(child_end.detect(ended("assert ok(y)"))) == []
-    assert list(child_end.detect(ended("use(y)", outcome="failed"))) == []
-    assert list(child_end.detect(ended("use(y)", parent=7))) == []
+    assert list(environment.detect_child_end(ended("assert ok(y)"))) == []
+    assert list(environment.detect_child_end(ended("use(y)", outcome="failed"))) == []
+    assert list(environment.detect_child_end(ended("use(y)", parent=7))) == []
 
 
-def aliasing(outcome: str) -> Case:
+def aliasing(outcome: str) -> DiagnosisState:
     """A program whose check failed after calls, of which the first one's output is a view of its input."""
-    case = Case(None)
+    case = DiagnosisState(None)
     first = phase(2, load=1, thread=1, outcome=outcome, stack=[LINE])
     later = {**phase(6, load=1, thread=1, overwritten=[(1, 1, 0)]), "number": 3}
     case.capture = capture(calls=[first, later], assertions=[phase(9, outcome="failed")])
@@ -151,11 +151,11 @@ def aliasing(outcome: str) -> Case:
 def test_an_output_that_changed_with_its_input() -> None:
     """The input that was written anew is guilty, at the line of the call whose output was kept."""
     case = aliasing("ok")
-    (found,) = aliased.detect(case)
+    (found,) = concurrency.detect_aliased(case)
     assert (found.category, found.guilty.input_index) == ("concurrency", 0)
     assert found.guilty.model_locations[0].line == 41 and confidence(found, case) == "possible"
 
 
 def test_views_where_something_else_failed() -> None:
     """A call that failed explains the failure by itself."""
-    assert list(aliased.detect(aliasing("failed"))) == []
+    assert list(concurrency.detect_aliased(aliasing("failed"))) == []

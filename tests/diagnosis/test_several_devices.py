@@ -7,24 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.actions.runs import PlainRun
-from mcp_server.diagnosis.case import CallSpec, Case
-from mcp_server.diagnosis.detectors import constants, contract, other_card
+from mcp_server.diagnosis.causes import constants, device_mismatch, input_mismatch
+from mcp_server.diagnosis.causes.device_mismatch import place
 from mcp_server.diagnosis.interventions.base import Change, Effect
-from mcp_server.diagnosis.judge import confidence
-from mcp_server.diagnosis.placing import place
+from mcp_server.diagnosis.observe.calls import PlainRun
+from mcp_server.diagnosis.ranking import confidence
+from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.model import PackageWorkload
 from mcp_server.package.match import compare_inputs
 from mcp_server.package.mismatch import GivenTensor
-from mcp_server.steps.given import Given
+from mcp_server.tools.check_devices import Given
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import GOOD_IDS, called, capture, failing, package_case, phase, run, trial
-from tests.faults.support import recorded
+from tests.memory_faults.support import recorded
 
 FAULT = "CUDA error: an illegal memory access was encountered"
 
 
-def on_second_card(zoo: ZooPackage) -> Case:
+def on_second_card(zoo: ZooPackage) -> DiagnosisState:
     """A package loaded on the first device, called with an input on the second."""
     case = package_case(zoo("ranker"), GOOD_IDS)
     assert case.package is not None and case.given is not None
@@ -37,7 +37,7 @@ def on_second_card(zoo: ZooPackage) -> Case:
 def test_a_call_that_fails_with_an_input_elsewhere_is_likely_and_proven_by_moving_it(zoo: ZooPackage) -> None:
     """The counter-test moves the input to the device of the load, and nothing else."""
     case = failing(on_second_card(zoo), FAULT)
-    (found,) = contract.detect(case)
+    (found,) = input_mismatch.detect_contract(case)
     assert (found.category, found.guilty.input_index, found.weak) == ("device_mismatch", 0, False)
     assert found.intervention is not None
     assert found.intervention.changes == (Change("move", input=0, device="cuda:0"),)
@@ -49,7 +49,7 @@ def test_a_call_that_works_with_an_input_elsewhere_is_no_fault(zoo: ZooPackage) 
     """Cards that reach each other's memory compute the right numbers."""
     case = on_second_card(zoo)
     case.runs["plain"] = run("plain", "", called())
-    (found,) = contract.detect(case)
+    (found,) = input_mismatch.detect_contract(case)
     assert found.weak and not found.harmful
 
 
@@ -98,7 +98,7 @@ def test_the_call_with_an_input_on_another_card_is_named_whoever_met_the_error(
     loaded_on: int | None, devices: list[str], error: str, call: int | None
 ) -> None:
     """Two threads share the process: the first call failed, the second reached for another card's memory."""
-    case = Case(None)
+    case = DiagnosisState(None)
     calls = [
         phase(n + 1, load=1, thread=n, leaves=[{"device": device}]) | {"number": n}
         for n, device in enumerate(devices, start=1)
@@ -106,7 +106,7 @@ def test_the_call_with_an_input_on_another_card_is_named_whoever_met_the_error(
     calls[0] |= {"outcome": "failed", "error": {"type": "torch.AcceleratorError", "text": error}}
     loads = [phase(1, loader="x", package="m.pt2", current_device=loaded_on)]
     case.capture = capture(loads=loads, calls=calls)
-    found = list(other_card.detect(case))
+    found = list(device_mismatch.detect(case))
     assert [h.evidence[0].fact.split()[1] for h in found] == ([str(call)] if call else [])
     assert all(confidence(h, case) == "likely" for h in found)
 
@@ -130,8 +130,8 @@ def test_a_package_without_a_device_goes_where_its_inputs_are(
     second = tmp_path / "nvidia1"
     if gpus > 1:
         second.touch()
-    monkeypatch.setattr("mcp_server.steps.leases.SECOND_GPU", second)
-    case = Case(PackageWorkload(package=tmp_path, inputs=tmp_path / "i.pt", device_index=asked))
+    monkeypatch.setattr("mcp_server.tools.context.SECOND_GPU", second)
+    case = DiagnosisState(PackageWorkload(package=tmp_path, inputs=tmp_path / "i.pt", device_index=asked))
     case.call = CallSpec("run", {"device_index": asked}, tmp_path, tmp_path / "i.pt")
     case.package = recorded("user_spread", tmp_path).package
     if asked < 0 and gpus > 1:

@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.case import CallSpec, Case
-from mcp_server.diagnosis.detectors import small_stack
+from mcp_server.diagnosis.causes import environment
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.judge import confidence, ranked
-from mcp_server.evidence.captured import CapturedCall
-from mcp_server.steps.replay_plan import _step
-from mcp_server.worker.own_stack import on_stack, stack_bytes
+from mcp_server.diagnosis.ranking import confidence, ranked
+from mcp_server.diagnosis.state import CallSpec, DiagnosisState
+from mcp_server.logs.captured import CapturedCall
+from mcp_server.tools.requests import _step
+from mcp_server.worker.process import on_stack, stack_bytes
 from tests.diagnosis.support import run, trial
 
 SMALL = 256 << 10
 
 
-def died(**step: object) -> Case:
+def died(**step: object) -> DiagnosisState:
     """A call that died of SIGSEGV when it was made again."""
-    case = Case(None)
+    case = DiagnosisState(None)
     case.call = CallSpec("replay", {"steps": [{"do": "call", **step}]}, Path("m.pt2"))
     seen = run("plain", ending="signal")
     case.runs["plain"] = replace(seen, finished=replace(seen.finished, signal="SIGSEGV"))
@@ -32,21 +32,21 @@ def died(**step: object) -> Case:
 def test_a_large_stack_decides() -> None:
     """It is possible until the call passes on a large stack, and refuted when it does not."""
     case = died(stack=SMALL)
-    (found,) = small_stack.detect(case)
+    (found,) = environment.detect_small_stack(case)
     assert found.category == "environment" and confidence(found, case) == "possible"
-    case.trials[small_stack.KEY] = trial(found.intervention, Effect.GONE)
-    (found,) = small_stack.detect(case)
+    case.trials[environment.KEY] = trial(found.intervention, Effect.GONE)
+    (found,) = environment.detect_small_stack(case)
     assert confidence(found, case) == "proven" and str(SMALL) in found.summary
-    case.trials[small_stack.KEY] = trial(found.intervention, Effect.SAME)
-    assert ranked(small_stack.detect(case), case) == []
+    case.trials[environment.KEY] = trial(found.intervention, Effect.SAME)
+    assert ranked(environment.detect_small_stack(case), case) == []
 
 
 def test_a_usual_stack_is_not_suspected() -> None:
     """Nor is a call that ended in another way."""
-    assert list(small_stack.detect(died())) == []
+    assert list(environment.detect_small_stack(died())) == []
     case = died(stack=SMALL)
     case.runs["plain"] = run("plain", "RuntimeError: no")
-    assert list(small_stack.detect(case)) == []
+    assert list(environment.detect_small_stack(case)) == []
 
 
 @pytest.mark.parametrize(("size", "kept"), [(SMALL, True), (8 << 20, False), (None, False)])

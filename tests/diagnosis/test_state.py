@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.case import CallSpec, Case
-from mcp_server.diagnosis.detectors import altered_constants, concurrency, constants, custom_op
-from mcp_server.diagnosis.judge import confidence
-from mcp_server.evidence.captured import CapturedUpdate, Leaf
+from mcp_server.diagnosis.causes import concurrency, constants, custom_op, shared_constants
+from mcp_server.diagnosis.ranking import confidence
+from mcp_server.diagnosis.state import CallSpec, DiagnosisState
+from mcp_server.logs.captured import CapturedUpdate, Leaf
 from mcp_server.package.exported import ExportedFacts
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, failing, package_case, phase, run
@@ -18,7 +18,7 @@ from tests.diagnosis.support import capture, failing, package_case, phase, run
 GOOD = {"dtype": "float32", "device": "cpu", "shape": [32, 16], "stride": [16, 1]}
 
 
-def updated(package: Any, leaf: dict[str, Any], outcome: str = "ok") -> Case:
+def updated(package: Any, leaf: dict[str, Any], outcome: str = "ok") -> DiagnosisState:
     """A failing case whose embedding table was replaced by this tensor."""
     case = failing(package_case(package))
     given = {"table.weight": {**GOOD, **leaf}}
@@ -164,12 +164,12 @@ def test_missing_and_unknown_names_are_told() -> None:
     assert (update.missing, update.unknown) == (["a"], ["c"])
 
 
-def threads(single: bool, second_begins: float, second_thread: int = 2) -> Case:
+def threads(single: bool, second_begins: float, second_thread: int = 2) -> DiagnosisState:
     """Two calls of one model; the first takes from 1.0 to 2.0 s."""
     load = phase(0, loader="aoti_load_package", package="m.pt2", options={"run_single_threaded": single})
     first = phase(1, load=1, thread=1, thread_name="one", seconds=1.0)
     second = phase(2, load=1, thread=second_thread, thread_name="two", seconds=1.0) | {"t": second_begins}
-    case = failing(Case(None))
+    case = failing(DiagnosisState(None))
     case.capture = capture(loads=[load], calls=[first, second])
     return case
 
@@ -177,7 +177,7 @@ def threads(single: bool, second_begins: float, second_thread: int = 2) -> Case:
 def test_overlapping_calls_without_synchronisation() -> None:
     """run_single_threaded with two threads inside at once is named, with both threads and the way out."""
     case = threads(True, 1.5)
-    (found,) = concurrency.detect(case)
+    (found,) = concurrency.detect_concurrency(case)
     assert found.category == "concurrency" and found.harmful
     assert "one" in found.evidence[0].fact and "two" in found.evidence[0].fact
     assert found.only_in_program and confidence(found, case) == "likely"
@@ -189,10 +189,10 @@ def test_overlapping_calls_without_synchronisation() -> None:
 )  # fmt: skip
 def test_calls_that_do_no_harm(single: bool, begins: float, thread: int) -> None:
     """Synchronised, sequential or nested calls are no concurrency fault."""
-    assert list(concurrency.detect(threads(single, begins, thread))) == []
+    assert list(concurrency.detect_concurrency(threads(single, begins, thread))) == []
 
 
-def waiting(*numbers: int) -> Case:
+def waiting(*numbers: int) -> DiagnosisState:
     calls = [
         phase(
             n,
@@ -204,7 +204,7 @@ def waiting(*numbers: int) -> Case:
         )
         for n in numbers
     ]
-    case = Case(None)
+    case = DiagnosisState(None)
     case.capture = capture(calls=calls)
     case.runs["script"] = run("script", ending="timeout")
     return case
@@ -212,27 +212,27 @@ def waiting(*numbers: int) -> Case:
 
 def test_threads_that_never_come_back() -> None:
     """Several unfinished calls at the time limit are a hang of calls, with the remedy for several threads."""
-    (found,) = concurrency.detect(waiting(1, 2))
+    (found,) = concurrency.detect_concurrency(waiting(1, 2))
     assert found.category == "hang" and found.observed and "2 threads" in found.guilty.name
     assert found.fix is not None and "num_runners" in found.fix.action
 
 
 def test_one_thread_that_never_comes_back_is_less_sure() -> None:
     """A single unfinished call may hang anywhere inside: not exact, and the next look is told."""
-    (found,) = concurrency.detect(waiting(1))
+    (found,) = concurrency.detect_concurrency(waiting(1))
     assert not found.observed and found.fix is not None and "trace_launches" in found.fix.action
 
 
 def test_moved_user_managed_constants() -> None:
     """Memory that moved between load_constants and the call is put on the constant, at both lines."""
-    case = failing(Case(None))
+    case = failing(DiagnosisState(None))
     update = phase(
         1, load=1, how="load_constants", constants={"w": GOOD}, stack=[{"file": "a.py", "line": 3}]
     )
     call = phase(2, load=1, thread=1, moved=["w"], stack=[{"file": "a.py", "line": 9}])
     case.capture = capture(updates=[update], calls=[call])
     case.runs["script"] = run("script", "Segmentation fault")
-    (found,) = concurrency.detect(case)
+    (found,) = concurrency.detect_concurrency(case)
     assert (found.guilty.kind, found.guilty.name) == ("constant", "w")
     assert [place.line for place in found.guilty.model_locations] == [3, 9]
     assert found.only_in_program
@@ -251,17 +251,17 @@ def test_constants_that_the_program_wrote_after_it_gave_them(
     told: dict[str, object], sources: bool | None
 ) -> None:
     """The call with the values as given has to differ; only what the program expected makes that sure."""
-    case = Case(None)
+    case = DiagnosisState(None)
     update = phase(1, load=1, how="load_constants", constants={"w": GOOD, "b": GOOD})
     call = phase(2, load=1, thread=1, altered=["w"], file="inputs.pt")
     case.capture = capture(updates=[update], calls=[call])
     case.runs["script"] = run("script", "AssertionError: drift")
     case.runs["plain"] = run("plain", "", told)
-    found = [h.observed for h in altered_constants.detect(case) if h.guilty.name == "w"]
+    found = [h.observed for h in shared_constants.detect_altered_constants(case) if h.guilty.name == "w"]
     assert found == ([sources] if sources is not None else [])
 
 
-def refilled(zoo: ZooPackage, names: list[str] | None, *told: dict[str, Any], **more: Any) -> Case:
+def refilled(zoo: ZooPackage, names: list[str] | None, *told: dict[str, Any], **more: Any) -> DiagnosisState:
     """A program whose check failed over a call with these constants refilled, made again with this result."""
     case = package_case(zoo("ranker"))
     given = {"table.weight": GOOD, "head.weight": GOOD}
@@ -303,28 +303,32 @@ def test_constants_of_other_values_than_given(
     zoo: ZooPackage, told: list[Any], more: dict[str, Any], expected: tuple[bool, bool] | None
 ) -> None:
     """Proven where the values as given make the call what the check compared with; else only a candidate."""
-    found = list(altered_constants.detect(refilled(zoo, ["head.weight"], *told, **more)))
+    found = list(shared_constants.detect_altered_constants(refilled(zoo, ["head.weight"], *told, **more)))
     assert [(h.observed, h.weak) for h in found] == ([expected] if expected is not None else [])
 
 
 def test_values_tell_more_than_counts_of_writes(zoo: ZooPackage) -> None:
     """A write into another part of one block counts for all of it; where nobody looked the count tells."""
     told = [held(), returned(False)]
-    assert not list(altered_constants.detect(refilled(zoo, [], *told, altered=["head.weight"])))
-    assert list(altered_constants.detect(refilled(zoo, None, *told, altered=["head.weight"])))
+    assert not list(
+        shared_constants.detect_altered_constants(refilled(zoo, [], *told, altered=["head.weight"]))
+    )
+    assert list(
+        shared_constants.detect_altered_constants(refilled(zoo, None, *told, altered=["head.weight"]))
+    )
     by_check = refilled(
         zoo, None, {"event": "compared_expected", "equal": True}, refilled={"1": ["head.weight"]}
     )
-    (found,) = altered_constants.detect(by_check)
+    (found,) = shared_constants.detect_altered_constants(by_check)
     assert "when the check failed" in found.evidence[0].fact
 
 
 def test_what_calls_write_themselves_is_no_write_of_the_program(zoo: ZooPackage) -> None:
     """A buffer of the model that each call changes."""
     case = refilled(zoo, ["counter"], held(), returned(False))
-    assert altered_constants.written_by_calls(case) == set()
+    assert shared_constants.written_by_calls(case) == set()
     counting = package_case(zoo("counter"))
-    assert altered_constants.written_by_calls(counting)
+    assert shared_constants.written_by_calls(counting)
 
 
 BAD_FAKE = "AssertionError: expected size 4==4, stride 8==1 at dim=0\nError in op: {}"
@@ -334,7 +338,7 @@ def test_a_result_of_another_layout_names_its_operator(zoo: ZooPackage) -> None:
     """assert_size_stride names the operator; its launch is found in the package."""
     case = package_case(zoo("plugin"))
     case.runs["checked"] = run("checked", BAD_FAKE.format("torch.ops.aotizoo.halve_rows.default"))
-    (found,) = custom_op.detect(case)
+    (found,) = custom_op.detect_wrong_layout(case)
     assert found.guilty.name == "torch.ops.aotizoo.halve_rows.default"
     assert found.guilty.launch_index is not None
     assert any("halve_rows" in place.code for place in found.guilty.model_locations)
@@ -344,7 +348,7 @@ def test_a_layout_check_of_an_input_is_no_operators_fault(zoo: ZooPackage) -> No
     """The same text for an input is left to the comparison of the inputs."""
     case = package_case(zoo("plugin"))
     case.runs["checked"] = run("checked", BAD_FAKE.format("input"))
-    assert list(custom_op.detect(case)) == []
+    assert list(custom_op.detect_wrong_layout(case)) == []
 
 
 @pytest.mark.parametrize("name", ["plugin", "ranker"])
@@ -352,7 +356,7 @@ def test_an_unregistered_operator(zoo: ZooPackage, name: str) -> None:
     """The operator that the load misses is named, with what the package calls."""
     case = package_case(zoo(name))
     case.runs["plain"] = run("plain", "RuntimeError: Could not find schema for aotizoo::halve_rows.")
-    (found,) = custom_op.detect(case)
+    (found,) = custom_op.detect_wrong_layout(case)
     assert found.guilty.name == "aotizoo::halve_rows" and found.category == "custom_op"
 
 
@@ -362,7 +366,7 @@ CHILD = {"file": "/app/pool.py", "line": 41, "code": "runner(x)"}
 @pytest.mark.parametrize(("parent", "forked"), [(1, True), (7, False)])
 def test_a_call_in_a_forked_process_waits_for_threads_that_are_not_there(parent: int, forked: bool) -> None:
     """The load is the parent's, and its threads with it; where the parent stands has no part in that."""
-    case = Case(None)
+    case = DiagnosisState(None)
     process = {"argv": ["python"], "python": "3.11"}
     case.capture = capture(
         processes=[{"pid": 1, "parent": 0, **process}, {"pid": 2, "parent": parent, **process}],
@@ -371,7 +375,7 @@ def test_a_call_in_a_forked_process_waits_for_threads_that_are_not_there(parent:
     )
     text = 'Timeout (0:00:10)!\nThread 0x1 (most recent call first):\n  File "/app/pool.py", line 50 in wait'
     case.runs["script"] = run("script", text, ending="timeout")
-    (found,) = concurrency.detect(case)
+    (found,) = concurrency.detect_concurrency(case)
     assert found.category == "hang" and ("forked" in found.summary) == forked
     assert [line.line for line in found.guilty.model_locations] == ([41] if forked else [50, 41])
     assert found.fix is not None and ("spawn" in found.fix.action) == forked

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors import from_log
+from mcp_server.diagnosis.causes import log_text
+from mcp_server.diagnosis.state import DiagnosisState
 from tests.diagnosis.support import capture, phase, run
 
 TEXT = "RuntimeError: Unsupported return type <class 'torch.SymIntType'>"
@@ -29,9 +29,9 @@ LOG = [
 ]
 
 
-def stopped(*at: dict[str, str], text: str = TEXT) -> Case:
+def stopped(*at: dict[str, str], text: str = TEXT) -> DiagnosisState:
     """A program whose compile failed at these operators, and that passed the error on."""
-    case = Case(None)
+    case = DiagnosisState(None)
     error = {"type": "torch._inductor.exc.InductorError", "text": text, "stopped_at": list(at)}
     compiled = phase(5, how="aoti_compile_and_package", outcome="failed", error=error, stack=[LINE])
     case.capture = capture(compiles=[compiled])
@@ -41,7 +41,7 @@ def stopped(*at: dict[str, str], text: str = TEXT) -> Case:
 
 def test_the_operator_is_named_with_its_line() -> None:
     """Before the line that compiles; the program's own error over it is no check of its results."""
-    (found,) = from_log.detect(stopped(AT))
+    (found,) = log_text.detect_from_log(stopped(AT))
     assert (found.category, found.guilty.kind, found.guilty.name) == (
         "compile_failure",
         "op",
@@ -59,8 +59,8 @@ def test_the_operator_is_named_with_its_line() -> None:
         stopped(AT, text="RuntimeError: another compile"),
     ],
 )
-def test_no_operator_is_named_where_several_may_be_meant(case: Case) -> None:
+def test_no_operator_is_named_where_several_may_be_meant(case: DiagnosisState) -> None:
     """None seen, several fused ones, or a compile with another error: the line of the compile stays."""
-    (found,) = from_log.detect(case)
+    (found,) = log_text.detect_from_log(case)
     assert (found.category, found.guilty.kind) == ("compile_failure", "script")
     assert found.guilty.model_locations[0].line == 63

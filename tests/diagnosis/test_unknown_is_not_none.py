@@ -18,8 +18,8 @@ from mcp_server.package.match import compare_inputs
 from mcp_server.package.mismatch import GivenTensor
 from tests.conftest import ZooPackage
 from tests.diagnosis.test_end_to_end import of_package, verdict
-from tests.faces.test_cli import CLI, environment
 from tests.package.archives import changed, name_ending, without
+from tests.server.test_cli import CLI, environment
 
 Sourceless = Callable[[str], Path]
 

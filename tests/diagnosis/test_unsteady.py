@@ -6,21 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.actions.operators import WatchOperators
-from mcp_server.diagnosis.actions.repeat import RepeatCall, WatchRepeats
-from mcp_server.diagnosis.actions.runs import CheckedRun
-from mcp_server.diagnosis.actions.trace import TraceLaunches
-from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors import concurrency, last_launch, random_numbers, unsteady
-from mcp_server.diagnosis.health import health_evidence, health_summary
-from mcp_server.diagnosis.judge import confidence
-from mcp_server.diagnosis.limits import HANGING_S, limit_of
+from mcp_server.diagnosis.causes import concurrency, illegal_memory_access, wrong_output
+from mcp_server.diagnosis.observe.calls import CheckedRun, RepeatCall, WatchRepeats
+from mcp_server.diagnosis.observe.intervene import WatchOperators
+from mcp_server.diagnosis.observe.launches import TraceLaunches
+from mcp_server.diagnosis.planner import HANGING_S, limit_of
+from mcp_server.diagnosis.ranking import confidence, health_evidence, health_summary
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.verdict import conclude
 from mcp_server.model import ScriptWorkload
-from mcp_server.steps.context import Context
-from mcp_server.steps.given import Given
-from mcp_server.steps.reports import Event
+from mcp_server.tools.check_devices import Given
+from mcp_server.tools.context import Context, Event
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import called, package_case, run, worker_run
 from tests.diagnosis.test_values import traced
@@ -32,7 +29,7 @@ def repeated(second: bool, filled: bool) -> tuple[Event, Event]:
     return tuple({"event": "repeated", "run": kind, "equal": same} for kind, same in told.items())  # type: ignore[return-value]
 
 
-def case_of(package: Path, second: bool, filled: bool) -> Case:
+def case_of(package: Path, second: bool, filled: bool) -> DiagnosisState:
     """A package on the CPU whose call ended well and was repeated."""
     case = package_case(package)
     case.runs["plain"] = run("plain", "", called())
@@ -54,7 +51,7 @@ def test_outputs_that_follow_what_new_memory_holds(zoo: ZooPackage) -> None:
     """The first launch whose result changes with the bytes of new memory is guilty, which is not proven."""
     case = case_of(zoo("plugin"), second=True, filled=False)
     case.repeated_watched = worker_run(*writes("first", "a", "b", "c"), *writes("filled", "a", "x", "y"))
-    (found,) = unsteady.detect(case)
+    (found,) = wrong_output.detect_unsteady(case)
     assert (found.category, found.guilty.launch_index) == ("wrong_output", 1)
     assert (found.weak, confidence(found, case)) == (False, "likely")
 
@@ -62,7 +59,7 @@ def test_outputs_that_follow_what_new_memory_holds(zoo: ZooPackage) -> None:
 def test_unset_memory_that_no_launch_shows_is_put_on_the_package(zoo: ZooPackage) -> None:
     """Without a watched run the package is all that can be named, and it stays possible."""
     case = case_of(zoo("plugin"), second=True, filled=False)
-    (found,) = unsteady.detect(case)
+    (found,) = wrong_output.detect_unsteady(case)
     assert (found.guilty.kind, confidence(found, case)) == ("package", "likely")
     assert WatchRepeats().gain(case, []) > 0
 
@@ -70,7 +67,7 @@ def test_unset_memory_that_no_launch_shows_is_put_on_the_package(zoo: ZooPackage
 def test_what_differs_each_time_is_not_settled(zoo: ZooPackage, tmp_path: Path) -> None:
     """Calls that differ without random numbers leave the question open, and say what would settle it."""
     case = case_of(zoo("logarithm"), second=False, filled=False)
-    found = conclude(list(unsteady.detect(case)), case, Context(tmp_path, Path("python")))
+    found = conclude(list(wrong_output.detect_unsteady(case)), case, Context(tmp_path, Path("python")))
     assert (found.outcome, found.category) == ("inconclusive", "wrong_output")
     assert "compare_with_eager" in found.summary and "other outputs each time" in found.summary
 
@@ -78,7 +75,7 @@ def test_what_differs_each_time_is_not_settled(zoo: ZooPackage, tmp_path: Path) 
 def test_a_call_that_repeats_is_healthy_and_says_so(zoo: ZooPackage) -> None:
     """Equal repeats are evidence of health; that the numbers have no reference is said all the same."""
     case = case_of(zoo("plugin"), second=True, filled=True)
-    assert list(unsteady.detect(case)) == [] and WatchRepeats().gain(case, []) == 0
+    assert list(wrong_output.detect_unsteady(case)) == [] and WatchRepeats().gain(case, []) == 0
     assert [e.step for e in health_evidence(case)].count("repeat_call") == 2
     summary = health_summary(case)
     assert "not checked" in summary and "halve_rows" in summary and "its author" in summary
@@ -100,14 +97,14 @@ def test_what_a_package_alone_does_not_show_is_said(zoo: ZooPackage, tmp_path: P
 class Drawing:
     """The detector with a package whose launches draw."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, case: Case, op: str) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, case: DiagnosisState, op: str) -> None:
         assert case.view is not None
         launch = case.view.wrapper.launches[0]
-        monkeypatch.setattr(random_numbers, "drawing_launches", lambda _case: [(op, launch)])
+        monkeypatch.setattr(wrong_output, "drawing_launches", lambda _case: [(op, launch)])
         self.case = case
 
     def found(self) -> list[Suspect]:
-        return list(random_numbers.detect(self.case))
+        return list(wrong_output.detect_random_numbers(self.case))
 
 
 def test_dropout_in_a_package_is_suspected_and_not_claimed(
@@ -146,11 +143,11 @@ def test_only_a_quick_call_that_ended_well_is_repeated(zoo: ZooPackage) -> None:
 def test_the_journal_names_the_kernel_of_a_hang(zoo: ZooPackage) -> None:
     """Once the journal names a launch, the call as a whole is no longer accused of the hang."""
     case = traced(zoo, "died", run("plain", ending="timeout"))
-    assert list(concurrency.detect(case)) == []
-    (found,) = last_launch.detect(case)
+    assert list(concurrency.detect_concurrency(case)) == []
+    (found,) = illegal_memory_access.detect_last_launch(case)
     assert (found.category, found.guilty.launch_index) == ("hang", 1)
     case.trace = None
-    (found,) = concurrency.detect(case)
+    (found,) = concurrency.detect_concurrency(case)
     assert found.guilty.kind == "call"
 
 

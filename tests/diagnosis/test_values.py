@@ -8,20 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-from mcp_server.diagnosis.actions.locate import silent_suspicion
-from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors import bad_values, eager, last_launch, memory, sharing
-from mcp_server.diagnosis.health import health_summary
+from mcp_server.diagnosis.causes import eager, illegal_memory_access, in_place_inputs, nan_or_inf
+from mcp_server.diagnosis.components import operator_of
 from mcp_server.diagnosis.interventions.base import Change, Effect, Where
-from mcp_server.diagnosis.judge import confidence, is_bystander
-from mcp_server.diagnosis.parties import operator_of
+from mcp_server.diagnosis.observe.locate import silent_suspicion
+from mcp_server.diagnosis.ranking import confidence, health_summary, is_bystander
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Instrument
-from mcp_server.evidence.log import read_log
-from mcp_server.faults.records import AddressPart, Blame, Fault, FaultLaunch, MissedArgument
+from mcp_server.logs.log import read_log
+from mcp_server.memory_faults.records import AddressPart, Blame, Fault, FaultLaunch, MissedArgument
 from mcp_server.model import Artifact, Cost
-from mcp_server.steps.kernel_io import BadElement, FirstBad, KernelIO
-from mcp_server.steps.locate_fault import LocatedFault
-from mcp_server.steps.trace_launches import LaunchRow, Trace
+from mcp_server.tools.kernel_io import BadElement, FirstBad, KernelIO
+from mcp_server.tools.locate_fault import LocatedFault
+from mcp_server.tools.trace_launches import LaunchRow, Trace
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     called,
@@ -42,7 +41,7 @@ CHECK = """Traceback (most recent call last):
 RuntimeError: not the model"""
 
 
-def in_eager(zoo: ZooPackage, directory: Path, name: str, inputs: Path) -> Case:
+def in_eager(zoo: ZooPackage, directory: Path, name: str, inputs: Path) -> DiagnosisState:
     """The case after its exported program was run operator by operator."""
     case = package_case(zoo(name))
     case.interpreted = interpreted(directory, zoo(name).with_name(f"{name}.exported.pt2"), inputs)
@@ -92,7 +91,7 @@ def mismatch(op: str) -> dict[str, Any]:
 
 def test_a_fake_function_that_disagrees() -> None:
     """An operator of the user's is named with both layouts; torch's own and higher-order ones are not."""
-    case = failing(Case(None))
+    case = failing(DiagnosisState(None))
     case.interpreted = worker_run(*map(mismatch, ("aten.t.default", "<cond>", "mine.op.default")))
     (found,) = eager.detect(case)
     assert found.guilty.name == "torch.ops.mine.op.default" and found.category == "custom_op"
@@ -122,7 +121,7 @@ def test_the_scripts_own_reference_is_a_second_source(zoo: ZooPackage) -> None:
     assert found.harmful
 
 
-def watched(zoo: ZooPackage, **facts: Any) -> Case:
+def watched(zoo: ZooPackage, **facts: Any) -> DiagnosisState:
     """A call that gave NaN, and of which the launches were watched."""
     case = package_case(zoo("logarithm"))
     case.runs["plain"] = run("plain", "", called(nan=1))
@@ -141,7 +140,7 @@ def watched(zoo: ZooPackage, **facts: Any) -> Case:
 
 def test_the_launch_that_made_nan_is_guilty(zoo: ZooPackage) -> None:
     """A kernel that made NaN of good inputs, with the model inputs that it depends on."""
-    (found,) = bad_values.detect(watched(zoo, kind="kernel", name="k", launch=1))
+    (found,) = nan_or_inf.detect_bad_values(watched(zoo, kind="kernel", name="k", launch=1))
     assert (found.guilty.kind, found.guilty.launch_index) == ("kernel", 1)
     assert Instrument.LAUNCH_PROBE in found.instruments and found.intervention is None
     assert any("args[1]" in evidence.fact for evidence in found.evidence)
@@ -151,12 +150,12 @@ def test_an_index_that_a_launch_computed_is_told_with_the_inputs_behind_it(zoo: 
     """Running totals, say: no element of the input is out of any bound by itself."""
     facts = {"what": "outside", "kind": "kernel", "name": "cumsum", "element": BadElement(value="261")}
     case = watched(zoo, **facts, launch=1)
-    (found,) = bad_values.detect(case)
+    (found,) = nan_or_inf.detect_bad_values(case)
     assert found.category == "index_out_of_bounds" and found.guilty.name == "cumsum"
     assert case.view is not None and all(label in found.summary for label in case.view.inputs_behind(1))
 
 
-def marking(zoo: ZooPackage, **facts: Any) -> Case:
+def marking(zoo: ZooPackage, **facts: Any) -> DiagnosisState:
     """A watched call of a package whose first CPU kernel has NaN as a number."""
     case = watched(zoo, **facts)
     assert case.package is not None
@@ -165,7 +164,7 @@ def marking(zoo: ZooPackage, **facts: Any) -> Case:
     return case
 
 
-def first_of(case: Case) -> int:
+def first_of(case: DiagnosisState) -> int:
     assert case.view is not None
     return next(launch.index for launch in case.view.wrapper.launches if launch.kind == "cpp")
 
@@ -174,19 +173,19 @@ def test_nan_that_a_kernel_has_as_a_number_is_a_mark_as_it_seems(zoo: ZooPackage
     """Such NaN is not claimed as a fault of a package alone; of a program that fails over it, it is."""
     number = first_of(marking(zoo, kind="kernel", name="k", launch=1))
     case = marking(zoo, kind="kernel", name="k", launch=number)
-    (found,) = bad_values.detect(case)
+    (found,) = nan_or_inf.detect_bad_values(case)
     assert found.weak and found.guilty.launch_index == number and "compare_with_eager" in found.settle
     case.log = read_log(["AssertionError: Tensor-likes are not close!"])
-    assert [found.weak for found in bad_values.detect(case)] == [False]
+    assert [found.weak for found in nan_or_inf.detect_bad_values(case)] == [False]
 
 
 def test_nan_that_stays_when_the_inputs_are_cleaned_is_looked_for_in_the_code(zoo: ZooPackage) -> None:
     """An input whose cleaning changes nothing is cleared; what writes NaN is named, and not claimed."""
     case = marking(zoo, kind="input", name="input 1 (args[1])", launch=1)
-    (found,) = bad_values.detect(case)
+    (found,) = nan_or_inf.detect_bad_values(case)
     assert found.intervention is not None
     case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
-    alive = [h for h in bad_values.detect(case) if not is_bystander(h, case)]
+    alive = [h for h in nan_or_inf.detect_bad_values(case) if not is_bystander(h, case)]
     assert [(h.guilty.kind, h.weak) for h in alive] == [("kernel", True)]
 
 
@@ -194,7 +193,7 @@ def test_an_input_that_held_nan_is_tried_without(zoo: ZooPackage) -> None:
     """NaN that came in with an input is put on it, and the test is the call with these values replaced."""
     case = watched(zoo, kind="input", name="input 1 (args[1])", launch=1)
     assert case.package is not None
-    (found,) = bad_values.detect(case)
+    (found,) = nan_or_inf.detect_bad_values(case)
     assert found.guilty.input_index == 1 and found.guilty.launch_index is None
     assert found.intervention is not None
     assert found.intervention.changes == (
@@ -205,7 +204,7 @@ def test_an_input_that_held_nan_is_tried_without(zoo: ZooPackage) -> None:
 def test_an_input_with_nan_is_proven_by_the_test_alone(zoo: ZooPackage) -> None:
     """That NaN went in and NaN came out is no proof: a literal may have made the one that came out."""
     case = watched(zoo, kind="input", name="input 1 (args[1])", launch=1)
-    (found,) = bad_values.detect(case)
+    (found,) = nan_or_inf.detect_bad_values(case)
     assert found.intervention is not None and confidence(found, case) == "likely"
     case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
     assert confidence(found, case) == "proven"
@@ -224,7 +223,7 @@ def test_nan_in_a_program_that_ended_well(
     case.capture = capture(calls=[phase(1, load=0, thread=1, file=Path(__file__))])
     if eager is not None:
         case.interpreted = worker_run({"event": "compared", "equal": eager, "outputs": [{}]})
-    (found,) = bad_values.detect(case)
+    (found,) = nan_or_inf.detect_bad_values(case)
     assert (found.weak, found.harmful, case.healthy) == (weak, harmful, healthy)
     assert not healthy or "NaN in its outputs" in health_summary(case)
 
@@ -232,12 +231,12 @@ def test_nan_in_a_program_that_ended_well(
 def test_a_mask_that_no_output_shows_is_weak(zoo: ZooPackage) -> None:
     """Minus infinity inside, with finite outputs, may be intended."""
     case = watched(zoo, kind="kernel", name="k", launch=1, perhaps_intended=True)
-    assert [found.weak for found in bad_values.detect(case)] == [False]
+    assert [found.weak for found in nan_or_inf.detect_bad_values(case)] == [False]
     case.runs["plain"] = run("plain", "", called())
-    assert [found.weak for found in bad_values.detect(case)] == [True]
+    assert [found.weak for found in nan_or_inf.detect_bad_values(case)] == [True]
 
 
-def located(zoo: ZooPackage, **facts: Any) -> Case:
+def located(zoo: ZooPackage, **facts: Any) -> DiagnosisState:
     """A failing call with a bad access that a checker put on a launch."""
     case = failing(package_case(zoo("logarithm")))
     launch = FaultLaunch(index=1, kernel="k", kind="kernel", line=9, how="journal", certain=True)
@@ -257,7 +256,7 @@ INDEX = AddressPart(
 def test_a_kernel_that_leaves_its_memory(zoo: ZooPackage) -> None:
     """A blamed kernel is guilty at its launch; two observations of one access are no proof of who made it."""
     case = located(zoo, blame=Blame(kind="kernel", name="k"))
-    (found,) = memory.detect(case)
+    (found,) = illegal_memory_access.detect_memory(case)
     assert (found.guilty.kind, found.guilty.launch_index) == ("kernel", 1)
     assert Instrument.MEMORY_CHECKER in found.instruments and found.intervention is None
     assert confidence(found, case) == "likely"
@@ -269,7 +268,7 @@ def test_the_launch_of_an_operator_is_the_operators(zoo: ZooPackage) -> None:
     number = next(n for n in range(9) if operator_of(n, case))
     launch = FaultLaunch(index=number, kernel="k", kind="proxy", line=9, how="journal", certain=True)
     case.located = located(zoo, blame=Blame(kind="kernel", name="k"), launch=launch).located
-    (found,) = memory.detect(case)
+    (found,) = illegal_memory_access.detect_memory(case)
     assert (found.guilty.kind, found.guilty.name) == ("op", "aotizoo::halve_rows")
 
 
@@ -277,7 +276,7 @@ def test_the_launch_of_an_operator_is_the_operators(zoo: ZooPackage) -> None:
 def test_what_an_operator_has_to_mend(zoo: ZooPackage, launch: int, words: str) -> None:
     """Its code, where the access is inside it; what it promises, where a tensor that it made is too small."""
     blame = Blame(kind="op", name="my::op", category="custom_op", launch=launch)
-    (found,) = memory.detect(located(zoo, blame=blame))
+    (found,) = illegal_memory_access.detect_memory(located(zoo, blame=blame))
     assert found.fix is not None and words in found.fix.action
 
 
@@ -291,7 +290,7 @@ def test_without_a_journal_a_party_that_may_be_guilty_stays_possible(
     assert case.located is not None and case.located.fault is not None
     fault = case.located.fault.model_copy(update={"launch": launch})
     case.located = case.located.model_copy(update={"fault": fault})
-    (found,) = memory.detect(case)
+    (found,) = illegal_memory_access.detect_memory(case)
     assert confidence(found, case) == sure
 
 
@@ -299,7 +298,7 @@ def test_an_index_from_an_input_is_clamped(zoo: ZooPackage) -> None:
     """A blamed input with a known limit brings the clamp that decides; until then nothing is proven."""
     blame = Blame(kind="input", name="args[1]", input_index=1, category="index_out_of_bounds")
     case = located(zoo, blame=blame, parts=[INDEX])
-    (found,) = memory.detect(case)
+    (found,) = illegal_memory_access.detect_memory(case)
     assert found.guilty.input_index == 1 and found.guilty.launch_index is None
     assert found.intervention is not None
     (change,) = found.intervention.changes
@@ -342,7 +341,9 @@ UNCLAMPABLE = [{"beyond": None}, {"limit": None}, {"kind": "scalar"}, {"input_in
 def test_what_is_not_known_to_be_outside_is_not_clamped(zoo: ZooPackage, change: dict[str, Any]) -> None:
     """No counter-test for a part whose bound, values or input are not those of the blame."""
     blame = Blame(kind="input", name="args[1]", input_index=1)
-    (found,) = memory.detect(located(zoo, blame=blame, parts=[INDEX.model_copy(update=change)]))
+    (found,) = illegal_memory_access.detect_memory(
+        located(zoo, blame=blame, parts=[INDEX.model_copy(update=change)])
+    )
     assert found.intervention is None
 
 
@@ -350,17 +351,17 @@ def test_an_empty_tensor_is_the_kernels_to_mask(zoo: ZooPackage) -> None:
     """No index value is right for a tensor without elements, so the kernel is guilty, not the input."""
     missed = MissedArgument(parameter="p", variable="v", label="input 0", kind="input", side="empty")
     blame = Blame(kind="input", name="args[1]", input_index=1)
-    (found,) = memory.detect(located(zoo, blame=blame, parts=[INDEX], missed=missed))
+    (found,) = illegal_memory_access.detect_memory(located(zoo, blame=blame, parts=[INDEX], missed=missed))
     assert (found.guilty.kind, found.intervention) == ("kernel", None)
     assert any("is empty" in evidence.fact for evidence in found.evidence)
 
 
 def test_a_fault_that_nothing_names_accuses_nobody(zoo: ZooPackage) -> None:
     """An access without a kernel and without a launch gives no hypothesis."""
-    assert list(memory.detect(located(zoo, kernel="", launch=None))) == []
+    assert list(illegal_memory_access.detect_memory(located(zoo, kernel="", launch=None))) == []
 
 
-def traced(zoo: ZooPackage, how: str, plain: Any) -> Case:
+def traced(zoo: ZooPackage, how: str, plain: Any) -> DiagnosisState:
     """A call whose last launch is known from the journal."""
     case = package_case(zoo("logarithm"))
     case.runs["plain"] = plain
@@ -375,15 +376,22 @@ def traced(zoo: ZooPackage, how: str, plain: Any) -> Case:
 
 def test_the_launch_that_does_not_end(zoo: ZooPackage) -> None:
     """A call that timed out inside a launch is a hang of that kernel."""
-    (found,) = last_launch.detect(traced(zoo, "died", run("plain", ending="timeout")))
+    (found,) = illegal_memory_access.detect_last_launch(traced(zoo, "died", run("plain", ending="timeout")))
     assert (found.category, found.guilty.launch_index) == ("hang", 1)
 
 
 def test_the_launch_of_another_error_is_left_to_others(zoo: ZooPackage) -> None:
     """A call that ended with an error that no bad access explains is not put on memory."""
     text = "Error: input_handles[0]: unmatched dtype, expected: 4(at::kLong), but got: 3"
-    assert list(last_launch.detect(traced(zoo, "threw", run("plain", text)))) == []
-    assert list(last_launch.detect(traced(zoo, "returned", run("plain", "Segmentation fault")))) == []
+    assert list(illegal_memory_access.detect_last_launch(traced(zoo, "threw", run("plain", text)))) == []
+    assert (
+        list(
+            illegal_memory_access.detect_last_launch(
+                traced(zoo, "returned", run("plain", "Segmentation fault"))
+            )
+        )
+        == []
+    )
 
 
 def test_a_program_that_changes_its_input_agrees_with_its_package(zoo: ZooPackage, tmp_path: Path) -> None:
@@ -411,7 +419,7 @@ def test_an_input_that_the_call_changes_may_spoil_a_reference(
     case = package_case(zoo("counter"))
     case.runs["script"] = run("script", text)
     case.interpreted = worker_run({"event": "compared", "equal": equal, "outputs": []})
-    found = list(sharing.detect(case))
+    found = list(in_place_inputs.detect_sharing(case))
     assert [(h.category, h.guilty.input_index, confidence(h, case)) for h in found] == [
         ("wrong_output", 0, "possible")
     ] * count

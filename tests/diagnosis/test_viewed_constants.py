@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-from mcp_server.diagnosis.case import Case
-from mcp_server.diagnosis.detectors import viewed_constants
+from mcp_server.diagnosis.causes import shared_constants
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.judge import confidence
+from mcp_server.diagnosis.ranking import confidence
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.worker.loading import update_package
 from mcp_server.worker.report import Report
-from mcp_server.worker.updates import update_package
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, failing, package_case, phase, run, trial
 
 VIEWS = ["head.bias", "head.weight"]
 
 
-def updated(zoo: ZooPackage, *calls: dict[str, Any], **more: Any) -> Case:
+def updated(zoo: ZooPackage, *calls: dict[str, Any], **more: Any) -> DiagnosisState:
     """A package whose constants were given as views, and then called."""
     case = failing(package_case(zoo("ranker")))
     update = phase(2, load=1, how="load_constants", arguments=[False, True], views=VIEWS)
@@ -47,7 +47,7 @@ CALL = phase(3, load=1, thread=1, file="inputs.pt")
 def test_views_that_an_update_copies_are_named(zoo: ZooPackage, more: dict[str, Any], count: int) -> None:
     """Possible by itself; proven when the call with constants of their own memory passes."""
     case = updated(zoo, CALL, **more)
-    found = list(viewed_constants.detect(case))
+    found = list(shared_constants.detect_viewed_constants(case))
     assert [(h.category, h.guilty.name) for h in found] == [("constants", "head.bias")] * count
     for hypothesis in found:
         assert confidence(hypothesis, case) == "possible" and hypothesis.intervention is not None
@@ -60,7 +60,7 @@ def test_a_program_that_dies_before_its_call_is_likely_to_die_of_it(zoo: ZooPack
     """The allocator meets what was overwritten; no call was begun by then."""
     case = updated(zoo)
     case.runs["script"] = run("script", "malloc assertion failure in sysmalloc", ending="signal")
-    (found,) = viewed_constants.detect(case)
+    (found,) = shared_constants.detect_viewed_constants(case)
     assert confidence(found, case) == "possible"
 
 

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import atheris
 
-READERS = ["evidence", "package", "sweep", "jobs.lines", "instrument.commands"]
+READERS = ["logs", "package", "sweep", "jobs.output", "probes.commands"]
 with atheris.instrument_imports(include=[f"mcp_server.{name}" for name in READERS]):
     from tests.fuzz.targets import FINDS, TARGETS, seeds
 

@@ -9,30 +9,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.errors import ProblemError
-from mcp_server.evidence.capture_journal import read_capture
-from mcp_server.evidence.cuda_gdb import read_cuda_gdb
-from mcp_server.evidence.journal import read_journal
-from mcp_server.evidence.log import read_log
-from mcp_server.evidence.native import read_native
-from mcp_server.evidence.printer import summarise
-from mcp_server.evidence.progress_log import read_progress_log
-from mcp_server.evidence.ranks import read_launcher
-from mcp_server.evidence.sanitizer import read_sanitizer
-from mcp_server.instrument.commands import read_recorded, safe_flags
-from mcp_server.jobs.lines import LINE_LIMIT, LineReader
-from mcp_server.package.archive import open_package
+from mcp_server.jobs.output import LINE_LIMIT, LineReader
+from mcp_server.logs.capture_journal import read_capture
+from mcp_server.logs.crash_reports import read_cuda_gdb, read_native, read_progress_log
+from mcp_server.logs.journal import read_journal
+from mcp_server.logs.log import read_log
+from mcp_server.logs.printer import summarise
+from mcp_server.logs.sanitizer import read_sanitizer
+from mcp_server.package.archive import open_package, read_metadata, read_proxy_nodes
 from mcp_server.package.assertion import read_assertion
 from mcp_server.package.constants import read_constants
-from mcp_server.package.elf import read_library
+from mcp_server.package.defects import read_library
 from mcp_server.package.exported import read_exported
 from mcp_server.package.inputs import read_signature
-from mcp_server.package.metadata import read_metadata
 from mcp_server.package.problems import PackageError
-from mcp_server.package.proxy import read_proxy_nodes
-from mcp_server.package.treespec import TreeSpecError, leaf_paths, read_treespec
+from mcp_server.package.signature import TreeSpecError, leaf_paths, read_treespec
 from mcp_server.package.view import PackageView
 from mcp_server.package.wrapper import read_wrapper
+from mcp_server.probes.commands import read_recorded, safe_flags
 from mcp_server.sweep.plan import read_plan
+from mcp_server.tools.launchers import read_launcher
 from tests.fuzz.made import (
     CAPTURE,
     COMPILED,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from mcp_server.diagnose import diagnose
+from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.model import PackageWorkload, Record, TensorSpec
-from mcp_server.steps.check_devices import check_devices
-from mcp_server.steps.compare_with_eager import compare_with_eager
-from mcp_server.steps.compile_with_flags import compile_with_flags
-from mcp_server.steps.context import Context
-from mcp_server.steps.dump_kernel_io import dump_kernel_io
-from mcp_server.steps.run_deterministic import run_deterministic
-from mcp_server.steps.trace_launches import trace_launches
+from mcp_server.tools.check_devices import check_devices
+from mcp_server.tools.compare_with_eager import compare_with_eager
+from mcp_server.tools.compile_with_flags import compile_with_flags
+from mcp_server.tools.context import Context
+from mcp_server.tools.dump_kernel_io import dump_kernel_io
+from mcp_server.tools.run_deterministic import run_deterministic
+from mcp_server.tools.trace_launches import trace_launches
 from tests.gpu.zoo import TF32, CudaZoo
 
 Call = Callable[[Context, CudaZoo], Awaitable[Record]]

@@ -9,13 +9,12 @@ import pytest
 
 from mcp_server.diagnosis.interventions import input as inputs
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.interventions.kernel import Edit
-from mcp_server.diagnosis.interventions.kernel_edits import edit_kernel
+from mcp_server.diagnosis.interventions.kernel import Edit, edit_kernel
 from mcp_server.diagnosis.interventions.plan import call_of_package
 from mcp_server.diagnosis.interventions.run import try_interventions
 from mcp_server.package.archive import open_package
 from mcp_server.package.wrapper import read_wrapper
-from mcp_server.steps.context import Context
+from mcp_server.tools.context import Context
 from tests.gpu.zoo import CudaZoo
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]

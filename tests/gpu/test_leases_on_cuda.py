@@ -10,10 +10,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_server.jobs.gpu_names import device_names, known_gpus
-from mcp_server.jobs.gpus import Waits, leased
-from mcp_server.steps.context import Context
-from mcp_server.steps.requests import run_request
+from mcp_server.jobs.gpus import Waits, device_names, known_gpus, leased
+from mcp_server.tools.context import Context
+from mcp_server.tools.requests import run_request
 from tests.gpu.zoo import CudaZoo
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]

@@ -7,13 +7,13 @@ from functools import partial
 import anyio
 import pytest
 
-from mcp_server.steps.check_devices import DevicesChecked
-from mcp_server.steps.context import Context
-from mcp_server.steps.eager_records import ComparedWithEager
-from mcp_server.steps.explain_error import explain_error
-from mcp_server.steps.kernel_io import KernelIO
-from mcp_server.steps.run_deterministic import Repeated
-from mcp_server.steps.trace_launches import Trace
+from mcp_server.tools.check_devices import DevicesChecked
+from mcp_server.tools.context import Context
+from mcp_server.tools.divergence import ComparedWithEager
+from mcp_server.tools.explain_error import explain_error
+from mcp_server.tools.kernel_io import KernelIO
+from mcp_server.tools.run_deterministic import Repeated
+from mcp_server.tools.trace_launches import Trace
 from tests.gpu.conftest import Answers
 from tests.gpu.zoo import CudaZoo
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mcp_server.worker.failures import Refused
-from mcp_server.worker.transforms import apply
+from mcp_server.worker.inputs import apply
+from mcp_server.worker.report import Refused
 
 
 def changed(tensor: torch.Tensor, **change: object) -> torch.Tensor:

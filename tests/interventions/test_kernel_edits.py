@@ -10,12 +10,11 @@ import pytest
 
 from mcp_server.diagnosis.interventions import input as inputs
 from mcp_server.diagnosis.interventions.base import Effect, Intervention
-from mcp_server.diagnosis.interventions.kernel import Edit
-from mcp_server.diagnosis.interventions.kernel_edits import edit_kernel, replace_launch
+from mcp_server.diagnosis.interventions.kernel import Edit, edit_kernel, replace_launch
 from mcp_server.errors import ProblemError
-from mcp_server.instrument import interpose as interposing
 from mcp_server.package.archive import open_package
 from mcp_server.package.wrapper import read_wrapper
+from mcp_server.probes import changed_kernel as interposing
 from tests.interventions.support import the_call, tried
 from tests.worker.support import context_in
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcp_server.diagnosis.interventions import constant
+from mcp_server.diagnosis.interventions import input
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.interventions.call import without_earlier_calls
 from mcp_server.diagnosis.interventions.plan import TriedCall
@@ -36,8 +36,8 @@ def test_an_update_with_nan_is_the_cause_and_the_compiled_values_remove_it(
     call = captured(package, package.with_name("logarithm.inputs.pt"), update)
     steps = call.request["steps"]
     assert isinstance(steps, list)
-    copied = constant.own_memory([name])
-    right, wrong = tried(tmp_path, call, [constant.compiled_values(steps), copied])
+    copied = input.constant_own_memory([name])
+    right, wrong = tried(tmp_path, call, [input.compiled_values(steps), copied])
     assert right.before.failure == "nonfinite" and right.effect is Effect.GONE and right.proves
     assert wrong.effect is Effect.SAME
 

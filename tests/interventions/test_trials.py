@@ -9,7 +9,7 @@ import torch
 
 from mcp_server.diagnosis.interventions import input as inputs
 from mcp_server.diagnosis.interventions.base import Change, Effect, Intervention, Kind, Options, Where
-from mcp_server.diagnosis.interventions.environment import one_thread
+from mcp_server.diagnosis.interventions.call import one_thread
 from mcp_server.errors import ProblemError
 from tests.conftest import ZooPackage
 from tests.interventions.support import the_call, tried
@@ -91,7 +91,7 @@ def test_a_package_that_keeps_state_is_loaded_for_each_call(zoo: ZooPackage, tmp
     given = package.with_name("counter.inputs.pt")
     values = torch.load(given, weights_only=True)
     call = the_call(package, given, expect=saved(tmp_path, "wrong.pt", [values[0] * 0 - 1.0]))
-    (trial,) = tried(tmp_path, call, [inputs.own_memory(inputs.Leaf(0, "args[0]"))])
+    (trial,) = tried(tmp_path, call, [inputs.input_own_memory(inputs.Leaf(0, "args[0]"))])
     assert trial.effect is Effect.SAME and trial.before.failure == trial.again.failure == "differs"
 
 

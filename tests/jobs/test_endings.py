@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.jobs.child import heard
-from mcp_server.jobs.endings import (
+from mcp_server.jobs.child import (
     Decoded,
     Report,
     decode,
+    heard,
     oom_kill_count,
     signal_name,
     signal_of_status,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.gpu_names import Gpu, device_names, one_name, read_driver, read_listing
+from mcp_server.jobs.gpus import Gpu, device_names, one_name, read_driver, read_listing
 
 # As the NVIDIA MIG User Guide prints it, with a second GPU that is not divided.
 LISTING = """\

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.jobs.lines import LINE_LIMIT, LineReader, clean
+from mcp_server.jobs.output import LINE_LIMIT, LineReader, clean
 
 
 def lines_of(*parts: bytes) -> list[str]:

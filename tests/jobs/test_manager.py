@@ -168,7 +168,7 @@ import sys
 import anyio
 from pathlib import Path
 from mcp_server.jobs.store import Store
-from tests.jobs.test_manager import Manager, endless
+from mcp_server.jobs.manager import Manager; from tests.jobs.test_manager import endless
 async def main():
     async with Manager.open(Store(Path(sys.argv[1]))) as manager:
         (Path(sys.argv[1]) / "id").write_text(manager.start("endless", endless).id)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.model import ModelLocation
-from mcp_server.package.called import lines_doing
+from mcp_server.package.provenance import lines_doing
 
 SOURCE = """import torch
 from elsewhere import other

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_server.package.archive import open_package
-from mcp_server.package.elf import Library, LibraryError, read_library
-from mcp_server.package.layout import ModelFiles
-from mcp_server.package.weights import locate_weights
+from mcp_server.package.constants import locate_weights
+from mcp_server.package.defects import Library, LibraryError, read_library
+from mcp_server.package.members import ModelFiles
 from tests.conftest import ZooPackage
 
 # The constants as Inductor assembles them (codecache.py, torch 2.13), here the header of mapped weights.

@@ -13,7 +13,7 @@ from mcp_server.package.kernel_code import (
     read_condition,
     trace_value,
 )
-from mcp_server.package.stores import find_stores
+from mcp_server.package.kernels import find_stores
 from tests.package.summaries import recorded
 
 VECTOR = """extern "C" void k(const int64_t* in_ptr1, const float* in_ptr2)

@@ -14,10 +14,14 @@ from hypothesis import strategies as st
 from mcp_server.package.archive import open_package
 from mcp_server.package.inputs import read_signature
 from mcp_server.package.match import compare_inputs
-from mcp_server.package.mismatch import GivenTensor, Mismatch, contiguous_strides
-from mcp_server.package.signature import CompiledDim, CompiledInput, Signature, SymbolDefinition
-from mcp_server.package.structure import calling_order, compare_structure
-from mcp_server.package.treespec import TreeNode
+from mcp_server.package.mismatch import (
+    GivenTensor,
+    Mismatch,
+    calling_order,
+    compare_structure,
+    contiguous_strides,
+)
+from mcp_server.package.signature import CompiledDim, CompiledInput, Signature, SymbolDefinition, TreeNode
 from tests.conftest import ZooPackage, torch_environment
 from tests.recorded import RECORDINGS
 

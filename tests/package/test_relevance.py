@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_server.package.provenance import Provenance, read_stack
-from mcp_server.package.relevance import indexing_first, unbounded_first
+from mcp_server.package.provenance import Provenance, indexing_first, read_stack, unbounded_first
 
 LINEAR = 'File "/app/m.py", line 9, in forward\n    h = self.mix(torch.cat([who, what], dim=-1))'
 VIEW = 'File "/app/m.py", line 7, in forward\n    who = self.users(u).expand(-1, items.shape[1], -1)'

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.package.archive import open_package
-from mcp_server.package.twins import twins
+from mcp_server.package.defects import same_models
 from tests.conftest import ZooPackage
 from tests.package.archives import Members, changed, name_ending
 
@@ -32,10 +32,10 @@ def test_models_that_are_the_same_byte_for_byte(
     """They are told as a note, since a program may mean it; one differing byte of a library makes two."""
     assert callable(change)
     package = open_package(changed(zoo("ranker"), tmp_path / "two.pt2", change), "model")
-    assert twins(package) == found
+    assert same_models(package) == found
     assert [d.fatal for d in package.defects if d.slug == "same_model"] == [False] * len(found)
 
 
 def test_a_single_model_has_no_twin(zoo: ZooPackage) -> None:
     """It is one under one name."""
-    assert twins(open_package(zoo("ranker"))) == ()
+    assert same_models(open_package(zoo("ranker"))) == ()

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import anyio
 
-from mcp_server.evidence.journal import read_journal_file
-from mcp_server.instrument.build import instrument
-from mcp_server.instrument.types import Instrumented, Options
+from mcp_server.logs.journal import read_journal_file
 from mcp_server.package.view import view_package
-from mcp_server.steps.inspect_package import Question, inspect_package
+from mcp_server.probes.build import instrument
+from mcp_server.probes.commands import Instrumented, Options
+from mcp_server.tools.inspect_package import Question, inspect_package
 from tests.releases.trial import Outcome, Release, Trials
 from tests.witness.running import Run, agreement, witnessed
 from tests.zoo.names import CPU_MODELS
@@ -103,7 +103,7 @@ class Packages:
             }
         listed = self.release.directory / "pairs.json"
         listed.write_text(json.dumps([*pairs.values()]))
-        done = self.release.child("-m", "tests.instrument.pairs", str(listed))
+        done = self.release.child("-m", "tests.probes.pairs", str(listed))
         same = json.loads(done.stdout.splitlines()[-1])
         return {name: whole[name] and bits for name, bits in zip(pairs, same, strict=True)}
 

@@ -10,7 +10,7 @@ import anyio
 from benchmarks.corpus.answers import Answer
 from benchmarks.corpus.judge import judge
 from benchmarks.corpus.validate import CASES, select
-from mcp_server.diagnose import diagnose
+from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.model import ScriptWorkload
 from tests.releases.trial import Outcome, Release, Trials
 

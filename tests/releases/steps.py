@@ -7,13 +7,13 @@ from functools import partial
 
 import anyio
 
-from mcp_server.diagnose import diagnose
+from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.model import ExportedWorkload
-from mcp_server.steps.check_devices import check_devices
-from mcp_server.steps.compare_with_eager import compare_with_eager
-from mcp_server.steps.dump_kernel_io import dump_kernel_io
-from mcp_server.steps.locate_fault import locate_fault
-from mcp_server.steps.run_deterministic import run_deterministic
+from mcp_server.tools.check_devices import check_devices
+from mcp_server.tools.compare_with_eager import compare_with_eager
+from mcp_server.tools.dump_kernel_io import dump_kernel_io
+from mcp_server.tools.locate_fault import locate_fault
+from mcp_server.tools.run_deterministic import run_deterministic
 from tests.releases.trial import Outcome, Release, Trials
 
 DIAGNOSED = (

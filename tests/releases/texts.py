@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from mcp_server.evidence.log_file import read_log_file
+from mcp_server.logs.log import read_log_file
 from tests.releases.trial import Outcome, Release, Trials
 
 # Each kind of fault of `provoke`: the family of its root, and the first release that says it; an older one

@@ -8,9 +8,9 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from mcp_server.instrument.cache import Cache
 from mcp_server.model import PackageWorkload
-from mcp_server.steps.context import Context
+from mcp_server.probes.cache import Cache
+from mcp_server.tools.context import Context
 from tests.conftest import ROOT
 from tests.zoo.names import CPU_MODELS
 

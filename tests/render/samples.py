@@ -6,17 +6,17 @@ from pathlib import Path
 
 from mcp_server.model import (
     Artifact,
+    Component,
     Cost,
     Evidence,
     Fix,
     ModelLocation,
     NextStep,
-    Party,
     Record,
     RuledOut,
     Verdict,
 )
-from mcp_server.steps.machine_needs import Checkup, Need
+from mcp_server.tools.machine_needs import Checkup, Need
 
 
 class Launch(Record):
@@ -57,8 +57,8 @@ VERDICT = Verdict(
     category="index_out_of_bounds",
     confidence="proven",
     summary="ids[3, 2] is 1000 and the table has 1000 rows.",
-    guilty=Party(kind="input", name="ids", input_index=0, value="1000 at [3, 2]", model_locations=[LINE]),
-    crashing=Party(
+    guilty=Component(kind="input", name="ids", input_index=0, value="1000 at [3, 2]", model_locations=[LINE]),
+    crashing=Component(
         kind="kernel", name="cpp_fused_embedding_0", launch_index=3, generated_location="kernel.cpp:30"
     ),
     evidence=[

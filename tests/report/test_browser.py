@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.model import Party
+from mcp_server.model import Component
 from mcp_server.report.page import Report, page
-from mcp_server.report.picture import picture_of
+from mcp_server.report.source import picture_of
 from tests.conftest import ZooPackage
 from tests.report.samples import Page, rewritten
 
@@ -55,7 +55,7 @@ def test_only_the_page_s_own_script_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scheme", ["0", "1"], ids=["dark", "light"])
 def test_a_picture_of_the_page(zoo: ZooPackage, tmp_path: Path, scheme: str) -> None:
     """Both colour schemes are drawn; AOTI_DEBUG_SCREENSHOTS keeps the pictures for a look."""
-    party = Party(kind="kernel", name="k", launch_index=0)
+    party = Component(kind="kernel", name="k", launch_index=0)
     verdict = rewritten(str).verdict.model_copy(update={"crashing": party})
     report = Report(verdict, {"torch": "2.13"}, picture_of(verdict, zoo("ranker"), "model"), "log")
     kept = Path(os.environ.get("AOTI_DEBUG_SCREENSHOTS") or tmp_path) / f"report-{scheme}.png"

@@ -16,8 +16,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_server.cli import run
-from mcp_server.diagnose import diagnose
+from mcp_server.cli.main import run
+from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.diagnosis.subject import Subject
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.store import Store
@@ -25,7 +25,7 @@ from mcp_server.model import PackageWorkload, Verdict
 from mcp_server.report.bundle import MANIFEST, write_bundle
 from mcp_server.report.page import page
 from mcp_server.report.source import Source, of_verdict, read_source, report_of
-from mcp_server.steps.context import Context
+from mcp_server.tools.context import Context
 from tests.conftest import build
 from tests.report.samples import Page
 

@@ -10,15 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.model import Party, Verdict
+from mcp_server.model import Component, Verdict
 from mcp_server.package.archive import open_package
 from mcp_server.package.graph import dataflow_graph
 from mcp_server.package.view import PackageView
-from mcp_server.report.clean import clean_text
-from mcp_server.report.issue_text import code, issue_text
-from mcp_server.report.page import Report, page
-from mcp_server.report.picture import around, picture_of
-from mcp_server.report.redact import Redactor
+from mcp_server.report.page import Report, code, issue_text, page
+from mcp_server.report.redact import Redactor, clean_text
+from mcp_server.report.source import around, picture_of
 from tests.conftest import ZooPackage
 from tests.report.samples import Page, rewritten
 
@@ -67,8 +65,8 @@ def test_everything_that_is_known_is_shown() -> None:
 
 def test_the_picture_shows_what_flows_into_the_launch(zoo: ZooPackage) -> None:
     """The launch of the crash and the guilty input are marked, and the arrow between them."""
-    party = Party(kind="input", name="args[0]", input_index=0)
-    crash = Party(kind="kernel", name="k", launch_index=0)
+    party = Component(kind="input", name="args[0]", input_index=0)
+    crash = Component(kind="kernel", name="k", launch_index=0)
     verdict = Verdict(outcome="fault", summary="", guilty=party, crashing=crash)
     svg = picture_of(verdict, zoo("ranker"), "model")
     assert Page(svg).problems == []
@@ -84,7 +82,7 @@ def test_the_picture_shows_what_flows_into_the_launch(zoo: ZooPackage) -> None:
 @pytest.mark.parametrize("launch", [None, 10_000])
 def test_without_a_launch_there_is_no_picture(zoo: ZooPackage, launch: int | None) -> None:
     """A verdict that names no launch, or one that the package does not have, has no picture."""
-    crash = Party(kind="kernel", name="k", launch_index=launch)
+    crash = Component(kind="kernel", name="k", launch_index=launch)
     verdict = Verdict(outcome="fault", summary="", crashing=crash)
     assert picture_of(verdict, zoo("ranker"), "model") == ""
     assert picture_of(verdict, Path("gone.pt2"), "model") == ""

@@ -66,5 +66,10 @@ def test_the_copy_is_what_is_tracked(tmp_path: Path) -> None:
     """The scanned folder has the server, its guides and hidden manifests, and nothing untracked."""
     copy = installed(tmp_path, UNSHIPPED)
     names = {path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file()}
-    assert {"SKILL.md", ".claude-plugin/plugin.json", "mcp_server/server.py", "tools/aoti_debug.py"} <= names
+    assert {
+        "SKILL.md",
+        ".claude-plugin/plugin.json",
+        "mcp_server/server/app.py",
+        "tools/aoti_debug.py",
+    } <= names
     assert not any(name.startswith((*UNSHIPPED, ".venv", ".cache", ".git/")) for name in names)

@@ -18,14 +18,14 @@ RUNS_TEXT = {"eval", "exec", "compile", "__import__", "os.system", "os.popen"}
 STARTS = ("subprocess.", "os.exec", "os.spawn", "os.posix_spawn", "runpy.")
 STARTERS = {
     "examples/demo.py",
-    "mcp_server/instrument/commands.py",  # asks a compiler where its libraries are
+    "mcp_server/probes/commands.py",  # asks a compiler where its libraries are
     "mcp_server/interpreter.py",  # asks a Python whether it has torch
     "mcp_server/jobs/child.py",  # every child of a job
-    "mcp_server/jobs/gpu_names.py",  # asks the driver for the UUIDs of the GPUs
+    "mcp_server/jobs/gpus.py",  # asks the driver for the UUIDs of the GPUs
     "mcp_server/jobs/supervisor.py",  # becomes the child
     "mcp_server/worker/fork_server.py",  # itself anew, with torch alone
     "mcp_server/worker/reduction/children.py",  # a candidate in a fork of the worker
-    "mcp_server/worker/taken.py",  # the script whose program is taken
+    "mcp_server/worker/exported.py",  # the script whose program is taken
     "tools/demo_picture.py",  # the demo's command
     "tools/tracked.py",
 }

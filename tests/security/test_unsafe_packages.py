@@ -17,9 +17,9 @@ from mcp_server.operations.table import OPERATIONS
 from mcp_server.package.members import refuse_unsafe
 from mcp_server.package.problems import PackageError
 from tests.conftest import ROOT, ZooPackage
-from tests.faces.clients import drive, real_server, text_of
-from tests.faces.test_cli import CLI, environment
 from tests.package.archives import climbing, write
+from tests.server.clients import drive, real_server, text_of
+from tests.server.test_cli import CLI, environment
 
 LOAD = "import sys, torch; torch._C._aoti.AOTIModelPackageLoader(sys.argv[1], 'model', False, 1, -1)"
 HOST = [sys.executable, "-c", "print('the host ran')"]

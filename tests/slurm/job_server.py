@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from mcp_server.jobs.shutdown import exit_on_signals
+from mcp_server.server.app import exit_on_signals
 from tests.jobs.support import FAMILY, finish, python
 
 # Each rank writes the ids of its processes to a file of its own.

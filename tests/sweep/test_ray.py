@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from mcp_server.sweep.cluster import Cluster
-from mcp_server.sweep.record import Results
+from mcp_server.sweep.plan import Results
 from mcp_server.sweep.run import sweep
 from tests.sweep.support import killer, plan
 

@@ -8,12 +8,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_server.faces.exits import Exit
-from mcp_server.faces.sweep import exit_of
+from mcp_server.cli.main import Exit
+from mcp_server.cli.sweep import exit_of
 from mcp_server.render.sweep import as_markdown
-from mcp_server.sweep.local import Local, local_gpus
-from mcp_server.sweep.record import Results, Sweep
-from mcp_server.sweep.run import sweep
+from mcp_server.sweep.plan import Results, Sweep
+from mcp_server.sweep.run import Local, local_gpus, sweep
 from tests.sweep.support import killer, plan
 
 

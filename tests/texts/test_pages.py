@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.evidence.families import FAMILIES
-from mcp_server.steps.context import Context
-from mcp_server.steps.explain_error import explain_error
+from mcp_server.logs.families import FAMILIES
+from mcp_server.tools.context import Context
+from mcp_server.tools.explain_error import explain_error
 from tests.test_guides import ROOT
 from tests.texts.test_links import anchors
 

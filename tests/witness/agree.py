@@ -17,10 +17,8 @@ from functools import cached_property
 from typing import Any
 
 from mcp_server.package.arithmetic import evaluate, names_in
-from mcp_server.package.buffers import Buffer, shifted
-from mcp_server.package.expressions import braced, read_reference
-from mcp_server.package.launches import Argument, Launch, Transfer
-from mcp_server.package.statements import Block
+from mcp_server.package.launches import Argument, Buffer, Launch, Transfer, shifted
+from mcp_server.package.statements import Block, braced, read_reference
 from mcp_server.package.wrapper import Body, Wrapper
 
 Json = dict[str, Any]

@@ -14,9 +14,9 @@ import anyio
 import torch
 
 from mcp_server.model import CommandWorkload, ScriptWorkload
-from mcp_server.steps.capture import Capture, capture
-from mcp_server.steps.context import Context, WorkerRun
-from mcp_server.steps.reports import read_events
+from mcp_server.tools.capture import Capture, capture
+from mcp_server.tools.context import Context, WorkerRun, read_events
+from mcp_server.worker.main import OPERATIONS
 from mcp_server.worker.report import Report
 
 QUICK = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
@@ -41,7 +41,8 @@ def here(directory: Path, operation: str, request: Mapping[str, object]) -> tupl
     """One operation in this process, for what needs none of its own; its events."""
     report = Path(tempfile.mkdtemp(dir=directory)) / "report.jsonl"
     plain = json.loads(json.dumps(request, default=str))
-    importlib.import_module(f"mcp_server.worker.{operation}").operate(plain, Report(str(report)))
+    module, _, function = OPERATIONS[operation].rpartition(".")
+    getattr(importlib.import_module(f"mcp_server.worker.{module}"), function)(plain, Report(str(report)))
     return read_events(report)
 
 

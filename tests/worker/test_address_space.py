@@ -7,7 +7,7 @@ import resource
 import pytest
 import torch
 
-from mcp_server.worker.address_space import headroom, headroom_of, limited
+from mcp_server.worker.process import headroom, headroom_of, limited
 
 LEFT = 1 << 30
 

@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from mcp_server.worker import constants_beside
-from mcp_server.worker.beside import Bench
-from mcp_server.worker.constants_beside import _differing
+from mcp_server.worker import compare_launches
+from mcp_server.worker.compare_launches import Bench, _differing
 from mcp_server.worker.eager_values import ExactRecorder
 from mcp_server.worker.report import Report
 from tests.conftest import ZooPackage
@@ -67,7 +66,7 @@ def test_weights_are_widened_where_they_are_used(tmp_path: Path) -> None:
 
 def test_constants_are_counted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Elements that differ are counted alike in parts and at once, and NaN is the same as NaN."""
-    monkeypatch.setattr(constants_beside, "PART", 8)
+    monkeypatch.setattr(compare_launches, "PART", 8)
     own = torch.arange(40.0).reshape(10, 4)
     own[3, 3] = torch.nan
     held = own.clone()

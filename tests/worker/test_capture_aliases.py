@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from mcp_server.worker.capture_aliases import Aliases
+from mcp_server.worker.capture.memory import Aliases
 
 
 def loop(*, keep: bool, copied: bool, written: bool, calls: int = 4) -> list[list[int]]:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from mcp_server.worker.callers import raised_in
-from mcp_server.worker.capture_checks import compared
+from mcp_server.worker.capture.checks import compared
+from mcp_server.worker.encode import raised_in
 
 
 class Tenant:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcp_server.worker.capture_lent import Lent
-from mcp_server.worker.journal import Journal
+from mcp_server.worker.capture.journal import Journal
+from mcp_server.worker.capture.streams import PendingUses
 
 MAIN, SIDE = 0, 7
 
@@ -26,14 +26,14 @@ class Watched:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.allocated = 0
-        self.lent = Lent(Journal(str(directory)), lambda: self.allocated)
+        self.pending_uses = PendingUses(Journal(str(directory)), lambda: self.allocated)
 
     def call(self, *leaves: torch.Tensor, reader: int = SIDE) -> None:
-        self.lent.lend(3, list(leaves), reader, [(0, 1 << 62, MAIN)])
+        self.pending_uses.lend(3, list(leaves), reader, [(0, 1 << 62, MAIN)])
 
     def told(self) -> list[tuple[int, int]]:
         """(call, input) of every input that was told to be let go."""
-        self.lent.look()
+        self.pending_uses.look()
         paths = self.directory.glob("capture-*.jsonl")
         events = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
         return [(e["call"], e["input"]) for e in events if e["event"] == "input_let_go"]
@@ -68,14 +68,14 @@ def test_memory_that_nobody_can_have_taken_is_not_told(program: Watched, what: s
 @pytest.mark.parametrize(
     ("wait", "told"),
     [
-        (lambda lent, _: lent.all_waited(), []),
-        (lambda lent, _: lent.ended(Stream(SIDE)), []),
-        (lambda lent, _: lent.waits(Stream(MAIN)), []),
-        (lambda lent, given: lent.recorded(given, Stream(SIDE)), []),
-        (lambda lent, given: lent.recorded(given, Stream(MAIN)), [(3, 0)]),
-        (lambda lent, _: lent.ended(Stream(MAIN)), [(3, 0)]),
-        (lambda lent, _: lent.waits(Stream(SIDE)), [(3, 0)]),
-        (lambda lent, _: lent.recorded(torch.ones(2), Stream(SIDE)), [(3, 0)]),
+        (lambda pending_uses, _: pending_uses.all_waited(), []),
+        (lambda pending_uses, _: pending_uses.ended(Stream(SIDE)), []),
+        (lambda pending_uses, _: pending_uses.waits(Stream(MAIN)), []),
+        (lambda pending_uses, given: pending_uses.recorded(given, Stream(SIDE)), []),
+        (lambda pending_uses, given: pending_uses.recorded(given, Stream(MAIN)), [(3, 0)]),
+        (lambda pending_uses, _: pending_uses.ended(Stream(MAIN)), [(3, 0)]),
+        (lambda pending_uses, _: pending_uses.waits(Stream(SIDE)), [(3, 0)]),
+        (lambda pending_uses, _: pending_uses.recorded(torch.ones(2), Stream(SIDE)), [(3, 0)]),
     ],
 )
 def test_who_waits_for_whom_counts(program: Watched, wait: object, told: list[tuple[int, int]]) -> None:
@@ -83,7 +83,7 @@ def test_who_waits_for_whom_counts(program: Watched, wait: object, told: list[tu
     given = torch.zeros(4)
     program.call(given)
     assert callable(wait)
-    wait(program.lent, given)
+    wait(program.pending_uses, given)
     del given
     program.allocated += 1
     assert program.told() == told
@@ -92,7 +92,7 @@ def test_who_waits_for_whom_counts(program: Watched, wait: object, told: list[tu
 def test_a_stream_that_was_recorded_before_the_call_is_waited_for(program: Watched) -> None:
     """The usual order: the producer records the stream that will read, then the package is called."""
     given = torch.zeros(4)
-    program.lent.recorded(given, Stream(SIDE))
+    program.pending_uses.recorded(given, Stream(SIDE))
     program.call(given)
     del given
     program.allocated += 1

@@ -11,7 +11,7 @@ from torch import nn
 from torch.fx.proxy import TracerBase
 
 from mcp_server.package.provenance import read_stack
-from mcp_server.worker.capture_lines import keep_lines
+from mcp_server.worker.capture.compiles import keep_lines
 
 
 def gap(x: torch.Tensor) -> torch.Tensor:

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from mcp_server.worker import capture_managed
-from mcp_server.worker.capture_managed import Managed
-from mcp_server.worker.capture_models import digests
+from mcp_server.worker.capture import memory
+from mcp_server.worker.capture.checks import digests
+from mcp_server.worker.capture.memory import Managed
 
 
 def test_writes_are_seen_through_views_that_nobody_holds() -> None:
@@ -92,10 +92,10 @@ def test_memory_is_read_as_long_as_it_is_there_and_no_longer() -> None:
 
 def test_reading_stops_when_it_has_taken_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looked: None, not an empty list; a failure may take more."""
-    monkeypatch.setattr(capture_managed, "ALLOWANCE_S", 0.0)
+    monkeypatch.setattr(memory, "ALLOWANCE_S", 0.0)
     block = torch.zeros(8)
     managed = given(3, {"w": block})
     managed.needed_s[3], managed.began = 1.0, managed.began - 10.0
     block.numpy()[0] = 1.0
     assert managed.refilled(3) is None
-    assert managed.refilled(3, capture_managed.AT_FAILURE) == ["w"]
+    assert managed.refilled(3, memory.AT_FAILURE) == ["w"]

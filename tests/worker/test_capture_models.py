@@ -13,15 +13,13 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mcp_server.worker import capture_models
-from mcp_server.worker.callers import callers, raised_in
 from mcp_server.worker.calling import idle
-from mcp_server.worker.capture_compiles import Compiles
-from mcp_server.worker.capture_managed import Managed
-from mcp_server.worker.capture_models import Models, attributes, digests, named_modules
-from mcp_server.worker.capture_outputs import Returned
-from mcp_server.worker.journal import Journal
-from mcp_server.worker.storehouse import Storehouse
+from mcp_server.worker.capture import checks
+from mcp_server.worker.capture.checks import Models, Returned, attributes, digests, named_modules
+from mcp_server.worker.capture.compiles import Compiles
+from mcp_server.worker.capture.journal import CaptureStore, Journal
+from mcp_server.worker.capture.memory import Managed
+from mcp_server.worker.encode import callers, raised_in
 
 
 class Gate(nn.Module):  # type: ignore[misc]
@@ -45,7 +43,7 @@ class Server:
 
 def compiled(directory: Path, module: nn.Module) -> Models:
     """The memory of a hook that saw this module being compiled."""
-    models = Models(Storehouse(Journal(str(directory))))
+    models = Models(CaptureStore(Journal(str(directory))))
     models.compiling(dict(module.state_dict()))
     return models
 
@@ -131,7 +129,7 @@ def test_values_that_cannot_be_looked_at_have_no_digest() -> None:
 def test_a_caught_comparison_is_told_once_and_keeps_no_tensors(tmp_path: Path) -> None:
     """What the frames of the exception hold is let go with it; the end of the program tells it no more."""
     journal = Journal(str(tmp_path))
-    compiles = Compiles(journal, Storehouse(journal), Returned(), Managed())
+    compiles = Compiles(journal, CaptureStore(journal), Returned(), Managed())
     compiles.models.compiled.append({"weight": "0"})
     held: list[weakref.ref[torch.Tensor]] = []
 
@@ -172,14 +170,14 @@ def test_a_device_that_is_busy_or_broken_is_not_waited_for(
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: not Stream().query() and False)
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
     assert not idle(0.05)
-    monkeypatch.setattr(capture_models, "idle", lambda: idle(0.05))
+    monkeypatch.setattr(checks, "idle", lambda: idle(0.05))
     assert models.beside(1, callers()) == []
 
 
 def test_an_exit_with_a_status_of_failure_is_told(tmp_path: Path) -> None:
     """So is the module near it; an exit that is none, or before any compile, is not."""
     journal = Journal(str(tmp_path))
-    compiles = Compiles(journal, Storehouse(journal), Returned(), Managed())
+    compiles = Compiles(journal, CaptureStore(journal), Returned(), Managed())
     compiles.exiting(1)
     server = Server()
     compiles.models.compiling(dict(server.model.state_dict()))

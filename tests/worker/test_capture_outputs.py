@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcp_server.worker import storehouse
-from mcp_server.worker.callers import raised_in
-from mcp_server.worker.capture_outputs import Returned, looked_at
-from mcp_server.worker.journal import Journal
-from mcp_server.worker.storehouse import Storehouse
+from mcp_server.worker.capture import journal
+from mcp_server.worker.capture.checks import Returned, looked_at
+from mcp_server.worker.capture.journal import CaptureStore, Journal
+from mcp_server.worker.encode import raised_in
 
 
 def calls_of(check: Callable[[], None], returned: Returned) -> list[int]:
@@ -77,8 +76,8 @@ def test_an_item_of_a_list_is_found() -> None:
 def test_inputs_of_first_and_latest_calls_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within numbers and bytes; the latest two stay whatever their size, as do the first odd ones."""
     for name, limit in {"FIRST": 3, "LATEST": 4, "BYTES": 1000}.items():
-        monkeypatch.setattr(storehouse, name, limit)
-    store = Storehouse(Journal(str(tmp_path)))
+        monkeypatch.setattr(journal, name, limit)
+    store = CaptureStore(Journal(str(tmp_path)))
 
     def kept(sizes: list[int]) -> list[int]:
         for number, size in enumerate(sizes):

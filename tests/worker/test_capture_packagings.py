@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcp_server.evidence.capture_journal import read_capture
-from mcp_server.worker.capture_compiles import state_of
-from mcp_server.worker.capture_packagings import Packagings
-from mcp_server.worker.journal import Journal
+from mcp_server.logs.capture_journal import read_capture
+from mcp_server.worker.capture.compiles import Packagings, state_of
+from mcp_server.worker.capture.journal import Journal
 
 
 def test_the_files_of_each_model_are_told(tmp_path: Path) -> None:

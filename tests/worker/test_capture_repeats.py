@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mcp_server.worker.capture_threads import Repeats
+from mcp_server.worker.capture.memory import Repeats
 
 BASE = torch.ones(4, 3)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcp_server.worker.capture_streams import Snapshot, Streams
-from mcp_server.worker.journal import Journal
+from mcp_server.worker.capture.journal import Journal
+from mcp_server.worker.capture.streams import Snapshot, Streams
 
 
 def told(directory: Path) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mcp_server.worker.compare import compare, tolerance
-from mcp_server.worker.options import BY_OPERATOR, decode, encode
+from mcp_server.worker.encode import BY_OPERATOR, decode, encode
 
 NAN = math.nan
 

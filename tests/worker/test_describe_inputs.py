@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcp_server.worker.failures import Refused
 from mcp_server.worker.inputs import load_file
+from mcp_server.worker.report import Refused
 from tests.worker.support import here, saved
 
 

@@ -10,21 +10,20 @@ from types import FrameType
 import pytest
 import torch
 
-from mcp_server.steps.reports import read_events
-from mcp_server.worker import held
-from mcp_server.worker.compare import compare_held, compare_returned
-from mcp_server.worker.journal import Journal
+from mcp_server.tools.context import read_events
+from mcp_server.worker.capture import checks
+from mcp_server.worker.capture.journal import CaptureStore, Journal
+from mcp_server.worker.compare import compare_frame_tensors, compare_returned
 from mcp_server.worker.report import Report
-from mcp_server.worker.storehouse import Storehouse
 
-WORKER = Path(held.__file__).parent
+WORKER = Path(checks.__file__).parents[1]
 
 
 def test_tensors_in_variables_are_kept_by_name(tmp_path: Path) -> None:
     """Small tensors of the host, innermost first; weights, numbers and what is elsewhere are not."""
     want, weight = torch.arange(6.0), torch.nn.Parameter(torch.ones(3))
     alone, far, name = torch.tensor(1.0), torch.ones(3, device="meta"), "text"
-    path = held.keep(Storehouse(Journal(str(tmp_path))), 7, [sys._getframe()])
+    path = checks.keep(CaptureStore(Journal(str(tmp_path))), 7, [sys._getframe()])
     assert path is not None and (weight.numel(), alone.dim(), far.numel(), name) == (3, 0, 3, "text")
     kept = torch.load(path, weights_only=True)
     assert list(kept) == ["want"] and torch.equal(kept["want"], want)
@@ -34,8 +33,8 @@ def test_what_is_too_large_is_left(tmp_path: Path) -> None:
     """One large variable does not keep the others away, and nothing at all is no file."""
 
     def check() -> str | None:
-        large = torch.empty(1).expand(held.MOST_BYTES)
-        return held.keep(Storehouse(Journal(str(tmp_path))), 1, [sys._getframe()]) if large.dim() else ""
+        large = torch.empty(1).expand(checks.MAX_FRAME_BYTES)
+        return checks.keep(CaptureStore(Journal(str(tmp_path))), 1, [sys._getframe()]) if large.dim() else ""
 
     assert check() is None
 
@@ -48,7 +47,7 @@ def test_each_is_held_against_the_outputs_of_its_layout(tmp_path: Path) -> None:
         "other": torch.full((4,), 7.0),
         "x": torch.ones(2),
     }
-    compare_held(tensors, [torch.zeros(4), torch.ones(4)], Report(str(tmp_path / "report.jsonl")))
+    compare_frame_tensors(tensors, [torch.zeros(4), torch.ones(4)], Report(str(tmp_path / "report.jsonl")))
     (event,) = read_events(tmp_path / "report.jsonl")
     assert event["equal"] == {"want": True, "got": True, "other": False}
 
@@ -64,14 +63,14 @@ def test_attributes_that_the_function_names_are_kept(tmp_path: Path) -> None:
 
     def check(holder: Holder) -> str | None:
         assert holder.golden.numel() == 3
-        return held.keep(Storehouse(Journal(str(tmp_path))), 1, [sys._getframe()])
+        return checks.keep(CaptureStore(Journal(str(tmp_path))), 1, [sys._getframe()])
 
     path = check(Holder(torch.arange(3.0)))
     assert path is not None
     kept = torch.load(path, weights_only=True)
     assert list(kept) == ["holder.golden"]
     report = Report(str(tmp_path / "report.jsonl"))
-    compare_held({**kept, "got": torch.ones(3)}, [torch.arange(3.0)], report)
+    compare_frame_tensors({**kept, "got": torch.ones(3)}, [torch.arange(3.0)], report)
     compare_returned([torch.ones(3)], kept, [torch.arange(3.0)], report)
     now, then = read_events(tmp_path / "report.jsonl")
     assert (now["equal"], now["attributes"]) == ({"got": False}, {"holder.golden": True})
@@ -82,35 +81,37 @@ def test_a_device_is_read_only_when_it_is_done(tmp_path: Path, monkeypatch: pyte
     """Its tensors are kept beside those of the host; not while it works, nor without memory for them."""
     near, far = torch.ones(3), torch.ones(3, device="meta")
     meta = frozenset({torch.device("meta")})
-    assert list(held.copies([sys._getframe()], held.host() | meta)) == ["near", "far"]
+    assert list(checks.copies([sys._getframe()], checks.host() | meta)) == ["near", "far"]
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    monkeypatch.setattr(held, "capturing", lambda: False)
+    monkeypatch.setattr(checks, "capturing", lambda: False)
     for done in (False, True):
-        monkeypatch.setattr(held, "idle", lambda done=done: done)
-        assert held.readable() == held.host() | ({torch.device("cuda", 1)} if done else set())
-    copies = held.copies
+        monkeypatch.setattr(checks, "idle", lambda done=done: done)
+        assert checks.readable() == checks.host() | ({torch.device("cuda", 1)} if done else set())
+    copies = checks.copies
 
     def full(frames: list[FrameType], devices: frozenset[torch.device]) -> dict[str, torch.Tensor]:
-        if devices != held.host():
+        if devices != checks.host():
             raise RuntimeError("CUDA out of memory")
         return copies(frames, devices)
 
-    monkeypatch.setattr(held, "copies", full)
-    path = held.keep(Storehouse(Journal(str(tmp_path))), 1, [sys._getframe()])
+    monkeypatch.setattr(checks, "copies", full)
+    path = checks.keep(CaptureStore(Journal(str(tmp_path))), 1, [sys._getframe()])
     assert path is not None and (near.numel(), far.numel()) == (3, 3)
     assert list(torch.load(path, weights_only=True)) == ["near"]
 
 
 def test_the_hook_loads_no_more_of_torch() -> None:
     """It is attached while torch is imported; what evaluates and compares needs all of torch."""
-    found, left = set(), ["hook"]
+    found, left = set(), ["capture.hook"]
     for name in left:
-        tree = ast.parse((WORKER / f"{name}.py").read_text())
-        near = {node.module for node in tree.body if isinstance(node, ast.ImportFrom) and node.level == 1}
-        left += sorted({str(module) for module in near} - set(left))
+        tree = ast.parse((WORKER / f"{name.replace('.', '/')}.py").read_text())
+        here = name.split(".")[:-1]
+        imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.level]
+        near = {".".join([*here[: len(here) + 1 - node.level], str(node.module)]) for node in imports}
+        left += sorted(near - set(left))
         found |= near
         values = [each for node in tree.body if isinstance(node, ast.Assign) for each in ast.walk(node.value)]
         calls = [ast.unparse(each.func) for each in values if isinstance(each, ast.Call)]
         assert not [call for call in calls if call.startswith("torch.")], name
-    assert "storehouse" in found and not found & {"compare", "eager", "exported", "loading", "run"}
+    assert "capture.journal" in found and not found & {"compare", "exported", "interpret", "loading", "run"}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from mcp_server.steps.reports import read_events
+from mcp_server.tools.context import read_events
 from mcp_server.worker import interpret
 from mcp_server.worker.report import Report
 

@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_server.evidence.capture_journal import read_capture
-from mcp_server.worker import journal as module
-from mcp_server.worker.around import around
-from mcp_server.worker.journal import Journal
+from mcp_server.logs.capture_journal import read_capture
+from mcp_server.worker.capture import journal as module
+from mcp_server.worker.capture.journal import Journal, around
 from mcp_server.worker.report import Report, plain
 
 

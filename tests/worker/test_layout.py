@@ -10,8 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_server.worker.layout import TooLarge, pack, pack_leaves, restore, sharing, storage_bytes
-from mcp_server.worker.tensors import describe, statistics
+from mcp_server.worker.tensors import (
+    TooLarge,
+    describe,
+    pack,
+    pack_leaves,
+    restore,
+    sharing,
+    statistics,
+    storage_bytes,
+)
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.int64, torch.int8, torch.bool]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from mcp_server.worker.mapped import unmapped
+from mcp_server.worker.process import unmapped
 
 PAGE = mmap.PAGESIZE
 

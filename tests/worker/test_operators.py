@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from mcp_server.steps.reports import read_events
-from mcp_server.worker.operators import Operators
+from mcp_server.tools.context import read_events
+from mcp_server.worker.interpret import Operators
 from mcp_server.worker.report import Report
 
 SPACE = "aotipromises"

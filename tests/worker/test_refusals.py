@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mcp_server.errors import ProblemError
-from mcp_server.worker.failures import Refused
+from mcp_server.worker.report import Refused
 from tests.conftest import ZooPackage
 from tests.worker.support import here, saved, work
 

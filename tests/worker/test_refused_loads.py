@@ -10,16 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.evidence.capture_journal import read_capture
-from mcp_server.worker.around import around
-from mcp_server.worker.capture_calls import Calls, failure
-from mcp_server.worker.journal import Journal
-from mcp_server.worker.storehouse import Storehouse
+from mcp_server.logs.capture_journal import read_capture
+from mcp_server.worker.capture.calls import Calls, failure
+from mcp_server.worker.capture.journal import CaptureStore, Journal, around
 
 
 def calls(directory: Path) -> Calls:
     journal = Journal(str(directory))
-    return Calls(journal, Storehouse(journal))
+    return Calls(journal, CaptureStore(journal))
 
 
 def test_a_package_that_torch_refuses_itself(tmp_path: Path) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcp_server.steps.reports import read_events
-from mcp_server.worker.imports import import_all
-from mcp_server.worker.registrations import registrations
+from mcp_server.tools.context import read_events
+from mcp_server.worker.imports import import_all, registrations
 from mcp_server.worker.report import Report
 
 SCRIPT = """

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from mcp_server.worker.observe import _NAMES, Saver, stem, write
 from mcp_server.worker.report import Report
-from mcp_server.worker.safetensors_file import _NAMES, stem, write
-from mcp_server.worker.saver import Saver
 
 DTYPES = [getattr(torch, name) for name in _NAMES]
 

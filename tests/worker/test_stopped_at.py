@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from mcp_server.worker.stopped_at import stopped_at
+from mcp_server.worker.capture.compiles import stopped_at
 
 STACK = '  File "/app/model.py", line 9, in forward\n    return codec(x)'
 

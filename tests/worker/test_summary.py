@@ -9,9 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_server.worker.checksums import checksum
-from mcp_server.worker.summary import summary
-from mcp_server.worker.tensors import statistics
+from mcp_server.worker.tensors import checksum, statistics, summary
 
 REALS = st.lists(
     st.one_of(st.sampled_from([0.0, math.nan, math.inf, -math.inf]), st.floats(-100, 100, width=16)),
@@ -103,5 +101,5 @@ def test_digests_of_tensors_beyond_one_chunk(monkeypatch: pytest.MonkeyPatch) ->
     """Chunks change nothing that is counted."""
     values = torch.arange(10.0)
     whole = summary(values)
-    monkeypatch.setattr("mcp_server.worker.summary.CHUNK", 3)
+    monkeypatch.setattr("mcp_server.worker.tensors.CHUNK", 3)
     assert summary(values) == whole

@@ -11,10 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.worker.callers import frames
+from mcp_server.worker.encode import MOST, Texts, encode_all, encode_layout, encode_output, frames
 from mcp_server.worker.report import Encoded, encode, plain
 from mcp_server.worker.tensors import layout, nonfinite
-from mcp_server.worker.told import MOST, Texts, tell_all, tell_layout, tell_output
 
 _SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20))
 _JSON = st.recursive(_SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner))
@@ -39,14 +38,14 @@ def test_encoding_is_that_of_json(value: Any) -> None:
 )
 def test_a_told_layout_is_the_layout(tensor: torch.Tensor) -> None:
     """Told twice, so that the second text is the remembered one."""
-    assert [json.loads(tell_layout(tensor)) for _ in range(2)] == [plain(layout(tensor))] * 2
+    assert [json.loads(encode_layout(tensor)) for _ in range(2)] == [plain(layout(tensor))] * 2
 
 
 def test_layouts_that_differ_in_one_fact_are_told_apart() -> None:
     """Same shape, other strides, dtype, offset or alignment."""
     base = torch.zeros(64)
     views = [base[:4], base[1:5], base[16:20], base[:8:2], base[:4].to(torch.int32), base[:4].double()]
-    assert len({tell_layout(view) for view in views}) == len(views)
+    assert len({encode_layout(view) for view in views}) == len(views)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ def test_layouts_that_differ_in_one_fact_are_told_apart() -> None:
 )
 def test_counts_of_outputs(values: list[float], nan: int, inf: int) -> None:
     """A sum that is not finite is counted again, element by element."""
-    told = tell_output(torch.tensor(values), "", True)
+    told = encode_output(torch.tensor(values), "", True)
     assert (json.loads(told.text)["nan"], json.loads(told.text)["inf"]) == (nan, inf)
     assert told.odd is bool(nan or inf)
 
@@ -75,10 +74,10 @@ def test_narrow_and_complex_values(dtype: torch.dtype) -> None:
 
 def test_an_unreadable_output_and_one_that_is_no_tensor() -> None:
     """What the device said is kept; a plain value is told by its repr."""
-    broken = tell_output(torch.zeros(2), "an illegal memory access", True)
+    broken = encode_output(torch.zeros(2), "an illegal memory access", True)
     assert broken.odd and broken.unreadable and "illegal" in json.loads(broken.text)["unreadable"]
-    told = tell_output(7, "", True)
-    assert json.loads(tell_all([told.text, told.text])) == [{"value": "7"}] * 2
+    told = encode_output(7, "", True)
+    assert json.loads(encode_all([told.text, told.text])) == [{"value": "7"}] * 2
 
 
 def test_a_full_memory_begins_anew() -> None:

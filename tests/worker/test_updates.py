@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from mcp_server.steps.reports import read_events
+from mcp_server.tools.context import read_events
+from mcp_server.worker.loading import update_program
 from mcp_server.worker.report import Report
-from mcp_server.worker.updates import update_program
 from tests.worker.support import saved
 
 

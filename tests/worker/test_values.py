@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from mcp_server.worker.values import first_non_finite
+from mcp_server.worker.tensors import first_non_finite
 
 INF, NAN = math.inf, math.nan
 

@@ -1,10 +1,20 @@
-"""Interventions on the inputs of the call."""
+"""Interventions on what the call gets: inputs, scalars and constants.
+
+Interventions on scalars, which a package has as literals in its code.
+
+`AOTICompiledModel.__call__` passes tensors only (torch/export/pt2_archive/_package.py, 2.8-2.15): another
+value for a Python number changes nothing. What can be changed is the literal, or what the call is compared
+with.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind, Number, Where
+from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind, Number, Options, Where
+from mcp_server.diagnosis.interventions.kernel import Edit, spelled
 from mcp_server.diagnosis.interventions.spelling import spell
 
 
@@ -101,7 +111,7 @@ def with_strides(leaf: Leaf, stride: tuple[int, ...]) -> Intervention:
     return _one(leaf, change, f"{leaf.name} laid out with strides {list(stride)}", after)
 
 
-def own_memory(leaf: Leaf) -> Intervention:
+def input_own_memory(leaf: Leaf) -> Intervention:
     """A copy: what shares memory with another input, or is misaligned, no longer does."""
     return _one(leaf, Change("align", leaf.input), f"a copy of {leaf.name} in memory of its own")
 
@@ -233,3 +243,101 @@ def in_words(where: Where) -> str:
     parts += ["not finite"] if where.non_finite else []
     parts += ["NaN"] if where.nan else []
     return " or ".join(parts)
+
+
+def given_value(name: str, exported: str, given: str, edit: Edit, package: Path) -> Intervention:
+    """The literal that stands for the scalar replaced by the value that the caller gives.
+
+    `package` is the edited copy.
+    """
+    return Intervention(
+        key=f"scalar:{name}:{given}",
+        kind=Kind.SCALAR,
+        what=f"the call with {given} in the generated code where {name} was exported as {exported}",
+        options=Options(package=package),
+        before_code=f"torch.export.export(model, (..., {exported}))  # {name}",
+        after_code=f"export again with {name}={given}, or make {name} a tensor input",
+        spelling=spelled(edit),
+    )
+
+
+def ignored(name: str, exported: str) -> Intervention:
+    """Where no literal is known: the call cannot be made with another value."""
+    return Intervention(
+        key=f"scalar:{name}",
+        kind=Kind.SCALAR,
+        what=f"the call with another value of {name}",
+        before_code=name,
+        after_code=f"{name}={exported}",
+        unavailable=f"the package takes tensors only: {name} is compiled in as {exported}, and no launch is "
+        "known that has it as a literal of its own",
+    )
+
+
+Step = Mapping[str, object]
+
+
+def compiled_values(steps: Sequence[Step]) -> Intervention:
+    """The captured call without the updates of constants before it."""
+    kept = tuple(step for step in steps if step["do"] != "constants")
+    return Intervention(
+        key="constant:compiled",
+        kind=Kind.CONSTANT,
+        what="the call with the values that the package was compiled with, without the updates",
+        options=Options(steps=kept),
+        before_code="loader.update_constant_buffer(...)",
+        after_code="# without this update",
+    )
+
+
+def cast_in_update(names: Mapping[str, str]) -> Intervention:
+    """The updates with these constants cast to the dtype that the package was compiled for."""
+    listed = ", ".join(f"{name} as {dtype}" for name, dtype in names.items())
+    first, dtype = next(iter(names.items()))
+    return Intervention(
+        key=f"constant:cast:{','.join(sorted(names))}",
+        kind=Kind.CONSTANT,
+        what=f"the update with {listed}",
+        options=Options(cast=dict(names)),
+        before_code=f'"{first}": {first}',
+        after_code=f'"{first}": {first}.to(torch.{dtype})',
+    )
+
+
+def constant_own_memory(names: Sequence[str]) -> Intervention:
+    """The updates with these constants in memory of their own: no views of what changes later."""
+    return Intervention(
+        key=f"constant:own-memory:{','.join(sorted(names))}",
+        kind=Kind.CONSTANT,
+        what=f"the update with copies of {', '.join(names)}",
+        options=Options(copied=tuple(names)),
+        before_code=f'"{names[0]}": {names[0]}',
+        after_code=f'"{names[0]}": {names[0]}.clone()',
+    )
+
+
+def other_steps(key: str, what: str, steps: Sequence[Step], before: str, after: str) -> Intervention:
+    """Other updates: of all constants, of the half in use, swapped."""
+    return Intervention(
+        key=f"constant:{key}",
+        kind=Kind.CONSTANT,
+        what=what,
+        options=Options(steps=tuple(steps)),
+        before_code=before,
+        after_code=after,
+    )
+
+
+def given_values(file: Path, names: Sequence[str] = ()) -> Intervention:
+    """The call after an update with the constants of a file (`{name: tensor}`, of torch.save)."""
+    listed = ", ".join(names) or "the constants"
+    step: Step = {"do": "constants", "file": str(file), "how": "load_constants", "arguments": [False, False]}
+    return Intervention(
+        key=f"constant:file:{file}",
+        kind=Kind.CONSTANT,
+        what=f"the call with {listed} of {file.name}",
+        options=Options(updates=(step,)),
+        before_code="loader(...)",
+        after_code=f'loader.load_constants(torch.load("{file}"), check_full_update=False)',
+        spelling=("--constants", str(file)),
+    )

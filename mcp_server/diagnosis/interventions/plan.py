@@ -9,14 +9,13 @@ from pathlib import Path
 
 from mcp_server.diagnosis.interventions.base import Change, Intervention, Options, Seen
 from mcp_server.errors import ProblemError
-from mcp_server.evidence.log import read_log
-from mcp_server.evidence.text import bound, clean
+from mcp_server.logs.log import read_log
+from mcp_server.logs.text import bound, clean
 from mcp_server.model import PackageWorkload
 from mcp_server.package.archive import open_package
-from mcp_server.steps.context import Context, WorkerRun
-from mcp_server.steps.leases import gpus_of
-from mcp_server.steps.logs import read_output
-from mcp_server.steps.requests import run_request
+from mcp_server.tools.context import Context, WorkerRun, gpus_of
+from mcp_server.tools.failure import read_output
+from mcp_server.tools.requests import run_request
 from mcp_server.worker.trial_facts import CallFacts, read_call
 
 START_S = 120.0  # for the interpreter, the import of torch and the load, on top of the calls' own limits

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from mcp_server.diagnosis.interventions.base import MOST_CHANCE, Effect, Intervention, Seen, Trial
-from mcp_server.diagnosis.interventions.flaky import try_flaky
-from mcp_server.diagnosis.interventions.judge import alike, effect_of, fails, side_effects_of
+from mcp_server.diagnosis.interventions.judge import alike, effect_of, fails, side_effects_of, try_flaky
 from mcp_server.diagnosis.interventions.plan import Planned, TriedCall, as_planned, carry_out
 from mcp_server.errors import ProblemError
-from mcp_server.steps.context import Context
+from mcp_server.tools.context import Context
 
 # How calls are kept apart: not at all, by a load of the package for each, by a process for each.
 Apart = Literal["no", "loads", "processes"]

@@ -7,27 +7,10 @@ from dataclasses import dataclass, field
 
 from mcp_server.diagnosis.origin.carriers import operator_name
 from mcp_server.diagnosis.origin.records import OffendingElement, Operand, OperandKind
-from mcp_server.diagnosis.origin.walk import (
-    Computed,
-    Given,
-    Place,
-    Produced,
-    Source,
-    Walker,
-    argument_of,
-)
+from mcp_server.diagnosis.origin.walk import Computed, Given, Place, Produced, Source, Walker, argument_of
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
-from mcp_server.package.terms.term import (
-    Element,
-    Number,
-    Position,
-    Scalar,
-    Size,
-    Term,
-    parts,
-    rebuilt,
-)
+from mcp_server.package.terms.term import Element, Number, Position, Scalar, Size, Term, parts, rebuilt
 from mcp_server.package.terms.wording import say
 
 _DEEPEST = 12

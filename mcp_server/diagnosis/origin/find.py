@@ -10,14 +10,7 @@ from typing import Literal
 
 from mcp_server.diagnosis.origin.carriers import called, is_carrier
 from mcp_server.diagnosis.origin.condition import Allowed
-from mcp_server.diagnosis.origin.expression import (
-    Closing,
-    Expression,
-    label_of,
-    offending,
-    operands,
-    shown,
-)
+from mcp_server.diagnosis.origin.expression import Closing, Expression, label_of, offending, operands, shown
 from mcp_server.diagnosis.origin.judge import (
     check_ends,
     condition_of,
@@ -41,7 +34,7 @@ from mcp_server.package.terms.interval import limits
 from mcp_server.package.terms.program import Check
 from mcp_server.package.terms.term import Scalar, Term, understood
 from mcp_server.package.view import PackageView
-from mcp_server.steps.kernel_io import FirstBad
+from mcp_server.tools.kernel_io import FirstBad
 
 _SHOWN = 16
 _SCANNED = 1 << 16

@@ -11,9 +11,9 @@ from mcp_server.package.launches import Launch
 from mcp_server.package.terms.program import read_program
 from mcp_server.package.terms.term import Element, parts
 from mcp_server.package.view import PackageView
-from mcp_server.steps.context import Context
-from mcp_server.steps.dump_kernel_io import dump_kernel_io
-from mcp_server.steps.kernel_choice import Choice
+from mcp_server.tools.context import Context
+from mcp_server.tools.dump_kernel_io import dump_kernel_io
+from mcp_server.tools.first_bad import Choice
 
 
 async def trace_origin(

@@ -14,10 +14,10 @@ from math import prod
 from pathlib import Path
 from typing import Literal, Protocol
 
-from mcp_server.json_text import read_json
+from mcp_server.errors import read_json
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.terms.term import Scalar
-from mcp_server.steps.kernel_io import ArgumentValues, LaunchValues
+from mcp_server.tools.kernel_io import ArgumentValues, LaunchValues
 
 Phase = Literal["before", "after"]
 _CODES = {

@@ -11,15 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mcp_server.package.terms.syntax import Call, Item, Literal, Name, Syntax
-from mcp_server.package.terms.term import (
-    Apply,
-    Element,
-    Number,
-    Term,
-    Unread,
-    is_float,
-    promoted,
-)
+from mcp_server.package.terms.term import Apply, Element, Number, Term, Unread, is_float, promoted
 
 Lookup = Callable[[str], Term]
 

@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 
-from ..imports import OPERATORS
-from ..options import BY_OPERATOR
-from ..registrations import registrations
-from . import show, stand_in
+from ..encode import BY_OPERATOR
+from ..imports import OPERATORS, registrations
+from . import cut, show
 from .cut import TORCHS, Cut, users_operators
 
 SCRIPT = "repro.py"
@@ -94,7 +93,7 @@ def _text(found: Cut, made: frozenset[str], setting: Setting, needed: Any, besid
         ),
         imports="".join(line + "\n" for line in sorted(imports)),
     )
-    operators = [_copied_part(stand_in), "\n".join(found.stand_ins)] if found.stand_ins else []
+    operators = [_copied_part(cut), "\n".join(found.stand_ins)] if found.stand_ins else []
     main = _main(found, made, setting, INPUTS in beside)
     return "\n\n".join([header + _loading(needed), _copied_part(show), *operators, code, main])
 

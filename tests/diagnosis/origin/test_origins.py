@@ -23,9 +23,9 @@ from mcp_server.model import PackageWorkload
 from mcp_server.package.assertion import read_assertion
 from mcp_server.package.terms.program import read_program
 from mcp_server.package.view import view_package
-from mcp_server.steps.context import Context
-from mcp_server.steps.dump_kernel_io import dump_kernel_io
-from mcp_server.steps.kernel_io import KernelIO
+from mcp_server.tools.context import Context
+from mcp_server.tools.dump_kernel_io import dump_kernel_io
+from mcp_server.tools.kernel_io import KernelIO
 from tests.conftest import CACHE, ROOT, torch_environment
 
 pytestmark = pytest.mark.slow

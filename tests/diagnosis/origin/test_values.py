@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from mcp_server.diagnosis.origin.values import ProbedValues, Tensor
 from mcp_server.model import Artifact
 from mcp_server.package.launches import Argument
-from mcp_server.steps.kernel_io import ArgumentValues, LaunchValues
+from mcp_server.tools.kernel_io import ArgumentValues, LaunchValues
 
 DTYPES = ["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
 

@@ -14,13 +14,11 @@ import torch
 from torch import nn
 from torch.export import Dim, export
 
+from mcp_server.worker.encode import BY_OPERATOR
 from mcp_server.worker.interpret import bind
-from mcp_server.worker.options import BY_OPERATOR
-from mcp_server.worker.reduction.cut import Cut, Plan, Recorded, Uncuttable, cut, shrinkable
-from mcp_server.worker.reduction.program import Program, flatten_program
-from mcp_server.worker.reduction.record import Recorder
+from mcp_server.worker.reduction.cut import Cut, Plan, Recorded, Uncuttable, cut, shrinkable, stand_ins
+from mcp_server.worker.reduction.record import Program, Recorder, flatten_program
 from mcp_server.worker.reduction.script import Setting, write
-from mcp_server.worker.reduction.stand_in import stand_ins
 from mcp_server.worker.report import Report
 
 # Of torch itself, when a program that changes a tensor in place is made functional (2.13).

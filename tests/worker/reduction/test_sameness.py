@@ -6,10 +6,10 @@ import signal
 
 import pytest
 
-from mcp_server.evidence.families import BY_ID
-from mcp_server.steps.reduce.failing import STATUS, FailureShown
+from mcp_server.logs.families import BY_ID
+from mcp_server.tools.reduce.failing import STATUS, FailureShown
 from mcp_server.worker.reduction import show
-from mcp_server.worker.reduction.sameness import FailureClass
+from mcp_server.worker.reduction.trials import FailureClass
 
 INDEX = "what():  index out of bounds: 0 <= tmp7 < 1000L"
 SMALLER = "noise\n  what():  index out of bounds: 0 <= tmp2 < 8L\nmore"

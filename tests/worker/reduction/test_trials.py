@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from mcp_server.steps.reports import read_events
+from mcp_server.tools.context import read_events
 from mcp_server.worker.reduction import trials
 from mcp_server.worker.reduction.cut import Cut, Plan, Uncuttable
-from mcp_server.worker.reduction.sameness import FailureClass
 from mcp_server.worker.reduction.script import Setting
-from mcp_server.worker.reduction.trials import Limits, OutOfTime, Trials
+from mcp_server.worker.reduction.trials import FailureClass, Limits, OutOfTime, Trials
 from mcp_server.worker.report import Report
 
 

@@ -1,0 +1,127 @@
+"""Entry point of the command line, and its exit codes.
+
+Entry point of the command line.
+
+Results go to stdout, everything else to stderr. Exit codes are in `Exit`.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import IntEnum
+
+from mcp_server.errors import ProblemError
+from mcp_server.model import Record, Verdict
+
+
+class Exit(IntEnum):
+    """0 nothing wrong, 1 a fault was found, 2 the call was wrong or could not be done, 3 inconclusive."""
+
+    OK = 0
+    FAULT = 1
+    PROBLEM = 2
+    INCONCLUSIVE = 3
+    INTERRUPTED = 130
+
+
+OF_OUTCOME = {"no_fault": Exit.OK, "fault": Exit.FAULT, "inconclusive": Exit.INCONCLUSIVE}
+
+
+def exit_code(result: Record) -> Exit:
+    """The code for a result: a verdict's by its outcome, a single step's by whether it saw a fault."""
+    if isinstance(result, Verdict):
+        return OF_OUTCOME[result.outcome]
+    if any(sees_fault(result) for sees_fault in _FAULTS):
+        return Exit.FAULT
+    return Exit.INCONCLUSIVE if getattr(result, "undecided", "") else Exit.OK
+
+
+def _failed(result: Record) -> bool:
+    """A run failed, or a checker saw a fault in one that did not."""
+    return any(getattr(result, name, None) is not None for name in ("failure", "fault", "first_bad"))
+
+
+def _repeats_fail(result: Record) -> bool:
+    return getattr(result, "pattern", "clean") != "clean"
+
+
+def _must_fail(result: Record) -> bool:
+    """Problems of machine and package that are certain, inputs outside what was compiled."""
+    problems = getattr(result, "problems", [])
+    mismatches = getattr(result, "mismatches", [])
+    return any(item.certain for item in problems) or any(item.severity == "fatal" for item in mismatches)
+
+
+_FAULTS = (_failed, _repeats_fail, _must_fail)
+
+
+def main() -> None:
+    """`aoti-debug`: a wrong call ends in a few lines on stderr, never in a traceback."""
+    from mcp_server.server.standard_streams import let_errors_be_lost, open_missing
+
+    try:
+        open_missing()
+        let_errors_be_lost()
+    except ProblemError as problem:
+        sys.exit(_explained(problem))
+    arguments = sys.argv[1:]
+    if arguments == ["serve"]:  # without the imports of the other commands: clients wait for the start
+        from mcp_server.__main__ import main as serve
+
+        serve()
+    else:
+        sys.exit(run(arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Run a command line; its exit code. A tool's name as the server spells it names a command too."""
+    from mcp_server.jobs.private import cause
+    from mcp_server.server.standard_streams import flush_output
+
+    command = [name.replace("_", "-") for name in arguments[:1]]
+    try:
+        code = _code_of([*command, *arguments[1:]])
+        flush_output()
+    except ProblemError as problem:
+        return _explained(problem)
+    except OSError as error:
+        return _explained(ProblemError(f"it could not be done: {cause(error)}", value=error.filename))
+    except Exception as error:
+        return _explained(_defect(error))
+    return code
+
+
+def _code_of(arguments: list[str]) -> int:
+    from mcp_server.cli.app import app
+
+    try:
+        app(arguments, prog_name="aoti-debug")
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else Exit.PROBLEM
+    return Exit.OK
+
+
+def _explained(problem: ProblemError) -> Exit:
+    from mcp_server.cli.terminal import print_problem
+
+    print_problem(problem)
+    return Exit.PROBLEM
+
+
+def _defect(error: Exception) -> ProblemError:
+    """What nobody foresaw: one line, and the stack in a file."""
+    import tempfile
+    import traceback
+
+    text = "".join(traceback.format_exception(error))
+    what = f"aoti-debug failed with {type(error).__name__}: this is a defect of aoti-debug"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="aoti-debug-", suffix=".log", delete=False, errors="backslashreplace"
+        ) as file:
+            file.write(text)
+    except OSError:
+        return ProblemError(what, value=str(error)[:200])
+    return ProblemError(what, value=str(error)[:200], next_call=f"report it with {file.name}")

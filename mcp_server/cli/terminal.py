@@ -1,0 +1,177 @@
+"""Carries an operation out for a person: progress on stderr, the result on stdout, an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import anyio
+from rich.console import Console
+
+from mcp_server.cli.main import exit_code
+from mcp_server.errors import ProblemError, on_command_line
+from mcp_server.jobs.manager import JobState, Manager
+from mcp_server.jobs.private import cause
+from mcp_server.model import Record, Verdict
+from mcp_server.operations.arguments import Arguments, Operation
+from mcp_server.operations.work import open_store, resumed, work_of
+from mcp_server.render import write
+from mcp_server.render.text import plain
+from mcp_server.server.standard_streams import drop_output, flush_output
+
+STEP_S = 0.1
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a command as Ctrl-C does, with what is known by then."""
+
+Data = dict[str, Any]
+
+
+def run_operation(operation: Operation, arguments: Arguments, as_json: bool) -> int:
+    """Run to the end, print the result, return the exit code. Raises ProblemError."""
+    data, record = carried_out(operation, arguments)
+    print_result(data, record, as_json)
+    return exit_code(record)
+
+
+def carried_out(operation: Operation, arguments: Arguments) -> tuple[Data, Record]:
+    """The operation's result as JSON data and as a record; progress goes to stderr.
+
+    Raises ProblemError, and SystemExit with 128 + n when signal n ended it.
+    """
+    on_command_line.set(True)
+    state, record, ended_by = anyio.run(_carry_out, operation, arguments)
+    if ended_by:
+        raise SystemExit(128 + ended_by)
+    if state.problem:
+        problem = state.problem
+        raise ProblemError(
+            problem.what, value=problem.value, allowed=problem.allowed, next_call=problem.next_call
+        )
+    assert record is not None and state.result is not None, "a job without a problem has a result"
+    return state.result, record
+
+
+def print_result(data: Data, record: Record, as_json: bool) -> None:
+    """The result on stdout: for people, or exactly what the MCP tool would return in full."""
+    if as_json:
+        _print(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+    else:
+        _print(record)
+
+
+def _print(result: str | Record) -> None:
+    """Raises ProblemError when standard output does not take it: closed, or on a full disk."""
+    try:
+        if isinstance(result, str):
+            sys.stdout.write(result)
+        else:
+            write(result)
+    except OSError as error:
+        drop_output()
+        raise ProblemError(f"the result cannot be written to standard output: {cause(error)}") from None
+    flush_output()
+
+
+def print_problem(problem: ProblemError) -> None:
+    """What is wrong with the call, and what to do instead, on stderr."""
+    console = Console(stderr=True, highlight=False)
+    console.print(plain(f"error: {_said(problem)}", "bold red"), soft_wrap=True)
+    for label, text in (("allowed", problem.allowed), ("next", problem.next_call)):
+        if text:
+            console.print(plain(f"  {label}: {text}"), soft_wrap=True)
+
+
+def say(line: str) -> None:
+    """A line on stderr, beside the result."""
+    Console(stderr=True, highlight=False).print(plain(line), soft_wrap=True)
+
+
+def _said(problem: ProblemError) -> str:
+    return problem.what if problem.value is None else f"{problem.what}: {str(problem.value)[:400]}"
+
+
+async def _carry_out(operation: Operation, arguments: Arguments) -> tuple[JobState, Record | None, int]:
+    """The job's last state, its result, and the signal that ended it (0: none)."""
+    kept: list[Record] = []
+    async with Manager.open(open_store()) as manager:
+        arguments, again = resumed(manager.store, arguments)
+        job = manager.start(operation.name, work_of(operation, arguments, kept), again=again)
+        try:
+            with _ended_by_signals() as received, _progress() as show:
+                while (state := await manager.wait(job.id, STEP_S)).state == "running":
+                    show(state)
+        except anyio.get_cancelled_exc_class():  # Ctrl-C
+            with anyio.CancelScope(shield=True):
+                _print_stopped(await manager.stop(job.id))
+            raise
+        if received:
+            state = await manager.stop(job.id)
+            _print_stopped(state)
+    return state, kept[0] if kept else None, received[0] if received else 0
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[list[int]]:
+    """What is inside ends when a signal of ENDING comes; the list then holds its number.
+
+    One that this process was started to ignore (nohup) stays ignored.
+    """
+    received: list[int] = []
+    scope = anyio.CancelScope()
+
+    def end(number: int) -> None:
+        received.append(number)
+        scope.cancel()
+
+    loop = asyncio.get_running_loop()
+    heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in heard:
+        loop.add_signal_handler(number, end, number)
+    try:
+        with scope:
+            yield received
+    finally:
+        for number in heard:
+            loop.remove_signal_handler(number)
+
+
+def _print_stopped(state: JobState) -> None:
+    """What a diagnosis knew when it was stopped, and how to go on with it; the terminal may be gone."""
+    if state.kind == "diagnose":
+        if state.result is not None:
+            with suppress(OSError):
+                write(Verdict.model_validate(state.result))
+        say(f"stopped; to go on: aoti-debug diagnose --resume {state.job_id}")
+
+
+@contextmanager
+def _progress() -> Iterator[Any]:
+    """A live line on a terminal, one line per new message in a pipe."""
+    console = Console(stderr=True, highlight=False)
+    if console.is_terminal:
+        with console.status("starting") as status:
+            yield lambda state: status.update(plain(_progress_line(state)))
+    else:
+        yield _Lines(console)
+
+
+class _Lines:
+    """Prints each message once."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._told = ""
+
+    def __call__(self, state: JobState) -> None:
+        if state.progress and state.progress[-1] != self._told:
+            self._told = state.progress[-1]
+            self._console.print(plain(f"[{state.wall_s:.1f} s] {self._told}"), soft_wrap=True)
+
+
+def _progress_line(state: JobState) -> str:
+    return f"{state.progress[-1] if state.progress else 'starting'} ({state.wall_s:.0f} s)"

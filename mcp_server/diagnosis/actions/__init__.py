@@ -1,1 +1,0 @@
-"""Actions: what the planner can do next. Each runs steps and adds observations to the case."""

@@ -1,0 +1,176 @@
+"""The components that a verdict can name: launches, the user's kernels and operators, quoted lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from mcp_server.diagnosis.state import DiagnosisState, RunSeen
+from mcp_server.logs.facts import ErrorFact
+from mcp_server.model import Component, Evidence, ModelLocation, ScriptWorkload
+from mcp_server.package.kernels import Kernel
+from mcp_server.package.launches import Launch
+from mcp_server.tools.reduce.variant import Changed, Variant
+from mcp_server.tools.requests import failing_phase
+
+
+def launch_component(number: int, kernel: str, case: DiagnosisState) -> Component:
+    """The launch of that number: `kernel`, or the user's own Triton kernel or operator that it calls."""
+    launches = case.view.wrapper.launches if case.view is not None else ()
+    launch = launches[number] if number < len(launches) else None
+    op = operator_of(number, case)
+    own = launch.symbol if launch is not None and launch.kind == "user_triton" else ""
+    return Component(
+        kind="op" if op else "kernel",
+        name=op or own or kernel,
+        launch_index=number,
+        generated_location=f"wrapper.cpp:{launch.line}" if launch is not None and launch.line else None,
+        model_locations=list(case.view.provenance(launch).locations[:4]) if case.view and launch else [],
+    )
+
+
+def operator_of(number: int, case: DiagnosisState) -> str:
+    """The operator that the proxy executor calls for a launch; empty for kernels."""
+    if case.view is None or case.package is None or number >= len(case.view.wrapper.launches):
+        return ""
+    return case.package.proxy_target(case.view.wrapper.launches[number].proxy_index)
+
+
+def lines_reading(index: int | None, case: DiagnosisState) -> list[ModelLocation]:
+    """The model's lines of the first launch that reads that input: where a bad one has its effect."""
+    inputs = case.package.inputs if case.package is not None else ()
+    if case.view is None or index is None or index >= len(inputs):
+        return []
+    launches = case.view.readers_of_name.get(inputs[index].name, [])
+    found = (case.view.provenance(case.view.wrapper.launches[n]).locations for n in launches)
+    return list(next((lines for lines in found if lines), ()))[:2]
+
+
+Change = Callable[[Kernel], str | None]
+
+TORCHS = ("aten::", "prims::", "inductor::", "quantized::", "_c10d_functional::")  # namespaces
+_LONGEST = 1 << 20  # bytes of a script
+
+
+def changeable(case: DiagnosisState, change: Change) -> dict[str, Launch]:
+    """The first launch of each kernel whose source `change` can rewrite, by its name on the device."""
+    found: dict[str, Launch] = {}
+    read: set[str] = set()  # a kernel is looked at once, however often it is launched
+    for launch in case.view.wrapper.launches if case.view is not None else ():
+        kernel = kernel_of(launch, case)
+        if kernel is None or kernel.name in read or kernel.symbol in found:
+            continue
+        read.add(kernel.name)
+        if change(kernel):
+            found[kernel.symbol] = launch
+    return found
+
+
+def kernel_of(launch: Launch, case: DiagnosisState) -> Kernel | None:
+    """The user's own Triton kernel that is launched, with its source."""
+    if case.view is None or launch.kind != "user_triton":
+        return None
+    kernel = case.view.wrapper.kernels.get(launch.kernel)
+    return kernel if kernel is not None and kernel.source else None
+
+
+def changed_launches(
+    tried: Mapping[str, Variant], launches: Mapping[str, Launch], more_than: float
+) -> Iterator[tuple[str, Launch, Changed]]:
+    """Kernels whose launch another source changed by more than that part of the largest value it wrote."""
+    for symbol, variant in tried.items():
+        changed = variant.changed
+        if symbol in launches and changed is not None and changed.relative > more_than:
+            yield symbol, launches[symbol], changed
+
+
+def own_operators(case: DiagnosisState) -> list[str]:
+    """Operators outside torch that the package calls, as `namespace::name`."""
+    nodes = case.package.proxy_nodes if case.package is not None else ()
+    return sorted({node.target for node in nodes if not node.target.startswith(TORCHS)})
+
+
+def users_code(case: DiagnosisState) -> list[str]:
+    """Kernels and operators of the user's in the package: an exported program runs the very same.
+
+    That the two agree says nothing of what these compute.
+    """
+    launches = case.view.wrapper.launches if case.view is not None else ()
+    kernels = {kernel.symbol for launch in launches if (kernel := kernel_of(launch, case)) is not None}
+    return [*sorted(kernels), *own_operators(case)]
+
+
+def script_text(case: DiagnosisState) -> str:
+    """The user's script, in which kernels may stand; empty where there is none, or a very long one."""
+    workload = case.workload
+    if not isinstance(workload, ScriptWorkload):
+        return ""
+    try:
+        if workload.script.stat().st_size > _LONGEST:
+            return ""
+        return workload.script.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def line_in_script(case: DiagnosisState, text: str, line: int) -> ModelLocation:
+    """Line `line` of the script, whose text that is."""
+    assert isinstance(case.workload, ScriptWorkload)
+    code = text.splitlines()[line - 1].strip()
+    return ModelLocation(file=str(case.workload.script), line=line, code=code)
+
+
+def kernel_party(symbol: str, launch: Launch, lines: list[ModelLocation], case: DiagnosisState) -> Component:
+    """That kernel at that launch: the lines in the script, then those of the model behind the launch."""
+    assert case.view is not None
+    places = [*lines, *case.view.provenance(launch).locations[:3]]
+    distinct = list({(place.file, place.line): place for place in places}.values())
+    return Component(kind="kernel", name=symbol, launch_index=launch.index, model_locations=distinct)
+
+
+def said(error: ErrorFact) -> Evidence:
+    """What the plain run printed, and where."""
+    return Evidence(step="run", fact=error.text[:300], source=f"line {error.line} of the output")
+
+
+MISSING = "op_not_registered"
+MOST_LINES = 6
+
+
+def operator_missing_here(run: RunSeen, case: DiagnosisState) -> str:
+    """Why a call cannot be made outside its program: an operator that the program had is missing; or "".
+
+    Such a run shows nothing about the program.
+    """
+    root, seen = run.root, case.capture
+    if root is None or root.family.id != MISSING or seen is None:
+        return ""
+    op = root.fields.get("operator") or root.fields.get("op") or ""
+    phase = failing_phase(seen, ended_well=seen.finished.ok)
+    told = phase.error.text if phase is not None and phase.error is not None else ""
+    own = case.runs.get("script")
+    if (own is not None and own.family == MISSING) or (op and op in told):
+        return ""
+    refused = next((str(event["refused"]) for event in _taken(run) if event["refused"]), "")
+    why = f" ({refused})" if refused else ""
+    return f"the call cannot be made outside the program, which alone registers {op}{why}"
+
+
+def operators_from(case: DiagnosisState) -> list[Evidence]:
+    """The lines of a program that were run, and no others, for the operators of its call."""
+    plain = case.runs.get("plain")
+    found = [event for event in _taken(plain) if event["lines"]] if plain is not None else []
+    return [Evidence(step="run", fact=_fact(event["file"], event["lines"])) for event in found[:1]]
+
+
+def _taken(run: RunSeen) -> list[dict[str, object]]:
+    return run.worker.all("operators_taken") if run.worker is not None else []
+
+
+def _fact(file: object, lines: object) -> str:
+    assert isinstance(lines, list)
+    told = ", ".join(str(line) for line in lines[:MOST_LINES]) + (", …" if len(lines) > MOST_LINES else "")
+    return (
+        f"to make the call again, its operators were registered as at line {told} of {Path(str(file)).name}; "
+        "the program itself was not run for that"
+    )

@@ -1,1 +1,0 @@
-"""Detectors: pure functions from a case to hypotheses, one file per kind of cause."""

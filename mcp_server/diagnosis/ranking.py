@@ -1,0 +1,235 @@
+"""Ranks hypotheses, and says what speaks for a healthy workload.
+
+Weighs suspects: which is a cause, which a bystander, and how sure that is.
+
+`proven` is earned in two ways only: the failure went with the cause and came back with it, or the system
+itself refused and named the component (`refusals`). How many instruments point at a suspect proves nothing,
+and the failure is never evidence for a cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from mcp_server.diagnosis.causes.eager import own_code
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Trial
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.suspect import REFUSALS, Instrument, Suspect
+from mcp_server.model import Confidence, Evidence, PackageWorkload, RuledOut
+
+ORDER: tuple[Confidence, ...] = ("possible", "likely", "proven")
+
+
+def merged(suspects: Iterable[Suspect]) -> list[Suspect]:
+    """One suspect per cause, with the evidence of all that saw it."""
+    found: dict[str, Suspect] = {}
+    for new in suspects:
+        known = found.get(new.key)
+        found[new.key] = _joined(known, new) if known else new
+    return list(found.values())
+
+
+def _joined(a: Suspect, b: Suspect) -> Suspect:
+    """The stronger of two views of one cause, with what the other adds."""
+    main, other = (a, b) if _detail(a) >= _detail(b) else (b, a)
+    return replace(
+        main,
+        evidence=tuple({e.fact: e for e in (*main.evidence, *other.evidence)}.values()),
+        crashing=main.crashing or other.crashing,
+        fix=main.fix or other.fix,
+        intervention=main.intervention or other.intervention,
+        refusal=main.refusal or other.refusal,
+        observed=main.observed or other.observed,
+        harmful=main.harmful or other.harmful,
+        only_in_program=main.only_in_program and other.only_in_program,
+    )
+
+
+def _detail(suspect: Suspect) -> tuple[bool, bool, int, bool]:
+    """How much a view of a cause says: a log's view is the least specific, and names no launch."""
+    from_log_alone = suspect.instruments == {Instrument.LOG}
+    return not suspect.weak, not from_log_alone, suspect.level, suspect.guilty.launch_index is not None
+
+
+def trials_of(suspect: Suspect, case: DiagnosisState) -> list[Trial]:
+    """What came of the interventions that would remove it, as far as they were tried."""
+    asked = [suspect.intervention, *suspect.parts] if suspect.intervention is not None else []
+    return [case.trials[each.key] for each in asked if each is not None and each.key in case.trials]
+
+
+def untried(suspect: Suspect, case: DiagnosisState) -> list[Intervention]:
+    """The interventions that are left to try."""
+    asked = [suspect.intervention, *suspect.parts] if suspect.intervention is not None else []
+    return [each for each in asked if each is not None and each.key not in case.trials]
+
+
+def is_bystander(suspect: Suspect, case: DiagnosisState) -> bool:
+    """Whether the call fails in the same way without it."""
+    if any(trial.effect is Effect.SAME for trial in trials_of(suspect, case)):
+        return True
+    return suspect.only_in_program and case.fails_alike_alone
+
+
+def is_cause(suspect: Suspect, case: DiagnosisState) -> bool:
+    """Whether the failure went with it and came back with it, or the system itself named it."""
+    trials = trials_of(suspect, case)
+    if trials and not untried(suspect, case) and all(_decides(trial) for trial in trials):
+        return True
+    return suspect.refusal in REFUSALS and case.reproduced
+
+
+def _decides(trial: Trial) -> bool:
+    """Whether the failure went with the change and came back; how a process dies may differ by itself."""
+    definite = (
+        trial.effect is Effect.GONE or trial.before.ended == "raised" or trial.after.failure == "differs"
+    )
+    return trial.proves and definite
+
+
+def confidence(suspect: Suspect, case: DiagnosisState) -> Confidence:
+    """`proven` for a cause; `likely` where an instrument saw the mechanism itself; else `possible`."""
+    if suspect.weak:
+        return "possible"
+    if is_cause(suspect, case):
+        return "proven"
+    return "likely" if suspect.observed else "possible"
+
+
+def ranked(suspects: Iterable[Suspect], case: DiagnosisState) -> list[Suspect]:
+    """Those that are no bystanders, the best first.
+
+    What did harm comes before what did none, and candidates of a list last. A proven cause comes before all
+    that is not proven; of the others the nearest to the root cause comes first, then the surest.
+    """
+    alive = [s for s in merged(suspects) if not is_bystander(s, case) and (s.harmful or not s.weak)]
+    return sorted(alive, key=lambda suspect: _rank(suspect, case), reverse=True)
+
+
+def _rank(suspect: Suspect, case: DiagnosisState) -> tuple[bool, bool, bool, bool, int, int, int]:
+    sure = confidence(suspect, case)
+    return (
+        suspect.harmful,
+        not suspect.weak,
+        sure == "proven",
+        sure == "proven" and not leaves_out(suspect),
+        suspect.level,
+        ORDER.index(sure),
+        len(suspect.instruments - {Instrument.LOG}),
+    )
+
+
+def leaves_out(suspect: Suspect) -> bool:
+    """Whether removing it leaves out parts of the call: another suspect may lie in these."""
+    return suspect.intervention is not None and suspect.intervention.leaves_out
+
+
+def bystanders(suspects: Iterable[Suspect], case: DiagnosisState) -> list[RuledOut]:
+    """What is out of order and does no harm here, each with the run that cleared it."""
+    return [
+        RuledOut(hypothesis=s.summary, by=_cleared_by(s, case))
+        for s in merged(suspects)
+        if is_bystander(s, case)
+    ]
+
+
+def _cleared_by(suspect: Suspect, case: DiagnosisState) -> str:
+    for trial in trials_of(suspect, case):
+        if trial.effect is Effect.SAME:
+            why = trial.reason or f"still fails in the same way: {trial.after.describe()}"
+            return f"{trial.intervention.what}: {why}"
+    return "the call made again by itself, in one thread and on inputs of its own, fails in the same way"
+
+
+NO_REFERENCE = (
+    "The numbers themselves were not checked: there was no reference to hold them against "
+    "(compare_with_eager takes the exported program)."
+)
+MOST_NAMED = 3  # of the user's own kernels and operators
+
+
+def health_summary(case: DiagnosisState) -> str:
+    """What was tried without finding a fault, and what could not be."""
+    ended = f"No fault found: the workload ran to its end, with {_outputs(case)}{_fit(case)}."
+    if compared(case):
+        return ended
+    return f"{ended}{_steady(case)} {NO_REFERENCE}{_own(case)}{_fixed(case)}{_around(case)}"
+
+
+def health_confidence(case: DiagnosisState) -> Confidence:
+    """A program that ended well was content with its numbers; a package alone has nobody to say so."""
+    alone = isinstance(case.workload, PackageWorkload) and not compared(case)
+    return "possible" if alone else "likely"
+
+
+def _fit(case: DiagnosisState) -> str:
+    """Inputs fit where the package says what it takes."""
+    if case.package is None or case.package.signature.known:
+        return " and inputs that fit"
+    return "; the package does not say which inputs it takes, so that they were not compared"
+
+
+def _outputs(case: DiagnosisState) -> str:
+    if case.outputs_nan:
+        return "NaN in its outputs, where its exported program has NaN, too,"
+    masked = "minus infinity in its outputs, as a mask has it,"
+    return masked if case.outputs_nonfinite else "finite outputs"
+
+
+def health_evidence(case: DiagnosisState) -> list[Evidence]:
+    """What speaks for health, run by run."""
+    ended = [
+        Evidence(step=label, fact=f"ended well after {run.finished.wall_s:.1f} s, {len(run.outputs)} outputs")
+        for label, run in case.runs.items()
+        if run.failure == "none"
+    ]
+    repeats = {
+        "second": "the same call made again gives the same outputs",
+        "filled": "with other bytes in new memory the call gives the same outputs",
+    }
+    same = [fact for run, fact in repeats.items() if case.differs_in(run) is False]
+    return ended + [Evidence(step="repeat_call", fact=fact) for fact in same]
+
+
+def compared(case: DiagnosisState) -> bool:
+    """Whether the outputs of the call were held against anything."""
+    plain = case.runs.get("plain")
+    told = plain.worker.last("compared_expected") if plain is not None and plain.worker else None
+    beside = case.interpreted.last("compared") if case.interpreted is not None else None
+    return bool(told or beside or case.with_eager is not None)
+
+
+def _steady(case: DiagnosisState) -> str:
+    if case.differs_in("second"):
+        return " It gives other outputs each time, as it draws random numbers."
+    return " Made again, it gives the same." if case.differs_in("second") is False else ""
+
+
+def _around(case: DiagnosisState) -> str:
+    """What a program does to a package, and what no package holds."""
+    if not isinstance(case.workload, PackageWorkload):
+        return ""
+    return (
+        " Constants that a program loads, its threads and streams are not in a package: if its calls fail, "
+        "diagnose the program."
+    )
+
+
+def _fixed(case: DiagnosisState) -> str:
+    """Arguments that are no tensors: the package has what they were at export, and does not look at them."""
+    paths = case.given.paths if case.given is not None else ()
+    told = zip(paths, case.leaves, strict=False)
+    plain = [
+        (path, leaf["value"]) for path, leaf in told if leaf.get("kind") in ("int", "float", "bool", "str")
+    ]
+    given = [f"{path} = {value}" for path, value in plain][:MOST_NAMED]
+    return f" It does not look at {', '.join(given)}: that was fixed at export." if given else ""
+
+
+def _own(case: DiagnosisState) -> str:
+    """The code of which nobody but its author knows what it should compute."""
+    own = own_code(case)
+    if not own:
+        return ""
+    names = ", ".join(own[:MOST_NAMED])
+    return f" What {names} should compute is known to its author alone: hold it against plain operators."

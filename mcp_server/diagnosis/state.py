@@ -1,0 +1,388 @@
+"""Everything observed so far about one failing (or healthy) workload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from mcp_server.diagnosis.interventions.base import Trial
+from mcp_server.diagnosis.suspect import Suspect
+from mcp_server.jobs.clock import Clock
+from mcp_server.jobs.types import Finished
+from mcp_server.logs.facts import ErrorFact, LogFacts
+from mcp_server.model import Artifact, ModelLocation, Workload
+from mcp_server.package.archive import Package
+from mcp_server.package.exported import ExportedFacts
+from mcp_server.package.mismatch import Mismatch
+from mcp_server.package.problems import PackageError
+from mcp_server.package.view import PackageView
+from mcp_server.tools.capture import Capture
+from mcp_server.tools.check_devices import Given
+from mcp_server.tools.context import Event, WorkerRun
+from mcp_server.tools.divergence import ComparedWithEager
+from mcp_server.tools.kernel_io import KernelIO
+from mcp_server.tools.locate_fault import LocatedFault
+from mcp_server.tools.machine import Problem
+from mcp_server.tools.reduce.variant import Variant
+from mcp_server.tools.requests import failing_phase
+from mcp_server.tools.trace_launches import Trace
+
+# Runs that are what the user did, as opposed to experiments.
+OWN_RUNS = ("alone", "script", "plain", "command")
+
+NEVER_REACHED = (
+    "The program ended well, but it compiled, loaded and called no package where that could be seen: in a "
+    "Python process, through torch. Name the script or the package that fails; of a host in another "
+    "language, give the package with the inputs of a call."
+)
+
+Failure = Literal["none", "exception", "signal", "timeout", "out_of_memory", "nonfinite", "differs"]
+
+
+@dataclass(frozen=True)
+class RunSeen:
+    """One run: of the user's program, or of the call in our worker. `label` says under what."""
+
+    label: str
+    finished: Finished
+    log: LogFacts
+    worker: WorkerRun | None = None
+
+    @property
+    def root(self) -> ErrorFact | None:
+        return self.log.root
+
+    @property
+    def outputs(self) -> list[Event]:
+        """Facts of each output of the last call that came back; empty when none did."""
+        called = self.worker.last("called") if self.worker else None
+        return list(called["outputs"]) if called else []
+
+    @property
+    def nonfinite(self) -> list[int]:
+        """Positions of outputs with NaN or infinities."""
+        return [i for i, out in enumerate(self.outputs) if out.get("nan") or out.get("inf")]
+
+    @property
+    def failure(self) -> Failure:
+        """How the run failed, as far as its end tells."""
+        ending = self.finished.ending
+        if ending in ("timeout", "out_of_memory", "signal"):
+            return ending
+        if not self.finished.ok:
+            return "exception"
+        if any(out.get("nan") for out in self.outputs):
+            return "nonfinite"
+        return "differs" if self.departs else "none"
+
+    @property
+    def departs(self) -> bool:
+        """Whether the outputs have the shapes of the script's own reference, and other values."""
+        told = self.worker.last("compared_expected") if self.worker else None
+        if told is None or told["equal"]:
+            return False
+        return all(shape[0] == shape[1] for shape in (pair["shape"] for pair in told["outputs"]))
+
+    @property
+    def held(self) -> dict[str, bool]:
+        """Of each tensor that the program held when its own check failed: whether the call gives it."""
+        told = self.worker.last("compared_held") if self.worker else None
+        return dict(told["equal"]) if told is not None else {}
+
+    @property
+    def attributes_compared(self) -> dict[str, bool]:
+        """The same of attributes that the functions name in which the check failed."""
+        told = self.worker.last("compared_held") if self.worker else None
+        return dict(told.get("attributes", {})) if told is not None else {}
+
+    @property
+    def left_alone(self) -> list[int]:
+        """Inputs that the call was to change and did not, and that lie where the package copies them."""
+        return [each["input"] for each in self._to_change if each["misaligned"] and not each["changed"]]
+
+    @property
+    def changed(self) -> list[int]:
+        """Inputs that the call was to change and did."""
+        return [each["input"] for each in self._to_change if each["changed"]]
+
+    @property
+    def _to_change(self) -> list[Event]:
+        told = self.worker.last("changed_inputs") if self.worker else None
+        return list(told["inputs"]) if told is not None else []
+
+    @property
+    def family(self) -> str | None:
+        return self.root.family.id if self.root else None
+
+    def same_failure(self, other: RunSeen) -> bool:
+        """Whether two runs failed in the same way: the same ending and, where known, the same family."""
+        if self.failure != other.failure:
+            return False
+        return self.family is None or other.family is None or self.family == other.family
+
+
+@dataclass(frozen=True)
+class CallSpec:
+    """A call that the worker can make: `operation` is `run` or `replay`, `request` its arguments."""
+
+    operation: Literal["run", "replay", "compile"]
+    request: dict[str, Any]
+    package: Path | None
+    inputs: Path | None = None
+
+
+@dataclass(frozen=True)
+class GeneratedKernel:
+    """A kernel in a file that the compiler wrote, or in the user's; `line` counts from 1, `code` is its text.
+
+    `model` are the lines of the program that the failed line of a generated kernel may come from.
+    """
+
+    name: str
+    file: Path
+    line: int
+    code: str
+    model: tuple[ModelLocation, ...] = ()
+
+
+@dataclass
+class DiagnosisState:
+    """The growing record. Detectors read it; only actions write to it."""
+
+    workload: Workload | None
+    budget_s: float = 300.0
+    clock: Clock = field(default_factory=Clock)
+    log: LogFacts | None = None
+    log_source: str = ""
+    package: Package | None = None
+    package_error: PackageError | None = None
+    leaves: list[Event] = field(default_factory=list)
+    given: Given | None = None
+    sharing: list[list[int]] = field(default_factory=list)
+    exported: ExportedFacts | None = None
+    mismatches: tuple[Mismatch, ...] = ()
+    runs: dict[str, RunSeen] = field(default_factory=dict)
+    capture: Capture | None = None
+    call: CallSpec | None = None
+    kernel_io: KernelIO | None = None
+    with_eager: ComparedWithEager | None = None
+    interpreted: WorkerRun | None = None
+    operators: WorkerRun | None = None
+    repeated: WorkerRun | None = None
+    repeated_watched: WorkerRun | None = None
+    trace: Trace | None = None
+    located: LocatedFault | None = None
+    generated: GeneratedKernel | None = None
+    padding: dict[str, Variant] = field(default_factory=dict)  # by kernel, with neutral fillers in its source
+    widened: dict[str, Variant] = field(default_factory=dict)  # by kernel, computed in float32
+    problems: tuple[Problem, ...] = ()
+    index_values: dict[Any, Event] = field(default_factory=dict)
+    trials: dict[str, Trial] = field(default_factory=dict)  # by the key of the intervention
+    suspects: list[Suspect] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
+    running: list[str] = field(default_factory=list)
+    cut_short: list[str] = field(default_factory=list)  # what the budget ended, or left no time for
+    decisions: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    artifacts: list[Artifact] = field(default_factory=list)
+    _view: PackageView | None = None
+
+    @property
+    def view(self) -> PackageView | None:
+        """Launches, dataflow and model lines of the package, once there is one with a wrapper."""
+        if self._view is None and self.package is not None and self.package.wrapper_text:
+            self._view = PackageView(self.package)
+        return self._view
+
+    @property
+    def outputs_nonfinite(self) -> bool:
+        """Whether NaN or infinities came out of a call, seen without probes."""
+        suspect = self.capture.suspect if self.capture is not None else None
+        return any(run.nonfinite for run in self.runs.values()) or (suspect is not None and suspect.nonfinite)
+
+    @property
+    def outputs_nan(self) -> bool:
+        """Whether NaN came out of a call, seen without probes."""
+        suspect = self.capture.suspect if self.capture is not None else None
+        called = any(out.get("nan") for run in self.runs.values() for out in run.outputs)
+        return called or (suspect is not None and any(leaf.nan for leaf in suspect.outputs))
+
+    @property
+    def call_fails(self) -> bool:
+        """Whether the call by itself, made again, fails or diverges from the reference."""
+        plain = self.runs.get("plain")
+        return plain is not None and plain.failure != "none"
+
+    @property
+    def fails_alike_alone(self) -> bool:
+        """Whether the call by itself fails as the program did: nothing around it is needed for that."""
+        script, plain = self.runs.get("script"), self.runs.get("plain")
+        if script is None or plain is None or "none" in (script.failure, plain.failure):
+            return False
+        return plain.failure not in ("differs", "timeout") and script.same_failure(plain)
+
+    @property
+    def plain_diverges(self) -> bool:
+        """Whether the call, made as it was, gives what the script found wrong."""
+        plain = self.runs.get("plain")
+        return plain is not None and plain.departs
+
+    @property
+    def call_locations(self) -> list[ModelLocation]:
+        """The user's lines that make the suspect call, innermost first."""
+        call = self.capture.suspect if self.capture is not None else None
+        return call.stack[:2] if call is not None else []
+
+    def differs_in(self, run: str) -> bool | None:
+        """Whether the call gave other outputs when it was made again, as `second` or with memory `filled`.
+
+        None where that was not tried.
+        """
+        told = self.repeated.all("repeated") if self.repeated is not None else []
+        return next((not event["equal"] for event in told if event["run"] == run), None)
+
+    @property
+    def reads_unset(self) -> bool:
+        """Whether the outputs, else the same in each call, change with what new memory holds."""
+        return self.differs_in("second") is False and bool(self.differs_in("filled"))
+
+    @property
+    def surroundings(self) -> dict[str, Any]:
+        """Variables, interpreter and directory of the workload, as the worker takes them."""
+        given = self.workload
+        return {"env": given.env, "python": given.python, "cwd": given.cwd} if given else {}
+
+    @property
+    def seconds_left(self) -> float:
+        return self.budget_s - self.clock.worked_s
+
+    @property
+    def plain(self) -> RunSeen | None:
+        """The run that is nearest to what the user did."""
+        return next((self.runs[label] for label in OWN_RUNS if label in self.runs), None)
+
+    @property
+    def logs(self) -> list[tuple[str, LogFacts]]:
+        """Every log with the name of where it came from, the user's own first."""
+        own = [(self.log_source, self.log)] if self.log else []
+        return own + [(run.label, run.log) for run in self.runs.values()]
+
+    @property
+    def own_logs(self) -> list[tuple[str, LogFacts]]:
+        """The logs of what the user did, without those of our experiments."""
+        own = [(self.log_source, self.log)] if self.log else []
+        return own + [(label, run.log) for label, run in self.runs.items() if label in OWN_RUNS]
+
+    @property
+    def device(self) -> str | None:
+        return self.package.device_type if self.package else None
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything failed where the user could see it."""
+        if self.package_error is not None or (self.log is not None and self.log.root is not None):
+            return True
+        if self.ended_well:
+            return self._silently_failed
+        return any(run.failure != "none" for label, run in self.runs.items() if label in OWN_RUNS)
+
+    @property
+    def ended_well(self) -> bool:
+        """Whether the user's program ran to a good end, under the hook and, where that was tried, alone."""
+        own = [self.runs[label] for label in ("script", "alone") if label in self.runs]
+        return bool(own) and all(run.failure == "none" for run in own)
+
+    @property
+    def fails_only_alone(self) -> bool:
+        """Whether the program fails without the hook, and ended well under it, which waits for each call."""
+        script, alone = self.runs.get("script"), self.runs.get("alone")
+        if script is None or alone is None:
+            return False
+        return script.failure == "none" and alone.failure != "none"
+
+    @property
+    def equals_eager(self) -> bool | None:
+        """Whether the call gives what its exported program gives, NaN included; None: nobody looked."""
+        told = self.interpreted.last("compared") if self.interpreted is not None else None
+        return bool(told["equal"]) if told is not None else None
+
+    @property
+    def nan_accepted(self) -> bool:
+        """Whether the program ended well with NaN where its model has NaN in eager mode, too."""
+        return self.ended_well and self.outputs_nan and bool(self.equals_eager)
+
+    @property
+    def _silently_failed(self) -> bool:
+        """A program that ended well, though a call that it took for good fails when it is made again."""
+        suspect = self.capture.suspect if self.capture is not None else None
+        plain = self.runs.get("plain")
+        if suspect is None or suspect.outcome != "ok" or plain is None:
+            return False
+        return plain.failure != "none" and not (plain.failure == "nonfinite" and self.nan_accepted)
+
+    @property
+    def exit_locations(self) -> list[ModelLocation]:
+        """The user's lines that ended the program with `sys.exit` and a status of failure."""
+        last = self.capture.ends[-1] if self.capture is not None and self.capture.ends else None
+        exited = last is not None and last.error is not None and last.error.type.endswith("SystemExit")
+        return last.stack[:2] if last is not None and exited else []
+
+    @property
+    def own_check(self) -> bool:
+        """Whether the program failed over a check of its own, which raised or ended it with `sys.exit`."""
+        script = self.runs.get("script")
+        if script is None or script.failure != "exception":
+            return False
+        return script.family == "own_check" or (script.root is None and bool(self.exit_locations))
+
+    @property
+    def ran_out_of_memory(self) -> bool:
+        """Whether what the user saw is that memory did not suffice."""
+        roots = [facts.root for _, facts in self.own_logs]
+        return any(root is not None and root.candidates[:1] == ("out_of_memory",) for root in roots)
+
+    @property
+    def reproduced(self) -> bool:
+        """Whether we saw the failure ourselves, or there was none to see but a broken contract."""
+        return self.log is None or bool(self.runs) or self.package_error is not None
+
+    @property
+    def handled(self) -> bool:
+        """Whether the suspect call raised, and the program went on and ended well all the same."""
+        suspect = self.capture.suspect if self.capture is not None else None
+        return suspect is not None and suspect.outcome == "failed" and not self.failed
+
+    @property
+    def failing_locations(self) -> list[ModelLocation]:
+        """The user's lines of the compile, load, update or call that failed."""
+        seen = self.capture
+        phase = failing_phase(seen, ended_well=seen.finished.ok) if seen is not None else None
+        return phase.stack[:2] if phase is not None and phase.outcome != "ok" else []
+
+    @property
+    def never_reached(self) -> bool:
+        """Whether a program ran in which no Python process that could be seen used a package."""
+        seen = self.capture
+        return seen is not None and not (seen.processes or seen.compiles or seen.loads or seen.calls)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the workload ran to a good end, and nothing that was tried says otherwise.
+
+        The good end of a program that never reached AOTInductor says nothing about a package.
+        """
+        return self.plain is not None and not self.failed and not self.never_reached
+
+    @property
+    def open_question(self) -> str:
+        """What is missing for a verdict."""
+        if not self.runs and self.log is not None:
+            return "Only a log was given; running the failing program would settle it."
+        if not self.runs and self.notes:
+            return f"Nothing could be run: {self.notes[0]}."
+        if self.cut_short:
+            return ""
+        if self.never_reached and self.ended_well:
+            return NEVER_REACHED
+        return "What was tried is listed; nothing that was seen names the cause."

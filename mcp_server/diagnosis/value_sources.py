@@ -1,0 +1,424 @@
+"""Where a bad value can come from: elements of inputs, operators of the model, and their source lines."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import gcd
+
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.logs.facts import ErrorFact, LogFacts
+from mcp_server.model import Category, Component, Evidence, ModelLocation
+from mcp_server.package.arithmetic import evaluate, names_in
+from mcp_server.package.assertion import Candidate, IndexSource, read_assertion
+from mcp_server.package.divisors import Division, divisions
+from mcp_server.package.launches import Argument, Launch
+from mcp_server.package.mismatch import symbol_values
+from mcp_server.package.provenance import DIVIDES, INDEXES, UNBOUNDED, Frame, lines_doing
+from mcp_server.tools.context import Event
+
+INDEX_FAMILIES = frozenset({"aten_assert", "device_assert_index", "cpu_index_assert"})
+
+
+@dataclass(frozen=True)
+class InputSlice:
+    """Elements offset, offset + stride, … of a flat input that must lie in [low, high].
+
+    With `unlike` they may be anything but that number.
+    """
+
+    input: int
+    offset: int
+    stride: int
+    low: int
+    high: int
+    unlike: int | None = None
+
+    def request(self) -> dict[str, int]:
+        """As the worker's `index_values` takes it."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class CheckedInput:
+    """A candidate of the trace with the part of an input that it reads directly."""
+
+    candidate: Candidate
+    source: IndexSource
+    part: InputSlice
+
+
+def index_error(case: DiagnosisState) -> ErrorFact | None:
+    """The index assertion that some run or the given log ended with."""
+    for _, facts in case.logs:
+        for error in facts.errors:
+            if error.family.id in INDEX_FAMILIES:
+                return error
+    return None
+
+
+def candidates(case: DiagnosisState) -> tuple[Candidate, ...]:
+    """The launches at which the seen assertion may have failed."""
+    error = index_error(case)
+    if error is None or case.view is None:
+        return ()
+    fields = error.fields
+    line = _line(fields)
+    assertion = read_assertion(error.text, fields.get("file"), line, fields.get("kernel"))
+    return case.view.tracer.trace(assertion) if assertion is not None else ()
+
+
+def _line(fields: Mapping[str, str]) -> int | None:
+    """The line of the check: a C++ kernel's stands where the error was raised (torch 2.8-2.15)."""
+    text = fields.get("line") or (fields.get("raised_line") if fields.get("kernel") else None) or ""
+    return int(text) if text.isdigit() else None
+
+
+def checked_inputs(case: DiagnosisState) -> list[CheckedInput]:
+    """Candidates whose index is an element of an input, as the caller gave it."""
+    return [suspect for candidate in candidates(case) for suspect in _constraint_of(candidate, case)]
+
+
+def _constraint_of(candidate: Candidate, case: DiagnosisState) -> Iterator[CheckedInput]:
+    for source in candidate.sources:
+        index = _input_index(source, case)
+        place = affine(source.load.index)
+        ends = _allowed(candidate, source, case)
+        if source.direct and index is not None and ends is not None and place is not None:
+            yield CheckedInput(candidate, source, InputSlice(index, *place, *ends))
+
+
+def whole_slice(candidate: Candidate, case: DiagnosisState) -> InputSlice | None:
+    """The elements of the only input behind a check whose kernel does to them what has no inverse.
+
+    A label that is ignored, say, is replaced before it is used: elements within the bound pass all the same,
+    and one outside of it is the first to suspect.
+    """
+    source = candidate.sources[0] if len(candidate.sources) == 1 else None
+    if source is None or not source.direct or case.package is None:
+        return None
+    index, place = _input_index(source, case), affine(source.load.index)
+    bound = bound_value(candidate, case)
+    if index is None or place is None or bound is None or _allowed(candidate, source, case) is not None:
+        return None
+    whole = (case.package.inputs[index].dtype or "").startswith(("int", "uint"))
+    low = int(candidate.lowest) if re.fullmatch(r"-?\d+", candidate.lowest) else 0
+    return InputSlice(index, *place, low, bound - 1) if whole else None
+
+
+def _allowed(candidate: Candidate, source: IndexSource, case: DiagnosisState) -> tuple[int, int] | None:
+    """What an element may be in this call, both ends inclusive; None where the kernel does more than sums."""
+    if source.allowed is None:
+        return None
+    given = {a.name: a.expression for a in candidate.launch.arguments if a.name and not a.is_tensor}
+    sizes = symbol_values(case.package.signature, case.given.tensors) if case.package and case.given else {}
+    values = {name: evaluate(text, sizes) for name, text in given.items()}
+    return source.allowed.numbers({n: int(v) for n, v in values.items() if v is not None})
+
+
+def bound_value(candidate: Candidate, case: DiagnosisState) -> int | None:
+    """The bound as a number, with the sizes of this call."""
+    if candidate.bound is None:
+        return None
+    if candidate.bound.value is not None:
+        return candidate.bound.value
+    if case.package is None or case.given is None:
+        return None
+    values = symbol_values(case.package.signature, case.given.tensors)
+    value = evaluate(candidate.bound.expression, values)
+    return int(value) if value is not None and value.denominator == 1 else None
+
+
+def _input_index(source: IndexSource, case: DiagnosisState) -> int | None:
+    assert case.package is not None
+    return next((i.index for i in case.package.inputs if i.label == source.label), None)
+
+
+def affine(index: str) -> tuple[int, int] | None:
+    """(offset, stride) of an index expression that is linear in loop variables; None when it is not.
+
+    With several variables the stride is the greatest common divisor of their factors, so that the elements
+    named are at least those that are read.
+    """
+    names = names_in(index)
+    zero = dict.fromkeys(names, 0)
+    offset = evaluate(index, zero)
+    if offset is None or offset.denominator != 1:
+        return None
+    factors = []
+    for name in names:
+        once, thrice = (evaluate(index, {**zero, name: value}) for value in (1, 3))
+        if once is None or thrice is None or (thrice - offset) != 3 * (once - offset):
+            return None
+        factors.append(int(once - offset))
+    return int(offset), gcd(*factors) if factors else 1
+
+
+# A logarithm makes minus infinity of a zero; what else makes it alone, fills in a mask.
+_LOGARITHM = re.compile(r"\baten\.log(?:2|10|1p|_)?\.")
+# Operators that make an infinity of numbers that are not large.
+_POLE = re.compile(r"\baten\.(?:log|div|true_div|reciprocal|r?sqrt|pow|float_power|tan|atanh|erfinv)")
+
+
+def told(case: DiagnosisState, event: str) -> list[Event]:
+    """The events of that name from the interpretation of the exported program."""
+    return case.interpreted.all(event) if case.interpreted is not None else []
+
+
+def first_made(case: DiagnosisState) -> Event | None:
+    """The first operator to make NaN or plus infinity, of finite values or of the minus infinity of a mask.
+
+    A row of which everything is masked is such a case. Where the minus infinity came from a logarithm, that
+    made the first. None where an input or a constant brought it.
+    """
+    masks: dict[str, Event] = {}
+    for event in told(case, "node_non_finite"):
+        if not set(event["bad_inputs"]) <= masks.keys():
+            continue
+        if not event["masked"]:
+            return next((root for root in _roots(event, masks) if _LOGARITHM.search(str(root["op"]))), event)
+        masks[str(event["node"])] = event
+    return None
+
+
+def of_mask(event: Event) -> bool:
+    """Whether minus infinity was all that the operator was given beside finite values."""
+    return bool(event["bad_inputs"])
+
+
+def overflows(event: Event) -> bool:
+    """Whether the result is too large for half precision: infinite, of an operator that has no pole."""
+    infinite = event.get("dtype") == "float16" and not event.get("nan")
+    return infinite and not event["bad_inputs"] and _POLE.search(str(event["op"])) is None
+
+
+def _roots(event: Event, masks: dict[str, Event]) -> list[Event]:
+    """The operators that brought the minus infinity from which this one computes."""
+    found, left = [], list(event["bad_inputs"])
+    for name in left:
+        left += [other for other in masks[name]["bad_inputs"] if other not in left]
+        found += [] if masks[name]["bad_inputs"] else [masks[name]]
+    return found
+
+
+# Names of index arguments and of the tensors that they index, in ATen's schemas.
+_INDICES = frozenset({"indices", "index", "target"})
+_INDEXED = ("weight", "self", "out")
+
+
+@dataclass(frozen=True)
+class OperatorIndex:
+    """An index argument of a launch; `part` is set where it is an input as the caller gave it."""
+
+    launch: Launch
+    argument: Argument
+    bound: int
+    part: InputSlice | None
+    producers: tuple[int, ...]
+
+
+def refused_index(case: DiagnosisState) -> ErrorFact | None:
+    """The text with which an operator of the call refused an index."""
+    for _, facts in case.logs:
+        if facts.root is not None and facts.root.family.id == "aten_index":
+            return facts.root
+    return None
+
+
+def operator_indices(case: DiagnosisState) -> list[OperatorIndex]:
+    """The index arguments that the refused one can be; empty when no operator refused one."""
+    error = refused_index(case)
+    if error is None or case.view is None:
+        return []
+    names = {name for _, facts in case.logs for name in _shims(facts)}
+    launches = [launch for launch in case.view.wrapper.launches if launch.kind in ("fallback_shim", "extern")]
+    return [found for launch in launches for found in _operator_index_of(launch, names, error, case)]
+
+
+def _shims(facts: LogFacts) -> Iterator[str]:
+    """The operator calls of the generated code that reported an error."""
+    return (error.fields["call"] for error in facts.errors if error.family.id == "shim_call")
+
+
+def _operator_index_of(
+    launch: Launch, names: set[str], error: ErrorFact, case: DiagnosisState
+) -> Iterator[OperatorIndex]:
+    if names and launch.callee not in names:
+        return
+    bound = _bound(launch, error, case)
+    for argument in launch.arguments:
+        if argument.name in _INDICES and argument.is_tensor and argument.target and bound is not None:
+            producers = _producers(launch, argument, case)
+            part = None if producers else _operator_index_part(argument, bound, case)
+            yield OperatorIndex(launch, argument, bound, part, producers)
+
+
+def _bound(launch: Launch, error: ErrorFact, case: DiagnosisState) -> int | None:
+    """From the text, else the first size of the constant that is indexed."""
+    text = error.fields.get("bound", "")
+    if text.isdigit():
+        return int(text)
+    indexed = next((a for name in _INDEXED for a in launch.arguments if a.name == name), None)
+    if indexed is None or indexed.kind != "constant" or case.package is None or indexed.view is not None:
+        return None
+    constant = next((c for c in case.package.constants if c.name == indexed.target), None)
+    return constant.shape[0] if constant is not None and constant.shape else None
+
+
+def _producers(launch: Launch, argument: Argument, case: DiagnosisState) -> tuple[int, ...]:
+    assert case.view is not None
+    writers = case.view.writers_of_name.get(argument.target or "", ())
+    return tuple(number for number in writers if number < launch.index)
+
+
+def _operator_index_part(argument: Argument, bound: int, case: DiagnosisState) -> InputSlice | None:
+    inputs = case.package.inputs if case.package is not None else ()
+    index = next((item.index for item in inputs if item.name == argument.target), None)
+    return InputSlice(index, 0, 1, 0, bound - 1) if index is not None else None
+
+
+_SAID = ("ZeroDivision", "by zero")
+
+
+def failure(case: DiagnosisState) -> Evidence | None:
+    """What shows that a division by zero ended the call: the text of the run, or its signal."""
+    plain = case.runs.get("plain")
+    if plain is not None and plain.finished.signal == "SIGFPE":
+        return Evidence(step="run", fact="the process died of SIGFPE: the processor refused a division")
+    for source, facts in case.logs:
+        root = facts.root
+        if root is not None and root.family.id == "kernel_division":
+            return Evidence(step="run", fact=root.text[:300], source=f"{source}:{root.line}")
+    return None
+
+
+def failed_divisions(case: DiagnosisState) -> tuple[Division, ...]:
+    """The divisions of the package, once one failed; those of the line that eager tells, if it does."""
+    if case.view is None or failure(case) is None:
+        return ()
+    found = divisions(case.view.tracer)
+    event = raised(case)
+    lines = {(frame["file"], frame["line"]) for frame in event["stack"]} if event is not None else set()
+    own = [d for d in found if any(line in lines for line in _lines(d, case))]
+    return tuple(own) or found
+
+
+def raised(case: DiagnosisState) -> Event | None:
+    """The operator of the exported program that refuses to divide by zero in eager mode, too."""
+    events = told(case, "node_raised")
+    return next((event for event in events if any(said in str(event["text"]) for said in _SAID)), None)
+
+
+def divisor_parts(division: Division, case: DiagnosisState) -> list[InputSlice]:
+    """The elements of inputs that are divisors as they are."""
+    direct = [source for source in division.sources if source.direct and division.plain]
+    return [part for source in direct if (part := _division_part(source, case)) is not None]
+
+
+def _division_part(source: IndexSource, case: DiagnosisState) -> InputSlice | None:
+    inputs = case.package.inputs if case.package is not None else ()
+    index = next((item.index for item in inputs if item.label == source.label), None)
+    place = affine(source.load.index) or (0, 1)
+    return InputSlice(index, *place, 0, 0, unlike=0) if index is not None else None
+
+
+def _lines(division: Division, case: DiagnosisState) -> list[tuple[str, int]]:
+    assert case.view is not None
+    return [(at.file, at.line) for at in case.view.provenance(division.launch).locations]
+
+
+# Operators that can have done it, as names in source, and as text of a line.
+Kind = tuple[re.Pattern[str], re.Pattern[str]]
+DIVISIONS: Kind = (re.compile(r"div\w*|floor_divide|remainder|fmod"), DIVIDES)
+KINDS: dict[Category, Kind] = {
+    "index_out_of_bounds": (
+        re.compile(r"index|embedding\w*|gather|scatter\w*|index_\w+|take\w*|put\w*"),
+        INDEXES,
+    ),
+    "nan_or_inf": (
+        re.compile(
+            r"div\w*|true_divide|pow|float_power|exp\w*|log\w*|r?sqrt|reciprocal|a?tanh?|acosh?|asin|sinh|cosh"
+            r"|soft\w+|normalize|\w*norm|mean|std\w*|var\w*|lgamma|digamma|erfinv|xlogy|cross_entropy|inv\w*"
+            r"|to|type\w*|half|bfloat16|float16"
+        ),
+        UNBOUNDED,
+    ),
+}
+MOST = 3  # lines of a kernel that detectors always tell in full
+
+
+def deepened(party: Component, category: Category, case: DiagnosisState) -> tuple[Component, list[Evidence]]:
+    """The party with the line before the others that one of them calls, and what that rests on.
+
+    A program that we ran has told all lines (worker/capture_lines.py).
+    """
+    kind = _kind(party, category, case)
+    ran = case.capture is not None and bool(case.capture.compiles)
+    line = _only(_recorded(party, case), kind, case) if kind is not None and not ran else None
+    if line is None or line in party.model_locations:
+        return party, []
+    lines = [line, *party.model_locations]
+    return party.model_copy(update={"model_locations": lines}), [_inferred(line)]
+
+
+def _kind(party: Component, category: Category, case: DiagnosisState) -> Kind | None:
+    """What was done; None for a kernel that computed what another one indexes with."""
+    if failure(case) is not None:
+        return DIVISIONS
+    made = party.kind == "kernel" and category == "index_out_of_bounds"
+    return KINDS.get(category) if not made else None
+
+
+def _recorded(party: Component, case: DiagnosisState) -> list[ModelLocation]:
+    """The lines that can call it: that of the operator which eager names, else those of the whole kernel."""
+    return party.model_locations[:1] if _named(case) is not None else party.model_locations
+
+
+def _only(recorded: list[ModelLocation], kind: Kind, case: DiagnosisState) -> ModelLocation | None:
+    """The one line of all that are called that can do it."""
+    if len(recorded) > MOST:
+        return None  # there may be more that are not shown
+    found: list[ModelLocation] = []
+    for at in recorded:
+        lines = lines_doing(at, _operator(case, kind[0]))
+        if lines is None or any(kind[1].search(code) for code in _in_library(at, case)):
+            return None
+        found += [line for line in lines if line not in found]
+    return found[0] if len(found) == 1 else None
+
+
+def _named(case: DiagnosisState) -> Event | None:
+    """What the operator that raises, or makes the bad value, is in eager mode."""
+    return next(iter(told(case, "node_raised")), None) or first_made(case)
+
+
+def _operator(case: DiagnosisState, kind: re.Pattern[str]) -> re.Pattern[str]:
+    """The very operator, where eager names one of that kind; else the kind."""
+    event = _named(case)
+    name = str(event["op"]).removeprefix("aten.").partition(".")[0] if event is not None else ""
+    return re.compile(rf"{re.escape(name)}\w*") if name and kind.fullmatch(name) else kind
+
+
+def _inferred(line: ModelLocation) -> Evidence:
+    fact = (
+        f"inferred from the source: of all that the recorded lines call, only {line.file}:{line.line} can do "
+        "it; export records the lines of forward alone"
+    )
+    shown = shlex.join(["sed", "-n", f"{line.line}p", line.file])
+    return Evidence(step="read_source", fact=fact, source=f"{line.file}:{line.line}", command=shown)
+
+
+def _in_library(at: ModelLocation, case: DiagnosisState) -> Iterator[str]:
+    """What modules of libraries do that are called below that line: the operator may be theirs."""
+    for stack in _stacks(case):
+        own = [frame for frame in stack if not frame.library]
+        if own and (own[-1].file, own[-1].line) == (at.file, at.line) and stack[-1].library:
+            yield stack[-1].code
+
+
+def _stacks(case: DiagnosisState) -> Iterator[tuple[Frame, ...]]:
+    for launch in case.view.wrapper.launches if case.view is not None else ():
+        assert case.view is not None
+        yield from case.view.provenance(launch).stacks

@@ -1,0 +1,378 @@
+"""What a capture recorded: compiles, loads, constant updates and calls of every process of a run.
+
+Reads the journals that the hook writes (`worker/journal.py`). A process that died leaves a phase without its
+end: that is how a crash or a hang inside AOTInductor is told from one elsewhere.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from mcp_server.model import ModelLocation, Record
+
+Outcome = Literal["ok", "failed", "unfinished"]
+
+
+class JournalRecord(BaseModel):
+    """A record read from a journal; keys of a newer hook are left out."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class StoppedAt(JournalRecord):
+    """An operator (`desk.longest_run.default`) that the compiler was at when it failed.
+
+    `stack`: the traceback text of the lines of the model that made it.
+    """
+
+    operator: str
+    stack: str = ""
+
+
+class CapturedError(JournalRecord):
+    """The exception that the program got.
+
+    `no_files` is the limit on open files, where the process could open no more of them by then; `file_bytes`
+    the limit on the size of a file, where there is one; `stopped_at` is of a compile.
+    """
+
+    type: str
+    text: str
+    no_files: int | None = None
+    file_bytes: int | None = None
+    stopped_at: list[StoppedAt] = Field(default_factory=list)
+
+
+class Leaf(JournalRecord):
+    """One tensor: shape and stride in elements, `alignment` of its address in bytes (at most 64)."""
+
+    dtype: str = ""
+    device: str = ""
+    shape: list[int] | None = None
+    stride: list[int] | None = None
+    storage_offset: int = 0
+    contiguous: bool = True
+    alignment: int = 0
+    nan: int | None = None
+    inf: int | None = None
+    unreadable: str = ""
+
+    @property
+    def device_index(self) -> int | None:
+        """As `cuda:1` tells it; None for `cpu`."""
+        index = self.device.partition(":")[2]
+        return int(index) if index.isdigit() else None
+
+
+class Phase(JournalRecord):
+    """What all records share. `n` orders the events of a process; `notice` says what was not kept.
+
+    `t` is when it began, in seconds of the wall clock. `processor_s`: the limit on the processor time of the
+    process, in seconds.
+    """
+
+    pid: int
+    n: int
+    t: float = 0.0
+    notice: str = ""
+    outcome: Outcome = "unfinished"
+    seconds: float | None = None
+    error: CapturedError | None = None
+    processor_s: int | None = None
+    stack: list[ModelLocation] = Field(default_factory=list)
+
+    @property
+    def location(self) -> ModelLocation | None:
+        """The line of the user's program that asked for it."""
+        return self.stack[0] if self.stack else None
+
+
+class CapturedCompile(Phase):
+    """One compile. `configs_exact` is False when an option could not be written down as it was.
+
+    `program`: whether what was compiled is an exported program, kept or not. `libraries` of operators were
+    loaded by then.
+    `digests` are of the values that the program's parameters and buffers had then, by name.
+    """
+
+    number: int
+    how: str
+    exported: Path | None = None
+    program: bool = False
+    package: Path | None = None
+    configs: dict[str, Any] = Field(default_factory=dict)
+    configs_exact: bool = True
+    flags: dict[str, str] = Field(default_factory=dict)
+    torch: str = ""
+    libraries: list[Path] = Field(default_factory=list)
+    digests: dict[str, str] = Field(default_factory=dict)
+
+
+class CapturedPackaging(Phase):
+    """One `package_aoti`: `files` is the first of the files that each model, by name, is made of."""
+
+    package: Path
+    files: dict[str, Path] = Field(default_factory=dict)
+
+
+class CapturedLoad(Phase):
+    """One load. `copy_path` is the package as it was then; None when it could not be kept.
+
+    `bytes` is the size of the file then, 0 where there was none; `largest` that of its largest member, where
+    the package was not kept.
+    `libraries` of operators (`torch.ops.load_library`) were loaded by then. `current_device`: the CUDA device
+    of the thread, where the package is one for CUDA; a load that names none takes it (`device_idx` of -1 in
+    torch/csrc/inductor/aoti_runtime/model_base.h, 2.8-2.15).
+    """
+
+    number: int
+    loader: str
+    package: Path
+    copy_path: Path | None = None
+    sha256: str = ""
+    bytes: int = 0
+    largest: int | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+    libraries: list[Path] = Field(default_factory=list)
+    current_device: int | None = None
+
+    @property
+    def device_index(self) -> int | None:
+        """The CUDA device that the load chose, by name or as the current one."""
+        asked = self.options.get("device_index", -1)
+        return asked if isinstance(asked, int) and asked >= 0 else self.current_device
+
+
+class CapturedUpdate(Phase):
+    """One update of constants: those given, and the names that the model was compiled with.
+
+    `views` are those that are a part of a larger block of memory.
+    """
+
+    number: int
+    load: int
+    how: str
+    arguments: list[Any] = Field(default_factory=list)
+    file: Path | None = None
+    compiled: list[str] = Field(default_factory=list)
+    constants: dict[str, Leaf] = Field(default_factory=dict)
+    digests: dict[str, str] = Field(default_factory=dict)
+    views: list[str] = Field(default_factory=list)
+
+    @property
+    def user_managed(self) -> bool:
+        """Whether the package reads the given tensors' own memory from then on; 2.8-2.15 take it third."""
+        return self.how != "update_constant_buffer_from_cpu" and self.arguments[2:3] == [True]
+
+    @property
+    def missing(self) -> list[str]:
+        return sorted(set(self.compiled) - set(self.constants))
+
+    @property
+    def unknown(self) -> list[str]:
+        return sorted(set(self.constants) - set(self.compiled))
+
+
+class CapturedCall(Phase):
+    """One call. `file` holds its inputs; None when they were not kept, or were let go after it ended well.
+
+    `threads` is how many torch computes with on the CPU; 0 when that was not told. `again` are the inputs
+    that are the very tensors of the call before, with nothing written to them since. `streams`: whether the
+    program had made another CUDA stream the current one by then. `headroom`: bytes that the process might
+    still map, None where nothing limited that, and `headroom_of` the limit; `stack_bytes` the size of the
+    thread's stack, where that is limited; `current_device` its CUDA device; `plain` the arguments that are
+    no tensors, as Python writes them, by `args[0]` or `kwargs['name']`. `unmapped` are the inputs whose
+    memory was not the process's any more; `overwritten` is (call, output, input) of each output of an earlier
+    call that the program kept while it wrote new values into that input, of which the output is a view.
+
+    `altered` and `refilled` are constants that the program manages: written in place since it gave them, by
+    a count that all views of one memory share, and of other values than it gave, None where nobody read them.
+    `returned` holds what a call gave with such values.
+    """
+
+    number: int
+    load: int
+    thread: int
+    thread_name: str = ""
+    threads: int = 0
+    file: Path | None = None
+    leaves: list[Leaf] = Field(default_factory=list)
+    sharing: list[list[int]] = Field(default_factory=list)
+    moved: list[str] = Field(default_factory=list)
+    altered: list[str] = Field(default_factory=list)
+    refilled: list[str] | None = None
+    returned: Path | None = None
+    unmapped: list[int] = Field(default_factory=list)
+    overwritten: list[tuple[int, int, int]] = Field(default_factory=list)
+    streams: bool = False
+    headroom: int | None = None
+    headroom_of: str = ""
+    stack_bytes: int | None = None
+    current_device: int | None = None
+    raced: list[int] = Field(default_factory=list)
+    rewritten: list[int] = Field(default_factory=list)
+    plain: dict[str, str] = Field(default_factory=dict)
+    again: list[int] = Field(default_factory=list)
+    outputs: list[Leaf] = Field(default_factory=list)
+
+    @property
+    def in_graph(self) -> bool:
+        """Whether it was recorded into a CUDA graph, whose replays are no calls that the hook sees."""
+        return "a CUDA graph was being captured" in self.notice
+
+    @property
+    def unreadable(self) -> str:
+        """What the device said when the outputs were looked at: a fault of this or an earlier call."""
+        return next((leaf.unreadable for leaf in self.outputs if leaf.unreadable), "")
+
+    @property
+    def nonfinite(self) -> bool:
+        return any(leaf.nan or leaf.inf for leaf in self.outputs)
+
+    @property
+    def broke_device(self) -> bool:
+        """Whether it ended with an error of the device, which every later use of it meets again."""
+        return bool(self.unreadable) or (self.error is not None and "CUDA error" in self.error.text)
+
+
+class CapturedReplay(Phase):
+    """A replay of a CUDA graph after the memory of input `input` of the captured call was let go."""
+
+    call: int
+    input: int
+
+
+class CrossStreamFree(Phase):
+    """Input `input` of a call was let go while another stream than its owner might still read it.
+
+    Something was allocated since, and the owner had not waited.
+    """
+
+    call: int
+    input: int
+
+
+class CapturedExport(Phase):
+    """An export of a module of class `type`, with the plain attributes that it and its children had."""
+
+    type: str = ""
+    attributes: dict[str, str] = Field(default_factory=dict)
+
+
+class ModuleSnapshot(JournalRecord):
+    """A module of class `type`, in variable `name`, that has the constants of a compiled program.
+
+    `file` holds their values, by name; None where they are those that were compiled, or too many bytes.
+    `named`: the statement that failed names it.
+    """
+
+    name: str
+    type: str
+    named: bool = False
+    digests: dict[str, str] = Field(default_factory=dict)
+    attributes: dict[str, str] = Field(default_factory=dict)
+    file: Path | None = None
+
+
+class CapturedAssertion(Phase):
+    """A failed `torch.testing.assert_close` of the script; `file` holds {"actual", "expected"}.
+
+    `modules` are the program's own, near the comparison; `calls` those that gave what it compared.
+    `refilled`: by load, the constants that the program manages and that had other values by then.
+    """
+
+    file: Path | None = None
+    calls: list[int] = Field(default_factory=list)
+    refilled: dict[int, list[str]] = Field(default_factory=dict)
+    modules: list[ModuleSnapshot] = Field(default_factory=list)
+
+
+class CapturedEnd(Phase):
+    """An exception that ended a process; `modules` are those in the frames that it passed, where it compiled.
+
+    `own`: it was raised outside of torch. `file` holds the tensors in the variables of those frames, by name.
+    `calls` gave the tensors that the check names which raised it. `refilled` is as of a failed assertion.
+    `compared`: names that the check computed with, where it failed over too great a difference.
+    """
+
+    own: bool = False
+    file: Path | None = None
+    calls: list[int] = Field(default_factory=list)
+    refilled: dict[int, list[str]] = Field(default_factory=dict)
+    compared: list[str] = Field(default_factory=list)
+    modules: list[ModuleSnapshot] = Field(default_factory=list)
+
+
+class CapturedProcess(JournalRecord):
+    """One process that compiled, loaded or called. `exited` is False when it crashed or was killed.
+
+    `rank` is its number under a launcher, in digits.
+    """
+
+    pid: int
+    rank: str = ""
+    parent: int
+    argv: list[str]
+    cwd: str = ""
+    python: str
+    exited: bool = False
+    hook_failures: list[str] = Field(default_factory=list)
+
+
+class Captured(Record):
+    """All that the hook saw, in the order of time."""
+
+    processes: list[CapturedProcess] = Field(default_factory=list)
+    compiles: list[CapturedCompile] = Field(default_factory=list)
+    packagings: list[CapturedPackaging] = Field(default_factory=list)
+    loads: list[CapturedLoad] = Field(default_factory=list)
+    updates: list[CapturedUpdate] = Field(default_factory=list)
+    calls: list[CapturedCall] = Field(default_factory=list)
+    exports: list[CapturedExport] = Field(default_factory=list)
+    assertions: list[CapturedAssertion] = Field(default_factory=list)
+    replays: list[CapturedReplay] = Field(default_factory=list)
+    loans: list[CrossStreamFree] = Field(default_factory=list)
+    ends: list[CapturedEnd] = Field(default_factory=list)
+
+    @property
+    def failing(self) -> CapturedCall | None:
+        """The call in which a process died, or the first that broke the device, or the last that raised.
+
+        A server may outlive calls that raise, so the last one counts; errors of the device stay, so there the
+        first one does.
+        """
+        exited = {process.pid for process in self.processes if process.exited}
+        unfinished = [call for call in self.calls if call.outcome == "unfinished"]
+        dying = [call for call in unfinished if call.pid not in exited]
+        broken = [call for call in self.calls if call.broke_device]
+        raised = [call for call in self.calls if call.outcome == "failed"]
+        return next(iter([*dying[-1:], *broken[:1], *raised[-1:], *unfinished[-1:]]), None)
+
+    @property
+    def suspect(self) -> CapturedCall | None:
+        """The failing call, else one that the program refused, else the first with NaN or inf, else the last
+        whose inputs are kept.
+        """
+        odd = next((call for call in self.calls if call.nonfinite and call.file), None)
+        kept = [call for call in self.calls if call.file]
+        return self.failing or self.refused or odd or (kept[-1] if kept else None)
+
+    @property
+    def refused(self) -> CapturedCall | None:
+        """The call whose outputs the program's last failed check looked at, if its inputs are kept."""
+        checks: list[CapturedAssertion | CapturedEnd] = [*self.assertions, *self.ends]
+        last = max(checks, key=lambda check: check.t, default=None)
+        looked_at = {(last.pid, number) for number in last.calls} if last is not None else set()
+        return next((call for call in self.calls if (call.pid, call.number) in looked_at and call.file), None)
+
+    def load_of(self, call: CapturedCall | CapturedUpdate) -> CapturedLoad | None:
+        """The load whose model was called."""
+        return next((load for load in self.loads if (load.pid, load.number) == (call.pid, call.load)), None)
+
+    def compile_of(self, load: CapturedLoad) -> CapturedCompile | None:
+        """The last compile before that load that wrote its package."""
+        wrote = [c for c in self.compiles if c.package == load.package and c.outcome == "ok"]
+        return wrote[-1] if wrote else None

@@ -1,0 +1,204 @@
+"""What a log says, as typed facts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from mcp_server.logs.families import Family, Rank
+from mcp_server.logs.sanitizer import SanitizerReport
+from mcp_server.model import Category
+
+# Families of texts that the end of a process leaves.
+ENDINGS = frozenset(
+    {
+        "aborted",
+        "child_failed",
+        "heap_corruption",
+        "illegal_instruction",
+        "killed",
+        "segfault",
+        "terminate",
+        "terminate_recursively",
+    }
+)
+# Families of texts with which a tool that the compiler called says that it failed.
+_TOOL_FAILED = frozenset({"linker_status", "compiler_status", "cpp_compile_error"})
+# How Python, pytest, the C++ runtime, the shims of generated code, compilers (GCC, Clang, MSVC, ptxas),
+# linkers and device assertions begin or mark a text that nobody caught.
+_FATAL = re.compile(
+    r"\s*(?:E +)?(?:what\(\):|Error: |.*\bException in aoti_torch: |.*\bError: input_handles\[|"
+    r"(?:\w+\.)*\w*(?:Error|Exception)(?:: |$)|"
+    r"(?:\w+\.)+[A-Z]\w+: |=========|==\d+==|\S+:\d+(?::\d+)?: |.*\berror: |.*\berror (?:[A-Z]+\d{4})|"
+    r"ptxas\b.{0,200}?(?:fatal|error) *: |.*: block: \[[\d,]+\], thread: )"
+)
+
+# What the shims print of every error, whether the program then handles it or not, and how the lines begin
+# that belong to it.
+_OF_SHIMS = re.compile(r".*\bException in aoti_torch: ")
+_OF_REPORT = re.compile(r"\s|frame #|Error: |Exception |\[|$")
+
+Relation = Literal["", "cause", "during"]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One Python frame. `user` is False for installed libraries and for code that Inductor wrote."""
+
+    file: str
+    line: int
+    function: str
+    code: str = ""
+    user: bool = True
+
+
+@dataclass(frozen=True)
+class PythonException:
+    """One exception of a traceback; frames are outermost first.
+
+    `relation` says how it follows from the exception before it in the log: raised `from` it ("cause"), or
+    while it was handled ("during"). `logged`: a logger printed the traceback, so that the program caught it.
+    """
+
+    type: str
+    message: str
+    frames: tuple[Frame, ...]
+    line: int
+    relation: Relation = ""
+    process: str = ""
+    logged: bool = False
+
+    @property
+    def user_frames(self) -> tuple[Frame, ...]:
+        return tuple(frame for frame in self.frames if frame.user)
+
+
+@dataclass(frozen=True)
+class ThreadStack:
+    """A stack printed by faulthandler; frames are outermost first."""
+
+    thread: str
+    current: bool
+    frames: tuple[Frame, ...]
+    line: int
+
+    @property
+    def frames_of_user(self) -> tuple[Frame, ...]:
+        return tuple(frame for frame in self.frames if frame.user)
+
+
+@dataclass(frozen=True)
+class ErrorFact:
+    """One error text. `line` counts from 1; `count` is how often the same text came.
+
+    `candidates` are the family's categories, reordered by what else the log holds.
+    """
+
+    family: Family
+    fields: dict[str, str]
+    line: int
+    text: str
+    candidates: tuple[Category, ...]
+    count: int = 1
+    process: str = ""
+    exception: PythonException | None = None
+
+    @property
+    def rank(self) -> Rank:
+        return self.family.rank
+
+    @property
+    def category(self) -> Category | None:
+        """The category, where the text decides it."""
+        return self.candidates[0] if len(self.candidates) == 1 else None
+
+
+@dataclass(frozen=True)
+class GeneratedLocation:
+    """A line of generated code, as printed: wrapper.cpp, kernel.cpp or a Triton kernel's `<hash>.py`."""
+
+    file: str
+    line: int
+
+
+@dataclass(frozen=True)
+class LastLaunch:
+    """The launch that the value printer announced without announcing its end."""
+
+    kernel: str
+    line: int
+    finished: int
+    process: str = ""
+
+
+@dataclass(frozen=True)
+class LogFacts:
+    """All that was found in one log, in bounded size.
+
+    `root` is the error that explains the others, None when no family matched. `best_lines` are for a person
+    when `root` is None. `truncated` says by what sign the log is incomplete ("" = no sign).
+    """
+
+    root: ErrorFact | None
+    errors: tuple[ErrorFact, ...] = ()
+    exceptions: tuple[PythonException, ...] = ()
+    threads: tuple[ThreadStack, ...] = ()
+    sanitizer: SanitizerReport | None = None
+    last_launch: LastLaunch | None = None
+    launches: int = 0
+    locations: tuple[GeneratedLocation, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    processes: tuple[str, ...] = ()
+    lines: int = 0
+    characters: int = 0
+    dropped_errors: int = 0
+    truncated: str = ""
+    best_lines: tuple[tuple[int, str], ...] = ()
+    tail: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def fatal(self) -> bool:
+        """Whether the root ended something, and was not just printed by a program that went on."""
+        if self.root is None:
+            return False
+        if any(error.family.id in ENDINGS for error in self.errors):
+            return True
+        if self.root.family.stage == "compile" and any(e.family.id in _TOOL_FAILED for e in self.errors):
+            return True
+        exception = self.root.exception
+        if exception is not None:
+            return not exception.logged
+        return _FATAL.match(self.root.text) is not None and not self._went_on
+
+    @property
+    def _went_on(self) -> bool:
+        """Whether the program handled what a shim printed: it has words of its own after that."""
+        handled = all(exception.logged for exception in self.exceptions)
+        if self.root is None or not handled or _OF_SHIMS.match(self.root.text) is None:
+            return False
+        number, text = self.tail[-1] if self.tail else (0, "")
+        return number > self.root.line and _OF_REPORT.match(text) is None
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        """The user's frames that lead to the root, outermost first."""
+        exception = self.root.exception if self.root else None
+        if exception is not None and exception.user_frames:
+            return exception.user_frames
+        current = next((thread for thread in self.threads if thread.current), None)
+        if current is not None:
+            return current.frames_of_user
+        chain = last_chain(self.exceptions)
+        return next((known.user_frames for known in chain if known.user_frames), ())
+
+
+def last_chain(exceptions: Sequence[PythonException]) -> list[PythonException]:
+    """The last traceback with the exceptions that it follows from, first the origin."""
+    chain: list[PythonException] = []
+    for exception in reversed(exceptions):
+        chain.insert(0, exception)
+        if not exception.relation:
+            break
+    return chain

@@ -1,0 +1,44 @@
+"""The one table of error families, in order of precedence: of two rows that match a line, the first counts."""
+
+from __future__ import annotations
+
+import difflib
+
+from . import accelerators, compiling, device, host, inputs, loading, resources
+from .kinds import Advice, Family, Rank, Stage
+
+FAMILIES: tuple[Family, ...] = (
+    *device.FAMILIES,
+    *accelerators.FAMILIES,
+    *inputs.INPUT_FAMILIES,
+    *loading.LOAD_FAMILIES,
+    *inputs.OPERATOR_FAMILIES,
+    *loading.WEIGHT_FAMILIES,
+    *inputs.CALL_FAMILIES,
+    *resources.FAMILIES,
+    *compiling.FAMILIES,
+    *host.FAMILIES,
+    *inputs.LAST,
+)
+BY_ID: dict[str, Family] = {family.id: family for family in FAMILIES}
+
+_ALIKE = 0.6  # difflib's own default: below it, texts share little but common words
+_COMPARED = 300
+
+__all__ = ["BY_ID", "FAMILIES", "Advice", "Family", "Rank", "Stage", "closest_family", "find_family"]
+
+
+def find_family(text: str, families: tuple[Family, ...] = FAMILIES) -> tuple[Family, dict[str, str]] | None:
+    """The first of `families` that matches one line, with its named fields."""
+    for family in families:
+        fields = family.match(text)
+        if fields is not None:
+            return family, fields
+    return None
+
+
+def closest_family(text: str) -> Family | None:
+    """The family whose example is most like a `text` that no family matches; None when none is like it."""
+    examples = {family.example.lower(): family for family in FAMILIES}
+    found = difflib.get_close_matches(text[:_COMPARED].lower(), examples, n=1, cutoff=_ALIKE)
+    return examples[found[0]] if found else None

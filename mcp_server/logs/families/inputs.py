@@ -1,0 +1,424 @@
+"""Errors about what the model was called with, and of the operators that it calls.
+
+Errors about what the model was called with.
+
+Texts: generated `check_input_N` (cpp_wrapper_cpu.py), aoti_runtime/utils.h, interface.cpp, _tree_utils.py.
+
+The texts that say only which call into a package, or of its generated code, failed.
+
+Texts: model_container_runner.cpp and the checks of generated wrappers (aoti_runtime/utils.h) of torch 2.8-2.15.
+
+Errors of custom operators: not registered, not callable, their fake functions.
+
+Texts: the proxy executor (oss_proxy_executor.cpp), torch/_ops.py, torch/_library and the dispatcher of torch
+2.8-2.15.
+"""
+
+from __future__ import annotations
+
+from .kinds import INDEX_GUIDE, NAN_GUIDE, SHAPES_GUIDE, Defaults, Family, Rank
+
+_input_table = Defaults(stage="call", guide=SHAPES_GUIDE, advice="check_inputs")
+_add_input = _input_table.add
+
+# People quote these texts without the name in front.
+_HANDLE = r"(?:input_handles\[(?P<input>\d+)\]: )?"
+
+_add_input(
+    "input_dtype",
+    _HANDLE
+    + r"unmatched dtype, expected: (?P<expected>\d+)\((?P<expected_name>[^)]*)\), but got: (?P<got>\d+)",
+    "unmatched dtype",
+    "input_mismatch",
+    "The run-time input check found another dtype; the numbers are c10::ScalarType.",
+    "input_handles[0]: unmatched dtype, expected: 6(at::kFloat), but got: 7",
+    rank=Rank.CAUSE,
+)
+_add_input(
+    "input_static_dim",
+    _HANDLE + r"unmatched dim value at (?P<dim>\d+), expected: (?P<expected>-?\d+), but got: (?P<got>-?\d+)",
+    "unmatched dim value",
+    "input_mismatch",
+    "The run-time input check found another size for a static dimension. It reads past the sizes of an input of lower rank.",
+    "input_handles[0]: unmatched dim value at 1, expected: 16, but got: 17",
+    rank=Rank.CAUSE,
+    not_proven="That the rank is right: ndim is not checked, and a size of 0 may be memory past the array.",
+)
+_add_input(
+    "input_range",
+    _HANDLE
+    + r"dim value is too (?P<side>small|large) at (?P<dim>\d+), expected (?:it )?to be (?P<relation>>=|<=) (?P<expected>-?\d+), but got: (?P<got>-?\d+)",
+    "dim value is too",
+    "shape_out_of_range",
+    "The run-time input check found a dynamic dimension outside the compiled range.",
+    "input_handles[0]: dim value is too large at 0, expected to be <= 256, but got: 512",
+    rank=Rank.CAUSE,
+    not_proven=(
+        "That the call is wrong: `>= 2` also rejects a batch of 1 that the export allowed, and code generation can "
+        "tighten an upper bound."
+    ),
+)
+_add_input(
+    "input_stride",
+    _HANDLE
+    + r"unmatched stride value at (?P<dim>\d+), expected: (?P<expected>-?\d+), but got: (?P<got>-?\d+)",
+    "unmatched stride value",
+    "input_mismatch",
+    "The run-time input check found another stride; generated code assumes the compiled one.",
+    "input_handles[0]: unmatched stride value at 0, expected: 16, but got: 1",
+    rank=Rank.CAUSE,
+)
+_add_input(
+    "input_device",
+    _HANDLE
+    + r"unmatched device type, expected: (?P<expected>\d+)\((?P<expected_name>\w+)\), but got: (?P<got>\d+)",
+    "unmatched device type",
+    "device_mismatch",
+    "The run-time input check found another device type (0 cpu, 1 cuda); the expected number is printed twice.",
+    "input_handles[0]: unmatched device type, expected: 11(cuda), but got: 0",
+    rank=Rank.CAUSE,
+    not_proven="The device index: it is never checked.",
+)
+_add_input(
+    "input_count",
+    (
+        r"expected inputs vector size to be (?P<expected>\d+), but got (?P<got>\d+)",
+        r"Expected (?P<expected>\d+) inputs?,? but got (?P<got>\d+)",
+    ),
+    ("inputs vector size", " inputs"),
+    "input_mismatch",
+    "The number of tensors is not that of the package; arguments that are not tensors are dropped before this check.",
+    "expected inputs vector size to be 2, but got 1",
+    rank=Rank.CAUSE,
+)
+_add_input(
+    "kwarg_names",
+    r"Ran into a kwarg keyword mismatch: Got the following keywords (?P<got>\[.*?\]) but expected (?P<expected>\[.*?\])",
+    "kwarg keyword mismatch",
+    "input_mismatch",
+    "The keyword arguments are not those of the export.",
+    "ValueError: Ran into a kwarg keyword mismatch: Got the following keywords ['x'] but expected []",
+)
+_add_input(
+    "input_tree",
+    (
+        r"treespec\.unflatten\(leaves\): `leaves` has length (?P<got>\d+) but the spec refers to a pytree that holds (?P<expected>\d+) items",
+        r"(?:Node arity mismatch|Node type mismatch|Node keys? mismatch|Trying to flatten user inputs with exported input tree spec)(?P<detail>.*)",
+    ),
+    ("treespec.unflatten", "mismatch", "exported input tree spec"),
+    ("input_mismatch",),
+    "The structure of the arguments is not that of the export.",
+    "ValueError: treespec.unflatten(leaves): `leaves` has length 7 but the spec refers to a pytree that holds 1 items (*).",
+)
+_add_input(
+    "size_stride_assert",
+    (
+        r"expected size (?P<got_size>\d+)==(?P<expected_size>\d+), stride (?P<got_stride>-?\d+)==(?P<expected_stride>-?\d+) at dim=(?P<dim>\d+)",
+        r"expected ndim (?P<expected_ndim>\d+) but got (?P<got_ndim>\d+)",
+        r"expected dtype (?P<expected_dtype>torch\.\w+) but got dtype code (?P<got_dtype>\d+)",
+        r"Expect the tensor to be (?P<bytes>\d+) bytes aligned\. Fail due to (?P<detail>.*)",
+    ),
+    ("expected size ", "expected ndim ", "expected dtype torch", "bytes aligned. Fail"),
+    ("custom_op", "input_mismatch", "shape_out_of_range"),
+    "A tensor has other sizes or strides than the compiler was told: of an input, or of what an operator really returned.",
+    "expected size 6==4, stride 4==6 at dim=0; expected size 4==6, stride 1==1 at dim=1",
+    rank=Rank.CAUSE,
+    torch=">=2.13 (AOTI, with AOTI_RUNTIME_CHECK_INPUTS), all (Python wrapper)",
+    not_proven="That a fake function is wrong, when `Error in op` names `input`: then the caller's tensor is.",
+)
+_add_input(
+    "guard_size",
+    r"Expected input at (?P<path>\S+) to be (?P<relation>equal to) (?P<expected>.+?), but got (?P<got>.+)",
+    "Expected input at ",
+    ("input_mismatch", "shape_out_of_range"),
+    "The exported program's own check rejects a size, which it takes as fixed, or as that of another input.",
+    "RuntimeError: Expected input at *args[0].shape[0] to be equal to 1, but got 3",
+    rank=Rank.CAUSE,
+)
+_add_input(
+    "guard_range",
+    r"Expected input at (?P<path>\S+) to be (?P<relation>>=|<=|of the form) (?P<expected>.+?), but got (?P<got>.+)",
+    "Expected input at ",
+    "shape_out_of_range",
+    "The exported program's own check rejects a size of a dynamic dimension.",
+    "RuntimeError: Expected input at *args[0].shape[0] to be <= 128, but got 200",
+    rank=Rank.CAUSE,
+)
+_add_input(
+    "guard_failed",
+    r"Guard failed: (?P<guard>.+)",
+    "Guard failed: ",
+    ("shape_out_of_range", "input_mismatch"),
+    "The exported program's own guard rejects these inputs; the package drops such guards.",
+    "AssertionError: Guard failed: x.size()[0] % 100 == 0",
+    rank=Rank.CAUSE,
+)
+_add_input(
+    "runtime_assert",
+    (
+        r"Expected (?P<condition>\S.*?) (?:to be True )?but received (?P<value>-?\d+)",
+        r"Runtime assertion failed for expression (?P<condition>.+?)(?: on node|$)",
+        r"^(?:RuntimeError: |Error: )(?P<condition>u\d+ (?:>=|<=|<|>|==|!=) \S+)$",
+    ),
+    ("but received ", "Runtime assertion failed", " u", "Error: u"),
+    ("shape_out_of_range", "input_mismatch"),
+    "A size computed at run time breaks an assumption of the export.",
+    "RuntimeError: Expected u0 <= 5 but received 9",
+    rank=Rank.CAUSE,
+)
+_add_input(
+    "cpu_index_assert",
+    (
+        # An expression to the end of the line; before words that follow it, one without a space.
+        r"index out of bounds: (?P<lower>\S{1,80}) <= (?P<index>\w+) < "
+        r"(?P<bound>(?![^`\n]*[A-Za-z_]\w*\s+[A-Za-z_])[^`\n]{1,160}?)L?\s*$",
+        r"index out of bounds: (?P<lower>\S{1,80}) <= (?P<index>\w+) < (?P<bound>[\w().*+/-]{1,80}?)L?(?=[\s`]|$)",
+    ),
+    "index out of bounds: ",
+    ("index_out_of_bounds", "input_mismatch", "shape_out_of_range"),
+    "A CPU kernel met an index outside [0, bound); in a parallel kernel this ends the process.",
+    "RuntimeError: index out of bounds: 0 <= tmp27 < 32L",
+    rank=Rank.CAUSE,
+    guide=INDEX_GUIDE,
+    advice="trace_index",
+    not_proven="That the caller sent a bad index: int32 ids read as int64 give the same text.",
+)
+_add_input(
+    "aten_index",
+    (
+        r"(?P<detail>index out of range in self)",
+        r"index (?P<value>-?\d+) is out of bounds for (?:dimension|axis) (?P<dim>\d+) with size (?P<bound>\d+)",
+        r"[Dd]imension out of range \(expected to be in range of (?P<range>\[.*?\]), but got (?P<value>-?\d+)\)",
+        r"(?P<detail>Target (?P<value>-?\d+) is out of bounds|offsets\[0\] has to be 0.*|INDICES element is out of DATA bounds.*)",
+        r"Expected (?P<detail>(?P<index>\w+) < (?P<bound>index_size|\w+_size|num_\w+) to be true)",
+        r"[Ii]ndex (?P<at>\d+) of \w+ takes value (?P<value>-?\d+) which is not in the valid range \[-?\d+, (?P<bound>\d+)\)",
+        r"(?P<detail>index_\w+\(\): (?:self indexing axis )?(?:index )?out of (?:range|bounds).*|indices? (?:element )?(?:is )?out of (?:range|bounds).*)",
+    ),
+    (
+        "index out of range",
+        "is out of bounds",
+        "imension out of range",
+        "offsets[0]",
+        "INDICES element",
+        " to be true",
+        "valid range [",
+        "out of range",
+        "out of bounds",
+    ),
+    ("index_out_of_bounds",),
+    "An ATen operator refused an index.",
+    "IndexError: index out of range in self",
+    guide=INDEX_GUIDE,
+    advice="trace_index",
+)
+_add_input(
+    "nan_check",
+    r"At least one (?P<kind>NaN|INF) in (?P<buffer>\w+)",
+    "At least one ",
+    "nan_or_inf",
+    "The compiled-in check found a non-finite value in this buffer, after the launch that uses it (or in an input, from 2.13).",
+    "RuntimeError: At least one NaN in buf8",
+    rank=Rank.CAUSE,
+    guide=NAN_GUIDE,
+    advice="find_nan",
+    not_proven="That the kernel before the check made the value: kernels without a check (C++, extern) are passed over; INF in a mask is normal.",
+)
+_add_input(
+    "matrix_shapes",
+    (
+        r"mat1 and mat2 shapes cannot be multiplied \((?P<left>\w+) and (?P<right>\w+)\)",
+        r"The size of tensor a \((?P<left>\d+)\) must match the size of tensor b \((?P<right>\d+)\) at non-singleton dimension (?P<dim>\d+)",
+        r"shape '(?P<shape>\[.*?\])' is invalid for input of size (?P<size>\d+)",
+        r"[Ss]izes of tensors must match except in dimension (?P<dim>\d+)",
+        r"Given groups=\d+, weight of size (?P<weight>\[.*?\]), expected input(?P<input>\[.*?\])",
+        r"size mismatch, (?:got|tensors)(?P<detail>.*)",
+    ),
+    ("cannot be multiplied", "must match", "is invalid for input of size", "Given groups=", "size mismatch"),
+    ("input_mismatch", "shape_out_of_range", "custom_op", "script_error"),
+    "An operator's operands do not fit together; a package checks no input shapes by default.",
+    "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x17 and 16x32)",
+)
+_add_input(
+    "operand_dtypes",
+    (
+        r"must have the same dtype, but got (?P<left>\w+) and (?P<right>\w+)",
+        r"expected (?:m1 and m2|scalar type|mat1 and mat2) (?:to have the same dtype, but got: )?(?P<expected>\w+) (?:but found|!=) (?P<got>[\w:]+)",
+        r"Expected tensor for argument #(?P<argument>\d+) '(?P<name>\w+)' to have (?:one of the following )?scalar types?:? (?P<expected>[^;]+); but got (?P<got>\S+) instead",
+    ),
+    ("the same dtype", "but found", "scalar type"),
+    ("input_mismatch", "custom_op", "constants", "script_error"),
+    "An operator's operands have different dtypes.",
+    "RuntimeError: mat1 and mat2 must have the same dtype, but got Double and Float",
+)
+_add_input(
+    "kernel_division",
+    r"(?P<detail>cpp_prefix\.h:\d+, ZeroDivisionError|RuntimeError: ZeroDivisionError)",
+    ("ZeroDivisionError",),
+    ("input_mismatch", "script_error"),
+    "A kernel of the package divided a whole number by zero.",
+    "Error: inductor_cpu_throw_if_integer_div_error, /torch/csrc/inductor/cpp_prefix.h:827, ZeroDivisionError",
+    not_proven="Whether an input holds the zero, or the model computes it.",
+)
+_add_input(
+    "int_division",
+    r"(?P<detail>Integer floor division by zero|ZeroDivisionError|integer division or modulo by zero)",
+    ("ivision by zero", "ZeroDivision", "modulo by zero"),
+    ("shape_out_of_range", "input_mismatch", "script_error"),
+    "A size or scalar of zero was divided by.",
+    "RuntimeError: Integer floor division by zero",
+)
+_add_input(
+    "scalar_input",
+    r"Expected a proper Tensor but got None \(or an undefined Tensor in C\+\+\) for argument #(?P<argument>\d+) '(?P<name>\w+)'",
+    "proper Tensor but got None",
+    ("input_mismatch", "compile_failure"),
+    "A missing tensor; a dynamic integer input is not supported by AOTInductor.",
+    "RuntimeError: Expected a proper Tensor but got None (or an undefined Tensor in C++) for argument #1 'other'",
+)
+_add_input(
+    "operator_refused",
+    (),
+    (),
+    ("input_mismatch", "shape_out_of_range", "custom_op", "index_out_of_bounds"),
+    "An operator inside the package refused its operands; a package checks no input shapes by default.",
+    "RuntimeError: mat1 must be a matrix, got 1-D tensor",
+    not_proven="Whether the caller's tensors, or what an earlier operator returned, do not fit.",
+)
+_add_input(
+    "operator_raised",
+    (),
+    (),
+    ("custom_op", "input_mismatch", "script_error"),
+    "A Python operator that the package calls raised an exception.",
+    "ValueError: table not loaded",
+)
+_add_input(
+    "misaligned_input",
+    r"Input (?P<input>\d+) was compiled as (?P<bytes>\d+)-bytes aligned, but it is not aligned at run time",
+    "bytes aligned, but it is not",
+    ("input_mismatch",),
+    "A warning: the input is copied to an aligned tensor, which is right but slower.",
+    "Input 0 was compiled as 16-bytes aligned, but it is not aligned at run time. Copying to an aligned tensor",
+    rank=Rank.NOISE,
+)
+
+INPUT_FAMILIES: tuple[Family, ...] = tuple(_input_table.rows)
+
+
+_call_table = Defaults(stage="load", advice="check_package")
+_add_call = _call_table.add
+
+_add_call(
+    "generic_api_call",
+    r"(?P<call>run_func_|create_func_|delete_func_|update_constant_buffer_func_|update_inactive_constant_buffer_func_|run_const_fold_func_|swap_constant_buffer_func_|(?<!\w)\w+_func_)\(.*API call failed at (?P<file>\S+), line (?P<line>\d+)",
+    "API call failed at",
+    ("input_mismatch", "index_out_of_bounds", "device_mismatch", "illegal_memory_access", "out_of_memory"),
+    "Only says that the package's call failed; the cause is another line, mostly on standard error (`Error: …`).",
+    "RuntimeError: run_func_( container_handle_, input_handles.data() ) API call failed at /pytorch/torch/csrc/inductor/aoti_runner/model_container_runner.cpp, line 144",
+    stage="call",
+    rank=Rank.GENERIC,
+    advice="read_cause",
+    torch="<=2.12 for run errors; all for load and constant errors",
+)
+_add_call(
+    "shim_call",
+    r"(?:Error: )?(?P<call>(?:aoti_torch|at::|torch::)\w[\w:]*)\((?P<arguments>.*)\) API call failed at (?P<file>\S+?), line (?P<line>\d+)",
+    "API call failed at",
+    ("input_mismatch", "index_out_of_bounds", "illegal_memory_access", "custom_op"),
+    "The operator call of the generated code that reported the error; file and line are in the generated wrapper.",
+    "Error: aoti_torch_cuda_mm_out(buf11, buf10, w) API call failed at /c/ab.wrapper.cpp, line 1508",
+    stage="call",
+    rank=Rank.GENERIC,
+    advice="read_cause",
+)
+
+CALL_FAMILIES: tuple[Family, ...] = tuple(_call_table.rows)
+
+_last = Defaults(stage="call", guide=SHAPES_GUIDE, advice="check_inputs")
+_last.add(
+    "shim_exception",
+    r"Exception in aoti_torch: (?P<detail>.+)",
+    "Exception in aoti_torch: ",
+    ("input_mismatch", "shape_out_of_range", "custom_op", "index_out_of_bounds"),
+    "An operator that the generated code called raised: this line is all that tells, where its error is not checked.",
+    "[E1121 06:44:01.0 shim_common.cpp:271] Exception in aoti_torch: mat1 must be a matrix, got 1-D tensor",
+    torch="<=2.12",
+    not_proven="Whether the call ended there: up to 2.12 the package goes on after an error of a custom operator.",
+)
+
+# Behind every other row: what the operator said may have a family of its own.
+LAST: tuple[Family, ...] = tuple(_last.rows)
+
+
+_operator_table = Defaults(stage="load", guide=SHAPES_GUIDE, advice="check_package")
+_add_operator = _operator_table.add
+
+_add_operator(
+    "proxy_executor",
+    r"Unable to find a proxy executor to run custom ops",
+    "proxy executor",
+    ("invalid_package", "custom_op"),
+    "The description of the custom operators (wrapper.json) is not beside the library.",
+    "Unable to find a proxy executor to run custom ops. Please check if there is a json file generated",
+)
+_add_operator(
+    "op_not_registered",
+    (
+        r"Cou[nl]d not find schema for (?P<op>\w+::?\w+(?:\.\w+)?)",
+        r"Could not find (?:any similar ops to|the operator) (?P<op>[\w.]+::[\w.]+)",
+        r"No such operator (?P<op>[\w.]+::[\w.]+)",
+        r"'_OpNamespace' '(?P<namespace>\w+)' object has no attribute '(?P<op>\w+)'",
+        r"Tried to access or call an operator with a wrong signature\.\s+operator: (?P<op>[\w.]+::\w+)",
+    ),
+    (
+        "d not find schema",
+        "Could not find any similar",
+        "Could not find the operator",
+        "No such operator",
+        "_OpNamespace",
+        "wrong signature",
+    ),
+    "custom_op",
+    "The custom operator is not registered in this process: packages do not ship it.",
+    "RuntimeError: Could not find schema for mylib::plus1. Custom operators created via torch.library.custom_op cannot be run",
+    not_proven="That the op exists anywhere: import the module that defines it before loading.",
+)
+_add_operator(
+    "custom_op_call",
+    (
+        r"ProxyExecutor does not have a custom object named (?P<name>\S+)",
+        r"Mismatch between tensors consumed and num of input tensor(?P<detail>.*)",
+        r"NYI: Unsupported return type for schema: (?P<schema>.+)",
+        r"(?<!\w)(?P<op>(?!aten::|prims::)\w+::\w+(?:\.\w+)?)\(\) (?:Expected|expected|is missing value)(?P<detail>.*)",
+        r"There was no fake impl registered for <CustomOpDef\((?P<op>[\w:.]+)\)>",
+        r"(?<![\w.])(?P<op>[\w.]+::[\w.]+): attempted to run this operator with Meta tensors",
+        r"(?<!\S)(?P<op>\S+) \(with implementation in .+?\): The output of this custom operator .*(?:alias|must not)",
+    ),
+    (
+        "ProxyExecutor",
+        "Mismatch between tensors consumed",
+        "NYI: Unsupported",
+        "() Expected",
+        "() expected",
+        "() is missing",
+        "no fake impl registered",
+        "with Meta tensors",
+        "this custom operator",
+    ),
+    "custom_op",
+    "A custom operator cannot be called as the package or the compiler wants to.",
+    "NYI: Unsupported return type for schema: mylib::f(Tensor x) -> (Tensor, SymInt)",
+    stage="any",
+)
+_add_operator(
+    "opcheck",
+    r"(?P<detail>opcheck\(op, \.\.\.\)|This error most often comes from an? incorrect fake \(aka meta\) kernel for a custom op)",
+    ("opcheck(op", "incorrect fake (aka meta)"),
+    "custom_op",
+    "A hint about custom operators' fake functions. For an input it misleads.",
+    "This error most often comes from a incorrect fake (aka meta) kernel for a custom op.",
+    rank=Rank.NOISE,
+    advice="read_cause",
+)
+
+OPERATOR_FAMILIES: tuple[Family, ...] = tuple(_operator_table.rows)

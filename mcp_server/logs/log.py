@@ -1,0 +1,421 @@
+"""Reads a log as a stream: the errors in it, the one that is the cause, and where it points.
+
+Memory is bounded whatever the log's size: repeated texts are counted, not kept.
+
+Reads a log from a file: of a large one the beginning and the end, of a growing one what is there now.
+
+A workload's log begins with what was run and ends with its failure: of gigabytes the middle is only counted.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import stat
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from mcp_server.errors import ProblemError
+from mcp_server.logs.details import NOTHING, Details, LineMatches, LinePrefilter
+from mcp_server.logs.facts import ErrorFact, LastLaunch, LogFacts, PythonException
+from mcp_server.logs.families import BY_ID, Family, Rank, find_family
+from mcp_server.logs.raised import settle_exception, unnamed_exception
+from mcp_server.logs.roots import choose_root, refine, sanitizer_errors
+from mcp_server.logs.sanitizer import SanitizerReader
+from mcp_server.logs.sanitizer_lines import MARK, is_record
+from mcp_server.logs.text import Line, bound, read_line
+from mcp_server.logs.traceback import TracebackReader
+
+_LAUNCH = re.compile(r"\[ (?P<when>before|after)_launch: (?P<kernel>[^\[\]]+?) \]")
+
+
+class LaunchTracker:
+    """Counts finished launches and remembers the one that is open, for each process."""
+
+    def __init__(self) -> None:
+        self.finished = 0
+        self._open: dict[str, LastLaunch] = {}
+
+    def feed(self, line: Line) -> bool:
+        """Take a line; True when it holds nothing but launch names."""
+        alone = _LAUNCH.fullmatch(line.text)
+        found = [alone] if alone else list(_LAUNCH.finditer(line.text))
+        for launch in found:
+            self._take(line, launch["when"], bound(launch["kernel"], 300))
+        return alone is not None or (bool(found) and not _LAUNCH.sub("", line.text).strip())
+
+    def _take(self, line: Line, when: str, kernel: str) -> None:
+        if when == "before":
+            self._open[line.process] = LastLaunch(kernel, line.number, self.finished, line.process)
+        else:
+            self.finished += 1
+            self._open.pop(line.process, None)
+
+    def open_launch(self) -> LastLaunch | None:
+        """The launch announced last that was not announced as ended."""
+        return max(self._open.values(), key=lambda launch: launch.line, default=None)
+
+
+BATCH = 256
+MAX_ERRORS = 200
+MAX_PROCESSES = 64
+TAIL = 15
+MAX_BEST = 20
+
+_Key = tuple[str, str, tuple[str, ...]]
+
+_VOLATILE = frozenset({"block", "thread"})
+_WARNING = re.compile(r"[:\s]\w*Warning: ")
+_CUT = re.compile(
+    r"(?:\[|<|\.\.\.|…) ?(?:(?:output|log|Output|Log) )?"
+    r"(?:truncated|\d+ (?:more )?(?:lines|characters|bytes) (?:omitted|truncated|skipped|elided))"
+)
+
+
+_LOGGED = re.compile(r".{0,60}?\b(?:ERROR|CRITICAL)\b")
+
+
+def _is_logged(before: Line) -> bool:
+    """Whether the exception below this line was caught: the program logged it, or Python passed it over."""
+    if before.text.startswith("Exception ignored in"):
+        return True
+    own = "torch/" not in before.source
+    return own and (before.level == "E" or _LOGGED.match(before.text) is not None)
+
+
+def read_log(lines: Iterable[str], process: str = "") -> LogFacts:
+    """Read a log, one string a line (with or without its newline), and say what it holds.
+
+    With `process`, lines that name another process count as empty.
+    """
+    return read_parts([(1, lines)], process)
+
+
+def read_parts(parts: Iterable[tuple[int, Iterable[str]]], process: str = "") -> LogFacts:
+    """Read a log of which parts are left out: of each part the number of its first line, and its lines."""
+    reader = _Reader()
+    for first, lines in parts:
+        for batch in _batches(lines, first):
+            reader.read([_only(process, line) for line in batch] if process else batch)
+    return reader.facts()
+
+
+def _only(process: str, line: Line) -> Line:
+    return line if line.process in ("", process) else Line(line.number, "", "", "", "")
+
+
+def _batches(lines: Iterable[str], first: int) -> Iterator[list[Line]]:
+    numbered = enumerate(lines, start=first)
+    while batch := [read_line(raw, number) for number, raw in islice(numbered, BATCH)]:
+        yield batch
+
+
+class _Reader:
+    """The state of one pass over a log."""
+
+    def __init__(self) -> None:
+        self._errors: dict[_Key, ErrorFact] = {}
+        self._counts: dict[_Key, int] = {}
+        self._latest: dict[str, tuple[_Key, int]] = {}
+        self._tracebacks: dict[str, TracebackReader] = {}
+        self._busy = False
+        self._before: Line | None = None
+        self._scout = LinePrefilter()
+        self._sanitizer = SanitizerReader()
+        self._sanitizer_line = 0
+        self._launches = LaunchTracker()
+        self._details = Details()
+        self._tail: deque[tuple[int, str]] = deque(maxlen=TAIL)
+        self._best: list[tuple[int, str]] = []
+        self._processes: dict[str, None] = {}
+        self._lines = self._characters = self._dropped = 0
+        self._cut = ""
+
+    def read(self, batch: list[Line]) -> None:
+        """Take a few hundred lines; on each only what its template can hold is looked for."""
+        for before, line, look in zip([self._before, *batch], batch, self._scout.looks(batch), strict=False):
+            self._before = before
+            if line.text.startswith(MARK):
+                self._sanitizer.feed(line.text)
+                if not self._sanitizer_line and is_record(line.text[len(MARK) :].strip()):
+                    self._sanitizer_line = line.number
+            elif look is not NOTHING or self._busy:
+                self._read_line(line, look)
+        self._read_processes(batch)
+        self._before = batch[-1]
+        self._lines = batch[-1].number
+        self._characters += sum(len(line.text) + 1 for line in batch)
+        self._tail.extend((line.number, bound(line.text, 300)) for line in batch[-TAIL:] if line.text.strip())
+
+    def _read_processes(self, batch: list[Line]) -> None:
+        for process in {line.process for line in batch if line.process}:
+            if len(self._processes) < MAX_PROCESSES:
+                self._processes[process] = None
+
+    def _read_line(self, line: Line, look: LineMatches) -> None:
+        if look.launches and self._launches.feed(line):
+            return
+        exception, in_frames = self._trace(line, look.traceback)
+        if in_frames:
+            return
+        if look.details:
+            self._read_details(line)
+        if look.cut and not self._cut and _CUT.search(line.text):
+            self._cut = f"line {line.number} says that text was left out"
+        matched = bool(look.families) and self._match(line, look.families, exception)
+        if look.suspicious and not matched and len(self._best) < MAX_BEST and not _WARNING.search(line.text):
+            self._best.append((line.number, bound(line.text, 300)))
+
+    def _trace(self, line: Line, begins: bool) -> tuple[PythonException | None, bool]:
+        """The exception that this line belongs to, and whether it is only a frame of a traceback."""
+        key = f"{line.process}|{line.source}"
+        reader = self._tracebacks.get(key)
+        if reader is None or not reader.busy:
+            if not begins:
+                return None, False
+            reader = self._tracebacks.setdefault(self._bounded(key), TracebackReader(line.process))
+            reader.logged = self._before is not None and _is_logged(self._before)
+        role = reader.feed(line.text, line.number)
+        if reader.busy != self._busy:
+            self._busy = any(other.busy for other in self._tracebacks.values())
+        exception = reader.exceptions[-1] if role in ("exception", "message") else None
+        return exception, role == "frame"
+
+    def _bounded(self, key: str) -> str:
+        return key if len(self._tracebacks) < MAX_PROCESSES else next(iter(self._tracebacks))
+
+    def _match(self, line: Line, families: tuple[Family, ...], exception: PythonException | None) -> bool:
+        found = find_family(line.text, families)
+        if found is None:
+            return False
+        family, fields = found
+        if family.rank > Rank.CONSEQUENCE and _WARNING.search(line.text):
+            return True
+        if self._is_teardown(line):
+            family, fields = BY_ID["cuda_teardown"], {"status": line.text.strip()}
+        self._add(line, family, fields, exception)
+        return True
+
+    def _is_teardown(self, line: Line) -> bool:
+        """Whether this is the text of the `terminate` that follows a failed destructor of the model."""
+        if "what():" not in line.text:
+            return False
+        return any(
+            error.family.id == "cuda_teardown"
+            and error.process == line.process
+            and line.number - error.line <= 5
+            for error in self._errors.values()
+        )
+
+    def _add(
+        self, line: Line, family: Family, fields: dict[str, str], exception: PythonException | None
+    ) -> None:
+        stable = tuple(value for name, value in fields.items() if name not in _VOLATILE)
+        key = (family.id, line.process, stable)
+        self._latest[line.process] = (key, line.number)
+        if key in self._errors:
+            self._counts[key] += 1
+            if exception is not None and self._errors[key].exception is None:
+                self._errors[key] = replace(self._errors[key], exception=exception)
+            return
+        if len(self._errors) >= MAX_ERRORS and not self._make_room(family.rank):
+            self._dropped += 1
+            return
+        fields = {name: bound(value, 300) for name, value in fields.items()}
+        self._counts[key] = 1
+        self._errors[key] = ErrorFact(
+            family, fields, line.number, bound(line.text), family.candidates, 1, line.process, exception
+        )
+
+    def _make_room(self, rank: Rank) -> bool:
+        """Drop the last of the lowest errors if it is lower than `rank`."""
+        lowest = min(reversed(self._errors), key=lambda key: self._errors[key].rank)
+        if self._errors[lowest].rank >= rank:
+            return False
+        del self._errors[lowest], self._counts[lowest]
+        self._dropped += 1
+        return True
+
+    def _read_details(self, line: Line) -> None:
+        """Add what a following line says (kernel, operator, size of a difference) to the error before it."""
+        fields = self._details.feed(line)
+        latest = self._latest.get(line.process)
+        if not fields or latest is None or line.number - latest[1] > 40:
+            return
+        error = self._errors.get(latest[0])
+        if error is not None:
+            self._errors[latest[0]] = replace(error, fields={**fields, **error.fields})
+
+    def facts(self) -> LogFacts:
+        """Close the stream and join what was found."""
+        for reader in self._tracebacks.values():
+            reader.finish()
+        exceptions = sorted(
+            (item for reader in self._tracebacks.values() for item in reader.exceptions),
+            key=lambda item: item.line,
+        )
+        threads = tuple(item for reader in self._tracebacks.values() for item in reader.threads)
+        errors = self._settled(exceptions)
+        sanitizer = self._sanitizer.report() if self._sanitizer.seen else None
+        if sanitizer is not None:
+            errors = [*sanitizer_errors(sanitizer, self._sanitizer_line), *errors]
+        root = choose_root(errors, exceptions)
+        return LogFacts(
+            root=refine(root, errors, threads) if root else None,
+            errors=tuple(errors),
+            exceptions=tuple(exceptions),
+            threads=threads,
+            sanitizer=sanitizer,
+            last_launch=self._launches.open_launch(),
+            launches=self._launches.finished,
+            locations=self._details.locations(),
+            versions=self._details.versions,
+            processes=tuple(self._processes),
+            lines=self._lines,
+            characters=self._characters,
+            dropped_errors=self._dropped,
+            truncated=self._truncated(),
+            best_lines=tuple(self._best),
+            tail=tuple(self._tail),
+        )
+
+    def _settled(self, exceptions: list[PythonException]) -> list[ErrorFact]:
+        """All errors in the order of lines, each in the family that its place gives it."""
+        found = [replace(error, count=self._counts[key]) for key, error in self._errors.items()]
+        unnamed = unnamed_exception(found, exceptions)
+        found += [unnamed] if unnamed is not None else []
+        return sorted((settle_exception(error) for error in found), key=lambda error: error.line)
+
+    def _truncated(self) -> str:
+        readers = [reader for reader in self._tracebacks.values() if not reader.headless]
+        open_since = [reader.open_since for reader in readers if reader.open_since]
+        if open_since:
+            return f"the traceback of line {max(open_since)} has no last line"
+        return self._cut
+
+
+MIB = 1 << 20
+HEAD_BYTES = 64 * MIB
+TAIL_BYTES = 128 * MIB
+LONGEST_LINE = 1 << 16
+CHUNK = 4 * MIB
+ALLOWED = "a text file that has an end, such as what a run printed"
+
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a directory",
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bytes that are read of the beginning and of the end."""
+
+    head: int = HEAD_BYTES
+    tail: int = TAIL_BYTES
+
+
+def read_log_file(path: Path, limits: Limits | None = None) -> LogFacts:
+    """Read a log file of any size; a line longer than 64 KiB counts as several.
+
+    `truncated` says what was not read. Raises ProblemError for what is no regular file, or a file of the
+    kernel, which may have no end.
+    """
+    limits = limits or Limits()
+    with open_log(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        left_out = size - limits.head - limits.tail
+        if left_out <= 0:
+            facts = read_parts([(1, _lines(file, 0, size))])
+        else:
+            facts = read_parts(_ends(file, size, limits))
+        grown = os.fstat(file.fileno()).st_size - size
+    notes = [facts.truncated] if facts.truncated else []
+    if left_out > 0:
+        notes.append(
+            f"of {size} bytes the first {limits.head} and the last {limits.tail} were read, "
+            f"the {left_out} between them not"
+        )
+    if grown > 0:
+        notes.append("the file grew while it was read: what came later was not read")
+    return replace(facts, truncated="; ".join(notes))
+
+
+def open_log(path: Path) -> io.BufferedReader:
+    """The file, open to be read; it never waits for a writer. Raises ProblemError for what is no log."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ProblemError(
+            f"cannot read the log: {error.strerror}", value=str(path), allowed=ALLOWED
+        ) from None
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(fd)
+        what = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
+        raise ProblemError(f"the log is {what}, not a file", value=str(path), allowed=ALLOWED)
+    if found.st_dev in _kernel_devices():
+        os.close(fd)
+        raise ProblemError("the log is a file of the kernel", value=str(path), allowed=ALLOWED)
+    return os.fdopen(fd, "rb")
+
+
+def _kernel_devices() -> set[int]:
+    """The file systems whose files are made while they are read: size and end say nothing."""
+    return {place.stat().st_dev for place in (Path("/proc"), Path("/sys")) if place.exists()}
+
+
+def _ends(file: io.BufferedReader, size: int, limits: Limits) -> Iterator[tuple[int, Iterator[str]]]:
+    """Beginning and end, with the number of the first line of each."""
+    yield 1, _lines(file, 0, limits.head)
+    tail = _next_line(file, size - limits.tail)
+    yield 1 + _count_lines(file, 0, tail), _lines(file, tail, size)
+
+
+def _next_line(file: io.BufferedReader, place: int) -> int:
+    """Where the next line begins behind `place`; `place` itself within a line of more than 64 KiB."""
+    file.seek(place)
+    found = file.read(LONGEST_LINE).find(b"\n")
+    return place + found + 1
+
+
+def _count_lines(file: io.BufferedReader, begin: int, end: int) -> int:
+    file.seek(begin)
+    count = 0
+    while begin < end and (chunk := file.read(min(CHUNK, end - begin))):
+        begin += len(chunk)
+        count += chunk.count(b"\n")
+        if b"\r" in chunk:  # ends a line, too, when no newline follows it
+            count += chunk.count(b"\r") - chunk.count(b"\r\n")
+    return count
+
+
+class _Part(io.RawIOBase):
+    """The bytes of `file` from `begin` to `end`."""
+
+    def __init__(self, file: io.BufferedReader, begin: int, end: int) -> None:
+        super().__init__()
+        self._file = file
+        self._left = end - begin
+        file.seek(begin)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        data = self._file.read(min(len(buffer), self._left))
+        self._left -= len(data)
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _lines(file: io.BufferedReader, begin: int, end: int) -> Iterator[str]:
+    text = io.TextIOWrapper(io.BufferedReader(_Part(file, begin, end), MIB), "utf-8", "replace")
+    yield from iter(lambda: text.readline(LONGEST_LINE), "")

@@ -1,0 +1,163 @@
+"""The join: from what a tool reported to launch, argument, expression, producer and model line."""
+
+from __future__ import annotations
+
+from mcp_server.logs.journal import JournalLaunch
+from mcp_server.memory_faults.access import Access
+from mcp_server.memory_faults.blame import BlameRules
+from mcp_server.memory_faults.choose_launch import Choice, choose_launch
+from mcp_server.memory_faults.kernel_lines import LineAccess
+from mcp_server.memory_faults.missed import describe_missed, find_missed, find_parts
+from mcp_server.memory_faults.records import AddressPart, Fault, FaultLaunch, MissedArgument, summarise
+from mcp_server.memory_faults.situation import Evidence, Situation
+from mcp_server.package.kernels import Kernel
+from mcp_server.package.launches import Launch
+from mcp_server.package.view import PackageView
+
+_SHOWN = 16
+_NO_ADDRESS = ("race", "barrier")  # faults of several threads together: no argument was missed
+
+
+def bare_fault(access: Access) -> Fault:
+    """What the tool said, joined with nothing."""
+    nearest = access.nearest
+    near = ""
+    if nearest is not None:
+        block = f"an allocation of {nearest.size} bytes at {nearest.address:#x}"
+        near = f"{nearest.distance} bytes {nearest.side} {block}"
+    fault = Fault(
+        tool=access.tool,
+        kind=access.kind,
+        text=access.text,
+        direction=access.direction,
+        access_bytes=access.size,
+        address=f"{access.address:#x}" if access.address is not None else "",
+        thread=list(access.thread) if access.thread else None,
+        block=list(access.block) if access.block else None,
+        count=access.count,
+        kernel=access.kernel,
+        generated_file=_file(access.file),
+        generated_line=access.line,
+        nearest=near,
+    )
+    return fault.model_copy(update={"summary": summarise(fault)})
+
+
+def _file(name: str) -> str:
+    """The C++ source is a member of the package: where it was built says nothing."""
+    return name.rpartition("/")[2] if name.endswith(".cpp") else name
+
+
+def join_fault(view: PackageView, access: Access, evidence: Evidence) -> Fault:
+    """Join one access with the package and what the run left. What cannot be told is listed in `unknown`."""
+    fault = bare_fault(access)
+    choice = choose_launch(view, access, evidence)
+    if choice.launch is None:
+        found = fault.model_copy(update={"unknown": [f"the launch: {choice.how}"]})
+        return found.model_copy(update={"summary": summarise(found)})
+    situation = Situation(view, access, choice.launch, evidence, choice.seen)
+    located = find_missed(situation) if access.kind not in _NO_ADDRESS else None
+    missed, used = located if located is not None else (None, situation.chased)
+    parts = _parts(situation, missed, used)
+    missed, used, parts = _by_values(situation, missed, used, parts)
+    found = fault.model_copy(
+        update={
+            **_place(situation.kernel, choice.launch, access, used),
+            "launch": _launch(view, choice.launch, choice, choice.seen),
+            "missed": missed,
+            "parts": parts,
+            "blame": BlameRules(situation, missed, parts).blame(),
+            "unknown": _unknown(situation, choice, missed, used),
+        }
+    )
+    return found.model_copy(update={"summary": summarise(found)})
+
+
+def _parts(situation: Situation, missed: MissedArgument | None, used: LineAccess | None) -> list[AddressPart]:
+    if situation.chased is not None:
+        return find_parts(situation, situation.chased, None)
+    if missed is None or used is None:
+        return []
+    return find_parts(situation, used, situation.tensor(missed.parameter))
+
+
+def _by_values(
+    situation: Situation, missed: MissedArgument | None, used: LineAccess | None, parts: list[AddressPart]
+) -> tuple[MissedArgument | None, LineAccess | None, list[AddressPart]]:
+    """Without an address, the argument is the one whose index or scalar leaves it."""
+    if situation.access.address is not None or missed is None or missed.side in ("empty", "host"):
+        return missed, used, parts
+    for access in situation.accesses:
+        for parameter in access.parameters:
+            tensor = situation.tensor(parameter)
+            found = find_parts(situation, access, tensor)
+            if tensor is not None and any(part.beyond for part in found):
+                return describe_missed(situation, parameter, certain=False), access, found
+    return missed, used, parts
+
+
+def _place(
+    kernel: Kernel | None, launch: Launch, access: Access, used: LineAccess | None
+) -> dict[str, object]:
+    """Kernel, line and code in the package."""
+    found: dict[str, object] = {"kernel": access.kernel or launch.symbol}
+    if used is not None:
+        found.update(access=used.code, masked=used.masked)
+    if kernel is None or access.line is None:
+        return found
+    cpp = kernel.kind == "cpp"
+    line = access.line if cpp else kernel.first_line + access.line - 1
+    lines = kernel.source.split("\n")
+    at = access.line - kernel.first_line if cpp else access.line - 1
+    code = lines[at].strip() if 0 <= at < len(lines) else ""
+    return {**found, "location": f"{'kernel' if cpp else 'wrapper'}.cpp:{line}", "code": code[:500]}
+
+
+def _launch(view: PackageView, launch: Launch, choice: Choice, seen: JournalLaunch | None) -> FaultLaunch:
+    return FaultLaunch(
+        index=launch.index,
+        kernel=launch.kernel,
+        kind=launch.kind,
+        line=launch.line,
+        sequence=seen.sequence if seen else None,
+        how=choice.how,
+        certain=choice.certain,
+        candidates=list(choice.candidates),
+        arguments=_arguments(view, launch, seen),
+        model=list(view.provenance(launch).locations),
+    )
+
+
+def _arguments(view: PackageView, launch: Launch, seen: JournalLaunch | None) -> list[str]:
+    """As the launch got them, else as the wrapper has them."""
+    if seen is None:
+        shown = [a for a in launch.arguments if a.kind != "context"]
+        return [f"{a.name}: {view.label(a.target) if a.is_tensor else a.expression}" for a in shown[:_SHOWN]]
+    found = []
+    for argument in seen.arguments[:_SHOWN]:
+        tensor = argument.tensor
+        if tensor is None:
+            found.append(f"{argument.parameter} = {argument.value}")
+            continue
+        where = f"{tensor.device} at {tensor.pointer:#x}"
+        shape = f"{tensor.dtype} {list(tensor.shape)} stride {list(tensor.stride)}"
+        found.append(f"{argument.parameter}: {view.label(argument.name)} [{argument.role}] {shape} {where}")
+    return found
+
+
+def _unknown(
+    situation: Situation, choice: Choice, missed: MissedArgument | None, used: LineAccess | None
+) -> list[str]:
+    """What the evidence does not reach."""
+    found = []
+    if not choice.certain:
+        found.append(f"which launch for sure: {choice.how}")
+    if situation.seen is None:
+        found.append("shapes and addresses of the launch: no journal of it")
+    if situation.access.address is None:
+        found.append("the address, and with it the side and distance")
+    if missed is not None and not missed.certain:
+        found.append("which pointer of the launch for sure")
+    if used is None:
+        found.append("the expression: the source of the line was not found or has no access that fits")
+    return found

@@ -1,0 +1,400 @@
+"""Masked lanes that take part in a reduction of a Triton kernel, and its source with neutral fillers.
+
+Masked lanes that take part in a reduction of a Triton kernel: a filler that is not its neutral value.
+
+`tl.load(p, mask=m, other=0.0)` fills the lanes that `m` leaves out. In `tl.sum` zeros change nothing; in
+`tl.max` they do as soon as all values are negative, and after `tl.exp` they are ones. Read from the source
+alone: values are followed through assignments, element-wise arithmetic, `tl.where` and loops, and anything
+that is not understood counts as sound.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+UNKNOWN = math.nan
+_FLOAT: dict[str, Callable[[float], float]] = {
+    "exp": math.exp, "exp2": lambda x: 2.0**x, "log": math.log, "sqrt": math.sqrt, "abs": abs,
+    "sin": math.sin, "cos": math.cos, "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+}  # fmt: skip
+_NEVER_NEGATIVE = frozenset({"exp", "exp2", "sqrt", "abs", "sigmoid"})
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """What is known of a value, lane by lane.
+
+    `uniform`: the same in all lanes, and `filler` its number where known. Else a value whose lanes beyond
+    `mask` hold `filler` (NaN: something else than a neutral value, or nobody knows), loaded by `load`.
+    """
+
+    filler: float
+    uniform: bool = False
+    never_negative: bool = False
+    load: ast.Call | None = None
+    mask: str = ""
+
+
+def number(node: ast.expr) -> float | None:
+    """A literal number, also written as float("-inf")."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        return float(node.value)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = number(node.operand)
+        return -value if value is not None else None
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "float"
+        and node.args
+    ):
+        text = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
+        return {"inf": math.inf, "-inf": -math.inf}.get(str(text).strip())
+    return None
+
+
+def computed(op: ast.operator, a: float, b: float) -> float:
+    """The filler of a result. Zero times anything counts as zero; an infinity stays what it was.
+
+    A scale that nobody knows is taken to be positive.
+    """
+    if math.isinf(b) and not math.isinf(a) and isinstance(op, (ast.Add, ast.Mult)):
+        a, b = b, a
+    if math.isinf(a) and not math.isinf(b) and (math.isnan(b) or not isinstance(op, (ast.Mult, ast.Div))):
+        return a
+    if isinstance(op, ast.Mult):
+        return 0.0 if 0 in (a, b) else a * b
+    if isinstance(op, ast.Div):
+        return 0.0 if a == 0 else a / b if b else UNKNOWN
+    if not isinstance(op, (ast.Add, ast.Sub)):
+        return UNKNOWN
+    return a + b if isinstance(op, ast.Add) else a - b
+
+
+def stays(op: ast.operator, a: Lanes, b: Lanes) -> bool:
+    return a.never_negative and b.never_negative and isinstance(op, (ast.Add, ast.Mult, ast.Div))
+
+
+def extreme(name: str, a: Lanes | None, b: Lanes | None) -> Lanes | None:
+    """A running maximum keeps what its lanes began with; the larger of a value and 0 is never negative."""
+    if a is None or b is None or not (a.uniform or b.uniform or a.mask == b.mask):
+        return None
+    pick = max if name == "maximum" else min
+    masked = a if not a.uniform else b
+    unknown = math.isnan(a.filler) or math.isnan(b.filler)
+    filler = UNKNOWN if unknown else pick(a.filler, b.filler)
+    clamped = name == "maximum" and b.uniform and b.never_negative
+    both = a.never_negative and b.never_negative
+    return replace(masked, filler=filler, uniform=a.uniform and b.uniform, never_negative=clamped or both)
+
+
+def mapped(name: str | None, value: Lanes) -> Lanes | None:
+    """An element-wise function of the language."""
+    if name not in _FLOAT:
+        return None
+    try:
+        filler = _FLOAT[name](value.filler)
+    except (ValueError, OverflowError):
+        filler = UNKNOWN
+    return replace(value, filler=filler, never_negative=name in _NEVER_NEGATIVE)
+
+
+NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf, "argmax": -math.inf, "argmin": math.inf}
+_LONGEST = 100_000
+
+
+@dataclass(frozen=True)
+class Padding:
+    """A reduction that masked lanes change. Lines count from 1 in the kernel's source.
+
+    `filler` is what the lanes of the load hold (source text, "" for nothing at all), `needed` what the
+    reduction would need there.
+    """
+
+    load_line: int
+    load: str
+    filler: str
+    line: int
+    reduction: str
+    operation: str
+    needed: float
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """The nodes of one: the load whose lanes it meets, the call that reduces, and what it would need."""
+
+    load: ast.Call
+    call: ast.Call
+    name: str
+
+    @property
+    def needed(self) -> float:
+        return NEUTRAL[self.name]
+
+
+@dataclass
+class _Reader:
+    found: dict[tuple[int, int], Reduction] = field(default_factory=dict)
+    values: dict[str, Lanes] = field(default_factory=dict)
+
+    def block(self, body: list[ast.stmt]) -> None:
+        for statement in body:
+            self.statement(statement)
+
+    def statement(self, node: ast.stmt) -> None:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            self.assign(node.targets[0], self.read(node.value))
+        elif isinstance(node, ast.AugAssign):
+            self.assign(node.target, self.arithmetic(node.op, self.read(node.target), self.read(node.value)))
+        elif isinstance(node, (ast.For, ast.While)):
+            self.block(node.body)
+            self.block(node.body)  # what the last iteration left is what the next one begins with
+        elif isinstance(node, ast.If):
+            self.block(node.body)
+            self.block(node.orelse)
+        else:
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, ast.expr):
+                    self.read(child)
+
+    def assign(self, target: ast.expr, value: Lanes | None) -> None:
+        if not isinstance(target, ast.Name):
+            return
+        self.values.pop(target.id, None)
+        if value is not None:
+            self.values[target.id] = value
+
+    def read(self, node: ast.expr) -> Lanes | None:
+        """None for what is not followed."""
+        literal = number(node)
+        if literal is not None:
+            return Lanes(literal, uniform=True, never_negative=literal >= 0)
+        if isinstance(node, ast.Name):
+            return self.values.get(node.id)
+        if isinstance(node, ast.BinOp):
+            return self.arithmetic(node.op, self.read(node.left), self.read(node.right), _same(node))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            value = self.read(node.operand)
+            return replace(value, filler=-value.filler, never_negative=False) if value else None
+        if isinstance(node, ast.Call):
+            return self.call(node)
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                self.read(child)
+        return None
+
+    def call(self, node: ast.Call) -> Lanes | None:
+        name = called(node)
+        if name == "to" and isinstance(node.func, ast.Attribute):
+            return self.read(node.func.value)
+        arguments = [self.read(argument) for argument in node.args]
+        first = arguments[0] if arguments else None
+        if name == "load":
+            return _loaded(node, self.values)
+        if name in NEUTRAL and name:
+            self.check(node, name, first)
+            return Lanes(UNKNOWN, uniform=True)
+        if name in ("zeros", "full"):
+            filler = 0.0 if name == "zeros" else number(node.args[1]) if len(node.args) > 1 else None
+            return Lanes(filler, uniform=True) if filler is not None else None
+        if name in ("maximum", "minimum") and len(arguments) == 2:
+            return extreme(name, *arguments)
+        if name == "where" and len(arguments) == 3:
+            return _chosen(node, arguments[1], arguments[2])
+        return mapped(name, first) if first is not None else None
+
+    def check(self, node: ast.Call, name: str, value: Lanes | None) -> None:
+        """Note a reduction over lanes that hold something else than its neutral value."""
+        if value is None or value.uniform or value.load is None:
+            return
+        wanted = NEUTRAL[name]
+        if value.filler == wanted or (value.never_negative and value.filler == 0 and "max" in name):
+            return
+        self.found[node.lineno, node.col_offset] = Reduction(value.load, node, name)
+
+    def arithmetic(
+        self, op: ast.operator, a: Lanes | None, b: Lanes | None, same: bool = False
+    ) -> Lanes | None:
+        if a is None or b is None or not (a.uniform or b.uniform or a.mask == b.mask):
+            return None
+        masked = a if not a.uniform else b
+        filler = computed(op, a.filler, b.filler)
+        square = same and isinstance(op, ast.Mult)
+        return replace(
+            masked, filler=filler, uniform=a.uniform and b.uniform, never_negative=square or stays(op, a, b)
+        )
+
+
+def paddings(source: str, kernel: str) -> tuple[Padding, ...]:
+    """The reductions of function `kernel` that masked lanes change, in the order of the lines."""
+    tree = parsed(source)
+    return tuple(_padding(found) for found in reductions(tree, kernel)) if tree is not None else ()
+
+
+def parsed(source: str) -> ast.Module | None:
+    """None for what cannot be read."""
+    try:
+        return ast.parse(textwrap.dedent(source)) if len(source) <= _LONGEST else None
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def function_of(tree: ast.Module, name: str) -> ast.FunctionDef | None:
+    """The first function of that name."""
+    nodes = ast.walk(tree)
+    return next((n for n in nodes if isinstance(n, ast.FunctionDef) and n.name == name), None)
+
+
+def reductions(tree: ast.Module, kernel: str) -> list[Reduction]:
+    """Nodes of `tree`, in the order of the lines; empty where there is no such function."""
+    function = function_of(tree, kernel)
+    if function is None:
+        return []
+    reader = _Reader(values={arg.arg: Lanes(UNKNOWN, uniform=True) for arg in function.args.args})
+    reader.block(function.body)
+    return [reader.found[key] for key in sorted(reader.found)]
+
+
+def filler_of(load: ast.Call) -> ast.expr | None:
+    """The argument `other` of a load; None where it has none."""
+    return _keyword(load, "other", 2)
+
+
+def mask_of(load: ast.Call) -> ast.expr | None:
+    """The argument `mask` of a load."""
+    return _keyword(load, "mask", 1)
+
+
+def _padding(found: Reduction) -> Padding:
+    other = filler_of(found.load)
+    return Padding(
+        load_line=found.load.lineno,
+        load=ast.unparse(found.load),
+        filler=ast.unparse(other) if other is not None else "",
+        line=found.call.lineno,
+        reduction=ast.unparse(found.call),
+        operation=f"tl.{found.name}",
+        needed=found.needed,
+    )
+
+
+def _loaded(node: ast.Call, values: dict[str, Lanes]) -> Lanes | None:
+    mask = mask_of(node)
+    if mask is None:
+        names = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)} - {"tl"}
+        scalar = all(name in values and values[name].uniform for name in names)
+        return Lanes(UNKNOWN, uniform=True) if scalar else None
+    other = filler_of(node)
+    filler = UNKNOWN if other is None else number(other)
+    return Lanes(filler, load=node, mask=ast.dump(mask)) if filler is not None else None
+
+
+def _keyword(node: ast.Call, name: str, place: int) -> ast.expr | None:
+    by_name = next((word.value for word in node.keywords if word.arg == name), None)
+    return by_name if by_name is not None or len(node.args) <= place else node.args[place]
+
+
+def called(node: ast.Call) -> str | None:
+    """The last part of the name that is called."""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else None
+
+
+def _same(node: ast.BinOp) -> bool:
+    return ast.dump(node.left) == ast.dump(node.right)
+
+
+def _chosen(node: ast.Call, kept: Lanes | None, other: Lanes | None) -> Lanes | None:
+    """`tl.where(mask, x, filler)` fills the lanes of the mask anew."""
+    if kept is None or other is None or not other.uniform or math.isnan(other.filler):
+        return None
+    if kept.uniform or ast.dump(node.args[0]) != kept.mask:
+        return None
+    return replace(kept, filler=other.filler, never_negative=False)
+
+
+_MOST = 8  # changes of one kernel
+
+
+def repaired(source: str, kernel: str) -> str | None:
+    """The source in which no reduction of `kernel` meets a wrong filler; None where that can't be made.
+
+    Comments are lost.
+    """
+    tree = parsed(source)
+    for changes in range(_MOST):
+        if tree is None:
+            return None
+        found = reductions(tree, kernel)
+        if not found:
+            return ast.unparse(tree) if changes else None
+        _repair(tree, found[0])
+        tree = parsed(ast.unparse(ast.fix_missing_locations(tree)))
+    return None
+
+
+def _repair(tree: ast.Module, found: Reduction) -> None:
+    """Another filler at the load for a maximum or minimum, else or where that has been done, a `tl.where`."""
+    wanted = _literal(found.needed)
+    other = filler_of(found.load)
+    if math.isinf(found.needed) and (other is None or ast.dump(other) != ast.dump(wanted)):
+        _fill(found.load, wanted)
+        _begin_neutral(tree, found, wanted)
+    else:
+        _mask(tree, found, wanted)
+
+
+def _fill(load: ast.Call, value: ast.expr) -> None:
+    load.keywords = [word for word in load.keywords if word.arg != "other"]
+    del load.args[2:3]
+    load.keywords.append(ast.keyword("other", value))
+
+
+def _begin_neutral(tree: ast.Module, found: Reduction, value: ast.expr) -> None:
+    """What a running maximum begins with: `x = tl.zeros(shape, …)` becomes `tl.full(shape, value, …)`."""
+    running = found.call.args[0]
+    if not isinstance(running, ast.Name):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and _is_named(node.targets[0], running.id):
+            call = node.value
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+                if call.func.attr == "zeros":
+                    call.func.attr = "full"
+                    call.args.insert(1, value)
+                elif call.func.attr == "full" and len(call.args) > 1:
+                    call.args[1] = value
+
+
+def _mask(tree: ast.Module, found: Reduction, value: ast.expr) -> None:
+    """`tl.where(mask, x, value)` around what is reduced, or around what a loop adds to it."""
+    summed = found.call.args[0]
+    added = [node for node in ast.walk(tree) if isinstance(node, ast.AugAssign) and _adds(node, summed)]
+    for node in added:
+        node.value = _where(found, node.value, value)
+    if not added:
+        found.call.args[0] = _where(found, summed, value)
+
+
+def _adds(node: ast.AugAssign, to: ast.expr) -> bool:
+    return isinstance(to, ast.Name) and isinstance(node.op, ast.Add) and _is_named(node.target, to.id)
+
+
+def _is_named(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _where(found: Reduction, kept: ast.expr, value: ast.expr) -> ast.expr:
+    mask = mask_of(found.load)
+    assert mask is not None, "only masked loads are found"
+    where = ast.Attribute(ast.Name("tl", ast.Load()), "where", ast.Load())
+    return ast.Call(where, [mask, kept, value], [])
+
+
+def _literal(value: float) -> ast.expr:
+    text = repr(value) if math.isfinite(value) else f"float('{value}')"
+    return ast.parse(text, mode="eval").body

@@ -1,0 +1,208 @@
+"""A located fault as plain records, and in one sentence."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from mcp_server.model import Category, ModelLocation, Record
+
+Side = Literal["before", "after", "inside", "empty", "host", "unknown"]
+GuiltyKind = Literal["kernel", "upstream_kernel", "op", "input", "constant", "unknown"]
+
+
+class FaultLaunch(Record):
+    """The launch that faulted. `index` is its number in wrapper.cpp, `sequence` its place in the call.
+
+    `candidates` are the numbers that fit when it is not `certain`; `how` says what told it.
+    """
+
+    index: int
+    kernel: str
+    kind: str
+    line: int
+    sequence: int | None = None
+    how: str
+    certain: bool
+    candidates: list[int] = Field(default_factory=list)
+    arguments: list[str] = Field(default_factory=list)
+    model: list[ModelLocation] = Field(default_factory=list)
+
+
+class MissedArgument(Record):
+    """The tensor whose memory was missed, as the launch had it.
+
+    `bytes_outside` is the gap between the access and the nearest byte of the tensor: 0 right behind its end.
+    `element` counts from the first element; `index` is that element under the strides, beyond the shape too.
+    `declared_shape` is what the wrapper computed with, where it says so and it differs. `side` is `empty` for
+    a tensor without elements, `host` for memory of another device.
+    """
+
+    parameter: str
+    variable: str
+    label: str
+    kind: str
+    dtype: str = ""
+    shape: list[int] | None = None
+    stride: list[int] | None = None
+    device: str = ""
+    side: Side = "unknown"
+    bytes_outside: int | None = None
+    elements_outside: int | None = None
+    element: int | None = None
+    index: list[int] | None = None
+    holds_bytes: int | None = None
+    declared_shape: list[int] | None = None
+    certain: bool = False
+
+
+class AddressPart(Record):
+    """A value that went into the address: an element of an index tensor, or a scalar argument.
+
+    `minimum` and `maximum` are what the launch was given; values from `lowest` to `limit` - 1 stay inside the
+    tensor that was missed. `beyond` is None when one of the two is not known. `producers` are the launches
+    that last wrote the tensor; `inputs` are model inputs behind it, in words.
+    """
+
+    kind: Literal["index", "scalar"]
+    parameter: str
+    label: str
+    expression: str = ""
+    minimum: int | None = None
+    maximum: int | None = None
+    lowest: int | None = None
+    limit: int | None = None
+    factor: int | None = None
+    beyond: bool | None = None
+    producers: list[int] = Field(default_factory=list)
+    producer_kernels: list[str] = Field(default_factory=list)
+    inputs: list[str] = Field(default_factory=list)
+    input_index: int | None = None
+    dim: int | None = None
+    model: list[ModelLocation] = Field(default_factory=list)
+
+
+class Blame(Record):
+    """Who made the address bad, as far as the evidence reaches, and why.
+
+    `received` tells that the crashing kernel did what its arguments asked for.
+    """
+
+    kind: GuiltyKind
+    name: str
+    category: Category | None = None
+    confidence: Literal["likely", "possible"] = "possible"
+    received: bool | None = None
+    launch: int | None = None
+    input_index: int | None = None
+    dim: int | None = None
+    reasons: list[str] = Field(default_factory=list)
+    model: list[ModelLocation] = Field(default_factory=list)
+
+
+class Fault(Record):
+    """One fault, joined with the package.
+
+    `generated_line` counts in the generated file, `location` is the same line in the package
+    (`wrapper.cpp:N`, `kernel.cpp:N`). `code` is that line, `access` the call on it that went wrong.
+    """
+
+    tool: str
+    kind: str
+    text: str
+    direction: str = ""
+    access_bytes: int | None = None
+    address: str = ""
+    thread: list[int] | None = None
+    block: list[int] | None = None
+    count: int = 1
+    kernel: str = ""
+    generated_file: str = ""
+    generated_line: int | None = None
+    location: str = ""
+    code: str = ""
+    access: str = ""
+    masked: bool | None = None
+    launch: FaultLaunch | None = None
+    missed: MissedArgument | None = None
+    parts: list[AddressPart] = Field(default_factory=list)
+    blame: Blame | None = None
+    nearest: str = ""
+    unknown: list[str] = Field(default_factory=list)
+    summary: str = ""
+
+
+_KINDS = {
+    "assert": "An index assertion failed",
+    "misaligned": "A misaligned access",
+    "uninitialised": "A read of memory that nothing wrote",
+    "race": "A race in shared memory",
+    "barrier": "A barrier that not all threads reach",
+    "undefined": "Undefined behaviour",
+    "signal": "A crash",
+}
+
+
+def summarise(fault: Fault) -> str:
+    """What, where, which argument, and who is to blame."""
+    parts = [
+        _what(fault),
+        _where(fault),
+        _missed(fault.missed) if fault.kind != "assert" else "",
+        _blame(fault),
+    ]
+    return " ".join(part for part in parts if part)
+
+
+def _what(fault: Fault) -> str:
+    known = _KINDS.get(fault.kind)
+    what = known or ("An out-of-bounds " + (fault.direction or "access"))
+    if fault.kind == "assert":
+        what += f" ({fault.text})"
+    size = f" of {fault.access_bytes} bytes" if fault.access_bytes else ""
+    at = f" at {fault.address}" if fault.address else ""
+    return f"{what}{size}{at}"
+
+
+def _where(fault: Fault) -> str:
+    kernel = f"in kernel {fault.kernel}" if fault.kernel else "in a kernel that the tool did not name"
+    line = fault.location or (f"line {fault.generated_line}" if fault.generated_line else "")
+    place = f"{kernel} ({line})" if line else kernel
+    if fault.launch is None:
+        return f"{place}."
+    sure = "" if fault.launch.certain else ", not for sure"
+    model = fault.launch.model[0] if fault.launch.model else None
+    told = f", from {model.file.rpartition('/')[2]}:{model.line}" if model else ""
+    return f"{place}, launch {fault.launch.index}{sure}{told}."
+
+
+def _missed(missed: MissedArgument | None) -> str:
+    if missed is None:
+        return ""
+    told = missed.shape is not None and " of shape " not in missed.label
+    shape = f" of shape {missed.shape}" if told else ""
+    what = f"{missed.parameter} ({missed.label}{shape})"
+    if missed.side in ("before", "after"):
+        index = f": index {missed.index}" if missed.index else ""
+        if not missed.certain:
+            return f"The nearest argument, {what}, is {missed.bytes_outside} bytes away."
+        return f"It missed {what} by {missed.bytes_outside} bytes {missed.side} it{index}."
+    if missed.side == "empty":
+        return f"It went through {what}, which is empty."
+    if missed.side == "host":
+        return f"It went through {what}, which lies in host memory."
+    if missed.side == "inside":
+        return f"The address lies inside {what}."
+    return f"It went through {what}."
+
+
+def _blame(fault: Fault) -> str:
+    blame = fault.blame
+    if blame is None or blame.kind == "unknown":
+        return "Who made the address bad is not known." if blame is not None else ""
+    verb = {"likely": "Likely", "possible": "Possibly"}[blame.confidence]
+    why = f": {blame.reasons[0]}" if blame.reasons else ""
+    kind = blame.kind.replace("_", " ")
+    who = blame.name if blame.name.startswith(kind) else f"{kind} {blame.name}"
+    return f"{verb} guilty: {who}{why}."

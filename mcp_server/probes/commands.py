@@ -1,0 +1,327 @@
+"""How a rebuild is compiled: what is asked, the command lines made safe, and the compiler's run.
+
+The compile command that a wrapper records, made safe and fit for this machine, and the link command.
+
+A package is untrusted: of its recorded commands only flags of known, harmless forms are kept, and never a
+path of a compiler, a plugin, a response file or a linker script.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import anyio
+
+from mcp_server.errors import ProblemError
+from mcp_server.jobs.types import Command
+from mcp_server.tools.context import Context
+
+Sanitizer = Literal["address", "undefined"]
+Optimization = Literal["-O0", "-O1"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to rebuild.
+
+    `optimization` is for the wrapper: its header cost dominates, -O0 saves a quarter of the time. `sanitize`
+    compiles the C++ kernels again with that sanitizer. `index_asserts` False takes the kernels' own bound
+    checks out, so that a sanitizer sees the access itself. `compiler` names a program on PATH.
+    `separate_weights` gives each weight memory of its own instead of a place in the blob of all, so that a
+    checker sees an overrun of one into the next; AddressSanitizer implies it. `kernels` are C++ kernels to
+    change: name, source, and the source in its place.
+    """
+
+    probes: bool = True
+    optimization: Optimization = "-O0"
+    sanitize: Sanitizer | None = None
+    index_asserts: bool = True
+    compiler: str | None = None
+    separate_weights: bool = False
+    kernels: tuple[tuple[str, str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A launch without probes, and why. `launch` is None when the reason holds for a whole model."""
+
+    model: str
+    launch: int | None
+    kernel: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """Where an interpreter's torch and CUDA headers lie. Paths exist."""
+
+    torch_version: str
+    include: tuple[str, ...]
+    cuda_include: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Wall-clock seconds of each part of a rebuild."""
+
+    read_s: float = 0.0
+    compile_s: float = 0.0
+    pack_s: float = 0.0
+    total_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Instrumented:
+    """A rebuilt package. `preload` goes into LD_PRELOAD of whatever loads it."""
+
+    package: Path
+    original: Path
+    probed: dict[str, int]
+    skipped: tuple[Skipped, ...] = ()
+    preload: tuple[str, ...] = ()
+    cached: bool = False
+    timings: Timings = field(default_factory=Timings)
+    notes: tuple[str, ...] = ()
+
+
+COMPILERS = ("g++", "c++", "clang++")
+LAUNCHERS = ("ccache", "sccache", "distcc", "icecc")  # what may stand before a compiler in CXX
+
+# g++ collects its garbage from 128 MiB on; torch's headers make 400, and leaving that be saves a tenth.
+_NO_COLLECTION = ("--param=ggc-min-heapsize=600000",)  # KiB
+
+_COMPILE = re.compile(r"^// Compile cmd\n// (.*)$", re.M)
+_COMPILER = re.compile(r"(?:g\+\+|c\+\+|clang\+\+)(?:-\d+)?")
+_DEFINE = re.compile(r"[A-Za-z_]\w*(?:=[\w.:+\-]*)?")
+# One alternative for each family: language, code generation (by name), machine, warnings off, standard.
+_FLAG = re.compile(
+    r"-std=(?:c|gnu)\+\+\w+|-O[0-3s]|-fopenmp|-pedantic|-pthread|-w|-Wall|-Wno-[\w\-]+|-m[\w.\-]+(?:=[\w.\-]+)?"
+    r"|-f(?:no-)?(?:PIC|pic|exceptions|rtti|omit-frame-pointer|trapping-math|finite-math-only|signed-zeros"
+    r"|unsafe-math-optimizations|math-errno|associative-math|reciprocal-math|tree-loop-vectorize|lto"
+    r"|strict-aliasing|inline-functions|visibility-inlines-hidden)"
+    r"|-ffp-contract=\w+|-fexcess-precision=\w+|-fvisibility=\w+"
+)
+_REPLACED = re.compile(r"-O\w|-g\d?|-w|-Wall|-pedantic|-f(?:no-)?lto")
+_SANE_PATH = re.compile(r"/[\w./+\-@]*")
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What is kept of a recorded command, its -I directories, and what was not known."""
+
+    kept: tuple[str, ...]
+    includes: tuple[str, ...]
+    dropped: tuple[str, ...]
+
+    @property
+    def defines(self) -> frozenset[str]:
+        return frozenset(flag[2:] for flag in self.kept if flag.startswith("-D"))
+
+
+def read_recorded(source: str) -> tuple[str, ...]:
+    """The words of the last compile command that a source records: torch appends one at each compile.
+
+    Raises `ProblemError` when there is none.
+    """
+    compiles = _COMPILE.findall(source)
+    if not compiles:
+        raise ProblemError(
+            "the wrapper records no compile command, so it cannot be rebuilt",
+            next_call="compile_with_flags on the exported program",
+        )
+    return _words(compiles[-1])
+
+
+def _words(line: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(line))
+    except ValueError as error:
+        raise ProblemError(f"the recorded command cannot be read: {error}", value=line[:200]) from error
+
+
+def safe_flags(command: Sequence[str]) -> Flags:
+    """Sort the words of a recorded compile command; inputs, output and precompiled headers go silently."""
+    kept: list[str] = []
+    includes: list[str] = []
+    dropped: list[str] = []
+    for flag, value in _pairs(command[1:]):
+        if flag == "-D" and _DEFINE.fullmatch(value):
+            kept.append(f"-D{value}")
+        elif flag == "-I" and _SANE_PATH.fullmatch(value):
+            includes.append(value)
+        elif not value and _FLAG.fullmatch(flag):
+            kept.append(flag)
+        elif flag not in ("-include", "-o", "-c", "-shared") and not _is_input(flag):
+            dropped.append(f"{flag} {value}".strip())
+    return Flags(tuple(kept), tuple(includes), tuple(dropped))
+
+
+def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Flags with their value; -D and -I join theirs or take the next word."""
+    rest = iter(words)
+    for word in rest:
+        if word in ("-D", "-I", "-include", "-o"):
+            yield word, next(rest, "")
+        elif word[:2] in ("-D", "-I") and len(word) > 2:
+            yield word[:2], word[2:]
+        else:
+            yield word, ""
+
+
+def _is_input(word: str) -> bool:
+    return not word.startswith(("-", "@")) or _REPLACED.fullmatch(word) is not None
+
+
+def compile_command(
+    compiler: str,
+    flags: Flags,
+    toolchain: Toolchain,
+    source: str,
+    target: str,
+    extra: Iterable[str] = (),
+) -> tuple[str, ...]:
+    """argv that compiles `source` to the object `target` with this interpreter's headers.
+
+    The recorded include directories come last: they serve only what this torch does not have (headers of
+    custom operators). `-w`, since warnings of generated code are nobody's business here.
+    """
+    kept = [flag for flag in flags.kept if not _REPLACED.fullmatch(flag)]
+    cuda = toolchain.cuda_include if "USE_CUDA" in flags.defines else ()
+    found = [path for path in flags.includes if Path(path).is_dir()]
+    paths = dict.fromkeys((*toolchain.include, *cuda, *found))
+    fixed = (*collection_flags(compiler), "-w", *extra)
+    return (compiler, *kept, *fixed, *(f"-I{path}" for path in paths), "-c", source, "-o", target)
+
+
+def collection_flags(compiler: str) -> tuple[str, ...]:
+    """Flags with which g++ spends no time on its garbage; clang knows no such thing."""
+    return () if "clang" in Path(compiler).name else _NO_COLLECTION
+
+
+def link_command(compiler: str, objects: Sequence[str], companion: Path, target: str) -> tuple[str, ...]:
+    """argv that links objects of ours and the original library, lying beside the target, into `target`.
+
+    No other library is named: what the original needs is loaded with it, found as it always was, and all that
+    the objects refer to is in there. More would be one that a host without Python may not find (libtorch.so,
+    which a torch 2.13 package does not need).
+    """
+    original = ("-Wl,--no-as-needed", f"-L{companion.parent}", f"-l:{companion.name}")
+    return (compiler, "-shared", "-fPIC", "-o", target, *objects, *original, "-Wl,-rpath,$ORIGIN")
+
+
+def choose_compiler(asked: str | None, recorded: Sequence[str], environ: Mapping[str, str]) -> str:
+    """The full path of a C++ compiler: the asked one, else $CXX, the recorded name, or any on PATH.
+
+    `environ` is the environment of the workload: its compiler may be another one than the server's.
+
+    A compiler whose libstdc++ exists only as an archive is passed over: a library with its own copy
+    crashes in std::regex (seen with torch 2.11). Raises `ProblemError` when none is left.
+    """
+    name = Path(recorded[0]).name if recorded else ""
+    usual = [*_of_variable(environ), name if _COMPILER.fullmatch(name) else "g++", *COMPILERS]
+    names = [asked] if asked else usual
+    paths = [path for path in (shutil.which(name, path=environ.get("PATH")) for name in names) if path]
+    usable = next((path for path in paths if _has_shared_runtime(path, environ)), None)
+    if usable is None:
+        raise ProblemError(
+            "no C++ compiler with a shared libstdc++ was found",
+            value=", ".join(paths) or asked,
+            allowed="$CXX, g++ or clang++ on PATH",
+            next_call="install g++; without it use compile_with_flags where torch finds a compiler",
+        )
+    return usable
+
+
+def _of_variable(environ: Mapping[str, str]) -> list[str]:
+    """The compiler that CXX names: it may stand behind a launcher (`ccache g++`) and before flags."""
+    try:
+        words = [word for word in shlex.split(environ.get("CXX", "")) if not word.startswith("-")]
+    except ValueError:
+        return []
+    return [word for word in words if Path(word).name not in LAUNCHERS][:1]
+
+
+def _has_shared_runtime(compiler: str, environ: Mapping[str, str]) -> bool:
+    return _file_of(compiler, "libstdc++.so", environ) is not None
+
+
+def runtime_library(compiler: str, name: str, environ: Mapping[str, str]) -> str | None:
+    """The path of one of the compiler's own libraries (libasan.so), or None."""
+    path = _file_of(compiler, name, environ)
+    return str(path.resolve()) if path is not None and path.exists() else None
+
+
+def _file_of(compiler: str, name: str, environ: Mapping[str, str]) -> Path | None:
+    """Where the compiler has a file of its own; None when it only repeats the name."""
+    argv = [compiler, f"-print-file-name={name}"]
+    done = subprocess.run(
+        argv,
+        env=dict(environ),
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    return Path(done.stdout.strip()) if done.returncode == 0 and done.stdout.startswith("/") else None
+
+
+COMPILE_LIMIT_S = 900.0
+
+
+async def compile_in(
+    context: Context, argv: Sequence[str], directory: Path, name: str, env: Mapping[str, str]
+) -> str | None:
+    """None when the command succeeded, else what it said. `env` is what the workload sets."""
+    command = Command(argv=tuple(argv), cwd=directory, timeout_s=COMPILE_LIMIT_S, env=dict(env))
+    finished = await context.run(command, name[:80])
+    if finished.ok:
+        return None
+    return finished.stderr.read_text(errors="replace") or finished.note or finished.ending
+
+
+async def compile_or_raise(
+    context: Context, argv: Sequence[str], directory: Path, name: str, env: Mapping[str, str]
+) -> None:
+    """Raises `ProblemError` with the compiler's first error."""
+    failure = await compile_in(context, argv, directory, name, env)
+    if failure is not None:
+        raise ProblemError(
+            "the rebuild failed: " + first_error(failure),
+            value=argv[0],
+            next_call="check_devices shows the toolchain; the log is among the artifacts",
+        )
+
+
+def first_error(log: str) -> str:
+    """The first line that names an error, else the last line; bounded and printable."""
+    lines = [line for line in log.splitlines() if line.strip()]
+    last = lines[-1] if lines else "no message"
+    line = next((line for line in lines if "error" in line or "cannot" in line), last)
+    return "".join(char for char in line if char.isprintable())[:400]
+
+
+async def together(*works: Callable[[], Awaitable[None]]) -> None:
+    """Run all at once; the first `ProblemError` cancels the rest and comes out as itself, not in a group."""
+    problems: list[ProblemError] = []
+
+    async with anyio.create_task_group() as tasks:
+
+        async def attempt(work: Callable[[], Awaitable[None]]) -> None:
+            try:
+                await work()
+            except ProblemError as problem:
+                problems.append(problem)
+                tasks.cancel_scope.cancel()
+
+        for work in works:
+            tasks.start_soon(attempt, work)
+    if problems:
+        raise problems[0]

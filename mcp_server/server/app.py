@@ -1,0 +1,125 @@
+"""The MCP server: tools, resources and prompts on stdio or HTTP, and how it ends on a signal.
+
+The MCP face: declares tools, resources and prompts, and serves them on stdio or HTTP. It decides nothing.
+
+Never imports torch: a workload lives in the worker, and the server starts in well under a second.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+from mcp.server import MCPServer
+
+from mcp_server import __version__
+from mcp_server.jobs.manager import Manager, most_at_once
+from mcp_server.jobs.store import Store
+from mcp_server.operations.arguments import Operation
+from mcp_server.operations.table import OPERATIONS
+from mcp_server.operations.work import open_store
+from mcp_server.server.completions import add_completions
+from mcp_server.server.listening import Listening
+from mcp_server.server.prompts import INSTRUCTIONS, add_prompts
+from mcp_server.server.resources import add_resources
+from mcp_server.server.running import Ownership, Running
+from mcp_server.server.standard_streams import log_briefly
+from mcp_server.server.tasks import Tasks
+from mcp_server.server.tools import ToolServer
+
+FATAL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def exit_on_signals() -> None:
+    """End this process at once on SIGINT, SIGTERM and SIGHUP, with status 128 + n.
+
+    A thread that reads standard input cannot be cancelled, so an orderly end would hang. Nothing is lost by
+    going at once: the kernel closes the lifelines, and each supervisor then kills its tree. A signal that
+    this process was started to ignore (nohup) stays ignored.
+    """
+    for number in FATAL:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda received, _frame: os._exit(128 + received))
+
+
+def end_with_uv() -> None:
+    """End this process when the `uv run` that started it is gone: killed, it takes nobody along.
+
+    Only for uv, which has no other task than to wait for us. A client may well start a server through a
+    process that ends.
+    """
+    parent = os.getppid()
+    with suppress(OSError):
+        if Path(f"/proc/{parent}/comm").read_text().strip() == "uv":
+            threading.Thread(target=_wait_for, args=(os.pidfd_open(parent),), daemon=True).start()
+
+
+def _wait_for(parent: int) -> None:
+    select.select([parent], [], [])
+    os._exit(128 + signal.SIGHUP)
+
+
+def make_server(
+    store: Store, operations: tuple[Operation, ...] = OPERATIONS, *, share_jobs: bool = False
+) -> ToolServer:
+    """A server of `operations` whose jobs keep their files in `store` and end with it.
+
+    Clients on HTTP see their own jobs, or with `share_jobs` all. Raises ProblemError for a wrong setting.
+    """
+    ownership, at_once = Ownership(shared=share_jobs), most_at_once()
+    running = Running(ownership)
+
+    @asynccontextmanager
+    async def lifespan(_: MCPServer[Any]) -> AsyncIterator[Manager]:
+        async with anyio.create_task_group() as tasks, Manager.open(store, at_once) as manager:
+            with running.using(manager, tasks):
+                yield manager
+            tasks.cancel_scope.cancel()
+
+    server = ToolServer(
+        "aoti-debug",
+        running.tools(operations),
+        title="AOTInductor debugger",
+        instructions=INSTRUCTIONS,
+        version=__version__,
+        log_level="WARNING",
+        lifespan=lifespan,
+        extensions=[Tasks(running, operations)],
+        subscriptions=False,
+        middleware=[ownership.middleware],
+    )
+    add_resources(server, store, ownership)
+    add_prompts(server)
+    add_completions(server, store, ownership)
+    return server
+
+
+def serve() -> None:
+    """Serve on stdio until the client closes it or a signal comes; then no job is left."""
+    log_briefly()
+    exit_on_signals()
+    end_with_uv()
+    _enter_project()
+    make_server(open_store()).run("stdio")
+
+
+def serve_http(listening: Listening) -> None:
+    """Serve on HTTP until a signal comes; then no job is left. Raises ProblemError for a bad address."""
+    from mcp_server.server import http  # its web server would delay the start on stdio
+
+    exit_on_signals()
+    http.serve_http(make_server(open_store(), share_jobs=listening.share_jobs), listening)
+
+
+def _enter_project() -> None:
+    """Relative paths start where the client works: some start servers elsewhere and say so."""
+    project = os.environ.get("CLAUDE_PROJECT_DIR", "")
+    if project and Path(project).is_dir():
+        os.chdir(project)

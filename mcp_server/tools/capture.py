@@ -1,0 +1,177 @@
+"""`capture`: run the user's program once, with the hook that records what AOTInductor was asked to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pydantic import Field
+
+from mcp_server import worker
+from mcp_server.errors import ProblemError
+from mcp_server.jobs.environment import child_environment
+from mcp_server.jobs.types import STACKS_SIGNAL, Command, Finished
+from mcp_server.logs.capture_journal import read_capture, stalled_call
+from mcp_server.logs.captured import Captured
+from mcp_server.model import CommandWorkload, ScriptWorkload
+from mcp_server.tools.context import Context, check_interpreter
+from mcp_server.tools.launchers import RankEnd, said
+
+HOOK = Path(worker.__file__).parent
+CAP_VARIABLE = "AOTI_DEBUG_CAPTURE_CAP"
+
+# A call that has not ended by then, and takes far longer than those before it, is taken to hang.
+STALLED_S = 45.0
+
+# Options of Python that keep PYTHONPATH or `site` out, and with them the hook.
+ISOLATED = frozenset("IES")
+
+
+class Capture(Captured):
+    """How the run ended, and what the hook saw. `notes` say what could not be captured, and why.
+
+    Where a launcher says that one of its ranks failed, that is `rank`, and only what it did is here.
+    `isolated`: Python was started such that the hook could not come in.
+    """
+
+    finished: Finished
+    rank: RankEnd | None = None
+    directory: Path
+    notes: list[str] = Field(default_factory=list)
+    isolated: bool = False
+
+
+async def capture(
+    context: Context,
+    workload: ScriptWorkload | CommandWorkload,
+    *,
+    env: Mapping[str, str] | None = None,
+    gpus: tuple[int, ...] | None = None,
+    until_stalled: bool = False,
+) -> Capture:
+    """Run `workload` once under the hook, in its own directory, environment and interpreter.
+
+    Each saved call, update and program may take an eighth of the free disk, 64 MiB to 8 GiB, or what
+    AOTI_DEBUG_CAPTURE_CAP in the workload's environment says. A failing or hanging program is a result;
+    `until_stalled` ends it before its time limit when a call will plainly not come back.
+    Raises `ProblemError` for a script that is not there, or an interpreter that cannot be run.
+    """
+    directory = context.fresh("capture")
+    argv = workload_argv(context, workload)
+    asked = {**workload.env, **(env or {})}
+    if until_stalled:
+        asked["AOTI_DEBUG_STACKS_SIGNAL"] = str(int(STACKS_SIGNAL))
+    cap = None if CAP_VARIABLE in asked else _cap(directory)
+    command = Command(
+        argv=argv,
+        cwd=workload.cwd or Path.cwd(),
+        env={**asked, **hook_environment(directory, asked, cap)},
+        timeout_s=workload.timeout_s,
+        gpus=gpus,
+        asks=hooked(argv),
+        stalled=_watcher(directory) if until_stalled else None,
+    )
+    finished = await context.run_in(directory, command, runs=1)
+    if finished.ending == "not_started":
+        raise ProblemError(finished.note, value=list(argv))
+    rank = said(finished.output, context.launcher).first if not finished.ok else None
+    seen = of_rank(read_capture(directory), rank.rank) if rank else read_capture(directory)
+    context.cost.compiles += len(seen.compiles) if not finished.reused else 0
+    fields = {name: getattr(seen, name) for name in Captured.model_fields}
+    return Capture(
+        **fields,
+        finished=finished,
+        directory=directory,
+        rank=rank,
+        notes=_notes(seen, argv),
+        isolated=_isolated(argv),
+    )
+
+
+def _watcher(directory: Path) -> Callable[[], int | None]:
+    """Tells the process whose call will not come back, by the journals; they are read when they are quiet."""
+    read: tuple[float, Captured | None] = (0.0, None)
+
+    def stalled() -> int | None:
+        nonlocal read
+        newest = max((path.stat().st_mtime for path in directory.glob("capture-*.jsonl")), default=0.0)
+        now = time.time()
+        if not newest or now - newest < STALLED_S:
+            return None
+        if read[0] != newest:
+            read = (newest, read_capture(directory))
+        call = stalled_call(read[1], now, STALLED_S) if read[1] is not None else None
+        return call.pid if call is not None else None
+
+    return stalled
+
+
+def of_rank(seen: Captured, rank: str) -> Captured:
+    """What the processes of that rank did, and those that have none; all, when the rank did nothing."""
+    pids = {process.pid for process in seen.processes if process.rank in ("", rank)}
+    if not any(process.rank == rank for process in seen.processes):
+        return seen
+    kept = {name: [e for e in getattr(seen, name) if e.pid in pids] for name in Captured.model_fields}
+    return seen.model_copy(update=kept)
+
+
+def _cap(directory: Path) -> int:
+    """Bytes of one saved call: generous, and far below what the disk has free."""
+    return max(64 << 20, min(8 << 30, shutil.disk_usage(directory).free // 8))
+
+
+def hook_environment(
+    directory: Path, asked: Mapping[str, str], cap_bytes: int | None = None
+) -> dict[str, str]:
+    """The variables that bring the hook in: a private directory before the PYTHONPATH that would hold."""
+    site = directory / "site"
+    site.mkdir()
+    shutil.copyfile(HOOK / "capture" / "hook_site.py", site / "sitecustomize.py")
+    path = child_environment(asked).get("PYTHONPATH", "")
+    found = {
+        "PYTHONPATH": os.pathsep.join([str(site.resolve()), *filter(None, [path])]),
+        "AOTI_DEBUG_CAPTURE": str(directory.resolve()),
+        "AOTI_DEBUG_HOOK": str(HOOK),
+    }
+    return found if cap_bytes is None else {**found, CAP_VARIABLE: str(cap_bytes)}
+
+
+def workload_argv(context: Context, workload: ScriptWorkload | CommandWorkload) -> tuple[str, ...]:
+    """The argument list of the user's own program; raises `ProblemError` when it cannot be started."""
+    if isinstance(workload, CommandWorkload):
+        return tuple(workload.argv)
+    script = (workload.cwd or Path.cwd()) / workload.script
+    if not script.is_file():
+        raise ProblemError("no such script", value=str(script), allowed="a Python file")
+    python = context.python_for(workload)
+    check_interpreter(python)
+    return (str(python), str(workload.script), *workload.args)
+
+
+def _notes(seen: Captured, argv: tuple[str, ...]) -> list[str]:
+    """What a reader must know about the capture's limits."""
+    notes = [f"the hook failed once: {text}" for p in seen.processes for text in p.hook_failures]
+    phases = [*seen.compiles, *seen.loads, *seen.updates, *seen.calls]
+    notes += sorted({f"not kept: {phase.notice}" for phase in phases if phase.notice})
+    if not seen.processes:
+        notes.append(_why_nothing(argv))
+    return notes
+
+
+def hooked(argv: tuple[str, ...]) -> bool:
+    """Whether the hook comes into this process, which then asks for its GPU when it loads a package."""
+    return Path(argv[0]).name.startswith("python") and not _isolated(argv)
+
+
+def _isolated(argv: tuple[str, ...]) -> bool:
+    options = [word for word in argv[1:] if word.startswith("-") and not word.startswith("--")]
+    return any(set(word[1:]) & ISOLATED for word in options[:3])
+
+
+def _why_nothing(argv: tuple[str, ...]) -> str:
+    if _isolated(argv):
+        return "Python was started isolated (-I, -E or -S), where the hook cannot come in"
+    return "no Python process compiled, loaded or called a package through torch's Python API"

@@ -1,0 +1,377 @@
+"""`compare_with_eager`: the first launch whose output diverges from the exported program in eager mode."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from mcp_server.errors import ProblemError
+from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
+from mcp_server.package.archive import open_package
+from mcp_server.package.wrapper import read_wrapper
+from mcp_server.probes.build import instrument
+from mcp_server.probes.commands import Options
+from mcp_server.tools.capture import capture
+from mcp_server.tools.compile_with_flags import compiled_package
+from mcp_server.tools.context import Context, Event, WorkerRun, gpus_of
+from mcp_server.tools.divergence import (
+    Changed,
+    ComparedWithEager,
+    Difference,
+    Divergence,
+    DivergenceAnalysis,
+    Kind,
+    LaunchCompared,
+    Nodes,
+    OtherConstant,
+    Outcome,
+    OutputCompared,
+    Status,
+    first_change,
+    read_launches,
+    read_outputs,
+)
+from mcp_server.tools.failure import read_failure
+from mcp_server.tools.first_bad import Model
+from mcp_server.tools.probe_backend import unset_arguments
+from mcp_server.tools.requests import called_package, how_made, plan_replay
+
+
+class Repeats:
+    """The runs of one call: `first` and `second` as they are, `filled` with unset memory set to NaN.
+
+    `filled_again` is there when the first two differ.
+    """
+
+    def __init__(self, done: WorkerRun) -> None:
+        self.steady_eager = bool((done.last("eager_again") or {"same": True})["same"])
+        self.outputs = {event["run"]: event["checksums"] for event in done.all("outputs")}
+        self.written = {
+            kind: [event for event in done.all("rerun") if event["run"] == kind]
+            for kind in ("first", "second", "filled")
+        }
+        self.anything_filled = bool(done.all("filled"))
+
+    def same(self, one: str, other: str) -> bool | None:
+        """Whether two runs gave the same outputs; None when one did not come back."""
+        if one not in self.outputs or other not in self.outputs:
+            return None
+        return bool(self.outputs[one] == self.outputs[other])
+
+    def change(self, one: str, other: str) -> Changed | None:
+        """The first tensor that differs between two runs whose outputs differ."""
+        return (
+            first_change(self.written[one], self.written[other]) if self.same(one, other) is False else None
+        )
+
+    @property
+    def reads_unset(self) -> bool | None:
+        """Whether filling unset memory changes steady outputs, or steadies outputs that differ.
+
+        None without probes, and where outputs differ for another reason too.
+        """
+        steady = self.same("first", "second")
+        if steady is None or not self.written["filled"]:
+            return None
+        if not steady:
+            return (self.anything_filled and self.same("filled", "filled_again")) or None
+        same = self.same("first", "filled")
+        return None if same is None else not same
+
+    @property
+    def unset_from(self) -> Changed | None:
+        """The first tensor that shows what unset memory held."""
+        if not self.reads_unset:
+            return None
+        return self.change("first", "second") or self.change("first", "filled")
+
+
+def find_divergence(
+    judge: DivergenceAnalysis, outputs: Sequence[OutputCompared], repeats: Repeats
+) -> Divergence | None:
+    """Launches are looked at when an output departs: else a difference has no effect."""
+    wrong = next((one for one in outputs if one.agreement in ("departs", "layout")), None)
+    if wrong is None or not repeats.steady_eager:
+        return None
+    row = judge.first()
+    kind = _kind(judge, row, repeats)
+    if row is not None:
+        return judge.divergence(row, kind)
+    known = Difference(**wrong.model_dump(include=set(Difference.model_fields)))
+    values = f": {wrong.values[1]} for {wrong.values[0]} at {wrong.first}" if wrong.values else ""
+    summary = f"output {wrong.index} departs from eager{values}; no launch could be told to be the first"
+    return Divergence(kind=kind, difference=known, summary=summary)
+
+
+def _kind(judge: DivergenceAnalysis, row: LaunchCompared | None, repeats: Repeats) -> Kind:
+    if repeats.reads_unset:
+        return "uninitialised"
+    if repeats.same("first", "second") is False:
+        return "nondeterministic"
+    coarse = row is not None and row.within_tf32 and row.device == "cuda" and row.dtype == "float32"
+    return "tf32" if coarse and judge.multiplies(row) else "error"
+
+
+def conclude(
+    done: WorkerRun, outputs: Sequence[OutputCompared], first: Divergence | None, repeats: Repeats
+) -> tuple[Outcome, str]:
+    """The outcome, and one sentence for it."""
+    if first is not None:
+        return "departs", first.summary + _other_constants(done) + _not_updated(done)
+    counted = done.last("counted_outputs")
+    if counted is None:
+        return "inconclusive", _unfinished(done)
+    if not repeats.steady_eager:
+        return "inconclusive", "eager itself differs from run to run on these inputs"
+    if counted["package"] != counted["eager"]:
+        return "departs", f"the package gives {counted['package']} outputs and eager {counted['eager']}"
+    if repeats.reads_unset:
+        return "agrees", "all outputs agree with eager here, but depend on memory that nothing wrote"
+    if repeats.same("first", "second") is False:
+        return "agrees", "all outputs agree with eager here, but runs of this call differ"
+    equal = sum(one.agreement == "equal" for one in outputs)
+    rest = f", {len(outputs) - equal} but for rounding" if equal < len(outputs) else ""
+    agree = f"all {len(outputs)} outputs agree with eager: {equal} bit for bit{rest}"
+    return "agrees", agree + _not_finite(outputs) + _other_constants(done)
+
+
+def _not_finite(outputs: Sequence[OutputCompared]) -> str:
+    """NaN that eager has too is of the model or of the inputs."""
+    lost = [
+        f"{one.non_finite} of {one.elements} elements of output {one.index}"
+        for one in outputs
+        if one.non_finite
+    ]
+    return f"; NaN or infinity in both: {', '.join(lost[:3])}" if lost else ""
+
+
+def _other_constants(done: WorkerRun) -> str:
+    names = [str(event["name"]) for event in done.all("constant_differs")]
+    return f"; the package holds other values than the program in {', '.join(names[:3])}" if names else ""
+
+
+def _not_updated(done: WorkerRun) -> str:
+    """Captured updates that only the package got, which looks at neither shape nor dtype."""
+    kept = done.all("not_applied")
+    return f"; only the package got the update of {kept[0]['name']}: {kept[0]['what']}" if kept else ""
+
+
+def _unfinished(done: WorkerRun) -> str:
+    """Which of the two sides did not come to its end."""
+    failed = done.last("failed") or {}
+    if failed.get("during") == "loading_exported":
+        return (
+            f"the exported program cannot be loaded: {str(failed['text'])[:200]} (custom ops: extra_imports)"
+        )
+    ended = done.finished.signal
+    text = f": {str(failed.get('text', ''))[:200]}" if failed else f": {ended}" if ended else ""
+    if done.last("outputs") is None and done.last("loading") is None:
+        return f"eager itself fails on these inputs{text}"
+    return f"the package fails on these inputs{text}{_not_updated(done)}"
+
+
+SHOWN = 24
+_LAUNCHES = TypeAdapter(list[LaunchCompared])
+_ORDER: tuple[Status, ...] = ("departs", "partial", "unmatched", "matches")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A package with inputs, and the exported program that it was compiled from.
+
+    `made_by` is how the script makes the program (worker/taken.py), should no file give it back. `updates`:
+    captured updates of constants before the call, as steps of the worker's `replay`.
+    """
+
+    workload: PackageWorkload
+    exported: Path | None
+    updates: tuple[Mapping[str, Any], ...] = ()
+    made_by: Mapping[str, Any] | None = None
+
+
+async def compare_with_eager(
+    context: Context,
+    workload: PackageWorkload | ExportedWorkload | ScriptWorkload,
+    exported: Path | None = None,
+    *,
+    tolerance: float = 1.0,
+    shown: int = SHOWN,
+) -> ComparedWithEager:
+    """Run both on the same inputs; hold every launch and every output against the program's own nodes.
+
+    A package needs `exported`, the program that it was compiled from; an exported program is compiled here; a
+    script is run once and its suspect call taken, with the updates of constants before it. Without inputs the
+    program's example inputs are used. `tolerance` multiplies the tolerance (see `worker/closeness.py`).
+    Repeats tell differences between runs from departures, and runs with unset memory filled tell reads of
+    it. A run that fails is a result. Raises ProblemError for a missing program, and for a script that makes
+    no call of a package that it compiled.
+    """
+    if not 0 < tolerance <= 1000:
+        raise ProblemError("tolerance is out of range", value=tolerance, allowed="above 0, up to 1000")
+    return await compare_pair(context, await _pair(context, workload, exported), tolerance, shown)
+
+
+async def compare_pair(
+    context: Context, pair: Pair, tolerance: float = 1.0, shown: int = SHOWN
+) -> ComparedWithEager:
+    """The comparison of a package whose program is at hand."""
+    package = open_package(pair.workload.package, pair.workload.model_name)
+    model = Model(package, read_wrapper(package.wrapper_text, package.kernel_text))
+    nodes = Nodes(model)
+    done, notes = await _beside(context, pair, model, nodes, tolerance)
+    return _result(context, done, model, nodes, notes, shown)
+
+
+async def _pair(
+    context: Context, workload: PackageWorkload | ExportedWorkload | ScriptWorkload, exported: Path | None
+) -> Pair:
+    if isinstance(workload, ScriptWorkload):
+        return await _captured(context, workload)
+    if isinstance(workload, ExportedWorkload):
+        return Pair(await compiled_package(context, workload, {}), workload.exported)
+    if exported is None:
+        raise ProblemError(
+            "comparing a package needs the exported program that it was compiled from",
+            allowed="exported=a .pt2 of torch.export.save, or script=the program that compiles and calls it",
+        )
+    return Pair(workload, exported)
+
+
+async def _captured(context: Context, workload: ScriptWorkload) -> Pair:
+    """The suspect call of a script with its program, as the capture kept them."""
+    seen = await capture(context, workload, env={"INDUCTOR_PROVENANCE": "1", **workload.env})
+    call = seen.suspect
+    load = seen.load_of(call) if call is not None else None
+    compiled = seen.compile_of(load) if load is not None else None
+    made_by = how_made(seen, compiled, workload) if compiled is not None else None
+    kept = compiled is not None and (compiled.exported is not None or made_by is not None)
+    if call is None or call.file is None or load is None or compiled is None or not kept:
+        raise ProblemError(
+            "the script makes no call of a package that it compiled itself, or it was not kept",
+            value=str(workload.script),
+            allowed="package and exported, saved by the script",
+        )
+    plan = plan_replay(seen, call)
+    found = called_package(plan, call.file, workload)
+    return Pair(found, compiled.exported, updates_of(plan.request), made_by)
+
+
+def updates_of(request: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """The updates of constants among the steps of a replay."""
+    return tuple(step for step in request.get("steps", ()) if step["do"] == "constants")
+
+
+async def _beside(
+    context: Context, pair: Pair, model: Model, nodes: Nodes, tolerance: float
+) -> tuple[WorkerRun, list[str]]:
+    """The worker's comparison; without probes, of outputs only, when the package cannot be rebuilt."""
+    workload = pair.workload
+    python = context.python_for(workload)
+    request: dict[str, object] = {
+        "exported": pair.exported,
+        "made_by": pair.made_by,
+        "inputs": workload.inputs,
+        "package": workload.package,
+        "model_name": workload.model_name,
+        "device_index": workload.device_index,
+        "extra_imports": workload.extra_imports,
+        "factor": tolerance,
+        "steps": pair.updates,
+        "constants": {constant.name: constant.fqn for constant in model.package.constants if constant.fqn},
+    }
+    env, notes = dict(workload.env), list[str]()
+    try:
+        rebuilt = await instrument(workload.package, Options(), context, python=python, env=workload.env)
+        request.update(package=rebuilt.package, nodes=nodes.of, unset=_fillable(model))
+        env.update({"LD_PRELOAD": " ".join(rebuilt.preload)} if rebuilt.preload else {})
+        notes += _without_nodes(nodes)
+        notes += [f"launch {s.launch} ({s.kernel}) has no probes: {s.reason}" for s in rebuilt.skipped]
+    except ProblemError as problem:
+        request.update(probes=False)
+        notes.append(f"only outputs were compared, the package cannot be rebuilt with probes: {problem}")
+    done = await context.worker(
+        "beside",
+        request,
+        env=env,
+        python=python,
+        cwd=workload.cwd,
+        timeout_s=workload.timeout_s,
+        gpus=gpus_of(model.package.device_type, workload.device_index),
+    )
+    context.cost.runs += len(done.all("calling")) if not done.finished.reused else 0
+    return done, notes
+
+
+def _fillable(model: Model) -> dict[int, list[str]]:
+    """Unset memory by launch, outside of branches and loops: in them a name may stand for other memory."""
+    straight = {launch.index for launch in model.wrapper.launches if not launch.context}
+    return {launch: names for launch, names in unset_arguments(model).items() if launch in straight}
+
+
+def _without_nodes(nodes: Nodes) -> list[str]:
+    if nodes.of:
+        return []
+    return [
+        "the package does not say which nodes its launches come from (compile with INDUCTOR_PROVENANCE=1, "
+        "torch >= 2.9): a launch is matched by its values alone, and none can be said to depart"
+    ]
+
+
+def _result(
+    context: Context, done: WorkerRun, model: Model, nodes: Nodes, notes: list[str], shown: int
+) -> ComparedWithEager:
+    outputs = read_outputs(done.all("output"))
+    repeats = Repeats(done)
+    judge = DivergenceAnalysis(read_launches(done.all("beside"), nodes), model, nodes)
+    first = find_divergence(judge, outputs, repeats)
+    launches = judge.settled(diverged=first is not None)
+    ranked = sorted(launches, key=lambda row: _ORDER.index(row.status))
+    outcome, summary = conclude(done, outputs, first, repeats)
+    return ComparedWithEager(
+        outcome=outcome,
+        summary=summary,
+        first=first,
+        outputs=outputs,
+        deterministic=repeats.same("first", "second"),
+        varies_from=repeats.change("first", "second"),
+        reads_unset=repeats.reads_unset,
+        unset_from=repeats.unset_from,
+        counts=dict(Counter(row.status for row in launches)),
+        launches=ranked[:shown],
+        left_out=max(0, len(launches) - shown),
+        other_constants=[OtherConstant.model_validate(_fields(e)) for e in done.all("constant_differs")],
+        notes=[*notes, *_told(done)],
+        failure=read_failure(done.finished),
+        json_file=_write(context, done.directory / "launches.json", launches),
+        log=context.artifact(done.finished.output, "output of the runs"),
+        cost=context.cost.cost(),
+    )
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    return {name: event[name] for name in OtherConstant.model_fields}
+
+
+def _told(done: WorkerRun) -> list[str]:
+    """What the worker could not do."""
+    notes = [
+        f"the exported program's own guard refuses these inputs: {e['text']}"
+        for e in done.all("guard_failed")[:1]
+    ]
+    updates = len(done.all("updating_constants")) // max(1, len(done.all("loaded")))
+    notes += [f"{updates} captured updates of constants were applied to both sides"] if updates else []
+    notes += [f"eager keeps its own {e['name']}: {e['what']}" for e in done.all("not_applied")[:20]]
+    notes += [f"no float64 reference: {event['text']}" for event in done.all("no_float64")]
+    left = sum(event["left_out"] for event in done.all("running_float64"))
+    notes += [f"{left} eager values were not kept: too large"] if left else []
+    return notes + [f"the observer failed: {e['text'].splitlines()[-1]}" for e in done.all("observer_failed")]
+
+
+def _write(context: Context, path: Path, launches: list[LaunchCompared]) -> Any:
+    path.write_bytes(_LAUNCHES.dump_json(launches, indent=1))
+    return context.artifact(path, "every tensor that was compared")

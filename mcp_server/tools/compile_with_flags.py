@@ -1,0 +1,166 @@
+"""Compiles an exported program: under chosen flags, or with provenance, to look into."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from mcp_server.errors import ProblemError
+from mcp_server.flags import Chosen, FlagPlan, Moment, select
+from mcp_server.model import Artifact, Cost, ExportedWorkload, PackageWorkload, Record
+from mcp_server.package.archive import open_package
+from mcp_server.package.exported import exported_device
+from mcp_server.package.wrapper import read_wrapper
+from mcp_server.probes.build import find_toolchain
+from mcp_server.tools.context import Context, WorkerRun
+from mcp_server.tools.failure import Failure, read_failure
+
+ConfigValue = bool | int | float | str
+
+
+class AppliedFlag(Record):
+    """One flag of this compile: how it was given, and what to expect of it."""
+
+    name: str
+    value: str
+    given_as: Literal["environment", "config"]
+    acts: list[Moment]
+    shows: str
+    misses: str
+    cost: str
+
+
+class Compiled(Record):
+    """The outcome of one compile; `failure` is None when it made a package.
+
+    `kernels` counts the launches of each kernel in wrapper.cpp. `seconds` is the compiler's own time, without
+    the import of torch and the loading of the program.
+    """
+
+    ok: bool
+    package: Artifact | None = None
+    seconds: float | None = None
+    torch: str
+    device: str | None = None
+    flags: list[AppliedFlag] = Field(default_factory=list)
+    launches: int = 0
+    kernels: dict[str, int] = Field(default_factory=dict)
+    provenance: bool = False
+    warnings: list[str] = Field(default_factory=list)
+    failure: Failure | None = None
+    log: Artifact
+    cost: Cost
+
+
+async def compile_with_flags(
+    context: Context,
+    workload: ExportedWorkload,
+    flags: Mapping[str, object],
+    *,
+    configs: Mapping[str, ConfigValue] | None = None,
+) -> Compiled:
+    """Compile the workload's program into a new package of this job's directory; its inputs play no part.
+
+    `flags` are names of the flag table with their values; `configs` are the `inductor_configs` of an earlier
+    compile that this one repeats. A compile that fails is a result.
+    Raises ProblemError for a flag that cannot act, and for a file that is no exported program.
+    """
+    version = (await find_toolchain(context.python_for(workload), context, workload.env)).torch_version
+    device = exported_device(workload.exported)
+    known = version if version[:1].isdigit() else None
+    plan = select(flags, moment="compile", torch_version=known, device=device)
+    done = await _compile(context, workload, plan, merged_configs(configs or {}, plan))
+    outcome = Compiled(
+        ok=done.last("compiled") is not None,
+        torch=version,
+        device=device,
+        flags=[_applied(one) for one in plan.chosen],
+        warnings=list(plan.warnings),
+        failure=read_failure(done.finished),
+        log=context.artifact(done.finished.output, "output of the compile"),
+        cost=context.cost.cost(),
+    )
+    return _with_package(context, outcome, done)
+
+
+async def _compile(
+    context: Context, workload: ExportedWorkload, plan: FlagPlan, configs: Mapping[str, ConfigValue]
+) -> WorkerRun:
+    work = context.fresh("package")
+    request = {
+        "exported": workload.exported,
+        "package_path": work / f"{workload.exported.name.split('.')[0]}.pt2",
+        "inductor_configs": configs,
+        "extra_imports": workload.extra_imports,
+    }
+    return await context.worker(
+        "compile",
+        request,
+        env={"TORCHINDUCTOR_CACHE_DIR": str(work / "cache"), **workload.env, **plan.env},
+        python=context.python_for(workload),
+        cwd=workload.cwd,
+        timeout_s=workload.timeout_s,
+    )
+
+
+def merged_configs(configs: Mapping[str, ConfigValue], plan: FlagPlan) -> dict[str, ConfigValue]:
+    """`inductor_configs` of the compile. They win over variables, so a chosen flag replaces its entry."""
+    replaced = {
+        one.flag.config: one.flag.values.config(one.value)
+        for one in plan.chosen
+        if one.flag.config in configs
+    }
+    return {**configs, **replaced, **plan.config}
+
+
+def _applied(one: Chosen) -> AppliedFlag:
+    flag = one.flag
+    return AppliedFlag(
+        name=flag.name,
+        value=one.value,
+        given_as="environment" if flag.env else "config",
+        acts=list(flag.acts),
+        shows=flag.shows,
+        misses=flag.misses,
+        cost=flag.cost,
+    )
+
+
+def _with_package(context: Context, outcome: Compiled, done: WorkerRun) -> Compiled:
+    """Add what the new package holds."""
+    compiled = done.last("compiled")
+    if compiled is None:
+        return outcome
+    package = open_package(Path(compiled["package"]))
+    wrapper = read_wrapper(package.wrapper_text, package.kernel_text)
+    return outcome.model_copy(
+        update={
+            "package": context.artifact(package.path, "package compiled with the flags"),
+            "seconds": round(float(compiled["seconds"]), 2),
+            "launches": len(wrapper.launches),
+            "kernels": dict(Counter(launch.kernel for launch in wrapper.launches)),
+            "provenance": bool(package.kernel_information),
+            "warnings": outcome.warnings + [f"wrapper.cpp:{p.line}: {p.what}" for p in wrapper.problems[:10]],
+        }
+    )
+
+
+async def compiled_package(
+    context: Context, workload: ExportedWorkload, flags: Mapping[str, object]
+) -> PackageWorkload:
+    """The package of `workload` with its inputs. Raises ProblemError when it does not compile."""
+    # Not as a flag: torch 2.8, which has no provenance, would be refused for it.
+    traced = workload.model_copy(update={"env": {"INDUCTOR_PROVENANCE": "1", **workload.env}})
+    made = await compile_with_flags(context, traced, flags)
+    if made.package is None:
+        raise ProblemError(
+            "the exported program does not compile",
+            value=made.failure.text if made.failure else "",
+            next_call="compile_with_flags, or diagnose",
+        )
+    shared = workload.model_dump(include={"env", "python", "cwd", "timeout_s", "extra_imports"})
+    return PackageWorkload(package=made.package.path, inputs=workload.inputs, **shared)

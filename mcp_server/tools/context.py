@@ -1,0 +1,386 @@
+"""What every tool gets: a directory, an interpreter, a way to run children, leases, the running cost."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import anyio
+
+from mcp_server import worker
+from mcp_server.errors import ProblemError, read_json
+from mcp_server.interpreter import interpreter_help
+from mcp_server.jobs.child import Child, Starter
+from mcp_server.jobs.clock import JobClock
+from mcp_server.jobs.gpus import Waits
+from mcp_server.jobs.run import run
+from mcp_server.jobs.store import SCHEME
+from mcp_server.jobs.types import Command, Finished
+from mcp_server.model import Artifact, Cost, Record, WorkloadBase
+from mcp_server.package.members import refuse_unsafe
+from mcp_server.tools.failure import look_ahead
+from mcp_server.tools.launchers import ONLY_FIRST, check_started, launched, separate_ranks
+from mcp_server.tools.shared_import import IMPORT_LIMIT_S, Home, SharedImport, shared_import
+from mcp_server.tools.step_cache import StepCache, keep, key_of
+
+SHARE_VARIABLE = "AOTI_DEBUG_SHARE_GPUS"
+SECOND_GPU = Path("/dev/nvidia1")
+DEVICES = Path("/dev")
+
+
+def gpus_of(device_type: str | None, device_index: int = -1) -> tuple[int, ...] | None:
+    """The GPU of a CUDA package; None for a CPU one, or when `AOTI_DEBUG_SHARE_GPUS=1` lets jobs share.
+
+    A workload whose device is not known (None) leases the first GPU of a machine that has one, or the one
+    with that index. A container may see only its third (/dev/nvidia2).
+    """
+    if os.environ.get(SHARE_VARIABLE) == "1" or device_type == "cpu":
+        return None
+    if device_type is None and not any(DEVICES.glob("nvidia[0-9]*")):
+        return None
+    return (max(device_index, 0),)
+
+
+Event = dict[str, Any]
+
+
+def read_events(path: Path, but: Sequence[str] = ()) -> tuple[Event, ...]:
+    """Events of a report or journal, less those named in `but`; no file is no events."""
+    left_out = tuple(map(_beginning, but))
+    return tuple(_events(path, lambda line: not line.startswith(left_out)))
+
+
+def stream_events(path: Path, name: str) -> Iterator[Event]:
+    """The events of that name, one after another."""
+    return _events(path, lambda line: line.startswith(_beginning(name)))
+
+
+def _beginning(name: str) -> str:
+    """How the line of such an event begins (worker/report.py)."""
+    return f'{{"event": "{name}"'
+
+
+def _events(path: Path, wanted: Callable[[str], bool]) -> Iterator[Event]:
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in filter(wanted, file):
+            try:
+                event = read_json(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict) and "event" in event:
+                yield event
+
+
+WORKER_MAIN = Path(worker.__file__).with_name("main.py")
+REPORT = "report.jsonl"
+
+# Asked for every worker: output survives an abort, loading does not compile a probe for every CPU ISA, and
+# threads that wait for others sleep (they spin by default: 25 times as slow on a machine that is busy).
+WORKER_ENV = {
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONFAULTHANDLER": "1",
+    "TORCHINDUCTOR_VEC_ISA_OK": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
+
+# Operations that run the workload, and those that compile it; the others only look.
+RUNNING = frozenset({"run", "observe", "replay", "intervene"})
+COMPILING = frozenset({"compile"})
+
+# Operations that take the lease of a GPU themselves, when they come to use it: import and compile need none.
+ASKING = RUNNING | {"repeat", "interpret", "beside", "attempt", "record"}
+# Arguments of a request that name an archive for torch to load.
+ARCHIVES = frozenset({"package", "exported"})
+
+
+@dataclass
+class CostMeter:
+    """What has been spent so far."""
+
+    runs: int = 0
+    compiles: int = 0
+    clock: JobClock = field(default_factory=JobClock)
+
+    def cost(self) -> Cost:
+        return Cost(
+            runs=self.runs,
+            compiles=self.compiles,
+            wall_s=round(self.clock.wall_s, 3),
+            waited_s=round(self.clock.waited_s, 3),
+        )
+
+
+@dataclass(frozen=True)
+class WorkerRun:
+    """A worker that ended: how, and what it had reported by then."""
+
+    finished: Finished
+    events: tuple[Event, ...]
+    directory: Path
+    python: Path
+
+    def streamed(self, event: str) -> Iterator[Event]:
+        """The reports of that name, read from the file one after another."""
+        return stream_events(self.directory / REPORT, event)
+
+    def last(self, event: str) -> Event | None:
+        """The latest report of that name."""
+        return next((found for found in reversed(self.events) if found["event"] == event), None)
+
+    def all(self, event: str) -> list[Event]:
+        return [found for found in self.events if found["event"] == event]
+
+    @property
+    def phase(self) -> str:
+        """The last thing that the worker began: where it died, if it died."""
+        return str(self.events[-1]["event"]) if self.events else "starting"
+
+
+def _quiet(message: str) -> None:
+    """Progress that nobody asked for."""
+
+
+def _nothing_lost(result: Record) -> None:
+    """What is known when nobody asks for less than the whole."""
+
+
+@dataclass
+class Context:
+    """The surroundings of a step. `progress` is told one short line before each thing that takes time.
+
+    `launcher` is put before every child's argument list: `srun --gpus=1`, say. `kept` are the steps of
+    earlier turns of the job, which are not run again. `knows` is told the result so far by what is stopped.
+    `holder` is what others read who wait for a GPU that this job has. `home` is where processes live that
+    have imported torch, if they outlive the job.
+    """
+
+    directory: Path
+    python: Path
+    progress: Callable[[str], None] = _quiet
+    cost: CostMeter = field(default_factory=CostMeter)
+    kept: StepCache = field(default_factory=StepCache)
+    children: int = 0
+    launcher: tuple[str, ...] = ()
+    imports: SharedImport | None = None
+    home: Home | None = None
+    knows: Callable[[Record], None] = _nothing_lost
+    holder: str = ""
+
+    def __post_init__(self) -> None:
+        self.children = max(self.children, self.kept.last)
+
+    @asynccontextmanager
+    async def sharing_imports(self) -> AsyncIterator[None]:
+        """Within this, requests to the worker share one import of torch where they can."""
+        if self.imports is not None:
+            yield
+            return
+        async with shared_import(self.directory / "import-torch", self.home) as self.imports:
+            try:
+                yield
+            finally:
+                self.imports = None
+
+    def expect(
+        self,
+        *,
+        env: Mapping[str, str] | None = None,
+        python: Path | None = None,
+        cwd: Path | None = None,
+        modules: tuple[str, ...] = (),
+    ) -> None:
+        """Begin the import for requests that will come with these surroundings, and `modules` with it.
+
+        Not where each worker is a process of its own, nor where steps are kept: then none may come.
+        """
+        if self.imports is not None and not self.launcher and not self.kept.last:
+            argv = (str(python or self.python), "-u", str(WORKER_MAIN))
+            asked = Command(argv, cwd or Path.cwd(), {**WORKER_ENV, **(env or {})}, IMPORT_LIMIT_S)
+            self.imports.expect(asked, modules)
+
+    async def run(self, command: Command, name: str, *, runs: int = 0) -> Finished:
+        """Run a child whose output goes into a new directory, named after `name`, below this one."""
+        return await self.run_in(self.fresh(name), command, runs=runs)
+
+    async def run_in(
+        self,
+        directory: Path,
+        command: Command,
+        start: Callable[[], Awaitable[Starter]] | None = None,
+        *,
+        runs: int = 0,
+    ) -> Finished:
+        """Run a child in a directory that `fresh` made, or take the result that is kept of it.
+
+        `start` is asked how to start it; `runs` is how many runs of the workload that is.
+        """
+        key = key_of(command, directory)
+        kept = self.kept.take(key, command, directory)
+        if kept is not None:
+            await look_ahead(kept.output)
+            return kept
+        self.progress(directory.name.split("-", 1)[1])
+        argv = command.argv if runs or not self.launcher else (*ONLY_FIRST, *command.argv)
+        with self.cost.clock.child():
+            starter = await start() if start else Child.start
+            finished = await self._carry_out(directory, replace(command, argv=argv), starter)
+        keep(key, directory, finished)
+        self.cost.runs += runs
+        return finished
+
+    async def _carry_out(self, directory: Path, command: Command, start: Starter) -> Finished:
+        argv = launched(self.launcher, command.argv, directory)
+        env = {**command.env, **({"AOTI_DEBUG_LAUNCHED": "1"} if self.launcher else {})}
+        asks = command.asks and not self.launcher  # whose processes may be on other machines
+        started = replace(command, argv=argv, env=env, asks=asks)
+        waits = Waits(self.holder or self.directory.name, self.progress, self.cost.clock.blocked)
+        finished = await run(started, directory, start=start, waits=waits)
+        separate_ranks(finished.output, self.launcher)
+        await look_ahead(finished.output)
+        check_started(finished, self.launcher)
+        return finished
+
+    def fresh(self, name: str) -> Path:
+        """A new directory `NN-name`."""
+        self.children += 1
+        directory = self.directory / f"{self.children:02d}-{name}"
+        directory.mkdir(parents=True)
+        return directory
+
+    async def worker(
+        self,
+        operation: str,
+        request: Mapping[str, object],
+        *,
+        name: str | None = None,
+        env: Mapping[str, str] | None = None,
+        unset: Sequence[str] = (),
+        timeout_s: float = 300,
+        python: Path | None = None,
+        cwd: Path | None = None,
+        gpus: tuple[int, ...] | None = None,
+        prefix: Sequence[str] = (),
+        directory: Path | None = None,
+        streamed: Sequence[str] = (),
+        alone: bool = False,
+    ) -> WorkerRun:
+        """Run one operation of the worker; a crash of the workload is a result.
+
+        `prefix` is put before the interpreter (a sanitizer, a debugger); `directory`, made by `fresh`, is for
+        requests that name files in it. Reports named in `streamed` are not held in `events`. `gpus` are
+        leased (default: the one that the request names, else the first; () for none). With `alone` the import
+        of torch is not shared: forks of one process have one layout of memory, and what is in it.
+        Raises `ProblemError` when the worker refuses the request, or when the interpreter cannot run it, and
+        `PackageError` for an unsafe archive: no worker is started for one.
+        """
+        directory = directory or self.fresh(name or operation)
+        interpreter = python or self.python
+        check_interpreter(interpreter)
+        if gpus is None and operation in ASKING:
+            gpus = gpus_of(None, int(str(request.get("device_index", -1))))
+        for archive in ARCHIVES & request.keys():
+            await anyio.to_thread.run_sync(refuse_unsafe, Path(str(request[archive])))
+        argv = (*prefix, str(interpreter), "-u", str(WORKER_MAIN), *_files(directory, operation, request))
+        command = Command(
+            argv=argv,
+            cwd=cwd or Path.cwd(),
+            env={**WORKER_ENV, **(env or {})},
+            timeout_s=timeout_s,
+            gpus=gpus,
+            asks=operation in ASKING,
+            unset=tuple(unset),
+        )
+        shared = self.imports if not (prefix or self.launcher or alone) else None
+        start = partial(shared.starter, operation, command) if shared is not None else None
+        finished = await self.run_in(directory, command, start, runs=operation in RUNNING)
+        if shared is not None and shared.lost(finished):
+            (directory / REPORT).unlink(missing_ok=True)
+            finished = await self.run_in(directory, command)
+        self.cost.compiles += operation in COMPILING and not finished.reused
+        done = WorkerRun(finished, read_events(directory / REPORT, streamed), directory, interpreter)
+        _raise_refusal(done)
+        return done
+
+    def artifact(self, path: Path, what: str) -> Artifact:
+        """`path` as an artifact of this job; raises `ProblemError` when it is not there."""
+        if not path.exists():
+            raise ProblemError("the step left no such file", value=str(path))
+        return Artifact(
+            uri=f"{SCHEME}{self.directory.name}/{quote(os.path.relpath(path, self.directory))}",
+            path=path,
+            bytes=path.stat().st_size,
+            what=what,
+        )
+
+    def python_for(self, workload: WorkloadBase) -> Path:
+        """The workload's interpreter, or this context's."""
+        return workload.python or self.python
+
+
+def _files(directory: Path, operation: str, request: Mapping[str, object]) -> tuple[str, str]:
+    """Write the request; the arguments of the worker."""
+    asked = directory / "request.json"
+    asked.write_text(json.dumps({**request, "operation": operation}, default=_as_json, indent=1))
+    return str(asked), str(directory / REPORT)
+
+
+def _as_json(value: object) -> object:
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    raise TypeError(f"not JSON: {type(value).__name__}")
+
+
+def _raise_refusal(done: WorkerRun) -> None:
+    refused = done.last("refused")
+    if refused:
+        raise ProblemError(
+            str(refused["what"]), value=refused.get("value"), allowed=str(refused.get("allowed") or "")
+        )
+    if done.finished.ending == "not_started":
+        raise ProblemError(
+            "cannot start the interpreter: " + done.finished.note,
+            value=str(done.python),
+            next_call=interpreter_help(),
+        )
+    if not done.events and done.finished.ending == "exit":
+        raise ProblemError(
+            "this is no Python that can run the worker: " + _first_words(done.finished.stderr),
+            value=str(done.python),
+            next_call=interpreter_help(),
+        )
+    failed = done.last("failed")
+    if failed and failed["during"] == "importing_torch":
+        raise ProblemError(
+            f"torch cannot be imported ({failed['text'][:300]})",
+            value=str(done.python),
+            next_call=interpreter_help(),
+        )
+
+
+def _first_words(stderr: Path) -> str:
+    """The last line of what it said, bounded, without control characters."""
+    lines = (
+        stderr.read_bytes()[-4000:].decode("utf-8", "replace").strip().splitlines() if stderr.exists() else []
+    )
+    return "".join(char for char in (lines[-1] if lines else "it said nothing") if char.isprintable())[:300]
+
+
+def check_interpreter(python: Path) -> None:
+    """Raise `ProblemError` unless `python` is a file that may be executed."""
+    if not python.exists():
+        raise ProblemError("no such interpreter", value=str(python), next_call=interpreter_help())
+    if not python.is_file() or not os.access(python, os.X_OK):
+        raise ProblemError(
+            "the interpreter is not an executable file", value=str(python), next_call=interpreter_help()
+        )

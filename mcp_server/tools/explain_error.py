@@ -1,0 +1,458 @@
+"""Explains an error text: which family, what it means and does not prove, which guide, which call next.
+
+Runs nothing. With a package, an index assertion is traced to its launch, its bound and the input behind it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePath
+from string import Formatter
+
+import anyio.to_thread
+from pydantic import Field
+
+from mcp_server.errors import ProblemError
+from mcp_server.logs.facts import ErrorFact, LogFacts
+from mcp_server.logs.families import Advice, Rank, closest_family
+from mcp_server.logs.families.kinds import HANG_GUIDE, MAIN_GUIDE
+from mcp_server.logs.text import is_expression
+from mcp_server.model import Category, ModelLocation, NextStep, Record
+from mcp_server.package.query import AssertionFact, ambiguity, assertion_facts, no_holder
+from mcp_server.package.view import view_package
+from mcp_server.tools.context import Context
+from mcp_server.tools.failure import read_text, read_users_log
+
+PACKAGE = "path/of/the/model.pt2"
+INPUTS = "path/of/the/inputs.pt"
+SCRIPT = "path/of/the/failing/program.py"
+
+# c10::ScalarType and c10::DeviceType of torch 2.8-2.15 (torch/headeronly/core/ScalarType.h, DeviceType.h).
+DTYPES: Mapping[str, str] = {
+    "0": "uint8",
+    "1": "int8",
+    "2": "int16",
+    "3": "int32",
+    "4": "int64",
+    "5": "float16",
+    "6": "float32",
+    "7": "float64",
+    "8": "complex32",
+    "9": "complex64",
+    "10": "complex128",
+    "11": "bool",
+    "15": "bfloat16",
+    "23": "float8_e5m2",
+    "24": "float8_e4m3fn",
+}
+DEVICES: Mapping[str, str] = {
+    "0": "cpu",
+    "1": "cuda",
+    "12": "xpu",
+    "13": "mps",
+    "14": "meta",
+    "20": "privateuse1",
+}
+
+_SENTENCES: Mapping[str, str] = {
+    "input_dtype": "Input {input} is {got}, the package was compiled for {expected}.",
+    "input_device": "Input {input} is on {got}, the package was compiled for {expected_name}.",
+    "input_static_dim": "Input {input} has size {got} in dimension {dim}, compiled for {expected}.",
+    "input_range": "Input {input} has size {got} in dimension {dim}, compiled for {relation} {expected}.",
+    "input_stride": "Input {input} has stride {got} in dimension {dim}, compiled for {expected}.",
+    "input_count": "The package takes {expected} tensors and was given {got}.",
+    "device_assert_index": "A kernel's check {lower} <= {index} < {bound} failed at {file}:{line}.",
+    "cpu_index_assert": "A CPU kernel's check {lower} <= {index} < {bound} failed.",
+    "nan_check": "{kind} in {buffer}.",
+    "constant_unknown": "Constant {constant} is not on both sides: the given weights and the package.",
+    "op_not_registered": "The operator {op} is not registered in this process.",
+    "cpp_undeclared": "The generated code uses {name}, which is not declared ({file}:{line}).",
+    "library_version": "{library} has no {version}: it is older than what {needed_by} was built with.",
+    "triton_resources": "A kernel needs {required} of {status}, and this GPU has {limit}.",
+    "undefined_symbol": "{library} needs the symbol {symbol}, which no loaded library has.",
+    "sanitizer_access": "{kernel} did an invalid {direction} of {size} bytes at {file}:{line}.",
+    "runtime_assert": "The package expects {condition} and got {value}.",
+    "triton_compile": "Triton could not compile {function}, at line {kernel_line} of the kernel.",
+}
+
+_CALLS: Mapping[Advice, tuple[str, str]] = {
+    "check_inputs": ("check_devices", "compare every input with what the package was compiled for"),
+    "check_package": (
+        "check_devices",
+        "check the package's file, device and architecture against this machine",
+    ),
+    "check_machine": ("check_devices", "look at driver, devices, memory, compiler and libraries"),
+    "trace_index": (
+        "inspect_package",
+        "trace the assertion to its launch, its bound and the input behind it",
+    ),
+    "constants": ("inspect_package", "list the package's constants with names, shapes and dtypes"),
+    "locate": ("locate_fault", "name the launch, the line and the access"),
+    "find_nan": ("dump_kernel_io", "find the first launch whose output is not finite"),
+    "compare": ("dump_kernel_io", "look at what each launch reads and writes"),
+    "run_again": (
+        "run_deterministic",
+        "run again with blocking launches and input checks, keeping all output",
+    ),
+    "read_cause": ("run_deterministic", "run again keeping all output: the cause is on standard error"),
+    "recompile": ("diagnose", "repeat the compilation and read the generated code"),
+    "fix_script": ("diagnose", "check that nothing but the script is at fault"),
+    "trace_hang": ("trace_launches", "see the last launch that began and did not end"),
+}
+
+_PACKAGE_TOOLS = frozenset(
+    {"inspect_package", "check_devices", "trace_launches", "dump_kernel_io", "locate_fault"}
+)
+_OFFICIAL = (
+    "PYTHONUNBUFFERED=1 PYTORCH_NO_CUDA_MEMORY_CACHING=1 CUDA_LAUNCH_BLOCKING=1 AOTI_RUNTIME_CHECK_INPUTS=1"
+)
+_FLAGS: Mapping[Advice, str] = {
+    "check_inputs": "AOTI_RUNTIME_CHECK_INPUTS=1",
+    "trace_index": "AOTI_RUNTIME_CHECK_INPUTS=1",
+    "locate": _OFFICIAL,
+    "run_again": _OFFICIAL,
+    "read_cause": "PYTHONUNBUFFERED=1 AOTI_RUNTIME_CHECK_INPUTS=1",
+    "find_nan": "TORCHINDUCTOR_NAN_ASSERTS=1",
+    "compare": "AOTI_RUNTIME_CHECK_INPUTS=1",
+    "trace_hang": "PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 CUDA_LAUNCH_BLOCKING=1",
+}
+
+
+def as_sentence(root: ErrorFact) -> str:
+    """The error with its numbers in plain words; the family's meaning where there is no better.
+
+    Words of a log never stand in it: a value that is no name, number or expression is left to `fields`.
+    """
+    template = _SENTENCES.get(root.family.id, "")
+    fields = _named(root)
+    wanted = {name for _, name, _, _ in Formatter().parse(template) if name}
+    told = template and all(is_expression(fields.get(name, "")) for name in wanted)
+    return template.format_map(fields) if told else root.family.meaning
+
+
+def _named(root: ErrorFact) -> dict[str, str]:
+    """The fields, with codes of dtypes and devices replaced by names."""
+    fields = dict(root.fields)
+    names = {"input_dtype": DTYPES, "input_device": DEVICES}.get(root.family.id)
+    for name in ("expected", "got") if names else ():
+        fields[name] = (names or {}).get(fields[name], f"code {fields[name]}")
+    return fields
+
+
+def next_call(root: ErrorFact | None, facts: LogFacts, package: Path | None) -> NextStep:
+    """The call that shows most; what the log does not name is a placeholder path."""
+    advice: Advice = root.family.advice if root else _without_error(facts)
+    tool, why = _CALLS[advice]
+    program = program_of(facts)
+    if tool in _PACKAGE_TOOLS and advice != "check_machine" and package is None and program:
+        what = "; the log names the " + "".join(program)
+        return NextStep(why=why + what, tool="diagnose", arguments=program)
+    return NextStep(why=why, tool=tool, arguments=_arguments(tool, advice, root, program, package))
+
+
+def _without_error(facts: LogFacts) -> Advice:
+    return "locate" if facts.last_launch else "trace_hang" if not facts.best_lines else "run_again"
+
+
+def _arguments(
+    tool: str, advice: Advice, root: ErrorFact | None, program: dict[str, object], package: Path | None
+) -> dict[str, object]:
+    if advice == "check_machine":
+        return {"package": str(package)} if package else {}
+    if tool == "inspect_package":
+        return {"package": str(package or PACKAGE), **_question(advice, root)}
+    if package is not None or not program:
+        return _placeholders(tool, advice, package)
+    return program
+
+
+def _placeholders(tool: str, advice: Advice, package: Path | None) -> dict[str, object]:
+    if tool == "diagnose" and package is None:
+        return {"script": SCRIPT}
+    named = str(package or PACKAGE)
+    return {"package": named} if advice == "check_package" else {"package": named, "inputs": INPUTS}
+
+
+def _question(advice: Advice, root: ErrorFact | None) -> dict[str, object]:
+    if root is None or advice != "trace_index":
+        return {}
+    condition = root.fields.get("assertion") or root.text
+    return {"assertion": condition}
+
+
+def shell_lines(root: ErrorFact | None, facts: LogFacts) -> list[str]:
+    """What to type without the server, where a variable helps."""
+    advice: Advice = root.family.advice if root else _without_error(facts)
+    flags = _FLAGS.get(advice)
+    program = program_of(facts)
+    words = program.get("command") or ["python", program.get("script", SCRIPT)]
+    return [f"{flags} {shlex.join(map(str, words))} > run.log 2>&1"] if flags else []  # type: ignore[call-overload]
+
+
+def program_of(facts: LogFacts) -> dict[str, object]:
+    """What failed, as arguments of `diagnose`: a script, what a shell saw end, or a C++ program.
+
+    Empty where the log names none.
+    """
+    script = script_of(facts)
+    if script:
+        return {"script": script}
+    words = next((_words(e.fields["ran"]) for e in facts.errors if "ran" in e.fields), [])
+    if len(words) > 1 and PurePath(words[0]).name.startswith("python") and words[1].endswith(".py"):
+        return {"script": words[1]}
+    host = next((e.fields["host"] for e in facts.errors if "host" in e.fields), "")
+    words = words or ([host] if host else [])
+    return {"command": words} if words else {}
+
+
+def _words(command: str) -> list[str]:
+    """The words of a command, of which a shell's variables are not known any more."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        words = command.split()
+    return words if "$" not in command else [word for word in words[:2] if "$" not in word]
+
+
+def script_of(facts: LogFacts) -> str:
+    """The script that failed, where a traceback names it."""
+    for exception in facts.exceptions:
+        first = exception.frames[0] if exception.frames else None
+        if first and first.user and first.function == "<module>" and first.file.endswith(".py"):
+            return first.file
+    return ""
+
+
+_OTHERS = 6
+_FRAMES = 4
+_TRACES = 3
+_LINES = 12
+_TRACED = frozenset({"device_assert_index", "cpu_index_assert"})
+
+
+class OtherError(Record):
+    """Another error of the log, and why it is not the root."""
+
+    family: str
+    line: int
+    text: str
+    role: str
+    count: int = 1
+
+
+class Explanation(Record):
+    """What a text says. Lines count from 1 in the text.
+
+    `known` is false when no family matched: then `lines` are the most telling ones. `category` is set where
+    the text decides it; else `candidates` are what it admits, the likeliest first. `trace` needs a package.
+    `page` is the family's section in the documentation.
+    """
+
+    known: bool
+    summary: str
+    family: str = ""
+    stage: str = ""
+    category: Category | None = None
+    candidates: list[Category] = Field(default_factory=list)
+    text: str = ""
+    line: int = 0
+    count: int = 0
+    fields: dict[str, str] = Field(default_factory=dict)
+    meaning: str = ""
+    not_proven: str = ""
+    releases: str = ""
+    guide: str
+    page: str = ""
+    next: NextStep
+    commands: list[str] = Field(default_factory=list)
+    others: list[OtherError] = Field(default_factory=list)
+    last_launch: str = ""
+    kernel: str = ""
+    generated: list[str] = Field(default_factory=list)
+    model_lines: list[ModelLocation] = Field(default_factory=list)
+    trace: list[AssertionFact] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list)
+    lines: list[str] = Field(default_factory=list)
+    versions: dict[str, str] = Field(default_factory=dict)
+
+
+async def explain_error(
+    context: Context,
+    *,
+    text: str = "",
+    log: Path | None = None,
+    package: Path | None = None,
+    model_name: str | None = None,
+) -> Explanation:
+    """Explain `text`, or a log file of any size.
+
+    Raises ProblemError when both or neither are given or the file cannot be read, and PackageError for a
+    `package` that is none.
+    """
+    facts = await _read(context, text, log)
+    if facts.root is None:
+        return _unknown(facts, package, quoted=log is None)
+    trace, notes = await anyio.to_thread.run_sync(_trace, facts.root, package, model_name)
+    return _known(facts, facts.root, package, trace, [*notes, *_notes(facts)])
+
+
+async def _read(context: Context, text: str, log: Path | None) -> LogFacts:
+    if bool(text.strip()) == (log is not None):
+        raise ProblemError(
+            "give the error either as text or as a log file",
+            allowed="text='RuntimeError: …' or log='run.log'",
+        )
+    if log is None:
+        return await read_text(text)
+    context.progress(f"reading {log.name}")
+    return await read_users_log(log)
+
+
+def _known(
+    facts: LogFacts, root: ErrorFact, package: Path | None, trace: list[AssertionFact], notes: list[str]
+) -> Explanation:
+    family = root.family
+    return Explanation(
+        known=True,
+        summary=as_sentence(root),
+        family=family.id,
+        stage=family.stage,
+        category=root.category,
+        candidates=list(root.candidates),
+        text=root.text,
+        line=root.line,
+        count=root.count,
+        fields=root.fields,
+        meaning=family.meaning,
+        not_proven=family.not_proven,
+        releases=family.torch,
+        guide=family.guide,
+        page=f"docs/errors.md#{family.id}",
+        next=next_call(root, facts, package),
+        commands=shell_lines(root, facts),
+        others=_others(facts, root),
+        last_launch=facts.last_launch.kernel if facts.last_launch else "",
+        kernel=root.fields.get("kernel", ""),
+        generated=[f"{place.file}:{place.line}" for place in facts.locations[:_FRAMES]],
+        model_lines=_model_lines(facts),
+        trace=trace,
+        notes=notes,
+        versions=facts.versions,
+    )
+
+
+def _unknown(facts: LogFacts, package: Path | None, *, quoted: bool) -> Explanation:
+    """An honest answer for a text of no known family: its most telling lines and a way to learn more.
+
+    A `quoted` text is an error in the eyes of its sender. Only a log can end without one.
+    """
+    if quoted:
+        facts = replace(facts, best_lines=facts.best_lines or facts.tail)
+    lines = facts.best_lines or facts.tail
+    launch = facts.last_launch
+    silent = launch is None and not facts.best_lines
+    return Explanation(
+        known=False,
+        summary=_without_family(facts),
+        guide=HANG_GUIDE if silent else MAIN_GUIDE,
+        next=next_call(None, facts, package),
+        commands=shell_lines(None, facts),
+        others=[_other(error, "noise") for error in facts.errors[:_OTHERS]],
+        last_launch=launch.kernel if launch else "",
+        model_lines=_model_lines(facts),
+        notes=[*_closest(facts), *_notes(facts)],
+        lines=[f"{number}: {text}" for number, text in lines[-_LINES:]],
+        versions=facts.versions,
+    )
+
+
+def _without_family(facts: LogFacts) -> str:
+    """What the absence of a known error says."""
+    if facts.last_launch is not None:
+        return f"No error text; the last launch that began and did not end is {facts.last_launch.kernel}."
+    if facts.errors:  # of rank NOISE: others would be a root
+        return f"No error that names a cause. {facts.errors[0].family.meaning}"
+    if facts.best_lines:
+        return "This text matches no known error."
+    return "No error text in this log: the program hung, crashed without a message, or the log was cut off."
+
+
+def _closest(facts: LogFacts) -> list[str]:
+    """What to try where no family matched: the one that is most alike, and the whole log."""
+    if facts.last_launch is not None or not facts.best_lines:
+        return []
+    family = closest_family(facts.best_lines[-1][1])
+    alike = [f"closest known error: {family.id}: `{family.example}`"] if family else []
+    return [
+        *alike,
+        "pass the whole log, standard output and standard error: the cause is often in another line",
+    ]
+
+
+def _trace(
+    root: ErrorFact, package: Path | None, model_name: str | None
+) -> tuple[list[AssertionFact], list[str]]:
+    """The launches of the package at which an index assertion may have failed."""
+    if package is None or root.family.id not in _TRACED:
+        return [], []
+    file, line, kernel = _place(root)
+    view = view_package(package, model_name)
+    found = assertion_facts(view, root.text, file, line, kernel)
+    if not found:
+        return [], [no_holder(view)]
+    notes = [note] if (note := ambiguity(found)) else []
+    if len(found) > _TRACES:
+        notes = [f"{note}; {_TRACES} are shown: inspect_package lists all"]
+    return found[:_TRACES], notes
+
+
+def _place(root: ErrorFact) -> tuple[str | None, int | None, str | None]:
+    """File, line and kernel of a failed check, as its text or the following one names them."""
+    fields = root.fields
+    file = fields.get("file") or fields.get("raised_file")
+    line = fields.get("line") or fields.get("raised_line")
+    return file, int(line) if line else None, fields.get("kernel")
+
+
+def _others(facts: LogFacts, root: ErrorFact) -> list[OtherError]:
+    others = [error for error in facts.errors if error.family.id != root.family.id]
+    ranked = sorted(others, key=lambda error: (-error.rank, error.line))[:_OTHERS]
+    return [_other(error, _role(error, root)) for error in ranked]
+
+
+def _other(error: ErrorFact, role: str) -> OtherError:
+    return OtherError(
+        family=error.family.id, line=error.line, text=error.text[:160], role=role, count=error.count
+    )
+
+
+def _role(error: ErrorFact, root: ErrorFact) -> str:
+    if error.rank == Rank.NOISE:
+        return "noise"
+    if error.rank == Rank.GENERIC:
+        return "only says that a call failed"
+    return "consequence" if error.rank < root.rank else "another error"
+
+
+def _model_lines(facts: LogFacts) -> list[ModelLocation]:
+    frames = facts.frames[-_FRAMES:]
+    return [ModelLocation(file=frame.file, line=frame.line, code=frame.code) for frame in reversed(frames)]
+
+
+def _notes(facts: LogFacts) -> list[str]:
+    notes = []
+    if facts.truncated:
+        notes.append(f"the log is incomplete: {facts.truncated}")
+    if len(facts.processes) > 1:
+        notes.append(f"{len(facts.processes)} processes wrote this log: {_listed(facts.processes)}")
+    if facts.dropped_errors:
+        notes.append(f"{facts.dropped_errors} further different errors were counted only")
+    if facts.sanitizer is not None and not facts.sanitizer.complete:
+        notes.append("the sanitizer's report has no summary: its run was cut off")
+    return notes
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(sorted(names)[:8]) + (", …" if len(names) > 8 else "")

@@ -1,0 +1,154 @@
+"""How a child ended, and the error in its output that explains it.
+
+Reading logs: those of users, and what a child of ours printed.
+
+A large one is read in a process of its own, which is killed when nobody waits for it any more: the event loop
+goes on meanwhile, and the server can leave.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import anyio.to_process
+import anyio.to_thread
+from pydantic import Field
+
+from mcp_server.errors import ProblemError
+from mcp_server.jobs.types import Ending, Finished
+from mcp_server.logs.facts import LogFacts
+from mcp_server.logs.log import open_log, read_log, read_log_file
+from mcp_server.model import Category, Record
+
+SMALL_BYTES = 1 << 20
+"""What is read in a tenth of a second: less than a process needs to start."""
+KEPT = 16
+"""Logs whose facts are kept for the next who asks."""
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+Source = TypeVar("Source")
+_Key = tuple[str, int, int]
+
+
+_known: OrderedDict[_Key, LogFacts] = OrderedDict()
+
+
+async def read_users_log(path: Path) -> LogFacts:
+    """Facts of a log file of the user. Raises ProblemError when it cannot be read, or is no log."""
+    size = await anyio.to_thread.run_sync(_size_of_log, path, abandon_on_cancel=True)
+    return await _read_apart(read_log_file, path, size)
+
+
+async def read_text(text: str) -> LogFacts:
+    """Facts of a text."""
+    return await _read_apart(_read_text, text, len(text))
+
+
+async def look_ahead(path: Path) -> None:
+    """Read a large output now, so that `read_output` has its facts at once."""
+    key = _key(path)
+    if key is None or key[1] <= SMALL_BYTES or key in _known:
+        return
+    _known[key] = await _read_apart(_read_output, path, key[1])
+    if len(_known) > KEPT:
+        _known.popitem(last=False)
+
+
+def read_output(path: Path, process: str = "") -> LogFacts:
+    """Facts of an output file, of one process where it is named; no facts when the child left no file."""
+    key = None if process else _key(path)
+    found = _known.get(key) if key else None
+    return found or _read_output(path, process)
+
+
+async def _read_apart(read: Callable[[Source], LogFacts], source: Source, size: int) -> LogFacts:
+    """`read(source)` in a thread, or in a process when that may take long."""
+    if size <= SMALL_BYTES:
+        return await anyio.to_thread.run_sync(read, source, abandon_on_cancel=True)
+    try:
+        return await anyio.to_process.run_sync(_in_child, os.getpid(), read, source, cancellable=True)
+    except anyio.BrokenWorkerProcess as error:
+        raise ProblemError("the process that read the log was killed", value=str(source)[:200]) from error
+
+
+def _in_child(parent: int, read: Callable[[Source], LogFacts], source: Source) -> LogFacts:
+    """In the child: die with the server, which may be killed while this reads."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+    return read(source)
+
+
+def _size_of_log(path: Path) -> int:
+    with open_log(path) as file:
+        return os.fstat(file.fileno()).st_size
+
+
+def _key(path: Path) -> _Key | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return str(path), found.st_size, found.st_mtime_ns
+
+
+def _read_text(text: str) -> LogFacts:
+    return read_log(text.splitlines())
+
+
+def _read_output(path: Path, process: str = "") -> LogFacts:
+    return read_log(_lines(path), process)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    if path.exists():
+        with path.open(encoding="utf-8", errors="replace") as file:
+            yield from file
+
+
+class Failure(Record):
+    """A child that did not end well. `family` and `text` are empty when no known error was in its output.
+
+    `line` counts from 1 in `log`, the child's stdout and stderr together.
+    """
+
+    ending: Ending
+    returncode: int | None
+    signal: str | None
+    family: str = ""
+    meaning: str = ""
+    candidates: list[Category] = Field(default_factory=list)
+    text: str = ""
+    line: int = 0
+    guide: str = ""
+    log: Path
+
+
+def read_failure(finished: Finished) -> Failure | None:
+    """The failure of a child, with the root error of its whole output; None when it ended well."""
+    if finished.ok:
+        return None
+    how = Failure(
+        ending=finished.ending, returncode=finished.returncode, signal=finished.signal, log=finished.output
+    )
+    facts = read_output(finished.output)
+    if facts.root is None:
+        last = facts.best_lines[-1:] or facts.tail[-1:]
+        return how.model_copy(update={"line": last[0][0], "text": last[0][1]}) if last else how
+    root = facts.root
+    told = {
+        "family": root.family.id,
+        "meaning": root.family.meaning,
+        "candidates": list(root.candidates),
+        "text": root.text,
+        "line": root.line,
+        "guide": root.family.guide,
+    }
+    return how.model_copy(update=told)

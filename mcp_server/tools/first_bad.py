@@ -1,0 +1,366 @@
+"""The first bad value of a call, and which launches a reader gets to see.
+
+What a reader gets of all launches of a call: two files, the first bad value, and the ones to show first.
+
+Launches are read once and let go: a call may have a hundred thousand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from mcp_server.errors import ProblemError
+from mcp_server.model import ModelLocation
+from mcp_server.package.archive import Package
+from mcp_server.package.dataflow import Dataflow
+from mcp_server.package.launches import Launch
+from mcp_server.package.provenance import Provenance, read_provenance, unbounded_first
+from mcp_server.package.wrapper import Wrapper
+from mcp_server.tools.kernel_io import ArgumentValues, BadElement, FirstBad, LaunchValues, block
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the judgement needs to know of the package."""
+
+    package: Package
+    wrapper: Wrapper
+
+    @cached_property
+    def flow(self) -> Dataflow:
+        return Dataflow(self.wrapper.run)
+
+    def launch(self, number: int | None) -> Launch | None:
+        """The launch of that number, as wrapper.cpp has it."""
+        if number is None or number >= len(self.wrapper.launches):
+            return None
+        return self.wrapper.launches[number]
+
+    def locations(self, number: int | None) -> list[ModelLocation]:
+        """Lines of the user's model that the launch comes from, as far as the package knows."""
+        return list(self._provenance(number).locations)
+
+    def makers(self, number: int | None) -> list[ModelLocation]:
+        """The same lines, first those whose operator can make a NaN or an infinity of finite values."""
+        return list(unbounded_first(self._provenance(number)).locations)
+
+    def _provenance(self, number: int | None) -> Provenance:
+        launch = self.launch(number)
+        return read_provenance(launch, self.package.kernel_information) if launch else Provenance("none")
+
+    def label(self, name: str) -> str:
+        """An input as the caller knows it, a constant by its name in the model."""
+        inputs = {given.name: given.label for given in self.package.inputs}
+        constants = {constant.name: constant.fqn for constant in self.package.constants}
+        return inputs.get(name) or constants.get(name) or name
+
+
+def find_first_bad(launches: Iterable[LaunchValues], model: Model) -> FirstBad | None:
+    """The first bad value of these launches, in the order of the call."""
+    search = BadSearch(model)
+    for launch in launches:
+        search.take(launch)
+    return search.found
+
+
+class BadSearch:
+    """Looks at launches in the order of the call, and keeps the one that counts.
+
+    Values that may be an intended mask count only if nothing else is bad.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._sure: LaunchValues | None = None
+        self._perhaps: LaunchValues | None = None
+
+    def take(self, launch: LaunchValues) -> None:
+        """The next launch."""
+        if self._sure is not None or not launch.bad:
+            return
+        if launch.surely_bad:
+            self._sure = launch
+        self._perhaps = self._perhaps or launch
+
+    @property
+    def found(self) -> FirstBad | None:
+        """What the launches so far tell."""
+        launch = self._sure or self._perhaps
+        if launch is None:
+            return None
+        bad = [a for a in launch.arguments if a.bad and not (self._sure and a.perhaps_intended)]
+        received = [argument for argument in bad if argument.when == "before"]
+        if received:
+            return _received(launch, received[0], self._model)
+        return _made(launch, bad[0], self._model)
+
+
+def _made(launch: LaunchValues, argument: ArgumentValues, model: Model) -> FirstBad:
+    """The launch wrote it while none of the values that it read was seen to be bad."""
+    good = _inputs_were_good(launch, model)
+    qualified = ", and its inputs were good" if good else "; not all of its inputs were seen"
+    element, what = _element(argument)
+    return FirstBad(
+        what=what,
+        kind="kernel",
+        name=launch.kernel,
+        argument=argument.name,
+        launch=launch.launch,
+        kernel=launch.kernel,
+        element=element,
+        inputs_were_good=good,
+        perhaps_intended=argument.perhaps_intended,
+        locations=(what == "non_finite" and model.makers(launch.launch)) or launch.locations,
+        summary=f"{_place(launch)} wrote {_told(element)} to {argument.name}{qualified}{_doubt(argument)}",
+    )
+
+
+def _inputs_were_good(launch: LaunchValues, model: Model) -> bool | None:
+    known = model.launch(launch.launch)
+    if known is None:
+        return None
+    seen = {a.name for a in launch.arguments if a.when == "before" and not a.uninitialised}
+    needed = {a.target for a in known.tensors if a.role in ("read", "read_write") and a.target}
+    return True if needed <= seen else None
+
+
+def _received(launch: LaunchValues, argument: ArgumentValues, model: Model) -> FirstBad:
+    """The launch got it: from a launch that was not shown, or from outside."""
+    kind, name, producers = _origin(launch, argument.name, model)
+    element, what = _element(argument)
+    origin = model.label(name) if kind in ("input", "unset") else f"the {kind} {model.label(name)}"
+    if producers:
+        origin += f" (launch {producers[0]}, whose values were not shown)"
+    return FirstBad(
+        what=what,
+        kind=kind,
+        name=model.label(name),
+        argument=argument.name,
+        launch=producers[0] if producers else launch.launch,
+        kernel=name if kind == "kernel" else launch.kernel,
+        element=element,
+        producers=producers,
+        perhaps_intended=argument.perhaps_intended,
+        locations=model.locations(producers[0]) if producers else launch.locations,
+        summary=f"{_place(launch)} got {_told(element)}{_against(argument)} in {argument.name}, "
+        f"which comes from {origin}{_doubt(argument)}",
+    )
+
+
+def _origin(
+    launch: LaunchValues, name: str, model: Model
+) -> tuple[Literal["kernel", "input", "constant", "unset"], str, list[int]]:
+    if launch.launch is None:
+        return ("input" if name in {given.name for given in model.package.inputs} else "unset"), name, []
+    writers = [s.launch for s in model.flow.last_writers(name, launch.launch) if s.launch is not None]
+    if writers:
+        return "kernel", model.wrapper.launches[writers[0]].kernel, writers
+    behind = model.flow.backward(name, launch.launch)
+    if behind.inputs:
+        return "input", behind.inputs[0], []
+    if behind.constants:
+        return "constant", behind.constants[0], []
+    return "unset", name, []
+
+
+def _element(argument: ArgumentValues) -> tuple[BadElement, Literal["non_finite", "outside"]]:
+    if argument.outside is not None:
+        return argument.outside, "outside"
+    assert argument.non_finite is not None, "only bad arguments are judged"
+    return argument.non_finite, "non_finite"
+
+
+def _place(launch: LaunchValues) -> str:
+    number = "" if launch.launch is None else f"launch {launch.launch}, "
+    return f"{number}{launch.kernel},"
+
+
+def _told(element: BadElement) -> str:
+    where = f" at {element.index}" if element.index else ""
+    many = f", {element.count} in all" if element.count and element.count > 1 else ""
+    return f"{element.value}{where}{many}"
+
+
+def _against(argument: ArgumentValues) -> str:
+    return f" (needed: {argument.bound})" if argument.outside is not None and argument.bound else ""
+
+
+def _doubt(argument: ArgumentValues) -> str:
+    return (
+        "; only minus infinity was seen, which a mask would hold on purpose"
+        if argument.perhaps_intended
+        else ""
+    )
+
+
+MODEL_LINE = re.compile(r"(?:(?P<file>.*[^:]):)?(?P<line>\d+)")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to look at; nothing given means everything, and of several kinds each restricts the others.
+
+    `kernels` are whole names in any case, or lines of the user's model: `FILE.py:LINE`, `LINE`.
+    """
+
+    launches: Sequence[int] = ()
+    kernels: Sequence[str] = ()
+    buffers: Sequence[str] = ()
+
+    def checked(self, model: Model) -> Choice:
+        """The same with launches for model lines, and names as the wrapper spells them.
+
+        Raises ProblemError for an unknown launch or name, and for a line of which no launch is known to come.
+        """
+        launches = model.wrapper.launches
+        for number in self.launches:
+            if not 0 <= number < len(launches):
+                raise ProblemError("no such launch", value=number, allowed=f"0 to {len(launches) - 1}")
+        kernels = {launch.kernel for launch in launches}
+        buffers = {a.target for launch in launches for a in launch.tensors if a.target}
+        lines = [name for name in self.kernels if MODEL_LINE.fullmatch(name)]
+        names = Choice(
+            self.launches,
+            [_spelled(name, kernels, "kernel") for name in self.kernels if name not in lines],
+            [_spelled(name, buffers, "buffer") for name in self.buffers],
+        )
+        return names._at_lines(lines, model) if lines else names
+
+    def _at_lines(self, lines: Sequence[str], model: Model) -> Choice:
+        """With the launches of model lines, beside those of the kernels that are named, as launch numbers."""
+        at = {number for line in lines for number in launches_at(line, model)}
+        at |= {launch.index for launch in model.wrapper.launches if launch.kernel in self.kernels}
+        wanted = at & set(self.launches) if self.launches else at
+        if not wanted:
+            raise ProblemError("none of these launches is of that line", value=", ".join(lines))
+        return replace(self, launches=sorted(wanted), kernels=())
+
+    def of(self, launch: LaunchValues) -> LaunchValues | None:
+        """The launch with the chosen buffers only; None when it is not chosen."""
+        return self._cut(launch) if self._takes(launch) else None
+
+    def _takes(self, launch: LaunchValues) -> bool:
+        if self.launches and launch.launch not in self.launches:
+            return False
+        if self.kernels and launch.kernel not in self.kernels:
+            return False
+        return not self.buffers or any(a.name in self.buffers for a in launch.arguments)
+
+    def _cut(self, launch: LaunchValues) -> LaunchValues:
+        if not self.buffers:
+            return launch
+        kept = [a for a in launch.arguments if a.name in self.buffers]
+        return launch.model_copy(update={"arguments": kept})
+
+
+def _spelled(name: str, known: Collection[str], what: str) -> str:
+    lower = {one.lower(): one for one in known}
+    if name.lower() in lower:
+        return lower[name.lower()]
+    near = get_close_matches(name.lower(), lower, n=5, cutoff=0.4) or sorted(lower)[:5]
+    raise ProblemError(
+        f"no such {what} in the package", value=name, allowed=", ".join(lower[n] for n in near)
+    )
+
+
+def launches_at(line: str, model: Model) -> list[int]:
+    """Numbers of the launches that come from `FILE:LINE` or `LINE`; FILE may be the end of a path.
+
+    Raises ProblemError when there is none, with lines that launches come from.
+    """
+    asked = MODEL_LINE.fullmatch(line)
+    assert asked is not None, "only model lines are looked up"
+    places = [
+        (launch.index, place) for launch in model.wrapper.launches for place in model.locations(launch.index)
+    ]
+    file, number = asked["file"] or "", int(asked["line"])
+    found = [index for index, place in places if place.line == number and _ends(place.file, file)]
+    if found:
+        return list(dict.fromkeys(found))
+    known = list(dict.fromkeys(f"{place.file}:{place.line}" for _, place in places))
+    raise ProblemError(
+        "no launch is known to come from that line",
+        value=line,
+        allowed=", ".join(known[:8]) or "compile with INDUCTOR_PROVENANCE=1 (torch >= 2.9) to know lines",
+    )
+
+
+def _ends(path: str, asked: str) -> bool:
+    return not asked or path == asked or path.endswith(f"/{asked.removeprefix('./')}")
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Launches in the order of the call, read anew from a file each time that they are gone through."""
+
+    read: Callable[[], Iterable[LaunchValues]]
+
+    def __iter__(self) -> Iterator[LaunchValues]:
+        return iter(self.read())
+
+    @property
+    def last(self) -> LaunchValues | None:
+        """The last launch that was seen."""
+        last = None
+        for launch in self:
+            last = launch
+        return last
+
+
+@dataclass
+class Shown:
+    """The first `most` launches, those with bad values before the others; `count` is of all."""
+
+    most: int
+    count: int = 0
+    _bad: list[LaunchValues] = field(default_factory=list)
+    _good: list[LaunchValues] = field(default_factory=list)
+
+    def take(self, launch: LaunchValues) -> None:
+        self.count += 1
+        kind = self._bad if launch.bad else self._good
+        if len(kind) < self.most:
+            kind.append(launch)
+
+    @property
+    def launches(self) -> list[LaunchValues]:
+        return [*self._bad, *self._good][: self.most]
+
+
+@dataclass(frozen=True)
+class Overview:
+    """`table` and `json_file` hold the chosen launches; `first_bad` and `last` are of all."""
+
+    first_bad: FirstBad | None
+    last: LaunchValues | None
+    shown: Shown
+    table: Path
+    json_file: Path
+
+
+def overview(
+    launches: Iterable[LaunchValues], model: Model, choice: Choice, folder: Path, most: int
+) -> Overview:
+    """Write `kernel_io.txt` and `kernel_io.json` into `folder`, and keep at most `most` launches."""
+    search, shown, last = BadSearch(model), Shown(most), None
+    paths = folder / "kernel_io.txt", folder / "kernel_io.json"
+    with ExitStack() as stack:
+        table, items = (stack.enter_context(path.open("w", encoding="utf-8")) for path in paths)
+        items.write("[")
+        for last in launches:
+            search.take(last)
+            chosen = choice.of(last)
+            if chosen is None:
+                continue
+            table.write(block(chosen))
+            items.write((",\n" if shown.count else "\n") + chosen.model_dump_json(indent=1))
+            shown.take(chosen)
+        items.write("\n]\n")
+    return Overview(search.found, last, shown, *paths)

@@ -1,0 +1,301 @@
+"""Reads a package without running it: an overview, and answers about its kernels, launches, tensors and
+sizes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import Field
+
+from mcp_server.model import Artifact, Record
+from mcp_server.package import query, tensor_query
+from mcp_server.package.archive import Package
+from mcp_server.package.graph import dataflow_graph, render_svg
+from mcp_server.package.members import Member
+from mcp_server.package.query import Fact
+from mcp_server.package.signature import CompiledInput
+from mcp_server.package.symbols import Symbol
+from mcp_server.package.view import PackageView, view_package
+from mcp_server.tools.context import Context
+
+PAGE_CHARACTERS = 6_000
+SOURCE_CHARACTERS = 3_000
+_SHOWN = 20
+_FEW = 8
+_HASH = re.compile(r"^[0-9a-z]{40,}\.(?=wrapper|kernel)")
+
+
+class Question(Record):
+    """What is asked of a package; at most one of the fields is set. Without any, the overview is given.
+
+    `location` is `file.py:LINE` of the user's model. `assertion` is an error text; with it, `kernel` and
+    `generated_line` narrow the answer.
+    """
+
+    launch: int | None = None
+    kernel: str | None = None
+    buffer: str | None = None
+    symbol: str | None = None
+    input: str | None = None
+    constant: str | None = None
+    location: str | None = None
+    assertion: str | None = None
+    generated_file: str | None = None
+    generated_line: int | None = None
+
+
+class Overview(Record):
+    """A package on one screen. Counts are complete, lists are cut to what fits.
+
+    What only the sources say is None for a package without them: not known is not none.
+
+    `weights` tells where the constants' bytes lie; `files` are the largest of the model, with sizes in bytes.
+    """
+
+    models: list[str]
+    device: str | None
+    architecture: str | None
+    platform: str = ""
+    inputs: list[str] | None
+    outputs: int | None
+    symbols: list[str]
+    constants: int | None
+    constant_names: list[str] = Field(default_factory=list)
+    weights: str = ""
+    files: list[str] = Field(default_factory=list)
+    launches: int | None
+    kinds: dict[str, int]
+    kernels: list[str]
+    unchecked: list[str] = Field(default_factory=list)
+    model_lines: str
+    defects: list[str] = Field(default_factory=list)
+
+
+class Inspection(Record):
+    """The answer. `facts` is one page: `offset` of `total`, go on at `next_offset` (None at the end).
+
+    `not_understood` lists places of the wrapper that the reader did not understand: what depends on them
+    may be missing here.
+    """
+
+    package: str
+    model: str
+    overview: Overview | None = None
+    facts: list[Fact] = Field(default_factory=list)
+    total: int = 0
+    offset: int = 0
+    next_offset: int | None = None
+    notes: list[str] = Field(default_factory=list)
+    not_understood: list[str] = Field(default_factory=list)
+    graph: Artifact | None = None
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """Facts, made when their page is asked for; the launches that a picture should mark; remarks."""
+
+    count: int
+    make: Callable[[int], Fact]
+    launches: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def _of(facts: Sequence[Fact], launches: Sequence[int] = (), notes: tuple[str, ...] = ()) -> _Answer:
+    return _Answer(len(facts), facts.__getitem__, tuple(launches), notes)
+
+
+async def inspect_package(
+    context: Context,
+    package: Path,
+    question: Question | None = None,
+    *,
+    model_name: str | None = None,
+    offset: int = 0,
+    graph: bool = False,
+) -> Inspection:
+    """Answer a question about a package; nothing is loaded or run.
+
+    `graph` writes the dataflow as SVG, with the slice through what was asked highlighted. Raises
+    `PackageError` for a file that is no package, and `ProblemError` for a name that it does not hold (with
+    the names that it does).
+    """
+    view = view_package(package, model_name)
+    question = question or Question()
+    answer = _answer(view, question)
+    page, following = _page(answer, offset)
+    problems = view.wrapper.problems
+    return Inspection(
+        package=str(package),
+        model=view.package.model_name,
+        overview=_overview(view) if question == Question() else None,
+        facts=page,
+        total=answer.count,
+        offset=offset,
+        next_offset=following,
+        notes=list(answer.notes),
+        not_understood=[f"wrapper.cpp:{p.line}: {p.what}" for p in problems[:_SHOWN]],
+        graph=_graph(context, view, answer.launches) if graph else None,
+    )
+
+
+def _answer(view: PackageView, question: Question) -> _Answer:
+    """The facts that a question asks for; launches in short for the overview."""
+    if question.assertion is not None:
+        return _assertion(view, question)
+    if question.launch is not None:
+        return _of(query.launch_facts(view, [question.launch]), [question.launch])
+    if question.kernel is not None:
+        return _kernel(view, question.kernel)
+    if question.location is not None:
+        return _launches(view, query.launches_at_line(view, question.location))
+    launches = _launches(view, range(len(view.wrapper.launches)), brief=True)
+    notes = tuple(note for note in (_folding(view), query.sourceless(view)) if note)
+    return _thing(view, question) or replace(launches, notes=notes)
+
+
+def _folding(view: PackageView) -> str:
+    """That some constants are computed before the first call, and how to see it; empty where none is."""
+    kernels = [launch.kernel for launch in view.folding_launches()]
+    if not kernels:
+        return ""
+    constants = ", ".join(list(view.wrapper.folded)[:_SHOWN])
+    return (
+        f"{len(kernels)} more launches run once, before the first call, to fold constants: "
+        f"{', '.join(kernels[:_SHOWN])}; ask for constant {constants}"
+    )
+
+
+def _thing(view: PackageView, question: Question) -> _Answer | None:
+    """A tensor, a size, an input or a constant."""
+    if question.buffer is not None:
+        buffer = tensor_query.buffer_fact(view, question.buffer)
+        return _of([buffer], buffer.written_by)
+    if question.symbol is not None:
+        symbol = tensor_query.symbol_fact(view, question.symbol)
+        return _of([symbol], symbol.launches)
+    if question.input is not None:
+        taken = tensor_query.input_fact(view, question.input)
+        return _of([taken], taken.read_by)
+    if question.constant is not None:
+        constant = tensor_query.constant_fact(view, question.constant)
+        folding = (
+            query.folding_facts(view, constant=constant.name) if constant.name in view.wrapper.folded else []
+        )
+        return _of([constant, *folding], constant.read_by)
+    return None
+
+
+def _launches(view: PackageView, numbers: Sequence[int], *, brief: bool = False) -> _Answer:
+    def make(position: int) -> Fact:
+        return query.launch_facts(view, [numbers[position]], brief=brief)[0]
+
+    return _Answer(len(numbers), make, () if brief else tuple(numbers))
+
+
+def _kernel(view: PackageView, name: str) -> _Answer:
+    """A kernel, then its launches; a shim or a custom operator has launches only."""
+    numbers = query.launches_of_kernel(view, name)
+    launches = _launches(view, numbers)
+    if not query.is_kernel(view, name):
+        return launches
+    kernel = query.kernel_fact(view, name)
+    cut = kernel.model_copy(update={"source": kernel.source[:SOURCE_CHARACTERS]})
+    notes = ("the source is cut",) if len(kernel.source) > SOURCE_CHARACTERS else ()
+    first: list[Fact] = [cut, *query.folding_facts(view, kernel=kernel.name)]
+
+    def make(position: int) -> Fact:
+        return first[position] if position < len(first) else launches.make(position - len(first))
+
+    return _Answer(launches.count + len(first), make, tuple(numbers), notes)
+
+
+def _assertion(view: PackageView, question: Question) -> _Answer:
+    facts = query.assertion_facts(
+        view, question.assertion or "", question.generated_file, question.generated_line, question.kernel
+    )
+    note = query.ambiguity(facts) if facts else query.no_holder(view)
+    return _of(facts, tuple(dict.fromkeys(f.launch for f in facts)), (note,) if note else ())
+
+
+def _page(answer: _Answer, offset: int) -> tuple[list[Fact], int | None]:
+    """As many facts from `offset` on as fit a page, at least one; where the next page starts."""
+    page: list[Fact] = []
+    used = 0
+    for number in range(max(offset, 0), answer.count):
+        fact = answer.make(number)
+        used += len(fact.model_dump_json())
+        if page and used > PAGE_CHARACTERS:
+            return page, number
+        page.append(fact)
+    return page, None
+
+
+def _overview(view: PackageView) -> Overview:
+    package, wrapper = view.package, view.wrapper
+    kinds = Counter[str](launch.kind for launch in wrapper.launches)
+    kernels = Counter(launch.kernel for launch in wrapper.launches)
+    unchecked = [f"launch {n.index} {n.kernel} (line {n.line})" for n in wrapper.launches if not n.checked]
+    metadata = package.metadata
+    known = package.signature.known
+    return Overview(
+        models=list(package.models),
+        device=package.device_type,
+        architecture=metadata.compute_capability or " ".join(metadata.isa) or None,
+        platform=" ".join(part for part in (metadata.platform, metadata.machine) if part),
+        inputs=[_input_line(i) for i in package.inputs[:_SHOWN]] if known else None,
+        outputs=len(wrapper.run.outputs) if known else None,
+        symbols=[f"{s.name} = {s.expression}" for s in _sizes(view)][:_SHOWN],
+        constants=len(package.constants) if known else None,
+        constant_names=[f"{c.fqn}: {c.dtype} {list(c.shape)}" for c in package.constants[:_FEW]],
+        weights=f"{package.weights.place}, {package.weights.bytes} bytes",
+        files=[f"{_HASH.sub('', m.name.rpartition('/')[2])}: {m.size}" for m in _largest(package)],
+        launches=len(wrapper.launches) if package.wrapper_text else None,
+        kinds=dict(kinds),
+        kernels=[f"{name} ×{count}" for name, count in kernels.most_common(_SHOWN)],
+        unchecked=unchecked[:_SHOWN],
+        model_lines=_model_lines(view),
+        defects=[defect.what for defect in package.defects[:_SHOWN]],
+    )
+
+
+def _input_line(given: CompiledInput) -> str:
+    """`input 0 (ids): int64 [s23, 6], s23 of 2 to 64`."""
+    ranges = {
+        str(d): f", {d} of {d.lower} to {d.upper}" for d in given.dims if None not in (d.lower, d.upper)
+    }
+    return f"{given.label}: {given.dtype} {given.shape}{''.join(ranges.values())}"
+
+
+def _largest(package: Package) -> list[Member]:
+    return sorted(package.files.members, key=lambda member: -member.size)[:_FEW]
+
+
+def _sizes(view: PackageView) -> list[Symbol]:
+    """Symbols that mean something to a person: sizes, and values known only at run time."""
+    return [s for s in view.wrapper.symbols.values() if s.kind in ("size", "stride") or s.unbacked]
+
+
+def _model_lines(view: PackageView) -> str:
+    """How far launches can be followed to the model, in words."""
+    if not view.package.wrapper_text:
+        return "not known: the package holds no wrapper.cpp"
+    sources = Counter(view.provenance(launch).source for launch in view.wrapper.launches)
+    known = sources["kernel_information"] + sources["context_guard"]
+    total = len(view.wrapper.launches)
+    if known:
+        return f"stack frames for {known} of {total} launches"
+    nodes = f"graph nodes for {sources['comments']} of {total} launches"
+    return f"{nodes}; compile with INDUCTOR_PROVENANCE=1 for stack frames"
+
+
+def _graph(context: Context, view: PackageView, launches: tuple[int, ...]) -> Artifact:
+    """The dataflow as a picture."""
+    picture = context.fresh("graph") / "dataflow.svg"
+    title = f"{view.package.path.name}, model {view.package.model_name}"
+    picture.write_text(render_svg(dataflow_graph(view, launches), title), encoding="utf-8")
+    return context.artifact(picture, "the dataflow of run_impl, as a picture")

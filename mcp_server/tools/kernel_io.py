@@ -1,0 +1,217 @@
+"""What the launches of one call read and wrote, as records and as a table for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+from pydantic import Field
+
+from mcp_server.model import Artifact, Cost, ModelLocation, Record
+from mcp_server.package.launches import Role
+from mcp_server.tools.failure import Failure
+
+Phase = Literal["before", "after"]
+Backend = Literal["probes", "printer"]
+
+
+class BadElement(Record):
+    """The first bad element in row-major order: logical index (empty if unknown), value, how many are bad."""
+
+    index: list[int] = Field(default_factory=list)
+    value: str
+    count: int | None = None
+
+
+class ArgumentValues(Record):
+    """One argument of a launch in one phase; shape and stride in elements.
+
+    `min`, `max` and `mean` are of the finite values (probes), or as printed in float32 (printer). Counts are
+    None where nothing counted them. `outside` is an index beyond `bound`. `uninitialised` marks memory that
+    nothing has written yet: its values mean nothing.
+    """
+
+    name: str
+    when: Phase
+    role: Role = "unknown"
+    parameter: str = ""
+    dtype: str = ""
+    shape: list[int] | None = None
+    stride: list[int] | None = None
+    device: str = ""
+    value: str = ""
+    nan: int | None = None
+    inf: int | None = None
+    zero: int | None = None
+    min: float | None = None
+    max: float | None = None
+    mean: float | None = None
+    checksum: str = ""
+    non_finite: BadElement | None = None
+    bound: str = ""
+    outside: BadElement | None = None
+    uninitialised: bool = False
+    saved: Artifact | None = None
+
+    @property
+    def bad(self) -> bool:
+        """Whether a value that counts is not finite, or an index out of its bound."""
+        return not self.uninitialised and bool(self.non_finite or self.outside)
+
+    @property
+    def perhaps_intended(self) -> bool:
+        """Only minus infinity was seen: masks of attention look like this."""
+        return self.outside is None and self.non_finite is not None and self.non_finite.value == "-inf"
+
+
+class LaunchValues(Record):
+    """One launch. `launch` is its number in wrapper.cpp, None where the output does not tell; `sequence` its
+    place in the call. `not_shown` names tensors of the launch of which nothing was seen.
+    """
+
+    kernel: str
+    sequence: int
+    launch: int | None = None
+    arguments: list[ArgumentValues] = Field(default_factory=list)
+    not_shown: list[str] = Field(default_factory=list)
+    locations: list[ModelLocation] = Field(default_factory=list)
+
+    @property
+    def bad(self) -> bool:
+        return any(argument.bad for argument in self.arguments)
+
+    @property
+    def surely_bad(self) -> bool:
+        """Bad by more than what may be a mask."""
+        return any(argument.bad and not argument.perhaps_intended for argument in self.arguments)
+
+
+class FirstBad(Record):
+    """The first bad value of the call, and who brought it.
+
+    `kind` and `name` say who: the launch's own kernel, an input or a constant of the model, or a launch that
+    was not shown (`producers`). `inputs_were_good` is None when not all tensors that it reads were seen.
+    """
+
+    what: Literal["non_finite", "outside"]
+    kind: Literal["kernel", "input", "constant", "unset"]
+    name: str
+    argument: str
+    launch: int | None
+    kernel: str
+    element: BadElement
+    producers: list[int] = Field(default_factory=list)
+    inputs_were_good: bool | None = None
+    perhaps_intended: bool = False
+    locations: list[ModelLocation] = Field(default_factory=list)
+    summary: str
+
+
+class KernelIO(Record):
+    """The outcome of `dump_kernel_io`.
+
+    `launches` holds the ones with bad values first, then the others in order, at most as many as asked for;
+    all of them are in `json_file` and, as a table, in `table`. `last_launch` is where the call ended, if it
+    did not return; `stopped` that it was ended on purpose, at the first bad value.
+    """
+
+    backend: Backend
+    why: str
+    returned: bool
+    stopped: bool = False
+    first_bad: FirstBad | None = None
+    last_launch: str = ""
+    launches: list[LaunchValues] = Field(default_factory=list)
+    seen: int = 0
+    left_out: int = 0
+    notes: list[str] = Field(default_factory=list)
+    failure: Failure | None = None
+    table: Artifact | None = None
+    json_file: Artifact | None = None
+    log: Artifact
+    cost: Cost
+
+
+_MEASURED = ("dtype", "shape", "stride", "device", "nan", "inf", "zero", "min", "max", "mean", "checksum")
+
+
+def measured(event: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `ArgumentValues` that the worker measured on a tensor; none of a scalar's."""
+    known = {name: event[name] for name in _MEASURED if event.get(name) is not None}
+    return {**known, "non_finite": bad_element(event.get("non_finite"))}
+
+
+def bad_element(found: Mapping[str, Any] | None) -> BadElement | None:
+    """The worker's report of a first bad element."""
+    return BadElement(index=found["index"], value=found["value"], count=found["count"]) if found else None
+
+
+HEAD = (
+    "",
+    "argument",
+    "when",
+    "role",
+    "dtype",
+    "shape",
+    "nan",
+    "inf",
+    "zero",
+    "min",
+    "max",
+    "mean",
+    "first bad",
+)
+
+
+def table(launches: Iterable[LaunchValues]) -> str:
+    """One block of aligned lines for each launch; `!` in front of an argument with bad values."""
+    return "".join(map(block, launches))
+
+
+def block(launch: LaunchValues) -> str:
+    """The lines of one launch."""
+    return "".join(line + "\n" for line in _block(launch))
+
+
+def _block(launch: LaunchValues) -> Iterator[str]:
+    number = "" if launch.launch is None else f"launch {launch.launch} "
+    yield f"{number}{launch.kernel}"
+    for location in launch.locations[:3]:
+        yield f"    {location.file}:{location.line}: {location.code}"
+    rows = [HEAD, *(_row(argument) for argument in launch.arguments)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
+    for row in rows:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    if launch.not_shown:
+        yield f"    not shown: {', '.join(launch.not_shown)}"
+    yield ""
+
+
+def _row(argument: ArgumentValues) -> tuple[str, ...]:
+    shape = "x".join(map(str, argument.shape)) if argument.shape is not None else argument.value
+    return (
+        "!" if argument.bad else " ",
+        argument.name,
+        argument.when,
+        "unset memory" if argument.uninitialised else argument.role,
+        argument.dtype,
+        shape or "scalar",
+        *(_count(count) for count in (argument.nan, argument.inf, argument.zero)),
+        *(_number(number) for number in (argument.min, argument.max, argument.mean)),
+        _bad(argument.outside or argument.non_finite, argument.bound if argument.outside else ""),
+    )
+
+
+def _count(count: int | None) -> str:
+    return "" if count is None else str(count)
+
+
+def _number(number: float | None) -> str:
+    return "" if number is None else f"{number:.6g}"
+
+
+def _bad(element: BadElement | None, bound: str) -> str:
+    if element is None:
+        return ""
+    where = f" at {element.index}" if element.index else ""
+    return f"{element.value}{where}{f' not in {bound}' if bound else ''}"

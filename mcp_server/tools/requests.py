@@ -1,0 +1,269 @@
+"""Requests to the worker: from workloads, and from captured calls that are replayed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from mcp_server.errors import ProblemError
+from mcp_server.logs.captured import (
+    Captured,
+    CapturedCall,
+    CapturedCompile,
+    CapturedLoad,
+    CapturedProcess,
+    CapturedUpdate,
+    Phase,
+)
+from mcp_server.model import CommandWorkload, PackageWorkload, Record, ScriptWorkload
+
+INPUTS_HELP = (
+    "a file written by torch.save, or a list of specs such as {'shape': [8, 64], 'dtype': 'float32'}"
+)
+
+
+def run_request(workload: PackageWorkload) -> dict[str, Any]:
+    """The worker's `run` of a package; raises `ProblemError` when there are no inputs."""
+    if workload.inputs is None:
+        raise ProblemError("running a package needs inputs", allowed=INPUTS_HELP)
+    return {
+        "package": workload.package,
+        "model_name": workload.model_name,
+        "device_index": workload.device_index,
+        "inputs": workload.inputs,
+        "extra_imports": workload.extra_imports,
+    }
+
+
+Operation = Literal["replay", "compile"]
+
+# Options of a captured loader that the worker's own loading takes under the same name.
+OPTIONS = ("model_name", "run_single_threaded", "num_runners", "device_index")
+
+USUAL_STACK = 8 << 20  # bytes, of a thread on Linux unless somebody says otherwise
+MOST_EARLIER = 2  # kept calls that are made again before the one to look at
+
+# After a file's name in `extra_imports`: only the operators that it registers (worker/imports.py).
+OPERATORS = "#operators"
+
+
+class ReplayPlan(Record):
+    """A request for the worker. `notes` say how it differs from what the program did."""
+
+    operation: Operation
+    request: dict[str, Any]
+    phase: Literal["compile", "load", "update", "call"]
+    imports: list[str] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list)
+
+
+def failing_phase(seen: Captured, *, ended_well: bool = False) -> Phase | None:
+    """Where the program failed inside AOTInductor; the call to suspect when it failed nowhere there.
+
+    `ended_well` says that the program did: then compiles and loads that failed were replaced by others.
+    """
+    phases: list[Phase] = [*seen.compiles, *_lasting_failures(seen.loads)]
+    failed = [phase for phase in phases if phase.outcome != "ok" and not _overcome(phase, seen, ended_well)]
+    failed += [update for update in seen.updates if update.outcome != "ok"]
+    return seen.failing or (failed[-1] if failed else seen.suspect)
+
+
+def _overcome(phase: Phase, seen: Captured, ended_well: bool) -> bool:
+    """Whether the program went on without it: to calls that came back, then to its end or another failure.
+
+    What failed in a process that a program started, to try something out say, is overcome by calls of that
+    program itself.
+    """
+    good = [c for c in seen.calls if c.outcome == "ok"]
+    if ended_well and any(c.pid == _parent(phase, seen) and c.t > phase.t for c in good):
+        return True
+    later = [c for c in good if c.pid == phase.pid and c.n > phase.n]
+    return bool(later) and (ended_well or any(a.pid == phase.pid and a.n > phase.n for a in seen.assertions))
+
+
+def _parent(phase: Phase, seen: Captured) -> int | None:
+    """The process that started the one of `phase`, if that is captured, too."""
+    known = {process.pid: process.parent for process in seen.processes}
+    parent = known.get(phase.pid)
+    return parent if parent in known else None
+
+
+def _lasting_failures(loads: list[CapturedLoad]) -> list[CapturedLoad]:
+    """Failed loads, less those that torch itself tried again with success (`load_package`, 2.8-2.15)."""
+    good = {(load.pid, load.package): load.n for load in loads if load.outcome == "ok"}
+    return [
+        load for load in loads if load.outcome != "ok" and good.get((load.pid, load.package), -1) < load.n
+    ]
+
+
+def plan_replay(seen: Captured, phase: Phase | None = None, *, previous: bool = False) -> ReplayPlan:
+    """How to do `phase` (default: the failing one) again; `previous` also repeats kept earlier calls.
+
+    Raises `ProblemError` when the capture does not hold what that takes.
+    """
+    phase = phase or failing_phase(seen)
+    if isinstance(phase, CapturedCompile):
+        return _compile(phase, imports_of(seen, phase))
+    if isinstance(phase, CapturedLoad):
+        return _load(seen, phase)
+    if isinstance(phase, CapturedUpdate):
+        return _update(seen, phase)
+    if isinstance(phase, CapturedCall):
+        return _call(seen, phase, previous)
+    raise ProblemError(
+        "the run was captured without a compile, load or call to replay", next_call="run the program itself"
+    )
+
+
+def _compile(phase: CapturedCompile, imports: list[str]) -> ReplayPlan:
+    if phase.exported is None:
+        raise ProblemError("the exported program was not kept", value=phase.notice)
+    request = {"exported": phase.exported, "inductor_configs": phase.configs}
+    notes = [] if phase.configs_exact else ["some options of the compile could not be kept"]
+    return ReplayPlan(operation="compile", request=request, phase="compile", imports=imports, notes=notes)
+
+
+def _load(seen: Captured, load: CapturedLoad) -> ReplayPlan:
+    package = load.copy_path or load.package
+    request: dict[str, Any] = {"package": package, "steps": []}
+    if load.loader != "AOTIModelPackageLoader":
+        cuda = load.loader.endswith("Cuda")
+        request.update(library=package, device=load.options.get("device") or ("cuda" if cuda else "cpu"))
+    request.update(load_options(load))
+    notes = [] if load.copy_path else ["the package is the file as it is now, not a copy from the run"]
+    imports = imports_of(seen, load)
+    return ReplayPlan(operation="replay", request=request, phase="load", imports=imports, notes=notes)
+
+
+def called_package(
+    plan: ReplayPlan, inputs: Path, workload: ScriptWorkload | CommandWorkload
+) -> PackageWorkload:
+    """The call of a plan without its history, in the surroundings of the program."""
+    surroundings = workload.model_dump(include={"cwd", "env", "python", "timeout_s"})
+    options = {name: plan.request[name] for name in ("model_name", "device_index") if name in plan.request}
+    return PackageWorkload(
+        package=plan.request["package"],
+        inputs=inputs,
+        extra_imports=plan.imports,
+        **options,
+        **surroundings,
+    )
+
+
+def load_options(load: CapturedLoad) -> dict[str, Any]:
+    """How it was loaded: a load that took the current CUDA device names it, unless it is the first."""
+    given = {name: load.options[name] for name in OPTIONS if name in load.options}
+    return {**given, "device_index": load.device_index} if load.device_index else given
+
+
+def _update(seen: Captured, update: CapturedUpdate) -> ReplayPlan:
+    return _on_load(seen, update, "update", [])
+
+
+def _call(seen: Captured, call: CapturedCall, previous: bool) -> ReplayPlan:
+    if call.file is None:
+        raise ProblemError("the inputs of that call were not kept", value=call.notice)
+    earlier = [c for c in seen.calls if (c.pid, c.load) == (call.pid, call.load) and c.n < call.n and c.file]
+    calls = [*earlier[-MOST_EARLIER:], call] if previous else [call]
+    return _on_load(seen, call, "call", calls)
+
+
+def _on_load(
+    seen: Captured,
+    phase: CapturedCall | CapturedUpdate,
+    kind: Literal["update", "call"],
+    calls: list[CapturedCall],
+) -> ReplayPlan:
+    """The load of `phase`, the updates up to it and `calls`, in the captured order."""
+    load = seen.load_of(phase)
+    if load is None:
+        raise ProblemError("the load of that model was not captured")
+    updates = [u for u in seen.updates if (u.pid, u.load) == (phase.pid, phase.load) and u.n <= phase.n]
+    plan = _load(seen, load)
+    lost = [f"an update of constants was not kept: {u.notice}" for u in updates if u.file is None]
+    steps: list[CapturedUpdate | CapturedCall] = [*(u for u in updates if u.file), *calls]
+    return plan.model_copy(
+        update={
+            "phase": kind,
+            "request": {
+                **plan.request,
+                **_current(phase),
+                "steps": [_step(each) for each in sorted(steps, key=lambda each: each.n)],
+            },
+            "notes": [*plan.notes, *lost],
+        }
+    )
+
+
+def _current(phase: CapturedCall | CapturedUpdate) -> dict[str, int]:
+    """The CUDA device of the thread that called."""
+    place = phase.current_device if isinstance(phase, CapturedCall) else None
+    return {"current_device": place} if place is not None else {}
+
+
+def _step(each: CapturedUpdate | CapturedCall) -> dict[str, Any]:
+    if isinstance(each, CapturedCall):
+        limit = {"headroom": each.headroom} if each.headroom is not None and each.outcome == "failed" else {}
+        small = each.outcome == "unfinished" and (each.stack_bytes or USUAL_STACK) < USUAL_STACK
+        stack = {"stack": each.stack_bytes} if small else {}
+        return {"do": "call", "file": each.file, "threads": each.threads, **limit, **stack}
+    return {"do": "constants", "file": each.file, "how": each.how, "arguments": each.arguments}
+
+
+def how_made(seen: Captured, compiled: CapturedCompile, workload: ScriptWorkload) -> Mapping[str, Any] | None:
+    """The worker's request for the program that the script itself compiled, saved or not (worker/taken.py).
+
+    None for what is no exported program, and for a compile in a process that the script started.
+    """
+    first = next((process for process in seen.processes if process.pid == compiled.pid), None)
+    script = (workload.cwd or Path.cwd()) / workload.script
+    own = first is not None and any(Path(word).name == script.name for word in first.argv)
+    if not (compiled.program and own):
+        return None
+    before = [c for c in seen.compiles if c.pid == compiled.pid and c.n < compiled.n]
+    return {"script": script, "args": list(workload.args), "compile": len(before)}
+
+
+def imports_of(seen: Captured, phase: Phase) -> list[str]:
+    """What to import for the program's custom ops, should the replay need them.
+
+    First the libraries that it had loaded, whatever statement of it did that.
+    """
+    process = next((process for process in seen.processes if process.pid == phase.pid), None)
+    found = own_module(process) if process else None
+    made = seen.load_of(phase) if isinstance(phase, CapturedCall | CapturedUpdate) else phase
+    libraries = made.libraries if isinstance(made, CapturedLoad | CapturedCompile) else []
+    return [*(str(path) for path in libraries if path.is_file()), *([found] if found else [])]
+
+
+def own_module(process: CapturedProcess) -> str | None:
+    """The program's own module or file; of a file that importing would run, only its operators."""
+    arguments = process.argv[1:]
+    if "-m" in arguments[:-1]:
+        return arguments[arguments.index("-m") + 1]
+    script = next((word for word in arguments if word.endswith(".py")), None)
+    if script is None:
+        return None
+    file = Path(process.cwd, script)
+    if is_importable(file):
+        return str(file)
+    return f"{file}{OPERATORS}" if file.is_file() else None
+
+
+def is_importable(script: Path) -> bool:
+    """Whether the file runs its program only under `if __name__ == "__main__"`, at the top level."""
+    try:
+        tree = ast.parse(script.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return any(isinstance(node, ast.If) and _asks_for_main(node.test) for node in tree.body)
+
+
+def _asks_for_main(test: ast.expr) -> bool:
+    return isinstance(test, ast.Compare) and any(
+        isinstance(side, ast.Constant) and side.value == "__main__" for side in (test.left, *test.comparators)
+    )

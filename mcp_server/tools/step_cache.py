@@ -1,0 +1,167 @@
+"""Evidence that a job has gathered already, so that going on with it does not gather it twice.
+
+A child's result is known by its key: the command, the request and the content of the files that they name,
+with the places of the job's own steps left out. The key is written beside the output when the child has
+ended; one that was stopped leaves none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from mcp_server.errors import read_json
+from mcp_server.jobs.types import STOOD_STILL, Command, Finished
+
+CARD = "step.json"
+STREAMS = ("output", "stdout", "stderr")
+NOT_LINKED = shutil.ignore_patterns(CARD)
+
+# When to print stacks before a time limit, which is looked at apart; and what a capture may take of the disk,
+# whose free space differs from one moment to the next.
+IGNORED = frozenset({"AOTI_DEBUG_STACKS_AFTER", "AOTI_DEBUG_CAPTURE_CAP"})
+
+WHOLE_BYTES = 16 << 20  # of a larger file the ends, the size and the time of its last change must do
+END_BYTES = 1 << 20
+
+
+@dataclass
+class StepCache:
+    """The steps that were there when a job was taken up again; each is used once, in their order."""
+
+    steps: dict[str, list[Path]] = field(default_factory=dict)
+    last: int = 0
+
+    @classmethod
+    def read(cls, job: Path) -> StepCache:
+        """The finished steps below a job's directory, and the highest number in use there."""
+        found = defaultdict(list)
+        numbered = sorted(path for path in job.glob("[0-9][0-9]*-*") if path.is_dir())
+        for path in numbered:
+            card = _card(path)
+            if card:
+                found[str(card["key"])].append(path)
+        return cls(dict(found), max((_number(path) for path in numbered), default=0))
+
+    def take(self, key: str, command: Command, directory: Path) -> Finished | None:
+        """The kept end of this command, its files put into `directory`; None when it has to be run."""
+        for path in self.steps.get(key, ()):
+            finished = _finished(path, directory)
+            if finished is not None and _enough(finished, command):
+                self.steps[key].remove(path)
+                shutil.copytree(path, directory, copy_function=_linked, ignore=NOT_LINKED, dirs_exist_ok=True)
+                return finished
+        return None
+
+
+def keep(key: str, directory: Path, finished: Finished) -> None:
+    """Write down that the child ended, as `Kept` reads it; on a full disk it is run again next time."""
+    told = {name: value for name, value in asdict(finished).items() if name not in STREAMS}
+    draft = directory / f"{CARD}.draft"
+    with suppress(OSError):
+        draft.write_text(json.dumps({"key": key, "finished": told}))
+        draft.replace(directory / CARD)
+
+
+def key_of(command: Command, directory: Path) -> str:
+    """What `command` asks, for a child whose directory is `directory`."""
+    job = directory.parent
+    env = {name: value for name, value in command.env.items() if name not in IGNORED}
+    words = [*command.argv, str(command.cwd), *sorted(f"{k}={v}" for k, v in env.items()), *command.unset]
+    digest = hashlib.sha256()
+    for word in [*words, *_request(directory)]:
+        digest.update(_placeless(word, job).encode("utf-8", "surrogateescape") + b"\0")
+        digest.update(_content(word, directory).encode() + b"\0")
+    return digest.hexdigest()
+
+
+def _request(directory: Path) -> Iterator[str]:
+    """The request to the worker, its values one by one: some of them name files."""
+    asked = directory / "request.json"
+    if asked.exists():
+        yield from _words(json.loads(asked.read_text()))
+
+
+def _words(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name in sorted(value):
+            yield name
+            yield from _words(value[name])
+    elif isinstance(value, list):
+        for item in value:
+            yield from _words(item)
+    else:
+        yield str(value)
+
+
+def _placeless(word: str, job: Path) -> str:
+    """`word` without the numbers of the job's steps, which differ from turn to turn."""
+    return re.sub(re.escape(str(job)) + r"/\d\d+-", "JOB/", word)
+
+
+def _content(word: str, directory: Path) -> str:
+    """The digest of the file that `word` names; nothing for other words, and for what this step writes."""
+    if not word.startswith("/") or word.startswith(str(directory)):
+        return ""
+    try:
+        status = os.stat(word)  # noqa: PTH116 - any word may be asked about, also one too long for a path
+    except (OSError, ValueError):
+        return ""
+    return _digest(word, status.st_size, status.st_mtime_ns) if os.path.isfile(word) else ""  # noqa: PTH113
+
+
+@lru_cache(maxsize=256)
+def _digest(path: str, size: int, changed_ns: int) -> str:
+    with open(path, "rb") as file:  # noqa: PTH123
+        if size <= WHOLE_BYTES:
+            return hashlib.sha256(file.read()).hexdigest()
+        head = file.read(END_BYTES)
+        file.seek(-END_BYTES, os.SEEK_END)
+        return hashlib.sha256(head + file.read() + f"{size} {changed_ns}".encode()).hexdigest()
+
+
+def _card(path: Path) -> dict[str, Any] | None:
+    try:
+        found = read_json((path / CARD).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and "key" in found else None
+
+
+def _finished(path: Path, directory: Path) -> Finished | None:
+    """The end that is noted there, with the streams where they will be."""
+    card = _card(path)
+    if card is None or not all((path / f"{name}.log").exists() for name in STREAMS):
+        return None
+    streams: dict[str, Any] = {name: directory / f"{name}.log" for name in STREAMS}
+    return replace(Finished(**card["finished"], **streams), reused=True)
+
+
+def _enough(finished: Finished, command: Command) -> bool:
+    """A time limit that was reached says nothing of a longer one."""
+    still = finished.note.startswith(STOOD_STILL)
+    return finished.ending != "timeout" or still or finished.wall_s >= command.timeout_s - 1
+
+
+def _number(path: Path) -> int:
+    return int(path.name.partition("-")[0])
+
+
+def _linked(source: str, target: str) -> str:
+    """A second name for the file, or a copy; what is there already, such as the request, stays."""
+    if not os.path.lexists(target):
+        try:
+            os.link(source, target, follow_symlinks=False)
+        except OSError:  # a file system without links, or a file of another user
+            shutil.copyfile(source, target, follow_symlinks=False)
+    return target

@@ -1,0 +1,369 @@
+"""What the hook tells of loads, constant updates and calls."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+import weakref
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Callable, Optional
+
+import torch
+
+from ..calling import capturing, synchronize, take_if_used
+from ..encode import Output, encode_all, encode_frames, encode_layout, encode_output, frames, raised_in
+from ..lease import for_cuda, take
+from ..process import (
+    current_device,
+    headroom,
+    headroom_of,
+    process_limits,
+    processor_seconds,
+    stack_bytes,
+    unmapped,
+)
+from ..report import TEXT_LIMIT, Encoded, encode
+from ..tensors import CALL_FORMAT, PLAIN, TooLarge, pack, pack_leaves, sharing
+from .checks import Returned, digests, looked_at
+from .journal import CaptureStore, Journal
+from .memory import AT_FAILURE, Aliases, Given, Managed, OutputRecorder, Repeats, rewritten, versions
+from .streams import Snapshot, Streams
+
+# Parameters of the loaders' constructors in torch 2.8-2.15; the binding itself tells no names.
+LOADER_OPTIONS = (
+    "package",
+    "model_name",
+    "run_single_threaded",
+    "num_runners",
+    "device_index",
+    "use_stream_affinity",
+)
+GONE = "the memory of an input is not mapped"
+RUNNER_OPTIONS = ("package", "num_runners", "device", "cubin_dir")
+
+
+def failure(error: BaseException) -> dict[str, Any]:
+    return {
+        "type": "{}.{}".format(type(error).__module__, type(error).__qualname__),
+        "text": str(error)[:TEXT_LIMIT],
+        **process_limits(),
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Entered:
+    """A call that has begun."""
+
+    number: int
+    load: int
+    path: Optional[str]
+    snapshot: Optional[Snapshot]
+    versions: list[tuple[torch.Tensor, int]]
+    given: list[Optional[Given]]
+    refilled: bool
+    start: float
+
+
+def _innermost(error: BaseException) -> Optional[FrameType]:
+    """The frame that raised."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    return place.tb_frame if place is not None else None
+
+
+class Calls:
+    """Numbers loads, updates and calls of this process, and remembers which loader is which load."""
+
+    def __init__(self, journal: Journal, store: CaptureStore) -> None:
+        self.journal = journal
+        self.store = store
+        self.numbers = itertools.count()
+        self.loads: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self.thread = threading.local()
+        self.managed = Managed()
+        self.answers = OutputRecorder(store, self.managed)
+        self.streams = Streams(journal)
+        self.repeats = Repeats()
+        self.aliases = Aliases()
+        self.returned = Returned()
+
+    # Loads
+
+    def opening(self, path: Any, *args: Any, **kwargs: Any) -> Optional[tuple[str, dict[str, Any]]]:
+        """`load_package` begins; a stream in place of a path is left to the loader, which gets a file."""
+        self.thread.loads = 0
+        options = {**dict(zip(LOADER_OPTIONS[1:], args)), **kwargs}
+        return (os.fspath(path), options) if isinstance(path, (str, os.PathLike)) else None
+
+    def opened(self, state: tuple[str, dict[str, Any]], _result: Any, error: Optional[BaseException]) -> None:
+        """Tell of a package that torch refused before it made a loader."""
+        if error is not None and not self.thread.loads:
+            number = self._load("AOTIModelPackageLoader", *state)
+            self.journal.event("load_failed", load=number, **failure(error))
+
+    def loading(self, loader: Any, *args: Any, **kwargs: Any) -> tuple[int, Any, float]:
+        self.thread.loads = getattr(self.thread, "loads", 0) + 1
+        names = LOADER_OPTIONS if "PackageLoader" in type(loader).__name__ else RUNNER_OPTIONS
+        options = {**dict(zip(names, args)), **kwargs}
+        return (
+            self._load(type(loader).__name__, options.pop("package", ""), options),
+            loader,
+            time.monotonic(),
+        )
+
+    def _load(self, loader: str, path: Any, options: dict[str, Any]) -> int:
+        """The number of a load that begins."""
+        package = os.path.abspath(str(path))
+        if for_cuda(package) if "Package" in loader else not loader.endswith("Cpu"):
+            take()
+        number = next(self.numbers)
+        kept = self._keep(package)
+        self.journal.event(
+            "loading",
+            load=number,
+            loader=loader,
+            package=package,
+            options=options,
+            libraries=sorted(torch.ops.loaded_libraries),
+            processor_s=processor_seconds(),
+            frames=frames(),
+            **kept,
+        )
+        return number
+
+    def _keep(self, package: str) -> dict[str, Any]:
+        try:
+            return self.store.package(package)
+        except OSError as error:
+            size = os.path.getsize(package) if os.path.exists(package) else 0
+            return {"bytes": size, "sha256": "", "copy": None, "notice": str(error)}
+
+    def loaded(self, state: tuple[int, Any, float], _result: Any, error: Optional[BaseException]) -> None:
+        number, loader, start = state
+        if error is not None:
+            self.journal.event("load_failed", load=number, **failure(error))
+            return
+        self.loads[loader] = number
+        place = current_device() if _on_cuda(loader) else None
+        self.journal.event("loaded", load=number, seconds=time.monotonic() - start, current_device=place)
+
+    def ending(self, error: BaseException) -> None:
+        """Tell the exception that ends a process which loaded a package; `own`: raised outside of torch."""
+        places = raised_in(error)
+        if not self.loads or not places:
+            return
+        self.journal.event(
+            "program_failed",
+            frames=encode_frames([(frame.f_code, line) for frame, line in places]),
+            own=places[0][0] is _innermost(error),
+            refilled=self.managed.refilled_by_now(),
+            calls=self.returned.calls(looked_at(places)),
+            **failure(error),
+        )
+
+    # Constants
+
+    def updating(self, how: str) -> Callable[..., tuple[int]]:
+        """The `before` of one method that takes a map of constants first."""
+
+        def begin(loader: Any, constants: Any, *args: Any, **kwargs: Any) -> tuple[int]:
+            number = next(self.numbers)
+            path, notice = self._saved(
+                "constants", number, lambda: _pack_constants(constants, self.store.cap)
+            )
+            told = {} if device_error() else digests(constants)
+            self.journal.event(
+                "updating",
+                update=number,
+                load=self.loads.get(loader, -1),
+                how=how,
+                arguments=list(args) + list(kwargs.values()),
+                file=path,
+                notice=notice,
+                compiled=_names(loader),
+                constants=_told(constants),
+                digests=told,
+                views=_views(constants),
+                frames=frames(),
+            )
+            managed = how != "update_constant_buffer_from_cpu" and _user_managed(args, kwargs)
+            self.managed.given(self.loads.get(loader, -1), constants, managed, told)
+            return (number,)
+
+        return begin
+
+    def updated(self, state: tuple[int], _result: Any, error: Optional[BaseException]) -> None:
+        if error is not None:
+            self.journal.event("update_failed", update=state[0], **failure(error))
+        else:
+            self.journal.event("updated", update=state[0])
+
+    # Calls
+
+    def entering(self, _model: Any, *args: Any, **kwargs: Any) -> bool:
+        """Keep the tree for the call that follows inside: the loader sees tensors only."""
+        self.thread.tree = (args, kwargs)
+        return True
+
+    def leaving(self, _state: bool, _result: Any, _error: Optional[BaseException]) -> None:
+        self.thread.tree = None
+
+    def calling(self, loader: Any, inputs: Any, *_args: Any, **_kwargs: Any) -> Entered:
+        take_if_used()
+        number = next(self.numbers)
+        load = self.loads.get(loader, -1)
+        flat = [leaf for leaf in inputs if isinstance(leaf, torch.Tensor)]
+        gone = unmapped(flat)
+        before, left = versions(flat), headroom()
+        in_graph, plain = capturing(), _plain(getattr(self.thread, "tree", None))
+        refilled = None if in_graph or self.streams.several else self.managed.refilled(load)
+        snapshot = None if in_graph else self.streams.snapshot(flat)
+        path, notice = (None, GONE) if gone else self._saved("inputs", number, lambda: self._pack(inputs))
+        self.journal.event(
+            "calling",
+            call=number,
+            load=load,
+            thread=threading.get_ident(),
+            thread_name=threading.current_thread().name,
+            threads=torch.get_num_threads(),
+            leaves=encode_all([encode_layout(leaf) for leaf in flat]),
+            sharing=sharing(flat),
+            moved=self.managed.moved(load),
+            altered=self.managed.altered(load),
+            refilled=refilled,
+            unmapped=gone,
+            overwritten=self.aliases.overwritten(),
+            streams=self.streams.several,
+            headroom=left,
+            headroom_of=headroom_of() if left is not None else "",
+            processor_s=processor_seconds(),
+            stack_bytes=stack_bytes(),
+            current_device=current_device(),
+            again=self.repeats.again(load, flat),
+            plain=plain,
+            file=path,
+            notice=notice,
+            frames=frames(),
+        )
+        if in_graph:
+            self.streams.hold(number, flat)
+        given = self.aliases.given(flat)
+        return Entered(number, load, path, snapshot, before, given, bool(refilled), time.monotonic())
+
+    def _pack(self, inputs: Any) -> dict[str, Any]:
+        tree, self.thread.tree = getattr(self.thread, "tree", None), None
+        if tree is not None:
+            return pack(tree[0], tree[1], self.store.cap)
+        return {"format": CALL_FORMAT, "leaves": pack_leaves(list(inputs), self.store.cap), "spec": ""}
+
+    def _saved(self, kind: str, number: int, make: Callable[[], Any]) -> tuple[Optional[str], str]:
+        """(path, "") or (None, why not)."""
+        if capturing():
+            return None, "a CUDA graph was being captured"
+        try:
+            return self.store.save(kind, number, make()), ""
+        except (TooLarge, OSError, RuntimeError) as error:
+            return None, "{}: {}".format(type(error).__name__, error)[:500]
+
+    def called(self, state: Entered, result: Any, error: Optional[BaseException]) -> None:
+        seconds = time.monotonic() - state.start
+        if error is not None:
+            self._failed(state, seconds, error)
+            return
+        self.aliases.returned(state.number, state.given, result)
+        self.returned.keep(state.number, result)
+        outputs = _outputs(result)
+        broken = any(output.unreadable for output in outputs)
+        raced = state.snapshot.raced() if state.snapshot is not None and not broken else []
+        if state.snapshot is not None:
+            self.streams.pending_uses.add(state.number, state.snapshot.inputs)
+        self.journal.event(
+            "called",
+            call=state.number,
+            seconds=seconds,
+            outputs=encode_all([output.text for output in outputs]),
+            raced=raced,
+            rewritten=rewritten(state.versions),
+            returned=self.answers.keep(state.number, state.load, result) if state.refilled else None,
+        )
+        self.store.retire(state.path, state.load, any(output.odd for output in outputs))
+
+    def _failed(self, state: Entered, seconds: float, error: BaseException) -> None:
+        """A call that raised; what its constants hold is looked at more closely."""
+        told = None if capturing() or device_error() else self.managed.refilled(state.load, AT_FAILURE)
+        more = {"refilled": told} if told else {}
+        self.journal.event("call_failed", call=state.number, seconds=seconds, **more, **failure(error))
+
+
+def _plain(tree: Any) -> dict[str, str]:
+    """The arguments of a call that are numbers, texts and the like, by their place as torch writes it."""
+    args, kwargs = tree if tree is not None else ((), {})
+    named = [("args[{}]".format(place), value) for place, value in enumerate(args)]
+    named += [("kwargs[{!r}]".format(name), value) for name, value in kwargs.items()]
+    return {name: repr(value)[:TEXT_LIMIT] for name, value in named if isinstance(value, PLAIN)}
+
+
+def _user_managed(args: Any, kwargs: Any) -> bool:
+    """`user_managed` of `load_constants(map, use_inactive, check_full_update, user_managed)`, 2.8-2.15."""
+    return bool(kwargs.get("user_managed", args[2] if len(args) > 2 else False))
+
+
+def _on_cuda(loader: Any) -> bool:
+    """Whether a package or bare library that was just loaded is one for CUDA."""
+    if hasattr(loader, "get_metadata"):
+        return bool(loader.get_metadata().get("AOTI_DEVICE_KEY") == "cuda")
+    return type(loader).__name__.endswith("Cuda")
+
+
+def _names(loader: Any) -> list[str]:
+    """Names of the constants that the model was compiled with."""
+    if hasattr(loader, "get_constant_fqns"):
+        return sorted(loader.get_constant_fqns())
+    return sorted(loader.get_constant_names_to_original_fqns().values())
+
+
+def _pack_constants(constants: Any, cap: int) -> dict[str, Any]:
+    names = [str(name) for name in constants]
+    return dict(zip(names, pack_leaves(list(constants.values()), cap)))
+
+
+def _told(constants: Any) -> Encoded:
+    """Layout and counts of NaN and infinities of each new constant."""
+    error = device_error()
+    facts = {str(name): encode_output(value, error, True).text for name, value in constants.items()}
+    return Encoded("{" + ", ".join(encode(name) + ": " + text for name, text in facts.items()) + "}")
+
+
+def _views(constants: Any) -> list[str]:
+    """The constants that are a part of a larger block of memory."""
+    tensors = {
+        n: v for n, v in constants.items() if isinstance(v, torch.Tensor) and v.layout == torch.strided
+    }
+    sizes = {name: value.numel() * value.element_size() for name, value in tensors.items()}
+    return sorted(
+        str(name) for name, size in sizes.items() if tensors[name].untyped_storage().nbytes() > size
+    )
+
+
+def _outputs(result: Any) -> list[Output]:
+    """What is told of each output of a call.
+
+    This waits for the device: a fault of the call's kernels then shows here, as `unreadable`, and not at some
+    later line. The error itself stays with the CUDA context and reaches the program as before.
+    """
+    recorded = capturing()
+    error = "" if recorded else device_error()
+    return [encode_output(leaf, error, not recorded) for leaf in result]
+
+
+def device_error() -> str:
+    """Waits for the device; what it said if it failed."""
+    try:
+        synchronize()
+    except RuntimeError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,143 @@
+"""The capture hook: which functions of torch are watched, per module.
+
+All ways of loading and calling end in the classes of `torch._C._aoti` (2.8-2.15), so those are wrapped;
+`AOTICompiledModel.__call__` is wrapped too: it alone sees the tree and the arguments that are no tensors, and
+`load_package`: what it refuses itself never gets to a loader.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from typing import Any, Callable
+
+from .calls import Calls
+from .compiles import Compiles, Packagings, keep_lines
+from .journal import CaptureStore, Journal, nothing, safely, wrap
+from .streams import waits
+
+RUNNERS = (
+    "AOTIModelPackageLoader",
+    "AOTIModelContainerRunnerCpu",
+    "AOTIModelContainerRunnerCuda",
+    "AOTIModelContainerRunnerXpu",
+    "AOTIModelContainerRunnerMps",
+)
+CONSTANT_METHODS = ("load_constants", "update_constant_buffer", "update_constant_buffer_from_cpu")
+
+
+class Hook:
+    """One per process; `attach` is called after each watched module was executed."""
+
+    def __init__(self, directory: str) -> None:
+        self.journal = Journal(directory)
+        store = CaptureStore(self.journal)
+        self.calls = Calls(self.journal, store)
+        self.compiles = Compiles(self.journal, store, self.calls.returned, self.calls.managed)
+        self._watch_exceptions()
+        wrap(self.journal, sys, "exit", self.compiles.exiting, nothing)
+        atexit.register(self._exit)
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _watch_exceptions(self) -> None:
+        """Look at an exception that nobody caught before it is printed as ever."""
+        printed = sys.excepthook
+
+        def look(kind: Any, error: BaseException, trace: Any) -> None:
+            told = self.compiles.failing if self.compiles.models.compiled else self.calls.ending
+            safely(self.journal, told, error)
+            printed(kind, error, trace)
+
+        sys.excepthook = look
+
+    def _forked(self) -> None:
+        """The parent's lock may be held for ever here, and its files are not ours to delete."""
+        self.journal.lock = threading.Lock()
+        self.calls.store.forget()
+
+    def _exit(self) -> None:
+        """Tells an orderly end from a crash, in processes that did something."""
+        if self.journal.pid == os.getpid():
+            self.journal.event("exit")
+
+    def torch(self, torch: Any) -> None:
+        for name in RUNNERS:
+            owner = getattr(torch._C._aoti, name, None)
+            if owner is not None:
+                self._runner(owner)
+
+        self._streams(torch.cuda)
+
+    def _streams(self, cuda: Any) -> None:
+        watch = self.calls.streams
+
+        def entered(*_args: Any, **_kwargs: Any) -> None:
+            """From now on there are several streams: who waits for whom counts."""
+            watch.entered()
+            for owner, name, told in waits(sys.modules["torch"], watch.pending_uses):
+                wrap(self.journal, owner, name, told, nothing)
+
+        wrap(self.journal, cuda.StreamContext, "__init__", entered, nothing)
+        wrap(self.journal, cuda.CUDAGraph, "replay", watch.replaying, nothing)
+
+    def _runner(self, owner: Any) -> None:
+        wrap(self.journal, owner, "__init__", self.calls.loading, self.calls.loaded)
+        for method in ("run", "boxed_run"):
+            wrap(self.journal, owner, method, self.calls.calling, self.calls.called)
+        for method in CONSTANT_METHODS:
+            updating = self.calls.updating(method)
+            wrap(self.journal, owner, method, updating, self.calls.updated)
+
+    def inductor(self, module: Any) -> None:
+        for name in ("aoti_compile_and_package", "aot_compile"):
+            wrap(self.journal, module, name, self.compiles.compiling(name), self.compiles.compiled)
+
+    def compiled_model(self, module: Any) -> None:
+        owner = getattr(module, "AOTICompiledModel", None)
+        if owner is not None:
+            wrap(self.journal, owner, "__call__", self.calls.entering, self.calls.leaving)
+
+    def package(self, module: Any) -> None:
+        self.compiled_model(module)
+        packagings = Packagings(self.journal, self.compiles.inside)
+        wrap(self.journal, module, "package_aoti", packagings.packaging, nothing)
+        wrap(self.journal, module, "load_package", self.calls.opening, self.calls.opened)
+
+    def export(self, module: Any) -> None:
+        safely(self.journal, keep_lines)
+        wrap(self.journal, module, "export", self.compiles.exporting, nothing)
+
+    def testing(self, module: Any) -> None:
+        wrap(self.journal, module, "assert_close", self.compiles.asserting, self.compiles.asserted)
+
+
+_hook: list[Hook] = []
+_lock = threading.Lock()
+
+ATTACH: dict[str, Callable[[Hook, Any], None]] = {
+    "torch": Hook.torch,
+    "torch._inductor": Hook.inductor,
+    "torch.export": Hook.export,
+    "torch.testing": Hook.testing,
+    "torch.export.pt2_archive._package": Hook.compiled_model,
+    "torch._inductor.package.package": Hook.package,
+}
+
+
+def _importing() -> bool:
+    """Whether torch is still being imported: the hook's own imports would break that."""
+    return bool(getattr(sys.modules["torch"].__spec__, "_initializing", False))
+
+
+def attach(name: str) -> None:
+    """Wrap what the just executed module `name` has; what came before torch was complete waits for it."""
+    if not hasattr(sys.modules.get("torch"), "_C") or (name != "torch" and _importing()):
+        return
+    with _lock:
+        if not _hook:
+            _hook.append(Hook(os.environ["AOTI_DEBUG_CAPTURE"]))
+    for watched in ATTACH if name == "torch" else (name,):
+        if watched in sys.modules:
+            ATTACH[watched](_hook[0], sys.modules[watched])

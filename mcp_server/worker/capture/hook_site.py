@@ -1,0 +1,125 @@
+"""The capture hook's way in: copied as `sitecustomize.py` into a directory that heads a child's PYTHONPATH.
+
+Python runs it at start. It imports nothing heavy, waits for torch with an import hook, leaves no trace on
+`sys.path`, and then runs the `sitecustomize` that would have run without it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.machinery import PathFinder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+PACKAGE = "_aoti_debug_worker"
+WATCHED = frozenset(
+    {
+        "torch",
+        "torch._inductor",
+        "torch.export",
+        "torch.testing",
+        "torch.export.pt2_archive._package",
+        "torch._inductor.package.package",
+    }
+)
+
+
+class Watcher:
+    """A finder that finds nothing itself: it has `attached` called after a watched module was executed."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in WATCHED:
+            return None
+        spec = _find_elsewhere(name, path, target)
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            _follow(name, spec.loader)
+        return spec
+
+
+def _find_elsewhere(name: str, path: Any, target: Any) -> Any:
+    for finder in list(sys.meta_path):
+        find = getattr(finder, "find_spec", None)
+        if finder is Watcher or find is None:
+            continue
+        spec = find(name, path, target)
+        if spec is not None:
+            return spec
+    return None
+
+
+def _follow(name: str, loader: Any) -> None:
+    """Add a step after `loader.exec_module`, on this one loader object, which stays what it is."""
+    execute = loader.exec_module
+
+    def exec_module(module: Any) -> None:
+        execute(module)
+        attached(name)
+
+    if hasattr(loader, "__dict__"):
+        loader.exec_module = exec_module
+
+
+def attached(name: str) -> None:
+    """Let the hook wrap what the module `name` has. Nothing that goes wrong here may reach the program."""
+    try:
+        _hook().attach(name)
+    except Exception as error:
+        sys.stderr.write("aoti-debug: no capture in {}: {!r}\n".format(name, error))
+
+
+def _hook() -> Any:
+    """The hook's module, from the worker's directory under its private package name."""
+    import importlib
+
+    if PACKAGE not in sys.modules:
+        spec = PathFinder.find_spec("main", [os.environ["AOTI_DEBUG_HOOK"]])
+        main = _execute(spec, "_aoti_debug_main")
+        main.register_as_package()
+    return importlib.import_module(PACKAGE + ".capture.hook")
+
+
+def _execute(spec: Any, name: str) -> Any:
+    import importlib.util
+
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_shadowed(here: str) -> None:
+    """Execute the `sitecustomize` that this file stands before, under its own name."""
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is not None and spec.loader is not None and os.path.dirname(spec.origin or "") != here:
+        _execute(spec, "sitecustomize")
+
+
+def print_stacks_late() -> None:
+    """Have every thread's Python stack printed late, or on request, without the GIL."""
+    after, request = os.environ.get("AOTI_DEBUG_STACKS_AFTER"), os.environ.get("AOTI_DEBUG_STACKS_SIGNAL")
+    if after or request:
+        import faulthandler
+
+        if after:
+            faulthandler.dump_traceback_later(float(after), exit=False)
+        if request:
+            faulthandler.register(int(request))
+
+
+def start() -> None:
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
+    if os.environ.get("AOTI_DEBUG_CAPTURE"):
+        print_stacks_late()
+        sys.meta_path.insert(0, Watcher)
+        for name in WATCHED & set(sys.modules):
+            attached(name)
+    run_shadowed(here)
+
+
+if __name__ == "sitecustomize":
+    start()

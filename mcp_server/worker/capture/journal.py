@@ -1,0 +1,256 @@
+"""The capture's journal, the files that it names, and how functions of torch are wrapped.
+
+The capture's journal: one file per process, plus the files that its events name.
+
+Events are ordered by `n`. When the journal is full, calls go on into two small files that take turns, so
+that the latest calls of a long-running server are still there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import shutil
+import sys
+import threading
+import time
+import zipfile
+from collections import deque
+from typing import Any, Callable, Optional
+
+import torch
+
+from ..report import encode, identity, rank
+
+FULL = 16 << 20  # bytes of a journal before it goes on in the two tails
+TAIL = 2 << 20  # bytes of one tail
+
+
+class Journal:
+    """Appends with `os.write`. A forked child gets a journal of its own.
+
+    Events and files carry `ranks.identity()` as their process id.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.lock = threading.Lock()
+        self.pid = -1
+        self.file = -1
+        self.count = 0
+        self.written = 0
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+    def event(self, event: str, **facts: Any) -> None:
+        """Write one event. It starts the journal, with the event `process`, when this is the first."""
+        with self.lock:
+            if self.pid != os.getpid():
+                self._start()
+            self._write(event, facts)
+
+    def _start(self) -> None:
+        self.pid = os.getpid()
+        self.count = self.written = 0
+        self.file = self._open("capture-{}.jsonl".format(identity()), os.O_APPEND)
+        self._write(
+            "process",
+            {
+                "rank": rank(),
+                "parent": os.getppid(),
+                "argv": list(getattr(sys, "orig_argv", sys.argv)),
+                "executable": sys.executable,
+                "python": sys.version.split()[0],
+                "cwd": os.getcwd(),
+            },
+        )
+
+    def _open(self, name: str, flag: int) -> int:
+        return os.open(self.path(name), os.O_WRONLY | os.O_CREAT | flag, 0o600)
+
+    def _write(self, event: str, facts: dict[str, Any]) -> None:
+        self.count += 1
+        begin = '{{"event": "{}", "n": {}, "pid": {}, "t": {!r}'.format(
+            event, self.count, identity(), time.time()
+        )
+        members = ['"{}": {}'.format(name, encode(value)) for name, value in facts.items()]
+        line = (", ".join([begin, *members]) + "}\n").encode("utf-8", "replace")
+        if self.written + len(line) > FULL:
+            self._turn(len(line))
+        self.written += len(line)
+        os.write(self.file, line)
+
+    def _turn(self, size: int) -> None:
+        """Begin a tail when the journal, or the tail in use, is full."""
+        after = max(0, self.written - FULL)
+        if self.written <= FULL or (after + size) // TAIL != after // TAIL:
+            os.close(self.file)
+            turn = (after + size) // TAIL % 2
+            self.file = self._open("capture-{}.tail{}.jsonl".format(identity(), turn), os.O_TRUNC)
+
+
+DEFAULT_CAP = 1 << 30  # bytes of one saved call, update or program; AOTI_DEBUG_CAPTURE_CAP overrides
+KEPT = 2  # finished calls of one loaded model whose inputs stay, whatever their size
+LATEST = 32  # more of its latest, and
+FIRST = 32  # of the first calls of the process: a check may come after all of them; as far as these
+BYTES = 128 << 20  # suffice for each of the two
+ODD = 4  # finished calls whose inputs stay because their outputs are not finite or not readable
+COPY = 256 << 20  # a larger package is linked, not copied
+
+_torch_save = torch.save
+
+
+class CaptureStore:
+    """Saves into the journal's directory. `number` gives names that are unique within the process."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.cap = int(os.environ.get("AOTI_DEBUG_CAPTURE_CAP") or DEFAULT_CAP)
+        self.finished: dict[int, deque[tuple[str, int]]] = {}
+        self.latest_bytes = self.first = self.first_bytes = self.odd = 0
+
+    def save(self, kind: str, number: int, record: Any) -> str:
+        """Write `record` with torch.save; the path."""
+        path = self.journal.path("{}-{}-{}.pt".format(kind, identity(), number))
+        _torch_save(record, path)
+        return path
+
+    def retire(self, path: Optional[str], load: int, odd: bool) -> None:
+        """A call came back: keep the inputs of the first calls, the model's latest and the first odd ones."""
+        if path is None:
+            return
+        if odd and self.odd < ODD:
+            self.odd += 1
+            return
+        size = os.path.getsize(path)
+        if self.first < FIRST and self.first_bytes + size <= BYTES:
+            self.first += 1
+            self.first_bytes += size
+            return
+        kept = self.finished.setdefault(load, deque())
+        kept.append((path, size))
+        self.latest_bytes += size
+        while len(kept) > KEPT and (len(kept) > LATEST or self.latest_bytes > BYTES):
+            oldest, freed = kept.popleft()
+            self.latest_bytes -= freed
+            os.unlink(oldest)
+
+    def forget(self) -> None:
+        """In a forked child: what its parent keeps is not its to delete."""
+        self.finished.clear()
+        self.latest_bytes = self.first = self.first_bytes = self.odd = 0
+
+    def package(self, path: str) -> dict[str, Any]:
+        """Keep the package as it is now, named by its content: size, sha256 and copy (None if not kept).
+
+        What cannot be copied, a disk or a limit on the size of files being in the way, is linked; of what can
+        be neither, `largest` tells the size of the largest member, and `notice` why.
+        """
+        facts: dict[str, Any] = {"bytes": os.path.getsize(path), "sha256": "", "copy": None}
+        why = "larger than is copied, and on another disk"
+        if facts["bytes"] <= COPY:
+            facts["sha256"] = sha256(path)
+            try:
+                return {**facts, "copy": self._copied(path, facts["sha256"])}
+            except OSError as error:
+                why = str(error)
+        link = self._link(path)
+        kept = {"copy": link} if link is not None else {"largest": largest_member(path), "notice": why}
+        return {**facts, **kept}
+
+    def _copied(self, path: str, content: str) -> str:
+        directory = self.journal.path("package-" + content[:16])
+        copy = os.path.join(directory, os.path.basename(path))
+        if not os.path.exists(copy):
+            os.makedirs(directory, exist_ok=True)
+            partial = "{}.partial-{}".format(copy, identity())  # other ranks may keep the same package
+            try:
+                shutil.copyfile(path, partial)
+            except OSError:
+                if os.path.exists(partial):
+                    os.unlink(partial)
+                raise
+            os.replace(partial, copy)
+        return copy
+
+    def _link(self, path: str) -> Optional[str]:
+        """A hard link: it outlives the removal of a large file, though not its being rewritten in place."""
+        state = os.stat(path)
+        directory = self.journal.path("package-{}-{}".format(state.st_dev, state.st_ino))
+        link = os.path.join(directory, os.path.basename(path))
+        os.makedirs(directory, exist_ok=True)
+        try:
+            os.link(path, link)
+        except FileExistsError:
+            pass
+        except OSError:
+            return None
+        return link
+
+
+def largest_member(path: str) -> Optional[int]:
+    """Bytes of the largest member of a zip archive, unpacked; None for what is none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return max((member.file_size for member in archive.infolist()), default=None)
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return None
+
+
+def sha256(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+Before = Callable[..., Any]
+After = Callable[[Any, Any, Optional[BaseException]], None]
+
+
+def nothing(_state: Any, _result: Any, _error: Optional[BaseException]) -> None:
+    """For a function of which only the beginning is told."""
+
+
+def safely(journal: Journal, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call the hook's own code; what it raises is journaled and goes no further."""
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        with contextlib.suppress(Exception):  # a full disk must not stop the program either
+            text = "{}: {}".format(type(error).__name__, error)
+            journal.event("hook_failed", where=function.__name__, error=text)
+        return None
+
+
+def around(
+    journal: Journal, original: Callable[..., Any], before: Before, after: After
+) -> Callable[..., Any]:
+    """`before(*args, **kwargs)` gives a state, `after(state, result, error)` ends it; None skips `after`."""
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        state = safely(journal, before, *args, **kwargs)
+        if state is None:
+            return original(*args, **kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            safely(journal, after, state, None, error)
+            raise
+        safely(journal, after, state, result, None)
+        return result
+
+    wrapper.__aoti_debug__ = True  # type: ignore[attr-defined]
+    return wrapper
+
+
+def wrap(journal: Journal, owner: Any, name: str, before: Before, after: After) -> None:
+    """Replace `owner.name`, once; an owner without it is left alone."""
+    original = getattr(owner, name, None)
+    if original is not None and not hasattr(original, "__aoti_debug__"):
+        setattr(owner, name, around(journal, original, before, after))

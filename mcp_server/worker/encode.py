@@ -1,0 +1,177 @@
+"""Tensors, options of a compile and places in the program, as JSON.
+
+What the journal tells of tensors, as JSON text that is made once for each layout.
+
+A model is called with the same layouts again and again: making their text anew took most of the hook's time.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from types import CodeType, FrameType
+from typing import Any, Callable, Hashable, Iterable, NamedTuple, Optional
+
+import torch
+
+from .report import Encoded, plain
+from .report import encode as report_encode
+from .tensors import alignment, layout, nonfinite
+
+FINITE = ', "nan": 0, "inf": 0}'
+MOST = 4096  # texts of one kind that are remembered
+
+
+class Texts:
+    """JSON text by key; a full memory begins anew."""
+
+    def __init__(self) -> None:
+        self.texts: dict[Hashable, Encoded] = {}
+
+    def get(self, key: Hashable, make: Callable[[], Any]) -> Encoded:
+        text = self.texts.get(key)
+        if text is None:
+            if len(self.texts) >= MOST:
+                self.texts.clear()
+            text = self.texts[key] = Encoded(report_encode(make()))
+        return text
+
+
+_layouts = Texts()
+
+
+class Output(NamedTuple):
+    """One output of a call. `odd`: not finite, or not readable since the device failed."""
+
+    text: Encoded
+    odd: bool = False
+    unreadable: bool = False
+
+
+def encode_layout(tensor: torch.Tensor) -> Encoded:
+    """`tensors.layout` as text."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return Encoded(report_encode(layout(tensor)))
+    key = (
+        *(tensor.dtype, tensor.device, tensor.shape, tensor.stride()),
+        *(tensor.storage_offset(), alignment(tensor)),
+    )
+    return _layouts.get(key, lambda: layout(tensor))
+
+
+def encode_output(leaf: Any, device_error: str, counted: bool) -> Output:
+    """Layout, and unless `counted` is false how many values are NaN or infinite.
+
+    `device_error` is what the device said when it was waited for; its memory then cannot be read.
+    """
+    if not isinstance(leaf, torch.Tensor):
+        return Output(Encoded(report_encode({"value": repr(leaf)[:200]})))
+    text = encode_layout(leaf)
+    if device_error:
+        return Output(_with(text, {"unreadable": device_error[:2000]}), True, True)
+    if not counted:
+        return Output(text)
+    found = nonfinite(leaf.detach())
+    if not any(found.values()):
+        return Output(Encoded(text[:-1] + FINITE))
+    return Output(_with(text, found), True)
+
+
+def _with(text: Encoded, more: "dict[str, Any]") -> Encoded:
+    """An object's text with more members."""
+    return Encoded(text[:-1] + ", " + report_encode(more)[1:])
+
+
+def encode_all(texts: "list[Encoded]") -> Encoded:
+    """A list of what is encoded already."""
+    return Encoded("[" + ", ".join(texts) + "]")
+
+
+# The one option of torch._inductor.config (2.8-2.15) whose value has operators as keys.
+BY_OPERATOR = "aot_inductor.custom_ops_to_c_shims"
+
+
+def encode(configs: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """`configs` as JSON, and whether `decode` gives them back as they were."""
+    named = dict(configs)
+    if isinstance(named.get(BY_OPERATOR), dict):
+        named[BY_OPERATOR] = {str(operator): shims for operator, shims in named[BY_OPERATOR].items()}
+    return plain(named), plain(named) == named
+
+
+def decode(configs: dict[str, Any]) -> dict[str, Any]:
+    """The options for torch; an operator that is not registered raises AttributeError, as in a script."""
+    found = dict(configs)
+    if isinstance(found.get(BY_OPERATOR), dict):
+        found[BY_OPERATOR] = {_operator(name): shims for name, shims in found[BY_OPERATOR].items()}
+    return found
+
+
+def _operator(name: str) -> Any:
+    """`namespace.name.overload` as the operator itself."""
+    found: Any = torch.ops
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+OURS = os.path.dirname(os.path.abspath(__file__))
+TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+FRAMES = 8
+
+
+_texts = Texts()
+_ours: dict[CodeType, bool] = {}
+
+
+def frames() -> Encoded:
+    """File, line, function and source text of the user's frames, innermost first; torch's are left out.
+
+    As JSON text, which is made once for each chain of lines: reading source lines is what takes time.
+    """
+    chain = tuple((frame.f_code, frame.f_lineno) for frame in callers())
+    return _texts.get(chain, lambda: encode_frames(chain))
+
+
+def encode_frames(chain: Iterable[tuple[CodeType, int]]) -> list[dict[str, Any]]:
+    """File, line, function and source text of each place."""
+    return [_told(*each) for each in chain]
+
+
+def raised_in(error: BaseException) -> list[tuple[FrameType, int]]:
+    """The user's frames through which an exception came, innermost first, with the line in each."""
+    found: list[tuple[FrameType, int]] = []
+    place = error.__traceback__
+    while place is not None:
+        if not is_ours(place.tb_frame.f_code):
+            found.insert(0, (place.tb_frame, place.tb_lineno))
+        place = place.tb_next
+    return found[:FRAMES]
+
+
+def callers() -> list[FrameType]:
+    """The user's frames of the current thread, innermost first."""
+    found: list[FrameType] = []
+    frame: Optional[FrameType] = sys._getframe(1)
+    while frame is not None and len(found) < FRAMES:
+        if not is_ours(frame.f_code):
+            found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def is_ours(code: CodeType) -> bool:
+    """Whether the code is of the hook, of torch, or of the import system."""
+    found = _ours.get(code)
+    if found is None:
+        if len(_ours) >= MOST:
+            _ours.clear()
+        name = code.co_filename
+        found = _ours[code] = name.startswith((OURS, TORCH, "<frozen"))
+    return found
+
+
+def _told(code: CodeType, line: int) -> dict[str, Any]:
+    text = linecache.getline(code.co_filename, line).strip()[:200]
+    return {"file": code.co_filename, "line": line, "function": code.co_name, "code": text}

@@ -1,0 +1,285 @@
+"""Limits and memory of this process: descriptors, address space, stacks, mapped and padded memory.
+
+The stack of a thread: how large it is, and a call made on one of a given size.
+
+A kernel or an operator that needs more than its thread has dies of a signal, as of a bad pointer.
+
+Whether the memory behind a tensor is still there; the system is asked, since a read could end the process.
+
+It copies what it is given into a pipe, and refuses an address that is not mapped, or that lies behind the end
+of a file which was cut. Memory that was freed and is still mapped cannot be told from memory in use.
+
+Memory with known bytes on both sides, for what an operator allocates: whether it writes beyond.
+
+Native code that is called with raw addresses, through ctypes say, may write past the end of its result. The
+allocator or any later kernel then fails over it, if anything does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import resource
+import threading
+from typing import Any, Callable, Iterator, Optional, Sequence
+
+import torch
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .tensors import is_plain
+
+
+def process_limits() -> dict[str, int]:
+    """`no_files`: the limit on open files, once reached; `file_bytes`: that on the size of a file, if any."""
+    return {**_no_files(), **_file_bytes()}
+
+
+def processor_seconds() -> Optional[int]:
+    """Seconds of processor time after which the process is killed (SIGXCPU, at a hard limit SIGKILL)."""
+    limit = resource.getrlimit(resource.RLIMIT_CPU)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def _no_files() -> dict[str, int]:
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        if error.errno == errno.EMFILE:
+            return {"no_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0]}
+    return {}
+
+
+def _file_bytes() -> dict[str, int]:
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return {} if limit == resource.RLIM_INFINITY else {"file_bytes": limit}
+
+
+ENOUGH_FOR_THREADS = 1 << 20  # elements that torch splits among its threads
+# Column of /proc/self/statm that each limit counts: the whole address space; private memory that is written.
+_COLUMNS = {"RLIMIT_AS": 0, "RLIMIT_DATA": 5}
+
+
+def headroom() -> Optional[int]:
+    """Bytes that this process may still map; None where nothing limits it."""
+    left = _left()
+    return min(left.values()) if left else None
+
+
+def headroom_of() -> str:
+    """The limit that leaves the least; "" where there is none."""
+    left = _left()
+    return min(left, key=lambda name: left[name]) if left else ""
+
+
+def _left() -> "dict[str, int]":
+    limits = {name: resource.getrlimit(getattr(resource, name))[0] for name in _COLUMNS}
+    return {
+        name: max(limit - _mapped(_COLUMNS[name]), 0)
+        for name, limit in limits.items()
+        if limit != resource.RLIM_INFINITY
+    }
+
+
+@contextlib.contextmanager
+def limited(left: Optional[int]) -> Iterator[None]:
+    """With no more than `left` bytes to map; threads are started before, as earlier calls had done.
+
+    By the limit on the address space, whichever it was: what a call maps is private memory that it writes.
+    """
+    if left is None:
+        yield
+        return
+    torch.ones(ENOUGH_FOR_THREADS).sum()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = _mapped() + left
+    resource.setrlimit(
+        resource.RLIMIT_AS, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+    )
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _mapped(column: int = 0) -> int:
+    with open("/proc/self/statm") as pages:
+        return int(pages.read().split()[column]) * resource.getpagesize()
+
+
+_known = threading.local()
+_ATTRIBUTES = 128  # bytes, more than a pthread_attr_t has anywhere (56 on x86-64, 64 on AArch64)
+
+
+def stack_bytes() -> Optional[int]:
+    """Of the current thread; None where nothing limits it, or the C library does not tell.
+
+    That of the main thread grows up to RLIMIT_STACK, which a program may change.
+    """
+    if threading.current_thread() is threading.main_thread():
+        limit = resource.getrlimit(resource.RLIMIT_STACK)[0]
+        return None if limit == resource.RLIM_INFINITY else limit
+    if not hasattr(_known, "size"):
+        _known.size = _told()
+    size: Optional[int] = _known.size
+    return size
+
+
+def _told() -> Optional[int]:
+    """What pthread_getattr_np (glibc, musl) says of this thread."""
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "pthread_getattr_np"):
+        return None
+    library.pthread_self.restype = ctypes.c_void_p
+    attributes = ctypes.create_string_buffer(_ATTRIBUTES)
+    if library.pthread_getattr_np(ctypes.c_void_p(library.pthread_self()), attributes):
+        return None
+    address, size = ctypes.c_void_p(), ctypes.c_size_t()
+    failed = library.pthread_attr_getstack(attributes, ctypes.byref(address), ctypes.byref(size))
+    library.pthread_attr_destroy(attributes)
+    return None if failed else int(size.value)
+
+
+def on_stack(size: Optional[int], function: Callable[[], Any]) -> Any:
+    """What `function` returns or raises, in a thread with a stack of `size` bytes; here for None."""
+    if size is None:
+        return function()
+    found: list[Any] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            found.append(function())
+        except BaseException as error:
+            errors.append(error)
+
+    before = threading.stack_size(size)
+    try:
+        thread = threading.Thread(target=work)
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    thread.join()
+    if errors:
+        raise errors[0]
+    return found[0]
+
+
+def current_device() -> Optional[int]:
+    """Its index; None before CUDA is used, and after a fault that it does not survive."""
+    try:
+        return torch.cuda.current_device() if torch.cuda.is_initialized() else None
+    except RuntimeError:
+        return None
+
+
+def go_to(device: Optional[int]) -> None:
+    """Make it the current one; without CUDA in use that is the first already."""
+    if device is not None and (device or torch.cuda.is_initialized()):
+        torch.cuda.set_device(device)
+
+
+def unmapped(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """Positions of the CPU tensors of which the first or the last byte is not mapped."""
+    ends = [(place, at) for place, tensor in enumerate(tensors) for at in _ends(tensor)]
+    if not ends:
+        return []
+    try:
+        read, write = os.pipe()
+    except OSError:
+        return []  # no files left: that is the program's own affair
+    try:
+        return sorted({place for place, at in ends if _refused(at, read, write)})
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def _ends(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The addresses of its first and last byte; none for what has no plain memory on the host."""
+    if not is_plain(tensor) or tensor.device.type != "cpu" or not tensor.numel():
+        return ()
+    first = tensor.data_ptr()
+    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    return (first, first + (steps + 1) * tensor.element_size() - 1) if first else ()
+
+
+def _refused(address: int, read: int, write: int) -> bool:
+    try:
+        os.write(write, (ctypes.c_char * 1).from_address(address))
+    except OSError as error:
+        return error.errno == errno.EFAULT
+    os.read(read, 1)
+    return False
+
+
+PAD = 4096  # bytes on each side; keeps the alignment of what lies between
+FILL = 0xA5
+
+
+class Padded(TorchDispatchMode):
+    """Gives every new tensor on the CPU memory of that kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: "Optional[dict[str, Any]]" = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if any(one.alias_info is not None for one in func._schema.returns):
+            return result
+        known = {_address(leaf) for leaf in _pytree.tree_leaves((args, kwargs or {}))}
+        return _pytree.tree_map(lambda leaf: leaf if _address(leaf) in known else self._moved(leaf), result)
+
+    def _moved(self, leaf: Any) -> Any:
+        if not (is_plain(leaf) and leaf.device.type == "cpu" and leaf.numel()) or leaf.is_inference():
+            return leaf
+        extent = 1 + sum((size - 1) * step for size, step in zip(leaf.shape, leaf.stride()))
+        whole = torch.full((2 * PAD + extent * leaf.element_size(),), FILL, dtype=torch.uint8)
+        offset = PAD // leaf.element_size()
+        moved = torch.empty(0, dtype=leaf.dtype)
+        moved.set_(whole.untyped_storage(), offset, leaf.shape, leaf.stride())
+        moved.copy_(leaf)
+        self.given.append((whole, moved))
+        return moved
+
+    def overrun(self) -> "list[dict[str, Any]]":
+        """The tensors around which something was written, with the extent of that in bytes."""
+        found = []
+        for whole, tensor in self.given:
+            before = _changed(whole[:PAD].flip(0))
+            after = _changed(whole[-PAD:])
+            if before or after:
+                layout = {"shape": list(tensor.shape), "dtype": str(tensor.dtype)}
+                found.append({**layout, "before": before, "after": after})
+        return found
+
+
+def call_padded(func: Any, args: Any, kwargs: "dict[str, Any]") -> "tuple[Any, list[dict[str, Any]]]":
+    """The result of an operator, and where it wrote beyond what it had allocated.
+
+    A dispatch mode sees what an operator does inside only below the operator itself: its kernel for the CPU
+    is called as such. Another device's is called as ever, and tells nothing.
+    """
+    tensors = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    on_host = bool(tensors) and all(is_plain(leaf) and leaf.device.type == "cpu" for leaf in tensors)
+    if not on_host or not torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "CPU"):
+        return func(*args, **kwargs), []
+    with torch.no_grad(), Padded() as padded:
+        result = func.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), *args, **kwargs)
+    return result, padded.overrun()
+
+
+def _address(leaf: Any) -> int:
+    plain = is_plain(leaf) and leaf.device.type == "cpu" and leaf.numel()
+    return int(leaf.untyped_storage().data_ptr()) if plain else 0
+
+
+def _changed(guard: torch.Tensor) -> int:
+    """How far from the tensor the last byte is that something wrote."""
+    written = (guard != FILL).nonzero()
+    return int(written[-1]) + 1 if written.numel() else 0

@@ -1,0 +1,47 @@
+"""What the tests of the parsers share: recordings, and gold facts of logs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from mcp_server.logs.facts import LogFacts
+from mcp_server.logs.log import read_log
+from tests.recorded import RECORDINGS
+
+GOLD = RECORDINGS / "expected-logs.json"
+
+
+def lines_of(name: str) -> Iterator[str]:
+    """The lines of a recording."""
+    with (RECORDINGS / name).open(encoding="utf-8") as stream:
+        yield from stream
+
+
+def read(*lines: str) -> LogFacts:
+    """Facts of a made-up log."""
+    return read_log(lines)
+
+
+def digest(facts: LogFacts) -> dict[str, Any]:
+    """What a gold file holds of a log."""
+    root = facts.root
+    return {
+        "root": root.family.id if root else None,
+        "line": root.line if root else None,
+        "count": root.count if root else None,
+        "candidates": list(root.candidates) if root else [],
+        "fields": dict(root.fields) if root else {},
+        "last_launch": facts.last_launch.kernel if facts.last_launch else None,
+        "launches": facts.launches,
+        "frames": [[frame.file, frame.line, frame.code] for frame in facts.frames],
+        "locations": [[place.file, place.line] for place in facts.locations],
+        "truncated": facts.truncated,
+    }
+
+
+def gold() -> dict[str, Any]:
+    """The expected digests, by file name."""
+    loaded: dict[str, Any] = json.loads(GOLD.read_text(encoding="utf-8"))
+    return loaded

@@ -1,0 +1,99 @@
+"""The table of error families."""
+
+from __future__ import annotations
+
+import json
+import re
+import re._constants as sre  # type: ignore[import-not-found]
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.logs.details import LinePrefilter
+from mcp_server.logs.families import FAMILIES, Family, Rank, find_family
+from mcp_server.logs.text import read_line
+from mcp_server.model import CATEGORIES
+from tests.logs.support import read
+
+TEXTS = json.loads(Path(__file__).with_name("texts.json").read_text(encoding="utf-8"))
+MATCHED = [family for family in FAMILIES if family.patterns]
+
+
+@pytest.mark.parametrize("family", MATCHED, ids=lambda family: family.id)
+def test_example_is_found(family: Family) -> None:
+    """The first row of the table that matches a family's example is that family."""
+    found = find_family(family.example)
+    assert found is not None and found[0] is family
+
+
+@pytest.mark.parametrize("family", MATCHED, ids=lambda family: family.id)
+def test_fast_search_agrees(family: Family) -> None:
+    """The search by templates offers every family that the whole table finds."""
+    look = LinePrefilter().looks([read_line(family.example, 1)])[0]
+    assert family in look.families
+
+
+def begins_anew(items: Iterable[Any]) -> bool:
+    """Whether a pattern can begin at every character of one word, and then reads it to its end each time."""
+    for kind, given in items:
+        if kind is sre.SUBPATTERN:
+            return begins_anew(given[-1])
+        if kind is sre.BRANCH:
+            return any(begins_anew(branch) for branch in given[1])
+        if kind not in (sre.MAX_REPEAT, sre.MIN_REPEAT):
+            return False
+        low, high, body = given
+        if high is sre.MAXREPEAT or begins_anew(body):
+            return True
+        if low:
+            return False
+    return False
+
+
+@pytest.mark.parametrize("family", MATCHED, ids=lambda family: family.id)
+def test_long_words_take_no_longer_than_short_ones(family: Family) -> None:
+    """No pattern begins with a repetition that may start anywhere: it would square the length of a word."""
+    assert [p.pattern for p in family.patterns if begins_anew(re._parser.parse(p.pattern))] == []  # type: ignore[attr-defined]
+
+
+def test_ids_are_unique() -> None:
+    """No two rows share an id."""
+    assert max(Counter(family.id for family in FAMILIES).values()) == 1
+
+
+def test_every_category_but_silent_ones_has_a_family() -> None:
+    """Each category is the first candidate of some family."""
+    firsts = {family.candidates[0] for family in FAMILIES}
+    assert set(CATEGORIES) - firsts == set()
+
+
+def test_decided_texts_say_what_they_do_not_prove() -> None:
+    """A family of several candidates that claims to be a cause says what it leaves open."""
+    causes = [f for f in FAMILIES if f.rank == Rank.CAUSE and f.stage == "call" and len(f.candidates) > 2]
+    open_ends = {f.id for f in causes if not f.not_proven}
+    assert open_ends <= {"device_assert", "runtime_assert", "address_sanitizer", "sanitizer_uninitialised"}
+
+
+@pytest.mark.parametrize(("text", "family", "category"), TEXTS, ids=[text[:50] for text, _, _ in TEXTS])
+def test_known_text(text: str, family: str, category: str) -> None:
+    """A text that torch, CUDA or a tool is known to print gets its family and its likeliest category."""
+    root = read(text).root
+    assert root is not None
+    assert (root.family.id, root.candidates[0]) == (family, category)
+
+
+def test_numbers_of_a_text_are_fields() -> None:
+    """An input check's numbers come out by name."""
+    root = read("input_handles[2]: dim value is too large at 1, expected to be <= 256, but got: 512").root
+    assert root is not None
+    assert root.fields == {
+        "input": "2",
+        "side": "large",
+        "dim": "1",
+        "relation": "<=",
+        "expected": "256",
+        "got": "512",
+    }

@@ -1,0 +1,158 @@
+"""Core dumps, the driver's progress log, native sanitizers and backtraces."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcp_server.logs.crash_reports import read_cuda_gdb, read_native, read_progress_log
+from tests.logs.support import lines_of
+from tests.recorded import RECORDINGS
+
+PROGRESS = """\
+[06:43:15.209195] coredump: Detected an exception of type CUDBG_EXCEPTION_WARP_ILLEGAL_ADDRESS (14)
+[06:43:15.209210] coredump:   - PC 0x7462c3bac310
+[06:43:15.209486] coredump:   #0\t0x7462c3bac620\tadd_position_kernel
+""".splitlines()
+
+
+def test_illegal_access_takes_the_exact_line() -> None:
+    """The line is that of $errorpc, not of frame #0, with the whole path of the frame."""
+    dump = read_cuda_gdb(lines_of("ima-user-triton.cuda-gdb.txt"))
+    assert (dump.exception, dump.kernel, dump.line, dump.exact) == (
+        "Warp Illegal Address",
+        "add_position_kernel",
+        25,
+        True,
+    )
+    assert (dump.offset, dump.grid_dim, dump.block_dim) == (880, (4, 1, 1), (128, 1, 1))
+    assert (dump.block, dump.thread, dump.device) == ((2, 0, 0), (0, 0, 0), 0)
+    assert dump.file.startswith("/cache/")
+
+
+def test_assert_has_only_a_near_line() -> None:
+    """After an assertion the line of frame #0 is given as not exact."""
+    dump = read_cuda_gdb(lines_of("index-oob.cuda-gdb.txt"))
+    assert dump.is_assert and not dump.exact
+    assert (dump.line, dump.code, dump.offset) == (38, "tmp3 = tmp0 + tmp2", None)
+    assert dump.kernels == ("triton_per_fused_add_embedding_native_layer_norm_0",)
+
+
+def test_progress_log() -> None:
+    """The driver's log names exception, PC and kernel, repeated ones counted once."""
+    log = read_progress_log(["other output", *PROGRESS, *PROGRESS])
+    assert log.first is not None
+    assert (log.first.name, log.first.code, log.first.pc) == (
+        "CUDBG_EXCEPTION_WARP_ILLEGAL_ADDRESS",
+        14,
+        0x7462C3BAC310,
+    )
+    assert (log.first.kernel, log.counts) == ("add_position_kernel", (2,))
+
+
+def test_progress_lines_without_an_exception() -> None:
+    """Progress alone is no exception."""
+    assert read_progress_log(["coredump: SM 1/132 has finished state collection"]).first is None
+
+
+def test_heap_overflow() -> None:
+    """AddressSanitizer's report gives access, block, distance and the kernel."""
+    (error,) = read_native(lines_of("heap-overflow.asan.txt")).errors
+    assert (error.kind, error.direction, error.size) == ("heap-buffer-overflow", "read", 4)
+    assert (error.region, error.distance, error.side) == (24, 0, "after")
+    assert (error.frames[0].function, error.frames[0].line) == ("cpp_fused_add_0", 3)
+    assert error.allocated[1].function == "main"
+
+
+def test_undefined_behaviour() -> None:
+    """A `runtime error` line gives its place."""
+    (error,) = read_native(lines_of("signed-overflow.ubsan.txt")).errors
+    assert error.kind.startswith("signed integer overflow")
+    assert (error.frames[0].file, error.frames[0].line) == ("oob.cpp", 4)
+
+
+def test_the_stack_after_a_runtime_error_names_its_function() -> None:
+    """`print_stacktrace=1` adds frames: the first is the function of the line that was told."""
+    (error,) = read_native(lines_of("index-overflow.ubsan.txt")).errors
+    assert error.kernel == "cpp_fused_embedding_0"
+    assert (error.frames[0].line, error.frames[1].function.partition("(")[0]) == (
+        24,
+        "torch::aot_inductor::AOTInductorModel::run_impl",
+    )
+
+
+def test_debugger_backtrace() -> None:
+    """gdb's backtrace gives signal and frames, arguments left out."""
+    report = read_native(lines_of("null-read.gdb.txt"))
+    assert report.signal == "SIGSEGV"
+    assert [(frame.function, frame.line) for frame in report.backtrace] == [
+        ("cpp_fused_add_0", 1),
+        ("main", 2),
+    ]
+
+
+def test_c10_backtrace() -> None:
+    """The frames of a C++ exception are read, and generated code is told from libraries."""
+    frames = read_native(lines_of("context-blend.plain.txt")).backtrace
+    assert any(frame.generated and "run_impl" in frame.function for frame in frames)
+    assert not frames[0].generated
+
+
+def test_kernel_is_the_innermost_generated_frame() -> None:
+    """The kernel of a report is its innermost function in generated code."""
+    lines = [
+        "==1==ERROR: AddressSanitizer: SEGV on unknown address 0x000000000000 (pc 0x1 bp 0x2 sp 0x3 T0)",
+        "==1==The signal is caused by a READ memory access.",
+        "    #0 0x1 in memcpy ../x.c:1",
+        "    #1 0x2 in cpp_fused_mul_3(float const*, long) /c/ab.kernel.cpp:30:5",
+        "    #2 0x3 in run_impl (/c/ab.wrapper.so+0x20)",
+        "SUMMARY: AddressSanitizer: SEGV",
+    ]
+    (error,) = read_native(lines).errors
+    assert (error.direction, error.kernel) == ("read", "cpp_fused_mul_3(float const*, long)")
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+def test_real_sanitizer_output(tmp_path: Path) -> None:
+    """The output of this machine's own compiler is read like the recording."""
+    source = tmp_path / "oob.cpp"
+    source.write_text(
+        "#include <cstdlib>\n"
+        'extern "C" float cpp_fused_add_0(const float* p, long n) { return p[n]; }\n'
+        "int main(int c, char**) { float* p = (float*)malloc(24); return (int)cpp_fused_add_0(p, 5 + c); }\n",
+        encoding="utf-8",
+    )
+    program = tmp_path / "oob"
+    argv = ["g++", "-g", "-O0", "-fsanitize=address", str(source), "-o", str(program)]
+    built = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if built.returncode:
+        pytest.skip("this g++ has no AddressSanitizer")
+    done = subprocess.run([str(program)], capture_output=True, text=True, check=False)
+    (error,) = read_native(done.stderr.splitlines()).errors
+    assert (error.kind, error.size, error.frames[0].function) == (
+        "heap-buffer-overflow",
+        4,
+        "cpp_fused_add_0",
+    )
+    assert error.frames[0].line == 2
+
+
+LINES = [
+    line
+    for name in ("ima-user-triton.cuda-gdb.txt", "heap-overflow.asan.txt", "null-read.gdb.txt")
+    for line in (RECORDINGS / name).read_text(encoding="utf-8").splitlines()
+] + PROGRESS
+
+
+@pytest.mark.parametrize("reader", [read_cuda_gdb, read_native, read_progress_log])
+@settings(deadline=None, max_examples=60)
+@given(lines=st.lists(st.one_of(st.text(max_size=60), st.sampled_from(LINES)), max_size=60))
+def test_never_raises(reader: Callable[[list[str]], object], lines: list[str]) -> None:
+    """Any mixture of lines is read without an error."""
+    assert reader(lines) is not None

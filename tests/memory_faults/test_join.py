@@ -1,0 +1,241 @@
+"""The join on recorded wrappers of torch 2.11 (CUDA), with journals as an instrumented run writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mcp_server.logs.crash_reports import NativeFrame
+from mcp_server.logs.journal import Journal, TensorFacts
+from mcp_server.memory_faults.access import Access, Tool, from_backtrace
+from mcp_server.memory_faults.choose_launch import FOREIGN
+from mcp_server.memory_faults.join import join_fault
+from mcp_server.memory_faults.records import Fault
+from mcp_server.memory_faults.situation import Evidence, ValueRange
+from tests.memory_faults.support import BASE, given, journal, launch, line_of, number, recorded, tensor
+
+ERROR = "cudaErrorLaunchFailure: unspecified launch failure"
+TABLE = tensor(BASE, (64, 16))
+IDS = tensor(BASE + 0x10_0000, (8,), "int64", 8)
+OUT = tensor(BASE + 0x20_0000, (8, 16))
+
+
+def lookups(table: TensorFacts = TABLE, ids: TensorFacts = IDS) -> Journal:
+    """A call that ended at its lookup."""
+    arguments = (given("table", "table", "read", table), given("arg6_1", "ids", "read", ids))
+    return journal(
+        launch(0, "lookup_kernel_0", *arguments, given("buf0", "out", "written", OUT), fault=ERROR)
+    )
+
+
+def lookup(tmp_path: Path, seen: Journal | None, address: int | None, ranges: object = None) -> Fault:
+    view = recorded("user_lookup", tmp_path)
+    access = Access(
+        "memcheck",
+        "invalid_access",
+        "Invalid __global__ read of size 4 bytes",
+        "lookup_kernel",
+        "hash.py",
+        line_of(view, "lookup_kernel", "tl.store("),
+        "read",
+        4,
+        address,
+    )
+    values = ranges if isinstance(ranges, dict) else {}
+    return join_fault(view, access, Evidence(seen, seen is not None, values))
+
+
+def test_an_index_that_the_table_cannot_hold_blames_the_input(tmp_path: Path) -> None:
+    """Row 500,000,000 of 64: the kernel only did what its ids asked for."""
+    ranges = {(0, "arg6_1"): ValueRange(0, 500_000_000)}
+    fault = lookup(tmp_path, lookups(), BASE + 500_000_000 * 64, ranges)
+    assert fault.access == "tl.load(table + index * width + col)"
+    assert fault.missed is not None and fault.blame is not None
+    assert (fault.missed.parameter, fault.missed.side, fault.missed.index) == (
+        "table",
+        "after",
+        [500_000_000, 0],
+    )
+    assert fault.missed.bytes_outside == 500_000_000 * 64 - 64 * 64
+    assert (fault.parts[0].limit, fault.parts[0].beyond) == (64, True)
+    assert (fault.blame.kind, fault.blame.input_index) == ("input", 1)
+    assert fault.blame.category == "index_out_of_bounds"
+    assert fault.blame.received is True
+
+
+def test_the_access_on_a_line_with_two_is_told_by_its_direction(tmp_path: Path) -> None:
+    """`tl.store(out + …, tl.load(table + …))` is one line: a read means the table."""
+    fault = lookup(tmp_path, lookups(), BASE + 64 * 64)
+    assert fault.missed is not None
+    assert fault.missed.variable == "table"
+    assert fault.missed.certain
+
+
+def test_an_index_that_fits_leaves_the_kernel_guilty(tmp_path: Path) -> None:
+    """All ids are in range, so the address is the kernel's own doing."""
+    fault = lookup(tmp_path, lookups(), BASE + 64 * 64, {(0, "arg6_1"): ValueRange(0, 63)})
+    assert fault.blame is not None
+    assert (fault.blame.kind, fault.blame.received) == ("kernel", False)
+    assert "fits" in fault.blame.reasons[0]
+
+
+def test_values_that_nobody_saw_are_not_claimed(tmp_path: Path) -> None:
+    """Without the range of the ids, the verdict is only possible, and names no value."""
+    fault = lookup(tmp_path, lookups(), BASE + 64 * 64)
+    assert fault.blame is not None
+    assert fault.blame.confidence == "possible"
+    assert fault.parts[0].beyond is None
+
+
+def test_an_access_before_the_first_element(tmp_path: Path) -> None:
+    """A negative index lies in front of the tensor by whole rows."""
+    fault = lookup(tmp_path, lookups(), BASE - 2 * 64, {(0, "arg6_1"): ValueRange(-2, 7)})
+    assert fault.missed is not None and fault.blame is not None
+    assert (fault.missed.side, fault.missed.bytes_outside, fault.missed.index) == ("before", 128, [-2, 0])
+    assert fault.blame.kind == "input"
+
+
+def test_an_empty_tensor_is_recognised(tmp_path: Path) -> None:
+    """No elements and an address near null: the kernel reads without a mask."""
+    fault = lookup(tmp_path, lookups(tensor(0, (0, 16))), 0x80, {(0, "arg6_1"): ValueRange(0, 0)})
+    assert fault.missed is not None and fault.blame is not None
+    assert fault.missed.side == "empty"
+    assert fault.blame.kind == "kernel"
+    assert fault.masked is False
+
+
+def test_a_host_tensor_is_a_device_mismatch(tmp_path: Path) -> None:
+    """The table lies in host memory: the input of the wrong device is named, not the kernel."""
+    host = tensor(0x5500_0000_0000, (8,), "int64", 8, "cpu")
+    view = recorded("user_lookup", tmp_path)
+    line = line_of(view, "lookup_kernel", "tl.load(ids")
+    access = Access(
+        "memcheck", "invalid_access", "", "lookup_kernel", "h.py", line, "read", 8, 0x5500_0000_0000
+    )
+    fault = join_fault(view, access, Evidence(lookups(ids=host), True))
+    assert fault.missed is not None and fault.blame is not None
+    assert fault.missed.side == "host"
+    assert (fault.blame.kind, fault.blame.input_index) == ("input", 1)
+    assert fault.blame.category == "device_mismatch"
+
+
+def test_a_write_through_an_index_of_generated_code(tmp_path: Path) -> None:
+    """Another launch doubled the slots; it is generated code over one input, so that input is named."""
+    view = recorded("user_spread", tmp_path)
+    x, slots, out = (tensor(BASE + n * 0x10_0000, s) for n, s in enumerate([(4, 16), (4,), (32, 16)]))
+    arguments = (given("buf1", "x", "read", x), given("buf2", "slots", "read", slots))
+    seen = journal(
+        launch(3, "spread_kernel_0", *arguments, given("buf0", "out", "written", out), fault=ERROR)
+    )
+    access = Access(
+        *("memcheck", "invalid_access", "Invalid __global__ write", "spread_kernel", "h.py"),
+        line_of(view, "spread_kernel", "tl.store("),
+        "write",
+        4,
+        BASE + 0x20_0000 + 800_000_000 * 64,
+    )
+    fault = join_fault(view, access, Evidence(seen, True, {(3, "buf2"): ValueRange(0, 800_000_000)}))
+    assert fault.launch is not None and fault.missed is not None and fault.blame is not None
+    assert (fault.launch.index, fault.missed.parameter) == (3, "out")
+    assert (fault.parts[0].producers, fault.parts[0].input_index) == ([2], 1)
+    assert (fault.blame.kind, fault.blame.input_index) == ("input", 1)
+
+
+def shift(tmp_path: Path, evidence: Evidence, line: int | None = None) -> Fault:
+    view = recorded("user_shift", tmp_path)
+    at = line_of(view, "shift_kernel", "tl.store(") if line is None else line
+    access = Access(
+        "memcheck", "invalid_access", "", "shift_kernel", "h.py", at, "read", 4, BASE + 4 * 56_000_000
+    )
+    return join_fault(view, access, evidence)
+
+
+def test_the_journal_tells_which_launch_of_three_it_was(tmp_path: Path) -> None:
+    """One kernel is launched three times; a scalar computed from a size leaves the tensor at the last."""
+    x, out = tensor(BASE, (64, 16)), tensor(BASE + 0x10_0000, (64, 16))
+    scalars = (number("count", 1024), number("shift", 56_000_000))
+    arguments = (given("buf6", "x", "read", x), given("buf5", "out", "written", out), *scalars)
+    seen = journal(launch(4, "shift_kernel_0", *arguments, fault=ERROR))
+    fault = shift(tmp_path, Evidence(seen, True))
+    assert fault.launch is not None and fault.blame is not None
+    assert (fault.launch.index, fault.launch.certain) == (4, True)
+    assert (fault.parts[0].parameter, fault.parts[0].maximum, fault.parts[0].limit) == (
+        "shift",
+        56_000_000,
+        1024,
+    )
+    assert (fault.blame.kind, fault.blame.input_index, fault.blame.dim) == ("kernel", 0, 0)
+
+
+def test_without_a_journal_all_launches_of_the_kernel_stay_candidates(tmp_path: Path) -> None:
+    """Nothing separates the three launches, and the fault says so."""
+    fault = shift(tmp_path, Evidence())
+    assert fault.launch is not None
+    assert fault.launch.candidates == [0, 2, 4]
+    assert not fault.launch.certain
+    assert any("which launch" in text for text in fault.unknown)
+
+
+def test_a_host_frame_separates_launches(tmp_path: Path) -> None:
+    """The offset of the launching call in the library is enough without a journal."""
+    view = recorded("user_shift", tmp_path)
+    access = Access("memcheck", "invalid_access", "", "shift_kernel", launch_offset=0x1D708)
+    fault = join_fault(view, access, Evidence(sites={0x1D708: 2}))
+    assert fault.launch is not None
+    assert (fault.launch.index, fault.launch.certain) == (2, True)
+
+
+def test_tool_and_journal_that_disagree_are_not_certain(tmp_path: Path) -> None:
+    """The tool's kernel was launched before the one at which the journal ends: its last launch is taken."""
+    seen = journal(launch(3, "triton_poi_fused_sin_0", fault=ERROR))
+    fault = shift(tmp_path, Evidence(seen, True))
+    assert fault.launch is not None
+    assert (fault.launch.index, fault.launch.certain) == (2, False)
+
+
+@pytest.mark.parametrize("kernel", ["", "at::native::index_kernel"])
+def test_a_foreign_kernel_has_no_launch_without_a_journal(tmp_path: Path, kernel: str) -> None:
+    """A kernel that the package does not have is told as such."""
+    view = recorded("user_shift", tmp_path)
+    fault = join_fault(view, Access("memcheck", "invalid_access", "", kernel), Evidence())
+    assert fault.launch is None
+    assert fault.blame is None
+    assert fault.unknown
+
+
+@pytest.mark.parametrize(("tool", "found"), [("native", True), ("racecheck", False)])
+def test_a_stack_outside_of_kernels_leaves_what_the_package_calls(
+    tmp_path: Path, tool: Tool, found: bool
+) -> None:
+    """A native stack that names no kernel points at foreign code, which no other tool does."""
+    view = recorded("plugin", tmp_path)
+    fault = join_fault(view, Access(tool, "signal", "SIGABRT", ""), Evidence(journal(launch(0, "k"))))
+    assert (fault.launch is not None and fault.launch.kind in FOREIGN) == found
+
+
+def test_a_core_dump_without_address_finds_the_argument_by_its_values(tmp_path: Path) -> None:
+    """No address: the only index that leaves its tensor tells the argument."""
+    view = recorded("user_lookup", tmp_path)
+    access = Access("core_dump", "invalid_access", "Warp Illegal Address", "lookup_kernel")
+    evidence = Evidence(lookups(), True, {(0, "arg6_1"): ValueRange(0, 500_000_000)})
+    fault = join_fault(view, access, evidence)
+    assert fault.missed is not None and fault.blame is not None
+    assert fault.missed.parameter == "table"
+    assert not fault.missed.certain
+    assert fault.blame.kind == "input"
+
+
+@pytest.mark.parametrize(
+    ("function", "kernel"),
+    [
+        ("cpp_fused_add_0(float const*, float*)", "cpp_fused_add_0"),
+        ("std::__new_allocator<char>::allocate(unsigned long, void const*)", ""),
+        ("torch::aot_inductor::AOTInductorModel::run_impl(AtenTensorOpaque**)", ""),
+    ],
+)
+def test_the_kernel_in_a_native_stack(function: str, kernel: str) -> None:
+    """Inlined code of C++ and the model's own frame in the library of a package are no kernels."""
+    frames = (NativeFrame("abort", module="libc.so.6"), NativeFrame(function, module="/t/a.wrapper.so"))
+    found = from_backtrace(frames, "SIGABRT")
+    assert found is not None and (found.kernel, found.kind) == (kernel, "signal")

@@ -1,0 +1,119 @@
+"""Accesses read out of kernel sources: which pointer, which values, how many elements of each."""
+
+from __future__ import annotations
+
+import ast
+from fractions import Fraction
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_server.memory_faults.kernel_lines import KernelUse, LineAccess, constants_of, triton_accesses_on
+from mcp_server.memory_faults.linear import Reader, Sum, Term, value_of
+from mcp_server.package.kernels import Kernel
+
+NAMES = ("a", "b", "c")
+
+
+def use(source: str, tensors: str = "x table out", scalars: str = "n stride") -> KernelUse:
+    kernel = Kernel("k_0", "user_triton", "k", (), 1, source, 1)
+    values = {"n": 100, "stride": 64, "W": 16}
+    return KernelUse(kernel, frozenset(tensors.split()), frozenset(scalars.split()), values)
+
+
+def first(source: str, code: str) -> LineAccess:
+    line = next(n for n, text in enumerate(source.split("\n"), 1) if code in text)
+    return triton_accesses_on(use(source), line)[0]
+
+
+def factors(access: LineAccess) -> dict[str, Fraction | None]:
+    return {f"{t.kind} {t.name}": f for t, f in access.address.terms.items() if t.kind != "other"}
+
+
+def test_a_pointer_kept_in_a_variable_is_followed() -> None:
+    """`p = table + i * W` two lines above still starts at the table."""
+    source = (
+        "def k(x, table, W):\n    i = tl.load(x)\n    p = table + i * W\n    p += 4\n    v = tl.load(p)\n"
+    )
+    access = first(source, "tl.load(p)")
+    assert factors(access) == {"pointer table": 1, "load x": 16}
+    assert access.address.constant == 4
+
+
+def test_a_helper_function_is_followed_to_its_caller() -> None:
+    """The pointer parameter of a helper is the caller's argument."""
+    source = (
+        "def row(base, i, W):\n    return tl.load(base + i * W)\n"
+        "def k(x, table, out, n, W):\n    v = row(table, tl.load(x), W)\n"
+    )
+    assert factors(first(source, "base + i"))["pointer table"] == 1
+
+
+def test_a_product_with_an_unknown_has_an_unknown_factor() -> None:
+    """`program_id * stride`: the stride counts, and nobody knows how often."""
+    source = "def k(x, table, out, stride):\n    v = tl.load(table + tl.program_id(0) * stride)\n"
+    assert factors(first(source, "tl.load"))["scalar stride"] is None
+
+
+def test_block_pointers_keep_their_base() -> None:
+    """`tl.make_block_ptr(table, …)` starts at the table."""
+    source = "def k(table):\n    p = tl.make_block_ptr(table, (8,), (1,), (0,), (8,), (0,))\n    tl.load(p)\n"
+    assert first(source, "tl.load(p)").parameters == ("table",)
+
+
+def test_masks_and_directions_are_told() -> None:
+    """A mask may come by position or by name; `mask=None` is none."""
+    source = (
+        "def k(x, table, out):\n    a = tl.load(x, m)\n    b = tl.load(x, mask=None)\n"
+        "    tl.store(out, a, mask=m)\n    tl.atomic_add(out, a)\n"
+    )
+    found = [triton_accesses_on(use(source), line)[0] for line in (2, 3, 4, 5)]
+    assert [(a.direction, a.masked) for a in found] == [
+        ("read", True),
+        ("read", False),
+        ("write", True),
+        ("atomic", False),
+    ]
+
+
+def test_a_negative_index_that_is_moved_up_is_known_to_wrap() -> None:
+    """Inductor's `tl.where(i < 0, i + n, i)` keeps the index's weight."""
+    source = (
+        "def k(x, table, out, n):\n    t0 = tl.load(x)\n    t1 = t0 + n\n    t2 = t0 < 0\n"
+        "    t3 = tl.where(t2, t1, t0)\n    v = tl.load(table + (8 * t3))\n"
+    )
+    access = first(source, "table + ")
+    assert factors(access)["load x"] == 8
+    assert access.address.wraps
+
+
+def test_a_source_that_is_no_python_gives_nothing() -> None:
+    """A cut source is no error."""
+    assert triton_accesses_on(use("def k(x:\n  tl.load(x"), 2) == ()
+
+
+def test_constants_are_read_from_the_meta_data() -> None:
+    """Only integers: a dtype or None is no number."""
+    source = "triton_meta={'constants': {'width': 16, 'flag': True, 'none': None}, 'device': 0}"
+    assert constants_of(source) == {"width": 16}
+
+
+@st.composite
+def expressions(draw: st.DrawFn, depth: int = 3) -> str:
+    if depth == 0 or draw(st.booleans()):
+        return draw(st.sampled_from([*NAMES, "1", "7", "16"]))
+    left, right = draw(expressions(depth - 1)), draw(expressions(depth - 1))
+    return f"({left} {draw(st.sampled_from(['+', '-', '*']))} {right})"
+
+
+@given(expressions(), st.fixed_dictionaries({name: st.integers(-50, 50) for name in NAMES}))
+def test_a_known_sum_is_what_python_computes(text: str, values: dict[str, int]) -> None:
+    """Where all names are known, the sum has Python's value; it never has another."""
+    terms = {name: Sum({Term("scalar", name): Fraction(1)}) for name in NAMES}
+    total = Reader(lambda name, _line, _depth: terms.get(name), values).read(
+        ast.parse(text, mode="eval").body
+    )
+    found = value_of(total, values)
+    assert found is None or found == eval(text, {}, dict(values))
+    if "*" not in text:
+        assert found is not None

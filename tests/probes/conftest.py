@@ -1,0 +1,45 @@
+"""Fixtures: packages of the zoo rebuilt with probes, once a session and cached between sessions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_server.probes.build import instrument
+from mcp_server.probes.cache import Cache
+from mcp_server.probes.commands import Instrumented, Options
+from mcp_server.tools.context import Context
+from tests.conftest import ZooPackage
+from tools.made import MADE
+
+Rebuild = Callable[..., Instrumented]
+CACHE = MADE / "instrumented"
+
+
+@pytest.fixture(scope="session")
+def cache() -> Cache:
+    return Cache(CACHE)
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return Context(tmp_path, Path(sys.executable))
+
+
+@pytest.fixture(scope="session")
+def rebuild(zoo: ZooPackage, cache: Cache, tmp_path_factory: pytest.TempPathFactory) -> Rebuild:
+    """`rebuild(name, options)`: the instrumented package of a zoo model."""
+
+    def make(name: str, options: Options = Options()) -> Instrumented:  # noqa: B008 - frozen
+        context = Context(tmp_path_factory.mktemp("rebuild"), Path(sys.executable))
+
+        async def run() -> Instrumented:
+            return await instrument(zoo(name), options, context, cache=cache)
+
+        return anyio.run(run)
+
+    return make

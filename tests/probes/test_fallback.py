@@ -1,0 +1,165 @@
+"""What does not fit is told with its reason, and looked at in another way where there is one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_server.errors import ProblemError
+from mcp_server.model import ExportedWorkload, PackageWorkload
+from mcp_server.probes.build import instrument
+from mcp_server.probes.cache import Cache
+from mcp_server.probes.commands import Instrumented, Options, choose_compiler
+from mcp_server.tools.context import Context
+from mcp_server.tools.dump_kernel_io import dump_kernel_io
+from mcp_server.tools.trace_launches import trace_launches
+from tests.conftest import CACHE, ZooPackage
+
+pytestmark = pytest.mark.slow
+
+COMPILER = shutil.which("g++")
+thorough = pytest.mark.skipif(
+    "AOTI_DEBUG_THOROUGH" not in os.environ, reason="two compiles: AOTI_DEBUG_THOROUGH=1 runs it"
+)
+
+# A compiler that says where its libraries are, and compiles nothing.
+BROKEN = f"""#!/bin/sh
+case "$1" in -print-file-name=*) exec {COMPILER} "$@" ;; esac
+echo "x.wrapper.cpp:1:1: fatal error: cannot execute 'cc1plus'" >&2
+exit 1
+"""
+
+
+def rebuilt(package: Path, context: Context, directory: Path) -> Instrumented:
+    """With an empty cache."""
+    return anyio.run(lambda: instrument(package, Options(), context, cache=Cache(directory / "cache")))
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine without a compiler; gives the directory that PATH names."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.delenv("CXX", raising=False)
+    return programs
+
+
+def program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    "cxx, chosen",
+    [
+        ("{}/my-compiler", "{}/my-compiler"),
+        ("ccache {}/my-compiler -B/opt", "{}/my-compiler"),
+        ("/nonexistent/g++", ""),
+        ("'", ""),
+    ],
+)
+def test_cxx_comes_before_other_compilers_unless_it_is_not_there(
+    cxx: str, chosen: str, tmp_path: Path
+) -> None:
+    """$CXX as for torch; a path that names nothing does not stop a rebuild that g++ can do."""
+    assert COMPILER is not None
+    (tmp_path / "my-compiler").symlink_to(COMPILER)
+    environ = {**os.environ, "CXX": cxx.format(tmp_path)}
+    assert choose_compiler(None, ["g++"], environ) == (chosen.format(tmp_path) or COMPILER)
+
+
+def test_no_compiler_is_a_reason_and_no_crash(
+    zoo: ZooPackage, context: Context, no_compiler: Path, tmp_path: Path
+) -> None:
+    """The problem names what was looked for and what works without it; no half-built entry stays."""
+    with pytest.raises(ProblemError, match=r"no C\+\+ compiler") as caught:
+        rebuilt(zoo("ranker"), context, tmp_path)
+    assert caught.value.allowed and caught.value.next_call
+    assert not list((tmp_path / "cache").glob("*.building"))
+
+
+def test_a_compiler_that_fails_is_told_with_its_own_words(
+    zoo: ZooPackage, context: Context, no_compiler: Path, tmp_path: Path
+) -> None:
+    """The first error of the compiler is in the problem."""
+    program(no_compiler / "g++", BROKEN)
+    with pytest.raises(ProblemError, match="cannot execute 'cc1plus'"):
+        rebuilt(zoo("ranker"), context, tmp_path)
+
+
+def test_a_torch_without_headers_is_told(
+    zoo: ZooPackage, context: Context, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An installation that was stripped of its include directory."""
+    stripped = tmp_path / "stripped" / "torch"
+    stripped.mkdir(parents=True)
+    (stripped / "version.py").write_text("__version__ = '2.13.0'\n")
+    (stripped / "__init__.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(stripped.parent))
+    with pytest.raises(ProblemError, match=r"no C\+\+ headers.*torch 2\.13\.0"):
+        rebuilt(zoo("ranker"), context, tmp_path)
+
+
+def test_tracing_has_no_other_way_and_says_so(
+    zoo: ZooPackage, context: Context, no_compiler: Path, tmp_path: Path
+) -> None:
+    """Without probes there is no journal: the problem, not an empty trace."""
+    workload = PackageWorkload(package=zoo("ranker"), inputs=zoo("ranker").with_name("ranker.inputs.pt"))
+    with pytest.raises(ProblemError, match="no C"):
+        anyio.run(partial(trace_launches, context, workload, cache=Cache(tmp_path / "cache")))
+
+
+@thorough
+def test_an_exported_program_is_compiled_again_with_the_value_printer(
+    zoo: ZooPackage, context: Context, no_compiler: Path
+) -> None:
+    """torch has a compiler (in the environment of the workload) and we have none: the printer is read."""
+    exported = zoo("logarithm").with_name("logarithm.exported.pt2")
+    env = {
+        "PATH": os.defpath,
+        "TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor"),
+        "TORCHINDUCTOR_VEC_ISA_OK": "1",
+    }
+    inputs = exported.with_name("logarithm.bad-nan.pt")
+    workload = ExportedWorkload(exported=exported, inputs=inputs, env=env)
+    seen = anyio.run(partial(dump_kernel_io, context, workload))
+    assert seen.backend == "printer" and "no C++ compiler" in seen.why
+    assert seen.first_bad is not None and seen.first_bad.element.value == "nan"
+
+
+# Keeps the words of each call and a variable of the workload. It compiles nothing, to be quick, and refuses
+# to link only: a refused compile would stop the one beside it, perhaps before it was called.
+RECORDING = """#!/bin/sh
+echo "$WORKLOAD $*" >> {calls}
+case "$*" in
+-print-file-name*) exec {compiler} "$@" ;;
+*.o) for object; do :; done; : > "$object" && exit 0 ;;
+esac
+echo "error: refused by the test" >&2
+exit 1
+"""
+
+
+def test_the_workloads_compiler_builds_in_its_environment(zoo: ZooPackage, tmp_path: Path) -> None:
+    """CXX and PATH of the workload decide, not those of the server, and the compiler sees its variables."""
+    assert COMPILER is not None
+    programs, calls = tmp_path / "programs", tmp_path / "calls"
+    programs.mkdir()
+    program(programs / "own-g++", RECORDING.format(calls=calls, compiler=COMPILER))
+    path = f"{programs}:{os.environ['PATH']}"
+    env = {"CXX": "own-g++", "PATH": path, "WORKLOAD": "mine"}
+    context, cache = Context(tmp_path / "job", Path(sys.executable)), Cache(tmp_path / "cache")
+    with pytest.raises(ProblemError, match="refused by the test"):
+        anyio.run(lambda: instrument(zoo("ranker"), Options(), context, cache=cache, env=env))
+    said = calls.read_text().splitlines()
+    assert all(line.startswith("mine ") for line in said)
+    assert any("-print-file-name=libstdc++.so" in line for line in said)
+    assert any(".wrapper.cpp -o wrapper.o" in line for line in said)
+    assert any("runtime.cpp -o runtime.o" in line for line in said)

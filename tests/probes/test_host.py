@@ -1,0 +1,101 @@
+"""A C++ host without Python gets the journal too: its writer is in the rebuilt library."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+from elftools.elf.elffile import ELFFile
+
+from mcp_server.logs.journal import Journal, read_journal_file
+from mcp_server.model import PackageWorkload
+from mcp_server.probes.cache import Cache
+from mcp_server.tools.context import Context
+from mcp_server.tools.trace_launches import trace_launches
+from tests.conftest import ZooPackage
+from tools.made import MADE
+
+pytestmark = pytest.mark.slow
+
+SOURCE = Path(__file__).with_name("host.cpp")
+BINARY = MADE / "host"
+
+
+def torch_directory() -> Path:
+    code = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+    return Path(
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+    )
+
+
+def compile_host() -> Path:
+    """The host, linked like any C++ program with the libraries of the installed torch; kept between runs."""
+    torch = torch_directory()
+    includes = [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include"]
+    libraries = [f"-L{torch}/lib", f"-Wl,-rpath,{torch}/lib", "-Wl,--as-needed", "-ltorch_cpu", "-lc10"]
+    argv = ["g++", "-std=c++20", "-O0", "-w", *includes, str(SOURCE), "-o", str(BINARY), *libraries]
+    newest = max(SOURCE.stat().st_mtime, (torch / "version.py").stat().st_mtime)
+    BINARY.parent.mkdir(exist_ok=True)
+    with BINARY.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not BINARY.exists() or BINARY.stat().st_mtime < newest:
+            subprocess.run(argv, check=True)
+    return BINARY
+
+
+@pytest.fixture(scope="session")
+def host() -> Path:
+    return compile_host()
+
+
+def run_host(
+    host: Path, zoo: ZooPackage, cache: Cache, context: Context, mode: str
+) -> tuple[subprocess.CompletedProcess[str], Journal]:
+    """Run the package that `trace_launches` hands back, in the environment that it names."""
+    workload = PackageWorkload(package=zoo("ranker"))
+    prepared = anyio.run(lambda: trace_launches(context, workload, cache=cache))
+    assert prepared.how == "not_run"
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    done = subprocess.run(
+        [str(host), str(prepared.package), mode],
+        env={**env, **prepared.environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done, read_journal_file(Path(prepared.environment["AOTI_DEBUG_JOURNAL"]))
+
+
+def test_a_host_without_python_writes_the_journal(
+    host: Path, zoo: ZooPackage, cache: Cache, context: Context
+) -> None:
+    """All five launches with their arguments, in a process that has no interpreter."""
+    with host.open("rb") as file:
+        needed = [tag.needed for tag in ELFFile(file).get_section_by_name(".dynamic").iter_tags("DT_NEEDED")]
+    assert "libtorch_cpu.so" in needed and not [name for name in needed if "python" in name]
+    done, journal = run_host(host, zoo, cache, context, "good")
+    assert (done.returncode, done.stdout) == (0, "1 outputs\n"), done.stderr
+    assert journal.ending.how == "returned" and len(journal.launches) == 5
+    ids = journal.launches[0].arguments[0].tensor
+    assert ids is not None and (ids.dtype, ids.shape) == ("int64", (8, 6))
+
+
+def test_a_segmentation_fault_in_a_host_leaves_the_launch_and_the_address(
+    host: Path, zoo: ZooPackage, cache: Cache, context: Context
+) -> None:
+    """The journal ends inside the first launch; the input that may not be read is its first argument."""
+    done, journal = run_host(host, zoo, cache, context, "unmapped")
+    assert done.returncode == -signal.SIGSEGV
+    ending = journal.ending
+    assert ending.how == "died" and ending.launch is not None and ending.launch.launch == 0
+    given = ending.launch.arguments[0].tensor
+    assert given is not None and f"unmapped {given.pointer:#x}" in done.stdout

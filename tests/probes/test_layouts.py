@@ -1,0 +1,102 @@
+"""Packages of every layout can be rebuilt: several models, an unpacked directory."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_server.errors import ProblemError
+from mcp_server.jobs.types import Command
+from mcp_server.probes.build import instrument
+from mcp_server.probes.cache import Cache
+from mcp_server.probes.commands import Instrumented, Options
+from mcp_server.tools.context import Context
+from tests.conftest import ZooPackage
+from tests.package.archives import changed, members_of, without, write
+
+pytestmark = pytest.mark.slow
+
+CALL = (
+    "import sys, torch\n"
+    "m = torch._C._aoti.AOTIModelPackageLoader(sys.argv[1], sys.argv[2], False, 1, -1)\n"
+    "print(m.run(torch.load(sys.argv[3], weights_only=True))[0].sum().item())\n"
+)
+
+
+def rebuilt(package: Path, context: Context, cache: Cache) -> Instrumented:
+    return anyio.run(lambda: instrument(package, Options(), context, cache=cache))
+
+
+def total(context: Context, package: Path, model: str, inputs: Path) -> float:
+    """The sum of a model's first output."""
+    argv = (sys.executable, "-W", "ignore", "-c", CALL, str(package), model, str(inputs))
+    finished = anyio.run(lambda: context.run(Command(argv, context.directory), f"call-{model}"))
+    assert finished.ok, finished.stderr.read_text()
+    return float(finished.stdout.read_text())
+
+
+def two_models(first: Path, second: Path, target: Path) -> Path:
+    """One archive with both packages' models, `model` and `other`."""
+    members = members_of(first)
+    top = next(iter(members)).partition("/")[0]
+    for name, data in members_of(second).items():
+        if "data/aotinductor/model/" in name:
+            inner = name.partition("data/aotinductor/model/")[2]
+            members[f"{top}/data/aotinductor/other/{inner}"] = data
+    return write(target, members)
+
+
+def test_every_model_of_a_package_gets_probes(
+    zoo: ZooPackage, context: Context, cache: Cache, tmp_path: Path
+) -> None:
+    """Both models run, each with its own kernels, and give what the originals give."""
+    both = two_models(zoo("ranker"), zoo("logarithm"), tmp_path / "both.pt2")
+    done = rebuilt(both, context, cache)
+    assert done.probed == {"model": 5, "other": 3} and done.skipped == ()
+    for model, name in (("model", "ranker"), ("other", "logarithm")):
+        inputs = zoo(name).with_name(f"{name}.inputs.pt")
+        assert total(context, done.package, model, inputs) == total(context, zoo(name), "model", inputs)
+
+
+def test_an_unpacked_directory_becomes_a_package(
+    zoo: ZooPackage, context: Context, cache: Cache, tmp_path: Path
+) -> None:
+    """The flat files of a model, without an archive around them, are packed again."""
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    with zipfile.ZipFile(zoo("ranker")) as archive:
+        for info in archive.infolist():
+            if "data/aotinductor/model/" in info.filename:
+                (flat / Path(info.filename).name).write_bytes(archive.read(info))
+    done = rebuilt(flat, context, cache)
+    inputs = zoo("ranker").with_name("ranker.inputs.pt")
+    assert total(context, done.package, "model", inputs) == total(context, zoo("ranker"), "model", inputs)
+
+
+def test_a_package_without_its_library_is_refused_with_a_way_out(
+    zoo: ZooPackage, context: Context, cache: Cache, tmp_path: Path
+) -> None:
+    """No wrapper.so: the problem names what to do instead, and no half-built entry stays."""
+    broken = changed(zoo("ranker"), tmp_path / "broken.pt2", without(".wrapper.so"))
+    with pytest.raises(ProblemError) as caught:
+        rebuilt(broken, context, cache)
+    assert caught.value.next_call
+
+
+def test_a_wrapper_that_does_not_compile_is_refused_with_the_compilers_words(
+    zoo: ZooPackage, context: Context, cache: Cache, tmp_path: Path
+) -> None:
+    """A syntax error outside all launches cannot be blamed on probes."""
+
+    def spoil(members: dict[str, bytes]) -> None:
+        name = next(n for n in members if n.endswith(".wrapper.cpp"))
+        members[name] = members[name].replace(b"namespace torch::aot_inductor {", b"namespace torch {{", 1)
+
+    broken = changed(zoo("ranker"), tmp_path / "spoiled.pt2", spoil)
+    with pytest.raises(ProblemError, match="does not compile") as caught:
+        rebuilt(broken, context, cache)
+    assert caught.value.next_call and "error" in caught.value.what

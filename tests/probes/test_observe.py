@@ -1,0 +1,151 @@
+"""Launch arguments are seen as tensors, and only those that are asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_server.errors import ProblemError
+from mcp_server.tools.context import Context, WorkerRun
+from tests.conftest import ZooPackage
+from tests.probes.conftest import Rebuild
+
+pytestmark = pytest.mark.slow
+
+
+def observe(context: Context, package: Path, inputs: Path, **request: object) -> WorkerRun:
+    """The events of one observation."""
+    asked: Mapping[str, object] = {"package": package, "inputs": inputs, **request}
+    return anyio.run(lambda: context.worker("observe", asked))
+
+
+def inputs_of(package: Path, kind: str = "inputs") -> Path:
+    return package.with_name(f"{package.stem}.{kind}.pt")
+
+
+def test_the_first_bad_output_is_told_with_good_inputs(
+    zoo: ZooPackage, rebuild: Rebuild, context: Context
+) -> None:
+    """A negative scale makes the logarithm's kernel the first with a NaN: its inputs were finite, and the
+    next launch is told to have had a bad input."""
+    inputs = inputs_of(zoo("logarithm"), "bad-nan")
+    done = observe(context, rebuild("logarithm").package, inputs)
+    first, second = done.all("non_finite")
+    assert (first["kernel"], first["name"], first["bad_inputs"]) == (
+        "cpp_fused_log_mul_sigmoid_0",
+        "buf1",
+        [],
+    )
+    assert first["first"] == {"index": [0, 5], "value": "nan", "count": 1}
+    assert second["bad_inputs"] == ["buf1"]
+    assert done.last("called") is not None and done.last("observer_failed") is None
+
+
+def test_values_match_what_the_model_computes(zoo: ZooPackage, rebuild: Rebuild, context: Context) -> None:
+    """The last launch's output and the model's output have one checksum; a view has its own shape."""
+    done = observe(context, rebuild("ranker").package, inputs_of(zoo("ranker")))
+    called = done.last("called")
+    assert called is not None
+    last = [e for e in done.all("argument") if e["phase"] == "after"][-1]
+    assert last["checksum"] == called["outputs"][0]["checksum"]
+    weight = next(e for e in done.all("argument") if e["name"] == "hidden_weight")
+    assert (weight["shape"], weight["stride"]) == ([16, 32], [1, 16])
+
+
+def test_a_selection_leaves_out_the_rest(zoo: ZooPackage, rebuild: Rebuild, context: Context) -> None:
+    """Launches, phases and names restrict the events."""
+    done = observe(
+        *(context, rebuild("ranker").package, inputs_of(zoo("ranker"))),
+        launches=[1, 2],
+        phases=["after"],
+        names=["buf1", "out_ptr0"],
+    )
+    seen = [(e["launch"], e["phase"], e["name"]) for e in done.all("argument")]
+    assert seen == [(1, "after", "buf1"), (2, "after", "buf3")]
+
+
+def test_an_index_beyond_its_bound_is_found_before_the_kernel_asserts(
+    zoo: ZooPackage, rebuild: Rebuild, context: Context
+) -> None:
+    """The known bound of the embedding's index gives the element's logical index and value."""
+    inputs = inputs_of(zoo("ranker"), "bad-index")
+    bounds = [{"name": "in_ptr0", "launch": 0, "low": -32, "high": 32}]
+    done = observe(context, rebuild("ranker").package, inputs, bounds=bounds, stop_at_first_bad=True)
+    ids = next(e for e in done.all("argument") if e["outside"])
+    assert (ids["name"], ids["outside"]) == ("arg5_1", {"index": [0, 5], "value": "32", "count": 1})
+    failed = done.last("failed")
+    assert failed is not None and failed["during"] == "argument"
+    assert "a subscriber stopped the run" in done.finished.output.read_text()
+
+
+def test_tensors_are_saved_below_the_cap(
+    zoo: ZooPackage, rebuild: Rebuild, context: Context, tmp_path: Path
+) -> None:
+    """A saved tensor is a file with the tensor's bytes; beyond `save_bytes` nothing is written."""
+    (tmp_path / "saved").mkdir()
+    done = observe(
+        *(context, rebuild("ranker").package, inputs_of(zoo("ranker"))),
+        save=tmp_path / "saved",
+        save_bytes=4000,
+        phases=["after"],
+        statistics=False,
+    )
+    events = done.all("argument")
+    saved = [e for e in events if e["saved"]]
+    assert 0 < len(saved) < len(events)
+    assert sum(e["bytes"] for e in saved) <= 4000
+    assert {Path(e["saved"]) for e in saved} == set((tmp_path / "saved").iterdir())
+
+
+def test_a_package_without_probes_is_refused(zoo: ZooPackage, context: Context) -> None:
+    """Observing an uninstrumented package is a problem, not an empty result."""
+    with pytest.raises(ProblemError, match="not instrumented"):
+        observe(context, zoo("ranker"), inputs_of(zoo("ranker")))
+
+
+def test_what_a_launch_fills_first_is_not_read_before(
+    zoo: ZooPackage, rebuild: Rebuild, context: Context
+) -> None:
+    """`skip_before` keeps uninitialised memory out: no NaN by chance from a buffer that the launch fills."""
+    inputs = inputs_of(zoo("attention"))
+    done = observe(context, rebuild("attention").package, inputs, skip_before={"0": ["buf1"]}, launches=[0])
+    seen = [(e["phase"], e["name"]) for e in done.all("argument")]
+    assert ("before", "buf1") not in seen
+    assert {("before", "arg6_1"), ("after", "buf1")} <= set(seen)
+
+
+THREADS = """
+import sys, threading, torch
+threads = int(sys.argv[3])
+package, inputs = sys.argv[1:3]
+loader = torch._C._aoti.AOTIModelPackageLoader(package, "model", False, threads, -1)
+given = torch.load(inputs, weights_only=True)
+def work():
+    for _ in range(20): loader.run([t.clone() for t in given])
+workers = [threading.Thread(target=work) for _ in range(threads)]
+[w.start() for w in workers]; [w.join() for w in workers]
+"""
+
+
+def test_several_runners_and_threads_are_kept_apart(
+    zoo: ZooPackage, rebuild: Rebuild, context: Context, tmp_path: Path
+) -> None:
+    """Sixty calls from three threads: every call has its five launches in order, on one thread."""
+    from mcp_server.jobs.types import Command
+    from mcp_server.logs.journal import read_journal_file
+
+    script = tmp_path / "threads.py"
+    script.write_text(THREADS)
+    argv = (sys.executable, str(script), str(rebuild("ranker").package), str(inputs_of(zoo("ranker"))), "3")
+    env = {"AOTI_DEBUG_JOURNAL": str(tmp_path / "j.jsonl")}
+    finished = anyio.run(lambda: context.run(Command(argv, tmp_path, env=env), "threads"))
+    assert finished.ok, finished.stderr.read_text()
+    runs = read_journal_file(tmp_path / "j.jsonl").runs
+    assert len(runs) == 60 and {run.end for run in runs} == {"returned"}
+    assert all([launch.launch for launch in run.launches] == [0, 1, 2, 3, 4] for run in runs)
+    assert all({launch.thread for launch in run.launches} == {run.thread} for run in runs)
+    assert len({run.thread for run in runs}) == 3

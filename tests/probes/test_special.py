@@ -1,0 +1,90 @@
+"""Packages of unusual form are rebuilt too: folded constants, weights outside the library.
+
+A compile takes ten seconds a form: AOTI_DEBUG_THOROUGH=1 tries them all, otherwise one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_server.logs.journal import read_journal_file
+from mcp_server.probes.build import instrument
+from mcp_server.probes.cache import Cache
+from mcp_server.probes.commands import Options
+from mcp_server.tools.context import Context, WorkerRun
+from tests.conftest import CACHE, ROOT, torch_environment
+
+pytestmark = pytest.mark.slow
+
+THOROUGH = bool(os.environ.get("AOTI_DEBUG_THOROUGH"))
+FORMS = ["folding", *(["mapped", "blob", "files", "hidden"] if THOROUGH else [])]
+LAUNCHES = {"folding": [2, 3, 0, 1]}
+USUAL = [0, 1, 2]
+
+# A linker that exports what the loader asks for, and neither kernels nor constants.
+HIDING = """#!/bin/sh
+for word in "$@"; do
+  [ "$word" = -shared ] && exec /usr/bin/g++ "$@" -Wl,--version-script="$(dirname "$0")/exports.map"
+done
+exec /usr/bin/g++ "$@"
+"""
+EXPORTS = "{ global: AOTInductor*; local: *; };"
+
+
+def hiding_compiler(directory: Path) -> dict[str, str]:
+    """The environment in which torch compiles with it."""
+    directory.mkdir(exist_ok=True)
+    (directory / "exports.map").write_text(EXPORTS)
+    (directory / "g++").write_text(HIDING)
+    (directory / "g++").chmod(0o755)
+    return {"CXX": str(directory / "g++")}
+
+
+def special(form: str) -> Path:
+    """The package, compiled once and kept between runs."""
+    package = CACHE / f"{form}.pt2"
+    source = ROOT / "tests" / "zoo" / "forms.py"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{form}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not package.exists() or package.stat().st_mtime < source.stat().st_mtime:
+            argv = [sys.executable, "-W", "ignore", "-m", "tests.zoo.forms", form, str(CACHE)]
+            more = hiding_compiler(CACHE / "hiding") if form == "hidden" else {}
+            subprocess.run(argv, env={**torch_environment(), **more}, cwd=ROOT, check=True)
+    return package
+
+
+def run(context: Context, operation: str, package: Path, inputs: Path, directory: Path) -> WorkerRun:
+    """One call; its journal and its outputs go into `directory`."""
+    directory.mkdir()
+    request = {"package": package, "inputs": inputs, "save_outputs": directory / "outputs.pt"}
+    env = {"AOTI_DEBUG_JOURNAL": str(directory / "launches.jsonl")}
+    done = anyio.run(lambda: context.worker(operation, request, env=env))
+    assert done.finished.ok, done.finished.stderr.read_text()[-2000:]
+    return done
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_package_of_unusual_form_is_the_same_program(
+    form: str, context: Context, cache: Cache, tmp_path: Path
+) -> None:
+    """Bit-identical outputs; journal and subscriber see every launch, those of constant folding first."""
+    package = special(form)
+    inputs = package.with_suffix(".inputs.pt")
+    rebuilt = anyio.run(lambda: instrument(package, Options(), context, cache=cache))
+    assert rebuilt.skipped == ()
+    observed = run(context, "observe", rebuilt.package, inputs, tmp_path / "rebuilt")
+    journal = read_journal_file(tmp_path / "rebuilt" / "launches.jsonl")
+    launches = [launch.launch for launch in journal.launches]
+    assert launches == LAUNCHES.get(form, USUAL) and len(journal.calls) == 1
+    assert list(dict.fromkeys(event["launch"] for event in observed.all("argument"))) == launches
+    run(context, "run", package, inputs, tmp_path / "original")
+    outputs = [(tmp_path / which / "outputs.pt").read_bytes() for which in ("rebuilt", "original")]
+    assert outputs[0] == outputs[1]

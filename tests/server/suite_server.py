@@ -1,0 +1,123 @@
+"""The server with what the official conformance suite calls by name: operations, a resource, prompts.
+
+It is the product's server class with other operations, so what the suite checks is the product's protocol.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+from pydantic import Field
+
+from mcp_server.errors import ProblemError
+from mcp_server.jobs.store import Store
+from mcp_server.model import Record
+from mcp_server.operations.arguments import READS, Arguments, Operation
+from mcp_server.server.app import exit_on_signals, make_server
+from mcp_server.server.http import serve_http
+from mcp_server.server.listening import Listening
+from mcp_server.server.tools import ToolServer
+from mcp_server.tools.context import Context
+
+
+class NoArguments(Arguments):
+    """Nothing."""
+
+
+class GreetArguments(Arguments):
+    """Whom."""
+
+    name: Annotated[str, Field(description="Whom.")] = "you"
+
+
+class SlowArguments(Arguments):
+    """How long."""
+
+    seconds: Annotated[float, Field(description="Seconds.")] = 0.0
+    label: Annotated[str, Field(description="Any text.")] = ""
+
+
+class Said(Record):
+    """What was said."""
+
+    text: str
+
+
+async def greet(_context: Context, arguments: GreetArguments) -> Said:
+    return Said(text=f"Hello, {arguments.name}!")
+
+
+async def slow_compute(_context: Context, arguments: SlowArguments) -> Said:
+    await anyio.sleep(arguments.seconds)
+    return Said(text=f"slept {arguments.seconds} s")
+
+
+async def failing_job(_context: Context, _arguments: NoArguments) -> Said:
+    await anyio.sleep(1)
+    raise ProblemError("this job fails", next_call="nothing")
+
+
+async def say(_context: Context, _arguments: NoArguments) -> Said:
+    return Said(text="This is a simple text response for testing.")
+
+
+async def refuse(_context: Context, _arguments: NoArguments) -> Said:
+    raise ProblemError("this tool intentionally returns an error")
+
+
+async def progress(context: Context, _arguments: NoArguments) -> Said:
+    for part in (0, 50, 100):
+        context.progress(f"{part} of 100")
+        await anyio.sleep(0.4)
+    return Said(text="done")
+
+
+OPERATIONS = (
+    Operation("greet", "Greet", "Greets.", GreetArguments, READS, greet),
+    Operation("slow_compute", "Sleep", "Sleeps.", SlowArguments, READS, slow_compute),
+    Operation("failing_job", "Fail", "Fails after a second.", NoArguments, READS, failing_job),
+    Operation("test_simple_text", "Text", "Says a text.", NoArguments, READS, say),
+    Operation("test_error_handling", "Refuse", "Refuses.", NoArguments, READS, refuse),
+    Operation("test_tool_with_progress", "Progress", "Reports progress.", NoArguments, READS, progress),
+)
+
+
+def suite_server(state: Path) -> ToolServer:
+    """The server, with its jobs in `state`."""
+    server = make_server(Store(state), OPERATIONS)
+
+    @server.resource("test://static-text", name="static-text", mime_type="text/plain")
+    def static_text() -> str:
+        return "This is the content of the static text resource."
+
+    @server.resource("test://template/{id}/data", name="template", mime_type="application/json")
+    def template(id: str) -> str:
+        return f'{{"id": "{id}", "data": "Data for ID: {id}"}}'
+
+    @server.prompt("test_simple_prompt")
+    def simple_prompt() -> str:
+        """Without arguments."""
+        return "This is a simple prompt for testing."
+
+    @server.prompt("test_prompt_with_arguments")
+    def prompt_with_arguments(arg1: str, arg2: str) -> str:
+        """With two arguments."""
+        return f"Prompt with arguments: arg1='{arg1}', arg2='{arg2}'"
+
+    return server
+
+
+def main() -> None:
+    exit_on_signals()
+    server = suite_server(Path(sys.argv[1]))
+    if "--http" in sys.argv:
+        serve_http(server, Listening(port=0))
+    else:
+        server.run("stdio")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,297 @@
+"""check_devices on real packages, inputs and interpreters; packages against machines that we don't have."""
+
+from __future__ import annotations
+
+import json
+import sys
+import venv
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_server.model import PackageWorkload, ScriptWorkload, TensorSpec, Workload
+from mcp_server.package.archive import Package, open_package, read_metadata
+from mcp_server.tools.check_devices import DevicesChecked, check_devices, from_leaves
+from mcp_server.tools.context import Context
+from mcp_server.tools.machine import (
+    ISA_FLAGS,
+    Compiler,
+    Gpu,
+    Machine,
+    Problem,
+    compiler_problems,
+    cpu_flags,
+    find_problems,
+)
+from tests.conftest import ZooPackage
+from tests.package.archives import Members, changed, name_ending, without
+
+LIMIT = 10_000  # characters of a result
+
+
+def checked(directory: Path, workload: Workload | None, python: Path | None = None) -> DevicesChecked:
+    context = Context(directory=directory, python=python or Path(sys.executable))
+
+    async def check() -> DevicesChecked:
+        return await check_devices(context, workload)
+
+    return anyio.run(check)
+
+
+def package(path: Path, inputs: Path | list[TensorSpec] | None = None, **more: object) -> PackageWorkload:
+    return PackageWorkload.model_validate({"package": path, "inputs": inputs, **more})
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter without torch: what is unknown then must be said, not guessed."""
+    directory = tmp_path_factory.mktemp("bare")
+    venv.create(directory, symlinks=True, with_pip=False)
+    return directory / "bin" / "python"
+
+
+@pytest.mark.slow
+def test_good_inputs_of_a_file_fit(zoo: ZooPackage, tmp_path: Path) -> None:
+    """The whole answer for a healthy package: machine, package, inputs, and nothing wrong."""
+    path = zoo("jagged")
+    result = checked(tmp_path, package(path, path.with_name("jagged.inputs.pt")))
+    assert result.mismatches == [] and [p for p in result.problems if p.certain] == []
+    assert result.machine.torch and result.machine.compiler.works
+    assert result.machine.compiler.links_cxx_runtime == "libstdc++.so.6"
+    assert result.package is not None and result.package.cxx_runtime == "libstdc++.so.6"
+    assert [row.given for row in result.inputs] == [
+        "float32 [24, 8] on cpu strides (8, 1)",
+        "int64 [8] on cpu strides (1,)",
+    ]
+    assert result.inputs[0].range.endswith(": 2..512") and result.unknown == []
+    assert len(result.model_dump_json()) < LIMIT
+
+
+@pytest.mark.slow
+def test_a_wrong_dtype_in_a_file_is_found(zoo: ZooPackage, tmp_path: Path) -> None:
+    """int32 ids where the package was compiled for int64, from the file alone."""
+    path = zoo("ranker")
+    result = checked(tmp_path, package(path, path.with_name("ranker.bad-dtype.pt")))
+    (mismatch,) = result.mismatches
+    assert (mismatch.aspect, mismatch.expected, mismatch.got) == ("dtype", "int64", "int32")
+    assert result.summary == mismatch.sentence and mismatch.fix.after == "args[0].to(torch.int64)"
+
+
+def test_specs_need_no_torch(zoo: ZooPackage, tmp_path: Path, bare_python: Path) -> None:
+    """Without torch, specs are compared all the same, and the result says what stays unknown."""
+    specs = [TensorSpec(shape=[70, 6], dtype="int64", device="cuda:0")]
+    result = checked(tmp_path, package(zoo("ranker"), specs), bare_python)
+    assert {m.aspect for m in result.mismatches} == {"device", "range"}
+    assert result.machine.torch is None and result.machine.cuda_available is None
+    assert len(result.unknown) == 1 and "torch cannot be imported" in result.unknown[0]
+
+
+def test_a_file_without_torch_is_unknown(zoo: ZooPackage, tmp_path: Path, bare_python: Path) -> None:
+    """An inputs file cannot be read without torch: that is said, and the package is checked."""
+    path = zoo("ranker")
+    result = checked(tmp_path, package(path, path.with_name("ranker.inputs.pt")), bare_python)
+    assert result.package is not None and result.mismatches == []
+    assert any(text.startswith("inputs: ") for text in result.unknown)
+
+
+@pytest.mark.parametrize(
+    ("make", "slug"),
+    [
+        (lambda path: path.write_bytes(b""), "empty_file"),
+        (lambda path: path.mkdir(), "not_a_package_directory"),
+    ],
+)
+def test_an_unreadable_package_is_a_finding(
+    tmp_path: Path, bare_python: Path, make: object, slug: str
+) -> None:
+    """What cannot be read is a certain problem of the category invalid_package, not an error of the tool."""
+    path = tmp_path / "broken.pt2"
+    make(path)  # type: ignore[operator]
+    result = checked(tmp_path / "job", package(path), bare_python)
+    (problem,) = result.problems
+    assert problem.category == "invalid_package" and problem.certain and problem.what.startswith(slug)
+    assert result.package is None and result.inputs == []
+
+
+def test_without_a_package_the_machine_is_told(tmp_path: Path, bare_python: Path) -> None:
+    """No workload, or a script: the machine alone; the compiler is tried."""
+    for number, workload in enumerate((None, ScriptWorkload(script=Path(__file__)))):
+        result = checked(tmp_path / str(number), workload, bare_python)
+        assert result.package is None and "none were given" in result.unknown[-1]
+        assert (result.machine.compiler.version or "").startswith("gcc version")
+        assert result.machine.temp_free_bytes and result.machine.python == str(bare_python)
+
+
+def test_the_compiler_of_the_workload_is_tried(tmp_path: Path, bare_python: Path, zoo: ZooPackage) -> None:
+    """CXX with flags is taken as Inductor takes it; a static C++ runtime and no compiler are problems."""
+    static = checked(
+        tmp_path / "a", package(zoo("ranker"), env={"CXX": "g++ -static-libstdc++"}), bare_python
+    )
+    assert static.machine.compiler.links_cxx_runtime == ""
+    assert [p.category for p in static.problems] == ["toolchain"] and "statically" in static.problems[0].what
+    missing = checked(tmp_path / "b", package(zoo("ranker"), env={"CXX": "no-such-compiler"}), bare_python)
+    assert not missing.machine.compiler.works and missing.machine.compiler.path == "no-such-compiler"
+
+
+def machine(**changes: object) -> Machine:
+    """A machine with one H200 on which everything works, but for `changes`."""
+    facts: dict[str, object] = {
+        "platform": "linux",
+        "machine": "x86_64",
+        "cpu_flags": sorted({flag for flags in ISA_FLAGS.values() for flag in flags}),
+        "temp_directory": "/tmp",
+        "temp_free_bytes": 1 << 40,
+        "compiler": Compiler(path="g++", works=True, links_cxx_runtime="libstdc++.so.6"),
+        "tools": {},
+        "python": sys.executable,
+        "torch": "2.11.0+cu130",
+        "cuda_available": True,
+        "gpus": [Gpu(index=0, name="NVIDIA H200", capability="90")],
+    }
+    return Machine.model_validate({**facts, **changes})
+
+
+def cuda_package(zoo: ZooPackage, directory: Path, capability: str = "90") -> Package:
+    """The CPU package under the metadata of a CUDA one, with a tensor on a GPU."""
+
+    def relabel(members: Members) -> None:
+        for suffix in (".wrapper_metadata.json", ".kernel_metadata.json"):
+            name = name_ending(members, suffix)
+            metadata = {**json.loads(members[name]), "AOTI_DEVICE_KEY": "cuda"}
+            members[name] = json.dumps({**metadata, "AOTI_COMPUTE_CAPABILITY": capability}).encode()
+        members[name_ending(members, ".wrapper.cpp")] += b"// cached_torch_device_type_cuda"
+
+    return open_package(changed(zoo("ranker"), directory / "cuda.pt2", relabel))
+
+
+def only(problems: list[Problem]) -> Problem:
+    assert len(problems) == 1, problems
+    return problems[0]
+
+
+@pytest.mark.parametrize(
+    ("compiled", "here", "runs"),
+    [
+        ("90", "90", True),
+        ("80", "86", True),
+        ("86", "80", False),
+        ("90", "100", False),
+        ("80", "90", False),
+        ("100", "103", True),
+    ],
+)
+def test_cubins_run_on_their_own_major_architecture(
+    zoo: ZooPackage, tmp_path: Path, compiled: str, here: str, runs: bool
+) -> None:
+    """Same major, and at least the compiled minor."""
+    gpu = Gpu(index=0, name="GPU", capability=here)
+    problems = find_problems(cuda_package(zoo, tmp_path, compiled), machine(gpus=[gpu]))
+    assert [p.category for p in problems] == ([] if runs else ["arch_mismatch"])
+
+
+def test_cuda_that_does_not_work_here(zoo: ZooPackage, tmp_path: Path) -> None:
+    """torch's own reason is quoted; an unknown state claims nothing."""
+    cuda = cuda_package(zoo, tmp_path)
+    broken = only(
+        find_problems(cuda, machine(cuda_available=False, cuda_problem="Found no NVIDIA driver", gpus=[]))
+    )
+    assert broken.category == "environment" and "Found no NVIDIA driver" in broken.what and broken.certain
+    assert find_problems(cuda, machine(cuda_available=None, gpus=[])) == []
+    absent = only(find_problems(cuda, machine(), device_index=3))
+    assert absent.category == "device_mismatch" and "3" in absent.what
+
+
+def test_a_cpu_package_takes_no_device_index(zoo: ZooPackage) -> None:
+    """The loader refuses a device index for a CPU package; -1 is fine."""
+    cpu = open_package(zoo("ranker"))
+    assert find_problems(cpu, machine()) == []
+    assert only(find_problems(cpu, machine(), device_index=0)).category == "device_mismatch"
+
+
+def test_other_processors(zoo: ZooPackage) -> None:
+    """Another machine type, and an instruction set that this CPU lacks."""
+    cpu = open_package(zoo("ranker"))
+    foreign = only(find_problems(cpu, machine(machine="aarch64", cpu_flags=[])))
+    assert foreign.category == "arch_mismatch" and "aarch64" in foreign.what
+    if "AVX2" in cpu.metadata.isa or "AVX512" in cpu.metadata.isa:
+        old = only(find_problems(cpu, machine(cpu_flags=["fma"])))
+        assert old.category == "arch_mismatch" and "AVX" in old.what and old.certain
+
+
+def test_a_library_for_another_processor_decides(zoo: ZooPackage) -> None:
+    """What the library was built for counts, whatever the metadata says."""
+    cpu = open_package(zoo("ranker"))
+    assert cpu.library is not None and cpu.metadata.machine == "x86_64"
+    vars(cpu)["library"] = replace(cpu.library, machine="aarch64")
+    foreign = only(find_problems(cpu, machine()))
+    assert foreign.category == "arch_mismatch" and "compiled for aarch64" in foreign.what and foreign.certain
+
+
+def test_space_and_custom_operators(zoo: ZooPackage) -> None:
+    """Too little room to unpack is certain; a custom operator is a reminder."""
+    plugin = open_package(zoo("plugin"))
+    reminder = only(find_problems(plugin, machine()))
+    assert (reminder.category, reminder.certain) == (
+        "custom_op",
+        False,
+    ) and "aotizoo::halve_rows" in reminder.what
+    full = find_problems(plugin, machine(temp_free_bytes=1000))
+    assert [p.category for p in full] == ["environment", "custom_op"]
+
+
+def test_defects_of_the_file_are_problems(zoo: ZooPackage, tmp_path: Path) -> None:
+    """What the package lacks comes first, under invalid_package."""
+    cut = open_package(changed(zoo("ranker"), tmp_path / "cut.pt2", without(".wrapper.so")))
+    assert only(find_problems(cut, machine())).category == "invalid_package"
+
+
+def test_what_the_compiler_would_do_next() -> None:
+    """A compiler that fails or links statically is told once, as possible."""
+    assert compiler_problems(machine()) == []
+    static = machine(compiler=Compiler(path="g++", works=True, links_cxx_runtime=""))
+    assert "statically" in only(compiler_problems(static)).what
+    assert (
+        "missing header"
+        in only(compiler_problems(machine(compiler=Compiler(path="c", error="missing header")))).what
+    )
+
+
+def test_flags_of_x86_and_arm(tmp_path: Path) -> None:
+    """/proc/cpuinfo calls them flags or Features; a machine without the file has none."""
+    (tmp_path / "x86").write_text("processor\t: 0\nflags\t\t: fpu avx2 fma\n\nflags\t\t: other\n")
+    (tmp_path / "arm").write_text("BogoMIPS\t: 50\nFeatures\t: fp asimd sve\n")
+    assert cpu_flags(tmp_path / "x86") == {"fpu", "avx2", "fma"}
+    assert cpu_flags(tmp_path / "arm") == {"fp", "asimd", "sve"}
+    assert cpu_flags(tmp_path / "none") == frozenset()
+
+
+def test_leaves_that_are_no_tensors_are_noted(zoo: ZooPackage) -> None:
+    """A scalar argument is dropped by the package: it is no input, and the result says so."""
+    leaves: list[dict[str, object]] = [
+        {
+            "path": "[0][0]",
+            "kind": "tensor",
+            "dtype": "float32",
+            "shape": [8, 16],
+            "stride": [16, 1],
+            "device": "cpu",
+        },
+        {"path": "[1]['scale']", "kind": "int", "value": "3"},
+    ]
+    given = from_leaves(leaves, open_package(zoo("ranker")).signature)
+    assert [tensor.path for tensor in given.tensors] == ["args[0]"] and given.paths == (
+        "args[0]",
+        "kwargs['scale']",
+    )
+    assert given.notes[0].startswith("kwargs['scale'] is no plain tensor (int)")
+
+
+def test_old_metadata_has_the_device_only() -> None:
+    """torch 2.8 writes one key; the rest is unknown, and the caller's own keys are kept apart."""
+    old = read_metadata('{"AOTI_DEVICE_KEY": "cuda", "owner": "search"}')
+    assert (old.device, old.machine, old.isa, old.compute_capability) == ("cuda", None, (), None)
+    assert old.user == {"owner": "search"}
+    with pytest.raises(ValueError, match="not a JSON object"):
+        read_metadata("[]")

@@ -1,0 +1,223 @@
+"""A package beside its exported program: who departs first, and what is only rounding or variation."""
+
+from __future__ import annotations
+
+import runpy
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import torch
+from torch import nn
+
+from mcp_server.errors import ProblemError
+from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload, TensorSpec
+from mcp_server.tools.compare_with_eager import SHOWN, compare_with_eager
+from mcp_server.tools.divergence import ComparedWithEager
+from tests.conftest import CACHE, ZooPackage
+from tests.package.archives import changed, without
+from tests.worker.support import context_in
+
+pytestmark = pytest.mark.slow
+
+CACHED = {"TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor")}
+RANDOM_OP = """
+import torch
+
+@torch.library.custom_op("aotizoo::halve_rows", mutates_args=())
+def halve_rows(x: torch.Tensor) -> torch.Tensor:
+    return x[::2].contiguous() + torch.rand(1)
+
+@halve_rows.register_fake
+def _(x):
+    return x.new_empty(x.shape[0] // 2, *x.shape[1:])
+"""
+PARTIAL_OP = """
+import torch
+
+@torch.library.custom_op("aotizoo_unset::even_rows", mutates_args={"out"})
+def even_rows(x: torch.Tensor, out: torch.Tensor) -> None:
+    out[::2] = x[::2]
+"""
+SCRIPT = """
+import sys, torch
+exported, inputs, package = sys.argv[1:]
+torch._inductor.aoti_compile_and_package(torch.export.load(exported), package_path=package)
+runner = torch._inductor.aoti_load_package(package)
+weights = torch.export.load(exported).state_dict
+new = {name: value * 2 for name, value in weights.items() if value.numel() > 8}  # smaller ones are folded
+runner.load_constants(new, check_full_update=False)
+print(runner(*torch.load(inputs)))
+"""
+
+
+def compared(
+    directory: Path,
+    workload: PackageWorkload | ExportedWorkload | ScriptWorkload,
+    exported: Path | None = None,
+    **options: Any,
+) -> ComparedWithEager:
+    call = partial(compare_with_eager, context_in(directory / "job"), workload, exported, **options)
+    return anyio.run(call)
+
+
+def beside(zoo: ZooPackage, directory: Path, name: str, **more: Any) -> ComparedWithEager:
+    """A zoo model against its own program; `more` replaces fields of the workload, or the program."""
+    package = zoo(name)
+    exported = more.pop("exported", package.with_name(f"{name}.exported.pt2"))
+    shown = more.pop("shown", SHOWN)
+    fields = {"package": package, "inputs": package.with_name(f"{name}.inputs.pt"), **more}
+    return compared(directory, PackageWorkload.model_validate(fields), exported, shown=shown)
+
+
+@pytest.fixture(scope="module")
+def other_weights(zoo: ZooPackage, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program of `norms` with one weight of its fourth linear layer changed: what a stale package is."""
+    program = torch.export.load(zoo("norms").with_name("norms.exported.pt2"))
+    with torch.no_grad():
+        program.state_dict["lins.3.weight"][2, 5] += 0.01
+    path = tmp_path_factory.mktemp("other") / "norms.exported.pt2"
+    torch.export.save(program, path)
+    return path
+
+
+@pytest.mark.parametrize("name", ["norms", "branch", "counter", "jagged"])
+def test_healthy_packages_agree(zoo: ZooPackage, tmp_path: Path, name: str) -> None:
+    """Fusion, a branch, changed buffers and partial sums are no departures, and nothing is left unset."""
+    result = beside(zoo, tmp_path, name)
+    assert result.outcome == "agrees" and result.first is None, result.summary
+    assert result.other_constants == []
+    assert (result.deterministic, result.reads_unset, result.failure) == (True, False, None)
+    assert "departs" not in result.counts and result.counts["matches"] >= 3
+
+
+def test_the_first_departing_launch_is_named(zoo: ZooPackage, tmp_path: Path, other_weights: Path) -> None:
+    """One weight of layer 3 differs: its product departs, not the five launches before, and later ones
+    follow."""
+    result = beside(zoo, tmp_path, "norms", exported=other_weights, shown=100)
+    assert result.outcome == "departs" and result.first is not None
+    first = result.first
+    assert (first.kind, first.launch, first.difference.node) == ("error", 7, "linear_3")
+    assert (first.suspects, first.difference.beyond, first.difference.first) == ([], 8, [0, 2])
+    assert first.difference.error is not None and first.difference.allowed is not None
+    assert first.difference.error > 100 * first.difference.allowed
+    assert [place.code for place in first.locations] == ["x = x + F.gelu(self.lins[i](norm(x)))"]
+    assert {row.launch for row in result.launches if row.status == "matches"} == {0, 1, 2, 3, 4, 5, 6}
+    (other,) = result.other_constants
+    assert (other.name, other.launch, other.different) == ("lins.3.weight", 7, 1)
+
+
+def test_a_wide_tolerance_takes_it_for_rounding(zoo: ZooPackage, tmp_path: Path, other_weights: Path) -> None:
+    """The factor is the caller's to choose."""
+    package = zoo("norms")
+    workload = PackageWorkload(package=package, inputs=package.with_name("norms.inputs.pt"))
+    result = compared(tmp_path, workload, other_weights, tolerance=1e5)
+    assert result.outcome == "agrees" and result.outputs[0].agreement == "rounding"
+
+
+def test_without_provenance_only_outputs_are_judged(
+    zoo: ZooPackage, tmp_path: Path, other_weights: Path
+) -> None:
+    """Launches are matched by value, none is accused, and the result says why."""
+    package = changed(zoo("norms"), tmp_path / "p.pt2", without("kernel_information.json"))
+    result = beside(zoo, tmp_path, "norms", package=package, exported=other_weights)
+    assert result.outcome == "departs" and result.first is not None and result.first.launch is None
+    assert set(result.counts) == {"matches", "unmatched"} and "INDUCTOR_PROVENANCE" in result.notes[0]
+
+
+def test_without_probes_outputs_are_compared(zoo: ZooPackage, tmp_path: Path, other_weights: Path) -> None:
+    """A package without its wrapper cannot be rebuilt; its outputs are held against eager all the same."""
+    package = changed(zoo("norms"), tmp_path / "p.pt2", without(".wrapper.cpp"))
+    result = beside(zoo, tmp_path, "norms", package=package, exported=other_weights)
+    assert result.outcome == "departs" and result.launches == [] and result.reads_unset is None
+    assert result.outputs[0].beyond > 100 and "only outputs" in result.notes[0]
+
+
+def test_an_eager_program_that_varies_is_no_oracle(zoo: ZooPackage, tmp_path: Path) -> None:
+    """With a random operator nothing can be compared; where runs of the package part is told."""
+    module = tmp_path / "ops.py"
+    module.write_text(RANDOM_OP)
+    result = beside(zoo, tmp_path, "plugin", extra_imports=[str(module)])
+    assert result.outcome == "inconclusive" and "eager itself differs" in result.summary
+    assert result.deterministic is False and result.first is None
+    assert result.varies_from is not None and "halve_rows" in result.varies_from.kernel
+
+
+def test_a_guard_that_the_package_dropped_is_told(zoo: ZooPackage, tmp_path: Path) -> None:
+    """70 rows break the program's guard of at most 64; the package computes, and agrees."""
+    ids = [TensorSpec(shape=[70, 6], dtype="int64", low=0, high=31)]
+    result = beside(zoo, tmp_path, "ranker", inputs=ids)
+    assert result.outcome == "agrees" and "guard" in result.notes[0] and "64" in result.notes[0]
+
+
+def test_eager_that_fails_too_is_told(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A bad index fails in eager as well: the inputs are at fault, not the package."""
+    inputs = zoo("ranker").with_name("ranker.bad-index.pt")
+    result = beside(zoo, tmp_path, "ranker", inputs=inputs)
+    assert result.outcome == "inconclusive" and "eager itself fails" in result.summary
+    assert "index out of range" in result.summary and result.failure is not None
+
+
+def test_a_missing_operator_is_told(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A program that cannot be loaded is not called a failing one."""
+    result = beside(zoo, tmp_path, "plugin")
+    assert result.outcome == "inconclusive" and "extra_imports" in result.summary
+
+
+class Unset(nn.Module):  # type: ignore[misc]
+    """Its operator leaves half of the memory that it is given unwritten."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        torch.ops.aotizoo_unset.even_rows(x, out)
+        return torch.where(out.isnan(), 1.0, x.sin())
+
+
+def test_reads_of_unset_memory_show(tmp_path: Path) -> None:
+    """An exported program is compiled here; filling what nothing wrote changes its output.
+
+    What eager and each run find in that memory is chance, so that they may or may not agree.
+    """
+    module = tmp_path / "ops.py"
+    module.write_text(PARTIAL_OP)
+    runpy.run_path(str(module))
+    x = torch.randn(8, 8)
+    torch.export.save(torch.export.export(Unset(), (x,)), tmp_path / "unset.pt2")
+    torch.save([x], tmp_path / "x.pt")
+    workload = ExportedWorkload(
+        exported=tmp_path / "unset.pt2", inputs=tmp_path / "x.pt", env=CACHED, extra_imports=[str(module)]
+    )
+    result = compared(tmp_path, workload)
+    assert result.reads_unset, result.summary
+    assert result.unset_from is not None and "even_rows" in result.unset_from.kernel
+    assert (result.outcome == "agrees") <= ("memory that nothing wrote" in result.summary)
+
+
+def test_a_script_brings_package_program_and_inputs(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A program that compiles and calls is run once; its own call is compared, with the weights of then."""
+    script = tmp_path / "program.py"
+    script.write_text(SCRIPT)
+    given = [zoo("logarithm").with_name(f"logarithm.{kind}") for kind in ("exported.pt2", "inputs.pt")]
+    arguments = [*map(str, given), str(tmp_path / "made.pt2")]
+    env = {**CACHED, "TORCHINDUCTOR_VEC_ISA_OK": "1"}
+    result = compared(tmp_path, ScriptWorkload(script=script, args=arguments, env=env, cwd=tmp_path))
+    assert result.outcome == "agrees" and result.counts["matches"] >= 3, result.summary
+    assert "1 captured updates of constants were applied to both sides" in result.notes
+
+
+def test_what_cannot_be_compared_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A package alone, a package as the program, a tolerance of nothing: each with what is allowed."""
+    package = zoo("ranker")
+    workload = PackageWorkload(package=package, inputs=package.with_name("ranker.inputs.pt"))
+    with pytest.raises(ProblemError, match="exported program"):
+        compared(tmp_path, workload)
+    with pytest.raises(ProblemError, match="AOTInductor package, not an exported program"):
+        compared(tmp_path, workload, package)
+    with pytest.raises(ProblemError, match="tolerance"):
+        compared(tmp_path, workload, package, tolerance=0)
+    script = tmp_path / "nothing.py"
+    script.write_text("print('no model here')")
+    with pytest.raises(ProblemError, match="makes no call"):
+        compared(tmp_path, ScriptWorkload(script=script, cwd=tmp_path))

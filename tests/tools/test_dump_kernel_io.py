@@ -1,0 +1,339 @@
+"""Kernel I/O on real packages, through launch probes and through the value printer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from safetensors.torch import load_file
+
+from mcp_server.errors import ProblemError
+from mcp_server.logs.printer import read_printer, summarise
+from mcp_server.model import ExportedWorkload, PackageWorkload
+from mcp_server.package.archive import open_package
+from mcp_server.package.wrapper import read_wrapper
+from mcp_server.tools.compile_with_flags import Compiled
+from mcp_server.tools.context import Context
+from mcp_server.tools.dump_kernel_io import dump_kernel_io, overwritten, printed_launches
+from mcp_server.tools.first_bad import Choice, Model, find_first_bad
+from mcp_server.tools.kernel_io import ArgumentValues, BadElement, KernelIO, LaunchValues, table
+from mcp_server.tools.probe_backend import IndexBound, find_bounds
+from tests.conftest import CACHE, ZooPackage
+from tests.package.archives import changed, without
+
+pytestmark = pytest.mark.slow
+
+
+def dumped(
+    directory: Path,
+    workload: PackageWorkload | ExportedWorkload,
+    choice: Choice | None = None,
+    **options: Any,
+) -> KernelIO:
+    context = Context(directory=directory, python=Path(sys.executable))
+    return anyio.run(partial(dump_kernel_io, context, workload, choice, **options))
+
+
+def package(zoo: ZooPackage, name: str, inputs: str) -> PackageWorkload:
+    path = zoo(name)
+    return PackageWorkload(package=path, inputs=path.with_name(f"{name}.{inputs}.pt"))
+
+
+def exported(zoo: ZooPackage, name: str, inputs: str) -> ExportedWorkload:
+    """Compiled with the zoo's cache, whose precompiled header saves a third of the time."""
+    path = zoo(name)
+    return ExportedWorkload(
+        exported=path.with_name(f"{name}.exported.pt2"),
+        inputs=path.with_name(f"{name}.{inputs}.pt"),
+        env={"TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor")},
+    )
+
+
+def model_of(zoo: ZooPackage, name: str) -> Model:
+    opened = open_package(zoo(name))
+    return Model(opened, read_wrapper(opened.wrapper_text, opened.kernel_text))
+
+
+def test_probes_name_the_kernel_that_made_the_first_nan(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A logarithm of a negative value is put on its own launch, element and model line, not on later ones."""
+    seen = dumped(tmp_path, package(zoo, "logarithm", "bad-nan"))
+    assert seen.backend == "probes" and seen.returned and seen.first_bad is not None
+    bad = seen.first_bad
+    assert (bad.kind, bad.argument, bad.element.index, bad.element.count) == ("kernel", "buf1", [0, 5], 1)
+    assert "log" in bad.kernel and bad.inputs_were_good is True
+    assert [location.code for location in bad.locations] == ["h = h.sigmoid() * torch.log(scale)"]
+    assert seen.launches[0].bad and seen.cost.compiles == 0
+    assert seen.json_file is not None and len(json.loads(seen.json_file.path.read_text())) == seen.seen == 3
+
+
+def test_probes_name_the_input_whose_index_is_out_of_bounds(zoo: ZooPackage, tmp_path: Path) -> None:
+    """The bad index is found before the launch that would fail, with its place and the bound."""
+    seen = dumped(tmp_path, package(zoo, "ranker", "bad-index"))
+    assert not seen.returned and seen.failure is not None and seen.first_bad is not None
+    bad = seen.first_bad
+    assert (bad.what, bad.kind, bad.element.value, bad.element.index) == ("outside", "input", "32", [0, 5])
+    assert "args[0]" in bad.name and "0 <= index < 32" in bad.summary
+    assert seen.last_launch == bad.kernel == "cpp_fused_embedding_0"
+
+
+def test_an_operators_index_is_held_against_what_it_indexes(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A scatter has no assert that could tell: its index is held against the dimension that it writes."""
+    bad = dumped(tmp_path, package(zoo, "scatter", "bad-index"), Choice(launches=[1])).first_bad
+    assert bad is not None and (bad.what, bad.kind, bad.launch) == ("outside", "input", 1)
+    assert (bad.element.value, bad.argument) == ("300", "arg1_1") and "0 <= index < 12" in bad.summary
+
+
+def test_an_index_is_held_against_a_size_of_the_call(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A bound that is the size of another input is taken from the launch itself."""
+    bad = dumped(tmp_path / "bad", package(zoo, "jagged", "bad-index")).first_bad
+    assert bad is not None and (bad.what, bad.kind, bad.element.value) == ("outside", "input", "9")
+    assert "< 6 = ks1" in bad.summary
+    assert dumped(tmp_path / "good", package(zoo, "jagged", "inputs")).first_bad is None
+
+
+def test_a_run_that_was_stopped_on_purpose_is_no_failure(zoo: ZooPackage, tmp_path: Path) -> None:
+    """With stop_at_first_bad the call ends at the finding, and that end is not told as the workload's."""
+    seen = dumped(tmp_path, package(zoo, "logarithm", "bad-nan"), stop_at_first_bad=True)
+    assert seen.stopped and not seen.returned and seen.failure is None
+    assert seen.first_bad is not None and seen.first_bad.argument == "buf1"
+    assert seen.seen == 2
+
+
+def test_a_healthy_call_has_no_bad_value(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Good inputs give statistics of every launch and no finding; tensors are saved as they are seen."""
+    chosen = Choice(launches=[1], buffers=["buf1"])
+    seen = dumped(tmp_path, package(zoo, "logarithm", "inputs"), chosen, save=True)
+    assert seen.returned and seen.first_bad is None and seen.failure is None
+    assert {a.name for launch in seen.launches for a in launch.arguments} == {"buf1"}
+    after = next(a for a in seen.launches[0].arguments if a.when == "after")
+    assert after.nan == after.inf == 0 and after.min is not None and after.saved is not None
+    assert after.saved.path.name == f"1-{seen.launches[0].kernel}-buf1-after.safetensors"
+    values = load_file(after.saved.path)["buf1"]
+    assert (list(values.shape), values.min().item()) == (after.shape, after.min)
+
+
+def test_launches_are_chosen_by_model_line(zoo: ZooPackage) -> None:
+    """A line of the model stands for the launches that come from it, and narrows a choice of launches."""
+    model = model_of(zoo, "logarithm")
+    (place,) = model.locations(1)
+    for line in (f"{place.file}:{place.line}", f"{Path(place.file).name}:{place.line}", str(place.line)):
+        chosen = Choice(kernels=[line]).checked(model)
+        assert (chosen.launches, chosen.kernels) == ([1], ())
+    with pytest.raises(ProblemError, match="none of these launches"):
+        Choice(launches=[0], kernels=[str(place.line)]).checked(model)
+    with pytest.raises(ProblemError, match="no launch is known") as refused:
+        Choice(kernels=["models.py:1"]).checked(model)
+    assert f":{place.line}" in str(refused.value)
+
+
+def test_a_package_without_provenance_knows_no_lines(tmp_path: Path, zoo: ZooPackage) -> None:
+    """The refusal says how to compile so that lines are known."""
+
+    def unknowing(_name: str) -> Path:
+        return changed(zoo("logarithm"), tmp_path / "p.pt2", without("kernel_information.json"))
+
+    model = model_of(unknowing, "logarithm")
+    with pytest.raises(ProblemError, match="INDUCTOR_PROVENANCE"):
+        Choice(kernels=["7"]).checked(model)
+
+
+def test_the_printer_finds_the_same_kernel(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Level 2 on an exported program agrees with the probes, and says what it did not show."""
+    choice = Choice(kernels=["CPP_fused_log_mul_sigmoid_0"])
+    seen = dumped(tmp_path, exported(zoo, "logarithm", "bad-nan"), choice, backend="printer", level="2")
+    assert seen.backend == "printer" and seen.first_bad is not None
+    assert (seen.first_bad.argument, seen.first_bad.element.value) == ("buf1", "nan")
+    assert [launch.kernel for launch in seen.launches] == ["cpp_fused_log_mul_sigmoid_0"]
+    assert any("float32" in note for note in seen.notes) and seen.cost.compiles == 1
+
+
+def test_level_1_files_are_read_from_a_directory_of_their_own(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Saved tensors get exact statistics, and nothing is left in the caller's directory."""
+    seen = dumped(tmp_path, exported(zoo, "logarithm", "bad-nan"), backend="printer", level="1")
+    assert seen.returned and seen.first_bad is not None
+    assert seen.first_bad.element == BadElement(index=[0, 5], value="nan", count=1)
+    assert all(a.saved for launch in seen.launches for a in launch.arguments)
+    saved = {a.saved.path.parent for launch in seen.launches for a in launch.arguments if a.saved}
+    assert all(tmp_path in folder.parents for folder in saved)
+
+
+def test_overwritten_files_are_counted() -> None:
+    """Of a kernel that is launched twice only the last tensors are still there."""
+    line = "aoti_torch_save_tensor_handle: Saved tensor to /w/tmp/aoti_torchafter_launch_k_0_buf1_cpu.pt"
+    assert overwritten(summarise([line, line], ["k_0"]).saved) == 1
+    assert overwritten(summarise([line], ["k_0"]).saved) == 0
+
+
+def test_level_3_names_the_launch_of_a_failure(
+    zoo: ZooPackage, flagged_ranker: Compiled, tmp_path: Path
+) -> None:
+    """The last announced kernel survives a failing call, since the child's output is unbuffered."""
+    assert flagged_ranker.package is not None
+    workload = PackageWorkload(
+        package=flagged_ranker.package.path, inputs=zoo("ranker").with_name("ranker.bad-index.pt")
+    )
+    seen = dumped(tmp_path, workload, backend="printer", level="3")
+    assert not seen.returned and seen.last_launch == "cpp_fused_embedding_0"
+    assert seen.launches == [] and any("names launches only" in note for note in seen.notes)
+
+
+def test_a_package_that_cannot_be_rebuilt_is_looked_at_through_its_printer(
+    zoo: ZooPackage, flagged_ranker: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a compiler there are no probes: the own printer of the package is read, and the reason told."""
+    assert flagged_ranker.package is not None
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    inputs = zoo("ranker").with_name("ranker.inputs.pt")
+    seen = dumped(tmp_path, PackageWorkload(package=flagged_ranker.package.path, inputs=inputs))
+    assert seen.backend == "printer" and "no C++ compiler" in seen.why and seen.returned
+
+
+def test_a_package_without_a_printer_is_not_run_for_it(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Asking the printer of a package that has none is an error that says how to get one."""
+    with pytest.raises(ProblemError, match=r"without the printer.*PRINTER=2.*compile_with_flags"):
+        dumped(tmp_path, package(zoo, "logarithm", "inputs"), backend="printer")
+    assert not list(tmp_path.rglob("report.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("choice", "reason"),
+    [
+        (Choice(launches=[3]), "no such launch.*0 to 2"),
+        (Choice(kernels=["log_mul_sigmoid"]), "no such kernel.*cpp_fused_log_mul_sigmoid_0"),
+        (Choice(buffers=["buf99"]), "no such buffer.*buf"),
+    ],
+)
+def test_an_unknown_choice_is_refused_with_near_names(
+    zoo: ZooPackage, tmp_path: Path, choice: Choice, reason: str
+) -> None:
+    """A choice that matches nothing is an error, not an empty result."""
+    with pytest.raises(ProblemError, match=reason):
+        dumped(tmp_path, package(zoo, "logarithm", "inputs"), choice)
+
+
+def test_missing_inputs_are_refused_before_any_work(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Without inputs there is nothing to look at."""
+    with pytest.raises(ProblemError, match="needs inputs"):
+        dumped(tmp_path, PackageWorkload(package=zoo("logarithm")))
+
+
+def test_bounds_are_those_of_the_asserts(zoo: ZooPackage) -> None:
+    """Bounds on index tensors are known before any run, but for a size, with the wrap of negative indices."""
+    ranker = model_of(zoo, "ranker")
+    assert find_bounds(ranker.package, ranker.wrapper) == (IndexBound("arg5_1", 0, 0, 32),)
+    jagged = model_of(zoo, "jagged")
+    (bound,) = find_bounds(jagged.package, jagged.wrapper)
+    assert (bound.name, bound.low, bound.high, bound.size) == ("arg3_1", None, None, "ks1")
+    assert bound.at(6).text == "-6 <= index < 6 = ks1"
+
+
+NAN = BadElement(value="nan", index=[0], count=1)
+MASK = BadElement(value="-inf", index=[0], count=4)
+
+
+def values(launch: int, kernel: str, *arguments: ArgumentValues) -> LaunchValues:
+    return LaunchValues(launch=launch, sequence=launch, kernel=kernel, arguments=list(arguments))
+
+
+def test_a_launch_that_was_not_shown_is_named_as_the_producer(zoo: ZooPackage) -> None:
+    """A bad value that arrives is followed to the launch that wrote it last."""
+    got = ArgumentValues(name="buf1", when="before", role="read", non_finite=NAN)
+    bad = find_first_bad([values(2, "aoti_torch_cpu_addmm_out", got)], model_of(zoo, "logarithm"))
+    assert bad is not None and bad.kind == "kernel" and bad.producers == [1]
+    assert bad.kernel == "cpp_fused_log_mul_sigmoid_0" and "not shown" in bad.summary
+
+
+def test_a_bad_input_and_a_bad_constant_are_named(zoo: ZooPackage) -> None:
+    """What no launch wrote is the caller's input or the model's constant, under the name its owner knows."""
+    model = model_of(zoo, "logarithm")
+    given = ArgumentValues(name="arg4_1", when="before", role="read", non_finite=NAN)
+    weight = ArgumentValues(name="inp_weight", when="before", role="read", non_finite=NAN)
+    first = find_first_bad([values(0, "k", given)], model)
+    second = find_first_bad([values(0, "k", weight)], model)
+    assert first is not None and first.kind == "input" and "args[0]" in first.name
+    assert second is not None and (second.kind, second.name) == ("constant", "inp.weight")
+
+
+def test_minus_infinity_counts_only_when_nothing_else_is_bad(zoo: ZooPackage) -> None:
+    """A mask is reported with a doubt, and never before a NaN."""
+    model = model_of(zoo, "logarithm")
+    mask = values(0, "k", ArgumentValues(name="buf0", when="after", role="written", non_finite=MASK))
+    nan = values(1, "k", ArgumentValues(name="buf2", when="after", role="written", non_finite=NAN))
+    both, alone = find_first_bad([mask, nan], model), find_first_bad([mask], model)
+    assert both is not None and both.argument == "buf2" and not both.perhaps_intended
+    assert alone is not None and alone.perhaps_intended and "mask" in alone.summary
+
+
+def test_unset_memory_is_never_bad(zoo: ZooPackage) -> None:
+    """What an output buffer holds before its launch means nothing."""
+    unset = ArgumentValues(name="buf0", when="before", role="written", uninitialised=True, non_finite=NAN)
+    assert find_first_bad([values(0, "k", unset)], model_of(zoo, "logarithm")) is None
+
+
+PRINTED = """\
+[  aoti_model_inputs - arg4_1  ]:
+Number of elements: 128
+Dtype: float32
+Mean value: 1e38
+Min value: -3
+Max value: 3
+Device: cpu
+Size: [8, 16]
+Stride: [16, 1]
+Layout: Strided
+Is contiguous: 1
+Requires grad: 0
+
+[  before_launch - aoti_torch_cpu_addmm_out - buf0  ]:
+Number of elements: 128
+Dtype: float32
+Mean value: nan
+Min value: nan
+Max value: nan
+Device: cpu
+Size: [8, 16]
+Requires grad: 0
+
+[  before_launch - cpp_fused_log_mul_sigmoid_0 - ks0: 8  ]\\n\
+[  after_launch - cpp_fused_log_mul_sigmoid_0 - buf1  ]:
+Number of elements: 128
+Dtype: float32
+Mean value: inf
+Min value: -1
+Max value: 3e38
+Size: [8, 16]
+Requires grad: 0
+
+[  before_launch - aoti_torch_cpu_addmm_out - buf3  ]:
+Number of elements: 64
+Dtype: float32
+Mean value: 0
+Min value: 0
+Max value: 0
+Size: [8, 8]
+Requires grad: 0
+"""
+
+
+def test_printed_launches_are_matched_with_the_wrapper(zoo: ZooPackage) -> None:
+    """Two launches of one kernel are told apart; a mean that overflowed in float32 is no finding."""
+    model = model_of(zoo, "logarithm")
+    launches = list(printed_launches(read_printer(PRINTED.splitlines()), model))
+    assert [launch.launch for launch in launches] == [None, 0, 1, 2]
+    assert launches[1].arguments[0].uninitialised and "inp_weight" in launches[1].not_shown
+    assert [a.value for a in launches[2].arguments if a.name == "ks0"] == ["8"]
+    assert find_first_bad(launches, model) is None
+
+
+def test_the_table_marks_bad_arguments() -> None:
+    """A person finds the bad line by its mark, with the first bad element."""
+    bad = ArgumentValues(name="ids", when="before", shape=[8], bound="0 <= index < 32", outside=NAN)
+    lines = table([values(4, "kernel_4", bad)]).splitlines()
+    assert lines[0] == "launch 4 kernel_4"
+    assert [line for line in lines if line.lstrip().startswith("!") and "not in 0 <= index < 32" in line]

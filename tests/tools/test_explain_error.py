@@ -1,0 +1,280 @@
+"""explain_error: from a text to its family, its meaning and the next call."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mcp_server.errors import ProblemError
+from mcp_server.logs.families import FAMILIES
+from mcp_server.logs.log import read_log
+from mcp_server.operations.table import OPERATIONS
+from mcp_server.tools.context import Context
+from mcp_server.tools.explain_error import Explanation, explain_error, program_of
+from tests.conftest import ZooPackage, torch_environment
+from tests.recorded import RECORDINGS
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return Context(tmp_path, Path(sys.executable))
+
+
+async def test_input_check_in_plain_words(context: Context) -> None:
+    """The codes of a dtype check become names, and the call that compares the inputs is next."""
+    found = await explain_error(
+        context, text="Error: input_handles[0]: unmatched dtype, expected: 4(at::kLong), but got: 3"
+    )
+    assert found.summary == "Input 0 is int32, the package was compiled for int64."
+    assert (found.category, found.next.tool) == ("input_mismatch", "check_devices")
+    assert found.commands[0].startswith("AOTI_RUNTIME_CHECK_INPUTS=1 ")
+
+
+async def test_assert_text_leaves_candidates(context: Context) -> None:
+    """A device assert alone does not decide between a bad index and a misread input, and says so."""
+    found = await explain_error(context, log=RECORDINGS / "feature-cache.plain.txt")
+    assert (found.family, found.category, found.count) == ("device_assert_index", None, 203)
+    assert found.candidates[:2] == ["index_out_of_bounds", "input_mismatch"]
+    assert "int32" in found.not_proven
+    assert found.guide == "triton-index-out-of-bounds.md"
+
+
+async def test_script_of_the_traceback_is_the_next_argument(context: Context) -> None:
+    """The script that the traceback names is what to run next."""
+    found = await explain_error(context, log=RECORDINGS / "moe-dispatch.plain.txt")
+    assert found.next.arguments == {"script": "/model/c08_moe_dispatch.py"}
+    assert found.model_lines[0].code == "torch.cuda.synchronize()"
+
+
+@pytest.mark.parametrize(
+    ("lines", "arguments"),
+    [
+        (
+            "./run.sh: line 34:  1930 Aborted    (core dumped) ./aoti_run m.so -i 'Once upon' > out",
+            {"command": ["./aoti_run", "m.so", "-i", "Once upon"]},
+        ),
+        (
+            "/w/5.sh: line 86:  2618 Segmentation fault (core dumped) python generate.py --dso ${DIR}/m.so",
+            {"script": "generate.py"},
+        ),
+        (
+            "  what():  Error in dlopen: /tmp/model.so: undefined symbol: _ZN3c107WarningC1ESt7variant\n"
+            "frame #0: c10::Error::Error() + 0x6c (0x7f43696d0a0c in /t/lib/libc10.so)\n"
+            "frame #3: <unknown function> + 0xa2c4 (0x55cb652cd2c4 in ./aoti_example)",
+            {"command": ["./aoti_example"]},
+        ),
+        ("frame #4: <unknown function> + 0x1a26bf (0x55c009ea06bf in /opt/conda/bin/python)", {}),
+    ],
+    ids=["of a shell", "of a script", "of a stack", "of Python"],
+)
+def test_the_program_that_a_log_names(lines: str, arguments: dict[str, object]) -> None:
+    """A shell that saw a program end names it with its arguments, a C++ stack names it alone."""
+    assert program_of(read_log(lines.splitlines())) == arguments
+
+
+async def test_consequences_are_told_from_the_root(context: Context) -> None:
+    """The generic exception of a failed load is listed with its role."""
+    found = await explain_error(context, log=RECORDINGS / "out-of-memory-at-load.plain.txt")
+    assert found.category == "out_of_memory"
+    roles = {other.family: other.role for other in found.others}
+    assert roles == {"generic_api_call": "only says that a call failed", "outdated_package": "noise"}
+
+
+async def test_unknown_text(context: Context) -> None:
+    """A text of no family is called unknown, with its most telling lines and a way to learn more."""
+    found = await explain_error(context, text="step 1\nwidget panic: sad\nstep 2")
+    assert not found.known and found.category is None and not found.candidates
+    assert found.lines == ["2: widget panic: sad"]
+    assert found.next.tool == "run_deterministic"
+
+
+async def test_silent_end(context: Context) -> None:
+    """A log without any error text is said to be one."""
+    found = await explain_error(context, log=RECORDINGS / "hang.plain.txt")
+    assert found.summary.startswith("No error text in this log: the program hung")
+    assert (found.guide, found.next.tool) == ("hangs-and-concurrency.md", "trace_launches")
+    assert found.lines[-1] == "9: batch 500000 submitted"
+
+
+@pytest.mark.parametrize("text", ["my model returns nan", "the answers are wrong"])
+async def test_an_unknown_text_is_not_called_silence(context: Context, text: str) -> None:
+    """A text that somebody quotes is not said to hold no error, and nobody is sent to look for a hang."""
+    found = await explain_error(context, text=text)
+    assert found.summary == "This text matches no known error."
+    assert found.next.tool == "run_deterministic" and found.lines == [f"1: {text}"]
+    assert any("pass the whole log" in note for note in found.notes)
+
+
+async def test_the_closest_family_is_named(context: Context) -> None:
+    """A text with a typing error leads to the family that it resembles, as a note and not as a finding."""
+    found = await explain_error(context, text="index out of bound 0 <= tmp27 < 32L")
+    assert not found.known and found.category is None
+    assert found.notes[0].startswith("closest known error: cpu_index_assert")
+
+
+async def test_a_warning_alone_is_explained(context: Context) -> None:
+    """The notice of a failed first load is said to be no cause; the answer does not speak of a hang."""
+    found = await explain_error(context, text="Loading outdated pt2 file. Please regenerate your package.")
+    assert "whatever its cause" in found.summary
+    assert [(other.family, other.role) for other in found.others] == [("outdated_package", "noise")]
+
+
+@pytest.mark.parametrize(
+    ("text", "family", "category"),
+    [
+        (
+            "dim value is too large at 0, expected to be <= 256, but got: 512",
+            "input_range",
+            "shape_out_of_range",
+        ),
+        ("unmatched dtype, expected: 6(at::kFloat), but got: 7", "input_dtype", "input_mismatch"),
+        ("unmatched device type, expected: 11(cuda), but got: 0", "input_device", "device_mismatch"),
+        ("undefined symbol: _ZN3c107WarningC1E", "undefined_symbol", "toolchain"),
+        ("CUDA out of memory", "device_out_of_memory", "out_of_memory"),
+    ],
+)
+async def test_a_part_of_a_text_is_enough(context: Context, text: str, family: str, category: str) -> None:
+    """People quote a check without the input's number in front, and a symbol without its library."""
+    found = await explain_error(context, text=text)
+    assert (found.family, found.category) == (family, category)
+    assert "?" not in found.summary
+
+
+async def test_open_launch_without_error(context: Context) -> None:
+    """Without an error text the launch that did not end is named."""
+    found = await explain_error(context, text="[ before_launch: a_0 ]")
+    assert (found.last_launch, found.next.tool) == ("a_0", "locate_fault")
+
+
+@pytest.mark.parametrize("given", [{}, {"text": " "}, {"text": "x", "log": Path("x.log")}])
+async def test_text_or_log(context: Context, given: dict[str, object]) -> None:
+    """Neither and both are refused with what is allowed."""
+    with pytest.raises(ProblemError, match="either as text or as a log"):
+        await explain_error(context, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("missing.log", "cannot read the log"), ("", "the log is a directory")]
+)
+async def test_unreadable_log(context: Context, tmp_path: Path, name: str, said: str) -> None:
+    """A missing file and a directory are problems that name it."""
+    with pytest.raises(ProblemError, match=said):
+        await explain_error(context, log=tmp_path / name)
+
+
+@pytest.mark.slow
+async def test_assertion_is_traced_in_its_package(context: Context, zoo: ZooPackage) -> None:
+    """With the package an index assertion leads to the launch, the table, the input and the model line."""
+    found = await explain_error(
+        context, text="RuntimeError: index out of bounds: 0 <= tmp2 < 32L", package=zoo("ranker")
+    )
+    (trace,) = found.trace
+    assert trace.index_from == ["input 0 (args[0])"]
+    assert trace.model[0].code == "rows = self.table(ids)"
+    assert found.next.arguments["package"] == str(zoo("ranker"))
+
+
+@pytest.mark.slow
+def recorded(where: Path, name: str) -> Path:
+    """A recorded package as a directory: its wrapper, and its kernels on the CPU."""
+    for folder, kind in (("wrappers", "wrapper"), ("kernels", "kernel")):
+        source = RECORDINGS / folder / f"{name}.cpp"
+        if source.exists():
+            (where / f"a.{kind}.cpp").write_bytes(source.read_bytes())
+    return where
+
+
+@pytest.mark.slow
+async def test_several_places_are_shown(context: Context, zoo: ZooPackage) -> None:
+    """A check that stands twice in a kernel: both are told, with what tells them apart; a line picks one."""
+    text = "index out of bounds: 0 <= tmp10 < 12L"
+    both = await explain_error(context, text=text, package=zoo("scatter"))
+    assert len({fact.location for fact in both.trace}) == len(both.trace) == 2
+    assert both.notes == ["2 places fit; the generated file and line, or a trace, tell them apart"]
+    place = both.trace[1].location.replace("kernel.cpp", "/c/x.kernel.cpp")
+    raised = f"{text}\nException raised from {both.trace[1].kernel} at {place} (most recent call first):"
+    one = await explain_error(context, text=raised, package=zoo("scatter"))
+    assert (one.trace, one.notes) == ([both.trace[1]], [])
+
+
+async def test_the_text_of_a_device(context: Context, tmp_path: Path) -> None:
+    """A Triton assertion leads to the launch, the input that holds the index, and how far negatives go."""
+    package = recorded(tmp_path, "scatter.torch-2.11-cuda")
+    text = (
+        "/c/xy.py:27: unknown: block: [0,0,0], thread: [7,0,0] Assertion "
+        "`index out of bounds: 0 <= tl.broadcast_to(tmp4, [XBLOCK]) < 12` failed."
+    )
+    found = await explain_error(context, text=text, package=package)
+    (fact,) = found.trace
+    assert (fact.kernel, fact.index_from) == ("triton_poi_fused_index_put_zeros_2", ["input 1 (args[1])"])
+    assert fact.fix.after == "assert -12 <= int(args[1].min()) and int(args[1].max()) <= 11"
+
+
+async def test_a_shifted_index_on_the_cpu(context: Context, tmp_path: Path) -> None:
+    """The text of a CPU kernel, a size as bound, `lengths - 1` as index: the range is that of the lengths."""
+    package = recorded(tmp_path, "computed_index.torch-2.13-cpu")
+    text = (
+        "RuntimeError: index out of bounds: 0 <= tmp4 < ks1\nException raised from "
+        "cpp_fused_add_arange_argmax_embedding_expand_gather_index_rsub_select_squeeze_sub_view_1 at "
+        "/c/x.kernel.cpp:136 (most recent call first):"
+    )
+    found = await explain_error(context, text=text, package=package)
+    (fact,) = found.trace
+    assert (fact.launch, fact.location, found.notes) == (2, "kernel.cpp:136", [])
+    assert "pass only values from 1 to args[0].shape[1] in input 1 (args[1])" in fact.fix.action
+    assert any("a shorter input 0 (args[0])" in sentence for sentence in fact.facts)
+
+
+async def test_assertion_of_another_package(context: Context, zoo: ZooPackage) -> None:
+    """A check that no kernel of the package holds is said to be none of its own."""
+    found = await explain_error(context, text="index out of bounds: 0 <= tmp999 < 7L", package=zoo("ranker"))
+    assert found.trace == [] and "is it the package that failed" in found.notes[0]
+
+
+async def explanations(context: Context) -> list[Explanation]:
+    texts = [family.example for family in FAMILIES]
+    logs = sorted(RECORDINGS.glob("*.txt"))
+    return [await explain_error(context, text=text) for text in texts] + [
+        await explain_error(context, log=log) for log in logs
+    ]
+
+
+async def test_answers_are_small(context: Context) -> None:
+    """No answer exceeds 10,000 characters."""
+    assert max(len(found.model_dump_json()) for found in await explanations(context)) < 10_000
+
+
+async def test_next_calls_validate(context: Context) -> None:
+    """Every next call to a declared tool validates against that tool's arguments."""
+    models = {operation.name: operation.arguments for operation in OPERATIONS}
+    called = {found.next.tool for found in await explanations(context)}
+    for found in await explanations(context):
+        if found.next.tool in models:
+            models[found.next.tool].model_validate(found.next.arguments)
+    assert called >= {"check_devices", "diagnose"}
+
+
+@pytest.mark.slow
+async def test_output_of_a_real_crash(context: Context, zoo: ZooPackage) -> None:
+    """What this machine's torch prints for a bad index is explained down to the kernel and its launch."""
+    code = (
+        "import sys, torch; "
+        "run = torch._C._aoti.AOTIModelPackageLoader(sys.argv[1], 'model', False, 1, -1).run; "
+        "run([torch.full((4, 6), 99)])"
+    )
+    argv = [sys.executable, "-c", code, str(zoo("ranker"))]
+    done = subprocess.run(argv, env=torch_environment(), capture_output=True, text=True, check=False)
+    found = await explain_error(context, text=done.stdout + done.stderr, package=zoo("ranker"))
+    assert done.returncode != 0
+    assert (found.family, found.kernel) == ("cpu_index_assert", "cpp_fused_embedding_0")
+    assert [trace.index_from for trace in found.trace] == [["input 0 (args[0])"]]

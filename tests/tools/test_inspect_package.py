@@ -1,0 +1,255 @@
+"""inspect_package: an overview, answers by every kind of question, pages, and the picture."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import anyio
+import pytest
+
+from mcp_server.errors import ProblemError
+from mcp_server.package.graph import dataflow_graph, render_svg
+from mcp_server.package.problems import PackageError
+from mcp_server.package.query import (
+    FOLDING,
+    AssertionFact,
+    BufferFact,
+    ConstantFact,
+    InputFact,
+    KernelFact,
+    LaunchFact,
+    SymbolFact,
+)
+from mcp_server.package.view import view_package
+from mcp_server.tools.context import Context
+from mcp_server.tools.inspect_package import Inspection, Question, inspect_package
+from tests.conftest import ZooPackage
+from tests.package.made_wrapper import make_wrapper
+from tests.package.summaries import WRAPPERS
+from tests.recorded import RECORDINGS
+
+Ask = Callable[..., Inspection]
+RESULT_LIMIT = 10_000
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Ask:
+    """Ask about a package, in a fresh context."""
+    context = Context(tmp_path, Path(sys.executable))
+
+    def run(
+        package: Path, question: Question | None = None, *, offset: int = 0, graph: bool = False
+    ) -> Inspection:
+        async def call() -> Inspection:
+            return await inspect_package(context, package, question, offset=offset, graph=graph)
+
+        work: Callable[[], Awaitable[Inspection]] = call
+        found = anyio.run(work)
+        assert len(found.model_dump_json()) < RESULT_LIMIT
+        return found
+
+    return run
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """A directory that holds a wrapper of 2,000 launches and nothing else."""
+    where = tmp_path / "made"
+    where.mkdir()
+    (where / "made.wrapper.cpp").write_text(make_wrapper(2_000), encoding="utf-8")
+    (where / "made.wrapper.so").write_bytes(b"")
+    return where
+
+
+@pytest.mark.slow
+def test_an_overview(zoo: ZooPackage, ask: Ask) -> None:
+    """Without a question: device, inputs, sizes, kernels and all launches in short."""
+    found = ask(zoo("jagged"))
+    assert found.overview is not None
+    assert (found.overview.device, found.overview.launches, found.overview.outputs) == ("cpu", 3, 1)
+    assert found.overview.inputs is not None
+    assert found.overview.inputs[1] == "input 1 (args[1]): int64 [s95], s95 of 2 to 64"
+    assert found.overview.platform == f"linux {platform.machine()}"
+    assert found.overview.constant_names[0] == "head.weight: float32 [4, 8]"
+    assert found.overview.weights == "in_library, 128 bytes"
+    assert any(file.startswith("wrapper.so: ") for file in found.overview.files)
+    assert found.overview.model_lines == "stack frames for 3 of 3 launches"
+    assert [fact.index for fact in found.facts if isinstance(fact, LaunchFact)] == [0, 1, 2]
+    assert found.not_understood == []
+
+
+@pytest.mark.slow
+def test_each_kind_of_question(zoo: ZooPackage, ask: Ask) -> None:
+    """Every question is answered with its kind of fact, about the thing asked for."""
+    package = zoo("jagged")
+
+    def one(**asked: object) -> object:
+        return ask(package, Question.model_validate(asked)).facts[0]
+
+    launch = one(launch=1)
+    assert isinstance(launch, LaunchFact)
+    assert launch.reads_from == [
+        "buf1 was last written by launch 0",
+        "buf0 was last written by launch 0",
+    ]
+    kernel = one(kernel="cpp_fused_index_mul_0")
+    assert isinstance(kernel, KernelFact)
+    assert kernel.asserts == ["line 27: 0 <= tmp7 < ks1"]
+    buffer = one(buffer="buf2")
+    assert isinstance(buffer, BufferFact)
+    assert (buffer.shape, buffer.shares_memory_with, buffer.written_by) == ("[s95, 4]", ["buf4"], [1, 2])
+    symbol = one(symbol="s59")
+    assert isinstance(symbol, SymbolFact)
+    assert "dim 0 of input 0" in symbol.meaning
+    taken = one(input="args[1]")
+    assert isinstance(taken, InputFact)
+    assert (taken.read_by, taken.reaches, taken.reaches_outputs) == ([0], [0, 1, 2], [0])
+    constant = one(constant="head.weight")
+    assert isinstance(constant, ConstantFact)
+    assert constant.read_by == [1]
+    at_line = one(location="models.py:108")
+    assert isinstance(at_line, LaunchFact)
+    assert at_line.index == 0
+    traced = one(assertion="index out of bounds: 0 <= tmp7 < ks1")
+    assert isinstance(traced, AssertionFact)
+    assert traced.index_from == ["input 1 (args[1])"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"launch": 99},
+        {"kernel": "nope"},
+        {"buffer": "nope"},
+        {"symbol": "nope"},
+        {"input": "7"},
+        {"constant": "nope"},
+        {"location": "models.py:1"},
+        {"location": "models.py"},
+        {"assertion": "segmentation fault"},
+    ],
+)
+def test_what_is_not_there(zoo: ZooPackage, ask: Ask, asked: dict[str, object]) -> None:
+    """A name that the package does not hold is refused with what it does hold, or with the form wanted."""
+    with pytest.raises(ProblemError) as caught:
+        ask(zoo("jagged"), Question.model_validate(asked))
+    assert caught.value.allowed or "file.py:LINE" in caught.value.what
+
+
+def test_no_package(tmp_path: Path, ask: Ask) -> None:
+    """A file that is no package is refused by name of the reason."""
+    file = tmp_path / "x.pt2"
+    file.write_text("hello")
+    with pytest.raises(PackageError):
+        ask(file)
+
+
+def test_pages_hold_everything_once(made: Path, ask: Ask) -> None:
+    """Following the pages gives every launch once, in order, and each page stays within its size."""
+    seen: list[int] = []
+    offset: int | None = 0
+    while offset is not None and len(seen) < 200:
+        page = ask(made, offset=offset)
+        assert page.total == 2_000
+        seen += [fact.index for fact in page.facts if isinstance(fact, LaunchFact)]
+        offset = page.next_offset
+    assert seen == list(range(len(seen)))
+    assert ask(made, offset=1_999).next_offset is None
+
+
+def test_answers_about_a_large_wrapper_stay_small(made: Path, ask: Ask) -> None:
+    """Names used by thousands of launches are counted in full and listed in part."""
+    (symbol,) = ask(made, Question(symbol="s77")).facts
+    assert isinstance(symbol, SymbolFact)
+    assert symbol.used_by_launches > len(symbol.launches) > 0
+    (buffer,) = ask(made, Question(buffer="buf2000")).facts
+    assert isinstance(buffer, BufferFact)
+    assert buffer.computed_by_launches == 2_000
+
+
+def test_constant_folding_is_shown(tmp_path: Path, ask: Ask) -> None:
+    """The overview says that launches run before the first call; the constant and the kernel show them."""
+    for file, kind in (("wrappers", "wrapper"), ("kernels", "kernel")):
+        source = RECORDINGS / file / "folding.torch-2.13-cpu.cpp"
+        (tmp_path / f"folding.{kind}.cpp").write_bytes(source.read_bytes())
+    (note,) = ask(tmp_path).notes
+    assert note.startswith("2 more launches run once, before the first call, to fold constants")
+    constant, first, second = ask(tmp_path, Question(constant="_FOLDED_CONST_permute")).facts
+    assert isinstance(constant, ConstantFact) and constant.read_by == [0]
+    assert isinstance(first, LaunchFact) and isinstance(second, LaunchFact)
+    assert first.within == second.within == [FOLDING]
+    assert (second.kernel, second.reads_from) == (
+        "aoti_torch_cpu_mm_out",
+        ["buf1 was last written by launch 0"],
+    )
+    kernel, launch = ask(tmp_path, Question(kernel="cpp_fused_exp_mul_unsqueeze_0")).facts
+    assert isinstance(kernel, KernelFact) and kernel.launches == []
+    assert launch == first
+
+
+def test_missing_sources_are_told(tmp_path: Path, ask: Ask) -> None:
+    """Where Triton sources are not in the package, an assertion is not said to belong to another one."""
+    source = WRAPPERS / "lazy_shift.torch-2.15-cuda.cpp"
+    (tmp_path / "lazy.wrapper.cpp").write_bytes(source.read_bytes())
+    (told,) = ask(tmp_path).notes
+    assert told.startswith("3 Triton kernels have no source in the package")
+    (note,) = ask(tmp_path, Question(assertion="index out of bounds: 0 <= tmp6 < ks0")).notes
+    assert told in note
+
+
+@pytest.mark.slow
+def test_the_picture(zoo: ZooPackage, ask: Ask) -> None:
+    """The picture is an SVG that shows every launch by number, inputs and outputs."""
+    found = ask(zoo("attention"), Question(launch=2), graph=True)
+    assert found.graph is not None
+    root = ElementTree.parse(found.graph.path).getroot()
+    assert root.tag.endswith("svg")
+    texts = "".join(root.itertext())
+    assert all(name in texts for name in ("layer_norm", "flash_attention", "output 0", "input 0"))
+
+
+@pytest.mark.slow
+def test_the_drawing_keeps_boxes_apart(zoo: ZooPackage) -> None:
+    """Our own drawing: boxes do not overlap, every arrow leads down, the marked part is the slice."""
+    view = view_package(zoo("attention"))
+    graph = dataflow_graph(view, [2])
+    svg = ElementTree.fromstring(render_svg(graph, "attention"))
+    boxes = [
+        tuple(float(rect.get(key, "0")) for key in ("x", "y", "width", "height"))
+        for group in svg
+        if group.tag.endswith("}g")
+        for rect in group
+        if rect.tag.endswith("rect")
+    ]
+    assert len(boxes) >= len(graph.nodes)
+    for number, (x, y, width, height) in enumerate(boxes):
+        for left, top, wide, high in boxes[number + 1 :]:
+            assert x + width <= left or left + wide <= x or y + height <= top or top + high <= y
+    marked = {node.lines[0].split()[0] for node in graph.nodes if node.marked and node.kind == "launch"}
+    assert marked == {"0", "1", "2", "3", "4"}
+    assert [node.lines[0].split()[0] for node in graph.nodes if node.asked] == ["2"]
+
+
+def test_a_tensor_that_everything_reads_is_drawn_beside_its_readers(tmp_path: Path) -> None:
+    """In a chain of 200 launches that all read one input and one weight, no arrow passes another launch."""
+    (tmp_path / "made.wrapper.cpp").write_text(make_wrapper(200), encoding="utf-8")
+    drawn = render_svg(dataflow_graph(view_package(tmp_path), [100]), "made")
+    root = ElementTree.fromstring(drawn)
+    assert float(root.get("width", "inf")) < 600
+    assert drawn.count("table_weight</text>") > 20
+    assert [text for group in root if group.get("class") == "marked asked" for text in group.itertext()][1][
+        :4
+    ] == "100 "
+
+
+def test_a_large_graph_is_cut_to_what_was_asked(made: Path) -> None:
+    """Of 2,000 launches no more are drawn than fit, and the rest is counted."""
+    graph = dataflow_graph(view_package(made), [5])
+    launches = [node for node in graph.nodes if node.kind == "launch"]
+    assert len(launches) + graph.left_out == 2_000
+    assert 0 < len(launches) <= 300

@@ -1,0 +1,234 @@
+"""`locate_fault` on CPU packages, and its parts that run without a GPU."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_server.errors import ProblemError
+from mcp_server.model import PackageWorkload
+from mcp_server.probes.cache import Cache
+from mcp_server.probes.commands import Options
+from mcp_server.tools import fault_methods
+from mcp_server.tools.context import Context
+from mcp_server.tools.fault_methods import core_environment, find_tool, order, read_core, run_sanitizer
+from mcp_server.tools.fault_run import integer_tensors, prepare
+from mcp_server.tools.locate_fault import LocatedFault, PlainRun, judge, locate_fault
+from tests.conftest import ZooPackage
+from tests.recorded import RECORDINGS
+from tools.made import MADE
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return Context(tmp_path, Path(sys.executable))
+
+
+@pytest.fixture(scope="session")
+def cache() -> Cache:
+    return Cache(MADE / "instrumented")
+
+
+def call(zoo: ZooPackage, name: str, inputs: str) -> PackageWorkload:
+    return PackageWorkload(package=zoo(name), inputs=zoo(name).with_name(f"{name}.{inputs}.pt"))
+
+
+def located(context: Context, workload: PackageWorkload, **asked: Any) -> LocatedFault:
+    return anyio.run(partial(locate_fault, context, workload, **asked))
+
+
+@pytest.mark.slow
+def test_an_overrun_of_a_weight_is_joined_with_its_index(
+    zoo: ZooPackage, context: Context, cache: Cache
+) -> None:
+    """AddressSanitizer sees row 32 of 32; the join names line, weight, row and input."""
+    found = located(context, call(zoo, "ranker", "bad-index"), cache=cache)
+    fault = found.fault
+    assert (
+        fault is not None
+        and fault.launch is not None
+        and fault.missed is not None
+        and fault.blame is not None
+    )
+    assert (found.tool, fault.kernel, fault.launch.index) == ("asan", "cpp_fused_embedding_0", 0)
+    assert fault.location.startswith("kernel.cpp:")
+    assert "in_ptr1" in fault.code
+    assert (fault.missed.variable, fault.missed.side, fault.missed.index) == (
+        "table_weight",
+        "after",
+        [32, 0],
+    )
+    assert (fault.parts[0].maximum, fault.parts[0].limit) == (32, 32)
+    assert (fault.blame.kind, fault.blame.input_index) == ("input", 0)
+    assert found.visibility is not None
+    assert found.visibility.how == "plain"
+
+
+@pytest.mark.slow
+def test_an_assert_that_fires_is_joined_like_an_access(
+    zoo: ZooPackage, context: Context, cache: Cache
+) -> None:
+    """Without a sanitizer the generated assert is the evidence: same input, same bound."""
+    found = located(context, call(zoo, "ranker", "bad-index"), tool="native", plain_runs=0, cache=cache)
+    assert found.fault is not None and found.fault.blame is not None
+    assert found.fault.kind == "assert"
+    assert found.fault.blame.input_index == 0
+    assert found.visibility is None
+
+
+@pytest.mark.slow
+def test_a_healthy_call_has_no_fault(zoo: ZooPackage, context: Context, cache: Cache) -> None:
+    """Both methods ran, neither saw a thing, and the summary does not clear the numbers."""
+    found = located(context, call(zoo, "ranker", "inputs"), plain_runs=0, cache=cache)
+    assert not found.found
+    assert [a.tool for a in found.attempts] == ["asan", "native"]
+    assert "does not clear" in found.summary
+
+
+def test_a_call_without_inputs_is_refused(zoo: ZooPackage, context: Context) -> None:
+    """There is nothing to run."""
+    with pytest.raises(ProblemError, match="needs inputs"):
+        located(context, PackageWorkload(package=zoo("ranker")))
+
+
+def test_a_tool_of_the_other_device_is_refused_with_those_that_fit() -> None:
+    """memcheck sees no CPU code."""
+    with pytest.raises(ProblemError) as problem:
+        order("memcheck", "cpu")
+    assert "asan" in str(problem.value)
+    assert order("auto", "cuda") == ("memcheck", "core_dump", "sync")
+    assert order("auto", None) == ("asan", "native")
+
+
+STAND_IN = """#!/bin/sh
+# Stands in for compute-sanitizer: prints a recorded report, then runs the program as the real one does.
+cat {recording}
+while [ "$1" != "{python}" ]; do shift; done
+exec "$@"
+"""
+
+
+@pytest.fixture
+def sanitizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A compute-sanitizer on PATH that reports a recorded fault."""
+    path = tmp_path / "bin" / "compute-sanitizer"
+    path.parent.mkdir()
+    recording = RECORDINGS / "moe-dispatch.memcheck.txt"
+    path.write_text(STAND_IN.format(recording=recording, python=sys.executable))
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path.parent}{os.pathsep}{os.environ['PATH']}")
+    return path
+
+
+@pytest.mark.slow
+def test_the_sanitizer_wraps_an_observed_run(
+    zoo: ZooPackage, context: Context, cache: Cache, sanitizer: Path
+) -> None:
+    """The program runs under the prefix, writes its journal, and the report in its output is read."""
+    assert find_tool("compute-sanitizer", Path(sys.executable), {}) == sanitizer
+
+    async def run() -> Any:
+        async with anyio.create_task_group() as tasks:
+            target = prepare(context, call(zoo, "ranker", "inputs"), Options(), tasks, cache=cache)
+            return await run_sanitizer(context, target, "memcheck")
+
+    found = anyio.run(run)
+    assert found.errors == 148_640
+    assert found.accesses[0].kernel == "dispatch_rows"
+    assert found.run.done.last("called") is not None
+    assert len(found.run.evidence.journal.launches) > 1
+    assert found.run.evidence.ranges
+
+
+@pytest.mark.slow
+def test_a_run_that_went_on_unchecked_is_no_clean_run(
+    zoo: ZooPackage, context: Context, cache: Cache, sanitizer: Path
+) -> None:
+    """compute-sanitizer that attached to nothing makes the method fail, so that the next one is tried."""
+    told = sanitizer.read_text().replace("moe-dispatch.memcheck", "no-attach.synccheck")
+    sanitizer.write_text(told)
+
+    async def run() -> None:
+        async with anyio.create_task_group() as tasks:
+            target = prepare(context, call(zoo, "ranker", "inputs"), Options(), tasks, cache=cache)
+            with pytest.raises(ProblemError, match="No attachable process"):
+                await run_sanitizer(context, target, "memcheck")
+
+    anyio.run(run)
+
+
+def test_the_command_line_is_the_one_that_was_measured() -> None:
+    """Options of the runs on the H200, and padding for memcheck alone."""
+    argv = fault_methods.sanitizer_prefix(Path("cs"), "memcheck")
+    assert argv[:5] == ("cs", "--tool", "memcheck", "--padding", "512")
+    assert argv[argv.index("--report-api-errors") :][:2] == ("--report-api-errors", "no")
+    assert "--padding" not in fault_methods.sanitizer_prefix(Path("cs"), "racecheck")
+
+
+def test_expandable_segments_do_not_reach_the_sanitizer() -> None:
+    """They give false alarms; another setting of the allocator stays."""
+    assert "PYTORCH_CUDA_ALLOC_CONF" in fault_methods.left_out(
+        {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    )
+    assert "PYTORCH_CUDA_ALLOC_CONF" not in fault_methods.left_out({"PYTORCH_CUDA_ALLOC_CONF": "x:1"})
+
+
+def test_a_device_assert_becomes_the_assertion_that_was_printed() -> None:
+    """memcheck's own record of an assert names no kernel; the printed line does."""
+    checked = fault_methods.read_report(RECORDINGS / "feature-cache.memcheck.txt")
+    access = fault_methods.accesses_of(checked, "memcheck", None)[0]
+    assert access.condition == "0 <= tmp4 < ks0"
+    assert access.line is not None
+    assert access.file.endswith(".py")
+
+
+def test_a_progress_log_is_enough_without_a_debugger(context: Context, tmp_path: Path) -> None:
+    """No core file and no cuda-gdb: the driver's lines name exception and kernel."""
+    log = tmp_path / "output.log"
+    log.write_text(
+        "[06:43:15] coredump: Detected an exception of type CUDBG_EXCEPTION_WARP_ILLEGAL_ADDRESS (14)\n"
+        "[06:43:15] coredump:   - PC 0x7462c3bac310\n"
+        "[06:43:15] coredump:   #0\t0x7462c3bac620\tadd_position_kernel\n"
+    )
+    (tmp_path / "none").mkdir()
+    access = anyio.run(read_core, context, tmp_path / "none", log, None)
+    assert access is not None
+    assert access.kernel == "add_position_kernel"
+    assert "skip_global_memory" in core_environment(tmp_path)["CUDA_COREDUMP_GENERATION_FLAGS"]
+
+
+def plain(failed: bool, **flags: str) -> PlainRun:
+    return PlainRun(flags=flags, failed=failed, seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("runs", "found", "how"),
+    [
+        ([plain(True), plain(True)], True, "plain"),
+        ([plain(True), plain(False)], True, "flaky"),
+        ([plain(False), plain(True, FLAG="1")], True, "official_flags"),
+        ([plain(False), plain(False, FLAG="1")], True, "silent"),
+        ([plain(False)], False, "not_seen"),
+    ],
+)
+def test_how_a_fault_shows(runs: list[PlainRun], found: bool, how: str) -> None:
+    """Plainly, now and then, under the flags, or only under a checker."""
+    seen = judge(runs, found)
+    assert seen is not None
+    assert seen.how == how
+    assert (seen.summary == "Flaky: 1 of 2 plain runs fail.") == (how == "flaky")
+
+
+def test_floats_are_not_looked_at(zoo: ZooPackage) -> None:
+    """Only what may hold indices is read back: the ids, and no weight."""
+    from mcp_server.package.view import view_package
+
+    names = integer_tensors(view_package(zoo("ranker")))
+    assert "table_weight" not in names
+    assert names

@@ -1,0 +1,111 @@
+"""Repeats under the deterministic flags: stable, varying, flaky and clean are told apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_server.errors import ProblemError
+from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload, Workload
+from mcp_server.tools.run_deterministic import Repeated, run_deterministic
+from tests.conftest import ZooPackage
+from tests.worker.support import context_in
+
+# Keeps count of its runs in a file beside it, and does what argv names for this one.
+TAKES_TURNS = """
+import os, pathlib, sys
+counter = pathlib.Path("count")
+turn = int(counter.read_text()) if counter.exists() else 0
+counter.write_text(str(turn + 1))
+act = sys.argv[1 + turn]
+if act == "segfault":
+    os.kill(os.getpid(), 11)
+if act == "error":
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+"""
+
+
+def repeated(directory: Path, workload: Workload, **options: Any) -> Repeated:
+    async def run() -> Repeated:
+        return await run_deterministic(context_in(directory / "job"), workload, **options)
+
+    return anyio.run(run)
+
+
+def turns(directory: Path, *acts: str) -> Repeated:
+    script = directory / "turns.py"
+    script.write_text(TAKES_TURNS)
+    workload = ScriptWorkload(script=script, args=list(acts), cwd=directory)
+    return repeated(directory, workload, repeats=len(acts))
+
+
+@pytest.mark.slow
+def test_a_stable_failure(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A bad dtype fails alike each time, and the flag that finds it is among those reported."""
+    package = zoo("ranker")
+    workload = PackageWorkload(package=package, inputs=package.with_name("ranker.bad-dtype.pt"))
+    found = repeated(tmp_path, workload, repeats=2)
+    assert found.pattern == "stable" and found.failing == 2 and found.outputs_differ is None
+    assert found.flags["AOTI_RUNTIME_CHECK_INPUTS"] == found.flags["CUDA_LAUNCH_BLOCKING"] == "1"
+    failure = found.runs[0].failure
+    assert failure is not None and "unmatched dtype" in failure.text and found.runs[0].phase == "failed"
+    assert found.runs[0].log.path.exists() and found.cost.runs == 2
+
+
+@pytest.mark.slow
+def test_clean_runs_have_equal_outputs(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Without a failure the outputs are compared; a note says what clean leaves open."""
+    package = zoo("ranker")
+    workload = PackageWorkload(package=package, inputs=package.with_name("ranker.inputs.pt"))
+    found = repeated(tmp_path, workload, repeats=2)
+    assert (found.pattern, found.failing, found.outputs_differ) == ("clean", 0, False)
+    assert any("silent" in note for note in found.notes)
+
+
+@pytest.mark.slow
+def test_switched_off_flags_are_not_set(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Without the input checks the same bad dtype gives another failure or none."""
+    package = zoo("ranker")
+    workload = PackageWorkload(package=package, inputs=package.with_name("ranker.bad-dtype.pt"))
+    found = repeated(tmp_path, workload, repeats=1, check_inputs=False, blocking=False)
+    assert set(found.flags) == {"PYTORCH_NO_CUDA_MEMORY_CACHING"}
+    failure = found.runs[0].failure
+    assert failure is None or "unmatched dtype" not in failure.text
+    assert any("one run" in note for note in found.notes)
+
+
+def test_flaky_and_varying_failures(tmp_path: Path) -> None:
+    """Some failing is flaky, with its rate; all failing in two ways is varying."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    flaky = turns(tmp_path / "a", "pass", "segfault", "pass")
+    assert (flaky.pattern, flaky.failing, flaky.signatures) == ("flaky", 1, {"SIGSEGV": 1})
+    assert [run.failure is None for run in flaky.runs] == [True, False, True]
+    varying = turns(tmp_path / "b", "segfault", "error", "error")
+    assert varying.pattern == "varying" and sorted(varying.signatures.values()) == [1, 2]
+
+
+def test_the_flags_reach_any_command(tmp_path: Path) -> None:
+    """A command gets the flags in its environment; that it obeys them is not claimed."""
+    workload = CommandWorkload(argv=["sh", "-c", 'test "$PYTORCH_NO_CUDA_MEMORY_CACHING" = 1'])
+    found = repeated(tmp_path, workload, repeats=1)
+    assert found.pattern == "clean" and any("not known" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("repeats", [0, -1, 21])
+def test_repeats_out_of_range(tmp_path: Path, repeats: int) -> None:
+    """A number of repeats that makes no sense is refused with the range."""
+    with pytest.raises(ProblemError, match="1 to 20"):
+        repeated(tmp_path, CommandWorkload(argv=["true"]), repeats=repeats)
+
+
+@pytest.mark.slow
+def test_missing_inputs(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A package without inputs cannot be repeated, and neither can an exported program."""
+    exported = zoo("ranker").with_name("ranker.exported.pt2")
+    for workload in (PackageWorkload(package=zoo("ranker")), ExportedWorkload(exported=exported)):
+        with pytest.raises(ProblemError, match="inputs"):
+            repeated(tmp_path, workload)

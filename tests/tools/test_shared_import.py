@@ -1,0 +1,217 @@
+"""Requests that share one import of torch: the same results, the same guarantees, nothing left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import torch
+
+from mcp_server.jobs.supervisor import children_of
+from mcp_server.tools.context import Context, WorkerRun
+from mcp_server.tools.shared_import import early
+from mcp_server.tools.trace_launches import journal_environment
+from tests.jobs.support import FAMILY, all_dead, family
+from tests.worker.support import saved
+
+pytestmark = pytest.mark.slow
+
+DYING = """
+import os, subprocess, sys
+subprocess.Popen([sys.executable, "-I", "-S", "-c", {family!r}, {pids!r}])
+while not os.path.exists({pids!r}):
+    pass
+{end}
+"""
+
+
+def shared(directory: Path, work: Callable[[Context], Awaitable[None]]) -> Context:
+    """Carry `work` out in a context whose requests share an import."""
+    context = Context(directory=directory / "job", python=Path(sys.executable))
+
+    async def run() -> None:
+        async with context.sharing_imports():
+            await work(context)
+
+    anyio.run(run)
+    return context
+
+
+def program(directory: Path, end: str) -> tuple[Path, dict[str, object]]:
+    """A request to import a file that starts a family of processes and then does `end`."""
+    pids = directory / "pids"
+    module = directory / "dying.py"
+    module.write_text(DYING.format(family=FAMILY, pids=str(pids), end=end))
+    return pids, {"package": "none.pt2", "inputs": None, "extra_imports": [str(module)]}
+
+
+def forked(run: WorkerRun) -> bool:
+    """Whether the worker found torch imported already."""
+    begun = run.last("torch")
+    assert begun is not None
+    return bool(begun["t"] < 0.1)
+
+
+def facts(run: WorkerRun) -> list[dict[str, Any]]:
+    return [{key: value for key, value in event.items() if key != "t"} for event in run.events]
+
+
+def test_forks_report_what_processes_report(tmp_path: Path) -> None:
+    """Events, ending and exit status are those of a worker of its own; the second import costs nothing."""
+    inputs = saved(tmp_path, "in.pt", [torch.arange(6).view(2, 3)])
+    alone = Context(directory=tmp_path / "alone", python=Path(sys.executable))
+
+    async def both(context: Context) -> None:
+        own = await alone.worker("describe_inputs", {"inputs": inputs})
+        for _ in range(2):
+            fork = await context.worker("describe_inputs", {"inputs": inputs})
+            assert forked(fork) and not forked(own)
+            assert facts(fork) == facts(own)
+            assert fork.finished.ok and own.finished.ok
+
+    context = shared(tmp_path, both)
+    assert context.imports is None and context.cost.cost().wall_s > 0.2
+
+
+def test_what_an_instrumented_package_reads_is_read_late() -> None:
+    """A trace of launches is carried out by a fork: the package looks at them when it first runs."""
+    variables = {*journal_environment(Path("launches.jsonl"), True, 3), "AOTI_DEBUG_JOURNAL_LIMIT"}
+    assert early({**dict.fromkeys(variables, "1"), "OMP_NUM_THREADS": "1"}) == {"OMP_NUM_THREADS": "1"}
+
+
+def test_a_fork_has_its_own_directory_and_variables(tmp_path: Path) -> None:
+    """What is read late is that of the request; a variable that an import reads needs its own process."""
+    (tmp_path / "elsewhere").mkdir()
+    module = tmp_path / "told.py"
+    module.write_text("import os\nprint(os.getcwd(), os.environ.get('AOTI_RUNTIME_CHECK_INPUTS'))\n1/0\n")
+    request = {"package": "none.pt2", "inputs": None, "extra_imports": [str(module)]}
+
+    async def asked(context: Context, env: Mapping[str, str], cwd: Path) -> WorkerRun:
+        return await context.worker("run", request, env=env, cwd=cwd)
+
+    async def work(context: Context) -> None:
+        first = await asked(context, {}, tmp_path)
+        late = await asked(context, {"AOTI_RUNTIME_CHECK_INPUTS": "1"}, tmp_path / "elsewhere")
+        early = await asked(context, {"OMP_NUM_THREADS": "1"}, tmp_path)
+        assert [forked(first), forked(late), forked(early)] == [True, True, False]
+        assert first.finished.stdout.read_text().split() == [str(tmp_path), "None"]
+        assert late.finished.stdout.read_text().split() == [str(tmp_path / "elsewhere"), "1"]
+
+    shared(tmp_path, work)
+
+
+def test_what_is_expected_is_imported_for_each_of_its_surroundings(tmp_path: Path) -> None:
+    """Both are forked, with their own threads and modules; a module that does not exist costs nothing."""
+    module = tmp_path / "told.py"
+    module.write_text("import sys, torch\nprint('cProfile' in sys.modules, torch.get_num_threads())\n1/0\n")
+    request = {"package": "none.pt2", "inputs": None, "extra_imports": [str(module)]}
+    one_thread = {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}
+
+    async def work(context: Context) -> None:
+        assert context.imports is not None
+        context.expect(env={"OMP_NUM_THREADS": "2"}, modules=("no_such_module", "cProfile"))
+        context.expect(env=one_thread)
+        context.expect(env=one_thread)
+        assert len(context.imports.servers) == 2
+        two = await context.worker("run", request, env={"OMP_NUM_THREADS": "2"})
+        one = await context.worker("run", request, env=one_thread)
+        assert forked(two) and forked(one)
+        assert two.finished.stdout.read_text().split() == ["True", "2"]
+        assert one.finished.stdout.read_text().split() == ["False", "1"]
+
+    shared(tmp_path, work)
+    assert children_of(os.getpid()) == []
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "torch.cuda._is_in_bad_fork = lambda: True",
+        "import threading; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+    ],
+    ids=["device", "thread"],
+)
+def test_a_module_that_would_harm_a_fork_is_left_out(tmp_path: Path, harm: str) -> None:
+    """The server begins anew with torch alone, and still serves."""
+    (tmp_path / "harmful.py").write_text(f"import time, torch\n{harm}\n")
+    env = {"PYTHONPATH": str(tmp_path)}
+    inputs = saved(tmp_path, "in.pt", [torch.ones(1)])
+
+    async def work(context: Context) -> None:
+        context.expect(env=env, modules=("harmful",))
+        run = await context.worker("describe_inputs", {"inputs": inputs}, env=env)
+        assert run.finished.ok and forked(run)
+
+    shared(tmp_path, work)
+    assert children_of(os.getpid()) == []
+
+
+@pytest.mark.parametrize(
+    ("end", "signal_name"), [("os.abort()", "SIGABRT"), ("while True: pass", None)], ids=["crash", "hang"]
+)
+def test_a_fork_that_dies_takes_only_its_own_along(tmp_path: Path, end: str, signal_name: str | None) -> None:
+    """A crash or a time limit ends the fork's whole tree, says which, and the next request is served."""
+    pids, request = program(tmp_path, end)
+    inputs = saved(tmp_path, "in.pt", [torch.ones(1)])
+
+    async def work(context: Context) -> None:
+        run = await context.worker("run", request, timeout_s=3)
+        assert forked(run)
+        expected = "signal" if signal_name else "timeout"
+        assert (run.finished.ending, run.finished.signal) == (expected, signal_name or "SIGTERM")
+        assert all_dead(family(pids), 0.1)
+        assert forked(await context.worker("describe_inputs", {"inputs": inputs}))
+
+    shared(tmp_path, work)
+
+
+def test_a_cancelled_request_leaves_nothing(tmp_path: Path) -> None:
+    """Cancelling the one who waits kills the fork's tree, and leaving the context kills the server."""
+    pids, request = program(tmp_path, "while True: pass")
+
+    async def work(context: Context) -> None:
+        with anyio.move_on_after(30):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(partial(context.worker, "run", request))
+                while not pids.exists():
+                    await anyio.sleep(0.02)
+                tasks.cancel_scope.cancel()
+        assert all_dead(family(pids), 0.1)
+
+    shared(tmp_path, work)
+    assert children_of(os.getpid()) == []
+
+
+def test_without_the_server_requests_are_started_as_usual(tmp_path: Path) -> None:
+    """The server is killed: a request, sent before that was noticed, is carried out by its own process."""
+    inputs = saved(tmp_path, "in.pt", [torch.ones(1)])
+
+    async def work(context: Context) -> None:
+        assert forked(await context.worker("describe_inputs", {"inputs": inputs}))
+        (supervisor,) = children_of(os.getpid())
+        (server,) = children_of(supervisor)
+        os.kill(server, signal.SIGKILL)
+        run = await context.worker("describe_inputs", {"inputs": inputs})
+        assert run.finished.ok and not forked(run)
+
+    shared(tmp_path, work)
+    assert children_of(os.getpid()) == []
+
+
+def test_an_interpreter_without_torch_is_refused_as_usual(tmp_path: Path) -> None:
+    """No import, no server: the request itself says what is wrong."""
+    inputs = saved(tmp_path, "in.pt", [torch.ones(1)])
+    (tmp_path / "torch.py").write_text("raise ImportError('broken torch')")
+
+    async def work(context: Context) -> None:
+        with pytest.raises(Exception, match="torch cannot be imported"):
+            await context.worker("describe_inputs", {"inputs": inputs}, env={"PYTHONPATH": str(tmp_path)})
+
+    shared(tmp_path, work)
