@@ -185,9 +185,20 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
         fix=mismatch.fix,
         intervention=intervention,
         parts=_last_part(mismatch, case),
-        harmful=(sure and not case.handled) or case.failed,
+        harmful=case.failed or _does_harm(sure, intervention, case),
         weak=not sure and not mended,
     )
+
+
+def _does_harm(sure: bool, intervention: Intervention | None, case: DiagnosisState) -> bool:
+    """Whether it harms a call that ends well: a program that ended well too was content with its outputs.
+
+    Then only a trial tells, which gave other values without the mismatch.
+    """
+    trial = case.trials.get(intervention.key) if intervention is not None else None
+    if case.ended_well or case.handled:
+        return trial is not None and trial.effect is Effect.GONE
+    return sure
 
 
 def _mended(mismatch: Mismatch, intervention: Intervention | None, case: DiagnosisState) -> Evidence | None:
