@@ -67,8 +67,8 @@ def test_the_budget_holds(tmp_path: Path, budget_s: float) -> None:
     told = [*found.decisions, *(e.fact for e in found.evidence)]
     assert any("budget" in line for line in told), told
     assert children_of(os.getpid()) == []
-    assert f"The budget of {budget_s} s ended during capture. Known by then: " in found.summary
-    assert "To go on from here: aoti-debug diagnose --resume job --budget-s 120" in found.summary
+    assert f"The budget of {budget_s} s ended during capture. Known so far: " in found.summary
+    assert "To continue: aoti-debug diagnose --resume job --budget-s 120" in found.summary
     assert found.next_steps[0].arguments == {"log": "job", "budget_s": 120}
 
 

@@ -16,6 +16,7 @@ from mcp_server.diagnosis.interventions.base import (
     Trial,
 )
 from mcp_server.diagnosis.interventions.plan import Planned, TriedCall, as_planned, carry_out
+from mcp_server.plurals import counted, is_
 from mcp_server.tools.context import Context
 
 
@@ -68,7 +69,9 @@ def _by_elements(after: Seen) -> tuple[Effect, str]:
     """Fewer elements at fault, and none that was not: one cause of several is removed."""
     beside = after.facts.beside if after.facts is not None else None
     if beside is not None and beside.cured and not beside.new and not beside.layout:
-        return Effect.CHANGED, f"{beside.cured} elements are good now, {beside.left} are still at fault"
+        return Effect.CHANGED, (
+            f"{counted(beside.cured, 'element')} {is_(beside.cured)} good now, {beside.left} still at fault"
+        )
     return Effect.SAME, ""
 
 
