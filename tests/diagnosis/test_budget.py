@@ -117,7 +117,7 @@ def test_going_on_gathers_nothing_twice(zoo: ZooPackage, tmp_path: Path) -> None
     stopped_at("index-values", context_of(job), bad_index(zoo))
     found = diagnosed(context_of(job), bad_index(zoo))
     assert (found.category, found.confidence) == ("index_out_of_bounds", "proven")
-    assert found.cost.runs == 0 and any("index-values" in path.name for path in job.iterdir())
+    assert any("index-values" in path.name for path in job.iterdir())
     again = diagnosed(context_of(job), bad_index(zoo))
     assert again.cost.runs == 0
     assert again.evidence and [e.fact for e in again.evidence] == [e.fact for e in found.evidence]
