@@ -29,6 +29,7 @@ from mcp_server.diagnosis.causes import (
     wrong_output,
 )
 from mcp_server.diagnosis.observe.calls import CheckedRun, Interpret, PlainRun, RepeatCall, WatchRepeats
+from mcp_server.diagnosis.observe.find_origin import FindOrigin
 from mcp_server.diagnosis.observe.intervene import TryInterventions, WatchOperators
 from mcp_server.diagnosis.observe.launches import (
     CompareLaunches,
@@ -128,6 +129,7 @@ def actions() -> list[Action]:
         ReadGeneratedKernel(),
         LookAtIndices(),
         WatchLaunches(),
+        FindOrigin(),
         LocateFault(),
         TraceLaunches(),
         TryPadding(),

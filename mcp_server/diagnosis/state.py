@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from mcp_server.diagnosis.interventions.base import Trial
+from mcp_server.diagnosis.interventions.base import Intervention, Trial
+from mcp_server.diagnosis.origin.records import Origin
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.jobs.clock import Clock
 from mcp_server.jobs.types import Finished
@@ -178,6 +179,8 @@ class DiagnosisState:
     widened: dict[str, Variant] = field(default_factory=dict)  # by kernel, computed in float32
     problems: tuple[Problem, ...] = ()
     index_values: dict[Any, Event] = field(default_factory=dict)
+    origin: Origin | None = None
+    origin_change: Intervention | None = None  # removes what is at the origin
     trials: dict[str, Trial] = field(default_factory=dict)  # by the key of the intervention
     suspects: list[Suspect] = field(default_factory=list)
     done: list[str] = field(default_factory=list)

@@ -7,6 +7,7 @@ from typing import Any
 
 from mcp_server.diagnosis.causes.eager import raising_lines
 from mcp_server.diagnosis.components import said
+from mcp_server.diagnosis.from_origin import with_origin
 from mcp_server.diagnosis.interventions.base import Intervention, Where
 from mcp_server.diagnosis.interventions.input import Leaf, Places, keep_in_range, replace_where
 from mcp_server.diagnosis.state import DiagnosisState
@@ -156,7 +157,7 @@ def _by_kernel(error: ErrorFact, case: DiagnosisState) -> Iterator[Suspect]:
     single = len({(c.launch.index, c.check.line) for c in found}) == 1
     for candidate in found[:4]:
         if not _cleared(candidate, case):
-            yield _computed(candidate, error, single, case)
+            yield with_origin(_computed(candidate, error, single, case), case, candidate.launch.index)
 
 
 def _cleared(candidate: Candidate, case: DiagnosisState) -> bool:
@@ -262,7 +263,7 @@ def detect_operator_index(case: DiagnosisState) -> Iterator[Suspect]:
         if index.part is not None and case.index_values.get(index.part, {}).get("outside"):
             yield _operator_index_by_input(index, error, case)
     if len(computed) == len(found) == 1:
-        yield _by_launch(computed[0], error, case)
+        yield with_origin(_by_launch(computed[0], error, case), case, computed[0].launch.index)
 
 
 def _operator_index_by_input(index: OperatorIndex, error: ErrorFact, case: DiagnosisState) -> Suspect:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from mcp_server.diagnosis.causes.eager import guard_fix, lines_of, making, non_finite_lines
 from mcp_server.diagnosis.causes.index_out_of_bounds import crashing
 from mcp_server.diagnosis.components import launch_component, operator_of
+from mcp_server.diagnosis.from_origin import with_origin
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Where
 from mcp_server.diagnosis.interventions.input import Leaf, replace_where, together
 from mcp_server.diagnosis.state import DiagnosisState
@@ -31,11 +32,11 @@ def detect_bad_values(case: DiagnosisState) -> Iterator[Suspect]:
     if first.what == "non_finite":
         mark = _marking(first, case)
         if mark is None or first.kind != "kernel":
-            yield _non_finite(first, case)
+            yield with_origin(_non_finite(first, case), case, first.launch)
         if mark is not None:
             yield _mark(mark, case)
     else:
-        yield _bad_index(first, case)
+        yield with_origin(_bad_index(first, case), case, first.launch)
 
 
 def _non_finite(first: FirstBad, case: DiagnosisState) -> Suspect:
@@ -236,7 +237,9 @@ def detect_nan_index(case: DiagnosisState) -> Iterator[Suspect]:
         text = str(refused["text"]).splitlines()[0][:300]
         computed = made is not None and made["node"] in refused.get("behind", ())
         if made is not None and computed and _converted(refused, text):
-            yield _suspect(made, refused, text, case)
+            check = _check(refused, case)
+            launch = check.launch.index if check is not None else None
+            yield with_origin(_suspect(made, refused, text, check, case), case, launch)
 
 
 def _converted(refused: Event, text: str) -> bool:
@@ -245,8 +248,9 @@ def _converted(refused: Event, text: str) -> bool:
     return bool(NOT_A_NUMBER & given) or any(f" {number} " in f" {text} " for number in NOT_A_NUMBER)
 
 
-def _suspect(made: Event, refused: Event, text: str, case: DiagnosisState) -> Suspect:
-    check = _check(refused, case)
+def _suspect(
+    made: Event, refused: Event, text: str, check: Candidate | None, case: DiagnosisState
+) -> Suspect:
     return Suspect(
         category="nan_or_inf",
         guilty=Component(kind="op", name=str(made["op"]), model_locations=lines_of(made)),

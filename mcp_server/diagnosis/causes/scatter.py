@@ -8,9 +8,11 @@ CUDA the assertion is in ATen's own kernel, and no generated line names it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from mcp_server.diagnosis.causes.eager import raising_lines
 from mcp_server.diagnosis.components import launch_component
+from mcp_server.diagnosis.from_origin import with_origin
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.value_sources import told
@@ -28,17 +30,33 @@ def indexing_launches(case: DiagnosisState) -> list[Launch]:
     return [launch for launch in launches if any(word in launch.kernel for word in INDEXING)]
 
 
+@dataclass(frozen=True)
+class Beyond:
+    """A watched launch with an index outside of the tensor that it writes: not in [low, high)."""
+
+    seen: LaunchValues
+    target: ArgumentValues
+    index: ArgumentValues
+    low: int
+    high: int
+    checked: bool
+
+
 def detect(case: DiagnosisState) -> Iterator[Suspect]:
     """Watched launches of that kind that were given an index beyond the tensor they write."""
-    if case.kernel_io is None:
-        return
+    for each in beyond(case):
+        yield with_origin(_suspect(each, case), case, each.seen.launch)
+
+
+def beyond(case: DiagnosisState) -> Iterator[Beyond]:
+    """What was seen of such launches."""
     checked = {launch.index: launch.checked for launch in indexing_launches(case)}
-    for seen in case.kernel_io.launches:
+    for seen in case.kernel_io.launches if case.kernel_io is not None else ():
         if seen.launch in checked:
-            yield from _beyond(seen, checked[seen.launch], case)
+            yield from _of_launch(seen, checked[seen.launch])
 
 
-def _beyond(seen: LaunchValues, checked: bool, case: DiagnosisState) -> Iterator[Suspect]:
+def _of_launch(seen: LaunchValues, checked: bool) -> Iterator[Beyond]:
     before = [a for a in seen.arguments if a.when == "before"]
     target = next((a for a in before if a.shape and a.role in ("written", "read_write")), None)
     for index in before:
@@ -47,14 +65,12 @@ def _beyond(seen: LaunchValues, checked: bool, case: DiagnosisState) -> Iterator
         largest = max(target.shape)
         lowest = -largest if "index_put" in seen.kernel else 0
         if index.max >= largest or (index.min is not None and index.min < lowest):
-            yield _suspect(seen, target, index, checked, case)
+            yield Beyond(seen, target, index, lowest, largest, checked)
 
 
-def _suspect(
-    seen: LaunchValues, target: ArgumentValues, index: ArgumentValues, checked: bool, case: DiagnosisState
-) -> Suspect:
-    largest = max(target.shape or [0])
-    lost = "" if checked else ", and its error is thrown away"
+def _suspect(found: Beyond, case: DiagnosisState) -> Suspect:
+    seen, target, index, largest = found.seen, found.target, found.index, found.high
+    lost = "" if found.checked else ", and its error is thrown away"
     guilty = _maker(seen, index, case)
     held = guilty.name if guilty.kind == "input" else index.name
     made = f"; launch {guilty.launch_index} made {index.name}" if guilty.kind != "input" else ""

@@ -1,0 +1,167 @@
+"""The origin of a bad value joined to the diagnosis: action, suspects, intervention, whole diagnoses."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_server.diagnosis.causes import index_out_of_bounds
+from mcp_server.diagnosis.diagnose import diagnose
+from mcp_server.diagnosis.from_origin import with_origin
+from mcp_server.diagnosis.interventions.base import Effect, Where
+from mcp_server.diagnosis.interventions.input import Leaf
+from mcp_server.diagnosis.interventions.offending import made_good
+from mcp_server.diagnosis.observe.find_origin import FindOrigin, faults
+from mcp_server.diagnosis.origin.records import Condition, Dormant, OffendingElement, Origin
+from mcp_server.diagnosis.origin.values import Tensor
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.model import PackageWorkload, Verdict
+from mcp_server.tools.context import Context
+from tests.conftest import ZooPackage
+from tests.diagnosis.origin.test_origins import build
+from tests.diagnosis.support import failing, index_text, package_case, suspect, trial
+
+LEAVES = [Leaf(0, "args[0]"), Leaf(1, "args[1]")]
+
+
+def element(value: object, *place: int) -> OffendingElement:
+    return OffendingElement(kind="input", label="args[1]", index=list(place), value=str(value), input_index=1)
+
+
+def origin(*elements: OffendingElement, condition: Condition | None = None, **more: object) -> Origin:
+    known = {"launch_index": 2, "kernel": "k", "fault_launch": 4, "expression": "x * 3 - 2", **more}
+    return Origin.model_validate(
+        {**known, "elements": elements, "element_count": len(elements), "condition": condition}
+    )
+
+
+def tensor(*rows: list[int] | list[bool]) -> Tensor:
+    flat: list[int] = list(itertools.chain(*rows))
+    width = len(rows[0])
+    return Tensor((len(rows), width), (width, 1), lambda place: flat[place])
+
+
+ABOVE = Condition(text="it is 40 or more for x >= 14", variable="x", label="args[1]", low=14, good=13)
+
+
+def test_one_limit_where_it_changes_the_offending_elements_alone() -> None:
+    """The nearest good value as a clamp on one side; the bound of the table is not the input's."""
+    made = made_good(origin(element(17, 0, 1), condition=ABOVE), LEAVES, lambda _: tensor([3, 17]))
+    assert made is not None and made.after_code == "args[1] = args[1].clamp(max=13)"
+    assert made.changes[0].where == Where(above=13) and made.smallest
+
+
+def test_single_elements_where_others_are_beyond_the_limit_and_good() -> None:
+    """An element that is not behind the fault stays as it is, whatever its value."""
+    made = made_good(origin(element(17, 0, 1), condition=ABOVE), LEAVES, lambda _: tensor([30, 17]))
+    assert made is not None and made.after_code == "args[1][0, 1] = 13"
+    assert [(change.index, change.value) for change in made.changes] == [((0, 1), 13)]
+
+
+def test_elements_for_which_the_condition_does_not_hold_stay() -> None:
+    """Of two elements of one expression, the one with a good value is not changed."""
+    made = made_good(
+        origin(element(17, 0, 1), element(3, 0, 0), condition=ABOVE), LEAVES, lambda _: tensor([30, 17])
+    )
+    assert made is not None and len(made.changes) == 1
+
+
+def test_one_element_of_each_masked_row() -> None:
+    """Every row of the mask that lets nothing through is opened once, in the user's terms for all rows."""
+    closed = [element(False, 1, 0), element(False, 1, 1)]
+    mask = tensor([True, False], [False, False], [False, False])
+    made = made_good(origin(*closed), LEAVES, lambda _: mask)
+    assert made is not None and [change.index for change in made.changes] == [(1, 0), (2, 0)]
+    assert {change.value for change in made.changes} == {1}
+    assert made.after_code == "args[1][~args[1].any(-1), 0] = True"
+
+
+def test_nothing_to_change_without_a_good_value() -> None:
+    """Elements of which no good value is known, and an origin without elements of inputs."""
+    assert made_good(origin(element(9.75, 2, 0)), LEAVES, lambda _: None) is None
+    assert made_good(origin(), LEAVES, lambda _: None) is None
+
+
+def test_a_suspect_gets_the_launch_that_computed(zoo: ZooPackage) -> None:
+    """Launch, elements and expression; condition and layer in the summary; dormant siblings as evidence."""
+    case = package_case(zoo("ranker"))
+    case.origin = origin(
+        element(17, 2, 5),
+        condition=ABOVE,
+        bad_value="49",
+        allowed="0 to 39",
+        result="index",
+        layer="layers.7",
+        carriers=[3],
+        dormant=[Dormant(launch_index=9, layer="layers.0", passes="good for args[1] up to 20 only")],
+    )
+    plain = suspect("args[1]", "index_out_of_bounds")
+    joined = with_origin(plain, case, 4)
+    assert joined.guilty.elements == ["args[1][2, 5] = 17"] and joined.guilty.expression == "x * 3 - 2"
+    assert "Launch 2 computes index = x * 3 - 2 = 49" in joined.summary
+    assert "carried by launch 3" in joined.summary and "layer layers.7" in joined.summary
+    assert "it is 40 or more for x >= 14" in joined.summary
+    assert any("layers.0: good for args[1] up to 20" in each.fact for each in joined.evidence)
+    assert with_origin(plain, case, 5) == plain, "another launch's fault has another origin"
+
+
+def test_a_change_that_misses_clears_nobody(zoo: ZooPackage) -> None:
+    """The elements were not all that is at fault: the suspect stays, and the run is told."""
+    case = package_case(zoo("ranker"))
+    case.origin = origin(element(17, 2, 5), condition=ABOVE)
+    case.origin_change = made_good(case.origin, LEAVES, lambda _: None)
+    plain = suspect("args[1]", "index_out_of_bounds")
+    assert with_origin(plain, case, 4).intervention == case.origin_change
+    assert case.origin_change is not None
+    case.trials[case.origin_change.key] = trial(case.origin_change, Effect.SAME)
+    joined = with_origin(plain, case, 4)
+    assert joined.intervention is None
+    assert any(each.step == "intervention" for each in joined.evidence)
+
+
+def test_the_origin_is_sought_where_a_check_failed(zoo: ZooPackage) -> None:
+    """A failed check of the package leads to a fault at its launch; a call that was not made does not."""
+    package = zoo("jagged")
+    case = failing(package_case(package), index_text(package))
+    assert [fault.kind for fault in faults(case)] == ["check"] and list(
+        index_out_of_bounds.detect_index(case)
+    )
+    assert FindOrigin().gain(case, []) > 0
+    assert FindOrigin().gain(DiagnosisState(case.workload), []) == 0
+
+
+def verdict(directory: Path, name: str) -> Verdict:
+    package = build(name)
+
+    async def work() -> Verdict:
+        context = Context(directory=directory, python=Path(sys.executable))
+        inputs = package.with_name(f"{name}.bad.pt")
+        return await diagnose(context, PackageWorkload(package=package, inputs=inputs), budget_s=300)
+
+    return anyio.run(work)
+
+
+@pytest.mark.slow
+def test_an_index_that_a_launch_computed_is_proven(tmp_path: Path) -> None:
+    """Through a sort and a gather to the launch, its expression and one element, and the fix that ran."""
+    found = verdict(tmp_path, "carried")
+    assert (found.category, found.confidence) == ("index_out_of_bounds", "proven"), found.summary
+    assert found.guilty is not None and found.guilty.launch_index == 2
+    assert (found.guilty.elements, found.guilty.expression) == (["args[1][2, 5] = 17"], "x * 3 - 2")
+    assert found.fix is not None and found.fix.after == "args[1] = args[1].clamp(max=13)"
+    assert found.fix.ran is not None and found.fix.side_effects.startswith("none")
+
+
+@pytest.mark.slow
+def test_a_fully_masked_row_is_proven(tmp_path: Path) -> None:
+    """The elements of the mask, and one of them opened: no other row comes out changed."""
+    found = verdict(tmp_path, "masked")
+    assert (found.category, found.confidence) == ("nan_or_inf", "proven"), found.summary
+    assert found.guilty is not None and found.guilty.elements[0] == "args[1][2, 0] = False"
+    assert found.intervention is not None and found.intervention.what == "the call with args[1][2, 0] made 1"
+    assert found.fix is not None and found.fix.after == "args[1][~args[1].any(-1), 0] = True"
+    assert found.fix.side_effects.startswith("none")
