@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -14,7 +15,7 @@ from pydantic.fields import FieldInfo
 from mcp_server.errors import ProblemError
 from mcp_server.operations.arguments import Arguments, Operation, ProgramArguments, fields_of, validated
 from mcp_server.operations.paths import is_exported_program
-from mcp_server.operations.table import PAIRS, command_name, is_mapping, option_names
+from mcp_server.operations.table import COMMANDS, PAIRS, command_name, is_mapping, option_names
 
 # The command waits for the end, so these mean nothing to it.
 NOT_ON_THE_COMMAND_LINE = frozenset({"wait_s"})
@@ -74,6 +75,8 @@ def _option(name: str, field: FieldInfo) -> Option:
     )
     if name in PAIRS:
         return _parameter(name, Annotated[tuple[str, str], info], None)
+    if name in COMMANDS:
+        return _parameter(name, Annotated[str, info], "")
     default = [] if is_mapping(field) else field.default
     return _parameter(name, Annotated[_shell_type(field), info], default)
 
@@ -102,11 +105,21 @@ def _shell_type(field: FieldInfo) -> Any:
 def _from_text(name: str, field: FieldInfo, value: Any) -> Any:
     if name in PAIRS:
         return list(value)
+    if name in COMMANDS:
+        return _words(name, value)
     if is_mapping(field):
         return dict(_pair(name, item) for item in value)
     if isinstance(value, str) and str not in (field.annotation, *get_args(field.annotation)):
         return _json_value(name, value)
     return value
+
+
+def _words(name: str, text: str) -> list[str]:
+    """The words of a command line."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ProblemError(f"--{name} is no command line ({error})", value=text[:120]) from error
 
 
 def _pair(name: str, text: str) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from mcp_server.diagnosis.registry import DETECTORS, actions
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.subject import leave_subject
 from mcp_server.diagnosis.suspect import Suspect
+from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.diagnosis.verdict import conclude
 from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload, Verdict, Workload
@@ -51,17 +52,19 @@ async def diagnose(
     *,
     log: Path | None = None,
     budget_s: float = DEFAULT_BUDGET_S,
+    symptom: Symptom | None = None,
 ) -> Verdict:
     """A verdict on `workload`, within `budget_s` seconds, not counting those in which another has the GPU.
 
     `log` is what a failing run printed: with no workload it is all there is, and a package workload without
-    inputs is then read beside it. Raises `ProblemError` when neither is given.
+    inputs is then read beside it. `symptom` is what the user sees, and what the outputs are to be. Raises
+    `ProblemError` when neither is given, and for an expectation that cannot be one of this call.
     """
     if workload is None and log is None:
         raise ProblemError(
             "nothing to diagnose", allowed="a script, package, exported program, command or log"
         )
-    case = DiagnosisState(workload, budget_s, context.cost.clock)
+    case = DiagnosisState(workload, budget_s, context.cost.clock, symptom=symptom or Symptom())
     if log is not None:
         case.log, case.log_source = await read_users_log(log), str(log)
     case.call = _direct_call(workload)
@@ -73,6 +76,8 @@ async def diagnose(
         case.decisions.append(f"stopped during {', '.join(case.running)}")
         context.knows(_concluded(case, context))
         raise
+    if case.unfit is not None:
+        raise case.unfit
     return _concluded(case, context)
 
 
@@ -89,7 +94,7 @@ async def investigate(case: DiagnosisState, context: Context) -> None:
     """Observe until a verdict stands, nothing more can be learnt, or the budget is spent."""
     available = actions()
     with case.clock.limit(case.seconds_left - CLOSING_S) as budget:
-        while not _settled(suspects := detect(case), case):
+        while case.unfit is None and not _settled(suspects := detect(case), case):
             case.suspects = suspects
             choices = choose(available, case, suspects)
             if not choices:

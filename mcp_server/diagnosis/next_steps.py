@@ -10,6 +10,7 @@ from typing import Any
 from mcp_server.diagnosis.observe.static import exported_path
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
+from mcp_server.diagnosis.unseen import next_for, unseen
 from mcp_server.model import (
     Category,
     CommandWorkload,
@@ -168,6 +169,8 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
     """Calls that would settle the category, or show more of it."""
     if case.workload is None:
         return [_from_log(best, case)]
+    if unseen(case):
+        return next_for(case)
     if best is None and not case.healthy:
         return [_repeated(case)]
     if best is None:

@@ -154,6 +154,9 @@ MOST_NAMED = 3  # of the user's own kernels and operators
 def health_summary(case: DiagnosisState) -> str:
     """What was tried without finding a fault, and what could not be."""
     ended = f"No fault found: the workload ran to the end with {_outputs(case)}{_fit(case)}."
+    plain = case.runs.get("plain")
+    if plain is not None and plain.as_expected:
+        return f"{ended} The outputs are what is expected of them."
     if compared(case):
         return ended
     return f"{ended}{_steady(case)} {NO_REFERENCE}{_own(case)}{_fixed(case)}{_around(case)}"
@@ -202,7 +205,8 @@ def compared(case: DiagnosisState) -> bool:
     plain = case.runs.get("plain")
     told = plain.worker.last("compared_expected") if plain is not None and plain.worker else None
     beside = case.interpreted.last("compared") if case.interpreted is not None else None
-    return bool(told or beside or case.with_eager is not None)
+    checked = plain is not None and plain.as_expected
+    return bool(told or checked or beside or case.with_eager is not None)
 
 
 def _steady(case: DiagnosisState) -> str:

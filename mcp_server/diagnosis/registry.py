@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from mcp_server.diagnosis.causes import (
+    baked_scalars,
     concurrency,
     constants,
     custom_op,
@@ -25,10 +26,12 @@ from mcp_server.diagnosis.causes import (
     scatter,
     shape_out_of_range,
     shared_constants,
+    unexpected,
     user_kernels,
     wrong_output,
 )
 from mcp_server.diagnosis.observe.calls import CheckedRun, Interpret, PlainRun, RepeatCall, WatchRepeats
+from mcp_server.diagnosis.observe.edit_scalars import EditScalars
 from mcp_server.diagnosis.observe.find_origin import FindOrigin
 from mcp_server.diagnosis.observe.intervene import TryInterventions, WatchOperators
 from mcp_server.diagnosis.observe.launches import (
@@ -67,6 +70,8 @@ DETECTORS: tuple[Detector, ...] = (
     device_mismatch.detect,
     input_mismatch.detect_argument_order,
     input_mismatch.detect_fixed_arguments,
+    baked_scalars.detect,
+    unexpected.detect,
     constants.detect,
     shared_constants.detect_altered_constants,
     shared_constants.detect_viewed_constants,
@@ -135,5 +140,6 @@ def actions() -> list[Action]:
         TryPadding(),
         TryWider(),
         CheckMachine(),
+        EditScalars(),
         TryInterventions(),
     ]

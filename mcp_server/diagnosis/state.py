@@ -9,6 +9,8 @@ from typing import Any, Literal
 from mcp_server.diagnosis.interventions.base import Intervention, Trial
 from mcp_server.diagnosis.origin.records import Origin
 from mcp_server.diagnosis.suspect import Suspect
+from mcp_server.diagnosis.symptom import Symptom
+from mcp_server.errors import ProblemError
 from mcp_server.jobs.clock import Clock
 from mcp_server.jobs.types import Finished
 from mcp_server.logs.facts import ErrorFact, LogFacts
@@ -43,12 +45,16 @@ Failure = Literal["none", "exception", "signal", "timeout", "out_of_memory", "no
 
 @dataclass(frozen=True)
 class RunSeen:
-    """One run: of the user's program, or of the call in our worker. `label` says under what."""
+    """One run: of the user's program, or of the call in our worker. `label` says under what.
+
+    With `infinities` an infinite output is a failure, too.
+    """
 
     label: str
     finished: Finished
     log: LogFacts
     worker: WorkerRun | None = None
+    infinities: bool = False
 
     @property
     def root(self) -> ErrorFact | None:
@@ -73,9 +79,31 @@ class RunSeen:
             return ending
         if not self.finished.ok:
             return "exception"
-        if any(out.get("nan") for out in self.outputs):
+        if self._judged and self.as_expected:
+            return "none"
+        if any(out.get("nan") or (self.infinities and out.get("inf")) for out in self.outputs):
             return "nonfinite"
-        return "differs" if self.departs else "none"
+        return "differs" if self.departs or self.refused_by_check else "none"
+
+    @property
+    def _judged(self) -> bool:
+        """Whether the user said which outputs are right."""
+        told = self.worker.last("compared_expected") if self.worker else None
+        return bool(told and told.get("given")) or bool(self.worker and self.worker.last("checked_outputs"))
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether the outputs are what the user expects: by the file, by the check command, or by both."""
+        told = self.worker.last("compared_expected") if self.worker else None
+        if not self._judged or (told is not None and told.get("given") and not told["equal"]):
+            return False
+        return not self.refused_by_check
+
+    @property
+    def refused_by_check(self) -> bool:
+        """Whether the user's check command ended with another status than 0."""
+        told = self.worker.last("checked_outputs") if self.worker else None
+        return bool(told and told["status"])
 
     @property
     def departs(self) -> bool:
@@ -160,6 +188,9 @@ class DiagnosisState:
     package_error: PackageError | None = None
     leaves: list[Event] = field(default_factory=list)
     given: Given | None = None
+    symptom: Symptom = field(default_factory=Symptom)
+    unfit: ProblemError | None = None  # why expectation or check cannot be used: the diagnosis ends with it
+    scalar_edits: list[Intervention] = field(default_factory=list)
     sharing: list[list[int]] = field(default_factory=list)
     exported: ExportedFacts | None = None
     mismatches: tuple[Mismatch, ...] = ()

@@ -114,6 +114,13 @@ class DiagnoseArguments(WorkloadArguments):
     budget_s: Annotated[
         float, Field(ge=1, le=86_400, description="Seconds in all, 1-86400, default 300.")
     ] = 300
+    symptom: Annotated[
+        Literal["", "wrong-output", "nan", "crash", "hang", "memory"], Field(description="What you see.")
+    ] = ""
+    expect: Annotated[str, Field(description="File of right outputs.")] = ""
+    rtol: Annotated[float, Field(ge=0, le=1, description="0-1, default 0: by dtype.")] = 0
+    atol: Annotated[float, Field(ge=0, le=1, description="0-1, default 0: by dtype.")] = 0
+    check: Annotated[list[str], Field(description="Command: gets a file of outputs; 0 is good.")] = []
 
 
 class CompileArguments(ModelArguments):

@@ -42,11 +42,13 @@ async def compile_with_flags(context: Context, given: args.CompileArguments) -> 
 async def diagnose(context: Context, given: args.DiagnoseArguments) -> Record:
     from mcp_server.diagnosis.diagnose import diagnose as step
     from mcp_server.operations.paths import file
+    from mcp_server.operations.symptom import symptom_of
     from mcp_server.operations.workload import chosen_kinds, workload_of
 
     log = file("log", given.log, Path.cwd()) if given.log else None
     workload = workload_of(given, Path.cwd()) if chosen_kinds(given) or log is None else None
-    return await step(context, workload, log=log, budget_s=given.budget_s)
+    symptom = symptom_of(given, workload)
+    return await step(context, workload, log=log, budget_s=given.budget_s, symptom=symptom)
 
 
 async def run_deterministic(context: Context, given: args.RepeatArguments) -> Record:

@@ -263,6 +263,7 @@ OPTION_NAMES = {
     "changes": ("--change",),
     "how": ("--as",),
 }
+COMMANDS = frozenset({"check"})  # options that take a whole command line
 PAIRS = frozenset({"replace"})  # options that take two words at once
 
 _BY_NAME: Mapping[str, Operation] = {operation.name: operation for operation in OPERATIONS}
@@ -304,6 +305,8 @@ def _options(arguments: Mapping[str, Any]) -> Iterator[str]:
         option = OPTION_NAMES.get(name, (f"--{command_name(name)}",))[0]
         if name in PAIRS:
             yield from (option, *value)
+        elif name in COMMANDS:
+            yield from (option, shlex.join(value))
         elif isinstance(value, bool):
             yield option if value else f"--no-{command_name(name)}"
         else:

@@ -14,6 +14,7 @@ import torch
 
 from .imports import import_all
 from .inputs import load_file
+from .outputs_check import run_check
 from .report import TEXT_LIMIT, Refused, Report
 from .trial_call import Caller, Made, Phase
 from .trial_compare import (
@@ -46,6 +47,7 @@ def operate(request: dict[str, Any], report: Report) -> None:
     - `against`: a file that `save` wrote, of the call as it is in another process;
     - `call_limit_s`: seconds after which a call ends the process, with the stacks of its threads;
     - `expect`: a file with what the outputs are to be; `rtol` and `atol` for it and for what changed;
+    - `check`: words of a command that ends with status 0 for good outputs (see `outputs_check`);
     - `infinities`: whether infinities in outputs are faults;
     - `fresh`: load the package anew for every call, as one needs that keeps state from call to call.
     `intervened` holds the fields of `CallFacts`. After a CUDA error that lasts, event `poisoned` ends the
@@ -83,6 +85,7 @@ class Trial:
         self.limits = (request.get("rtol"), request.get("atol"))
         self.infinities = bool(request.get("infinities", False))
         self.expected = expectation(str(request["expect"])) if request.get("expect") else None
+        self.check = [str(word) for word in request.get("check") or ()]
         self.reference: Optional[Reference] = None
         if request.get("against"):
             self.reference = Reference("before", load_file(str(request["against"])))
@@ -117,6 +120,7 @@ class Trial:
             mutated=tuple(made.mutated),
             beside=beside_it,
             expected=expected,
+            check=run_check(self.check, outputs) if self.check else None,
         )
 
     def refined(self, planned: dict[str, Any], facts: CallFacts) -> CallFacts:
@@ -144,10 +148,10 @@ class Trial:
 
     def _search(self, planned: dict[str, Any]) -> Optional[Search]:
         """None where more than values of inputs is changed, where the package keeps state from call to call,
-        and where a failing call would leave a CUDA context of no use.
+        where a failing call would leave a CUDA context of no use, and where a command judges the outputs.
         """
         made = self._made
-        if made is None or planned.get("options") or not self.caller.keeps_nothing:
+        if made is None or self.check or planned.get("options") or not self.caller.keeps_nothing:
             return None
         if self.reference is None and any(leaf.is_cuda for leaf in made.given):
             return None

@@ -12,6 +12,7 @@ from .compare import compare, compare_all, compare_frame_tensors, compare_return
 from .compare_launches import Bench, Marks
 from .imports import import_all
 from .inputs import Inputs, apply, arrange, flatten, load_file, read, reporting_changes
+from .judged import Judge
 from .lease import take
 from .loading import load, update_package
 from .process import go_to, limited, on_stack
@@ -24,8 +25,9 @@ def operate_run(request: dict[str, Any], report: Report, loaded: Callable[[], No
     Fresh, because a package may change its inputs in place. With no inputs the package is only loaded.
     `changes` alter the inputs before each call (see `transforms`); `operators` (`watch` or `repair`) acts on
     custom operators (see `operators`). `tell_changes` are places of inputs (see `changed_inputs`). `loaded`
-    is called before the first one.
+    is called before the first one. `expect` and `check` say what the outputs are to be (see `judged`).
     """
+    judge = Judge(request)
     import_all(list(request.get("extra_imports", ())), report)
     loader = load(request, report)
     loaded()
@@ -40,6 +42,7 @@ def operate_run(request: dict[str, Any], report: Report, loaded: Callable[[], No
             report_inputs(flat, report)
         with watching(request, report), reporting_changes(request.get("tell_changes", {}), flat, report):
             result = call(lambda flat=flat: loader.run(flat), index, report)  # type: ignore[misc]
+    judge.judge(result, report)
     if request.get("save_outputs"):
         save(result, str(request["save_outputs"]), report)
 

@@ -16,6 +16,7 @@ import torch
 
 from .compare import Limits, tolerance
 from .inputs import load_file
+from .report import Refused
 from .tensors import checksum, nonfinite, unravel
 from .trial_facts import (
     FIRST_ELEMENTS,
@@ -26,6 +27,8 @@ from .trial_facts import (
     OutputChange,
     OutputFacts,
 )
+
+EXPECTATION = "a file of torch.save with one tensor for each output"
 
 
 def facts_of(tensor: torch.Tensor) -> OutputFacts:
@@ -42,11 +45,23 @@ def facts_of(tensor: torch.Tensor) -> OutputFacts:
 
 
 def expectation(path: str) -> list[torch.Tensor]:
-    """The tensors that a file says are right: those of any tree, or `expected` of a kept comparison."""
-    found = load_file(path)
+    """The tensors that a file says are right: those of any tree, or `expected` of a kept comparison.
+
+    Raises `Refused` for a file that cannot be read, or holds no tensor.
+    """
+    try:
+        found = load_file(path)
+    except Refused as refused:
+        what = refused.what.replace("the inputs file", "the expectation").replace(
+            "inputs file", "expectation"
+        )
+        raise Refused(what, path, EXPECTATION) from None
     if isinstance(found, dict) and {"expected", "actual"} <= set(found):
         found = found["expected"]
-    return [leaf for leaf in torch.utils._pytree.tree_leaves(found) if isinstance(leaf, torch.Tensor)]
+    tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(found) if isinstance(leaf, torch.Tensor)]
+    if not tensors:
+        raise Refused("the expectation holds no tensor", path, EXPECTATION)
+    return tensors
 
 
 def faults(

@@ -119,6 +119,14 @@ class Smallest:
 
 
 @dataclass(frozen=True)
+class CheckFacts:
+    """How the user's check command ended: its exit status, and the end of what it printed."""
+
+    status: int
+    text: str = ""
+
+
+@dataclass(frozen=True)
 class CallFacts:
     """One call. `label` is its place in the plan, `key` the intervention, empty for the call as it is.
 
@@ -140,6 +148,7 @@ class CallFacts:
     beside: "Comparison | None" = None
     expected: "Comparison | None" = None
     smallest: "Smallest | None" = None
+    check: "CheckFacts | None" = None
 
 
 _MEMBERS: dict[str, Any] = {
@@ -148,6 +157,7 @@ _MEMBERS: dict[str, Any] = {
     "CallFacts.beside": Comparison,
     "CallFacts.expected": Comparison,
     "CallFacts.smallest": Smallest,
+    "CallFacts.check": CheckFacts,
     "Smallest.first": NeededElement,
     "Comparison.outputs": OutputChange,
     "OutputChange.first": ElementChange,

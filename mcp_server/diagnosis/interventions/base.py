@@ -182,7 +182,9 @@ class Seen:
         outputs = self.facts.outputs
         if any(output.nan or (self.infinities and output.inf) for output in outputs):
             return "nonfinite"
-        expected = self.facts.expected
+        expected, check = self.facts.expected, self.facts.check
+        if check is not None and check.status:
+            return "differs"
         return "differs" if expected is not None and not expected.equal else "none"
 
     def describe(self) -> str:
@@ -277,7 +279,9 @@ def _bad_outputs(seen: Seen) -> str:
 
 
 def _differing(seen: Seen) -> str:
-    assert seen.facts is not None and seen.facts.expected is not None
+    assert seen.facts is not None
+    if seen.facts.expected is None or seen.facts.expected.equal:
+        return "outputs that the check command refuses"
     outputs = seen.facts.expected.outputs
     parts = [
         f"output {each.output}: {each.layout or share(each.changed, each.elements, 'element', 'differ')}"

@@ -78,10 +78,12 @@ def _by_elements(after: Seen) -> tuple[Effect, str]:
 def side_effects_of(after: Seen, again: Seen) -> SideEffects:
     """Elements that were not at fault and came out changed.
 
-    Unknown where nothing came back to compare with, and where two calls as they are differ, too.
+    Unknown where nothing came back to compare with, where two calls as they are differ, too, and where a
+    command judges the outputs, which does not say what of them is at fault.
     """
     beside = after.facts.beside if after.facts is not None else None
-    if beside is None:
+    by_command = after.facts is not None and after.facts.check is not None
+    if beside is None or (by_command and after.facts is not None and after.facts.expected is None):
         return SideEffects(known=False)
     repeated = again.facts.beside if again.facts is not None else None
     if repeated is not None and repeated.innocent:

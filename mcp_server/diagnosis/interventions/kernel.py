@@ -12,6 +12,8 @@ from mcp_server.diagnosis.interventions.plan import TriedCall
 from mcp_server.errors import ProblemError
 from mcp_server.package.archive import Package, open_package
 from mcp_server.package.kernels import Kernel
+from mcp_server.package.literals import Literal as literals_Literal
+from mcp_server.package.literals import with_number
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes.changed_kernel import (
     Interposed,
@@ -109,6 +111,13 @@ async def edit_kernel(context: Context, call: TriedCall, edit: Edit) -> Interven
     kernel = kernel_named(package, edit.kernel)
     made = await _made(context, call, package, kernel, replaced_once(kernel, edit.old, edit.new))
     return edited(edit, made.package)
+
+
+async def with_literal(context: Context, call: TriedCall, literal: literals_Literal, new: float) -> Path:
+    """A copy of the package in which a kernel has `new` for that literal. Raises `ProblemError`."""
+    package = _package(call)
+    kernel = kernel_named(package, literal.kernel)
+    return (await _made(context, call, package, kernel, with_number(kernel, literal.value, new))).package
 
 
 async def replace_launch(context: Context, call: TriedCall, launch: int, how: str) -> Intervention:

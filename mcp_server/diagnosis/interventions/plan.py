@@ -28,7 +28,8 @@ class TriedCall:
     """The failing call: a request of the worker's `run` or `replay`, and its surroundings.
 
     `expect` is a file with what the outputs are to be, compared with `rtol` and `atol` (None: the dtype's).
-    `infinities` counts them as faults; `known_to_fail` is a call that was seen to, and may pass now.
+    `check` is a command that ends with status 0 for good outputs. `infinities` counts them as faults;
+    `known_to_fail` is a call that was seen to, and may pass now.
     `timeout_s` is for one call. `spelling` are the arguments of `try-fix` that name this call.
     """
 
@@ -41,6 +42,7 @@ class TriedCall:
     expect: Path | None = None
     rtol: float | None = None
     atol: float | None = None
+    check: tuple[str, ...] = ()
     infinities: bool = False
     fresh: bool = False
     known_to_fail: bool = False
@@ -135,6 +137,7 @@ async def _process(context: Context, call: TriedCall, plan: Sequence[Planned], n
             "expect": call.expect,
             "rtol": call.rtol,
             "atol": call.atol,
+            "check": list(call.check),
             "infinities": call.infinities,
             "fresh": call.fresh,
             "call_limit_s": call.timeout_s,

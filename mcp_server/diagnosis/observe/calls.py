@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from mcp_server.diagnosis.observe.static import exported_path
 from mcp_server.diagnosis.planner import eager_limit, hangs, limit_of
 from mcp_server.diagnosis.state import DiagnosisState, RunSeen
 from mcp_server.diagnosis.suspect import Suspect
+from mcp_server.diagnosis.symptom import refuse_misfit
 from mcp_server.diagnosis.value_sources import checked_inputs
+from mcp_server.errors import ProblemError
 from mcp_server.jobs.types import Finished
 from mcp_server.model import PackageWorkload
 from mcp_server.probes.build import instrument
@@ -56,7 +59,7 @@ async def run_call(
         gpus=gpus_of(case.device, int(case.call.request.get("device_index", -1))),
     )
     limit.check(done.finished, "the call")
-    seen = see(label, done.finished, done)
+    seen = replace(see(label, done.finished, done), infinities=case.symptom.seen == "nan")
     if record:
         case.runs[label] = seen
     return seen
@@ -89,7 +92,14 @@ class PlainRun:
         return 0.9 if case.call is not None and case.package_error is None else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
-        seen = await run_call(case, context, "plain", record=False)
+        try:
+            asked = case.symptom.request()
+            seen = await run_call(case, context, "plain", extra=asked, record=False)
+            refuse_misfit(seen, case.symptom)
+        except ProblemError as problem:
+            if problem.value in (str(case.symptom.expect), " ".join(case.symptom.check) or None):
+                case.unfit = problem
+            raise
         missing = operator_missing_here(seen, case)
         if missing:
             case.call = None

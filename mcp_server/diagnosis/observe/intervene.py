@@ -73,6 +73,7 @@ def tried_call(case: DiagnosisState) -> TriedCall:
     actual = request.pop("actual", None)
     for name in ("held", "returned"):
         request.pop(name, None)
+    symptom = case.symptom
     return TriedCall(
         request=request,
         env=dict(workload.env) if workload is not None else {},
@@ -80,9 +81,22 @@ def tried_call(case: DiagnosisState) -> TriedCall:
         cwd=workload.cwd if workload is not None else None,
         timeout_s=limit_of(case, share=SHARE).seconds,
         gpus=gpus_of(case.device, int(case.call.request.get("device_index", -1))),
-        expect=Path(str(actual)) if actual is not None else None,
-        spelling=call_words(case),
+        expect=Path(str(actual)) if actual is not None else symptom.expect,
+        rtol=symptom.rtol,
+        atol=symptom.atol,
+        check=symptom.check,
+        infinities=symptom.seen == "nan",
+        spelling=_spelling(case),
     )
+
+
+def _spelling(case: DiagnosisState) -> tuple[str, ...]:
+    """The words of `try-fix` that name the call and the expectation; none where it does not take them."""
+    symptom, words = case.symptom, call_words(case)
+    if symptom.check or symptom.rtol != symptom.atol or not words:
+        return ()
+    tolerance = ("--tolerance", str(symptom.rtol)) if symptom.rtol is not None else ()
+    return (*words, *(("--expect", str(symptom.expect)) if symptom.expect else ()), *tolerance)
 
 
 def _wanted(case: DiagnosisState, suspects: Sequence[Suspect]) -> Iterator[Intervention]:

@@ -1,0 +1,63 @@
+"""What the user sees, given with a workload: a call that ends well may still be wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from mcp_server.errors import ProblemError
+
+if TYPE_CHECKING:
+    from mcp_server.diagnosis.state import RunSeen
+
+Seen = Literal["wrong-output", "nan", "crash", "hang", "memory"]
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """What is seen, and what the outputs are to be.
+
+    `expect` is a file with one tensor for each output, compared with `rtol` and `atol` (None: the dtype's).
+    `check` are the words of a command that gets a file of outputs, and ends with status 0 for good ones.
+    """
+
+    seen: Seen | None = None
+    expect: Path | None = None
+    rtol: float | None = None
+    atol: float | None = None
+    check: tuple[str, ...] = ()
+
+    @property
+    def judges(self) -> bool:
+        """Whether it says which outputs are right."""
+        return self.expect is not None or bool(self.check)
+
+    def request(self) -> dict[str, object]:
+        """For the worker's `run`."""
+        if not self.judges:
+            return {}
+        return {"expect": self.expect, "rtol": self.rtol, "atol": self.atol, "check": list(self.check)}
+
+
+def refuse_misfit(run: RunSeen, symptom: Symptom) -> None:
+    """Raise `ProblemError` where the expectation or the check cannot be one of this call's outputs."""
+    worker = run.worker
+    told = worker.last("compared_expected") if worker is not None else None
+    if told is not None and told["layout"]:
+        counts = told["counts"]
+        what = f"the call gives {counts[1]} tensors, the expectation has {counts[0]}"
+        if counts[0] == counts[1]:
+            place = next(each["output"] for each in told["outputs"] if each["layout"])
+            what = f"output {place} has {told['layout']}"
+        raise ProblemError(
+            f"the expectation does not fit the outputs of the call: {what}",
+            value=str(symptom.expect),
+            allowed="a file of torch.save with one tensor for each output, of the shapes of the outputs",
+        )
+    if worker is not None and worker.last("checking_outputs") and not worker.last("checked_outputs"):
+        raise ProblemError(
+            "the check command did not end in the time that the budget leaves",
+            value=" ".join(symptom.check),
+            allowed="a command that ends by itself, or a longer budget",
+        )

@@ -1,0 +1,74 @@
+"""Numbers that are written out in generated kernels: what Python numbers of the export have become.
+
+A kernel loads a number in a line of its own: `auto tmp1 = static_cast<float>(0.7);` in C++, `tmp1 = 0.7` or
+`tmp1 = tl.full([1], 0.7, tl.float32)` in Triton (torch/_inductor/codegen, 2.8-2.15).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mcp_server.package.archive import Package
+from mcp_server.package.kernels import Kernel
+from mcp_server.package.wrapper import read_wrapper
+
+_NUMBER = r"(?P<number>-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)"
+_CPP = re.compile(rf"auto tmp\d+ = static_cast<[\w:]+>\({_NUMBER}[LfU]*\);")
+_TRITON = re.compile(rf"tmp\d+ = (?:tl\.full\(\[[^\]]*\], )?{_NUMBER}(?=$|, tl\.|\s)", re.M)
+PLAIN = frozenset({0.0, 1.0, -1.0})  # these are in every kernel, and say nothing
+CLOSE = 1e-6  # relative: a number may have been rounded to float32
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A number in a kernel: `location` is file and line of its first place, `code` that line."""
+
+    kernel: str
+    value: float
+    location: str
+    code: str
+
+
+def literals_of(package: Package) -> list[Literal]:
+    """One for each number of each kernel, in the order of the code, without those of `PLAIN`."""
+    if not package.wrapper_text:
+        return []
+    kernels = read_wrapper(package.wrapper_text, package.kernel_text).kernels.values()
+    found: dict[tuple[str, float], Literal] = {}
+    for kernel in kernels:
+        for literal in _in_kernel(kernel):
+            found.setdefault((literal.kernel, literal.value), literal)
+    return list(found.values())
+
+
+def _in_kernel(kernel: Kernel) -> Iterator[Literal]:
+    file = "kernel.cpp" if kernel.kind == "cpp" else "wrapper.cpp"
+    lines = kernel.source.splitlines()
+    for match in _pattern(kernel).finditer(kernel.source):
+        value = float(match["number"])
+        if value not in PLAIN:
+            line = kernel.source.count("\n", 0, match.start())
+            yield Literal(kernel.name, value, f"{file}:{kernel.first_line + line}", lines[line].strip())
+
+
+def with_number(kernel: Kernel, old: float, new: float) -> str:
+    """The kernel's source with `new` wherever it loads the number `old`."""
+
+    def replaced(match: re.Match[str]) -> str:
+        if not same(float(match["number"]), old):
+            return match[0]
+        start, end = match.start("number") - match.start(), match.end("number") - match.start()
+        return match[0][:start] + repr(new) + match[0][end:]
+
+    return _pattern(kernel).sub(replaced, kernel.source)
+
+
+def same(first: float, second: float) -> bool:
+    """Whether two numbers are one, but for rounding to float32."""
+    return abs(first - second) <= CLOSE * max(abs(first), abs(second))
+
+
+def _pattern(kernel: Kernel) -> re.Pattern[str]:
+    return _CPP if kernel.kind == "cpp" else _TRITON

@@ -1,0 +1,163 @@
+"""A symptom, an expectation and a check command given with a real package on the CPU."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+import torch
+
+from mcp_server.diagnosis.diagnose import diagnose
+from mcp_server.diagnosis.symptom import Symptom
+from mcp_server.errors import ProblemError
+from mcp_server.model import PackageWorkload, Verdict
+from mcp_server.operations.arguments import DiagnoseArguments
+from mcp_server.operations.symptom import symptom_of
+from mcp_server.operations.workload import workload_of
+from mcp_server.package.archive import open_package
+from mcp_server.package.literals import literals_of, with_number
+from mcp_server.package.wrapper import read_wrapper
+from mcp_server.tools.context import Context
+
+CHECK = """import sys, torch
+scores = torch.load(sys.argv[1], weights_only=True)[0]
+sys.exit(0 if {condition} else "the scores are not right")
+"""
+
+
+def verdict(directory: Path, package: Path, inputs: str, symptom: Symptom) -> Verdict:
+    async def work() -> Verdict:
+        job = directory / "job"
+        job.mkdir()
+        context = Context(directory=job, python=Path(sys.executable))
+        workload = PackageWorkload(package=package, inputs=package.with_name(f"scaled.{inputs}.pt"))
+        return await diagnose(context, workload, budget_s=240, symptom=symptom)
+
+    return anyio.run(work)
+
+
+def expecting(package: Path, name: str = "right") -> Symptom:
+    return Symptom(expect=package.with_name(f"scaled.{name}.pt"))
+
+
+def checking(directory: Path, condition: str) -> tuple[str, ...]:
+    """A command that judges the scores."""
+    script = directory / "check.py"
+    script.write_text(CHECK.format(condition=condition))
+    return (sys.executable, str(script))
+
+
+def test_a_number_of_the_call_is_put_on_the_literal_that_took_its_place(scaled: Path, tmp_path: Path) -> None:
+    """0.3 in place of 0.7: wrong by the expectation, right with that literal changed, wrong again without."""
+    found = verdict(tmp_path, scaled, "other", expecting(scaled, "other-right"))
+    assert (found.outcome, found.category, found.confidence) == ("fault", "input_mismatch", "proven")
+    assert found.guilty is not None and found.guilty.value == "0.3 (exported: 0.7)"
+    assert found.guilty.expression == "auto tmp1 = static_cast<float>(0.7);"
+    assert found.guilty.generated_location is not None
+    assert found.guilty.generated_location.startswith("kernel.cpp:")
+    assert found.fix is not None and found.fix.ran is not None and "none" in found.fix.side_effects
+
+
+def test_without_an_expectation_a_number_is_possible_at_least(scaled: Path, tmp_path: Path) -> None:
+    """The argument, its value and the literals that may stand for it; never "no fault"."""
+    found = verdict(tmp_path, scaled, "other", Symptom())
+    assert (found.outcome, found.category, found.confidence) == ("fault", "input_mismatch", "possible")
+    assert "args[1] = 0.3" in found.summary and "0.7 in kernel.cpp:" in found.summary
+
+
+def test_an_argument_more_than_exported_is_named(scaled: Path, tmp_path: Path) -> None:
+    """The package drops it without a word."""
+    found = verdict(tmp_path, scaled, "surplus", Symptom())
+    assert (found.category, found.confidence) == ("input_mismatch", "possible")
+    assert "args[2] = 12 is one argument more" in found.summary
+
+
+def test_an_expectation_that_is_met_is_no_fault(scaled: Path, tmp_path: Path) -> None:
+    """The outputs are right, whatever the symptom says, and the check command agrees."""
+    check = checking(tmp_path, "bool((scores.sum(-1) - 1).abs().max() < 1e-5)")
+    given = Symptom("wrong-output", scaled.with_name("scaled.right.pt"), check=check)
+    found = verdict(tmp_path, scaled, "inputs", given)
+    assert found.outcome == "no_fault" and "what is expected" in found.summary
+
+
+def test_wrong_output_without_an_expectation_is_open(scaled: Path, tmp_path: Path) -> None:
+    """Not "no fault": the verdict says what to give, as calls that exist."""
+    found = verdict(tmp_path, scaled, "inputs", Symptom("wrong-output"))
+    assert found.outcome == "inconclusive" and "expect" in found.summary
+    assert [step.tool for step in found.next_steps] == ["diagnose", "compare_with_eager"]
+    DiagnoseArguments.model_validate(found.next_steps[0].arguments)
+
+
+def test_a_check_command_takes_part_in_the_trials(scaled: Path, tmp_path: Path) -> None:
+    """The command refuses what the literal of the export gives, and takes what the given number does."""
+    right = scaled.with_name("scaled.other-right.pt")
+    check = checking(tmp_path, f"torch.allclose(scores, torch.load({str(right)!r})[0], atol=1e-4)")
+    found = verdict(tmp_path, scaled, "other", Symptom(check=check))
+    assert (found.category, found.confidence) == ("input_mismatch", "proven")
+    assert found.intervention is not None and "check command" in found.intervention.before
+
+
+def test_a_check_that_fails_on_right_outputs_is_an_error(scaled: Path, tmp_path: Path) -> None:
+    """The expectation is met, and the command refuses it: the command is wrong."""
+    given = Symptom(expect=scaled.with_name("scaled.right.pt"), check=checking(tmp_path, "False"))
+    with pytest.raises(ProblemError, match="fails on the expected outputs, too: the scores are not right"):
+        verdict(tmp_path, scaled, "inputs", given)
+
+
+@pytest.mark.parametrize(
+    ("made", "what"),
+    [
+        ([torch.zeros(2, 2), torch.zeros(6)], r"output 0 has shape \[6, 16\] instead of \[2, 2\]"),
+        ([torch.zeros(6, 16)], "the call gives 2 tensors, the expectation has 1"),
+        (["text"], "the expectation holds no tensor"),
+        (None, "the expectation was not written by torch.save"),
+    ],
+    ids=["shape", "count", "no tensor", "no file of torch"],
+)
+def test_an_expectation_that_cannot_be_one_is_an_error(
+    scaled: Path, tmp_path: Path, made: object, what: str
+) -> None:
+    """Another shape, another number of outputs, no tensors, no file of torch.save."""
+    path = tmp_path / "expect.pt"
+    if made is None:
+        path.write_text("no tensors")
+    else:
+        torch.save(made, path)
+    with pytest.raises(ProblemError, match=what):
+        verdict(tmp_path, scaled, "inputs", Symptom(expect=path))
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"check": ["no-such-program"]}, "the check command cannot be started: no such program"),
+        ({"expect": "nowhere.pt"}, "expect does not exist"),
+        ({"rtol": 0.1}, "tolerances are given without an expectation"),
+        ({"expect": "scaled.right.pt", "inputs": ""}, "expect is given without inputs"),
+        (
+            {"expect": "scaled.right.pt", "package": "", "inputs": "", "command": ["true"]},
+            "expect does not apply to a command",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_runs(
+    scaled: Path, given: dict[str, object], what: str
+) -> None:
+    """A command that is not there, a file that is not there, what does not go together."""
+    fields = {"cwd": str(scaled.parent), "package": "scaled.pt2", "inputs": "scaled.inputs.pt", **given}
+    arguments = DiagnoseArguments.model_validate(fields)
+    with pytest.raises(ProblemError, match=what):
+        symptom_of(arguments, workload_of(arguments, Path.cwd()))
+
+
+def test_numbers_of_the_code_are_found_and_replaced_everywhere(scaled: Path) -> None:
+    """0.7 is loaded twice by the kernel; 0 and 1 are in every kernel, and are left out."""
+    package = open_package(scaled)
+    found = literals_of(package)
+    assert [literal.value for literal in found] == [0.7, 3.5]
+    kernel = read_wrapper(package.wrapper_text, package.kernel_text).kernels[found[0].kernel]
+    changed = with_number(kernel, 0.7, 0.3)
+    assert changed.count("static_cast<float>(0.3);") == kernel.source.count("static_cast<float>(0.7);") == 2
+    assert "(0.7)" not in changed and changed.count("\n") == kernel.source.count("\n")
