@@ -50,7 +50,7 @@ def sweep(
     plan = read_plan(cases)
     _own(out)
     with _progress(len(plan)) as told:
-        found = anyio.run(lambda: run(plan, Results(out), _executor(jobs, ray), retries=retries, told=told))
+        found = anyio.run(lambda: run(plan, Results(out), _executor(jobs, ray), retries=retries, on_record=told))
     _finish(found.model_copy(update={"report": out / "sweep.md"}), out, as_json)
 
 
