@@ -82,10 +82,23 @@ def make_bundle(
 
 
 RESUME = Annotated[
-    str, typer.Option("--resume", help="Go on with this job: nothing is gathered twice.", metavar="JOB")
+    str, typer.Option("--resume", help="Continue this job; finished checks are not repeated.", metavar="JOB")
 ]
-REPORT = Annotated[str, typer.Option("--report", help="Also write an HTML report into it.", metavar="DIR")]
-BUNDLE = Annotated[str, typer.Option("--bundle", help="Also pack everything into it.", metavar="FILE.zip")]
+REPORT = Annotated[
+    str, typer.Option("--report", help="Also write an HTML report to this directory.", metavar="DIR")
+]
+BUNDLE = Annotated[
+    str,
+    typer.Option(
+        "--bundle", help="Also pack the verdict and all that it rests on into this file.", metavar="FILE.zip"
+    ),
+]
+VERBOSE = inspect.Parameter(
+    "verbose",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[bool, typer.Option("--verbose", "-v", help="Also print why each check was chosen.")],
+)
 
 
 def add_diagnose(app: typer.Typer) -> None:
@@ -106,6 +119,7 @@ def _command() -> Callable[..., None]:
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default="", annotation=annotation)
             for name, annotation in extra.items()
         ),
+        VERBOSE,
         JSON_OPTION,
     ]
     diagnose.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -116,11 +130,11 @@ def _command() -> Callable[..., None]:
 def run_diagnose(given: dict[str, Any]) -> int:
     """Diagnose, print the verdict, write what was asked for; the exit code. Raises ProblemError."""
     report, bundle, resume = (given.pop(name) for name in ("report", "bundle", "resume"))
-    as_json = given.pop("as_json")
+    as_json, verbose = given.pop("as_json"), given.pop("verbose")
     if bundle:
         new_bundle(Path(bundle))
     data, verdict = carried_out(DIAGNOSE, _arguments(given, resume))
-    print_result(data, verdict, as_json)
+    print_result(data, verdict, as_json, verbose)
     assert isinstance(verdict, Verdict)
     if report:
         make_report(of_verdict(verdict), Path(report))
@@ -132,7 +146,9 @@ def run_diagnose(given: dict[str, Any]) -> int:
 def _arguments(given: dict[str, Any], resume: str) -> DiagnoseArguments:
     """A job to go on with takes the place of the log, as it does in the tool's arguments."""
     if resume and (given.get("target") or given.get("log")):
-        raise ProblemError("--resume brings its own workload", value=resume, allowed="--resume alone")
+        raise ProblemError(
+            "--resume cannot be combined with another target", value=resume, allowed="--resume alone"
+        )
     if resume and not HANDLE.fullmatch(resume):
         raise ProblemError("not a job handle", value=resume, allowed="job_ and 8 hexadecimal digits")
     arguments = arguments_of(DiagnoseArguments, {**given, **({"log": resume} if resume else {})})

@@ -56,21 +56,21 @@ def carried_out(operation: Operation, arguments: Arguments) -> tuple[Data, Recor
     return state.result, record
 
 
-def print_result(data: Data, record: Record, as_json: bool) -> None:
+def print_result(data: Data, record: Record, as_json: bool, verbose: bool = False) -> None:
     """The result on stdout: for people, or exactly what the MCP tool would return in full."""
     if as_json:
         _print(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
     else:
-        _print(record)
+        _print(record, verbose)
 
 
-def _print(result: str | Record) -> None:
+def _print(result: str | Record, verbose: bool = False) -> None:
     """Raises ProblemError when standard output does not take it: closed, or on a full disk."""
     try:
         if isinstance(result, str):
             sys.stdout.write(result)
         else:
-            write(result)
+            write(result, verbose)
     except OSError as error:
         drop_output()
         raise ProblemError(f"the result cannot be written to standard output: {cause(error)}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -128,9 +129,14 @@ def kernel_party(symbol: str, launch: Launch, lines: list[ModelLocation], case: 
     return Component(kind="kernel", name=symbol, launch_index=launch.index, model_locations=distinct)
 
 
+_WHAT = re.compile(r"^\s*what\(\):\s*")  # how the C++ runtime begins the text of an uncaught exception
+
+
 def said(error: ErrorFact) -> Evidence:
     """What the plain run printed, and where."""
-    return Evidence(step="run", fact=error.text[:300], source=f"line {error.line} of the output")
+    return Evidence(
+        step="run", fact=_WHAT.sub("", error.text)[:300], source=f"line {error.line} of the output"
+    )
 
 
 MISSING = "op_not_registered"

@@ -142,22 +142,22 @@ TOOLS: dict[Category, tuple[str, str]] = {
     "device_mismatch": ("check_devices", "compare the inputs' devices with the package"),
     "input_mismatch": ("check_devices", "compare every input with what the package was compiled for"),
     "shape_out_of_range": ("check_devices", "compare every dimension with its compiled range"),
-    "index_out_of_bounds": ("dump_kernel_io", "see the index, its bound and the input behind it"),
-    "illegal_memory_access": ("locate_fault", "name the launch and the line of the bad access"),
+    "index_out_of_bounds": ("dump_kernel_io", "show the index, its bound and the input that it comes from"),
+    "illegal_memory_access": ("locate_fault", "find the launch and the line of the bad access"),
     "nan_or_inf": ("dump_kernel_io", "find the first launch whose output is not finite"),
-    "wrong_output": ("dump_kernel_io", "look at what each launch reads and writes"),
+    "wrong_output": ("dump_kernel_io", "show what each launch reads and writes"),
     "custom_op": (
         "run_deterministic",
-        "run with the input checks, which compare each op's output with its fake",
+        "run with the input checks, which compare the output of each operator with its fake function",
     ),
-    "concurrency": ("run_deterministic", "see whether repeats agree"),
-    "hang": ("trace_launches", "see the last launch that began"),
+    "concurrency": ("run_deterministic", "find out whether repeated runs agree"),
+    "hang": ("trace_launches", "find the last launch that started"),
     "toolchain": ("check_devices", "check the compiler and the libraries"),
     "environment": ("check_devices", "check driver, devices and tools"),
     "out_of_memory": ("check_devices", "check free memory"),
 }
 
-REPEATED = "see whether the failure is stable, and its root error"
+REPEATED = "find out whether it fails every time, and with which error first"
 PROGRAM = "path/of/the/failing/program.py"
 
 # Tools that take a script or a command as well as a package.
@@ -196,16 +196,17 @@ def _repeated(case: DiagnosisState) -> NextStep:
 
 def _of_program() -> NextStep:
     return NextStep(
-        why="if calls of it fail in a program, what the program does around them is not in the package",
+        why="if calls fail in a program, diagnose the program: the package does not include what the "
+        "program does around them",
         tool="diagnose",
         arguments={"script": PROGRAM},
     )
 
 
 def _from_log(best: Suspect | None, case: DiagnosisState) -> NextStep:
-    what = f" and prove {best.category}" if best else ""
+    what = f" and to confirm {best.category}" if best else ""
     return NextStep(
-        why=f"a log alone proves nothing: run the failing program to reproduce it{what}",
+        why=f"a log alone cannot prove a cause: run the program to reproduce the failure{what}",
         tool="diagnose",
         arguments=(program_of(case.log) if case.log is not None else {}) or {"script": PROGRAM},
     )

@@ -35,8 +35,8 @@ def with_budget(verdict: Verdict, case: DiagnosisState, context: Context) -> Ver
     waited = case.clock.waited_s
     told = (
         f"The budget of {case.budget_s:g} s ended during {_phases(case)}"
-        f"{f', {waited:.0f} s of waiting for a GPU not counted' if waited >= 1 else ''}. "
-        f"Known by then: {known(case)}. To go on from here: {_command(step)}"
+        f"{f' ({waited:.0f} s of waiting for a GPU are not counted)' if waited >= 1 else ''}. "
+        f"Known so far: {known(case)}. To continue: {_command(step)}"
     )
     return verdict.model_copy(
         update={
@@ -54,7 +54,7 @@ def going_on(case: DiagnosisState, context: Context) -> NextStep:
     """The same diagnosis with more time; what it has gathered is not gathered again."""
     budget_s = min(MOST_S, max(LEAST_S, MORE * case.budget_s))
     return NextStep(
-        why=f"the budget ended during {_phases(case)}: go on there, with what was gathered",
+        why=f"continue where the budget ended ({_phases(case)}); finished checks are not repeated",
         tool="diagnose",
         arguments={"log": context.directory.name, "budget_s": budget_s},
     )
@@ -70,8 +70,8 @@ def known(case: DiagnosisState) -> str:
     failed = next((told for run in case.runs.values() if (told := _failed(run))), "")
     still = list(dict.fromkeys(suspect.category for suspect in case.suspects))[:MOST_OPEN]
     parts = [
-        failed or ("nothing failed in what was run" if case.runs else "nothing was run to its end"),
-        f"open: {', '.join(still)}" if still else "",
+        failed or ("no run has failed" if case.runs else "no run has finished"),
+        f"possible causes: {', '.join(still)}" if still else "",
     ]
     return "; ".join(filter(None, parts))
 

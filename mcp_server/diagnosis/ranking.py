@@ -14,9 +14,11 @@ from dataclasses import replace
 
 from mcp_server.diagnosis.causes.eager import own_code
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Trial
+from mcp_server.diagnosis.interventions.words import unchanged_in_words
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import REFUSALS, Instrument, Suspect
 from mcp_server.model import Confidence, Evidence, PackageWorkload, RuledOut
+from mcp_server.plurals import counted
 
 ORDER: tuple[Confidence, ...] = ("possible", "likely", "proven")
 
@@ -136,21 +138,22 @@ def bystanders(suspects: Iterable[Suspect], case: DiagnosisState) -> list[RuledO
 def _cleared_by(suspect: Suspect, case: DiagnosisState) -> str:
     for trial in trials_of(suspect, case):
         if trial.effect is Effect.SAME:
-            why = trial.reason or f"still fails in the same way: {trial.after.describe()}"
-            return f"{trial.intervention.what}: {why}"
-    return "the call made again by itself, in one thread and on inputs of its own, fails in the same way"
+            return unchanged_in_words(trial)
+    return (
+        "the call fails in the same way when it is made alone, in one thread, on its own copy of the inputs"
+    )
 
 
 NO_REFERENCE = (
-    "The numbers themselves were not checked: there was no reference to hold them against "
-    "(compare_with_eager takes the exported program)."
+    "The numbers themselves were not checked, because there was no reference to compare them with. "
+    "compare_with_eager compares them with the exported program."
 )
 MOST_NAMED = 3  # of the user's own kernels and operators
 
 
 def health_summary(case: DiagnosisState) -> str:
     """What was tried without finding a fault, and what could not be."""
-    ended = f"No fault found: the workload ran to its end, with {_outputs(case)}{_fit(case)}."
+    ended = f"No fault found: the workload ran to the end with {_outputs(case)}{_fit(case)}."
     if compared(case):
         return ended
     return f"{ended}{_steady(case)} {NO_REFERENCE}{_own(case)}{_fixed(case)}{_around(case)}"
@@ -166,33 +169,36 @@ def _fit(case: DiagnosisState) -> str:
     """Inputs fit where the package says what it takes."""
     if case.package is None or case.package.signature.known:
         return " and inputs that fit"
-    return "; the package does not say which inputs it takes, so that they were not compared"
+    return "; the package does not say which inputs it takes, so the inputs were not compared with it"
 
 
 def _outputs(case: DiagnosisState) -> str:
     if case.outputs_nan:
-        return "NaN in its outputs, where its exported program has NaN, too,"
-    masked = "minus infinity in its outputs, as a mask has it,"
+        return "NaN in its outputs, as in those of its exported program,"
+    masked = "minus infinity in its outputs, as masks use it,"
     return masked if case.outputs_nonfinite else "finite outputs"
 
 
 def health_evidence(case: DiagnosisState) -> list[Evidence]:
     """What speaks for health, run by run."""
     ended = [
-        Evidence(step=label, fact=f"ended well after {run.finished.wall_s:.1f} s, {len(run.outputs)} outputs")
+        Evidence(
+            step=label,
+            fact=f"ended well after {run.finished.wall_s:.1f} s with {counted(len(run.outputs), 'output')}",
+        )
         for label, run in case.runs.items()
         if run.failure == "none"
     ]
     repeats = {
-        "second": "the same call made again gives the same outputs",
-        "filled": "with other bytes in new memory the call gives the same outputs",
+        "second": "the same call, repeated, returns the same outputs",
+        "filled": "the call returns the same outputs when fresh memory is filled with different bytes",
     }
     same = [fact for run, fact in repeats.items() if case.differs_in(run) is False]
     return ended + [Evidence(step="repeat_call", fact=fact) for fact in same]
 
 
 def compared(case: DiagnosisState) -> bool:
-    """Whether the outputs of the call were held against anything."""
+    """Whether the outputs of the call were compared with anything."""
     plain = case.runs.get("plain")
     told = plain.worker.last("compared_expected") if plain is not None and plain.worker else None
     beside = case.interpreted.last("compared") if case.interpreted is not None else None
@@ -201,8 +207,8 @@ def compared(case: DiagnosisState) -> bool:
 
 def _steady(case: DiagnosisState) -> str:
     if case.differs_in("second"):
-        return " It gives other outputs each time, as it draws random numbers."
-    return " Made again, it gives the same." if case.differs_in("second") is False else ""
+        return " It returns different outputs each time because it draws random numbers."
+    return " Repeated, it returns the same outputs." if case.differs_in("second") is False else ""
 
 
 def _around(case: DiagnosisState) -> str:
@@ -210,8 +216,8 @@ def _around(case: DiagnosisState) -> str:
     if not isinstance(case.workload, PackageWorkload):
         return ""
     return (
-        " Constants that a program loads, its threads and streams are not in a package: if its calls fail, "
-        "diagnose the program."
+        " A package does not include the program around it (constants that it loads, threads, streams). If "
+        "calls fail in a program, diagnose the program."
     )
 
 
@@ -223,7 +229,8 @@ def _fixed(case: DiagnosisState) -> str:
         (path, leaf["value"]) for path, leaf in told if leaf.get("kind") in ("int", "float", "bool", "str")
     ]
     given = [f"{path} = {value}" for path, value in plain][:MOST_NAMED]
-    return f" It does not look at {', '.join(given)}: that was fixed at export." if given else ""
+    fixed = "this value" if len(given) == 1 else "these values"
+    return f" The package ignores {', '.join(given)}: export fixed {fixed}." if given else ""
 
 
 def _own(case: DiagnosisState) -> str:
@@ -232,4 +239,4 @@ def _own(case: DiagnosisState) -> str:
     if not own:
         return ""
     names = ", ".join(own[:MOST_NAMED])
-    return f" What {names} should compute is known to its author alone: hold it against plain operators."
+    return f" Only the author knows what {names} should compute; compare with plain PyTorch operators."

@@ -378,11 +378,11 @@ class DiagnosisState:
     def open_question(self) -> str:
         """What is missing for a verdict."""
         if not self.runs and self.log is not None:
-            return "Only a log was given; running the failing program would settle it."
+            return "Only a log was given; run the failing program to settle it."
         if not self.runs and self.notes:
             return f"Nothing could be run: {self.notes[0]}."
         if self.cut_short:
             return ""
         if self.never_reached and self.ended_well:
             return NEVER_REACHED
-        return "What was tried is listed; nothing that was seen names the cause."
+        return "None of the checks identified the cause; the checks that were run are listed."

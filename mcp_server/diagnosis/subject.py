@@ -73,7 +73,8 @@ FILE = "subject.json"
 class Subject(Record):
     """`journal` are the files of the capture hook, `log` what the user's own run printed.
 
-    `environment` names facts of machine, interpreter, package and variables in words.
+    `environment` names facts of machine, interpreter, package and variables in words. `shapes` are those of
+    the tensors of the call, by number.
     """
 
     package: Path | None = None
@@ -83,6 +84,7 @@ class Subject(Record):
     script: Path | None = None
     log: Path | None = None
     environment: dict[str, str] = Field(default_factory=dict)
+    shapes: dict[int, list[int]] = Field(default_factory=dict)
 
 
 def leave_subject(case: DiagnosisState, context: Context) -> Artifact:
@@ -105,7 +107,17 @@ def subject_of(case: DiagnosisState, context: Context) -> Subject:
         script=getattr(case.workload, "script", None),
         log=plain.finished.output if plain is not None else None,
         environment=_environment(case, context),
+        shapes=_shapes(case),
     )
+
+
+def _shapes(case: DiagnosisState) -> dict[int, list[int]]:
+    """Shapes of the call's tensors, counted among its tensors and other arguments as the package does."""
+    return {
+        number: [int(size) for size in leaf["shape"]]
+        for number, leaf in enumerate(case.leaves)
+        if leaf.get("kind") == "tensor" and "shape" in leaf
+    }
 
 
 def _environment(case: DiagnosisState, context: Context) -> dict[str, str]:

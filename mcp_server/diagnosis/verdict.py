@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mcp_server.diagnosis.components import operators_from
-from mcp_server.diagnosis.interventions.base import Effect, Seen, Trial
+from mcp_server.diagnosis.interventions.base import Effect, Trial
+from mcp_server.diagnosis.interventions.words import change_in_words, fix_in_words, trial_in_words
 from mcp_server.diagnosis.next_steps import command_for, next_steps
 from mcp_server.diagnosis.ranking import (
     bystanders,
@@ -32,6 +33,7 @@ from mcp_server.model import (
     RuledOut,
     Verdict,
 )
+from mcp_server.plurals import counted, listed, was
 from mcp_server.tools.context import Context
 
 
@@ -123,16 +125,15 @@ def fix_of(suspect: Suspect, case: DiagnosisState) -> Fix | None:
     if trial.side_effects:
         return _harmful_change(suspect, trial)
     advice = (
-        suspect.fix.action if suspect.fix is not None else f"make the call with {trial.intervention.what}"
+        suspect.fix.action
+        if suspect.fix is not None
+        else f"make the call {change_in_words(trial.intervention.what)}"
     )
     return Fix(
         action=advice,
         before=trial.intervention.before_code or (suspect.fix.before if suspect.fix else None),
         after=trial.intervention.after_code or (suspect.fix.after if suspect.fix else None),
-        ran=FixRun(
-            result=f"{trial.intervention.what}: {trial.reason or trial.after.describe()}",
-            command=trial.command,
-        ),
+        ran=FixRun(result=fix_in_words(trial), command=trial.command),
         side_effects=_side_effects(trial),
     )
 
@@ -143,8 +144,7 @@ def _harmful_change(suspect: Suspect, trial: Trial) -> Fix | None:
         return None
     return Fix(
         action=suspect.fix.action,
-        side_effects=f"not offered as a fix: {trial.intervention.what} makes the failure go, and "
-        f"{_side_effects(trial)}",
+        side_effects=f"not offered as a fix: {fix_in_words(trial)}, but this also {_side_effects(trial)}",
     )
 
 
@@ -154,8 +154,8 @@ def _side_effects(trial: Trial) -> str:
     if seen.layout:
         return f"changes the layout of an output ({seen.layout})"
     if seen.elements:
-        return f"changes {seen.elements} elements of the outputs that were not at fault"
-    return "none: all elements that were not at fault came out unchanged" if seen.known else ""
+        return f"changes {counted(seen.elements, 'output element')} that {was(seen.elements)} not at fault"
+    return "none; every output element that was not at fault is unchanged" if seen.known else ""
 
 
 def placed(party: Component, case: DiagnosisState) -> Component:
@@ -220,22 +220,22 @@ def _how(run: RunSeen) -> str:
     ended = run.finished
     if ended.ending == "timeout":
         return "did not end"
-    return f"died of {ended.signal}" if ended.signal else f"ended with exit code {ended.returncode}"
+    return f"died with {ended.signal}" if ended.signal else f"ended with exit code {ended.returncode}"
 
 
 def _unknown_log(case: DiagnosisState) -> str:
     """That a log alone holds no error text: the program may have ended well, or said it elsewhere."""
     if case.workload is not None or case.log is None or case.log.root is not None:
         return ""
-    return f"No error is known among the {case.log.lines} lines of the log. "
+    return f"No known error in the {counted(case.log.lines, 'line')} of the log. "
 
 
 def _open_summary(order: Sequence[Suspect], case: DiagnosisState) -> str:
     """What is suspected and what would settle it, where that is known; else the categories that are open."""
     if order[0].settle:
-        return f"Not settled: {order[0].summary} {order[0].settle}"
+        return f"Inconclusive: {order[0].summary} {order[0].settle}"
     categories = list(dict.fromkeys(h.category for h in order))[:4]
-    return f"Not settled: the evidence admits {', '.join(categories)}. {case.open_question}"
+    return f"Inconclusive: the evidence fits {listed(categories, 'or')}. {case.open_question}"
 
 
 def _evidence(best: Suspect, case: DiagnosisState) -> list[Evidence]:
@@ -243,27 +243,10 @@ def _evidence(best: Suspect, case: DiagnosisState) -> list[Evidence]:
     seen = (*best.evidence, *checked_call(case), *operators_from(case), *_rank(case))
     found = list({e.fact: e for e in seen}.values())
     for trial in trials_of(best, case):
-        found.append(Evidence(step="intervention", fact=in_words(trial), command=trial.command))
+        found.append(Evidence(step="intervention", fact=trial_in_words(trial), command=trial.command))
     if best.refusal and is_cause(best, case):
         found.append(Evidence(step="run", fact=best.refusal))
     return [_with_command(evidence, case) for evidence in found[:MAX_EVIDENCE]]
-
-
-def _past(seen: Seen) -> str:
-    """How a call ended, after "the call"."""
-    words = seen.describe()
-    return words if words.startswith(("ended", "died", "raised")) else f"gave {words}"
-
-
-def in_words(trial: Trial) -> str:
-    """The three calls of a trial in a sentence."""
-    after = trial.reason or _past(trial.after)
-    if trial.effect is Effect.NOT_APPLICABLE:
-        return f"Changed ({trial.intervention.what}), the call tells nothing: {after}."
-    return (
-        f"As it is, the call {_past(trial.before)}. Changed ({trial.intervention.what}), it {after}. "
-        f"Unchanged again, it {_past(trial.again)}."
-    )
 
 
 def _of_rank(summary: str, case: DiagnosisState) -> str:

@@ -46,7 +46,7 @@ class Requests:
         """Until `scope` is cancelled."""
         with self.scope:
             async with anyio.create_task_group() as tasks:
-                while True:
+                while self._listener.fileno() >= 0:
                     await anyio.wait_readable(self._listener)
                     with suppress(BlockingIOError, ConnectionError):
                         tasks.start_soon(self._serve, self._listener.accept()[0])

@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 InputsArgument = str | list[dict[str, Any]]
 
-PackagePath = Annotated[str, Field(description="AOTInductor .pt2 package.")]
-ExportedPath = Annotated[str, Field(description="torch.export.save'd .pt2 program.")]
-ModelName = Annotated[str, Field(description="Default model.")]
+PackagePath = Annotated[str, Field(description="AOTInductor package.")]
+ExportedPath = Annotated[str, Field(description="Exported .pt2 program.")]
+ModelName = Annotated[str, Field(description="Model name, default model.")]
 DeviceIndex = Annotated[int, Field(ge=-1, description="GPU, default -1: as compiled.")]
 Inputs = Annotated[
     InputsArgument,
     Field(
-        description="torch.save'd file, or specs such as "
+        description="File of torch.save, or specs: "
         '[{"shape":[8,64],"dtype":"int64","device":"cuda:0","low":0,"high":9}].'
     ),
 ]
 Checker = Literal[
     "auto", "memcheck", "initcheck", "racecheck", "synccheck", "core_dump", "sync", "asan", "ubsan", "native"
 ]
-SameInputs = Annotated[InputsArgument, Field(description="File or specs, as for diagnose.")]
+SameInputs = Annotated[InputsArgument, Field(description="File or specs; see diagnose.")]
 Script = Annotated[str, Field(description="Python file.")]
-ScriptArguments = Annotated[list[str], Field(description="Its arguments.")]
+ScriptArguments = Annotated[list[str], Field(description="Arguments of script.")]
 JobId = Annotated[str, Field(min_length=1, description="Handle of a running tool.")]
 
 
@@ -64,16 +64,18 @@ class WaitArguments(Arguments):
 class RunArguments(WaitArguments):
     """The surroundings in which something is run."""
 
-    cwd: Annotated[str, Field(description="Run here; base of paths.")] = ""
+    cwd: Annotated[str, Field(description="Working directory.")] = ""
     env: Annotated[dict[str, str], Field(description="Variables to set.")] = {}
     python: Annotated[str, Field(description="Python with torch.")] = ""
-    timeout_s: Annotated[float, Field(ge=1, le=86_400, description="Per run, 1-86400 s, default 300.")] = 300
+    timeout_s: Annotated[
+        float, Field(ge=1, le=86_400, description="Seconds a run, 1-86400, default 300.")
+    ] = 300
 
 
 class ModelArguments(RunArguments):
     """A package or an exported program needs its custom ops registered."""
 
-    extra_imports: Annotated[list[str], Field(description="Modules, files to import.")] = []
+    extra_imports: Annotated[list[str], Field(description="Modules or files to import.")] = []
 
 
 class CheckArguments(ModelArguments):
@@ -91,7 +93,7 @@ class ProgramArguments(ModelArguments):
     script: Script = ""
     script_args: ScriptArguments = []
     package: PackagePath = ""
-    command: Annotated[list[str], Field(description="Program and its arguments.")] = []
+    command: Annotated[list[str], Field(description="Program and arguments.")] = []
     inputs: SameInputs = ""
     model_name: ModelName = "model"
     device_index: DeviceIndex = -1
@@ -107,9 +109,7 @@ class DiagnoseArguments(WorkloadArguments):
     """A workload, or the log of one, and the time for the whole procedure."""
 
     inputs: Inputs = ""
-    log: Annotated[
-        str, Field(description="A failing run's output, alone or with package; or job to resume.")
-    ] = ""
+    log: Annotated[str, Field(description="Log of a failing run, or a job to resume.")] = ""
 
     budget_s: Annotated[
         float, Field(ge=1, le=86_400, description="Seconds in all, 1-86400, default 300.")
@@ -132,8 +132,8 @@ class ExplainArguments(Arguments):
     """Text of an error, or a file that holds it."""
 
     text: Annotated[str, Field(description="Error text.")] = ""
-    log: Annotated[str, Field(description="Log file, instead.")] = ""
-    package: Annotated[str, Field(description="That failed: to trace launch and input.")] = ""
+    log: Annotated[str, Field(description="File with the error text.")] = ""
+    package: Annotated[str, Field(description="The package that failed.")] = ""
     model_name: ModelName = "model"
 
 
@@ -141,9 +141,9 @@ class RepeatArguments(WorkloadArguments):
     """A workload, how often to run it, and under what."""
 
     repeats: Annotated[int, Field(ge=1, le=20, description="Runs, 1-20, default 3.")] = 3
-    caching_off: Annotated[bool, Field(description="No caching allocator, default true.")] = True
-    blocking: Annotated[bool, Field(description="Launches that block, default true.")] = True
-    check_inputs: Annotated[bool, Field(description="Input checks of the package, default true.")] = True
+    caching_off: Annotated[bool, Field(description="Disable the caching allocator, default true.")] = True
+    blocking: Annotated[bool, Field(description="Blocking launches, default true.")] = True
+    check_inputs: Annotated[bool, Field(description="Check inputs, default true.")] = True
 
 
 class InspectArguments(Arguments):
@@ -151,17 +151,17 @@ class InspectArguments(Arguments):
 
     package: PackagePath
     model_name: ModelName = "model"
-    launch: Annotated[int, Field(ge=-1, description="This launch, from 0; default -1: none.")] = -1
-    kernel: Annotated[str, Field(description="This kernel.")] = ""
-    buffer: Annotated[str, Field(description="This buffer (buf3): producer and readers.")] = ""
-    symbol: Annotated[str, Field(description="This size symbol (s23, ks0).")] = ""
-    input: Annotated[str, Field(description="This input, by name or number.")] = ""
-    constant: Annotated[str, Field(description="This weight.")] = ""
-    location: Annotated[str, Field(description="Launches of model line FILE.py:LINE.")] = ""
-    assertion: Annotated[str, Field(description="This `index out of bounds: 0 <= tmp4 < ks1`.")] = ""
-    generated_line: Annotated[int, Field(ge=-1, description="Its generated line; default -1.")] = -1
-    offset: Annotated[int, Field(ge=0, description="Facts to skip, default 0.")] = 0
-    graph: Annotated[bool, Field(description="Draw the dataflow (SVG), default false.")] = False
+    launch: Annotated[int, Field(ge=-1, description="Number of a launch; default -1: none.")] = -1
+    kernel: Annotated[str, Field(description="Name of a kernel.")] = ""
+    buffer: Annotated[str, Field(description="Name of a buffer, such as buf3.")] = ""
+    symbol: Annotated[str, Field(description="Size symbol, such as ks0.")] = ""
+    input: Annotated[str, Field(description="Name or number of an input.")] = ""
+    constant: Annotated[str, Field(description="Name of a weight.")] = ""
+    location: Annotated[str, Field(description="Model line, FILE.py:LINE.")] = ""
+    assertion: Annotated[str, Field(description="Text of it, `index out of bounds: 0 <= tmp4 < ks1`.")] = ""
+    generated_line: Annotated[int, Field(ge=-1, description="Its line; default -1: any.")] = -1
+    offset: Annotated[int, Field(ge=0, description="Results to skip, default 0.")] = 0
+    graph: Annotated[bool, Field(description="Draw the dataflow, default false.")] = False
 
 
 class CallArguments(ModelArguments):
@@ -177,7 +177,7 @@ class TraceArguments(CallArguments):
     """How far to trace a call."""
 
     sync: Annotated[bool, Field(description="Wait after each launch, default true.")] = True
-    stop_at: Annotated[int, Field(ge=-1, description="End before this launch; default -1.")] = -1
+    stop_at: Annotated[int, Field(ge=-1, description="Stop before this launch; default -1: none.")] = -1
     calls: Annotated[int, Field(ge=1, le=1000, description="Calls, 1-1000, default 1.")] = 1
 
 
@@ -188,24 +188,24 @@ class TryArguments(CallArguments):
         list[str],
         Field(description="Of inputs: 'args[1]: clamp 0 9', '0: set 0 where nan', '0: set 5 at 3'."),
     ] = []
-    kernel: Annotated[str, Field(description="Kernel.")] = ""
+    kernel: Annotated[str, Field(description="Name of a kernel.")] = ""
     replace: Annotated[list[str], Field(max_length=2, description="[OLD, NEW] in it.")] = []
-    launch: Annotated[int, Field(ge=-1, description="Launch to change; default -1.")] = -1
+    launch: Annotated[int, Field(ge=-1, description="Number of a launch; default -1: none.")] = -1
     how: Annotated[
         Literal["guard", "finite-mask", "skip", "eager"],
-        Field(description="Of that launch; default guard."),
+        Field(description="Change of the launch, default guard."),
     ] = "guard"
     constants: Annotated[str, Field(description="File of {name: tensor}.")] = ""
-    set_env: Annotated[dict[str, str], Field(description="Variables.")] = {}
-    expect: Annotated[str, Field(description="File of right outputs.")] = ""
+    set_env: Annotated[dict[str, str], Field(description="Variables to set.")] = {}
+    expect: Annotated[str, Field(description="File of expected outputs.")] = ""
     tolerance: Annotated[float, Field(ge=0, le=1, description="0-1, default 0: by dtype.")] = 0
 
 
 class LocateArguments(ProgramArguments):
     """What to put under which checker. A `package` beside a `command` is the one that its host loads."""
 
-    tool: Annotated[Checker, Field(description="Default auto: what sees the fault.")] = "auto"
-    plain_runs: Annotated[int, Field(ge=0, le=20, description="Runs beside it, 0-20, default 1.")] = 1
+    tool: Annotated[Checker, Field(description="Checker to use, default auto.")] = "auto"
+    plain_runs: Annotated[int, Field(ge=0, le=20, description="Runs without it, 0-20, default 1.")] = 1
 
 
 class DumpArguments(ModelArguments):
@@ -216,14 +216,14 @@ class DumpArguments(ModelArguments):
     inputs: SameInputs = ""
     model_name: ModelName = "model"
     device_index: DeviceIndex = -1
-    launches: Annotated[list[int], Field(description="Numbers from 0; default all.")] = []
-    kernels: Annotated[list[str], Field(description="Whole names, or FILE.py:LINE.")] = []
+    launches: Annotated[list[int], Field(description="Launch numbers; default all.")] = []
+    kernels: Annotated[list[str], Field(description="Kernel names, or FILE.py:LINE.")] = []
     buffers: Annotated[list[str], Field(description="Buffer names.")] = []
     backend: Annotated[
         Literal["auto", "probes", "printer"], Field(description="Default auto: probes, else printer.")
     ] = "auto"
-    level: Annotated[Literal["1", "2", "3"], Field(description="Of the printer, default 2.")] = "2"
-    save: Annotated[bool, Field(description="As safetensors, default false.")] = False
+    level: Annotated[Literal["1", "2", "3"], Field(description="Level of the printer, default 2.")] = "2"
+    save: Annotated[bool, Field(description="Save the tensors, default false.")] = False
     stop_at_first_bad: Annotated[bool, Field(description="End at the first bad value, default false.")] = (
         False
     )
@@ -242,7 +242,9 @@ class PairArguments(ModelArguments):
 class CompareArguments(PairArguments):
     """How strictly to compare."""
 
-    tolerance: Annotated[float, Field(gt=0, le=1000, description="Factor, 0-1000, default 1.")] = 1
+    tolerance: Annotated[
+        float, Field(gt=0, le=1000, description="Factor on the tolerance, 0-1000, default 1.")
+    ] = 1
 
 
 class ReduceArguments(PairArguments):
@@ -250,9 +252,9 @@ class ReduceArguments(PairArguments):
 
     scope: Annotated[
         Literal["graph", "launch"],
-        Field(description="Default graph: operators."),
+        Field(description="What to reduce, default graph."),
     ] = "graph"
-    launch: Annotated[int, Field(ge=-1, description="Its number; default -1: the bad one.")] = -1
+    launch: Annotated[int, Field(ge=-1, description="Launch number; default -1: the bad one.")] = -1
     budget_s: Annotated[
         float, Field(ge=1, le=86_400, description="Seconds to search, 1-86400, default 300.")
     ] = 300

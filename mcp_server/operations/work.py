@@ -22,7 +22,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.jobs.private import storing
 from mcp_server.jobs.store import Store
 from mcp_server.operations.arguments import Arguments, DiagnoseArguments, Operation, RunArguments
-from mcp_server.operations.paths import absolute
+from mcp_server.operations.paths import absolute, directory
 
 if TYPE_CHECKING:
     from mcp_server.jobs.manager import Job, Work
@@ -177,5 +177,5 @@ async def _python(arguments: Any) -> Path:
         return absolute(arguments.python, Path.cwd())
     from mcp_server.interpreter import default_python
 
-    folder = absolute(arguments.cwd, Path.cwd())
+    folder = directory("cwd", arguments.cwd, Path.cwd())
     return await anyio.to_thread.run_sync(partial(default_python, folder=folder))

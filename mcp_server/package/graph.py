@@ -51,15 +51,16 @@ class Graph:
     left_out: int = 0
 
 
-def dataflow_graph(view: PackageView, launches: Collection[int] = ()) -> Graph:
+def dataflow_graph(view: PackageView, launches: Collection[int] = (), limit: int = NODE_LIMIT) -> Graph:
     """The dataflow of a package with the slice through `launches` marked.
 
-    With more than `NODE_LIMIT` steps only the slice is drawn, cut to its first `NODE_LIMIT` steps.
+    With more than `limit` steps only the slice is drawn, cut to the steps nearest to `launches` in execution
+    order.
     """
     marked = _slice(view, launches)
-    whole = len(view.flow.steps) <= NODE_LIMIT
+    whole = len(view.flow.steps) <= limit
     shown = view.flow.everything() if whole else marked or view.flow.everything()
-    steps = shown.steps[:NODE_LIMIT]
+    steps = _nearest(shown.steps, launches, limit)
     kept = {step.order for step in steps}
     marked_steps = {step.order for step in marked.steps} if marked else set()
     edges = [
@@ -70,6 +71,15 @@ def dataflow_graph(view: PackageView, launches: Collection[int] = ()) -> Graph:
     boxes = [_step_node(view, s, s.order in marked_steps, s.launch in launches) for s in steps]
     nodes = (*_source_nodes(view, edges, marked_steps), *boxes, *outputs)
     return Graph(nodes, (*arrows, *out_arrows), len(view.flow.steps) - len(steps))
+
+
+def _nearest(steps: tuple[Step, ...], launches: Collection[int], limit: int) -> tuple[Step, ...]:
+    """Up to `limit` of the steps, those nearest to a named launch first; in execution order again."""
+    if len(steps) <= limit:
+        return steps
+    named = [place for place, step in enumerate(steps) if step.launch in launches] or [0]
+    order = sorted(range(len(steps)), key=lambda place: min(abs(place - other) for other in named))
+    return tuple(steps[place] for place in sorted(order[:limit]))
 
 
 def _slice(view: PackageView, launches: Collection[int]) -> Slice | None:

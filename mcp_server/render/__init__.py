@@ -18,27 +18,27 @@ PIPE_WIDTH = 10_000
 """Columns in a pipe: nothing is folded there, so that commands can be copied and lines searched."""
 
 
-def rendered(result: Record) -> Iterator[RenderableType]:
-    """The parts of a result in reading order."""
+def rendered(result: Record, verbose: bool = False) -> Iterator[RenderableType]:
+    """The parts of a result in reading order; `verbose` adds to a verdict why each check was chosen."""
     if isinstance(result, Verdict):
-        return verdict_lines(result)
+        return verdict_lines(result, verbose)
     return checkup_lines(result) if isinstance(result, Checkup) else record_lines(result)
 
 
-def write(result: Record) -> None:
+def write(result: Record, verbose: bool = False) -> None:
     """Print a result on stdout, the only function that does: coloured on a terminal, plain in a pipe."""
     console = Console(highlight=False)
     if console.is_terminal:
-        for part in rendered(result):
+        for part in rendered(result, verbose):
             console.print(part)
     else:
-        sys.stdout.write(as_text(result))
+        sys.stdout.write(as_text(result, verbose=verbose))
 
 
-def as_text(result: Record, width: int = PIPE_WIDTH) -> str:
+def as_text(result: Record, width: int = PIPE_WIDTH, verbose: bool = False) -> str:
     """The result as plain text: no colour, no spaces at the ends of lines."""
     out = io.StringIO()
     console = Console(file=out, width=width, highlight=False, color_system=None)
-    for part in rendered(result):
+    for part in rendered(result, verbose):
         console.print(part)
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())

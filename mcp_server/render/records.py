@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,8 +11,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from mcp_server.model import CATEGORIES, Component, Evidence, Fix, NextStep, Record, RuledOut, Verdict
+from mcp_server.model import CATEGORIES, Component, Cost, Evidence, Fix, NextStep, Record, RuledOut, Verdict
 from mcp_server.operations.table import command_line
+from mcp_server.plurals import counted
 from mcp_server.render.text import (
     heading,
     indented,
@@ -166,11 +168,13 @@ def _line(need: Need) -> Text:
 
 OUTCOME_STYLE = {"fault": "bold red", "no_fault": "bold green", "inconclusive": "bold yellow"}
 SHOWN_WAIT_S = 0.1
+MOST_ELEMENTS = 4
+PLANNED = re.compile(r" \(gain [\d.]+, about \d+ s(?:; open: [\w, ]+)?\)$")  # of `planner.decision`
 OUTCOME_TITLE = {"fault": "FAULT", "no_fault": "NO FAULT", "inconclusive": "INCONCLUSIVE"}
 
 
-def verdict_lines(verdict: Verdict) -> Iterator[RenderableType]:
-    """All parts of a verdict that are not empty."""
+def verdict_lines(verdict: Verdict, verbose: bool = False) -> Iterator[RenderableType]:
+    """All parts of a verdict that are not empty; with `verbose` also why each check was chosen."""
     yield _title(verdict)
     yield plain(verdict.summary)
     yield from _parties(verdict)
@@ -181,7 +185,7 @@ def verdict_lines(verdict: Verdict) -> Iterator[RenderableType]:
     if verdict.fix:
         yield from _fix(verdict.fix)
     yield from _next_steps(verdict)
-    yield from _decisions(verdict.decisions)
+    yield from _checks(verdict.decisions, verbose)
     yield from _closing(verdict)
 
 
@@ -208,6 +212,10 @@ def _party(label: str, party: Component) -> Iterator[RenderableType]:
     yield labelled(label, party_title(party), "bold")
     if party.generated_location:
         yield labelled("", f"generated code {party.generated_location}")
+    if len(party.elements) > 1 or (party.elements and not party.value):  # `value` tells of one
+        yield labelled("", f"elements {', '.join(party.elements[:MOST_ELEMENTS])}")
+    if party.expression:
+        yield labelled("", f"computes {party.expression}")
     for place in party.model_locations:
         yield labelled("", f"{place.file}:{place.line}  {place.code}".rstrip(), "cyan")
 
@@ -260,24 +268,29 @@ def _next_steps(verdict: Verdict) -> Iterator[RenderableType]:
         yield indented(f"$ {command_line(step)}", "green", by=4)
 
 
-def _decisions(decisions: list[str]) -> Iterator[RenderableType]:
+def _checks(decisions: list[str], verbose: bool) -> Iterator[RenderableType]:
     if decisions:
         yield heading("Checks run")
     for number, decision in enumerate(decisions, 1):
-        yield indented(f"{number}. {decision}", "dim")
+        yield indented(f"{number}. {decision if verbose else check_name(decision)}", "dim")
+
+
+def check_name(decision: str) -> str:
+    """A decision of the planner without its figures, in words: `look at indices`."""
+    name = PLANNED.sub("", decision)
+    if name == decision and " " in name:
+        return decision
+    return re.sub(r"^intervene_\d+$", "call with one thing changed", name).replace("_", " ")
+
+
+def cost_in_words(cost: Cost) -> str:
+    """Runs, compiles and seconds."""
+    waited = f", of which {cost.waited_s:.1f} s waiting for a GPU" if cost.waited_s >= SHOWN_WAIT_S else ""
+    return f"{counted(cost.runs, 'run')}, {counted(cost.compiles, 'compile')}, {cost.wall_s:.1f} s{waited}"
 
 
 def _closing(verdict: Verdict) -> Iterator[RenderableType]:
     yield Text()
-    cost = verdict.cost
-    yield labelled(
-        "Cost",
-        f"{_counted(cost.runs, 'run')}, {_counted(cost.compiles, 'compile')}, {cost.wall_s:.1f} s"
-        + (f", of which {cost.waited_s:.1f} s waiting for a GPU" if cost.waited_s >= SHOWN_WAIT_S else ""),
-    )
+    yield labelled("Cost", cost_in_words(verdict.cost))
     for artifact in verdict.artifacts:
         yield labelled("File", f"{artifact.path}  ({artifact.what}, {artifact.bytes} bytes)", "dim")
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -32,8 +32,13 @@ def indented(text: object, style: str = "", by: int = 2) -> Padding:
 
 
 def party_title(party: Component) -> str:
-    """Kind, name and place of a guilty or crashing party, in one line."""
-    places = {"input": party.input_index, "dim": party.dim, "launch": party.launch_index}
+    """Kind, name and place of a root cause or crash site, in one line."""
+    numbered = party.name.endswith(f"[{party.input_index}]")  # `args[1]` says its number itself
+    places = {
+        "input": None if numbered else party.input_index,
+        "dim": party.dim,
+        "launch": party.launch_index,
+    }
     where = ", ".join(f"{name} {number}" for name, number in places.items() if number is not None)
     value = f" = {party.value}" if party.value else ""
     kind = "" if party.name.startswith(party.kind) else f"{party.kind} "

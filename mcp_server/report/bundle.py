@@ -36,7 +36,7 @@ Redact = Callable[[str], str]
 
 
 class Bundled(Record):
-    """What was packed, what was too large for it, and which files were copied, whatever they tell."""
+    """What was packed, what was too large for it, and which files were copied unchanged."""
 
     bundle: Artifact
     files: list[str]
@@ -157,7 +157,7 @@ def _files(source: Source, limit_bytes: int) -> tuple[list[Member], list[str]]:
 def _redacted(report: Report, redact: Redact) -> Report:
     verdict = Verdict.model_validate_json(_redacted_json(report.verdict.model_dump_json(), redact))
     environment = {name: redact(value) for name, value in report.environment.items()}
-    return Report(verdict, environment, redact(report.picture), redact(report.log))
+    return Report(verdict, environment, redact(report.picture), redact(report.log), report.shapes)
 
 
 def _redacted_json(text: str, redact: Redact) -> str:

@@ -12,12 +12,14 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from mcp_server.model import CATEGORIES, Component, Evidence, Verdict
+from mcp_server.model import CATEGORIES, Component, Evidence, Fix, Verdict
 from mcp_server.operations.table import command_line
-from mcp_server.render.records import OUTCOME_TITLE
+from mcp_server.render.records import OUTCOME_TITLE, check_name, cost_in_words
 from mcp_server.render.text import party_title
 from mcp_server.report.redact import Redactor, clean_text, cleaned
+from mcp_server.report.strip import strip_of
 
+MOST_ELEMENTS = 4
 BACKTICKS = re.compile(r"`+")
 
 Redact = Callable[[str], str]
@@ -36,11 +38,15 @@ def _lines(verdict: Verdict, environment: dict[str, str]) -> Iterator[str]:
         if party is not None:
             yield from _party(label, party)
     yield from _evidence(verdict.evidence)
-    if verdict.ruled_out:
-        yield "\nRuled out"
-        yield from (f"- {code(item.hypothesis)}: {code(item.by)}" for item in verdict.ruled_out)
+    if verdict.causes[1:]:
+        yield "\nThen fix"
+        yield from (f"- {code(cause.summary or cause.name)}" for cause in verdict.causes[1:])
+    for title, items in (("Not the cause", verdict.bystanders), ("Ruled out", verdict.ruled_out)):
+        if items:
+            yield f"\n{title}"
+            yield from (f"- {code(item.hypothesis)}: {code(item.by)}" for item in items)
     if verdict.fix is not None:
-        yield f"\nFix: {code(verdict.fix.action)}"
+        yield from _fix(verdict.fix)
     yield "\nEnvironment"
     yield from (f"- {name}: {code(value)}" for name, value in environment.items())
 
@@ -49,7 +55,23 @@ def _party(label: str, party: Component) -> Iterator[str]:
     yield f"\n{label}: {code(party_title(party))}"
     if party.generated_location:
         yield f"- generated code {code(party.generated_location)}"
+    if party.expression:
+        yield f"- computes {code(party.expression)}"
+    yield from (f"- element {code(element)}" for element in party.elements[:MOST_ELEMENTS])
     yield from (f"- {code(f'{p.file}:{p.line}  {p.code}'.strip())}" for p in party.model_locations)
+
+
+def _fix(fix: Fix) -> Iterator[str]:
+    yield f"\nFix: {code(fix.action)}"
+    for mark, text in (("-", fix.before), ("+", fix.after)):
+        if text:
+            yield f"- `{mark}` {code(text)}"
+    if fix.ran is not None:
+        yield f"- this was run: {code(fix.ran.result)}"
+        if fix.ran.command:
+            yield f"- {code(fix.ran.command)}"
+    if fix.side_effects:
+        yield f"- side effects: {code(fix.side_effects)}"
 
 
 def _evidence(evidence: list[Evidence]) -> Iterator[str]:
@@ -72,21 +94,26 @@ def code(text: str) -> str:
 
 FILE = "report.html"
 HERE = Path(__file__).parent
+SHOWN_ELEMENTS = 3  # in one box; the strip marks more
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a page shows. `picture` is SVG of our own making: it is not escaped."""
+    """What a page shows. `picture` is SVG of our own making: it is not escaped.
+
+    `shapes` are those of the tensors of the call by their number, as far as they are known.
+    """
 
     verdict: Verdict
     environment: dict[str, str] = field(default_factory=dict)
     picture: str = ""
     log: str = ""
+    shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Link:
-    """One box of the path from the fault to who is guilty."""
+    """One box of the path from the fault to the root cause."""
 
     label: str
     title: str
@@ -107,6 +134,9 @@ def page(report: Report) -> str:
         path=list(path_of(verdict)),
         environment=environment,
         picture=Markup(clean_text(report.picture)),
+        strip=Markup(strip_of(verdict, report.shapes)),
+        checks=list(map(check_name, verdict.decisions)),
+        cost=cost_in_words(verdict.cost),
         log=clean_text(report.log),
         issue=issue_text(verdict, environment, Redactor.of_this_machine(places)),
         next_commands=[(step.why, command_line(step)) for step in verdict.next_steps],
@@ -117,14 +147,14 @@ def page(report: Report) -> str:
 
 
 def path_of(verdict: Verdict) -> Iterator[Link]:
-    """Fault, launch, generated line, model line, guilty party: as many of them as are known."""
+    """Fault, launch, generated line, model line, expression, elements, root cause: as many as are known."""
     if verdict.category is None:
         return
     yield Link("Fault", verdict.category.replace("_", " "))
     where = next((p for p in (verdict.crashing, verdict.guilty) if p is not None and _is_launch(p)), None)
     if where is not None:
         number = f"launch {where.launch_index}" if where.launch_index is not None else "kernel"
-        yield Link("Where", number, where.name)
+        yield Link("Launch", number, where.name)
     generated = _first(verdict, "generated_location")
     if generated:
         yield Link("Generated line", generated)
@@ -133,12 +163,25 @@ def path_of(verdict: Verdict) -> Iterator[Link]:
             place = party.model_locations[0]
             yield Link("Model line", f"{Path(place.file).name}:{place.line}", place.code)
             break
+    yield from _values(verdict)
     if verdict.guilty is not None and verdict.guilty is not where:
         yield Link(
-            "Guilty",
+            "Root cause",
             party_title(verdict.guilty.model_copy(update={"value": None})),
             verdict.guilty.value or "",
         )
+
+
+def _values(verdict: Verdict) -> Iterator[Link]:
+    """What the code computes where it fails, and the elements that make it fail."""
+    expression = _first(verdict, "expression")
+    if expression:
+        yield Link("Expression", expression)
+    party = next((p for p in (verdict.guilty, verdict.crashing) if p is not None and p.elements), None)
+    if party is not None:
+        more = len(party.elements) - SHOWN_ELEMENTS
+        shown = "; ".join(party.elements[:SHOWN_ELEMENTS])
+        yield Link("Elements", shown, f"and {more} more" if more > 0 else "")
 
 
 def _is_launch(party: Component) -> bool:

@@ -76,11 +76,11 @@ KEY_BLOCK = re.compile(
 # A value behind such a name. Counts of tokens stay, and so do names of types.
 SECRETS_NAMED = re.compile(
     rf"(?i)(?P<name>(?:{_NAME}(?:[_-]?id)?|(?:key|pass|pw)|_authToken|AWS\w{{0,16}}key)"
-    r"[\"']?\]?\s{0,40}(?:=>|:=|::|=|:)\s{0,40}|(?<![\w-])(?:Bearer|Basic)\s+|--(?:password|token)\s+)"
+    r"[\"']?\]?\s{0,200}(?:=>|:=|::|=|:)\s{0,200}|(?<![\w-])(?:Bearer|Basic)\s+|--(?:password|token)\s+)"
     r"(?P<quote>[\"']?)(?!<|\d{1,18}(?:\.\d*)?(?![\w.-])|None\b|True\b|False\b|null\b)(?P<value>[^\s'\",;]{6,})"
 )
 SPACED = re.compile(
-    rf"(?i)(?P<name>(?:{_NAME}|key|pass|pw)[\"']?\]?\s{{1,40}}[\"']?)(?P<value>[a-z0-9_-]{{20,}})"
+    rf"(?i)(?P<name>(?:{_NAME}|key|pass|pw)[\"']?\]?\s{{1,200}}[\"']?)(?P<value>[a-z0-9_-]{{20,}})"
 )
 _COMMON = re.compile(r"(?i)(?:key|pass|pw)\b")
 CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")

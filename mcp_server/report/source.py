@@ -30,25 +30,44 @@ MOST_BELOW = 3  # and that read from it
 
 
 def picture_of(verdict: Verdict, package: Path | None, model_name: str) -> str:
-    """An SVG of what leads to the launch of the guilty or crashing party; empty when there is none."""
-    launches = _launches(verdict)
-    if package is None or not launches:
+    """An SVG of the launches around that of the root cause or crash site; empty when none is known."""
+    if package is None:
         return ""
     try:
         view = PackageView(open_package(package, model_name))
-        if not view.package.wrapper_text or launches[0] >= len(view.wrapper.launches):
+        launches = _launches(verdict, view)
+        if not launches:
             return ""
-        whole = dataflow_graph(view, launches)
+        # Uncut: what is shown is chosen from it by distance to the launch.
+        whole = dataflow_graph(view, launches, limit=len(view.flow.steps))
     except PackageError:
         return ""
     return render_svg(around(whole, launches, verdict.guilty), "what flows into the launch, and out of it")
 
 
-def _launches(verdict: Verdict) -> list[int]:
-    parties = (verdict.crashing, verdict.guilty)
-    return list(
-        dict.fromkeys(p.launch_index for p in parties if p is not None and p.launch_index is not None)
-    )
+def _launches(verdict: Verdict, view: PackageView) -> list[int]:
+    """Launches that the verdict names and the package has; else the first that reads the guilty input."""
+    if not view.package.wrapper_text:
+        return []
+    count = len(view.wrapper.launches)
+    parties = [p for p in (verdict.crashing, verdict.guilty, *verdict.causes) if p is not None]
+    named = dict.fromkeys(p.launch_index for p in parties if p.launch_index is not None)
+    found = [number for number in named if 0 <= number < count]
+    if found or named:
+        return found
+    read = (_first_reader(view, p.input_index) for p in parties if p.input_index is not None)
+    return list(dict.fromkeys(number for number in read if number is not None))
+
+
+def _first_reader(view: PackageView, index: int) -> int | None:
+    """The first launch that reads an input; None where no launch does."""
+    for edge in view.flow.everything().edges:
+        if edge.writer is not None or edge.reader.launch is None:
+            continue
+        buffer = view.flow.root(edge.name)
+        if buffer.kind == "input" and buffer == view.wrapper.inputs().get(index):
+            return edge.reader.launch
+    return None
 
 
 def around(graph: Graph, launches: Iterable[int], guilty: Component | None) -> Graph:
@@ -147,7 +166,8 @@ def of_verdict(verdict: Verdict) -> Source:
 
 def report_of(source: Source) -> Report:
     """What the page shows."""
-    return Report(source.verdict, source.subject.environment, source.picture, source.log)
+    shapes = {number: tuple(shape) for number, shape in source.subject.shapes.items()}
+    return Report(source.verdict, source.subject.environment, source.picture, source.log, shapes)
 
 
 def tail(log: Path) -> str:

@@ -13,6 +13,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 
 from mcp_server.errors import ProblemError
@@ -25,6 +26,8 @@ PIECE = 4096
 
 Writer = Callable[[bytes], int]
 """Writes some of the bytes and says how many; OSError when it cannot."""
+
+DESCRIPTORS = Path("/proc/self/fd")
 
 
 class LossyStream(io.TextIOBase):
@@ -124,7 +127,8 @@ def _writer_that_never_waits(fd: int) -> Writer:
         return lambda data: behind.send(data, socket.MSG_DONTWAIT)
     if stat.S_ISFIFO(kind) or stat.S_ISCHR(kind):
         with suppress(OSError):  # what another user made cannot be opened anew
-            anew = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+            anew = os.open(DESCRIPTORS / str(fd), flags)
             return lambda data: os.write(anew, data)
         return lambda data: os.write(fd, data) if _has_room(fd) else 0
     return _plain_writer(fd)

@@ -23,6 +23,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Protocol
 
@@ -312,7 +313,7 @@ class WarmImports:
         return made
 
     async def _watch(self) -> None:
-        while True:
+        for _ in count():  # until the server cancels it
             await anyio.sleep(min(LOOK_S, max(0.1, self.limits.idle_s)))
             self._end_some()
 

@@ -160,7 +160,11 @@ def test_the_fix_is_the_change_that_ran() -> None:
     assert ran.ran is not None and ran.ran.command == "aoti-debug try-fix m.pt2"
     case.trials["key"] = replace(case.trials["key"], side_effects=SideEffects(elements=3))
     ran = verdict(case, tried).fix
-    assert ran is not None and (ran.after, ran.ran) == (None, None) and "3 elements" in ran.side_effects
+    assert (
+        ran is not None
+        and (ran.after, ran.ran) == (None, None)
+        and "3 output elements that were not" in ran.side_effects
+    )
 
 
 @pytest.mark.parametrize("refusal", sorted(REFUSALS))
@@ -291,7 +295,8 @@ def test_evidence_is_bounded_and_told_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ending", "signal", "told"), [("signal", "SIGSEGV", "died of SIGSEGV"), ("timeout", None, "did not end")]
+    ("ending", "signal", "told"),
+    [("signal", "SIGSEGV", "died with SIGSEGV"), ("timeout", None, "did not end")],
 )
 def test_an_end_that_nothing_explains_is_told(
     tmp_path: Path, ending: Ending, signal: str | None, told: str

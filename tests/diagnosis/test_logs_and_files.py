@@ -102,7 +102,7 @@ def test_a_statement_after_calls_that_came_back_is_the_scripts() -> None:
     assert (left.category, left.weak, left.fix) == (
         "script_error",
         False,
-        Fix(action="mend the statement that raised"),
+        Fix(action="fix the statement that raised"),
     )
     assert categories(after_calls(OWN_STATEMENT, outcome="failed")) == ["script_error", "index_out_of_bounds"]
 

@@ -51,7 +51,7 @@ def test_a_check_of_the_model_names_its_launch_and_claims_nothing(
     )
     assert (found.outcome, found.category) == ("inconclusive", category)
     assert found.guilty is not None and found.guilty.launch_index is not None
-    assert "dump_kernel_io" in found.summary and found.summary.startswith("Not settled: Launch")
+    assert "dump_kernel_io" in found.summary and found.summary.startswith("Inconclusive: Launch")
 
 
 def test_a_statement_of_a_program_may_have_raised_it(zoo: ZooPackage) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from mcp_server.model import Verdict
 from mcp_server.render import as_text, rendered
 from tests.render.samples import SAMPLES, VERDICT
 
@@ -35,6 +36,15 @@ def test_text_from_outside_is_data() -> None:
     text = as_text(VERDICT)
     assert "\x1b" not in text
     assert "[red]" in text
+
+
+def test_figures_of_the_planner_are_shown_only_on_request() -> None:
+    """A check has its name in words; why it was chosen comes with `verbose`."""
+    chosen = "look_at_indices (gain 0.80, about 6 s; open: hang, input_mismatch)"
+    found = Verdict(outcome="inconclusive", summary="x", decisions=[chosen, "stopped during run"])
+    shown = as_text(found)
+    assert "1. look at indices\n" in shown and "2. stopped during run" in shown and "gain" not in shown
+    assert chosen in as_text(found, verbose=True)
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def test_a_report_is_made_from_a_bundle_and_from_a_verdict(
     packed(verdict, tmp_path / "b.zip").close()
     (tmp_path / "verdict.json").write_text(verdict.model_dump_json())
     pages = [page(report_of(read_source(str(tmp_path / name), store))) for name in ("b.zip", "verdict.json")]
-    assert [Page(text).elements.count("svg") for text in pages] == [1, 1]
+    assert [Page(text).elements.count("svg") for text in pages] == [2, 2]  # strip of the input, dataflow
     assert pages[0] == pages[1]
 
 

@@ -10,14 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.model import Component, Verdict
+from mcp_server.model import Cause, Component, Fix, FixRun, RuledOut, Verdict
 from mcp_server.package.archive import open_package
 from mcp_server.package.graph import dataflow_graph
 from mcp_server.package.view import PackageView
-from mcp_server.report.page import Report, code, issue_text, page
+from mcp_server.report.page import Report, code, issue_text, page, path_of
 from mcp_server.report.redact import Redactor, clean_text
 from mcp_server.report.source import around, picture_of
+from mcp_server.report.strip import MOST_CELLS, MOST_ROWS, strip_of
 from tests.conftest import ZooPackage
+from tests.package.archives import Members, changed, name_ending
+from tests.package.made_wrapper import make_wrapper
 from tests.report.samples import Page, rewritten
 
 HOSTILE = [
@@ -143,3 +146,104 @@ def test_code_holds_any_text(text: str) -> None:
     fence = re.match("`*", found)[0] if content else ""  # type: ignore[index]
     assert not content or (found.endswith(fence) and content in found)
     assert fence not in re.findall("`+", content)
+
+
+ELEMENTS = ["args[1][2, 17] = 731", "args[1][0, 3] = -5"]
+
+
+def test_the_strip_marks_the_elements_at_fault() -> None:
+    """Each element that the verdict names is one marked cell with its index and value, in its row."""
+    party = Component(kind="input", name="args[1]", input_index=1, elements=ELEMENTS)
+    svg = strip_of(Verdict(outcome="fault", summary="", guilty=party), {1: (4, 20)})
+    drawn = Page(svg)
+    assert drawn.problems == []
+    assert drawn.attributes.count(("class", "bad")) == 3  # two cells, and the first in words
+    assert {"[2, 17] = 731", "[0, 3] = -5", "args[1], shape [4, 20]"} <= set(drawn.texts)
+    assert {f"[{row}, :]" for row in range(4)} <= set(drawn.texts)
+    assert drawn.elements.count("rect") == 4 * 20
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (2, 5), (100_000, 3_000_000)], ids=str)
+def test_a_strip_of_any_shape_is_small_and_shows_the_element(shape: tuple[int, ...]) -> None:
+    """A shape that does not fit the element is not used; a huge one is drawn with several elements a cell."""
+    party = Component(kind="input", name="args[1]", input_index=1, elements=ELEMENTS[:1])
+    drawn = Page(strip_of(Verdict(outcome="fault", summary="", guilty=party), {1: shape}))
+    assert "[2, 17] = 731" in drawn.texts and drawn.elements.count("rect") <= MOST_ROWS * MOST_CELLS
+    assert any("shape" in text for text in drawn.texts) == (len(shape) == 2 and shape[0] > 2)
+
+
+def test_without_elements_there_is_no_strip() -> None:
+    """A party without elements, or of another kind than an input, has no strip."""
+    for party in (
+        Component(kind="input", name="args[1]", input_index=1),
+        Component(kind="input", name="args[1]", elements=["somewhere"]),
+        Component(kind="kernel", name="k", elements=ELEMENTS),
+    ):
+        assert strip_of(Verdict(outcome="fault", summary="", guilty=party), {}) == ""
+
+
+def test_the_chain_runs_from_the_fault_to_the_input() -> None:
+    """Fault, launch, generated line, expression, elements and input are boxes, in this order."""
+    party = Component(kind="input", name="args[1]", input_index=1, value="731", elements=ELEMENTS)
+    crash = Component(
+        kind="kernel", name="k", launch_index=3, generated_location="k.cpp:4", expression="weight[args[1]]"
+    )
+    verdict = Verdict(
+        outcome="fault", category="index_out_of_bounds", summary="", guilty=party, crashing=crash
+    )
+    path = list(path_of(verdict))
+    assert [link.label for link in path] == [
+        "Fault",
+        "Launch",
+        "Generated line",
+        "Expression",
+        "Elements",
+        "Root cause",
+    ]
+    assert "731" in path[4].title and path[5].title == "input args[1]" and path[5].detail == "731"
+
+
+def test_the_page_shows_the_fix_with_its_run_and_the_other_causes() -> None:
+    """Command, result and side effects of the run; further causes; what was cleared."""
+    cause = Cause(kind="input", name="a", category="nan_or_inf", confidence="proven", summary="first")
+    verdict = Verdict(
+        outcome="fault",
+        summary="",
+        causes=[cause, cause.model_copy(update={"summary": "the second cause"})],
+        bystanders=[RuledOut(hypothesis="the dtype", by="a run")],
+        fix=Fix(
+            action="clamp",
+            ran=FixRun(result="the call ends well", command="aoti-debug try-fix x"),
+            side_effects="none",
+        ),
+        decisions=["open_package (gain 1.00, about 0 s; open: hang)", "stopped during run"],
+    )
+    texts = Page(page(Report(verdict))).texts
+    for wanted in ("This was run: the call ends well", "aoti-debug try-fix x", "Side effects: none"):
+        assert wanted in texts
+    for title in ("Then fix", "Not the cause", "Checks run"):
+        assert title in texts
+    assert "open package" in texts and "stopped during run" in texts
+    assert not any("gain" in text for text in texts)
+    assert any("the second cause" in text for text in texts)
+    issue = issue_text(verdict, {}, str)
+    assert all(word in issue for word in ("Then fix", "Not the cause", "this was run", "side effects"))
+
+
+@pytest.mark.parametrize("launch", [0, 150, 399])
+def test_a_long_package_has_a_picture_of_the_neighbourhood(
+    launch: int, tmp_path: Path, zoo: ZooPackage
+) -> None:
+    """Of 400 launches in a row, the one of the crash is drawn, marked, with those around it."""
+
+    def lengthened(members: Members) -> None:
+        name = name_ending(members, ".wrapper.cpp")
+        members[name] = make_wrapper(400).encode()
+
+    package = changed(zoo("ranker"), tmp_path / "long.pt2", lengthened)
+    crash = Component(kind="kernel", name="k", launch_index=launch)
+    svg = picture_of(Verdict(outcome="fault", summary="", crashing=crash), package, "model")
+    texts = " ".join(Page(svg).texts)
+    assert f"{launch}  " in texts
+    neighbour = launch + 1 if launch < 399 else launch - 1
+    assert f"{neighbour}  " in texts and f"{(launch + 200) % 400}  " not in texts

@@ -96,7 +96,7 @@ def _waiting(case: DiagnosisState, stacks: Sequence[ThreadStack]) -> Iterator[Su
         summary=_FORKED if forked else _hang_summary(several),
         level=CausalLevel.STATE,
         evidence=tuple(
-            Evidence(step="capture", fact=f"thread {call.thread_name} entered a call and did not come back")
+            Evidence(step="capture", fact=f"thread {call.thread_name} entered a call and did not return")
             for call in inside[:4]
         ),
         fix=Fix(action=_UNFORKED if forked else _hang_action(several, op)),
@@ -106,10 +106,10 @@ def _waiting(case: DiagnosisState, stacks: Sequence[ThreadStack]) -> Iterator[Su
 
 # The pool of OpenMP is not made anew after fork() (libgomp, and torch's own pool, on Linux).
 _FORKED = (
-    "A call did not come back in a process that was forked after the package was loaded: the threads with "
-    "which the parent computes do not exist in it, and the call waits for them."
+    "A call did not return in a process that was forked after the package was loaded: the compute threads "
+    "of the parent do not exist in the child, and the call waits for them."
 )
-_UNFORKED = "start the workers with 'spawn', or load and call the package in the children alone"
+_UNFORKED = "start the workers with 'spawn', or load and call the package only in the children"
 
 
 def _is_forked(call: CapturedCall, capture: Captured) -> bool:
@@ -142,7 +142,7 @@ def _hanging_call(case: DiagnosisState) -> Iterator[Suspect]:
         guilty=Component(
             kind="op" if op else "call", name=op or "call of the package", model_locations=places
         ),
-        summary=f"The call does not come back within its time limit{': it is inside ' + op if op else ''}.",
+        summary=f"The call does not return within its time limit{': it is inside ' + op if op else ''}.",
         level=CausalLevel.STATE,
         evidence=(Evidence(step="run", fact=f"no end after {plain.finished.wall_s:.0f} s"),),
         fix=Fix(action=_hang_action(False, op)),
@@ -159,10 +159,10 @@ def _name(op: str, threads: int) -> str:
 def _hang_summary(several: bool) -> str:
     if several:
         return (
-            "Several threads are inside calls of one package and none comes back: a call holds the GIL while "
+            "Several threads are inside calls of one package and none returns: a call holds the GIL while "
             "it waits for a free runner, and the thread that has the runner waits for the GIL."
         )
-    return "A call of the package did not come back within the time limit."
+    return "A call of the package did not return within the time limit."
 
 
 def _moved(case: DiagnosisState) -> Iterator[Suspect]:
@@ -376,7 +376,7 @@ def _lost(replay: CapturedReplay, case: DiagnosisState) -> Suspect:
             model_locations=[*replay.stack[:2], *(call.stack[:1] if call else [])],
         ),
         summary=f"A CUDA graph was replayed after the memory of input {replay.input} ({label}) of its call "
-        "had been let go: the graph reads the old address, not the tensor that took its place.",
+        "had been freed: the graph reads the old address, not the tensor that replaced it.",
         level=CausalLevel.STATE,
         only_in_program=True,
         evidence=(
@@ -400,7 +400,7 @@ def _let_go(loan: CrossStreamFree, case: DiagnosisState) -> Suspect:
     call = _call_of(loan, case)
     waits = case.fails_only_alone
     fact = (
-        f"the memory of input {loan.input} was let go, and something was allocated, before the stream that "
+        f"the memory of input {loan.input} was freed, and something was allocated, before the stream that "
         "owns it waited for the stream of the call; record_stream was not called"
     )
     alone = Evidence(
@@ -411,8 +411,8 @@ def _let_go(loan: CrossStreamFree, case: DiagnosisState) -> Suspect:
         guilty=Component(
             kind="input", name=label, input_index=loan.input, model_locations=call.stack[:2] if call else []
         ),
-        summary=f"Input {loan.input} ({label}) was let go while the package, on another stream, could still "
-        "read it: the allocator gives its memory to the next tensor at once.",
+        summary=f"Input {loan.input} ({label}) was freed while the package, on another stream, could still "
+        "read it: the allocator reuses its memory for the next tensor at once.",
         level=CausalLevel.STATE,
         only_in_program=True,
         evidence=(Evidence(step="capture", fact=fact), *((alone,) if waits else ())),

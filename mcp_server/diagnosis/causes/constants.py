@@ -118,7 +118,11 @@ def _counter(name: str, aspect: str, compiled: str) -> Intervention | None:
 
 def _consequence(aspect: str, update: CapturedUpdate) -> str:
     if aspect == "device":
-        return "the update refuses it." if update.outcome == "failed" else "the package reads it over there."
+        return (
+            "the update rejects it."
+            if update.outcome == "failed"
+            else "the package reads it on that device without copying it."
+        )
     if update.user_managed:
         return "the package reads its memory as compiled, without a check."
     return "its bytes are copied without a check."
@@ -311,11 +315,11 @@ def _idle(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
             model_locations=update.stack[:2],
         ),
         summary=f"{update.how} filled the half of the constants that is not in use (use_inactive=True), and "
-        "no method of the loaded package swaps the two: the call computes with the constants from before.",
+        "the loaded package has no way to swap the buffers, so calls still use the old constants.",
         level=CausalLevel.CALL,
         evidence=(Evidence(step="capture", fact=fact),),
         fix=Fix(
-            action="fill the half in use, with no call running",
+            action="update the buffer that is in use, while no call is running",
             before=f"{update.how}(state, True, …)",
             after=f"{update.how}(state, False, …)",
         ),

@@ -102,12 +102,12 @@ def _launches(launch: Launch, op: str, case: DiagnosisState) -> bool:
 
 
 REPAIRED = as_promised()
-SPOILT = "what lies there is spoilt, and whatever uses it next fails"
-COUNTED_ON = "the package counts on what was promised"
+SPOILT = "the data there is overwritten, and the next use of it fails"
+COUNTED_ON = "the package relies on what the fake function promised"
 SAME = "returns the same values"
 _SETTLE = (
-    "What the package returns on this call does not depend on it; whether the model in eager mode does, the "
-    "program or compare_with_eager tells."
+    "This does not change what the package returns for this call. Run the program, or compare_with_eager, to "
+    "see whether it changes the eager result."
 )
 
 
@@ -175,7 +175,10 @@ def kept_promise(op: str, promised: dict[str, Any], returned: dict[str, Any]) ->
     """What mends a result that differs from its fake in these respects."""
     differing = [what for what in ("shape", "dtype", "device") if promised.get(what) != returned.get(what)]
     what = " and ".join(differing) or "stride"
-    return f"make the fake function of {op} return the {what} of the real result, or {op} what that promises"
+    return (
+        f"make the fake function of {op} return the {what} of the real result, or make {op} return what "
+        "its fake function promises"
+    )
 
 
 def describe(layout: dict[str, Any]) -> str:

@@ -265,12 +265,12 @@ def _diverges(case: DiagnosisState) -> Iterator[Suspect]:
     yield Suspect(
         category="wrong_output",
         guilty=Component(kind="package", name=str(case.package.path.name) if case.package else "the package"),
-        summary=f"The package departs from its own exported program on this call (by up to {worst:.3g}).",
+        summary=f"The package diverges from its own exported program on this call (by up to {worst:.3g}).",
         level=CausalLevel.SYMPTOM,
         evidence=(
             Evidence(step="interpret", fact=f"outputs differ from the exported program by up to {worst:.3g}"),
         ),
-        fix=Fix(action="find the first launch that departs with compare_with_eager"),
+        fix=Fix(action="find the first launch that diverges with compare_with_eager"),
         harmful=case.failed,
         observed=False,
     )

@@ -295,10 +295,10 @@ def _child_end_suspect(end: CapturedEnd, line: ModelLocation) -> Suspect:
         category="script_error",
         guilty=Component(kind="script", name=place, model_locations=end.stack[:3]),
         summary=f"A process that the program started ended with {raised[:200]}, at {place}, after its calls "
-        "of the package came back; the program's own error is due to that.",
+        "of the package had returned; that is why the program failed.",
         level=CausalLevel.SYMPTOM,
         evidence=(Evidence(step="capture", fact=fact),),
-        fix=Fix(action="mend the statement that raised", before=line.code or None),
+        fix=Fix(action="fix the statement that raised", before=line.code or None),
     )
 
 
@@ -353,7 +353,5 @@ def _hypothesis(root: ErrorFact, locations: list[ModelLocation], what: str) -> S
         summary=f"{what}, at {place}: {root.text[:200].rstrip('.')}; AOTInductor was not reached.",
         level=CausalLevel.SYMPTOM,
         evidence=(evidence_of(root, "script"), Evidence(step="capture", fact=before)),
-        fix=Fix(
-            action="mend that line, or what it is given", before=locations[0].code if locations else None
-        ),
+        fix=Fix(action="fix that line or its input", before=locations[0].code if locations else None),
     )

@@ -111,7 +111,7 @@ def _compiling(compile_: CapturedCompile, seconds: float) -> Suspect:
         guilty=Component(kind="script", name=compile_.how, model_locations=compile_.stack[:2]),
         summary=f"The time limit ended the program after {seconds:.0f} s, while it was compiling.",
         level=CausalLevel.STATE,
-        evidence=(Evidence(step="capture", fact=f"{compile_.how} had begun and not returned"),),
+        evidence=(Evidence(step="capture", fact=f"{compile_.how} had started and did not return"),),
         fix=Fix(action="give it more time (timeout_s); a compile on a busy machine takes minutes"),
         weak=True,
     )
@@ -123,7 +123,7 @@ def _waiting(threads: list[ThreadStack]) -> Suspect:
         _lines(threads),
         f"{_all(threads)}, outside any call of a package.",
         facts,
-        "end the wait: put what is waited for, or wait with a timeout",
+        "make sure that the awaited event happens, or wait with a timeout",
         observed=True,
     )
 
@@ -136,14 +136,14 @@ def _standing(threads: list[ThreadStack]) -> Suspect:
     """Where the program was, when no frame of the standard library says that it waits: it may be slow."""
     lines = _lines(threads)
     facts = [
-        f"{thread.thread} stood in {thread.frames[-1].function}, {_place(line)}"
+        f"{thread.thread} was in {thread.frames[-1].function}, {_place(line)}"
         for thread, line in zip(threads, lines, strict=True)
     ]
     return _outside(
         lines,
-        f"At its time limit the program stood at {_place(lines[0])}, outside any call of a package.",
+        f"At its time limit the program was at {_place(lines[0])}, outside any call of a package.",
         facts,
-        "see what that line waits for or repeats, and give it an end",
+        "find out what that line waits for or repeats, and make it end",
         observed=False,
     )
 
@@ -201,7 +201,7 @@ def detect_endless_loop(case: DiagnosisState) -> Iterator[Suspect]:
         category="hang",
         guilty=party,
         summary=f"The loop that begins with launch {launch.index} ({launch.kernel}) does not end: "
-        f"{case.trace.total} launches had come back when the time ran out{given}.",
+        f"{case.trace.total} launches had returned when the time ran out{given}.",
         level=CausalLevel.STATE,
         evidence=(Evidence(step="trace_launches", fact=fact),),
         crashing=party,

@@ -164,7 +164,7 @@ def _suspect(call: CapturedCall, place: int, case: DiagnosisState) -> Suspect:
         ),
         fix=Fix(
             action="keep what owns the memory (a mapping, shared memory, a file, an array) open and whole "
-            "until the call has come back, or give the call a copy",
+            "until the call has returned, or give the call a copy",
             after="x.clone()",
         ),
     )

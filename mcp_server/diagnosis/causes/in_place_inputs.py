@@ -88,7 +88,7 @@ def _changed(place: int, case: DiagnosisState) -> Suspect:
     assert case.package is not None
     item = case.package.inputs[place]
     lines = _writing_lines(place, case)
-    fact = f"{item.label} is written in place by the call, as by the model"
+    fact = f"{item.label} is modified in place by the call, as it is by the model"
     return Suspect(
         category="wrong_output",
         guilty=Component(
@@ -98,14 +98,14 @@ def _changed(place: int, case: DiagnosisState) -> Suspect:
             value="changed by the call",
             model_locations=[*lines, *case.call_locations],
         ),
-        summary=f"The package agrees with its exported program, and {fact}: of the call and a reference that "
-        "is computed from the same tensor, the second gets other values.",
+        summary=f"The package matches its exported program, but {fact}. A reference computed from the same "
+        "tensor after the call therefore sees different values.",
         level=CausalLevel.FAULT_SITE,
         evidence=(
             Evidence(step="inspect_package", fact=fact),
             Evidence(step="interpret", fact="package and exported program agree on the inputs of the call"),
         ),
-        fix=Fix(action="give each of the two a copy, or let the model work on one", after="x.clone()"),
+        fix=Fix(action="pass a copy to each of them, or make the model work on a copy", after="x.clone()"),
         intervention=_twice(case),
         observed=False,
     )

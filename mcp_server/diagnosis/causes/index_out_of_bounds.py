@@ -28,6 +28,7 @@ from mcp_server.model import Component, Evidence, Fix, ModelLocation
 from mcp_server.package.assertion import Candidate
 from mcp_server.package.launches import Launch
 from mcp_server.package.signature import CompiledInput
+from mcp_server.plurals import counted, is_, share
 
 
 def detect_index(case: DiagnosisState) -> Iterator[Suspect]:
@@ -100,16 +101,17 @@ def _index_by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisStat
             name=item.path or item.name,
             input_index=item.index,
             value=f"{facts['value']} at {facts['index']} (allowed: {low}..{high})",
+            elements=[f"{item.path or item.name}{facts['index']} = {facts['value']}"],
             model_locations=_model_lines(suspect.candidate, case) or case.call_locations,
         ),
-        summary=f"{where[:1].upper()}{where[1:]}, which indexes {indexed}: allowed are {low} to {high}.",
+        summary=f"{where[:1].upper()}{where[1:]}. It indexes {indexed}, where {low} to {high} are allowed.",
         level=CausalLevel.BAD_VALUE,
         evidence=(
             said(error),
             Evidence(
                 step="look_at_indices",
-                fact=f"{where}; {facts['outside']} of {facts['elements']} are outside {low}..{high}",
-                source=f"inputs, elements {suspect.part.offset} + k*{suspect.part.stride}",
+                fact=f"{where}; {share(facts['outside'], facts['elements'], 'value')} outside {low}..{high}",
+                source=_looked_at(suspect.part),
             ),
             Evidence(
                 step="inspect_package",
@@ -123,6 +125,13 @@ def _index_by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisStat
     )
 
 
+def _looked_at(part: InputSlice) -> str:
+    """Which elements of the inputs were read; the kernel may index with some of them only."""
+    if part.stride == 1 and part.offset == 0:
+        return "the values of the inputs"
+    return f"the values of the inputs, flattened [{part.offset}::{part.stride}]"
+
+
 def clamp(part: InputSlice, case: DiagnosisState) -> Intervention:
     """The call with the elements of `part` that are outside made the nearest bound; all others stay."""
     assert case.package is not None
@@ -133,9 +142,9 @@ def clamp(part: InputSlice, case: DiagnosisState) -> Intervention:
 
 def _fix(name: str, suspect: CheckedInput, facts: dict[str, Any]) -> Fix:
     low, high = suspect.part.low, suspect.part.high
-    larger = f", or make what they index larger than {facts['max']}" if facts["max"] > high else ""
+    larger = f", or make the indexed dimension larger than {facts['max']}" if facts["max"] > high else ""
     return Fix(
-        action=f"keep these values in {low}..{high} where they are made{larger}",
+        action=f"keep the values of {name} in {low}..{high} where they are made{larger}",
         before=name,
         after=f"{name}.clamp({low}, {high})  # or reject the request",
     )
@@ -171,13 +180,13 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Diagno
     return Suspect(
         category="index_out_of_bounds",
         guilty=guilty.model_copy(update={"value": _first(part, case)}) if part and outside else guilty,
-        summary=f"Launch {candidate.launch.index} ({candidate.kernel.name}) was given an index outside "
+        summary=f"Launch {candidate.launch.index} ({candidate.kernel.name}) got an index outside "
         f"{candidate.lowest}..{bound - 1 if bound is not None else f'{candidate.check.upper} - 1'}{behind}"
         f"{'; it depends on ' + ', '.join(inputs[:3]) if inputs else ''}.",
         level=CausalLevel.BAD_VALUE,
         evidence=(
             said(error),
-            Evidence(step="inspect_package", fact=f"the check stands at {candidate.location}"),
+            Evidence(step="inspect_package", fact=f"the check is at {candidate.location}"),
             *((Evidence(step="look_at_indices", fact=_first(part, case)),) if part and outside else ()),
         ),
         crashing=crashing(candidate),
@@ -274,7 +283,10 @@ def _operator_index_by_input(index: OperatorIndex, error: ErrorFact, case: Diagn
         level=CausalLevel.BAD_VALUE,
         evidence=(
             said(error),
-            Evidence(step="look_at_indices", fact=f"{where}; {facts['outside']} are outside"),
+            Evidence(
+                step="look_at_indices",
+                fact=f"{where}; {counted(facts['outside'], 'value')} {is_(facts['outside'])} outside",
+            ),
         ),
         crashing=_launch(index.launch, case),
         fix=Fix(action=f"keep these values in 0..{index.part.high} where they are made"),

@@ -23,6 +23,7 @@ from mcp_server.diagnosis.interventions.input import (
     together,
     with_strides,
 )
+from mcp_server.diagnosis.interventions.words import trial_in_words
 from mcp_server.diagnosis.state import DiagnosisState, RunSeen
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedCall
@@ -138,7 +139,7 @@ def _fixed_suspect(
         category="input_mismatch",
         guilty=_fixed_component(place, given, fixed, case, call),
         summary=f"Argument {place} ({path}) was fixed to {fixed!r} when the model was exported; the {given} "
-        "that is passed is dropped without a word.",
+        "that is passed now is silently ignored.",
         level=CausalLevel.CALL,
         evidence=(Evidence(step="read_exported", fact=fact),),
         fix=Fix(action="pass it as a tensor, or export one package for each value"),
@@ -185,9 +186,20 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
         fix=mismatch.fix,
         intervention=intervention,
         parts=_last_part(mismatch, case),
-        harmful=(sure and not case.handled) or case.failed,
+        harmful=case.failed or _does_harm(sure, intervention, case),
         weak=not sure and not mended,
     )
+
+
+def _does_harm(sure: bool, intervention: Intervention | None, case: DiagnosisState) -> bool:
+    """Whether it harms a call that ends well: a program that ended well too was content with its outputs.
+
+    Then only a trial tells, which gave other values without the mismatch.
+    """
+    trial = case.trials.get(intervention.key) if intervention is not None else None
+    if case.ended_well or case.handled:
+        return trial is not None and trial.effect is Effect.GONE
+    return sure
 
 
 def _mended(mismatch: Mismatch, intervention: Intervention | None, case: DiagnosisState) -> Evidence | None:
@@ -198,7 +210,7 @@ def _mended(mismatch: Mismatch, intervention: Intervention | None, case: Diagnos
     trial = case.trials.get(intervention.key) if intervention is not None else None
     if trial is None or trial.effect is not Effect.GONE or not _above(mismatch, case):
         return None
-    return Evidence(step="intervention", fact=f"{trial.intervention.what}: {trial.after.describe()}")
+    return Evidence(step="intervention", fact=trial_in_words(trial))
 
 
 def _overrun(mismatch: Mismatch, case: DiagnosisState) -> Evidence | None:
@@ -420,15 +432,15 @@ def _order_suspect(
             input_index=first.index,
             model_locations=[*case.call_locations, *lines_reading(first.index, case)],
         ),
-        summary=f"{names[:1].upper()}{names[1:]} are in each other's place: they have one layout, so that no "
-        "check can tell.",
+        summary=f"{names[:1].upper()}{names[1:]} are swapped. They have the same dtype, shape and "
+        "strides, so no input check can detect it.",
         level=CausalLevel.CALL,
-        evidence=(Evidence(step="check_devices", fact=f"{names} have one dtype, shape and stride"),),
+        evidence=(Evidence(step="check_devices", fact=f"{names} have the same dtype, shape and stride"),),
         fix=Fix(
-            action=f"exchange {first.path or first.name} and {second.path or second.name}: a package takes "
+            action=f"swap {first.path or first.name} and {second.path or second.name}: a package takes "
             "inputs in the order of the export, keywords in the order in which that was given them"
         ),
         intervention=test,
         weak=not tried,
-        settle="The call with the two exchanged would settle it.",
+        settle="A call with the two swapped would settle it.",
     )

@@ -147,32 +147,32 @@ _FIELD_KINDS: Mapping[str, ComponentKind] = {"kernel": "kernel", "op": "op", "op
 _ACTIONS: Mapping[Advice, str] = {
     "check_inputs": "compare every input with what the package was compiled for, and convert what differs",
     "check_package": "build or copy the package again, for this machine, and compare its checksum",
-    "check_machine": "mend the machine or process environment that the text names, then run again",
+    "check_machine": "fix the machine or process environment that the text names, then run again",
     "trace_index": "keep the index within the bound of the tensor that it indexes",
-    "locate": "find the launch and the line of the access, then mend the index or the size behind it",
+    "locate": "find the launch and the line of the access, then fix the index or the size behind it",
     "find_nan": "find the first launch whose output is not finite, and guard its operation",
-    "compare": "find the first launch that departs from the reference",
-    "recompile": "mend the line of the model that the compiler names, then compile again",
+    "compare": "find the first launch that diverges from the reference",
+    "recompile": "fix the line of the model that the compiler names, then compile again",
     "run_again": "run again with blocking launches and input checks, keeping all output",
     "read_cause": "read the error before this one: it holds the cause",
     "constants": "give every constant of the package under its own name, dtype, shape and device",
-    "fix_script": "mend the statement that raised",
-    "trace_hang": "find the launch or lock that does not come back",
+    "fix_script": "fix the statement that raised",
+    "trace_hang": "find the launch or lock that does not return",
 }
 _OWN_ACTIONS: Mapping[str, str] = {
     "kwarg_names": "call the package with the keyword arguments {expected}",
-    "constant_unknown": "give load_constants the names that get_constant_fqns tells; a parameter of up to "
-    "eight elements is folded into the code, unless it is compiled with always_keep_tensor_constants",
+    "constant_unknown": "pass the names that get_constant_fqns returns to load_constants; a parameter of up "
+    "to eight elements is folded into the code, unless it is compiled with always_keep_tensor_constants",
     "input_count": "pass {expected} tensors; arguments that are no tensors do not count",
     "undefined_symbol": "link {library} with the library that defines {symbol}, or load that one first, "
     "for all to see (RTLD_GLOBAL)",
-    "no_compiler": "install a C++ compiler, or let CXX name one that exists",
+    "no_compiler": "install a C++ compiler, or set CXX to one that exists",
     "link_library": "install what the linker looks for, or build with a compiler that does not ask for it",
     "custom_op_call": "give the operator a fake function (register_fake) that returns new tensors of the "
     "layout of the real result",
     "op_not_registered": "import the module that registers {op} before the package is loaded",
     "limit_signal": "raise the limit (ulimit -t, ulimit -f) for the process and what it starts",
-    "temp_directory": "let TMPDIR name a directory that exists and can be written",
+    "temp_directory": "set TMPDIR to a directory that exists and can be written",
     "host_out_of_memory": "make the batch smaller, or give the process more memory",
     "device_out_of_memory": "make the batch smaller, or free device memory before the call",
     "export_constraints": "mark that dimension static, or make the model work for all sizes of it",
@@ -191,7 +191,7 @@ _OWN_ACTIONS: Mapping[str, str] = {
     "bad_device_index": "load the package, its weights and the inputs on one device, not on {specified} "
     "and {actual}",
     "model_library_missing": "give the loader the path of the compiled model as it is on this machine",
-    "unpacking": "let TMPDIR name a directory with room for the package, and raise limits on file sizes",
+    "unpacking": "set TMPDIR to a directory with room for the package, and raise limits on file sizes",
     "own_check": "see what the check compares the results with, and how that is made",
     "not_compiled": "compile it with torch._inductor.aoti_compile_and_package, and load what that writes",
     "model_name": "pass the model_name under which the model was packaged; the text lists what is there",

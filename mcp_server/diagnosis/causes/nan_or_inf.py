@@ -97,8 +97,8 @@ def _mark(launch: Launch, case: DiagnosisState) -> Suspect:
         ),
         weak=True,
         harmful=not case.nan_accepted,
-        settle="The model marks elements with it on purpose; whether these are the right ones, "
-        "compare_with_eager tells.",
+        settle="The model writes NaN there on purpose. Run compare_with_eager to check that it marks the "
+        "right elements.",
     )
 
 

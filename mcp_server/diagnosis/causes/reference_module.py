@@ -246,8 +246,9 @@ def _of_another_class(
             value=f"built from {exported.type}",
             model_locations=[*compared.stack[:1], *held.compiled.stack[:1], *exported.stack[:1]],
         ),
-        summary=f"The two are not one model: {fact}{', with the same weights' if held.digests else ''}"
-        f"{'. The package of an earlier load was taken again' if old else ''}.",
+        summary=f"The package and the reference are different models: {fact}"
+        f"{', with the same weights' if held.digests else ''}"
+        f"{'. An earlier load of the package was reused' if old else ''}.",
         level=CausalLevel.STATE if old else CausalLevel.SYMPTOM,
         evidence=(
             Evidence(step="capture", fact=fact),

@@ -28,6 +28,8 @@ from mcp_server.model import Component, Evidence, Fix
 
 MOST_NAMED = 4
 
+AS_LOADED = "with the constants as originally loaded"
+
 
 @dataclass(frozen=True)
 class _Changed:
@@ -112,13 +114,15 @@ def _as_given(call: CapturedCall, changed: _Changed, case: DiagnosisState) -> _A
         return None
     told, gave = plain.worker.last("compared_expected"), plain.worker.last("compared_returned")
     if told is not None and told["equal"]:
-        return _Again("with the values as they were given, the call gives what the program expected", True)
+        return _Again(
+            "with the constants as originally loaded, the call returns what the program expected", True
+        )
     if call.outcome == "failed":
-        return _Again("with the values as they were given, the call comes back", weak=True)
+        return _Again(f"{AS_LOADED}, the call returns", weak=True)
     if gave is not None:
         return _beside_given(call, changed, gave, case)
     if plain.held and not all(plain.held.values()):
-        return _Again("with the values as they were given, the call gives other outputs than it gave")
+        return _Again(f"{AS_LOADED}, the same call returns different outputs")
     return None
 
 
@@ -129,7 +133,7 @@ def _beside_given(
     plain, check = case.runs["plain"], _check(call, case)
     if gave["equal"]:
         return None
-    other = "with the values as they were given, the call gives other outputs than it gave"
+    other = f"{AS_LOADED}, the same call returns different outputs"
     names = check.compared if isinstance(check, CapturedEnd) else []
     beside = {**plain.held, **plain.attributes_compared}
     now = {name: equal for name, equal in beside.items() if name in names}

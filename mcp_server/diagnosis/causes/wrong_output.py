@@ -54,12 +54,12 @@ def _random_component(op: str, launch: Launch, case: DiagnosisState) -> Componen
 def _training(op: str, launch: Launch, case: DiagnosisState) -> Suspect:
     """Dropout in a package; that it is not meant is likely, and nothing in the package says so."""
     differs = bool(case.differs_in("second"))
-    seen = (Evidence(step="repeat_call", fact="two calls on the same inputs give other outputs"),)
+    seen = (Evidence(step="repeat_call", fact="two calls on the same inputs return different outputs"),)
     return Suspect(
         category="wrong_output",
         guilty=_random_component(op, launch, case),
         summary=f"Launch {launch.index} drops values at random ({op}): the model was exported in training "
-        f"mode{', and the same call gives other outputs each time' if differs else ''}.",
+        f"mode{', and the same call returns different outputs each time' if differs else ''}.",
         level=CausalLevel.STATE,
         evidence=(
             Evidence(step="inspect_package", fact=f"launch {launch.index} is {launch.kernel}"),
@@ -107,7 +107,7 @@ def _diverges(case: DiagnosisState) -> bool:
     return case.plain_diverges or (compared is not None and not compared["equal"])
 
 
-COMPARE = "Holding the outputs against the model's own (compare_with_eager) would settle it."
+COMPARE = "Compare the outputs with those of eager mode (compare_with_eager) to settle it."
 
 
 def detect_unsteady(case: DiagnosisState) -> Iterator[Suspect]:
@@ -122,20 +122,20 @@ def detect_unsteady(case: DiagnosisState) -> Iterator[Suspect]:
 def _unset(case: DiagnosisState) -> Suspect:
     """What the last call found in new memory shows in its outputs."""
     where = _parted(case, "filled")
-    fact = "with other bytes in new memory the same call gives other outputs"
+    fact = "the same call returns different outputs when fresh memory is filled with different bytes"
     at = f", first in what launch {where.launch} ({where.kernel}) writes" if where is not None else ""
     return Suspect(
         category="wrong_output",
         guilty=_unsteady_component(where, case),
-        summary=f"The outputs depend on memory that nothing wrote{at}.",
+        summary=f"The outputs depend on uninitialised memory{at}.",
         level=CausalLevel.BAD_VALUE,
         evidence=(
-            Evidence(step="repeat_call", fact="made again as it is, the call gives the same outputs"),
+            Evidence(step="repeat_call", fact="repeated without a change, the call returns the same outputs"),
             Evidence(step="repeat_call", fact=fact + at),
         ),
         fix=Fix(
-            action="let it write all of its result, and read no further than its arguments reach: "
-            "torch.empty is not zeros"
+            action="make it write all of its result and read only within its arguments; torch.empty does not "
+            "return zeros"
         ),
     )
 
@@ -147,11 +147,11 @@ def _unsteady(case: DiagnosisState) -> Suspect:
     return Suspect(
         category="wrong_output",
         guilty=_unsteady_component(where, case),
-        summary=f"The same call gives other outputs each time{at}, and no launch of the package draws random "
-        "numbers.",
+        summary=f"The same call returns different outputs each time{at}, and no launch of the package draws "
+        "random numbers.",
         level=CausalLevel.BAD_VALUE,
         evidence=(Evidence(step="repeat_call", fact=f"two calls on the same inputs differ{at}"),),
-        fix=Fix(action="let it depend on its arguments alone: no state of its own, no race, no unset memory"),
+        fix=Fix(action="make it depend only on its arguments: no hidden state, race or uninitialised memory"),
         weak=True,
         settle=COMPARE,
     )
@@ -192,7 +192,7 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
     yield Suspect(
         category="wrong_output",
         guilty=_divergence_component(found, first, case),
-        summary=f"The package departs from its own exported program: {first.summary}.",
+        summary=f"The package diverges from its own exported program: {first.summary}.",
         level=CausalLevel.FAULT_SITE if first.launch is None else CausalLevel.BAD_VALUE,
         evidence=(Evidence(step="compare_with_eager", fact=first.summary, source=_source(found)),),
         fix=Fix(action=FIXES[first.kind]),
@@ -276,8 +276,8 @@ def _of_program(told: Suspect, case: DiagnosisState) -> Suspect:
     """The same, cleared of the other causes that a check may have."""
     return replace(
         told,
-        summary=f"{told.summary.rstrip('.')}. The package gives what its exported program gives on the call "
-        "before: what the check expects, the data of the call or the model itself is to mend.",
+        summary=f"{told.summary.rstrip('.')}. For the call before, the package matches its exported "
+        "program. Look for the error in the expected values of the check, in the inputs, or in the model.",
         evidence=(
             *told.evidence,
             Evidence(
@@ -286,7 +286,7 @@ def _of_program(told: Suspect, case: DiagnosisState) -> Suspect:
             *_modules(case),
         ),
         fix=Fix(
-            action="look at the data of that call and at what the check expects: compiling is not at fault"
+            action="look at the inputs of that call and at what the check expects; the compilation is correct"
         ),
     )
 

@@ -8,6 +8,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal
 
+from mcp_server.logs.kernel_message import kernel_message, short_message
+from mcp_server.plurals import share
 from mcp_server.worker.trial_facts import CallFacts, ElementChange
 
 Failure = Literal["none", "exception", "signal", "timeout", "out_of_memory", "nonfinite", "differs"]
@@ -186,9 +188,10 @@ class Seen:
     def describe(self) -> str:
         """In a few words, for a table."""
         if self.ended == "raised" or self.ended == "refused":
-            return f"raised: {self.text.splitlines()[0] if self.text else 'an exception'}"[:300]
+            return f"raised: {short_message(self.text) or 'an exception'}"
         if self.ended == "died":
-            return f"died with {self.signal or 'a signal'}"
+            said = kernel_message(self.text)
+            return f"died with {self.signal or 'a signal'}{f': {said}' if said else ''}"
         if self.ended != "ok":
             return self.ended.replace("_", " ")
         if self.failure == "none":
@@ -277,7 +280,7 @@ def _differing(seen: Seen) -> str:
     assert seen.facts is not None and seen.facts.expected is not None
     outputs = seen.facts.expected.outputs
     parts = [
-        f"output {each.output}: {each.layout or f'{each.changed} of {each.elements} elements differ'}"
+        f"output {each.output}: {each.layout or share(each.changed, each.elements, 'element', 'differ')}"
         for each in outputs
         if each.layout or each.changed
     ]

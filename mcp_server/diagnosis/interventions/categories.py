@@ -2,60 +2,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from mcp_server.diagnosis.interventions.base import Kind
+from mcp_server.diagnosis.interventions.base import Intervention, Kind
+from mcp_server.diagnosis.interventions.call import (
+    as_promised,
+    blocking_launches,
+    large_stack,
+    one_thread,
+    recompiled,
+    runners,
+    with_variables,
+    without_earlier_calls,
+)
+from mcp_server.diagnosis.interventions.input import (
+    cast,
+    cast_in_update,
+    compiled_values,
+    constant_own_memory,
+    contiguous,
+    exchange,
+    given_value,
+    given_values,
+    input_own_memory,
+    keep_in_range,
+    move,
+    other_steps,
+    pad,
+    replace_element,
+    replace_rows,
+    replace_where,
+    resize,
+    together,
+    with_strides,
+)
+from mcp_server.diagnosis.interventions.kernel import edited, relaunched
 from mcp_server.model import Category
 
 
 @dataclass(frozen=True)
 class Available:
-    """`names` are constructors in the modules of these kinds; `otherwise` is for causes they do not reach."""
+    """`constructors` make interventions of these kinds; `otherwise` is for causes beyond them."""
 
     kinds: tuple[Kind, ...]
-    names: tuple[str, ...]
+    constructors: tuple[Callable[..., Intervention], ...]
     otherwise: str = ""
 
 
 INTERVENTIONS: dict[Category, Available] = {
-    "device_mismatch": Available((Kind.INPUT,), ("input.move", "input.together")),
+    "device_mismatch": Available((Kind.INPUT,), (move, together)),
     "input_mismatch": Available(
         (Kind.INPUT, Kind.SCALAR),
         (
-            *("input.cast", "input.contiguous", "input.with_strides", "input.own_memory"),
-            *("input.exchange", "input.resize", "scalar.given_value"),
+            *(cast, contiguous, with_strides, input_own_memory),
+            *(exchange, resize, given_value),
         ),
         "a missing or additional leaf has no value to call with: the refusal of the loader decides",
     ),
-    "shape_out_of_range": Available((Kind.INPUT,), ("input.resize", "input.pad")),
-    "index_out_of_bounds": Available(
-        (Kind.INPUT, Kind.KERNEL), ("input.keep_in_range", "input.replace_element", "kernel.relaunched")
-    ),
+    "shape_out_of_range": Available((Kind.INPUT,), (resize, pad)),
+    "index_out_of_bounds": Available((Kind.INPUT, Kind.KERNEL), (keep_in_range, replace_element, relaunched)),
     "illegal_memory_access": Available(
         (Kind.INPUT, Kind.KERNEL, Kind.CALL),
         (
-            *("input.keep_in_range", "input.own_memory", "kernel.edited", "kernel.relaunched"),
-            "call.large_stack",
+            *(keep_in_range, input_own_memory, edited, relaunched),
+            large_stack,
         ),
     ),
-    "nan_or_inf": Available(
-        (Kind.INPUT, Kind.KERNEL), ("input.replace_where", "input.replace_rows", "kernel.edited")
-    ),
+    "nan_or_inf": Available((Kind.INPUT, Kind.KERNEL), (replace_where, replace_rows, edited)),
     "wrong_output": Available(
         (Kind.KERNEL, Kind.COMPILE, Kind.SCALAR),
-        ("kernel.edited", "compile_.recompiled", "scalar.given_value"),
+        (edited, recompiled, given_value),
         "needs an expectation: without one a wrong number cannot be told from a right one",
     ),
     "custom_op": Available(
         (Kind.OPERATOR,),
-        ("operator.as_promised",),
+        (as_promised,),
         "an operator that is not registered is refused by the loader by name",
     ),
     "constants": Available(
         (Kind.CONSTANT,),
         (
-            *("constant.compiled_values", "constant.cast_in_update", "constant.own_memory"),
-            *("constant.other_steps", "constant.given_values"),
+            *(compiled_values, cast_in_update, constant_own_memory),
+            *(other_steps, given_values),
         ),
     ),
     "invalid_package": Available(
@@ -68,19 +97,17 @@ INTERVENTIONS: dict[Category, Available] = {
     ),
     "toolchain": Available(
         (Kind.ENVIRONMENT,),
-        ("environment.with_variables",),
+        (with_variables,),
         "a missing compiler or symbol is refused by name",
     ),
-    "compile_failure": Available((Kind.COMPILE,), ("compile_.recompiled",)),
-    "out_of_memory": Available(
-        (Kind.INPUT, Kind.CALL), ("input.resize", "input.keep_in_range", "call.large_stack")
-    ),
-    "hang": Available((Kind.INPUT, Kind.ENVIRONMENT), ("input.keep_in_range", "environment.one_thread")),
+    "compile_failure": Available((Kind.COMPILE,), (recompiled,)),
+    "out_of_memory": Available((Kind.INPUT, Kind.CALL), (resize, keep_in_range, large_stack)),
+    "hang": Available((Kind.INPUT, Kind.ENVIRONMENT), (keep_in_range, one_thread)),
     "concurrency": Available(
         (Kind.CALL, Kind.ENVIRONMENT),
-        ("call.without_earlier_calls", "call.runners", "environment.blocking_launches"),
+        (without_earlier_calls, runners, blocking_launches),
     ),
-    "environment": Available((Kind.ENVIRONMENT,), ("environment.with_variables",)),
+    "environment": Available((Kind.ENVIRONMENT,), (with_variables,)),
     "script_error": Available(
         (),
         (),

@@ -49,10 +49,17 @@ def keep_in_range(leaf: Leaf, low: Number, high: Number, places: Places = EVERYW
     return _one(
         leaf,
         change,
-        f"the elements of {leaf.name} outside {low}..{high} clamped, the others as they are",
+        f"{_part(leaf, places)} clamped to {low}..{high}",
         after,
         minimal=_both_limits(leaf, low, high, places),
     )
+
+
+def _part(leaf: Leaf, places: Places) -> str:
+    """The input, or where only some elements are meant, these by their place in the flattened tensor."""
+    if places.stride in (None, 1) and not places.offset:
+        return leaf.name
+    return f"{leaf.name}.flatten()[{places.offset or 0}::{places.stride or 1}]"
 
 
 def _both_limits(leaf: Leaf, low: Number, high: Number, places: Places) -> tuple[tuple[Change, ...], ...]:

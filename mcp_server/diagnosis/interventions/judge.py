@@ -16,6 +16,7 @@ from mcp_server.diagnosis.interventions.base import (
     Trial,
 )
 from mcp_server.diagnosis.interventions.plan import Planned, TriedCall, as_planned, carry_out
+from mcp_server.plurals import counted, is_
 from mcp_server.tools.context import Context
 
 
@@ -68,7 +69,9 @@ def _by_elements(after: Seen) -> tuple[Effect, str]:
     """Fewer elements at fault, and none that was not: one cause of several is removed."""
     beside = after.facts.beside if after.facts is not None else None
     if beside is not None and beside.cured and not beside.new and not beside.layout:
-        return Effect.CHANGED, f"{beside.cured} elements are good now, {beside.left} are still at fault"
+        return Effect.CHANGED, (
+            f"{counted(beside.cured, 'element')} {is_(beside.cured)} good now, {beside.left} still at fault"
+        )
     return Effect.SAME, ""
 
 
@@ -155,7 +158,6 @@ async def _round(
     for place in range(pairs):
         plan += [Planned(f"as-is-{place}"), as_planned(intervention, f"with-{place}")]
     seen = await carry_out(context, call, plan, name="intervene-flaky")
-    context.cost.runs += len(seen) - 1
     return [
         (seen[f"as-is-{place}"], seen[f"with-{place}"]) for place in range(pairs) if f"with-{place}" in seen
     ]

@@ -109,6 +109,8 @@ async def carry_out(
             raise ProblemError(
                 "the call could not be made: " + _first_error(done), value=done.finished.ending
             )
+        if not done.finished.reused:
+            context.cost.runs += len(ended) - 1  # the process itself counts as one
         seen.update(ended)
         rest = rest[len(ended) :]
         rest = _with_reference(rest, seen)

@@ -83,7 +83,6 @@ async def _in_one_process(
         plan += _references(each, f"{place}-")
         plan += [as_planned(each, f"with-{place}"), Planned(f"again-{place}")]
     seen = await carry_out(context, call, plan)
-    context.cost.runs += len(seen) - 1
     found: dict[str, Three] = {}
     before = seen["before"]
     _check_expectation(before)
@@ -108,7 +107,6 @@ async def _apart(context: Context, call: TriedCall, intervention: Intervention, 
     if apart == "loads":
         plan = [Planned("before"), *_references(intervention, ""), changed, Planned("again-0")]
         seen = await carry_out(context, replace(call, fresh=True), plan)
-        context.cost.runs += len(seen) - 1
     else:
         kept = context.fresh("reference") / "outputs.pt"
         seen = await carry_out(context, call, [Planned("before", save=kept)])

@@ -62,7 +62,7 @@ def smallest_change(
     search = _search(tuple(candidates), calls)
     try:
         asked = next(search)
-        while True:
+        while asked is not None:
             asked = search.send(fails(asked))
     except StopIteration as end:
         found: SmallestChange | None = end.value
@@ -78,7 +78,7 @@ async def smallest_change_of_calls(
     search = _search(tuple(candidates), calls)
     try:
         asked = next(search)
-        while True:
+        while asked is not None:
             asked = search.send(await fails(asked))
     except StopIteration as end:
         found: SmallestChange | None = end.value

@@ -1,0 +1,32 @@
+"""Numbers and lists in sentences: singular and plural right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 launch`, `2 launches`."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
+
+
+def is_(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def was(number: int) -> str:
+    return "was" if number == 1 else "were"
+
+
+def share(number: int, total: int, noun: str, verb: str = "") -> str:
+    """`1 of 160 values is`, `2 of 160 values are`, `1 of 1 value differs` with `verb` "differ"."""
+    plural = noun if total == 1 else f"{noun}s"
+    said = is_(number) if not verb else (f"{verb}s" if number == 1 else verb)
+    return f"{number} of {total} {plural} {said}"
+
+
+def listed(words: Sequence[str], last: str = "and") -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return f" {last} ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
