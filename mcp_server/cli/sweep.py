@@ -49,8 +49,9 @@ def sweep(
 
     plan = read_plan(cases)
     _own(out)
-    with _progress(len(plan)) as told:
-        found = anyio.run(lambda: run(plan, Results(out), _executor(jobs, ray), retries=retries, told=told))
+    results, executor = Results(out), _executor(jobs, ray)
+    with _progress(len(plan)) as progress:
+        found = anyio.run(lambda: run(plan, results, executor, retries=retries, on_record=progress))
     _finish(found.model_copy(update={"report": out / "sweep.md"}), out, as_json)
 
 

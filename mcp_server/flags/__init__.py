@@ -1,4 +1,4 @@
-"""Every debugging flag of AOTInductor: when it acts, since which torch, what it shows and what it misses."""
+"""Table of AOTInductor debugging flags: when each acts, since which torch, what it shows and misses."""
 
 from .select import FLAGS, Chosen, FlagPlan, find, parse_version, select
 from .types import Flag, Moment, table_markdown

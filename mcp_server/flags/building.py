@@ -1,8 +1,6 @@
-"""Flags that decide how the package is built, and which checks its code holds.
+"""Flags that change how a package is built, and flags that add or remove checks in its generated code.
 
-Flags that put checks into the generated code, or take them out.
-
-Read from torch/_inductor/config.py and the code generators of torch 2.8 to 2.15.
+Source: torch/_inductor/config.py and the code generators, torch 2.8 to 2.15.
 """
 
 from __future__ import annotations

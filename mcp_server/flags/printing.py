@@ -1,4 +1,4 @@
-"""Flags that print, save, name or trace what the generated code does, and those of load and run time."""
+"""Flags that print, save, name or trace what generated code does, and flags read at load or run time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns flags that somebody asks for into a plan, and refuses the ones that cannot act."""
+"""Turns requested flags into environment variables and config entries; rejects flags without effect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PREFIXES = ("torch._inductor.config.", "config.")
 
 @dataclass(frozen=True)
 class Chosen:
-    """One flag of a plan and the text it is set to."""
+    """A flag of a plan and its value as text."""
 
     flag: Flag
     value: str
@@ -35,7 +35,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class FlagPlan:
-    """What to set: variables of the child's environment, and entries of `torch._inductor.config`."""
+    """Environment variables for the child process, and entries of `torch._inductor.config`."""
 
     env: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, ConfigValue] = field(default_factory=dict)
@@ -51,25 +51,29 @@ class _Target:
 
 
 def select(
-    asked: Mapping[str, object],
+    requested: Mapping[str, object],
     *,
     moment: Moment = "compile",
     torch_version: str | None = None,
     device: Device | None = None,
 ) -> FlagPlan:
-    """The plan for `asked` (name -> value) at `moment` under one torch and for a model on one device.
+    """The plan for `requested` (name -> value) at `moment`.
 
-    Rules of a release or of a device are left out, with a warning, where that is not known.
-    Raises ProblemError for an unknown name, a value that is not accepted, and a flag that cannot act.
+    Without `torch_version` or `device` the rules that depend on it are skipped and the plan has a warning.
+    Raises `ProblemError` for an unknown name, a bad value, and a flag that would have no effect: a flag that
+    silently does nothing looks like a clean result.
     """
     target = _Target(moment, parse_version(torch_version) if torch_version else None, device)
-    chosen = tuple(_choose(name, value, target) for name, value in asked.items())
+    chosen = tuple(_choose(name, value, target) for name, value in requested.items())
     _check_together(chosen, target)
-    return FlagPlan(_environment(chosen), _config(chosen), chosen, _warnings(chosen, target))
+    env = {one.flag.env: one.value for one in chosen if one.flag.env}
+    # A flag with both spellings is set through its variable only: torch reads config defaults from it.
+    config = {one.flag.config: one.flag.values.config(one.value) for one in chosen if not one.flag.env}
+    return FlagPlan(env, config, chosen, _warnings(chosen, target))
 
 
 def find(name: str) -> Flag:
-    """The flag of this environment or config name; raises ProblemError with near names."""
+    """Look up a flag by environment or config name. Raises `ProblemError` listing similar names."""
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
     if name in _BY_NAME:
@@ -78,11 +82,11 @@ def find(name: str) -> Flag:
 
 
 def parse_version(text: str) -> Release:
-    """(2, 13) from `2.13.0+cpu`; raises ProblemError for anything else."""
-    found = re.match(r"(\d{1,4})\.(\d{1,4})", text)
-    if found is None:
+    """(2, 13) from `2.13.0+cpu`. Raises `ProblemError` for other text."""
+    match = re.match(r"(\d{1,4})\.(\d{1,4})", text)
+    if match is None:
         raise ProblemError("not a torch version", value=text, allowed="such as 2.13.0 or 2.11.0+cu130")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def _near(name: str) -> str:
@@ -93,7 +97,7 @@ def _near(name: str) -> str:
 
 def _choose(name: str, value: object, target: _Target) -> Chosen:
     flag = find(name)
-    text = _text(value)
+    text = str(int(value) if isinstance(value, bool) else value)
     for reason in (
         flag.inert,
         _wrong_moment(flag, target),
@@ -105,12 +109,6 @@ def _choose(name: str, value: object, target: _Target) -> Chosen:
     if not flag.values.accepts(text):
         raise ProblemError(f"{flag.name} does not accept this value", value=value, allowed=flag.values.words)
     return Chosen(flag, text)
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "1" if value else "0"
-    return str(value)
 
 
 def _wrong_moment(flag: Flag, target: _Target) -> str:
@@ -160,15 +158,6 @@ def _check_conflicts(flag: Flag, chosen: tuple[Chosen, ...]) -> None:
             raise ProblemError(
                 f"{flag.name} and {other.flag.name} cannot be set together", allowed="one of them"
             )
-
-
-def _environment(chosen: tuple[Chosen, ...]) -> dict[str, str]:
-    return {one.flag.env: one.value for one in chosen if one.flag.env}
-
-
-def _config(chosen: tuple[Chosen, ...]) -> dict[str, ConfigValue]:
-    """Entries that no variable sets."""
-    return {one.flag.config: one.flag.values.config(one.value) for one in chosen if not one.flag.env}
 
 
 def _warnings(chosen: tuple[Chosen, ...], target: _Target) -> tuple[str, ...]:

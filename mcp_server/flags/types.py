@@ -1,4 +1,4 @@
-"""What a row of the flag table holds, and the table as Markdown."""
+"""The row type of the flag table, the kinds of values, and the table as Markdown."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ ConfigValue = bool | int | float | str
 
 @dataclass(frozen=True)
 class Values:
-    """The values that a flag accepts: texts that `pattern` matches in full.
+    """The values that a flag accepts: text that matches `pattern` in full.
 
-    `config` makes the Python value that `torch._inductor.config` wants out of the text.
+    `config` converts the text to the Python value for `torch._inductor.config`.
     """
 
     pattern: str
@@ -31,7 +31,7 @@ class Values:
 
 @dataclass(frozen=True)
 class Need:
-    """Another flag that must be set too, from a release on."""
+    """Another flag that must also be set, from release `since` on."""
 
     name: str
     value: str
@@ -43,9 +43,9 @@ class Need:
 class Flag:
     """One switch of torch: an environment variable, a `torch._inductor.config` entry, or both.
 
-    `since` is the first release in which it acts on AOTInductor code, which can be later than the first one
-    that knows the name; `before` says what an older one does with it. `cpu_since` is `since` for a CPU
-    model where that differs. `inert` says why a flag that people know never acts.
+    `since` is the first release in which the flag affects AOTInductor code; torch may know the name earlier.
+    `before` says what older releases do with it. `cpu_since` replaces `since` for CPU models. `inert` says
+    why a well-known flag never has an effect.
     """
 
     values: Values
@@ -70,22 +70,18 @@ class Flag:
         return self.env or self.config
 
     def names(self) -> tuple[str, ...]:
-        """Every spelling under which this flag can be asked for."""
+        """All names of the flag: environment variable, config entry, alias."""
         spelled = (self.env, self.config, self.alias)
         return tuple(name for name in spelled if name)
 
     def first_release(self, device: Device | None) -> Release:
-        """The first release in which it acts on a model for `device`."""
+        """The first release in which the flag affects a model for `device`."""
         if device == "cpu" and self.cpu_since is not None:
             return self.cpu_since
         return self.since
 
 
-def _on(text: str) -> bool:
-    return text == "1"
-
-
-SWITCH = Values("[01]", "exactly 0 or 1", _on)
+SWITCH = Values("[01]", "exactly 0 or 1", lambda text: text == "1")
 LEVEL = Values("[0-3]", "the string 0, 1, 2 or 3")
 PROVENANCE = Values("[0-2]", "0, 1 or 2", int)
 REPRO = Values("[1-4]", "1, 2, 3 or 4", int)
@@ -108,12 +104,9 @@ def table_markdown(flags: Iterable[Flag]) -> str:
 
 
 def _cells(flag: Flag) -> tuple[str, ...]:
-    cells = (f"`{flag.name}`", _moments(flag), _since(flag), flag.values.words, flag.shows, flag.misses)
+    moments = "never" if flag.inert else ", ".join(flag.acts)
+    cells = (f"`{flag.name}`", moments, _since(flag), flag.values.words, flag.shows, flag.misses)
     return tuple(cell.replace("|", "\\|") for cell in cells)
-
-
-def _moments(flag: Flag) -> str:
-    return "never" if flag.inert else ", ".join(flag.acts)
 
 
 def _since(flag: Flag) -> str:

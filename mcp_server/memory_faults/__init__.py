@@ -1,1 +1,1 @@
-"""Joins a memory fault that a tool saw with the package: launch, argument, expression, producer. Pure."""
+"""Maps a reported memory fault to the package: launch, argument, index expression, producer. No I/O."""

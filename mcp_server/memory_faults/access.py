@@ -1,4 +1,4 @@
-"""One bad access, whatever tool saw it."""
+"""One bad memory access, in a form common to all tools that report one."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _OUTLINED = re.compile(r"\s*(?:\(.*|\[clone .*\]|\._omp_fn\.\d+.*)$")
 
 @dataclass(frozen=True)
 class Access:
-    """A fault as a tool reported it; what the tool did not say is empty.
+    """A fault as a tool reported it. Fields that the tool did not report are empty.
 
-    `kernel` is the symbol on the device, or the C++ function; `line` counts in the generated file. `size` is
-    in bytes. `address_low` and `address_high` span all records of the site. `launch_offset` is the launching
-    call's in the package's library.
+    `kernel` is the device symbol or the C++ function. `line` is 1-based in the generated file. `size` is in
+    bytes. `address_low` and `address_high` span all records of the site. `launch_offset` is the offset of the
+    launching call in the package's library.
     """
 
     tool: Tool
@@ -55,7 +55,7 @@ class Access:
 
 
 def from_site(site: Site, tool: Tool) -> Access:
-    """A record of compute-sanitizer."""
+    """Convert a compute-sanitizer record."""
     kind = "misaligned" if "misaligned" in site.problem or "isaligned" in site.text else site.kind
     return Access(
         tool=tool,
@@ -78,7 +78,7 @@ def from_site(site: Site, tool: Tool) -> Access:
 
 
 def from_core(dump: CoreDump) -> Access:
-    """A core dump as cuda-gdb shows it: no address, and the line only near when `exact` is false."""
+    """Convert a core dump read with cuda-gdb. It has no address; the line is approximate unless `exact`."""
     return Access(
         tool="core_dump",
         kind="assert" if dump.is_assert else _kind(dump.exception),
@@ -92,7 +92,7 @@ def from_core(dump: CoreDump) -> Access:
 
 
 def from_progress(exception: LoggedException) -> Access:
-    """The driver's own log: exception and kernel, nothing else."""
+    """Convert an entry of the CUDA driver's log, which names only the exception and the kernel."""
     return Access(
         tool="core_dump",
         kind="assert" if "ASSERT" in exception.name else _kind(exception.name),
@@ -105,19 +105,15 @@ def _kind(text: str) -> str:
     return "misaligned" if "isaligned" in text or "MISALIGNED" in text else "invalid_access"
 
 
-def _native_kind(error: NativeError) -> str:
-    """AddressSanitizer also tells signals that are no accesses: FPE is a division by zero."""
-    if error.tool != "AddressSanitizer":
-        return "undefined"
-    return "signal" if error.kind == "FPE" else "invalid_access"
-
-
 def from_native(error: NativeError) -> Access:
-    """A report of AddressSanitizer or UndefinedBehaviorSanitizer."""
+    """Convert a report of AddressSanitizer or UndefinedBehaviorSanitizer."""
     frame = generated_frame(error.frames)
+    asan = error.tool == "AddressSanitizer"
+    # AddressSanitizer also reports signals that are not memory accesses: FPE is a division by zero.
+    asan_kind = "signal" if error.kind == "FPE" else "invalid_access"
     return Access(
-        tool="asan" if error.tool == "AddressSanitizer" else "ubsan",
-        kind=_native_kind(error),
+        tool="asan" if asan else "ubsan",
+        kind=asan_kind if asan else "undefined",
         text=error.kind,
         kernel=bare_function(frame.function) if frame else "",
         file=frame.file if frame else "",
@@ -129,12 +125,12 @@ def from_native(error: NativeError) -> Access:
     )
 
 
-# What else stands in the library of a package: inlined code of C++, the model's own frame, our probes.
+# Functions in a package's library that are not kernels: C++ runtime code, the model class, our probes.
 _NO_KERNEL = ("std::", "__gnu_cxx::", "torch::aot_inductor::", "aoti_debug::")
 
 
 def from_backtrace(frames: tuple[NativeFrame, ...], signal: str) -> Access | None:
-    """A native stack of a crash; None when no frame of it is of a package."""
+    """Convert the native stack of a crash. None when no frame belongs to a package."""
     frame = generated_frame(frames)
     if frame is None:
         return None
@@ -149,7 +145,7 @@ def from_backtrace(frames: tuple[NativeFrame, ...], signal: str) -> Access | Non
 
 
 def from_assertion(assertion: Assertion) -> Access:
-    """An index assertion that the generated code printed."""
+    """Convert an index assertion printed by generated code."""
     return Access(
         tool="assert",
         kind="assert",
@@ -162,7 +158,7 @@ def from_assertion(assertion: Assertion) -> Access:
 
 
 def generated_frame(frames: tuple[NativeFrame, ...]) -> NativeFrame | None:
-    """The innermost frame in a kernel of the package, else in its wrapper."""
+    """The innermost frame in the package's kernel.cpp, else in its wrapper.cpp."""
     kernel = next((frame for frame in frames if frame.file.endswith(".kernel.cpp")), None)
     return kernel or next((frame for frame in frames if frame.generated), None)
 

@@ -1,4 +1,4 @@
-"""Which component made an address bad: rules from the surest to the weakest."""
+"""Finds the component that made an address bad, by rules in order of decreasing certainty."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mcp_server.package.mismatch import Mismatch
 OPS = ("proxy_executor", "fallback_shim")
 
 
-class Components:
-    """Makes `Blame` records for one situation."""
+class BlameBuilder:
+    """Builds `Blame` records for one situation."""
 
     def __init__(self, situation: Situation) -> None:
         self.situation = situation
 
     def origin(self, variable: str, category: str, reasons: list[str]) -> Blame:
-        """An input, a constant, or the operator that made a tensor."""
+        """Blame the source of a tensor: a model input, a constant, or the launch that last wrote it."""
         view = self.situation.view
         buffer = view.wrapper.buffers.get(variable)
         kind = buffer.kind if buffer else ""
@@ -38,27 +38,27 @@ class Components:
                 reasons=reasons,
             )
         if kind == "constant":
-            return self.party("constant", view.label(variable), "constants", None, reasons)
+            return self.component("constant", view.label(variable), "constants", None, reasons)
         maker = self.maker(variable)
         if maker is None:
-            return self.party("unknown", view.label(variable), category, None, reasons)
+            return self.component("unknown", view.label(variable), category, None, reasons)
         if maker.kind in OPS:
-            told = [*reasons, f"{self.name(maker)} made it: its fake function promises another shape"]
-            return self.party("op", self.name(maker), "custom_op", maker, told)
-        return self.party("upstream_kernel", self.name(maker), category, maker, reasons)
+            reasons = [*reasons, f"{self.name(maker)} made it: its fake function promises another shape"]
+            return self.component("op", self.name(maker), "custom_op", maker, reasons)
+        return self.component("upstream_kernel", self.name(maker), category, maker, reasons)
 
     def maker(self, variable: str) -> Launch | None:
-        """The launch that wrote a variable last before this one."""
+        """The last launch before this one that wrote `variable`; None for inputs and constants."""
         writers = self.situation.view.flow.last_writers(variable, self.situation.launch.index)
         numbers = [step.launch for step in writers if step.launch is not None]
         return self.situation.view.wrapper.launches[numbers[0]] if numbers else None
 
     def name(self, launch: Launch) -> str:
-        """The operator that it calls, or its kernel."""
+        """The custom operator that the launch calls, else its kernel."""
         target = self.situation.view.package.proxy_target(launch.proxy_index)
         return target or launch.symbol or launch.kernel
 
-    def party(
+    def component(
         self,
         kind: str,
         name: str,
@@ -94,25 +94,26 @@ class Components:
         )
 
     def produced(self, part: AddressPart, reasons: list[str]) -> Blame:
-        """Generated code computes what the model says: behind it stands the input.
+        """Blame the producer of an index tensor.
 
-        A kernel of the user may be wrong itself.
+        Inductor's code computes what the model says, so the model input is blamed instead. A user's kernel or
+        operator may be wrong itself, so it is blamed directly.
         """
         launches = [self.situation.view.wrapper.launches[n] for n in part.producers]
-        own = next((n for n in launches if n.kind in ("user_triton", *OPS)), None)
-        told = [*reasons, f"launch {part.producers[0]} ({part.producer_kernels[0]}) wrote it"]
-        if own is None and part.input_index is not None:
-            told.append(f"it is generated code over {part.inputs[0]} only")
-            return self.input(part, told)
-        maker = own or launches[0]
+        user_maker = next((n for n in launches if n.kind in ("user_triton", *OPS)), None)
+        reasons = [*reasons, f"launch {part.producers[0]} ({part.producer_kernels[0]}) wrote it"]
+        if user_maker is None and part.input_index is not None:
+            reasons.append(f"it is generated code over {part.inputs[0]} only")
+            return self.input(part, reasons)
+        maker = user_maker or launches[0]
         behind = f"it depends on {', '.join(part.inputs)}" if part.inputs else "it depends on no input"
-        return self.party(
+        return self.component(
             "upstream_kernel",
             self.name(maker),
             "index_out_of_bounds",
             maker,
-            [*told, behind],
-            own is not None,
+            [*reasons, behind],
+            user_maker is not None,
         )
 
     def kernel(self, reasons: list[str], *, sure: bool) -> Blame:
@@ -129,19 +130,19 @@ class Components:
         )
 
 
-NEAR_NULL = 1 << 20  # no allocation of a GPU or of Linux lies below
+NEAR_NULL = 1 << 20  # neither CUDA nor Linux allocates below this address
 
 
 class BlameRules:
-    """The rules over one situation."""
+    """The blame rules, applied to one situation. Each rule returns None where it does not apply."""
 
     def __init__(self, situation: Situation, missed: MissedArgument | None, parts: list[AddressPart]) -> None:
         self.situation, self.missed, self.parts = situation, missed, parts
-        self.parties = Components(situation)
+        self.build = BlameBuilder(situation)
         self.user = situation.kernel is None or situation.kernel.kind == "user_triton"
 
     def blame(self) -> Blame:
-        """The first rule that holds."""
+        """The result of the first rule that applies; the last rule always does."""
         rules: tuple[Callable[[], Blame | None], ...] = (
             self._unwritten,
             self._host,
@@ -154,40 +155,41 @@ class BlameRules:
             self._mismatch,
             self._scalar,
             self._unseen,
-            self._foreign,
+            self._library_code,
             self._generated,
-            self._own,
+            self._user_kernel,
         )
         return next(found for rule in rules if (found := rule()) is not None)
 
     def _unwritten(self) -> Blame | None:
-        """initcheck: whoever was to write the memory that was read."""
+        """initcheck: memory was read that nothing wrote. Blame the launch that should have written it."""
         if self.situation.access.kind != "uninitialised" or self.missed is None:
             return None
-        maker = self.parties.maker(self.missed.variable)
-        told = f"{self.missed.label} holds elements that nothing wrote"
+        maker = self.build.maker(self.missed.variable)
+        unwritten = f"{self.missed.label} holds elements that nothing wrote"
         if maker is None:
-            return self.parties.party("unknown", self.missed.label, "wrong_output", None, [told], False)
+            return self.build.component(
+                "unknown", self.missed.label, "wrong_output", None, [unwritten], False
+            )
         kind = "op" if maker.kind in OPS else "upstream_kernel"
-        return self.parties.party(
-            kind, self.parties.name(maker), "wrong_output", maker, [f"{told}; launch {maker.index} was to"]
-        )
+        reasons = [f"{unwritten}; launch {maker.index} was to"]
+        return self.build.component(kind, self.build.name(maker), "wrong_output", maker, reasons)
 
     def _misaligned(self) -> Blame | None:
-        """A tensor starts at a multiple of its element size: the kernel's own offset or cast is to blame."""
+        """Tensors are aligned to their element size, so the kernel's own offset or cast is wrong."""
         access = self.situation.access
         if access.kind != "misaligned" or access.address is None or not access.size:
             return None
         off = access.address % access.size
         reasons = [f"the address is {off} bytes off a multiple of {access.size}"]
         reasons += [f"{p.parameter} = {p.maximum} goes into it" for p in self.parts if p.maximum is not None]
-        return self.parties.kernel(reasons, sure=self.user)
+        return self.build.kernel(reasons, sure=self.user)
 
     def _host(self) -> Blame | None:
         if self.missed is None or self.missed.side != "host":
             return None
         reason = f"{self.missed.label} is a {self.missed.device} tensor, and the kernel runs on the GPU"
-        found = self.parties.origin(self.missed.variable, "device_mismatch", [reason])
+        found = self.build.origin(self.missed.variable, "device_mismatch", [reason])
         return found.model_copy(update={"category": "device_mismatch"})
 
     def _other_size(self) -> Blame | None:
@@ -197,10 +199,10 @@ class BlameRules:
             f"the wrapper computes with {self.missed.label} of shape {self.missed.declared_shape}, "
             f"and it has {self.missed.shape}"
         )
-        return self.parties.origin(self.missed.variable, "illegal_memory_access", [reason])
+        return self.build.origin(self.missed.variable, "illegal_memory_access", [reason])
 
     def _index(self) -> Blame | None:
-        """An index that the tensor cannot hold came from outside the kernel."""
+        """An index tensor holds a value outside the addressed tensor: blame where the index came from."""
         part = next((p for p in self.parts if p.kind == "index" and p.beyond), None)
         if part is None or self.missed is None:
             return None
@@ -208,32 +210,32 @@ class BlameRules:
         holds = f"{part.label} ({part.parameter}) holds {part.minimum} to {part.maximum}"
         reason = f"{holds}; {self.missed.label} has {room}"
         if part.producers:
-            return self.parties.produced(part, [reason])
+            return self.build.produced(part, [reason])
         variable = self.situation.variable(part.parameter)
-        found = self.parties.origin(variable, "index_out_of_bounds", [reason])
+        found = self.build.origin(variable, "index_out_of_bounds", [reason])
         if part.input_index is not None and found.kind != "input":
-            found = self.parties.input(part, [reason])
+            found = self.build.input(part, [reason])
         return found.model_copy(update={"category": "index_out_of_bounds"})
 
     def _pointer(self) -> Blame | None:
-        """The address itself was read from a tensor: whoever wrote it there."""
-        if self.situation.chased is None or not self.parts:
+        """The address was itself loaded from a tensor: blame the writer of that tensor."""
+        if self.situation.indirect is None or not self.parts:
             return None
         part = self.parts[0]
         reason = f"the address was loaded from {part.label} ({part.parameter})"
         if part.producers:
-            return self.parties.produced(part, [reason]).model_copy(
+            return self.build.produced(part, [reason]).model_copy(
                 update={"category": "illegal_memory_access"}
             )
-        return self.parties.origin(self.situation.variable(part.parameter), "illegal_memory_access", [reason])
+        return self.build.origin(self.situation.variable(part.parameter), "illegal_memory_access", [reason])
 
     def _near_null(self) -> Blame | None:
-        """Without a journal: an address close to zero is an offset from a pointer that is null."""
+        """No journal, and an address close to zero: an offset from a null pointer."""
         address = self.situation.access.address
         if self.missed is None or self.missed.side != "unknown" or address is None or address >= NEAR_NULL:
             return None
         reason = f"address {address:#x} is an offset from null: {self.missed.label} may have no elements"
-        return self.parties.kernel([reason], sure=False) if self.user else None
+        return self.build.kernel([reason], sure=False) if self.user else None
 
     def _empty(self) -> Blame | None:
         if self.missed is None or self.missed.side != "empty":
@@ -242,19 +244,19 @@ class BlameRules:
             f"{self.missed.label} has shape {self.missed.shape}: no memory, and the address is near null"
         ]
         if not self.user:
-            return self.parties.origin(self.missed.variable, "shape_out_of_range", reasons)
+            return self.build.origin(self.missed.variable, "shape_out_of_range", reasons)
         if self._masked() is False:
             reasons.append("the access has no mask, so it happens for an empty tensor too")
-        return self.parties.kernel(reasons, sure=self._masked() is False)
+        return self.build.kernel(reasons, sure=self._masked() is False)
 
     def _masked(self) -> bool | None:
-        """Whether the access to the missed argument has a mask; None when the access is not known."""
+        """Whether the access to the missed argument is masked; None when the access is unknown."""
         name = self.missed.parameter if self.missed else ""
         return next((a.masked for a in self.situation.accesses if name in a.parameters), None)
 
     def _mismatch(self) -> Blame | None:
-        """An input that is not what the package was compiled for, and that this launch depends on."""
-        found = self._fatal()
+        """An input that this launch depends on differs from what the package was compiled for."""
+        found = self._fatal_mismatch()
         if found is None or found.input_index is None:
             return None
         return Blame(
@@ -268,11 +270,11 @@ class BlameRules:
             reasons=[found.sentence],
         )
 
-    def _fatal(self) -> Mismatch | None:
-        view, given = self.situation.view, self.situation.evidence.given
-        if not given:
+    def _fatal_mismatch(self) -> Mismatch | None:
+        view, inputs = self.situation.view, self.situation.evidence.inputs
+        if not inputs:
             return None
-        fatal = [m for m in compare_inputs(view.package.signature, given) if m.severity == "fatal"]
+        fatal = [m for m in compare_inputs(view.package.signature, inputs) if m.severity == "fatal"]
         variables = [a.target for a in self.situation.launch.tensors if a.target]
         reached = {
             name
@@ -291,11 +293,11 @@ class BlameRules:
             f"the scalar {part.parameter} = {part.maximum} ({part.label}) alone leaves {self.missed.label}, "
             f"which has {elements} elements"
         ]
-        found = self.parties.kernel(reasons, sure=True)
+        found = self.build.kernel(reasons, sure=True)
         return found.model_copy(update={"received": True, "input_index": part.input_index, "dim": part.dim})
 
     def _unseen(self) -> Blame | None:
-        """No journal: an index that goes into the address is the first to suspect, and no more than that."""
+        """No journal: an index used in the address is only a possible cause, as its values are unknown."""
         if self.situation.seen is not None or not self.user:
             return None
         found = [p for access in self.situation.accesses for p in find_parts(self.situation, access, None)]
@@ -303,66 +305,62 @@ class BlameRules:
         if part is None:
             return None
         reason = f"{part.label} ({part.parameter}) goes into the address, and its values were not seen"
-        return self._behind(part, [reason]).model_copy(update={"confidence": "possible"})
+        return self._index_origin(part, [reason]).model_copy(update={"confidence": "possible"})
 
-    def _behind(self, part: AddressPart, reasons: list[str]) -> Blame:
-        """Whoever made an index: a launch before, or the caller."""
+    def _index_origin(self, part: AddressPart, reasons: list[str]) -> Blame:
+        """Blame an earlier launch or the caller for an index."""
         if part.producers:
-            return self.parties.produced(part, reasons)
+            return self.build.produced(part, reasons)
         if part.input_index is not None:
-            return self.parties.input(part, reasons)
-        return self.parties.party("unknown", part.label, "index_out_of_bounds", None, reasons, False)
+            return self.build.input(part, reasons)
+        return self.build.component("unknown", part.label, "index_out_of_bounds", None, reasons, False)
 
-    def _foreign(self) -> Blame | None:
-        """A kernel that is not generated: of ATen, a library or a custom operator."""
+    def _library_code(self) -> Blame | None:
+        """The launch runs code that was not generated: ATen, a library or a custom operator."""
         launch = self.situation.launch
         if launch.kind not in FOREIGN:
             return None
-        told = [
-            f"the fault is inside {self.parties.name(launch)}, code that the package only calls",
-            *self._integers(),
+        reasons = [
+            f"the fault is inside {self.build.name(launch)}, code that the package only calls",
+            *self._integer_ranges(),
         ]
         if launch.kind == "extern":
-            return self.parties.party(
-                "unknown", self.parties.name(launch), "illegal_memory_access", launch, told, False
+            return self.build.component(
+                "unknown", self.build.name(launch), "illegal_memory_access", launch, reasons, False
             )
         sure = launch.kind == "proxy_executor"
-        found = self.parties.party("op", self.parties.name(launch), "custom_op", launch, told, sure)
+        found = self.build.component("op", self.build.name(launch), "custom_op", launch, reasons, sure)
         return found.model_copy(update={"received": None})
 
-    def _integers(self) -> list[str]:
-        """What the integer tensors of the launch held."""
+    def _integer_ranges(self) -> list[str]:
+        """The value ranges of the launch's integer tensors, as sentences."""
         ranges, launch = self.situation.evidence.ranges, self.situation.launch
         found = {a.target: ranges.get((launch.index, a.target)) for a in launch.tensors if a.target}
         label = self.situation.view.label
         return [f"{label(n)} holds {r.minimum} to {r.maximum}" for n, r in found.items() if r is not None]
 
     def _generated(self) -> Blame | None:
-        """Generated addresses are right for the compiled sizes: the tensor is not what was compiled for."""
+        """Inductor's addresses are right for the compiled sizes, so a tensor has another size."""
         if self.user or self.missed is None:
             return None
         indices = [p for p in self.parts if p.kind == "index"]
         if indices:
-            return self._indirect(indices)
+            return self._generated_index(indices)
         reason = "generated code without a loaded index: a tensor is smaller than compiled for"
-        found = self.parties.origin(self.missed.variable, "illegal_memory_access", [reason])
+        found = self.build.origin(self.missed.variable, "illegal_memory_access", [reason])
         return found.model_copy(update={"confidence": "likely" if found.kind == "op" else "possible"})
 
-    def _indirect(self, indices: list[AddressPart]) -> Blame:
+    def _generated_index(self, indices: list[AddressPart]) -> Blame:
         part = indices[0]
         reason = f"the address is computed from {part.label} ({part.parameter}), whose values were not seen"
         if part.beyond is False:
             reason = f"{part.label} ({part.parameter}) holds {part.minimum} to {part.maximum}, which fits"
         if part.input_index is not None and part.beyond is None:
-            return self.parties.input(part, [reason]).model_copy(update={"confidence": "possible"})
-        return self.parties.party("unknown", part.label, "index_out_of_bounds", None, [reason], False)
+            return self.build.input(part, [reason]).model_copy(update={"confidence": "possible"})
+        return self.build.component("unknown", part.label, "index_out_of_bounds", None, [reason], False)
 
-    def _beyond_int32(self) -> bool:
-        tensor = self.situation.tensor(self.missed.parameter) if self.missed else None
-        return tensor is not None and extent(tensor).bytes // tensor.itemsize > 1 << 31
-
-    def _own(self) -> Blame:
-        """A kernel of the user whose inputs look good."""
+    def _user_kernel(self) -> Blame:
+        """Default: the user's kernel, since no input explains the address."""
         seen = [p for p in self.parts if p.beyond is False]
         reasons = [f"{p.parameter} holds {p.minimum} to {p.maximum}, which fits" for p in seen]
         unseen = [p for p in self.parts if p.beyond is None]
@@ -373,10 +371,13 @@ class BlameRules:
             if p.maximum is not None
         ]
         open_indices = [p for p in unseen if p.kind == "index"]
-        if self.missed is not None and self.missed.side == "before" and self._beyond_int32():
+        tensor = self.situation.tensor(self.missed.parameter) if self.missed else None
+        beyond_int32 = tensor is not None and extent(tensor).bytes // tensor.itemsize > 1 << 31
+        # An int32 offset that overflows is negative, so the access lies before the tensor.
+        if self.missed is not None and self.missed.side == "before" and beyond_int32:
             reasons.insert(0, f"{self.missed.label} has elements beyond 2147483647: an int32 offset wraps")
         reasons = reasons or ["no argument explains the address"]
         if self._masked() is False:
             reasons.append("the access has no mask")
         measured = self.missed is not None and self.missed.certain and self.situation.seen is not None
-        return self.parties.kernel(reasons, sure=measured and not open_indices)
+        return self.build.kernel(reasons, sure=measured and not open_indices)

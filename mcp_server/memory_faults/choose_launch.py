@@ -1,9 +1,8 @@
-"""Which launch of the wrapper a fault belongs to, by its names or by its call site in the library.
+"""Finds the launch of the wrapper that a fault belongs to, by kernel name, journal, call site or grid.
 
-Launching calls of a package's library, by the offset that a host backtrace prints for them.
-
-A backtrace holds return addresses: the offset of the instruction behind the call. The generated code launches
-in textual order, through `launchKernel` inlined into `run_impl`, or through `call_<kernel>` (torch 2.11).
+Call sites: a host backtrace prints return addresses, the offset of the instruction after the call. Generated
+code launches in textual order, through `launchKernel` inlined into `run_impl`, or through `call_<kernel>`
+(torch 2.11). So the n-th launching call in the disassembly is the n-th Triton launch of the wrapper.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _ENDED_THERE = ("fault", "died", "threw")
 
 @dataclass(frozen=True)
 class Choice:
-    """The launch, what told it, and the others that fit when it is not certain."""
+    """The launch, the reason for choosing it, and all candidates when it is not certain."""
 
     launch: Launch | None
     how: str
@@ -37,14 +36,15 @@ class Choice:
 
 
 def choose_launch(view: PackageView, access: Access, evidence: Evidence) -> Choice:
-    """Kernel and file that the tool named, the launch at which the journal ends, the host frame, the grid."""
+    """Choose by kernel and file name, by the launch at which the journal ends, by host frame, by grid."""
     named = named_launches(view, access)
-    ended = _ended(evidence)
+    ended = _journal_end(evidence)
     if ended is not None:
         return _with_journal(view, named, ended, access, evidence)
     if named:
         return _without_journal(view, named, access, evidence, "the kernel that the tool names")
-    # racecheck prints no stack; a kernel that Python code launches has Python frames only
+    # Library code is suspected only inside a call. racecheck prints no stack; kernels that Python code
+    # launches have Python frames only.
     in_call = access.launch_offset is not None or evidence.journal is not None
     has_stack = bool(access.kernel) or access.tool == "native"
     foreign = foreign_launches(view) if in_call and has_stack else []
@@ -56,9 +56,9 @@ def choose_launch(view: PackageView, access: Access, evidence: Evidence) -> Choi
 
 
 def named_launches(view: PackageView, access: Access) -> list[int]:
-    """Launches of the kernel that the tool named, by symbol, narrowed by the generated file."""
+    """Launch numbers of the kernel that the tool named, narrowed by the generated file's name."""
     if access.condition:
-        return _asserting(view, access)
+        return _asserting_launches(view, access)
     if not access.kernel:
         return []
     launches = [n for n in view.wrapper.launches if access.kernel in (n.symbol, n.kernel)]
@@ -69,11 +69,11 @@ def named_launches(view: PackageView, access: Access) -> list[int]:
 
 
 def foreign_launches(view: PackageView) -> list[int]:
-    """Launches that may start kernels which are not of the package: of ATen, a library, a custom operator."""
+    """Numbers of launches that run code outside the package: ATen, a library, a custom operator."""
     return [n.index for n in view.wrapper.launches if n.kind in FOREIGN]
 
 
-def _asserting(view: PackageView, access: Access) -> list[int]:
+def _asserting_launches(view: PackageView, access: Access) -> list[int]:
     condition = read_condition(access.condition)
     if condition is None:
         return []
@@ -84,8 +84,8 @@ def _asserting(view: PackageView, access: Access) -> list[int]:
     return list(dict.fromkeys(c.launch.index for c in view.tracer.trace(assertion)))
 
 
-def _ended(evidence: Evidence) -> Ending | None:
-    """Where the journal ends, if that is a launch that did not come back."""
+def _journal_end(evidence: Evidence) -> Ending | None:
+    """The end of the journal, if it is a launch that did not return."""
     if evidence.journal is None:
         return None
     ending = evidence.journal.ending
@@ -102,10 +102,10 @@ def _with_journal(
         return Choice(None, "the journal ends in constant folding, before the call", seen=seen)
     waited = "each launch was waited for" if evidence.synchronous else "launches were not waited for"
     if not named or seen.launch in named:
-        told = f"the journal ends there ({ending.how}; {waited})" + (
+        how = f"the journal ends there ({ending.how}; {waited})" + (
             ", and the tool names its kernel" if named else ""
         )
-        return Choice(launch, told, evidence.synchronous or bool(named and len(named) == 1), (), seen)
+        return Choice(launch, how, evidence.synchronous or bool(named and len(named) == 1), (), seen)
     earlier = [n for n in named if n <= seen.launch] or list(named)
     chosen = earlier[-1]
     how = f"the tool names {access.kernel}, but the journal ends at launch {seen.launch} ({seen.kernel})"
@@ -115,7 +115,7 @@ def _with_journal(
 def _without_journal(
     view: PackageView, named: Sequence[int], access: Access, evidence: Evidence, what: str
 ) -> Choice:
-    """`what` is what all launches of `named` have in common."""
+    """Choose among `named` by host frame, then by grid. `what` describes the launches in `named`."""
     site = evidence.sites.get(access.launch_offset) if access.launch_offset is not None else None
     if site in named:
         how = "the host frame's offset is that of this launch's call"
@@ -129,7 +129,7 @@ def _without_journal(
 
 
 def _block_fits(view: PackageView, launch: Launch, access: Access) -> bool:
-    """False only when the block is outside of a grid whose size is a number."""
+    """Whether the faulting block lies in the launch's grid; True where the grid size is symbolic."""
     if access.block is None:
         return True
     for part, at in zip(view.wrapper.grid(launch), access.block, strict=False):
@@ -145,7 +145,7 @@ def _launch(view: PackageView, number: int | None) -> Launch | None:
 
 
 def _seen(evidence: Evidence, last: JournalLaunch, number: int) -> JournalLaunch | None:
-    """That launch in the call that ended, newest first."""
+    """The newest journal entry of launch `number` in the call that `last` belongs to."""
     launches = evidence.journal.launches if evidence.journal else ()
     fitting = [one for one in launches if one.run == last.run and one.launch == number]
     return fitting[-1] if fitting else None
@@ -165,7 +165,10 @@ _TRITON = ("triton", "user_triton")
 
 
 def read_call_sites(lines: Iterable[str]) -> dict[int, str]:
-    """Kernel by return offset, from `objdump -d -C`; empty where `launchKernel` itself is called."""
+    """Map return offsets to kernel names, from `objdump -d -C` output.
+
+    The name is empty where `launchKernel` was called directly.
+    """
     found: dict[int, str] = {}
     waiting: str | None = None
     for line in _run_impl(lines):
@@ -183,7 +186,7 @@ def read_call_sites(lines: Iterable[str]) -> dict[int, str]:
 
 
 def _run_impl(lines: Iterable[str]) -> Iterator[str]:
-    """The lines of `AOTInductorModel::run_impl` alone."""
+    """The disassembly lines of `AOTInductorModel::run_impl` only."""
     inside = False
     for line in lines:
         function = _FUNCTION.match(line.strip())
@@ -196,7 +199,7 @@ def _run_impl(lines: Iterable[str]) -> Iterator[str]:
 
 
 def match_sites(sites: dict[int, str], launches: Sequence[Launch]) -> dict[int, int]:
-    """Launch number by return offset; empty when calls and launches do not pair off."""
+    """Map return offsets to launch numbers; empty when calls and launches do not match one to one."""
     wanted = [launch for launch in launches if launch.kind in _TRITON]
     pairs = list(zip(sorted(sites), wanted, strict=False))
     if len(sites) != len(wanted) or any(sites[at] not in ("", one.kernel) for at, one in pairs):

@@ -1,4 +1,4 @@
-"""The join: from what a tool reported to launch, argument, expression, producer and model line."""
+"""Joins a reported access with the package: launch, argument, index expression, producer, model line."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mcp_server.package.launches import Launch
 from mcp_server.package.view import PackageView
 
 _SHOWN = 16
-_NO_ADDRESS = ("race", "barrier")  # faults of several threads together: no argument was missed
+_NO_ADDRESS = ("race", "barrier")  # these concern several threads, not one address outside an argument
 
 
 def bare_fault(access: Access) -> Fault:
-    """What the tool said, joined with nothing."""
+    """The fault as the tool reported it, without a package."""
     nearest = access.nearest
     near = ""
     if nearest is not None:
@@ -36,20 +36,16 @@ def bare_fault(access: Access) -> Fault:
         block=list(access.block) if access.block else None,
         count=access.count,
         kernel=access.kernel,
-        generated_file=_file(access.file),
+        # The C++ source is a member of the package, so its build directory is noise.
+        generated_file=access.file.rpartition("/")[2] if access.file.endswith(".cpp") else access.file,
         generated_line=access.line,
         nearest=near,
     )
     return fault.model_copy(update={"summary": summarise(fault)})
 
 
-def _file(name: str) -> str:
-    """The C++ source is a member of the package: where it was built says nothing."""
-    return name.rpartition("/")[2] if name.endswith(".cpp") else name
-
-
 def join_fault(view: PackageView, access: Access, evidence: Evidence) -> Fault:
-    """Join one access with the package and what the run left. What cannot be told is listed in `unknown`."""
+    """Join one access with the package and the run's evidence. Open questions are listed in `unknown`."""
     fault = bare_fault(access)
     choice = choose_launch(view, access, evidence)
     if choice.launch is None:
@@ -57,12 +53,12 @@ def join_fault(view: PackageView, access: Access, evidence: Evidence) -> Fault:
         return found.model_copy(update={"summary": summarise(found)})
     situation = Situation(view, access, choice.launch, evidence, choice.seen)
     located = find_missed(situation) if access.kind not in _NO_ADDRESS else None
-    missed, used = located if located is not None else (None, situation.chased)
+    missed, used = located if located is not None else (None, situation.indirect)
     parts = _parts(situation, missed, used)
-    missed, used, parts = _by_values(situation, missed, used, parts)
+    missed, used, parts = _choose_by_values(situation, missed, used, parts)
     found = fault.model_copy(
         update={
-            **_place(situation.kernel, choice.launch, access, used),
+            **_source_place(situation.kernel, choice.launch, access, used),
             "launch": _launch(view, choice.launch, choice, choice.seen),
             "missed": missed,
             "parts": parts,
@@ -74,17 +70,17 @@ def join_fault(view: PackageView, access: Access, evidence: Evidence) -> Fault:
 
 
 def _parts(situation: Situation, missed: MissedArgument | None, used: LineAccess | None) -> list[AddressPart]:
-    if situation.chased is not None:
-        return find_parts(situation, situation.chased, None)
+    if situation.indirect is not None:
+        return find_parts(situation, situation.indirect, None)
     if missed is None or used is None:
         return []
     return find_parts(situation, used, situation.tensor(missed.parameter))
 
 
-def _by_values(
+def _choose_by_values(
     situation: Situation, missed: MissedArgument | None, used: LineAccess | None, parts: list[AddressPart]
 ) -> tuple[MissedArgument | None, LineAccess | None, list[AddressPart]]:
-    """Without an address, the argument is the one whose index or scalar leaves it."""
+    """Without an address, choose the argument whose index or scalar values lie outside it."""
     if situation.access.address is not None or missed is None or missed.side in ("empty", "host"):
         return missed, used, parts
     for access in situation.accesses:
@@ -96,10 +92,10 @@ def _by_values(
     return missed, used, parts
 
 
-def _place(
+def _source_place(
     kernel: Kernel | None, launch: Launch, access: Access, used: LineAccess | None
 ) -> dict[str, object]:
-    """Kernel, line and code in the package."""
+    """Kernel, location and source line in the package, as fields of `Fault`."""
     found: dict[str, object] = {"kernel": access.kernel or launch.symbol}
     if used is not None:
         found.update(access=used.code, masked=used.masked)
@@ -129,7 +125,7 @@ def _launch(view: PackageView, launch: Launch, choice: Choice, seen: JournalLaun
 
 
 def _arguments(view: PackageView, launch: Launch, seen: JournalLaunch | None) -> list[str]:
-    """As the launch got them, else as the wrapper has them."""
+    """The recorded arguments of the launch; without a journal, the wrapper's expressions."""
     if seen is None:
         shown = [a for a in launch.arguments if a.kind != "context"]
         return [f"{a.name}: {view.label(a.target) if a.is_tensor else a.expression}" for a in shown[:_SHOWN]]
@@ -148,7 +144,7 @@ def _arguments(view: PackageView, launch: Launch, seen: JournalLaunch | None) ->
 def _unknown(
     situation: Situation, choice: Choice, missed: MissedArgument | None, used: LineAccess | None
 ) -> list[str]:
-    """What the evidence does not reach."""
+    """What the evidence leaves open, one sentence each."""
     found = []
     if not choice.certain:
         found.append(f"which launch for sure: {choice.how}")

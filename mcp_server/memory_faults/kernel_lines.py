@@ -1,4 +1,4 @@
-"""What one line of a generated kernel does with memory, in Triton and in C++."""
+"""Memory accesses on one line of a kernel's source, for Triton and C++."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from mcp_server.package.kernels import Kernel
 
 @dataclass(frozen=True)
 class LineAccess:
-    """One access on a line: `code` is the call, `address` what its pointer expression adds up to.
+    """One memory access. `code` is the call, `address` the pointer expression as a sum.
 
-    `parameters` are the pointer parameters that the address starts at; `masked` tells whether the access has
-    a mask at all.
+    `parameters` are the pointer parameters in the address. `masked`: the access has a mask argument.
     """
 
     direction: str
@@ -32,7 +31,7 @@ class LineAccess:
 
     @property
     def loads(self) -> tuple[Term, ...]:
-        """Loaded values in the address: indices."""
+        """Values in the address that were loaded from memory: indices."""
         return self.address.of("load")
 
     @property
@@ -42,7 +41,7 @@ class LineAccess:
 
 @dataclass(frozen=True)
 class KernelUse:
-    """A kernel at one launch; `values` are its scalars as far as they are known, and its own constants."""
+    """A kernel at one launch. `values` holds its known scalar arguments and compile-time constants."""
 
     kernel: Kernel
     tensors: frozenset[str]
@@ -59,12 +58,12 @@ _REWRITES = (
 )
 
 
-# `*` of a product, not of a pointer's type; shifts and divisions.
+# Arithmetic that may scale a value: a product (not the `*` of a pointer type), shifts, division.
 _ARITHMETIC = re.compile(r"\w\)* ?\* ?\(*[\w]|<<|>>|[/%]")
 
 
 def cpp_accesses_on(use: KernelUse, line: int) -> tuple[LineAccess, ...]:
-    """The accesses on a line of kernel.cpp (1-based in the file)."""
+    """The accesses on a 1-based line of kernel.cpp."""
     kernel = use.kernel
     at = line - kernel.first_line + 1
     lines = kernel.source.split("\n")
@@ -101,12 +100,12 @@ def _index(use: KernelUse, index: str, line: int) -> Sum:
         return Sum({Term("other", index[:80]): None}, None)
 
     def resolve(name: str, _line: int, _depth: int) -> Sum | None:
-        return _resolved(use, name, line)
+        return _resolve_cpp(use, name, line)
 
     return Reader(resolve, use.values).read(tree.body)
 
 
-def _resolved(use: KernelUse, name: str, line: int) -> Sum | None:
+def _resolve_cpp(use: KernelUse, name: str, line: int) -> Sum | None:
     if name in use.scalars:
         return Sum({Term("scalar", name): Fraction(1)})
     if not name.startswith("tmp"):
@@ -121,7 +120,7 @@ def _resolved(use: KernelUse, name: str, line: int) -> Sum | None:
 
 
 def _factor(trace: Trace) -> Fraction | None:
-    """A load that is copied, converted or moved up by its bound keeps its weight; arithmetic may not."""
+    """1 for a load that is only copied, converted or wrapped by its bound; None after other arithmetic."""
     loads = {load.line for load in trace.loads}
     computed = [d.value for d in trace.definitions if d.line not in loads]
     plain = len(trace.loads) == 1 and not any(_ARITHMETIC.search(value) for value in computed)
@@ -130,25 +129,22 @@ def _factor(trace: Trace) -> Fraction | None:
 
 _DIRECTIONS = {"load": "read", "store": "write"}
 _CONSTANTS = re.compile(r"'constants': (\{[^{}]*\})")
-_LONGEST = 400_000
+_MAX_SOURCE = 400_000
 
 
 def triton_accesses_on(use: KernelUse, line: int) -> tuple[LineAccess, ...]:
-    """The loads, stores and atomics on a line of the source (1-based, as sanitizers count).
-
-    Empty when the source cannot be parsed, or the line has none.
-    """
+    """The loads, stores and atomics on a 1-based line of the source; empty if it cannot be parsed."""
     return tuple(access for access, first, last in every_access(use) if first <= line <= last)
 
 
 def every_access(use: KernelUse) -> tuple[tuple[LineAccess, int, int], ...]:
-    """Every access with its first and last line, in order."""
+    """Every access of a Triton kernel with its first and last line."""
     source = _Source.read(use)
     return tuple(source.accesses()) if source is not None else ()
 
 
 def constants_of(source: str) -> dict[str, int]:
-    """The kernel's compile-time integers (`tl.constexpr` arguments), from its `triton_meta`."""
+    """Integer `tl.constexpr` arguments by name, from the `triton_meta` in the source."""
     found = _CONSTANTS.search(source)
     try:
         values = ast.literal_eval(found[1]) if found else {}
@@ -166,7 +162,7 @@ class _Source:
     @classmethod
     def read(cls, use: KernelUse) -> _Source | None:
         text = textwrap.dedent(use.kernel.source)
-        if len(text) > _LONGEST:
+        if len(text) > _MAX_SOURCE:
             return None
         try:
             return cls(use, ast.parse(text), text)
@@ -206,21 +202,22 @@ class _Source:
 
 
 def _triton_direction(node: ast.Call) -> str:
+    """`read`, `write` or `atomic`; empty for a call that is not a memory access."""
     name = callee(node)[0]
     return "atomic" if name.startswith("atomic_") else _DIRECTIONS.get(name, "")
 
 
 def _masked(node: ast.Call, direction: str) -> bool:
-    """A mask that is given and is not `None`."""
+    """Whether the access has a mask argument other than `None`."""
     position = {"read": 1, "write": 2}.get(direction, 2)
-    given = next((k.value for k in node.keywords if k.arg == "mask"), None)
-    if given is None and len(node.args) > position:
-        given = node.args[position]
-    return given is not None and not (isinstance(given, ast.Constant) and given.value is None)
+    argument = next((k.value for k in node.keywords if k.arg == "mask"), None)
+    if argument is None and len(node.args) > position:
+        argument = node.args[position]
+    return argument is not None and not (isinstance(argument, ast.Constant) and argument.value is None)
 
 
 class _Scope:
-    """Names of one function: its assignments, its parameters, and the caller's arguments behind them."""
+    """Resolves names of one function: assignments, then the caller's arguments, then module constants."""
 
     def __init__(self, source: _Source, function: ast.FunctionDef, outer: int = 0) -> None:
         self.source, self.function, self.outer = source, function, outer
@@ -243,7 +240,9 @@ class _Scope:
         above = [n for n in self.assignments.get(name, []) if n.lineno < line]
         if above:
             return self._assigned(name, max(above, key=lambda n: n.lineno), depth)
-        return self._parameter(name, depth) if name in self.parameters else _number(self.source, name)
+        if name in self.parameters:
+            return self._parameter(name, depth)
+        return _module_constant(self.source, name)
 
     def _assigned(self, name: str, node: ast.stmt, depth: int) -> Sum | None:
         if (name, node.lineno) in self._busy:
@@ -264,21 +263,19 @@ class _Scope:
         use = self.source.use
         calls = self.source.calls_of(self.function.name) if self.outer < 8 else []
         if not calls:
-            return _of_launch(use, name)
+            return _kernel_parameter(use, name)
         node, caller = calls[0]
         position = self.parameters.index(name)
-        given = next((k.value for k in node.keywords if k.arg == name), None)
-        if given is None and position < len(node.args):
-            given = node.args[position]
-        return (
-            _Scope(self.source, caller, self.outer + 1).reader.read(given, depth)
-            if given is not None
-            else None
-        )
+        argument = next((k.value for k in node.keywords if k.arg == name), None)
+        if argument is None and position < len(node.args):
+            argument = node.args[position]
+        if argument is None:
+            return None
+        return _Scope(self.source, caller, self.outer + 1).reader.read(argument, depth)
 
 
-def _of_launch(use: KernelUse, name: str) -> Sum | None:
-    """A parameter of the kernel itself."""
+def _kernel_parameter(use: KernelUse, name: str) -> Sum | None:
+    """A parameter of the kernel function, as passed at the launch."""
     if name in use.tensors:
         return Sum({Term("pointer", name): Fraction(1)})
     if name in use.scalars:
@@ -286,8 +283,8 @@ def _of_launch(use: KernelUse, name: str) -> Sum | None:
     return Sum(constant=Fraction(use.values[name])) if name in use.values else None
 
 
-def _number(source: _Source, name: str) -> Sum | None:
-    """A module-level `NAME = 16`."""
+def _module_constant(source: _Source, name: str) -> Sum | None:
+    """The value of a module-level integer such as `NAME = 16`."""
     for node in source.tree.body:
         if name in _targets(node) and isinstance(value := _value_for(name, node), ast.Constant):
             return Sum(constant=Fraction(value.value)) if isinstance(value.value, int) else None
@@ -306,7 +303,7 @@ def _targets(node: ast.AST) -> list[str]:
 
 
 def _value_for(name: str, node: ast.AST) -> ast.expr | None:
-    """The value that a statement gives to a name; element by element where a tuple is unpacked."""
+    """The expression that a statement assigns to `name`; tuples are unpacked element by element."""
     if isinstance(node, ast.AnnAssign):
         return node.value
     if not isinstance(node, ast.Assign):

@@ -1,20 +1,20 @@
-"""Index expressions as sums: which pointer, loaded values and scalars, and how many elements of each."""
+"""Index expressions as linear sums over pointers, loaded values and scalars, in elements."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal
 
 TermKind = Literal["pointer", "load", "scalar", "other"]
-_DEEPEST = 60
+_MAX_DEPTH = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """What an address depends on. `line` is the load's, 1-based in the source; 0 for the others."""
+    """A value that an address depends on. `line` is the 1-based line of a load, 0 for other kinds."""
 
     kind: TermKind
     name: str
@@ -23,9 +23,9 @@ class Term:
 
 @dataclass(frozen=True)
 class Sum:
-    """`constant` plus factor times term; a factor of None: the term counts, and nobody knows how much.
+    """`constant` plus the sum of factor * term. None stands for an unknown factor or constant.
 
-    `constant` is None when it is not known. `wraps` marks a selection that may move negative values up.
+    `wraps`: the expression has a choice such as `x + n if x < 0 else x`, which maps negative values up.
     """
 
     terms: Mapping[Term, Fraction | None] = field(default_factory=dict)
@@ -40,16 +40,12 @@ class Sum:
         return tuple(term for term in self.terms if term.kind == kind)
 
     def unknown(self) -> Sum:
-        """The same terms, with factors that nobody knows."""
-        return Sum(_unknown(self.terms), None, self.wraps)
-
-
-def _unknown(terms: Iterable[Term]) -> dict[Term, Fraction | None]:
-    return dict.fromkeys(terms)
+        """The same terms with unknown factors."""
+        return Sum(dict.fromkeys(self.terms), None, self.wraps)
 
 
 def plus(a: Sum, b: Sum, sign: int = 1) -> Sum:
-    """The sum, or with `sign` -1 the difference."""
+    """`a + sign * b`."""
     terms = dict(a.terms)
     for term, factor in b.terms.items():
         old = terms.get(term, Fraction(0))
@@ -59,7 +55,7 @@ def plus(a: Sum, b: Sum, sign: int = 1) -> Sum:
 
 
 def times(a: Sum, b: Sum, values: Mapping[str, int]) -> Sum:
-    """A product. A scalar of known value scales the other side, and its own share stays unknown."""
+    """`a * b`. A side of known value scales the other side; its own factors become unknown."""
     for one, other in ((a, b), (b, a)):
         number = value_of(one, values)
         if number is not None:
@@ -72,11 +68,11 @@ def times(a: Sum, b: Sum, values: Mapping[str, int]) -> Sum:
                 share = {t: None if f is None else f * other.constant for t, f in one.terms.items()}
                 constant = None if one.constant is None else one.constant * other.constant
             return Sum({**scaled, **share}, constant, a.wraps or b.wraps)
-    return Sum(_unknown([*a.terms, *b.terms]), None, a.wraps or b.wraps)
+    return Sum(dict.fromkeys([*a.terms, *b.terms]), None, a.wraps or b.wraps)
 
 
 def value_of(total: Sum, values: Mapping[str, int]) -> Fraction | None:
-    """The number that a sum of constants and scalars of known value is."""
+    """The value of a sum whose terms are all scalars with a value; else None."""
     if total.constant is None:
         return None
     found = total.constant
@@ -88,7 +84,7 @@ def value_of(total: Sum, values: Mapping[str, int]) -> Fraction | None:
 
 
 def merge(a: Sum, b: Sum) -> Sum:
-    """Either of two: the terms of both, factors where they agree."""
+    """The result of a choice between `a` and `b`: all terms, with the factors on which both agree."""
     terms: dict[Term, Fraction | None] = {}
     for term in [*a.terms, *b.terms]:
         ours, theirs = a.terms.get(term, Fraction(0)), b.terms.get(term, Fraction(0))
@@ -99,10 +95,10 @@ def merge(a: Sum, b: Sum) -> Sum:
 
 
 Resolve = Callable[[str, int, int], "Sum | None"]
-"""Name, line at which it is used, depth: what the name stands for; None when nothing is known of it."""
+"""Maps (name, line of use, depth) to the sum that the name stands for; None for an unknown name."""
 
 LOADS = frozenset({"load", "descriptor_load"})
-_THROUGH = frozenset(
+_PASS_THROUGH = frozenset(
     {
         *("to", "cast", "int64_t", "int32_t", "static_cast", "multiple_of", "max_contiguous", "broadcast_to"),
         *("expand_dims", "reshape", "view", "full", "debug_barrier", "convert"),
@@ -113,13 +109,13 @@ _CHOICES = frozenset({"where", "maximum", "minimum", "min", "max", "clamp"})
 
 @dataclass
 class Reader:
-    """Turns Python expressions (Triton's, or C++'s in Python clothes) into sums."""
+    """Turns Python expressions into sums. C++ expressions are rewritten to Python syntax first."""
 
     resolve: Resolve
     values: Mapping[str, int]
 
     def read(self, node: ast.expr, depth: int = 0) -> Sum:
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             return Sum(constant=None)
         match node:
             case ast.Constant(value=bool()):
@@ -144,7 +140,7 @@ class Reader:
         return self._all(node, depth + 1)
 
     def operation(self, op: ast.operator, left: Sum, right: Sum) -> Sum:
-        """Sums and products keep factors; every other operation makes them unknown."""
+        """Sums and products keep factors; any other operation makes them unknown."""
         match op:
             case ast.Add():
                 return plus(left, right)
@@ -160,7 +156,7 @@ class Reader:
         if name in LOADS and arguments:
             pointers = self.read(arguments[0], depth).of("pointer")
             return Sum({Term("load", p.name, node.lineno): Fraction(1) for p in pointers}, Fraction(0))
-        if name in _THROUGH:
+        if name in _PASS_THROUGH:
             inner = owner if owner is not None else (arguments[0] if arguments else None)
             return self.read(inner, depth) if inner is not None else Sum(constant=None)
         if name in _CHOICES:
@@ -181,15 +177,16 @@ class Reader:
 
 
 def callee(node: ast.Call) -> tuple[str, ast.expr | None]:
-    """The last name of what is called, and the object before it when that is a value and no module."""
+    """The name of the called function, and for a method call the object expression."""
     function = node.func
     if isinstance(function, ast.Name):
         return function.id, None
     if isinstance(function, ast.Attribute):
         module = isinstance(function.value, ast.Name) and function.value.id in ("tl", "triton", "libdevice")
-        return function.attr, None if module or _is_module(function.value) else function.value
+        owner = function.value
+        # `tl.math` and the like are modules too.
+        nested = (
+            isinstance(owner, ast.Attribute) and isinstance(owner.value, ast.Name) and owner.value.id == "tl"
+        )
+        return function.attr, None if module or nested else owner
     return "", None
-
-
-def _is_module(node: ast.expr) -> bool:
-    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "tl"

@@ -1,11 +1,9 @@
-"""Masked lanes that take part in a reduction of a Triton kernel, and its source with neutral fillers.
+"""Finds Triton reductions that masked lanes change, and rewrites the kernel with neutral fill values.
 
-Masked lanes that take part in a reduction of a Triton kernel: a filler that is not its neutral value.
-
-`tl.load(p, mask=m, other=0.0)` fills the lanes that `m` leaves out. In `tl.sum` zeros change nothing; in
-`tl.max` they do as soon as all values are negative, and after `tl.exp` they are ones. Read from the source
-alone: values are followed through assignments, element-wise arithmetic, `tl.where` and loops, and anything
-that is not understood counts as sound.
+`tl.load(p, mask=m, other=0.0)` fills the lanes that `m` masks off. Zeros are neutral in `tl.sum`. In `tl.max`
+they are wrong if all values are negative, and `tl.exp` turns them into ones. Only the source is read: values
+are followed through assignments, element-wise arithmetic, `tl.where` and loops. Code that is not understood
+counts as correct.
 """
 
 from __future__ import annotations
@@ -26,10 +24,10 @@ _NEVER_NEGATIVE = frozenset({"exp", "exp2", "sqrt", "abs", "sigmoid"})
 
 @dataclass(frozen=True)
 class Lanes:
-    """What is known of a value, lane by lane.
+    """What is known of a value across the lanes.
 
-    `uniform`: the same in all lanes, and `filler` its number where known. Else a value whose lanes beyond
-    `mask` hold `filler` (NaN: something else than a neutral value, or nobody knows), loaded by `load`.
+    `uniform`: all lanes are equal, and `filler` is the number. Otherwise the lanes outside `mask` hold
+    `filler`, and `load` is the load that set them. A `filler` of NaN is unknown.
     """
 
     filler: float
@@ -40,7 +38,7 @@ class Lanes:
 
 
 def number(node: ast.expr) -> float | None:
-    """A literal number, also written as float("-inf")."""
+    """The value of a literal number, including `float("-inf")`; else None."""
     if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
         return float(node.value)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
@@ -58,9 +56,9 @@ def number(node: ast.expr) -> float | None:
 
 
 def computed(op: ast.operator, a: float, b: float) -> float:
-    """The filler of a result. Zero times anything counts as zero; an infinity stays what it was.
+    """The filler after an operation. Zero times unknown is zero; infinity absorbs unknown operands.
 
-    A scale that nobody knows is taken to be positive.
+    An unknown factor is assumed to be positive.
     """
     if math.isinf(b) and not math.isinf(a) and isinstance(op, (ast.Add, ast.Mult)):
         a, b = b, a
@@ -80,7 +78,7 @@ def stays(op: ast.operator, a: Lanes, b: Lanes) -> bool:
 
 
 def extreme(name: str, a: Lanes | None, b: Lanes | None) -> Lanes | None:
-    """A running maximum keeps what its lanes began with; the larger of a value and 0 is never negative."""
+    """`tl.maximum` or `tl.minimum` of two values. The maximum with a value >= 0 is never negative."""
     if a is None or b is None or not (a.uniform or b.uniform or a.mask == b.mask):
         return None
     pick = max if name == "maximum" else min
@@ -93,7 +91,7 @@ def extreme(name: str, a: Lanes | None, b: Lanes | None) -> Lanes | None:
 
 
 def mapped(name: str | None, value: Lanes) -> Lanes | None:
-    """An element-wise function of the language."""
+    """A `tl` function applied element by element; None if it is not known."""
     if name not in _FLOAT:
         return None
     try:
@@ -104,15 +102,14 @@ def mapped(name: str | None, value: Lanes) -> Lanes | None:
 
 
 NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf, "argmax": -math.inf, "argmin": math.inf}
-_LONGEST = 100_000
+_MAX_SOURCE = 100_000
 
 
 @dataclass(frozen=True)
 class Padding:
-    """A reduction that masked lanes change. Lines count from 1 in the kernel's source.
+    """A reduction that masked lanes change. Lines are 1-based in the kernel's source.
 
-    `filler` is what the lanes of the load hold (source text, "" for nothing at all), `needed` what the
-    reduction would need there.
+    `filler` is the load's fill value as source text ("" if it has none), `needed` the neutral value.
     """
 
     load_line: int
@@ -126,7 +123,7 @@ class Padding:
 
 @dataclass(frozen=True)
 class Reduction:
-    """The nodes of one: the load whose lanes it meets, the call that reduces, and what it would need."""
+    """The AST nodes of a faulty reduction: the load, the reducing call and its name."""
 
     load: ast.Call
     call: ast.Call
@@ -153,7 +150,7 @@ class _Reader:
             self.assign(node.target, self.arithmetic(node.op, self.read(node.target), self.read(node.value)))
         elif isinstance(node, (ast.For, ast.While)):
             self.block(node.body)
-            self.block(node.body)  # what the last iteration left is what the next one begins with
+            self.block(node.body)  # again, since a loop starts with the values of its last iteration
         elif isinstance(node, ast.If):
             self.block(node.body)
             self.block(node.orelse)
@@ -170,14 +167,15 @@ class _Reader:
             self.values[target.id] = value
 
     def read(self, node: ast.expr) -> Lanes | None:
-        """None for what is not followed."""
+        """The lanes of an expression; None where they cannot be followed."""
         literal = number(node)
         if literal is not None:
             return Lanes(literal, uniform=True, never_negative=literal >= 0)
         if isinstance(node, ast.Name):
             return self.values.get(node.id)
         if isinstance(node, ast.BinOp):
-            return self.arithmetic(node.op, self.read(node.left), self.read(node.right), _same(node))
+            same = ast.dump(node.left) == ast.dump(node.right)
+            return self.arithmetic(node.op, self.read(node.left), self.read(node.right), same)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             value = self.read(node.operand)
             return replace(value, filler=-value.filler, never_negative=False) if value else None
@@ -205,11 +203,11 @@ class _Reader:
         if name in ("maximum", "minimum") and len(arguments) == 2:
             return extreme(name, *arguments)
         if name == "where" and len(arguments) == 3:
-            return _chosen(node, arguments[1], arguments[2])
+            return _where_lanes(node, arguments[1], arguments[2])
         return mapped(name, first) if first is not None else None
 
     def check(self, node: ast.Call, name: str, value: Lanes | None) -> None:
-        """Note a reduction over lanes that hold something else than its neutral value."""
+        """Record a reduction over lanes that do not hold its neutral value."""
         if value is None or value.uniform or value.load is None:
             return
         wanted = NEUTRAL[name]
@@ -231,15 +229,15 @@ class _Reader:
 
 
 def paddings(source: str, kernel: str) -> tuple[Padding, ...]:
-    """The reductions of function `kernel` that masked lanes change, in the order of the lines."""
+    """The reductions of function `kernel` that masked lanes change, by line."""
     tree = parsed(source)
     return tuple(_padding(found) for found in reductions(tree, kernel)) if tree is not None else ()
 
 
 def parsed(source: str) -> ast.Module | None:
-    """None for what cannot be read."""
+    """The syntax tree of a kernel's source; None if it does not parse or is too long."""
     try:
-        return ast.parse(textwrap.dedent(source)) if len(source) <= _LONGEST else None
+        return ast.parse(textwrap.dedent(source)) if len(source) <= _MAX_SOURCE else None
     except (SyntaxError, ValueError, RecursionError):
         return None
 
@@ -251,7 +249,7 @@ def function_of(tree: ast.Module, name: str) -> ast.FunctionDef | None:
 
 
 def reductions(tree: ast.Module, kernel: str) -> list[Reduction]:
-    """Nodes of `tree`, in the order of the lines; empty where there is no such function."""
+    """The faulty reductions of a function in `tree`, by line; empty if there is no such function."""
     function = function_of(tree, kernel)
     if function is None:
         return []
@@ -261,12 +259,12 @@ def reductions(tree: ast.Module, kernel: str) -> list[Reduction]:
 
 
 def filler_of(load: ast.Call) -> ast.expr | None:
-    """The argument `other` of a load; None where it has none."""
+    """The `other` argument of a load, its fill value; None without one."""
     return _keyword(load, "other", 2)
 
 
 def mask_of(load: ast.Call) -> ast.expr | None:
-    """The argument `mask` of a load."""
+    """The `mask` argument of a load; None without one."""
     return _keyword(load, "mask", 1)
 
 
@@ -294,39 +292,35 @@ def _loaded(node: ast.Call, values: dict[str, Lanes]) -> Lanes | None:
     return Lanes(filler, load=node, mask=ast.dump(mask)) if filler is not None else None
 
 
-def _keyword(node: ast.Call, name: str, place: int) -> ast.expr | None:
+def _keyword(node: ast.Call, name: str, position: int) -> ast.expr | None:
     by_name = next((word.value for word in node.keywords if word.arg == name), None)
-    return by_name if by_name is not None or len(node.args) <= place else node.args[place]
+    return by_name if by_name is not None or len(node.args) <= position else node.args[position]
 
 
 def called(node: ast.Call) -> str | None:
-    """The last part of the name that is called."""
+    """The attribute name of a call such as `tl.load(...)`; None for a plain name."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else None
 
 
-def _same(node: ast.BinOp) -> bool:
-    return ast.dump(node.left) == ast.dump(node.right)
-
-
-def _chosen(node: ast.Call, kept: Lanes | None, other: Lanes | None) -> Lanes | None:
-    """`tl.where(mask, x, filler)` fills the lanes of the mask anew."""
-    if kept is None or other is None or not other.uniform or math.isnan(other.filler):
+def _where_lanes(node: ast.Call, value: Lanes | None, other: Lanes | None) -> Lanes | None:
+    """`tl.where(mask, x, filler)` with the mask of the load replaces the filler."""
+    if value is None or other is None or not other.uniform or math.isnan(other.filler):
         return None
-    if kept.uniform or ast.dump(node.args[0]) != kept.mask:
+    if value.uniform or ast.dump(node.args[0]) != value.mask:
         return None
-    return replace(kept, filler=other.filler, never_negative=False)
+    return replace(value, filler=other.filler, never_negative=False)
 
 
-_MOST = 8  # changes of one kernel
+_MAX_CHANGES = 8  # rewrites of one kernel
 
 
 def repaired(source: str, kernel: str) -> str | None:
-    """The source in which no reduction of `kernel` meets a wrong filler; None where that can't be made.
+    """The source with neutral fill values for all reductions of `kernel`; None if nothing can be changed.
 
     Comments are lost.
     """
     tree = parsed(source)
-    for changes in range(_MOST):
+    for changes in range(_MAX_CHANGES):
         if tree is None:
             return None
         found = reductions(tree, kernel)
@@ -338,12 +332,12 @@ def repaired(source: str, kernel: str) -> str | None:
 
 
 def _repair(tree: ast.Module, found: Reduction) -> None:
-    """Another filler at the load for a maximum or minimum, else or where that has been done, a `tl.where`."""
+    """Change the load's fill value for a maximum or minimum; else, or if that is done, add a `tl.where`."""
     wanted = _literal(found.needed)
     other = filler_of(found.load)
     if math.isinf(found.needed) and (other is None or ast.dump(other) != ast.dump(wanted)):
         _fill(found.load, wanted)
-        _begin_neutral(tree, found, wanted)
+        _set_initial_value(tree, found, wanted)
     else:
         _mask(tree, found, wanted)
 
@@ -354,8 +348,8 @@ def _fill(load: ast.Call, value: ast.expr) -> None:
     load.keywords.append(ast.keyword("other", value))
 
 
-def _begin_neutral(tree: ast.Module, found: Reduction, value: ast.expr) -> None:
-    """What a running maximum begins with: `x = tl.zeros(shape, …)` becomes `tl.full(shape, value, …)`."""
+def _set_initial_value(tree: ast.Module, found: Reduction, value: ast.expr) -> None:
+    """Start a running maximum at `value`: `x = tl.zeros(shape, …)` becomes `tl.full(shape, value, …)`."""
     running = found.call.args[0]
     if not isinstance(running, ast.Name):
         return
@@ -371,13 +365,13 @@ def _begin_neutral(tree: ast.Module, found: Reduction, value: ast.expr) -> None:
 
 
 def _mask(tree: ast.Module, found: Reduction, value: ast.expr) -> None:
-    """`tl.where(mask, x, value)` around what is reduced, or around what a loop adds to it."""
+    """Put `tl.where(mask, x, value)` around the reduced value, or around the addend of a running sum."""
     summed = found.call.args[0]
     added = [node for node in ast.walk(tree) if isinstance(node, ast.AugAssign) and _adds(node, summed)]
     for node in added:
-        node.value = _where(found, node.value, value)
+        node.value = _where_call(found, node.value, value)
     if not added:
-        found.call.args[0] = _where(found, summed, value)
+        found.call.args[0] = _where_call(found, summed, value)
 
 
 def _adds(node: ast.AugAssign, to: ast.expr) -> bool:
@@ -388,11 +382,11 @@ def _is_named(node: ast.expr, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
 
 
-def _where(found: Reduction, kept: ast.expr, value: ast.expr) -> ast.expr:
+def _where_call(found: Reduction, operand: ast.expr, value: ast.expr) -> ast.expr:
     mask = mask_of(found.load)
     assert mask is not None, "only masked loads are found"
     where = ast.Attribute(ast.Name("tl", ast.Load()), "where", ast.Load())
-    return ast.Call(where, [mask, kept, value], [])
+    return ast.Call(where, [mask, operand, value], [])
 
 
 def _literal(value: float) -> ast.expr:

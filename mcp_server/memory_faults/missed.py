@@ -1,10 +1,10 @@
-"""Which argument's memory an access missed, by how much, and by which terms of its address."""
+"""Finds the argument that a bad access was meant for, its distance, and the terms of its address."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil
+from math import ceil, prod
 
 from mcp_server.logs.journal import TensorFacts
 from mcp_server.memory_faults.kernel_lines import LineAccess
@@ -17,7 +17,7 @@ from mcp_server.package.symbols import plain, resolve_bound
 
 @dataclass(frozen=True)
 class Extent:
-    """First and past-the-end address of the elements that shape and strides reach, in bytes."""
+    """Byte addresses [start, end) of the memory that a tensor's shape and strides reach."""
 
     start: int
     end: int
@@ -28,7 +28,7 @@ class Extent:
 
 
 def extent(tensor: TensorFacts) -> Extent:
-    """Where a tensor's elements lie; nothing for one without elements."""
+    """The extent of a tensor's elements; empty for a tensor without elements."""
     if 0 in tensor.shape:
         return Extent(tensor.pointer, tensor.pointer)
     steps = [(size - 1) * step for size, step in zip(tensor.shape, tensor.stride, strict=True)]
@@ -38,11 +38,11 @@ def extent(tensor: TensorFacts) -> Extent:
 
 
 def find_missed(situation: Situation) -> tuple[MissedArgument, LineAccess | None] | None:
-    """The argument that the access was meant for.
+    """The argument that the access was meant for, and the source access if known.
 
     None when the launch has no tensors, or when the address was itself loaded from memory.
     """
-    options = _options(situation) if situation.chased is None else []
+    options = _options(situation) if situation.indirect is None else []
     if not options:
         return None
     ranked = sorted(options, key=lambda option: _rank(situation, option[0]))
@@ -52,7 +52,7 @@ def find_missed(situation: Situation) -> tuple[MissedArgument, LineAccess | None
 
 
 def _options(situation: Situation) -> list[tuple[str, LineAccess | None]]:
-    """The pointers on the faulting line; all tensors of the launch when the line does not tell."""
+    """The pointers on the faulting line; all tensors of the launch when the line is not known."""
     found: dict[str, LineAccess | None] = {}
     for access in situation.accesses:
         for parameter in access.parameters:
@@ -63,7 +63,7 @@ def _options(situation: Situation) -> list[tuple[str, LineAccess | None]]:
 
 
 def _rank(situation: Situation, parameter: str) -> tuple[int, int]:
-    """Empty tensors and those of another device first; then by distance; one that holds the address last."""
+    """Sort key: empty tensors and other devices, then by distance, then tensors that hold the address."""
     tensor, address = situation.tensor(parameter), situation.access.address
     if tensor is None:
         return (2, 0)
@@ -76,7 +76,7 @@ def _rank(situation: Situation, parameter: str) -> tuple[int, int]:
 
 
 def _side(situation: Situation, tensor: TensorFacts) -> tuple[Side, int | None]:
-    """The side of the tensor on which the access lies, and the bytes between them."""
+    """Where the access lies relative to the tensor, and the gap in bytes."""
     if situation.view.package.device_type == "cuda" and tensor.device == "cpu":
         return "host", None
     span = extent(tensor)
@@ -93,7 +93,7 @@ def _side(situation: Situation, tensor: TensorFacts) -> tuple[Side, int | None]:
 
 
 def describe_missed(situation: Situation, parameter: str, *, certain: bool) -> MissedArgument:
-    """An argument of the launch, measured against the access."""
+    """Describe an argument of the launch and its distance from the access."""
     argument = situation.by_parameter[parameter]
     variable = argument.target or ""
     known = MissedArgument(
@@ -134,26 +134,19 @@ def _element(situation: Situation, tensor: TensorFacts, side: Side) -> int | Non
 
 
 def _other_shape(situation: Situation, variable: str, tensor: TensorFacts) -> list[int] | None:
-    """The declared shape where it holds another number of elements than the real one.
+    """The wrapper's shape of the variable if its number of elements differs from the real tensor's.
 
-    A launch may be given a view of the variable: the number of dimensions says nothing.
+    Element counts are compared because a launch may get a view with another number of dimensions.
     """
     argument = next((a for a in situation.launch.tensors if a.target == variable), None)
     declared = situation.declared_shape(variable)
     if declared is None or argument is None or argument.view is not None:
         return None
-    return list(declared) if _product(declared) != _product(tensor.shape) else None
-
-
-def _product(sizes: tuple[int, ...]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
+    return list(declared) if prod(declared) != prod(tensor.shape) else None
 
 
 def logical_index(element: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The index of an element offset under the strides; the outermost dimension takes what is beyond.
+    """Convert an element offset to an index. The dimension of largest stride may exceed its size.
 
     None when a dimension of more than one element has no positive stride, or when the offset falls between
     elements.
@@ -169,14 +162,11 @@ def logical_index(element: int, shape: tuple[int, ...], stride: tuple[int, ...])
 
 
 def find_parts(situation: Situation, access: LineAccess, missed: TensorFacts | None) -> list[AddressPart]:
-    """Indices first, then scalars; `missed` is the tensor that they address."""
+    """The terms of an address, indices before scalars. `missed` is the addressed tensor."""
     indices = [_index(situation, access, term, missed) for term in access.loads]
     scalars = [_scalar(situation, access, term, missed) for term in access.scalars]
-    return [*_unique(indices), *scalars]
-
-
-def _unique(parts: list[AddressPart]) -> list[AddressPart]:
-    return list({(part.parameter, part.factor): part for part in parts}.values())
+    unique = {(part.parameter, part.factor): part for part in indices}
+    return [*unique.values(), *scalars]
 
 
 def _index(situation: Situation, access: LineAccess, term: Term, missed: TensorFacts | None) -> AddressPart:
@@ -187,7 +177,7 @@ def _index(situation: Situation, access: LineAccess, term: Term, missed: TensorF
     producers = [step.launch for step in writers if step.launch is not None]
     values = situation.evidence.ranges.get((launch.index, variable))
     factor = access.address.terms[term]
-    lowest, limit = _room(missed, factor, wraps=access.address.wraps)
+    lowest, limit = _index_range(missed, factor, wraps=access.address.wraps)
     inputs = behind.inputs if behind else ()
     direct = inputs[0] if len(inputs) == 1 else None
     return AddressPart(
@@ -198,34 +188,30 @@ def _index(situation: Situation, access: LineAccess, term: Term, missed: TensorF
         maximum=values.maximum if values else None,
         lowest=lowest,
         limit=limit,
-        factor=_whole(factor),
+        factor=_as_int(factor),
         beyond=_index_beyond(values, lowest, limit, missed),
         producers=producers,
         producer_kernels=[situation.view.wrapper.launches[n].kernel for n in producers],
         inputs=[situation.view.label(name) for name in inputs],
-        input_index=_input_index(situation, direct),
+        input_index=next((i.index for i in situation.view.package.inputs if i.name == direct), None),
         model=_model(situation, producers),
     )
 
 
 def _model(situation: Situation, producers: list[int]) -> list[ModelLocation]:
     found = [
-        place
+        location
         for number in producers
-        for place in situation.view.provenance(situation.view.wrapper.launches[number]).locations
+        for location in situation.view.provenance(situation.view.wrapper.launches[number]).locations
     ]
     return list({(p.file, p.line): p for p in found}.values())
-
-
-def _input_index(situation: Situation, name: str | None) -> int | None:
-    return next((i.index for i in situation.view.package.inputs if i.name == name), None)
 
 
 def _scalar(situation: Situation, access: LineAccess, term: Term, missed: TensorFacts | None) -> AddressPart:
     argument = situation.by_parameter[term.name]
     value = situation.scalars.get(term.name)
     factor = access.address.terms[term]
-    lowest, limit = _room(missed, factor, wraps=False)
+    lowest, limit = _index_range(missed, factor, wraps=False)
     view = situation.view
     bound = resolve_bound(term.name, situation.launch, view.wrapper.symbols, view.package.inputs)
     size = next((s for s in bound.sizes if s.input_index is not None), None)
@@ -238,7 +224,7 @@ def _scalar(situation: Situation, access: LineAccess, term: Term, missed: Tensor
         maximum=value,
         lowest=lowest,
         limit=limit,
-        factor=_whole(factor),
+        factor=_as_int(factor),
         beyond=_beyond(value, value, lowest, limit),
         input_index=size.input_index if size else None,
         dim=size.dim if size else None,
@@ -248,7 +234,7 @@ def _scalar(situation: Situation, access: LineAccess, term: Term, missed: Tensor
 def _index_beyond(
     values: ValueRange | None, lowest: int | None, limit: int | None, missed: TensorFacts | None
 ) -> bool | None:
-    """Without a known factor, an index beyond the number of elements is beyond all the same."""
+    """Whether an index is out of range. Without a known factor it is compared with the element count."""
     if values is None:
         return None
     if limit is None and missed is not None:
@@ -257,13 +243,12 @@ def _index_beyond(
     return _beyond(values.minimum, values.maximum, lowest, limit)
 
 
-def _room(
+def _index_range(
     missed: TensorFacts | None, factor: Fraction | None, *, wraps: bool
 ) -> tuple[int | None, int | None]:
-    """Values of a term from which on every access is outside: below the first, or from the second on.
+    """The range [lowest, limit) of a term outside which every access is out of bounds.
 
-    The other terms of an address are taken to move within the tensor. A selection may move negative values up
-    by a bound, so that none is known to be too low.
+    Assumes that the other terms stay within the tensor. A wrapping index may be as low as -limit.
     """
     elements = extent(missed).bytes // missed.itemsize if missed is not None else 0
     if not elements or factor is None or factor <= 0:
@@ -278,5 +263,5 @@ def _beyond(low: int | None, high: int | None, lowest: int | None, limit: int | 
     return low < lowest or high >= limit
 
 
-def _whole(factor: Fraction | None) -> int | None:
+def _as_int(factor: Fraction | None) -> int | None:
     return int(factor) if factor is not None and factor.denominator == 1 else None

@@ -1,4 +1,4 @@
-"""A located fault as plain records, and in one sentence."""
+"""Records of a located fault, and its summary in a sentence."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ GuiltyKind = Literal["kernel", "upstream_kernel", "op", "input", "constant", "un
 
 
 class FaultLaunch(Record):
-    """The launch that faulted. `index` is its number in wrapper.cpp, `sequence` its place in the call.
+    """The launch that faulted. `index` is its number in wrapper.cpp, `sequence` its position in the call.
 
-    `candidates` are the numbers that fit when it is not `certain`; `how` says what told it.
+    `candidates` are all possible launches if it is not `certain`; `how` is the reason for the choice.
     """
 
     index: int
@@ -31,12 +31,12 @@ class FaultLaunch(Record):
 
 
 class MissedArgument(Record):
-    """The tensor whose memory was missed, as the launch had it.
+    """The tensor that the access was meant for, as passed to the launch.
 
-    `bytes_outside` is the gap between the access and the nearest byte of the tensor: 0 right behind its end.
-    `element` counts from the first element; `index` is that element under the strides, beyond the shape too.
-    `declared_shape` is what the wrapper computed with, where it says so and it differs. `side` is `empty` for
-    a tensor without elements, `host` for memory of another device.
+    `bytes_outside` is the gap between the access and the nearest byte of the tensor, 0 right after its end.
+    `element` is the offset from the first element; `index` is its index, which may exceed the shape.
+    `declared_shape` is the wrapper's shape, if it differs from the real one. `side` is `empty` for a tensor
+    without elements, `host` for memory of another device.
     """
 
     parameter: str
@@ -58,11 +58,11 @@ class MissedArgument(Record):
 
 
 class AddressPart(Record):
-    """A value that went into the address: an element of an index tensor, or a scalar argument.
+    """A value used in the address: an element of an index tensor, or a scalar argument.
 
-    `minimum` and `maximum` are what the launch was given; values from `lowest` to `limit` - 1 stay inside the
-    tensor that was missed. `beyond` is None when one of the two is not known. `producers` are the launches
-    that last wrote the tensor; `inputs` are model inputs behind it, in words.
+    `minimum` and `maximum` are the range seen at the launch. Values from `lowest` to `limit` - 1 stay inside
+    the addressed tensor; `beyond` is None if either range is unknown. `producers` are the launches that last
+    wrote the index tensor, `inputs` the labels of the model inputs that it depends on.
     """
 
     kind: Literal["index", "scalar"]
@@ -84,9 +84,9 @@ class AddressPart(Record):
 
 
 class Blame(Record):
-    """Who made the address bad, as far as the evidence reaches, and why.
+    """The component that made the address bad, and the reasons.
 
-    `received` tells that the crashing kernel did what its arguments asked for.
+    `received`: the crashing kernel was passed bad data, and is not itself at fault.
     """
 
     kind: GuiltyKind
@@ -102,10 +102,10 @@ class Blame(Record):
 
 
 class Fault(Record):
-    """One fault, joined with the package.
+    """One fault with its place in the package.
 
-    `generated_line` counts in the generated file, `location` is the same line in the package
-    (`wrapper.cpp:N`, `kernel.cpp:N`). `code` is that line, `access` the call on it that went wrong.
+    `generated_line` is 1-based in the generated file, `location` the same line in the package
+    (`wrapper.cpp:N`, `kernel.cpp:N`). `code` is that line, `access` the faulting call on it.
     """
 
     tool: str
@@ -145,7 +145,7 @@ _KINDS = {
 
 
 def summarise(fault: Fault) -> str:
-    """What, where, which argument, and who is to blame."""
+    """Kind of fault, location, argument and blame, in one line."""
     parts = [
         _what(fault),
         _where(fault),
@@ -168,20 +168,20 @@ def _what(fault: Fault) -> str:
 def _where(fault: Fault) -> str:
     kernel = f"in kernel {fault.kernel}" if fault.kernel else "in a kernel that the tool did not name"
     line = fault.location or (f"line {fault.generated_line}" if fault.generated_line else "")
-    place = f"{kernel} ({line})" if line else kernel
+    where = f"{kernel} ({line})" if line else kernel
     if fault.launch is None:
-        return f"{place}."
+        return f"{where}."
     sure = "" if fault.launch.certain else ", not for sure"
     model = fault.launch.model[0] if fault.launch.model else None
-    told = f", from {model.file.rpartition('/')[2]}:{model.line}" if model else ""
-    return f"{place}, launch {fault.launch.index}{sure}{told}."
+    origin = f", from {model.file.rpartition('/')[2]}:{model.line}" if model else ""
+    return f"{where}, launch {fault.launch.index}{sure}{origin}."
 
 
 def _missed(missed: MissedArgument | None) -> str:
     if missed is None:
         return ""
-    told = missed.shape is not None and " of shape " not in missed.label
-    shape = f" of shape {missed.shape}" if told else ""
+    show_shape = missed.shape is not None and " of shape " not in missed.label
+    shape = f" of shape {missed.shape}" if show_shape else ""
     what = f"{missed.parameter} ({missed.label}{shape})"
     if missed.side in ("before", "after"):
         index = f": index {missed.index}" if missed.index else ""

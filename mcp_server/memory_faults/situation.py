@@ -1,4 +1,4 @@
-"""Everything known about one fault before it is judged."""
+"""Everything known about one fault: package, access, launch, recorded values. Input of the blame rules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mcp_server.package.view import PackageView
 
 @dataclass(frozen=True)
 class ValueRange:
-    """Least and greatest element of an integer tensor, as a launch found it."""
+    """Least and greatest element of an integer tensor at a launch."""
 
     minimum: int
     maximum: int
@@ -31,19 +31,22 @@ class ValueRange:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a run left. `ranges` are by (launch, variable); `sites` maps offsets of launching calls in the
-    package's library to launch numbers."""
+    """What a run recorded.
+
+    `ranges` is keyed by (launch number, variable). `inputs` are the tensors of the call. `sites` maps offsets
+    of launching calls in the package's library to launch numbers. `synchronous`: each launch was waited for.
+    """
 
     journal: Journal | None = None
     synchronous: bool = False
     ranges: Mapping[tuple[int, str], ValueRange] = field(default_factory=dict)
-    given: tuple[GivenTensor, ...] = ()
+    inputs: tuple[GivenTensor, ...] = ()
     sites: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Situation:
-    """A fault at a launch."""
+    """A fault at one launch, with derived facts. `seen` is the launch's journal entry."""
 
     view: PackageView
     access: Access
@@ -57,7 +60,7 @@ class Situation:
 
     @cached_property
     def arguments(self) -> dict[str, JournalArgument]:
-        """By parameter, as the launch was given them."""
+        """Recorded arguments by parameter name."""
         return {a.parameter or a.name: a for a in self.seen.arguments} if self.seen else {}
 
     @cached_property
@@ -65,7 +68,7 @@ class Situation:
         return {a.name: a for a in self.launch.arguments if a.name}
 
     def tensor(self, parameter: str) -> TensorFacts | None:
-        """The tensor that a parameter was given; None when no journal tells."""
+        """The tensor passed for a parameter; None without a journal."""
         found = self.arguments.get(parameter)
         return found.tensor if found else None
 
@@ -75,12 +78,12 @@ class Situation:
 
     @cached_property
     def symbols(self) -> dict[str, int]:
-        """Sizes of this call, as far as the tensors of its launches tell them."""
+        """Values of size symbols in this call, derived from the tensors of its launches."""
         return symbol_values(self.view, self.evidence.journal, self.seen)
 
     @cached_property
     def scalars(self) -> dict[str, int]:
-        """Integer arguments of the launch by parameter: from the journal, else worked out."""
+        """Integer arguments by parameter: from the journal, else evaluated from the symbols."""
         found = {n: int(a.value) for n, a in self.arguments.items() if isinstance(a.value, int)}
         for argument in self.launch.arguments:
             if argument.name and not argument.is_tensor and argument.name not in found:
@@ -99,19 +102,20 @@ class Situation:
 
     @cached_property
     def accesses(self) -> tuple[LineAccess, ...]:
-        """The accesses that may be the one: on the line and of the direction that the tool told."""
+        """Candidate source accesses: on the reported line and of the reported direction."""
         if self.use is None:
             return ()
         if self.access.condition:
-            found = self._checked()
+            found = self._asserted_accesses()
         elif self.access.line is None:
-            found = self._every()
+            triton = self.use.kernel.kind != "cpp"
+            found = tuple(access for access, _, _ in kernel_lines.every_access(self.use)) if triton else ()
         else:
-            found = self._on(self.use, self.access.line)
-        fitting = [a for a in found if fits(a.direction, self.access.direction)]
+            found = self._accesses_on(self.use, self.access.line)
+        fitting = [a for a in found if direction_matches(a.direction, self.access.direction)]
         return tuple(fitting or found)
 
-    def _checked(self) -> tuple[LineAccess, ...]:
+    def _asserted_accesses(self) -> tuple[LineAccess, ...]:
         """The accesses whose index the failed assertion checks."""
         use, condition = self.use, read_condition(self.access.condition)
         if use is None or condition is None:
@@ -121,28 +125,23 @@ class Situation:
             if plain(check.text) != self.access.condition:
                 continue
             for load in indexed_by(use.kernel.source, check.variable, check.line, use.tensors):
-                for access in self._on(use, generated_line(use.kernel, load.line)):
+                for access in self._accesses_on(use, generated_line(use.kernel, load.line)):
                     found[access.line, access.code] = access
         return tuple(found.values())
 
-    def _on(self, use: KernelUse, line: int) -> tuple[LineAccess, ...]:
+    def _accesses_on(self, use: KernelUse, line: int) -> tuple[LineAccess, ...]:
         if use.kernel.kind == "cpp":
             return kernel_lines.cpp_accesses_on(use, line)
         return kernel_lines.triton_accesses_on(use, line)
 
-    def _every(self) -> tuple[LineAccess, ...]:
-        if self.use is None or self.use.kernel.kind == "cpp":
-            return ()
-        return tuple(access for access, _, _ in kernel_lines.every_access(self.use))
-
     @cached_property
-    def chased(self) -> LineAccess | None:
-        """The access when its address was itself loaded from memory, and starts at no argument."""
+    def indirect(self) -> LineAccess | None:
+        """The access if its address was itself loaded from memory, not computed from an argument."""
         loaded = [a for a in self.accesses if a.loads and not a.parameters]
         return loaded[0] if loaded and len(loaded) == len(self.accesses) else None
 
     def declared_shape(self, variable: str) -> tuple[int, ...] | None:
-        """The sizes that the wrapper states for a variable, in numbers of this call."""
+        """The sizes that the wrapper declares for a variable, evaluated for this call."""
         buffer = self.view.wrapper.buffers.get(variable)
         if buffer is None or buffer.sizes is None:
             return None
@@ -150,13 +149,13 @@ class Situation:
         return tuple(int(s) for s in sizes if s is not None) if None not in sizes else None
 
 
-def fits(direction: str, told: str) -> bool:
-    """Whether an access of the source can be the one that a tool calls `read`, `write` or `atomic`."""
-    return not told or direction == told or "atomic" in (direction, told)
+def direction_matches(direction: str, reported: str) -> bool:
+    """Whether a source access can be the reported `read` or `write`; an atomic counts as both."""
+    return not reported or direction == reported or "atomic" in (direction, reported)
 
 
 def symbol_values(view: PackageView, journal: Journal | None, seen: JournalLaunch | None) -> dict[str, int]:
-    """Symbols by the tensors of the same call; computed ones follow."""
+    """Values of symbols, from tensors recorded in the same call, then of computed symbols."""
     if journal is None or seen is None:
         return {}
     launches = [launch for launch in journal.launches if launch.run == seen.run]

@@ -1,8 +1,8 @@
-"""Sums that a Triton kernel keeps in 16 bits, and the kernel with float32 in their place.
+"""Finds sums that a Triton kernel accumulates in 16 bits, and rewrites the kernel to use float32.
 
-float16 ends at 65504, and a running sum in 16 bits stops growing long before: a square sum of loud samples is
-infinite, and the kernel writes finite nonsense. Read from the source alone: a value is narrow when it was
-loaded through a 16-bit pointer, or made in a 16-bit dtype, and was not widened since.
+The largest float16 is 65504, and a running 16-bit sum loses its addends to rounding long before. The result
+can be finite and wrong. Only the source is read: a value is narrow if it was loaded through a 16-bit pointer
+or created with a 16-bit dtype, and not widened since.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _POINTER = re.compile(r"'(\w+)': '\*(?:fp16|bf16)'")
 
 @dataclass(frozen=True)
 class NarrowSum:
-    """A sum in 16 bits; `line` counts from 1 in the source, `text` is what is summed and how."""
+    """A sum in 16 bits: the 1-based line, and the summing expression."""
 
     line: int
     text: str
 
 
 def narrow_pointers(source: str) -> frozenset[str]:
-    """Parameters that point to 16-bit floats, by the signature that Inductor writes above a kernel."""
+    """Parameters that point to 16-bit floats, from the signature that Inductor prints with a kernel."""
     signature = _SIGNATURE.search(source)
     return frozenset(_POINTER.findall(signature[1])) if signature else frozenset()
 
 
 def narrow_sums(source: str, kernel: str, pointers: frozenset[str]) -> tuple[NarrowSum, ...]:
-    """The sums of function `kernel` that are kept in 16 bits, in the order of the lines."""
+    """The 16-bit sums of function `kernel`, by line."""
     tree = parsed(source)
     function = function_of(tree, kernel) if tree is not None else None
     reader = _read(function, pointers) if function is not None else None
@@ -43,12 +43,13 @@ def narrow_sums(source: str, kernel: str, pointers: frozenset[str]) -> tuple[Nar
 
 
 def widened(source: str, kernel: str, pointers: frozenset[str]) -> str | None:
-    """The source in which `kernel` computes in float32; None where it keeps no sum in 16 bits.
+    """The source with `kernel` computing in float32; None if it has no 16-bit sum.
 
-    What it stores gets the dtype of the tensor again, by `tl.store` itself. Comments are lost.
+    `tl.store` converts stored values back to the dtype of the tensor. Comments are lost.
     """
     tree = parsed(source)
     function = function_of(tree, kernel) if tree is not None else None
+    # A bitcast reads the bits of a 16-bit value: widening would change its meaning.
     if tree is None or function is None or "bitcast" in source:
         return None
     reader = _read(function, pointers)
@@ -61,13 +62,13 @@ def widened(source: str, kernel: str, pointers: frozenset[str]) -> str | None:
 def _read(function: ast.FunctionDef, pointers: frozenset[str]) -> _Reader:
     reader = _Reader(set(pointers))
     reader.block(function.body)
-    reader.block(function.body)  # a loop begins again with what its last iteration left
+    reader.block(function.body)  # again, since a loop starts with the values of its last iteration
     return reader
 
 
 @dataclass
 class _Reader:
-    """Which names are narrow: True, wide: False, and which are neither."""
+    """Tracks the width of each name: True is 16-bit, False is wider, None is unknown or no float."""
 
     pointers: set[str]
     narrow: dict[str, bool | None] = field(default_factory=dict)
@@ -101,7 +102,7 @@ class _Reader:
             self.sums[node.lineno] = NarrowSum(node.lineno, ast.unparse(node))
 
     def points(self, node: ast.expr) -> bool:
-        """Whether it is an address in a narrow tensor: made of its pointer, not loaded from there."""
+        """Whether the expression is an address in a 16-bit tensor, not a value loaded from it."""
         return bool(_names(node) & self.pointers)
 
     def read(self, node: ast.expr) -> bool | None:
@@ -119,8 +120,8 @@ class _Reader:
         if name == "load":
             return bool(node.args) and self.points(node.args[0])
         if name == "to" and isinstance(node.func, ast.Attribute):
-            held, asked = self.read(node.func.value), _dtype(node)
-            return held if asked is None else asked
+            current, target = self.read(node.func.value), _dtype(node)
+            return current if target is None else target
         if name in ("zeros", "full"):
             return _dtype(node)
         if name == "where" and len(arguments) == 3:
@@ -131,7 +132,7 @@ class _Reader:
 
 
 class _Widen(ast.NodeTransformer):
-    """Loads through narrow pointers become float32, and so does each 16-bit dtype that is named."""
+    """Casts loads from 16-bit pointers to float32, and replaces 16-bit dtypes by float32."""
 
     def __init__(self, pointers: set[str]) -> None:
         self.pointers = pointers
@@ -152,24 +153,21 @@ def _float32() -> ast.expr:
 
 
 def _either(a: bool | None, b: bool | None) -> bool | None:
-    """Arithmetic of a wide and a narrow value is wide; a number has no say."""
+    """Width of a binary operation: wide if either side is wide; unknown sides are ignored."""
     if a is None or b is None:
         return b if a is None else a
     return a and b
 
 
 def _dtype(node: ast.Call) -> bool | None:
-    """Whether a 16-bit (True) or a wider float is named among the arguments."""
-    named = {n.attr for word in _arguments(node) for n in ast.walk(word) if isinstance(n, ast.Attribute)}
+    """The width of the dtype among the arguments; None without one."""
+    arguments = [*node.args, *(word.value for word in node.keywords)]
+    named = {n.attr for word in arguments for n in ast.walk(word) if isinstance(n, ast.Attribute)}
     return True if named & _NARROW else False if named & _WIDE else None
 
 
-def _arguments(node: ast.Call) -> list[ast.expr]:
-    return [*node.args, *(word.value for word in node.keywords)]
-
-
 def _names(node: ast.AST) -> set[str]:
-    """The names in it, less those of what it loads from memory."""
+    """Names in an expression, except inside loads."""
     if isinstance(node, ast.Name):
         return {node.id}
     if isinstance(node, ast.Call) and called(node) == "load":

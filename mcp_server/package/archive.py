@@ -1,9 +1,9 @@
-"""Opens an AOTInductor package for reading: nothing is loaded, executed, unpickled or extracted."""
+"""Opens an AOTInductor package for reading. Nothing is loaded, executed, unpickled or extracted."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cached_property
@@ -38,10 +38,11 @@ _PREFIX = "AOTI_"
 
 @dataclass(frozen=True)
 class Metadata:
-    """`*_metadata.json`. torch 2.8 and 2.9 write the device only; from 2.10 on all of these.
+    """`*_metadata.json`. torch 2.8 and 2.9 write only the device, 2.10 and later all fields.
 
-    `isa` is the vector instruction sets of the compiling CPU ("AVX512 AVX512_VNNI"), `compute_capability`
-    digits such as "90", None on the CPU. `user` holds `aot_inductor.metadata` of the caller.
+    `isa` lists the vector instruction sets of the compiling CPU ("AVX512", "AVX512_VNNI").
+    `compute_capability` is digits such as "90", None on the CPU. `user` is the caller's
+    `aot_inductor.metadata`.
     """
 
     device: str | None = None
@@ -53,7 +54,7 @@ class Metadata:
 
 
 def read_metadata(text: str) -> Metadata:
-    """Raises `ValueError` when the text is not a JSON object."""
+    """Parse `*_metadata.json`. Raises `ValueError` for text that is not a JSON object."""
     raw = read_json(text)
     if not isinstance(raw, dict):
         raise ValueError("metadata is not a JSON object")
@@ -70,10 +71,10 @@ def read_metadata(text: str) -> Metadata:
 
 @dataclass(frozen=True)
 class ProxyNode:
-    """One node of `<hash>.wrapper.json`, in the order in which `run_impl` calls them.
+    """One node of `<hash>.wrapper.json`: an operator called by the proxy executor. In call order.
 
-    `python_op` is true for `torch.library.custom_op` (recorded from torch 2.13 on): it needs a Python
-    process with the defining module imported. None means that the package does not say.
+    `python_op` is true for a `torch.library.custom_op`, which needs a Python process that has imported the
+    defining module. torch before 2.13 does not record it: None.
     """
 
     name: str
@@ -84,7 +85,7 @@ class ProxyNode:
 
 
 def read_proxy_nodes(text: str) -> tuple[ProxyNode, ...]:
-    """Raises `ValueError` when the text is not the JSON of a node list."""
+    """Parse `<hash>.wrapper.json`. Raises `ValueError` for text that is not a node list."""
     raw = read_json(text)
     if not isinstance(raw, dict) or not isinstance(raw.get("nodes"), list):
         raise ValueError("no list of nodes")
@@ -106,7 +107,7 @@ def _node(entry: Mapping[str, object]) -> ProxyNode:
 
 
 def _tensor_names(raw: object) -> tuple[str, ...]:
-    """Names under every `as_tensor`, at any depth (lists of tensors, optional tensors)."""
+    """Names under every `as_tensor` key at any depth, since arguments may be lists of tensors."""
     if isinstance(raw, list):
         return tuple(name for item in raw for name in _tensor_names(item))
     if not isinstance(raw, dict):
@@ -123,7 +124,7 @@ _CAPABILITY = re.compile(r"DeviceProperties\(type='cuda'[^)]*?\bcc=(\d+)")
 
 @dataclass(frozen=True)
 class Package:
-    """One model of a package. Everything is read when first asked for, and kept."""
+    """One model of a package. Properties are read on first use and cached."""
 
     path: Path
     container: Container
@@ -136,12 +137,12 @@ class Package:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """Every file of the archive, other models' too."""
+        """Every file of the archive, including those of other models."""
         return self.container.members
 
     @cached_property
     def wrapper_text(self) -> str:
-        """wrapper.cpp, empty when the package has none."""
+        """The text of wrapper.cpp; empty when the package has none."""
         return self._text(self.files.wrapper_source)
 
     @cached_property
@@ -151,7 +152,7 @@ class Package:
 
     @cached_property
     def metadata(self) -> Metadata:
-        """Empty when the package has no readable metadata; `defects` says so."""
+        """The metadata; all fields empty if missing or unreadable, which `defects` reports."""
         try:
             return read_metadata(self._text(self.files.metadata) or "{}")
         except ValueError:
@@ -159,12 +160,12 @@ class Package:
 
     @property
     def device_type(self) -> str | None:
-        """cpu, cuda, xpu or mps: from the metadata, else from the inputs' checks."""
+        """cpu, cuda, xpu or mps, from the metadata or else the input checks in the wrapper."""
         return self.metadata.device or next((i.device_type for i in self.inputs if i.device_type), None)
 
     @cached_property
     def compute_capability(self) -> str | None:
-        """Of the CUDA kernels, as digits: from the metadata, else (torch < 2.10) from the Triton source."""
+        """Of the CUDA kernels, as digits. torch before 2.10 records it only in the Triton source."""
         match = _CAPABILITY.search(self.wrapper_text) if self.metadata.device == "cuda" else None
         return self.metadata.compute_capability or (match[1] if match else None)
 
@@ -196,13 +197,13 @@ class Package:
         except ValueError:
             return ()
 
-    def proxy_target(self, place: int | None) -> str:
-        """The operator of that proxy node, `namespace::name`; empty where there is none."""
-        return self.proxy_nodes[place].target if place is not None and place < len(self.proxy_nodes) else ""
+    def proxy_target(self, index: int | None) -> str:
+        """The operator of proxy node `index` as `namespace::name`; empty without such a node."""
+        return self.proxy_nodes[index].target if index is not None and index < len(self.proxy_nodes) else ""
 
     @cached_property
     def library(self) -> Library | None:
-        """None when there is no library or it is not a readable ELF file."""
+        """Facts of the .so; None without one, or if it is not a readable ELF file."""
         if self.files.library is None:
             return None
         try:
@@ -233,19 +234,20 @@ class Package:
 
     @cached_property
     def listed_weights(self) -> tuple[Member, ...] | None:
-        """Those of the listed weight files that the package holds."""
+        """The members that weights_config.json lists and the package contains; None without a list."""
         if self.listed_weight_names is None:
             return None
         wanted = {f"data/weights/{name}" for name in self.listed_weight_names}
-        return tuple(m for m in self.members if _in_weights(m.name) in wanted)
+        # Members have a top folder, so compare from `data/weights/` on.
+        return tuple(m for m in self.members if m.name[max(m.name.find("data/weights/"), 0) :] in wanted)
 
     @cached_property
     def defects(self) -> tuple[Defect, ...]:
-        """What is missing or odd; loading or running fails where one is fatal."""
+        """Missing or inconsistent parts. Loading or running fails if one is fatal."""
         return tuple(find_defects(self))
 
     def read_texts(self) -> None:
-        """Read what every use needs, so that damage shows at once. Raises `PackageError`."""
+        """Read the texts that every use needs, to detect damage early. Raises `PackageError`."""
         _ = self.wrapper_text, self.kernel_text, self.metadata, self.proxy_nodes
 
     def text(self, name: str) -> str:
@@ -256,17 +258,11 @@ class Package:
         return read_text(self.container, member.name) if member is not None else ""
 
 
-def _in_weights(name: str) -> str:
-    """The part of a member's name from `data/weights/` on."""
-    start = name.find("data/weights/")
-    return name[start:] if start >= 0 else ""
-
-
 def open_package(path: Path | str, model_name: str | None = None) -> Package:
-    """Open a .pt2, an unpacked directory, or a .so with its wrapper.cpp beside it.
+    """Open a .pt2 file, an unpacked directory, or a .so next to its wrapper.cpp.
 
-    `model_name` picks one of several models; without it, `model`, or the only one. Raises `PackageError`
-    (its `slug` names the reason); a package that is merely incomplete opens, see `Package.defects`.
+    `model_name` selects one of several models; the default is `model`, else the first. Raises `PackageError`
+    with a stable `slug`. An incomplete package opens; `Package.defects` lists what is missing.
     """
     path = Path(path).expanduser()
     container, models = _contents(path)
@@ -291,7 +287,7 @@ def _contents(path: Path) -> tuple[Container, dict[str, ModelFiles]]:
 
 
 def _directory(path: Path) -> tuple[Container, dict[str, ModelFiles]]:
-    """An unpacked package, with or without its top folder, or the flat output of a compile."""
+    """Open an unpacked package, with or without its top folder, or the flat output of a compile."""
     for root in (path, *sorted(child for child in path.iterdir() if child.is_dir())):
         if (root / "data" / "aotinductor").is_dir():
             container = DirectoryContainer(root)
@@ -311,16 +307,13 @@ def _choose(models: dict[str, ModelFiles], name: str | None, path: Path) -> Mode
     if name is None:
         name = DEFAULT_MODEL if DEFAULT_MODEL in models else next(iter(models))
     if name not in models:
+        wanted = name.lower()
+        nearest = max(models, key=lambda model: SequenceMatcher(None, wanted, model.lower()).ratio())
         raise PackageError(
             "unknown_model",
             f"{path} has no model of this name",
             value=name,
             allowed=", ".join(models),
-            next_call=f"give {argument('model_name')} {_nearest(name, models)!r}",
+            next_call=f"give {argument('model_name')} {nearest!r}",
         )
     return models[name]
-
-
-def _nearest(name: str, models: Iterable[str]) -> str:
-    """The model whose name is most like `name`, whatever its case."""
-    return max(models, key=lambda model: SequenceMatcher(None, name.lower(), model.lower()).ratio())

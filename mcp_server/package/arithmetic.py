@@ -1,6 +1,4 @@
-"""Numbers and shape expressions in generated code, computed exactly and without trust.
-
-Exact arithmetic of shape expressions, as code generation prints them in C++.
+"""Evaluates shape expressions of generated C++ exactly, without executing anything.
 
 Covers what `cexpr` (torch/_inductor/codegen/cpp_utils.py, 2.8-2.15) prints for sizes and strides: sums,
 products, rational factors (`(1.0/2.0)*n`), floor division, modulus, min and max.
@@ -14,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
-_LONGEST = 2000
+_MAX_LENGTH = 2000
 _LARGEST = 1 << 256
 _REWRITES = (
     (re.compile(r"(?<=\d)L+\b"), ""),
@@ -34,12 +32,12 @@ _FUNCTIONS: dict[str, _Operator] = {"floordiv": operator.floordiv, "min": min, "
 
 
 class _Unknown(Exception):
-    """The expression has a name without a value, or something that is not arithmetic."""
+    """The expression has a name without a value, or is not arithmetic."""
 
 
 def evaluate(text: str, values: Mapping[str, int]) -> Fraction | None:
-    """The value of `text`, or None when it cannot be told (unknown name, other syntax, division by zero)."""
-    if len(text) > _LONGEST:
+    """The value of `text`; None for an unknown name, other syntax or division by zero."""
+    if len(text) > _MAX_LENGTH:
         return None
     try:
         return _value(_parsed(text).body, values)
@@ -48,7 +46,7 @@ def evaluate(text: str, values: Mapping[str, int]) -> Fraction | None:
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """The symbols of an expression, in order; empty when it is not understood."""
+    """The symbols of an expression, in order; empty if it cannot be parsed."""
     try:
         tree = _parsed(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -89,8 +87,8 @@ _WHOLE = re.compile(r"[0-9]{1,19}")
 
 
 def whole_number(text: str) -> int | None:
-    """The number that `text` is; None for other text, and for more digits than 64 bits have.
+    """Parse an integer; None for other text, and for more digits than 64 bits have.
 
-    `int` raises from 4,300 digits on, and `str.isdigit` takes ² for a digit.
+    Stricter than `int`, which raises beyond 4,300 digits, and `str.isdigit`, which accepts "²".
     """
     return int(text) if _WHOLE.fullmatch(text) else None

@@ -1,8 +1,6 @@
-"""Traces an `index out of bounds` assertion to its source, and says what to do about it.
+"""Traces an `index out of bounds` assertion: kernel, launch, bound, origin of the index, and a fix.
 
-Traces an `index out of bounds` assertion: kernel, launch, what the bound is, where the index came from.
-
-Where a text fits several asserts or launches, each is a candidate; nothing is guessed.
+If a text matches several asserts or launches, each is a candidate; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -45,9 +43,7 @@ FindKernels = Callable[[str], Collection[str]]
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """What the error text says. `line` counts in the generated file; `kernel` is known in the C++ form
-    only.
-    """
+    """A parsed error text. `line` is in the generated file; only the C++ form names the `kernel`."""
 
     condition: str
     variable: str
@@ -62,9 +58,9 @@ class Assertion:
 class IndexSource:
     """A tensor that the index was loaded from.
 
-    `tensor` is the variable in the wrapper. `producers` are the launches that last wrote it, maybe the
-    asserting one itself (none: it is an input or a constant as given). `inputs` are all model inputs that its
-    values depend on, by label. `allowed` is what its elements may be, None where that cannot be told.
+    `tensor` is the variable in the wrapper. `producers` are the launches that last wrote it, possibly the
+    asserting one; empty for an unmodified input or constant. `inputs` are the labels of all model inputs that
+    its values depend on. `allowed` is the range of its elements that passes, None if unknown.
     """
 
     load: Load
@@ -77,7 +73,7 @@ class IndexSource:
 
     @property
     def direct(self) -> bool:
-        """Whether this is an input as given, not computed by any launch."""
+        """Whether this is an unmodified model input."""
         return self.kind == "input" and not self.producers
 
 
@@ -85,10 +81,10 @@ class IndexSource:
 class Candidate:
     """One launch at which the assertion may have failed.
 
-    `location` is `wrapper.cpp:LINE` for Triton (where the source is embedded) and `kernel.cpp:LINE` for
-    C++. `indexed` are the tensors that the checked index addresses. `form` is how the kernel computes the
-    index from loaded elements, None where it does something else to them. `position` is set for an index that
-    comes from no data: it runs from 0 to below that size. `provenance` has the lines that index first.
+    `location` is `wrapper.cpp:LINE` for Triton (its source is embedded there) and `kernel.cpp:LINE` for C++.
+    `indexed` are the tensors that the index addresses. `form` is the index as a linear expression of loaded
+    elements, None if it is not linear. `position` is set for an index that is a loop position: it runs from 0
+    to below that size. `provenance` lists lines that index first.
     """
 
     launch: Launch
@@ -105,7 +101,7 @@ class Candidate:
 
     @property
     def lowest(self) -> str:
-        """The least index that passes: below zero when the kernel wraps negative indices first."""
+        """The least index that passes, as text; negative if the kernel wraps negative indices."""
         if not self.trace.wraps or self.bound is None:
             return self.check.lower or "0"
         value = self.bound.value
@@ -114,7 +110,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Tracer:
-    """What tracing needs to know of a package."""
+    """Traces assertions through one package. `information` is its kernel_information.json."""
 
     wrapper: Wrapper
     inputs: Sequence[CompiledInput] = ()
@@ -124,10 +120,10 @@ class Tracer:
     flow: Dataflow | None = None
 
     def trace(self, assertion: Assertion) -> tuple[Candidate, ...]:
-        """Every launch that the assertion fits, in execution order; empty when no kernel holds it."""
+        """Every launch that may have printed the assertion, in execution order; may be empty."""
         found = [
             self._candidate(self.wrapper.launches[number], kernel, check)
-            for kernel, check in self._holders(assertion)
+            for kernel, check in self._matching_checks(assertion)
             for number in self._launched.get(kernel.name, [])
         ]
         return tuple(sorted(found, key=lambda candidate: (candidate.launch.index, candidate.check.line)))
@@ -153,8 +149,8 @@ class Tracer:
                 found.setdefault(plain(check.text), []).append((kernel, check))
         return found
 
-    def _holders(self, assertion: Assertion) -> list[tuple[Kernel, IndexAssert]]:
-        """Kernels with that very check, narrowed by kernel, line and file as far as something is left."""
+    def _matching_checks(self, assertion: Assertion) -> list[tuple[Kernel, IndexAssert]]:
+        """Checks with the same condition, narrowed by kernel, line and file unless nothing would remain."""
         found = self._checks.get(assertion.condition, [])
         named = [(k, c) for k, c in found if assertion.kernel in (None, k.name, k.symbol)]
         placed = [(k, c) for k, c in named or found if assertion.line in (None, generated_line(k, c.line))]
@@ -171,12 +167,12 @@ class Tracer:
     def _candidate(self, launch: Launch, kernel: Kernel, check: IndexAssert) -> Candidate:
         tensors = {a.name for a in launch.tensors}
         scalars = {a.name for a in launch.arguments if a.name and not a.is_tensor}
-        place = (kernel.source, check.variable, check.line)
-        trace = trace_value(*place, tensors, scalars)
-        form = read_form(*place, tensors, scalars)
+        at = (kernel.source, check.variable, check.line)
+        trace = trace_value(*at, tensors, scalars)
+        form = read_form(*at, tensors, scalars)
         by_name = {a.name: a for a in launch.arguments}
-        limit = None if trace.loads else position_limit(*place)
-        indexed = dict.fromkeys(by_name[a.parameter].target for a in indexed_by(*place, tensors))
+        limit = None if trace.loads else position_limit(*at)
+        indexed = dict.fromkeys(by_name[a.parameter].target for a in indexed_by(*at, tensors))
         fqns = [constant.fqn for constant in self.constants if constant.name in indexed and constant.fqn]
         return Candidate(
             launch,
@@ -185,7 +181,13 @@ class Tracer:
             source_location(kernel, check.line),
             self._bound(check.upper, launch),
             trace,
-            tuple(self._checked(load, launch, check, form) for load in trace.loads),
+            tuple(
+                replace(
+                    self.source(load, launch),
+                    allowed=allowed_elements(form, load, check.lower, check.upper) if form else None,
+                )
+                for load in trace.loads
+            ),
             tuple(dict.fromkeys(self.label(name) for name in indexed)),
             indexing_first(read_provenance(launch, self.information), fqns),
             form,
@@ -196,29 +198,22 @@ class Tracer:
         return resolve_bound(text, launch, self.wrapper.symbols, self.inputs) if text else None
 
     def source(self, load: Load, launch: Launch) -> IndexSource:
-        """Where what a launch loads comes from."""
+        """The tensor that a load of a launch reads, with its producers and model inputs."""
         argument = next(argument for argument in launch.arguments if argument.name == load.parameter)
         name = argument.target or ""
         made_here = argument.role == "written"
         behind = (
             self._flow.backward_from(launch.index) if made_here else self._flow.backward(name, launch.index)
         )
-        producers = (launch.index,) if made_here else self._last_writers(name, launch)
+        writers = [step.launch for step in self._flow.last_writers(name, launch.index)]
+        producers = (launch.index,) if made_here else tuple(n for n in writers if n is not None)
         kind = "input" if not producers and len(behind.inputs) == 1 else argument.kind
         inputs = tuple(self.label(n) for n in behind.inputs)
         label = inputs[0] if kind == "input" and inputs else self.label(name)
         return IndexSource(load, name, kind, label, producers, inputs)
 
-    def _checked(self, load: Load, launch: Launch, check: IndexAssert, form: IndexForm | None) -> IndexSource:
-        """The same with what its elements may be for the check to pass."""
-        allowed = allowed_elements(form, load, check.lower, check.upper) if form else None
-        return replace(self.source(load, launch), allowed=allowed)
-
-    def _last_writers(self, name: str, launch: Launch) -> tuple[int, ...]:
-        return tuple(s.launch for s in self._flow.last_writers(name, launch.index) if s.launch is not None)
-
     def label(self, name: str | None) -> str:
-        """A tensor of the wrapper in words: the caller's input, the model's constant, or the buffer."""
+        """A readable name of a wrapper variable: the model input, the constant, or the buffer."""
         for compiled in self.inputs:
             if compiled.name == name:
                 return compiled.label
@@ -231,57 +226,55 @@ class Tracer:
 def read_assertion(
     text: str, file: str | None = None, line: int | None = None, kernel: str | None = None
 ) -> Assertion | None:
-    """What an error text, or the bare condition, says; None when it holds no index assertion."""
+    """Parse an error text or a bare condition; None if it holds no index assertion."""
     text = unwrapped(text)
     match = _TEXT.search(text.strip())
     condition = read_condition(plain(match[1].strip())) if match else None
     if match is None or condition is None:
         return None
     device, host = _DEVICE.search(text), _HOST.search(text)
-    place = host or device
+    location = host or device
     lower, variable, upper = condition
     return Assertion(
         plain(match[1].strip()),
         variable,
         lower,
         upper,
-        file or (place["file"] if place else None),
-        line or (int(place["line"]) if place else None),
+        file or (location["file"] if location else None),
+        line or (int(location["line"]) if location else None),
         kernel or (host["kernel"] if host else None),
     )
 
 
 def generated_line(kernel: Kernel, line: int) -> int:
-    """The line that an error names: in the embedded text for Triton, in kernel.cpp for C++ (torch
-    2.8-2.15).
-    """
+    """The line that an error prints, in the embedded Triton text or in kernel.cpp (torch 2.8-2.15)."""
     return line if kernel.kind != "cpp" else kernel.first_line + line - 1
 
 
 def source_location(kernel: Kernel, line: int) -> str:
-    """Where a line of a kernel's source stands in the package."""
+    """FILE:LINE in the package for a 1-based line of a kernel's source."""
     file = "kernel.cpp" if kernel.kind == "cpp" else "wrapper.cpp"
     return f"{file}:{kernel.first_line + line - 1}"
 
 
 def explain(candidate: Candidate) -> tuple[str, ...]:
-    """The chain of facts, one sentence each."""
+    """The chain of facts from launch to origin of the index, one sentence each."""
     bound = candidate.bound
-    says = [f"launch {candidate.launch.index} of {candidate.kernel.name} checks it at {candidate.location}"]
+    facts = [f"launch {candidate.launch.index} of {candidate.kernel.name} checks it at {candidate.location}"]
     if bound:
-        says.append(f"the bound is {bound.describe()}")
+        facts.append(f"the bound is {bound.describe()}")
     if candidate.indexed:
-        says.append(f"the index addresses {', '.join(candidate.indexed)}")
-    says.append(_computation(candidate))
-    says += [_about(source, candidate) for source in candidate.sources]
-    says.append(_negative(candidate))
+        facts.append(f"the index addresses {', '.join(candidate.indexed)}")
+    facts.append(_computation(candidate))
+    facts += [_source_sentence(source, candidate) for source in candidate.sources]
+    facts.append(_negative(candidate))
     if emptiness := can_be_empty(candidate):
-        says.append(emptiness)
-    return tuple(sentence for sentence in says if sentence)
+        facts.append(emptiness)
+    return tuple(fact for fact in facts if fact)
 
 
 def _computation(candidate: Candidate) -> str:
-    """How the index is made of what was loaded; empty where it is the loaded element itself."""
+    """How the kernel computes the index; empty if it is a loaded element itself."""
     if candidate.position is not None:
         return (
             f"the index comes from no data: it is a position, from 0 to below {candidate.position.describe()}"
@@ -305,11 +298,11 @@ def _formula(form: IndexForm, candidate: Candidate) -> str:
     return ", ".join([formula, *elements])
 
 
-def _about(source: IndexSource, candidate: Candidate) -> str:
-    """Where a loaded element comes from, and what it may be."""
+def _source_sentence(source: IndexSource, candidate: Candidate) -> str:
+    """Where a loaded element comes from, and its allowed range."""
     allowed = source.allowed.texts(lambda name: _size_in_words(name, candidate)) if source.allowed else None
-    told = f"; it may be {allowed[0]} to {allowed[1]}" if allowed else ""
-    return f"{_origin(source, candidate)}{told}"
+    limits = f"; it may be {allowed[0]} to {allowed[1]}" if allowed else ""
+    return f"{_origin(source, candidate)}{limits}"
 
 
 def _origin(source: IndexSource, candidate: Candidate) -> str:
@@ -332,7 +325,7 @@ def _negative(candidate: Candidate) -> str:
 
 
 def can_be_empty(candidate: Candidate) -> str:
-    """Whether an empty or shorter tensor alone can fail the check; empty when the bound is a number."""
+    """A sentence if an empty or shorter tensor alone can fail the check; empty for a constant bound."""
     bound = candidate.bound
     if bound is None or bound.value is not None:
         return ""
@@ -345,7 +338,7 @@ def can_be_empty(candidate: Candidate) -> str:
 
 
 def propose(candidate: Candidate) -> Fix:
-    """A guard before the call when an input decides the index, else a clamp at the model's line."""
+    """A fix: a guard before the call if an input is the index, else a clamp at the model's line."""
     if candidate.position is not None and candidate.bound is not None:
         return _shorter(candidate, candidate.position, candidate.bound)
     for source in candidate.sources:
@@ -364,7 +357,7 @@ def _guard(source: IndexSource, ends: tuple[str, str]) -> Fix:
 
 
 def _shorter(candidate: Candidate, position: Bound, bound: Bound) -> Fix:
-    """The index is a position: what is too long is a dimension."""
+    """A fix for an index that is a loop position: a dimension is too long."""
     size, limit = _host_size(position.text, candidate), _host_size(bound.text, candidate)
     return Fix(
         action=f"keep {size} at {limit} or less (positions run through it), or enlarge what they index",
@@ -389,13 +382,13 @@ def _clamp(candidate: Candidate) -> Fix:
 
 
 def _size_in_words(name: str, candidate: Candidate) -> str:
-    """A kernel's argument over the wrapper's symbols: `s77` for `ks0`."""
+    """The wrapper expression passed for a kernel argument: `s77` for `ks0`."""
     values = {a.name: a.expression for a in candidate.launch.arguments if a.name}
     return plain(values.get(name, name))
 
 
 def _host_size(text: str, candidate: Candidate) -> str:
-    """A bound as the caller would write it: `ids.shape[1]` for the kernel's `ks0`."""
+    """A bound in terms of the caller's inputs: `ids.shape[1]` for the kernel's `ks0`."""
     bounds = [bound for bound in (candidate.bound, candidate.position) if bound and bound.text == text]
     expression = bounds[0].expression if bounds else _size_in_words(text, candidate)
     sizes = {size.symbol: size for bound in bounds for size in bound.sizes}

@@ -1,4 +1,4 @@
-"""Calls in a function body of a wrapper, and what its reader knows so far."""
+"""Reads the calls in a function body of a wrapper into launches, buffers and symbols."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _BUFFER_KINDS: dict[str, ArgumentKind] = {"input": "input", "constant": "constan
 _CONTEXT = frozenset({"stream", "kernels", "proxy_executor", "this->device_idx_", "this->cubin_dir_"})
 
 
-# Only a tensor is made by these: a name in them that is not known is not understood.
+# These expressions always make a tensor, so an unknown name in one is a problem, not a scalar.
 _TENSOR_MADE = re.compile(r"reinterpret_tensor_wrapper\(|RAIIAtenTensorHandle\(|\.data_ptr\(|_handle\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A place that was not understood: what, and the 1-based line."""
+    """A statement that was not understood, with its 1-based line in wrapper.cpp."""
 
     what: str
     line: int
@@ -42,7 +42,7 @@ class Problem:
 
 @dataclass
 class Scope:
-    """Names in sight, and the results of reading. One per function."""
+    """Known names and the results so far of reading one function."""
 
     text: str
     kernels: Mapping[str, Kernel]
@@ -66,7 +66,7 @@ class Scope:
         return braced(expression) if known is None else known
 
     def kind_of(self, name: str) -> ArgumentKind:
-        """What a variable is."""
+        """The kind of a variable."""
         buffer = self.buffers.get(name)
         if buffer:
             return _BUFFER_KINDS.get(buffer.kind, "buffer")
@@ -79,10 +79,10 @@ class Scope:
         return "unknown"
 
     def argument(
-        self, position: int, place: tuple[int, int], name: str, role: Role, type_: str = ""
+        self, position: int, span: tuple[int, int], name: str, role: Role, type_: str = ""
     ) -> list[Argument]:
-        """The argument at `place`; an inline array becomes one argument for each element."""
-        start, end = place
+        """Read the argument at text offsets `span`; an inline array gives one argument per element."""
+        start, end = span
         if self.text[start:end] in _CONTEXT:
             return [Argument(position, name, self.text[start:end], start, end, "context", None, "read")]
         reference = read_reference(self.text, start, end)
@@ -99,19 +99,19 @@ class Scope:
                 )
                 for i, inner in enumerate(reference.array)
             ]
-        return [self._one(position, place, reference, name, role, type_, None)]
+        return [self._one(position, span, reference, name, role, type_, None)]
 
     def _one(
         self,
         position: int,
-        place: tuple[int, int],
+        span: tuple[int, int],
         reference: Reference,
         name: str,
         role: Role,
         type_: str,
         element: int | None,
     ) -> Argument:
-        start, end = place
+        start, end = span
         expression = self.text[start:end]
         target = self._target(reference)
         kind = self._kind(expression, reference, target)
@@ -170,7 +170,7 @@ class Scope:
         self.problems.append(Problem(what, line, text[:200]))
 
 
-_QUIET = re.compile(
+_NO_EFFECT = re.compile(
     r"(?:printf|AOTI_TORCH_CHECK|AOTI_TORCH_WARN|CUDA_DRIVER_CHECK|AOTI_RUNTIME_CUDA_CHECK|assert_alignment|assert_numel"
     r"|__check_inputs_outputs|inputs\.clear|wrap_with_raii_handle_if_needed|init\dDTMADescriptor"
     r"|aoti_torch_item_\w+|std::call_once|assert_dtype)"
@@ -182,13 +182,13 @@ _ALIASES = frozenset(
 )
 
 
-def variable(text: str, place: tuple[int, int]) -> str:
-    """The variable behind an argument such as `&buf0_handle`: `buf0`."""
-    return (read_reference(text, *place).name or text[place[0] : place[1]]).removesuffix("_handle")
+def variable(text: str, span: tuple[int, int]) -> str:
+    """The variable of an argument: `buf0` for `&buf0_handle`."""
+    return (read_reference(text, *span).name or text[span[0] : span[1]]).removesuffix("_handle")
 
 
 def handle_call(scope: Scope, statement: Statement, call: Call) -> bool:
-    """Record what a call does; False when it is not known."""
+    """Record the effect of a call; False for an unknown callee."""
     name = call.callee
     if handler := _MEMORY.get(name):
         handler(scope, statement, call)
@@ -198,7 +198,7 @@ def handle_call(scope: Scope, statement: Statement, call: Call) -> bool:
         _transfer(scope, statement, call)
     elif item := _ITEM.fullmatch(name):
         _item(scope, statement, call, item[1])
-    elif name in launches.QUIET or _QUIET.fullmatch(name):
+    elif name in launches.QUIET or _NO_EFFECT.fullmatch(name):
         return True
     else:
         return _launch(scope, statement, call)
@@ -254,14 +254,14 @@ def _as_strided(scope: Scope, statement: Statement, call: Call) -> None:
 
 
 def _shape(scope: Scope, _: Statement, call: Call) -> None:
-    """assert_size_stride(tensor, {sizes}, {strides}, "op"): tells the shape that the compiler counted on."""
+    """assert_size_stride(tensor, {sizes}, {strides}, "op"): the shape that the compiler assumed."""
     parts = [scope.text[a:b] for a, b in call.arguments]
     if len(parts) >= 3 and parts[0] in scope.buffers:
         scope.buffers.shape(parts[0], braced(parts[1]), braced(parts[2]))
 
 
 def _undefined(scope: Scope, statement: Statement, call: Call) -> None:
-    """An undefined tensor that a proxy call fills in."""
+    """aoti_torch_new_uninitialized_tensor(&handle): a proxy executor call fills it in later."""
     if call.arguments:
         scope.buffers.add(variable(scope.text, call.arguments[0]), "declared", statement.line)
 
@@ -277,7 +277,7 @@ _MEMORY = {
 
 
 def _alias(scope: Scope, statement: Statement, call: Call) -> None:
-    """A second handle of the same memory: (tensor, [dtype,] &handle)."""
+    """A second handle to the same memory. Arguments: (tensor, [dtype,] &handle)."""
     if len(call.arguments) < 2:
         scope.problem("an alias with an unexpected number of arguments", statement.line, statement.text)
         return
@@ -301,19 +301,19 @@ def _transfer(scope: Scope, statement: Statement, call: Call) -> None:
         scope.problem("a copy with an unexpected number of arguments", statement.line, statement.text)
         return
     source = scope.argument(0, call.arguments[read[0]], "", "read")[0].target if read else None
-    place = call.arguments[written[0]]
-    expression = scope.text[place[0] : place[1]]
+    span = call.arguments[written[0]]
+    expression = scope.text[span[0] : span[1]]
     if output := re.fullmatch(r"&output_handles\[(\d+)\]", expression):
         scope.outputs[int(output[1])] = source or expression
         return
-    target = variable(scope.text, place)
+    target = variable(scope.text, span)
     if target not in scope.buffers:
         scope.buffers.add(target, "returned", statement.line)
     add_transfer(scope, statement, call.callee, target, source)
 
 
 def add_transfer(scope: Scope, statement: Statement, callee: str, target: str, source: str | None) -> None:
-    """Record that all of `source` goes to `target`."""
+    """Record a copy of the whole of `source` to `target`."""
     scope.notes = Notes()
     scope.transfers.append(
         Transfer(
@@ -330,7 +330,7 @@ def add_transfer(scope: Scope, statement: Statement, callee: str, target: str, s
 
 
 def _item(scope: Scope, statement: Statement, call: Call, dtype: str) -> None:
-    """aoti_torch_item_int64(tensor, &scalar): a value leaves the device."""
+    """aoti_torch_item_int64(tensor, &scalar): copies an element to a host scalar."""
     if len(call.arguments) != 2:
         return
     tensor = scope.argument(0, call.arguments[0], "", "read")[0].target
@@ -341,7 +341,7 @@ def _item(scope: Scope, statement: Statement, call: Call, dtype: str) -> None:
 
 
 def _launch(scope: Scope, statement: Statement, call: Call) -> bool:
-    """A call that computes; False when the callee is neither a shim nor a kernel."""
+    """Record a launch; False if the callee is neither a shim nor a kernel."""
     name = call.callee
     if name == launches.PROXY:
         return _proxy_launch(scope, statement, call)
@@ -364,30 +364,30 @@ def _launch(scope: Scope, statement: Statement, call: Call) -> bool:
 
 def _kernel_arguments(scope: Scope, call: Call, kernel: Kernel) -> list[Argument]:
     arguments = []
-    for position, place in enumerate(call.arguments):
+    for position, span in enumerate(call.arguments):
         if position < len(kernel.parameters):
             known = kernel.parameters[position]
-            made = scope.argument(position, place, known.name, known.role, known.type)
+            made = scope.argument(position, span, known.name, known.role, known.type)
             arguments += [replace(a, partial=True) for a in made] if known.partial else made
         else:
-            arguments += scope.argument(position, place, "", "unknown")
+            arguments += scope.argument(position, span, "", "unknown")
     return arguments
 
 
 def _shim_arguments(scope: Scope, statement: Statement, call: Call) -> list[Argument]:
     names = launches.parameter_names(call.callee)
     arguments: list[Argument] = []
-    for position, place in enumerate(call.arguments):
+    for position, span in enumerate(call.arguments):
         name = names[position] if position < len(names) else ""
         role = launches.tensor_role(call.callee, position)
         arguments += [
-            _returned(scope, statement, argument) for argument in scope.argument(position, place, name, role)
+            _returned(scope, statement, argument) for argument in scope.argument(position, span, name, role)
         ]
     return arguments
 
 
 def _returned(scope: Scope, statement: Statement, argument: Argument) -> Argument:
-    """`&buf3_handle` is a tensor that the call makes."""
+    """Treat `&buf3_handle` as a tensor that the call creates."""
     name = argument.target
     if argument.kind != "buffer" or not argument.expression.startswith("&") or name is None:
         return argument
@@ -409,14 +409,15 @@ def _proxy_launch(scope: Scope, statement: Statement, call: Call) -> bool:
     return True
 
 
-def _proxy_tensors(scope: Scope, place: tuple[int, int]) -> list[Argument]:
-    """Inputs of the operator, then its outputs: undefined tensors, or inputs that it mutates, named again.
+def _proxy_tensors(scope: Scope, span: tuple[int, int]) -> list[Argument]:
+    """The tensors of a proxy call: inputs, then outputs. A mutated input is listed a second time.
 
-    Whether an operator mutates an input without naming it again is not in the wrapper: with no output at
-    all its tensors are `unknown`.
+    An operator without outputs may mutate any input, and the wrapper does not say which: its tensors get the
+    role `unknown`.
     """
-    arguments = scope.argument(5, place, "tensor", "read")
-    fresh = [_is_undefined(scope, a) for a in arguments]
+    arguments = scope.argument(5, span, "tensor", "read")
+    buffers = [scope.buffers.get(argument.target) for argument in arguments]
+    fresh = [buffer is not None and buffer.kind == "declared" for buffer in buffers]
     seen: set[str | None] = set()
     result = []
     for argument, new in zip(arguments, fresh, strict=True):
@@ -429,11 +430,6 @@ def _proxy_tensors(scope: Scope, place: tuple[int, int]) -> list[Argument]:
         seen.add(argument.target)
         result.append(argument)
     return result
-
-
-def _is_undefined(scope: Scope, argument: Argument) -> bool:
-    buffer = scope.buffers.get(argument.target)
-    return buffer is not None and buffer.kind == "declared"
 
 
 def _add(
@@ -477,7 +473,7 @@ def _add(
 
 
 def _notes(scope: Scope, statement: Statement, kernel: str) -> Notes:
-    """The comments since the launch before, unless they are about another kernel."""
+    """Take the comments since the previous launch, unless they name another kernel."""
     notes, scope.notes = scope.notes, Notes()
     if not notes.kernel or notes.kernel == kernel:
         return notes

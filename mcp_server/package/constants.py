@@ -1,4 +1,4 @@
-"""Constants that a wrapper declares, and where a package keeps their values."""
+"""Constants that a wrapper declares, and where a package stores their values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ATEN = {
 
 @dataclass(frozen=True)
 class CompiledConstant:
-    """One constant. `fqn` is its name in the user's model, `bytes` its storage (CPU: rounded up to 64).
+    """One constant. `fqn` is its name in the model, `bytes` its storage size (CPU: rounded up to 64).
 
     `kind` is Parameter, Buffer, TensorConstant, FoldedConstant or Unknown.
     """
@@ -47,7 +47,7 @@ class CompiledConstant:
 
 
 def read_constants(wrapper: str) -> tuple[CompiledConstant, ...]:
-    """The `constants_info_[i]` of a wrapper's text (torch 2.8-2.15, cpp_wrapper_cpu.py)."""
+    """Parse `constants_info_[i]` in a wrapper's text (torch 2.8-2.15, cpp_wrapper_cpu.py)."""
     start = wrapper.find("constants_info_[")
     end = wrapper.find("const_run_impl(", max(start, 0))
     fields: dict[int, dict[str, str]] = defaultdict(dict)
@@ -58,11 +58,12 @@ def read_constants(wrapper: str) -> tuple[CompiledConstant, ...]:
 
 def _constant(index: int, fields: dict[str, str]) -> CompiledConstant:
     name = fields.get("name", "").strip('"')
+    dtype = fields.get("dtype", "")
     return CompiledConstant(
         index=index,
         name=name,
         fqn=fields.get("original_fqn", name).strip('"'),
-        dtype=_dtype(fields.get("dtype", "")),
+        dtype=_ATEN.get(dtype) or dtype.replace("cached_torch_dtype_", ""),
         shape=_integers(fields.get("shape", "")),
         stride=_integers(fields.get("stride", "")),
         bytes=next(iter(_integers(fields.get("data_size", ""))), 0),
@@ -70,10 +71,6 @@ def _constant(index: int, fields: dict[str, str]) -> CompiledConstant:
         kind=fields.get("type", "").rstrip(")").rpartition("::")[2] or "Unknown",
         folded=fields.get("from_folded") == "true",
     )
-
-
-def _dtype(text: str) -> str:
-    return _ATEN.get(text) or text.replace("cached_torch_dtype_", "")
 
 
 def _integers(text: str) -> tuple[int, ...]:
@@ -87,10 +84,11 @@ _INCLUDED = re.compile(r":\s*AOTInductorModelBase\([^{]*?,\s*(true|false)\)\s*\{
 
 @dataclass(frozen=True)
 class Weights:
-    """`place` and size in bytes. `absent` means that the caller must load them before the first run.
+    """Where the weights are stored, and their size in bytes.
 
-    in_library: section `.lrodata` of the .so; appended: behind its ELF image, mapped at load
-    (`force_mmap_weights`); blob: `*_weights.blob`; weight_files: `data/weights/` (`pickle_weights`).
+    in_library: section `.lrodata` of the .so. appended: after its ELF image, mapped at load
+    (`force_mmap_weights`). blob: `*_weights.blob`. weight_files: `data/weights/` (`pickle_weights`).
+    absent: the caller must load them before the first run.
     """
 
     place: Place
@@ -99,7 +97,7 @@ class Weights:
 
 
 def included_in_library(wrapper: str) -> bool | None:
-    """The last argument of the model's base constructor; None where the wrapper does not say."""
+    """The last argument of the model's base constructor; None if the wrapper has none."""
     match = _INCLUDED.search(wrapper, max(wrapper.find("AOTInductorModelBase(") - 200, 0))
     return match[1] == "true" if match else None
 
@@ -119,9 +117,9 @@ def locate_weights(
     included: bool | None,
     listed: tuple[Member, ...] | None,
 ) -> Weights:
-    """Decide from what the package holds; `listed` are the members that a weights config names.
+    """Find the weights from the members of a package. `listed` are the members that a weights config names.
 
-    `constants` is None where the package does not say whether it has any.
+    `constants` is None if the wrapper could not be read.
     """
     if constants is not None and all(constant.folded for constant in constants):
         return Weights("no_weights")

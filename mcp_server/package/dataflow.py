@@ -1,10 +1,8 @@
-"""Who computed what: accesses of launches, last writers, backward and forward slices.
+"""Dataflow over a wrapper's launches: last writers, backward and forward slices.
 
-Who computed what: last writers, backward and forward slices over a wrapper's launches.
-
-Memory is what counts, not names: views, moves and reused buffers share a storage. A write ends the life of
-the earlier value only when it certainly happens (it is not in a branch or loop that the reader is outside
-of) and covers the storage; otherwise the earlier writers still count.
+The analysis tracks storages, not names, since views, moves and reused buffers share memory. A write replaces
+the earlier value only if it covers the storage and certainly runs (it is not in a branch or loop that the
+reader is outside of). Otherwise earlier writers still reach the reader.
 """
 
 from __future__ import annotations
@@ -27,9 +25,8 @@ SOURCES = frozenset({"input", "constant"})
 class Use:
     """A variable that a step reads or writes.
 
-    `whole`: a write after which the storage holds what the step made, of its inputs and maybe of the old
-    content. `pure`: a read by a parameter that is only read. `extent` is the first and past-the-end
-    element, when static.
+    `whole`: a write that replaces the whole storage (its value may depend on the old). `pure`: a read by a
+    parameter that is never written. `extent` is [first, past-the-end) in elements, if static.
     """
 
     name: str
@@ -41,7 +38,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A launch or a transfer with what it reads and writes. `path` holds the branches and loops around it."""
+    """A launch or transfer with its reads and writes. `path` holds the enclosing branches and loops."""
 
     order: int
     node: Launch | Transfer
@@ -56,9 +53,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """`reader` uses what `writer` left in `name`. `writer` is None for an input, a constant or unset
-    memory.
-    """
+    """`reader` uses the value of `name` from `writer`; None for an input, a constant or unset memory."""
 
     writer: Step | None
     reader: Step
@@ -69,8 +64,7 @@ class Edge:
 class Slice:
     """Part of the dataflow: steps in order, the edges between them, and where it starts or ends.
 
-    `unset` names buffers read before anything wrote them. `outputs` are output indices reached (forward
-    only).
+    `unset` names buffers read before any write. `outputs` are the output indices reached (forward only).
     """
 
     steps: tuple[Step, ...]
@@ -86,12 +80,12 @@ class Slice:
 
 
 def needs_old(argument: Argument) -> bool:
-    """Whether the old content of a tensor counts: it is read, or some of it survives the write."""
+    """Whether an argument depends on the tensor's old content: it is read, or only partly overwritten."""
     return argument.role != "written" or argument.partial
 
 
 def touches(step: Step, use: Use) -> bool:
-    """Whether a step writes memory that `use` looks at; disjoint static extents do not meet."""
+    """Whether a step writes memory that `use` accesses. Disjoint static extents do not overlap."""
     for written in step.writes:
         if written.storage != use.storage:
             continue
@@ -103,14 +97,14 @@ def touches(step: Step, use: Use) -> bool:
 
 
 def certain(step: Step, use: Use, path: tuple[Block, ...]) -> bool:
-    """Whether a step has certainly replaced all that `use` looks at."""
+    """Whether a step has certainly replaced everything that `use` accesses."""
     if step.path != path[: len(step.path)]:
         return False
     return any(w.storage == use.storage and w.whole for w in step.writes)
 
 
 def covers(buffer: Buffer) -> bool:
-    """Whether a write through this variable covers its storage: it owns it, or took it over for reuse."""
+    """Whether a write through this variable covers its storage: it owns or reuses the whole of it."""
     return buffer.kind not in ("view", "alias") or (buffer.reused and buffer.offset in ("0", "0L"))
 
 
@@ -141,7 +135,7 @@ def distinct(uses: Iterable[Use]) -> tuple[Use, ...]:
 
 
 class Dataflow:
-    """The dataflow of one function body. Built once in time linear in the number of arguments."""
+    """The dataflow of one function body. Built in time linear in the number of arguments."""
 
     def __init__(self, body: Body) -> None:
         self.body = body
@@ -153,7 +147,7 @@ class Dataflow:
 
     @cached_property
     def _writers(self) -> dict[int, list[int]]:
-        """Orders of the steps that write a storage, rising."""
+        """Step numbers that write each storage, ascending."""
         found: dict[int, list[int]] = {}
         for step in self.steps:
             for storage in {use.storage for use in step.writes}:
@@ -161,9 +155,9 @@ class Dataflow:
         return found
 
     def last_writers(self, name: str, launch: int | None = None) -> tuple[Step, ...]:
-        """The steps whose values `name` may hold when `launch` starts (or at the end), newest first.
+        """The steps whose values `name` may hold when `launch` starts (default: at the end), newest first.
 
-        Empty for inputs and constants that nothing mutates, and for memory that nothing has set.
+        Empty for unmodified inputs and constants, and for unset memory.
         """
         buffer = self.body.buffers.get(name)
         if buffer is None:
@@ -173,7 +167,7 @@ class Dataflow:
         return tuple(self._reaching(self._whole_use(buffer), order, path))
 
     def backward(self, name: str, launch: int | None = None) -> Slice:
-        """What `name`, as `launch` finds it (or as it is returned), was computed from."""
+        """Everything that `name` was computed from, as of `launch` (default: at the end)."""
         first = self.last_writers(name, launch)
         return self._collect(first, self.body.buffers.get(name) if not first else None)
 
@@ -183,14 +177,14 @@ class Dataflow:
         return replace(self._collect(self.steps, None), outputs=reached)
 
     def backward_from(self, launch: int) -> Slice:
-        """What a launch computes from, the launch included."""
+        """Everything that a launch depends on, including the launch."""
         return self._collect((self.steps[self.order_of[launch]],), None)
 
     def forward(self, names: Iterable[str], launch: int = -1) -> Slice:
-        """What the values of `names`, as launch number `launch` leaves them, can reach; -1 is the start."""
+        """Everything that the values of `names` after `launch` can reach; -1 is the start."""
         start = self.order_of[launch] + 1 if launch >= 0 else 0
         tainted = {b.storage: b.name for n in names if (b := self.body.buffers.get(n))}
-        steps, edges = self._spread(tainted, start)
+        steps, edges = self._propagate_taint(tainted, start)
         reached = tuple(
             index
             for index, name in sorted(self.body.outputs.items())
@@ -199,16 +193,16 @@ class Dataflow:
         return Slice(tuple(steps[k] for k in sorted(steps)), tuple(edges), outputs=reached)
 
     def forward_from(self, launch: int) -> Slice:
-        """What the outputs of a launch can reach."""
+        """Everything that the outputs of a launch can reach."""
         step = self.steps[self.order_of[launch]]
         return self.forward([use.name for use in step.writes], launch)
 
-    def _spread(self, tainted: dict[int, str], start: int) -> tuple[dict[int, Step], list[Edge]]:
-        """Carry taint through the steps in the order in which they run."""
+    def _propagate_taint(self, tainted: dict[int, str], start: int) -> tuple[dict[int, Step], list[Edge]]:
+        """Propagate taint through the steps in execution order."""
         steps: dict[int, Step] = {}
         edges: dict[tuple[int, int, str], Edge] = {}
         origin: dict[int, Step | None] = dict.fromkeys(tainted)
-        for step in self._running(start):
+        for step in self._steps_from(start):
             touched = [use for use in step.reads if use.storage in tainted]
             for use in touched:
                 writer = origin[use.storage]
@@ -219,8 +213,8 @@ class Dataflow:
             self._after(step, bool(touched), tainted, origin)
         return steps, list(edges.values())
 
-    def _running(self, start: int) -> Iterator[Step]:
-        """The steps from one on; a loop's steps come again, since it hands values back to its start."""
+    def _steps_from(self, start: int) -> Iterator[Step]:
+        """The steps from `start` on. Loop bodies come twice: a loop carries values over."""
         at = start
         while at < len(self.steps):
             loop = next((block for block in self.steps[at].path if block.kind == "loop"), None)
@@ -243,12 +237,12 @@ class Dataflow:
             elif use.whole and not step.path and use.storage in tainted:
                 del tainted[use.storage]
 
-    def _collect(self, first: Iterable[Step], lone: Buffer | None) -> Slice:
-        """Follow reads back from some steps until nothing is left."""
+    def _collect(self, first: Iterable[Step], only_buffer: Buffer | None) -> Slice:
+        """Follow reads backward from `first` until nothing is left."""
         found: dict[int, Step] = {step.order: step for step in first}
         queue = list(found.values())
         edges: list[Edge] = []
-        ends: dict[str, Buffer] = {lone.name: lone} if lone else {}
+        ends: dict[str, Buffer] = {only_buffer.name: only_buffer} if only_buffer else {}
         while queue:
             step = queue.pop()
             for use in step.reads:
@@ -262,9 +256,9 @@ class Dataflow:
         return _ended(found, edges, ends)
 
     def _end(self, use: Use, reader: Step, writers: tuple[Step, ...], ends: dict[str, Buffer]) -> None:
-        """Note where a read ends: an input, a constant, or memory that nothing has set.
+        """Record a read without a writer: an input, a constant or unset memory.
 
-        An `in_out_ptr` whose memory is fresh is no such end: a fused reduction sets it first.
+        An `in_out_ptr` to fresh memory is not an unset read: a fused reduction writes it first.
         """
         if any(certain(writer, use, reader.path) for writer in writers):
             return
@@ -273,7 +267,7 @@ class Dataflow:
             ends[root.name] = root
 
     def root(self, name: str) -> Buffer:
-        """The input or constant that a variable is another name for, else the variable itself."""
+        """The input or constant that a variable aliases, else the variable itself."""
         buffer = self.body.buffers[name]
         while buffer.kind not in SOURCES and buffer.base in self.body.buffers and buffer.base is not None:
             base = self.body.buffers[buffer.base]
@@ -283,7 +277,7 @@ class Dataflow:
         return buffer
 
     def _reaching(self, use: Use, order: int, path: tuple[Block, ...]) -> Iterator[Step]:
-        """Writers of a storage that a reader at `order` may see, newest first, through loops as well."""
+        """Writers that a reader at `order` may see, newest first, including later ones in a common loop."""
         writers = self._writers.get(use.storage, [])
         position = bisect_left(writers, order)
         killed = False
@@ -334,15 +328,15 @@ class Dataflow:
         return (self._whole_use(buffer),) if buffer else ()
 
     def _scalars(self, launch: Launch) -> tuple[Use, ...]:
-        """Tensors behind scalar arguments: an `.item()`, or a size known only at run time."""
+        """Tensors that scalar arguments come from: an `.item()`, or a data-dependent size."""
         expressions = (a.expression for a in launch.arguments if a.kind in ("symbol", "scalar"))
-        return self._behind(expressions)
+        return self._tensors_in(expressions)
 
     def _controls(self, path: tuple[Block, ...]) -> tuple[Use, ...]:
-        """Tensors that decide whether a branch is taken or a loop goes on."""
-        return self._behind(self.body.exits.get(b, b.header) for b in path) if path else ()
+        """Tensors that decide whether a branch is taken or a loop continues."""
+        return self._tensors_in(self.body.exits.get(b, b.header) for b in path) if path else ()
 
-    def _behind(self, expressions: Iterable[str]) -> tuple[Use, ...]:
+    def _tensors_in(self, expressions: Iterable[str]) -> tuple[Use, ...]:
         found = []
         for expression in expressions:
             if not any(name in self.body.symbols for name in names_in(expression)):

@@ -1,4 +1,4 @@
-"""What is missing or odd in a package that can be read: members, libraries, models that are the same."""
+"""Finds missing, damaged or inconsistent parts of a readable package, and reads ELF headers."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _MMAP_HEADER = struct.Struct("<qq")
 
 
 class LibraryError(ValueError):
-    """The bytes are not an ELF library that can be read."""
+    """The bytes are not a readable ELF library."""
 
 
 @dataclass(frozen=True)
 class Library:
     """Facts of a shared library. Offsets and sizes in bytes.
 
-    `constants_offset` and `constants_bytes` place the blob between `_binary_constants_bin_start` and `_end`;
-    `trailing_bytes` is what follows the ELF image (weights appended for mmap).
+    `constants_offset` and `constants_bytes` locate the blob between `_binary_constants_bin_start` and `_end`.
+    `trailing_bytes` counts bytes after the ELF image: weights appended for mmap.
     """
 
     machine: str
@@ -49,7 +49,7 @@ class Library:
 
     @property
     def cxx_runtime(self) -> str | None:
-        """The C++ runtime that it links dynamically; None means one linked statically into it."""
+        """The dynamically linked C++ runtime; None if it is linked statically."""
         return next((name for name in self.needed if name.startswith(_CXX_RUNTIMES)), None)
 
 
@@ -63,12 +63,12 @@ _FOREIGN = (
 
 
 def foreign_kind(head: bytes) -> str:
-    """What a library that begins like this was built for, when not for 64-bit Linux; else empty."""
+    """The platform of a library with these first bytes; empty for 64-bit Linux."""
     return next((kind for magic, kind in _FOREIGN if head.startswith(magic)), "")
 
 
 def read_library(stream: BinaryIO) -> Library:
-    """Read a seekable stream of an ELF file; its sections only, never the weights. Raises `LibraryError`."""
+    """Read the sections of a seekable ELF stream, never the weights. Raises `LibraryError`."""
     try:
         return _elf_library(stream)
     except (
@@ -98,7 +98,12 @@ def _elf_library(stream: BinaryIO) -> Library:
         bits=int(elf.elfclass),
         needed=tuple(tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED"),
         run_path=next(
-            (_run_path(tag) for tag in tags if tag.entry.d_tag in ("DT_RUNPATH", "DT_RPATH")), None
+            (
+                str(getattr(tag, "runpath", None) or getattr(tag, "rpath", ""))
+                for tag in tags
+                if tag.entry.d_tag in ("DT_RUNPATH", "DT_RPATH")
+            ),
+            None,
         ),
         needed_versions=_needed_versions(elf),
         undefined=tuple(_undefined(elf)),
@@ -112,10 +117,6 @@ def _elf_library(stream: BinaryIO) -> Library:
 def _dynamic_tags(elf: Any) -> Iterator[Any]:
     section = elf.get_section_by_name(".dynamic")
     return iter(section.iter_tags()) if section is not None else iter(())
-
-
-def _run_path(tag: Any) -> str:
-    return str(getattr(tag, "runpath", None) or getattr(tag, "rpath", ""))
 
 
 def _needed_versions(elf: Any) -> dict[str, tuple[str, ...]]:
@@ -134,7 +135,7 @@ def _undefined(elf: Any) -> Iterator[str]:
 
 
 def _address(elf: Any, name: str) -> int | None:
-    """The address of a symbol; the hash table first, since a symbol table may have 100,000 rows."""
+    """The address of a symbol. Uses the hash table first: a symbol table may have 100,000 rows."""
     table = elf.get_section_by_name(".gnu.hash")
     symbol = table.get_symbol(name) if table is not None else None
     if symbol is None:
@@ -152,14 +153,14 @@ def _file_offset(elf: Any, address: int | None) -> int | None:
 
 
 def _image_end(elf: Any) -> int:
-    """Where the ELF image ends: after its last section or its section table."""
+    """End offset of the ELF image: the end of its last section or of its section table."""
     table = elf["e_shoff"] + elf["e_shnum"] * elf["e_shentsize"]
     ends = (s["sh_offset"] + s["sh_size"] for s in elf.iter_sections() if s["sh_type"] != "SHT_NOBITS")
     return int(max((table, *ends)))
 
 
 def _mapped_weights(stream: BinaryIO, offset: int | None, length: int | None, trailing: int) -> int | None:
-    """Bytes of weights behind the image: the blob of `force_mmap_weights` is (size + 8, magic)."""
+    """Bytes of weights after the image. `force_mmap_weights` appends a blob with header (size + 8, magic)."""
     if offset is None or length != _MMAP_HEADER.size or not trailing:
         return None
     stream.seek(offset)
@@ -168,7 +169,7 @@ def _mapped_weights(stream: BinaryIO, offset: int | None, length: int | None, tr
 
 
 def same_models(package: Package) -> tuple[str, ...]:
-    """The other models whose files are all those of this one: by name, size and recorded checksum."""
+    """Names of other models with identical files, by name, size and recorded checksum."""
     container = package.container
     if len(package.models) < 2 or not isinstance(container, ZipContainer):
         return ()
@@ -179,7 +180,7 @@ def same_models(package: Package) -> tuple[str, ...]:
 
 
 def _content(files: ModelFiles, container: ZipContainer) -> frozenset[tuple[str, int, int]]:
-    """Every file of a model: its path below the model's own folder, its size and its checksum."""
+    """Each file of a model: path within the model's folder, size, checksum."""
     folder = f"data/aotinductor/{files.name}/"
     return frozenset(
         (member.name.partition(folder)[2], member.size, container.checksum(member.name))
@@ -198,7 +199,7 @@ _FOR_THIS = "compile the package on a machine of the kind that loads it"
 
 
 def find_defects(package: Package) -> Iterator[Defect]:
-    """All defects, those that stop a load first. Reads the wrapper and the library's headers."""
+    """All defects, those that prevent loading first. Reads the wrapper and the library's headers."""
     yield from _checksums(package)
     yield from _defects_library(package)
     yield from _metadata(package)
@@ -207,17 +208,17 @@ def find_defects(package: Package) -> Iterator[Defect]:
     yield from _proxy(package)
     yield from _weights(package)
     yield from _wrapper(package)
-    yield from _twins(package)
+    yield from _same_models(package)
 
 
 def kernel_binaries_used(wrapper: str) -> tuple[str, ...]:
-    """Base names of the kernel binaries that a wrapper loads, in order, each once."""
+    """Base names of the kernel binaries that a wrapper loads, without duplicates."""
     found = (PurePosixPath(m[1].replace("\\", "/")).name for m in _LOAD_KERNEL.finditer(wrapper))
     return tuple(dict.fromkeys(found))
 
 
 def _checksums(package: Package) -> Iterator[Defect]:
-    """Members whose bytes are not those that were written; gigabytes are left to the loader."""
+    """Members with a wrong CRC-32. Large members are skipped: reading gigabytes would be slow."""
     container = package.container
     if not isinstance(container, ZipContainer):
         return
@@ -235,14 +236,14 @@ def _defects_library(package: Package) -> Iterator[Defect]:
     elif files.library is None:
         yield Defect("missing_library", "no wrapper.so in the package", fatal=True, fix=_RECOMPILE)
     elif package.library is None:
-        yield _unreadable(package, files.library.name)
+        yield _library_defect(package, files.library.name)
     if len(files.libraries) > 1:
         what = f"{len(files.libraries)} wrapper libraries for one model; torch >= 2.13 refuses that"
         yield Defect("several_libraries", what, fatal=True, fix=_RECOMPILE)
 
 
-def _unreadable(package: Package, name: str) -> Defect:
-    """A library of another system, or a damaged one."""
+def _library_defect(package: Package, name: str) -> Defect:
+    """A library for another platform, or a damaged one."""
     with package.container.open(name) as stream:
         kind = foreign_kind(stream.read(8))
     if kind:
@@ -251,10 +252,10 @@ def _unreadable(package: Package, name: str) -> Defect:
 
 
 def _metadata(package: Package) -> Iterator[Defect]:
-    """The loader looks for `<stem>_metadata.json` beside each source (torch 2.7-2.15)."""
+    """The loader needs `<stem>_metadata.json` for each source (torch 2.7-2.15)."""
     files = package.files
     if package.path.suffix == ".so":
-        return  # a runner opens a bare library without metadata
+        return  # a runner loads a bare .so without metadata
     for source in (files.wrapper_source, files.kernel_source):
         name = source.name.removesuffix(".cpp") + "_metadata.json" if source is not None else None
         if name is not None and files.named(name) is None:
@@ -265,18 +266,22 @@ def _metadata(package: Package) -> Iterator[Defect]:
 
 
 def _device(package: Package) -> Iterator[Defect]:
-    """Metadata that names another device type than the code in the package is for.
+    """Metadata with another device type than the compiled code.
 
     A library for CUDA links libtorch_cuda, and its wrapper makes tensors of that type (torch 2.8-2.15).
     """
-    library, told = package.library, package.metadata.device
-    if library is None or told not in _DEVICES or not any(n.startswith("libtorch") for n in library.needed):
+    library, declared = package.library, package.metadata.device
+    if (
+        library is None
+        or declared not in _DEVICES
+        or not any(n.startswith("libtorch") for n in library.needed)
+    ):
         return
     cuda = any(name.startswith("libtorch_cuda") for name in library.needed)
     device = "cuda" if cuda else "cpu"
     made_for = set(_DEVICE_TYPE.findall(package.wrapper_text))
-    if device != told and told not in made_for:
-        what = f"the metadata says that the package is for {told}, and its library is for {device}"
+    if device != declared and declared not in made_for:
+        what = f"the metadata says that the package is for {declared}, and its library is for {device}"
         yield Defect("contradicted_device", what, fatal=True, fix=_DEVICE_FIX.format(device=device))
 
 
@@ -289,13 +294,11 @@ def _kernel_binaries(package: Package) -> Iterator[Defect]:
 
 
 def _proxy(package: Package) -> Iterator[Defect]:
-    if package.files.proxy_nodes is None and _PROXY_CALL in _run_impl(package.wrapper_text):
+    wrapper = package.wrapper_text
+    run_impl = wrapper[max(wrapper.find("::run_impl("), 0) :]
+    if package.files.proxy_nodes is None and _PROXY_CALL in run_impl:
         what = "the wrapper calls the proxy executor, and its node list (wrapper.json) is missing"
         yield Defect("missing_proxy_nodes", what, fatal=True, fix=_RECOMPILE)
-
-
-def _run_impl(wrapper: str) -> str:
-    return wrapper[max(wrapper.find("::run_impl("), 0) :]
 
 
 def _weights(package: Package) -> Iterator[Defect]:
@@ -319,8 +322,8 @@ def _wrapper(package: Package) -> Iterator[Defect]:
             yield Defect("unread_signature", problem, fatal=False)
 
 
-def _twins(package: Package) -> Iterator[Defect]:
-    """A note: a program may package one model under several names, and then means to."""
+def _same_models(package: Package) -> Iterator[Defect]:
+    """Only a note: packaging one model under several names can be intended."""
     others = same_models(package)
     if others:
         what = f"{package.model_name} and {', '.join(others)} are one and the same model, byte for byte"

@@ -1,7 +1,7 @@
-"""Divisions of whole numbers in C++ kernels, and where their divisors come from.
+"""Finds integer divisions in C++ kernels whose divisor may be zero, and where the divisor comes from.
 
-The processor stops at a divisor of zero; from torch 2.13 on most forms raise `ZeroDivisionError` first, which
-names no kernel. Forms are those of torch/_inductor/codegen/cpp.py, 2.8 to 2.15.
+The CPU raises SIGFPE for a zero divisor. From torch 2.13 on most forms raise `ZeroDivisionError` instead,
+which names no kernel. Source of the forms: torch/_inductor/codegen/cpp.py, 2.8 to 2.15.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _ZERO = re.compile(r"\(0L?\)|= 0L?\b")
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """One division of a launch by something that is not a size.
+    """One division of a launch whose divisor is not a size.
 
-    `sources` are the tensors that the divisor is loaded from, none where it stands in the code. `plain`: the
-    divisor is an element of the only source as it is.
+    `sources` are the tensors that the divisor is loaded from; empty for a literal. `plain`: the divisor is an
+    unmodified element of the only source.
     """
 
     launch: Launch
@@ -40,23 +40,23 @@ class Division:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The inputs that the divisor depends on, by label."""
+        """Labels of the model inputs that the divisor depends on."""
         return tuple(dict.fromkeys(label for source in self.sources for label in source.inputs))
 
 
 def divisions(tracer: Tracer) -> tuple[Division, ...]:
-    """Every division of whole numbers whose divisor may be zero, in the order of launches."""
+    """Every integer division whose divisor may be zero, in launch order."""
     kernels = tracer.wrapper.kernels
     return tuple(
         found
         for launch in tracer.wrapper.launches
         if launch.kind == "cpp" and launch.kernel in kernels
-        for found in _of(launch, kernels[launch.kernel], tracer)
+        for found in _divisions_of_launch(launch, kernels[launch.kernel], tracer)
     )
 
 
-def _of(launch: Launch, kernel: Kernel, tracer: Tracer) -> Iterator[Division]:
-    """The divisions of one launch; a loop's tail repeats those of its vector part."""
+def _divisions_of_launch(launch: Launch, kernel: Kernel, tracer: Tracer) -> Iterator[Division]:
+    """The divisions of one launch, without duplicates: a loop's scalar tail repeats its vector part."""
     types = {parameter.name: parameter.type for parameter in kernel.parameters}
     tensors = {argument.name for argument in launch.tensors}
     scalars = {argument.name for argument in launch.arguments if argument.name and not argument.is_tensor}
@@ -75,7 +75,7 @@ def _of(launch: Launch, kernel: Kernel, tracer: Tracer) -> Iterator[Division]:
 
 
 def _divisors(line: str) -> Iterator[str]:
-    """The variables that a line divides by."""
+    """Names of the variables that a line divides by."""
     for match in _CALL.finditer(line):
         places = split_arguments(line, match.end(), _closing(line, match.end()))
         if len(places) > 1:
@@ -86,17 +86,17 @@ def _divisors(line: str) -> Iterator[str]:
 
 
 def _closing(line: str, start: int) -> int:
-    """The place of the bracket that ends what begins at `start`."""
+    """The offset of the bracket that closes the call whose arguments start at `start`."""
     depth = 1
-    for place in range(start, len(line)):
-        depth += {"(": 1, ")": -1}.get(line[place], 0)
+    for at in range(start, len(line)):
+        depth += {"(": 1, ")": -1}.get(line[at], 0)
         if not depth:
-            return place
+            return at
     return len(line)
 
 
 def _may_be_zero(trace: Trace, types: Mapping[str, str]) -> bool:
-    """Whether it is a whole number, and loaded or made with a zero that stands in the code."""
+    """Whether a value is an integer that is loaded, or computed with a literal zero."""
     values = " ".join(definition.value for definition in trace.definitions)
     loaded = [types.get(load.parameter, "") for load in trace.loads]
     if _FLOATING.search(values) or any(_FLOATING.search(each) for each in loaded):

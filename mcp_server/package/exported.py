@@ -1,4 +1,4 @@
-"""What a `torch.export.save`d program says without being loaded."""
+"""Reads facts from a `torch.export.save` file without loading the program."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from mcp_server.package.provenance import read_stack
 
 # models/<name>.json from torch 2.8 on; a tensor's device is {"type": "cuda", "index": 0}.
 _GRAPH = re.compile(r"(?:^|/)models/[^/]+\.json$")
-# Operators that write to an argument end in "_"; torch's own are of these namespaces, or of Python's.
+# Operators that mutate an argument end in "_". These are the namespaces of torch and of Python.
 _IN_PLACE = re.compile(r"aten\.\w*[^_\W]_\.\w+$")
 _SPECIAL = re.compile(rf"{_IN_PLACE.pattern}|(?!aten\.|prims?\.|_?operator\.|torch\.|math\.)\w+\.\w+\.\w+$")
 _DEVICE = re.compile(rb'"device":\s*\{\s*"type":\s*"(\w+)"')
 
 
 def exported_device(path: Path) -> Literal["cpu", "cuda"] | None:
-    """The device that the program's tensors are on; cuda for a mixed one, None when it cannot be told."""
+    """The device of the program's tensors; cuda if mixed, None if unknown."""
     try:
         archive = ZipContainer(path)
         graphs = [member.name for member in archive.members if _GRAPH.search(member.name)]
@@ -37,14 +37,12 @@ def exported_device(path: Path) -> Literal["cpu", "cuda"] | None:
 
 @dataclass(frozen=True)
 class ExportedFacts:
-    """What the graph of an exported program says.
+    """Facts from the graph of an exported program.
 
-    `state` are the fully qualified names of parameters and buffers. `fixed` are arguments that are no
-    tensors, by their place among the flat arguments, with the value at export: AOTInductor computes with
-    that value whatever it is called with. `names` are those of the flat arguments, "" for one that is no
-    tensor. `ranges` are the inclusive bounds of the user's dynamic
-    dimensions by symbol. `special` are the operators that write to an argument, or that are not torch's own,
-    each with the line of the model.
+    `state` lists fully qualified names of parameters and buffers. `fixed` maps the flat index of each
+    non-tensor argument to its value at export; AOTInductor uses that value in every call. `names` are the
+    flat argument names, "" for non-tensors. `ranges` are inclusive bounds of dynamic dimensions by symbol.
+    `special` are operators that mutate an argument or are not torch's own, each with its model line.
     """
 
     state: tuple[str, ...] = ()
@@ -56,14 +54,14 @@ class ExportedFacts:
 
     @property
     def in_place(self) -> list[ModelLocation]:
-        """The lines at which the model writes to a tensor that it has."""
+        """The lines at which the model mutates a tensor in place."""
         return list(dict.fromkeys(line for target, line in self.special if _IN_PLACE.match(target)))
 
 
 def read_exported(path: Path) -> ExportedFacts:
-    """The graph's facts, without loading the program. Raises `PackageError` for another kind of file.
+    """Read the graph's facts. Raises `PackageError` for another kind of file.
 
-    The schema is torch/_export/serde/schema.py (2.8-2.15).
+    Schema: torch/_export/serde/schema.py (2.8-2.15).
     """
     graph = _graph(path)
     if graph is None:
@@ -74,14 +72,17 @@ def read_exported(path: Path) -> ExportedFacts:
         state=tuple(filter(None, (_state_name(spec) for spec in specs))),
         fixed=tuple(_fixed(arguments)),
         names=tuple(_tensor_name(spec) for spec in arguments),
-        ranges={symbol: _bounds(bounds) for symbol, bounds in graph.get("range_constraints", {}).items()},
+        ranges={
+            symbol: (bounds.get("min_val"), bounds.get("max_val"))
+            for symbol, bounds in graph.get("range_constraints", {}).items()
+        },
         guards=tuple(str(guard) for guard in graph.get("guards_code") or ()),
         special=tuple(_lines(graph, _SPECIAL)),
     )
 
 
 def node_lines(path: Path) -> tuple[tuple[str, ModelLocation], ...]:
-    """Each node's operator (`aten.index.Tensor`) with the innermost line of the model that made it.
+    """Each node's operator (`aten.index.Tensor`) with the innermost model line that it comes from.
 
     Raises `PackageError` for another kind of file.
     """
@@ -89,24 +90,24 @@ def node_lines(path: Path) -> tuple[tuple[str, ModelLocation], ...]:
 
 
 def _graph(path: Path) -> dict[str, Any] | None:
-    """The serialised program; None where the archive has none."""
+    """The serialised program; None if the archive has none."""
     archive = ZipContainer(path)
     name = next((m.name for m in archive.members if _GRAPH.search(m.name)), None)
     return read_json(read_bytes(archive, name)) if name is not None else None
 
 
 def _lines(graph: Mapping[str, Any], wanted: re.Pattern[str]) -> Iterator[tuple[str, ModelLocation]]:
-    """Operators of that form, each with its line."""
+    """Operators that match `wanted`, each with its line."""
     for node in graph.get("graph_module", {}).get("graph", {}).get("nodes", ()):
         target = str(node.get("target", "")).removeprefix("torch.ops.")
         if not wanted.match(target):
             continue
-        line = _innermost(str(node.get("metadata", {}).get("stack_trace") or ""))
+        line = _innermost_user_frame(str(node.get("metadata", {}).get("stack_trace") or ""))
         if line is not None:
             yield target, line
 
 
-def _innermost(stack: str) -> ModelLocation | None:
+def _innermost_user_frame(stack: str) -> ModelLocation | None:
     own = [frame for frame in read_stack(stack) if not frame.library]
     return ModelLocation(file=own[-1].file, line=own[-1].line, code=own[-1].code) if own else None
 
@@ -123,13 +124,9 @@ def _tensor_name(spec: Mapping[str, Any]) -> str:
 
 
 def _fixed(specs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, object]]:
-    """Arguments that are no tensors: `{"as_int": 7}` and the like, or a `constant_input`."""
-    for place, spec in enumerate(specs):
+    """Non-tensor arguments: values such as `{"as_int": 7}`, or a `constant_input`."""
+    for index, spec in enumerate(specs):
         argument = spec.get("user_input", {}).get("arg") or spec.get("constant_input", {}).get("value") or {}
         kind, value = next(iter(argument.items()), ("", None))
         if kind in ("as_int", "as_float", "as_bool", "as_string", "as_none"):
-            yield place, None if kind == "as_none" else value
-
-
-def _bounds(bounds: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    return bounds.get("min_val"), bounds.get("max_val")
+            yield index, None if kind == "as_none" else value

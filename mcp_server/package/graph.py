@@ -1,4 +1,4 @@
-"""The dataflow of a package as a graph, drawn as SVG without any other program."""
+"""Draws the dataflow of a package as SVG, without an external layout program."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ NODE_LIMIT = 300
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One box. `lines` are its text, `tip` is shown on hover. `asked`: the question named it, and not only
-    its slice holds it.
+    """One box. `lines` are its text, `tip` is shown on hover.
+
+    `marked`: part of the requested slice. `asked`: one of the requested launches.
     """
 
     id: str
@@ -33,7 +34,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """From the writer to the reader; `label` names the tensor."""
+    """An edge from writer to reader; `label` names the tensor."""
 
     source: str
     target: str
@@ -43,7 +44,7 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """What to draw, nodes in execution order. `left_out` counts launches that did not fit."""
+    """The graph to draw, nodes in execution order. `left_out` counts omitted launches."""
 
     nodes: tuple[Node, ...]
     arrows: tuple[Arrow, ...]
@@ -51,24 +52,24 @@ class Graph:
 
 
 def dataflow_graph(view: PackageView, launches: Collection[int] = (), limit: int = NODE_LIMIT) -> Graph:
-    """The dataflow of a package, the slice through `launches` marked.
+    """The dataflow of a package with the slice through `launches` marked.
 
-    A package of more than `limit` launches is cut to that slice, and the slice to the steps nearest to
-    `launches` in execution order.
+    With more than `limit` steps only the slice is drawn, cut to the steps nearest to `launches` in execution
+    order.
     """
     marked = _slice(view, launches)
     whole = len(view.flow.steps) <= limit
     shown = view.flow.everything() if whole else marked or view.flow.everything()
     steps = _nearest(shown.steps, launches, limit)
     kept = {step.order for step in steps}
-    lit = {step.order for step in marked.steps} if marked else set()
+    marked_steps = {step.order for step in marked.steps} if marked else set()
     edges = [
         e for e in shown.edges if e.reader.order in kept and (e.writer is None or e.writer.order in kept)
     ]
-    arrows = tuple(dict.fromkeys(_arrow(view, edge, lit) for edge in edges))
-    outputs, out_arrows = _outputs(view, steps, lit)
-    boxes = [_step_node(view, s, s.order in lit, s.launch in launches) for s in steps]
-    nodes = (*_ends(view, edges, lit), *boxes, *outputs)
+    arrows = tuple(dict.fromkeys(_arrow(view, edge, marked_steps) for edge in edges))
+    outputs, out_arrows = _outputs(view, steps, marked_steps)
+    boxes = [_step_node(view, s, s.order in marked_steps, s.launch in launches) for s in steps]
+    nodes = (*_source_nodes(view, edges, marked_steps), *boxes, *outputs)
     return Graph(nodes, (*arrows, *out_arrows), len(view.flow.steps) - len(steps))
 
 
@@ -104,7 +105,7 @@ def _step_node(view: PackageView, step: Step, marked: bool, asked: bool) -> Node
 
 
 def _short(kernel: str) -> str:
-    """A kernel's name without what all of its kind begin with, cut to a readable length."""
+    """A kernel's name without its common prefix, shortened to 28 characters."""
     for prefix in ("triton_", "aoti_torch_cuda_", "aoti_torch_cpu_", "cpp_fused_"):
         kernel = kernel.removeprefix(prefix)
     return kernel if len(kernel) <= 28 else f"{kernel[:16]}…{kernel[-11:]}"
@@ -114,18 +115,18 @@ def _id(step: Step) -> str:
     return f"s{step.order}"
 
 
-def _arrow(view: PackageView, edge: Edge, lit: Collection[int]) -> Arrow:
-    source = _id(edge.writer) if edge.writer else _end_id(view, edge.name)
-    marked = edge.reader.order in lit and (edge.writer is None or edge.writer.order in lit)
+def _arrow(view: PackageView, edge: Edge, marked_steps: Collection[int]) -> Arrow:
+    source = _id(edge.writer) if edge.writer else _source_id(view, edge.name)
+    marked = edge.reader.order in marked_steps and (edge.writer is None or edge.writer.order in marked_steps)
     return Arrow(source, _id(edge.reader), edge.name, marked)
 
 
-def _end_id(view: PackageView, name: str) -> str:
+def _source_id(view: PackageView, name: str) -> str:
     return f"t_{view.flow.root(name).name}"
 
 
-def _ends(view: PackageView, edges: list[Edge], lit: Collection[int]) -> list[Node]:
-    """Inputs, constants and fresh memory that the edges start from."""
+def _source_nodes(view: PackageView, edges: list[Edge], marked_steps: Collection[int]) -> list[Node]:
+    """Nodes for the inputs, constants and fresh buffers that edges start from."""
     nodes: dict[str, Node] = {}
     for edge in edges:
         if edge.writer is not None:
@@ -137,21 +138,21 @@ def _ends(view: PackageView, edges: list[Edge], lit: Collection[int]) -> list[No
         elif buffer.kind == "constant":
             kind = "constant"
         key = f"t_{buffer.name}"
-        marked = edge.reader.order in lit or (key in nodes and nodes[key].marked)
+        marked = edge.reader.order in marked_steps or (key in nodes and nodes[key].marked)
         nodes[key] = Node(key, kind, (view.label(buffer.name),), buffer.name, marked)
     return list(nodes.values())
 
 
 def _outputs(
-    view: PackageView, steps: tuple[Step, ...], lit: Collection[int]
+    view: PackageView, steps: tuple[Step, ...], marked_steps: Collection[int]
 ) -> tuple[list[Node], list[Arrow]]:
     kept = {step.order for step in steps}
     nodes, arrows = [], []
     for index, name in sorted(view.wrapper.run.outputs.items()):
         writers = [s for s in view.flow.last_writers(name) if s.order in kept]
-        marked = any(s.order in lit for s in writers)
+        marked = any(s.order in marked_steps for s in writers)
         nodes.append(Node(f"o{index}", "output", (f"output {index}",), name, marked))
-        arrows += [Arrow(_id(s), f"o{index}", name, s.order in lit) for s in writers]
+        arrows += [Arrow(_id(s), f"o{index}", name, s.order in marked_steps) for s in writers]
     return nodes, arrows
 
 
@@ -180,7 +181,7 @@ Place = tuple[float, float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class _Bend:
-    """A place in a layer that a longer arrow passes through, beside the boxes."""
+    """A point in a layer that an arrow spanning several layers passes through."""
 
     id: str
 
@@ -189,8 +190,8 @@ _Item = Node | _Bend
 
 
 def render_svg(graph: Graph, title: str) -> str:
-    """The whole picture as text. Boxes are launches; marked ones belong to what was asked."""
-    graph = _beside_readers(graph, _depths(graph))
+    """The SVG text."""
+    graph = _repeat_shared_sources(graph, _depths(graph))
     depth = _depths(graph)
     routes = {arrow: _route(arrow, depth) for arrow in graph.arrows}
     layers = _ordered(_layers(graph, depth, routes), routes.values())
@@ -208,9 +209,9 @@ def render_svg(graph: Graph, title: str) -> str:
 
 
 def _depths(graph: Graph) -> dict[str, int]:
-    """Layers by the longest path from a source. Arrows against execution order (loops) do not count.
+    """Layer of each node: its longest path from a source. Back edges of loops are ignored.
 
-    Inputs and constants are moved down to just above their first reader.
+    Inputs and constants are placed just above their first reader.
     """
     rank = {node.id: position for position, node in enumerate(graph.nodes)}
     parents, readers = defaultdict(list), defaultdict(list)
@@ -227,10 +228,10 @@ def _depths(graph: Graph) -> dict[str, int]:
     return depth
 
 
-def _beside_readers(graph: Graph, depth: Mapping[str, int]) -> Graph:
-    """The graph with an input or a constant drawn again near each reader that is far from its first ones.
+def _repeat_shared_sources(graph: Graph, depth: Mapping[str, int]) -> Graph:
+    """The graph with inputs and constants repeated near distant readers.
 
-    Otherwise the arrows from a tensor that everything reads would fill the picture.
+    Otherwise the arrows from a tensor with many readers would fill the picture.
     """
     repeated = {node.id: node for node in graph.nodes if node.kind in _REPEATED}
     copies: dict[tuple[str, int], Node] = {}
@@ -249,7 +250,7 @@ def _beside_readers(graph: Graph, depth: Mapping[str, int]) -> Graph:
 def _clusters(
     graph: Graph, depth: Mapping[str, int], sources: Collection[str]
 ) -> Iterator[tuple[str, list[Arrow]]]:
-    """Arrows from each source, in groups of readers that lie within a few layers."""
+    """Arrows by source, grouped so that the readers of a group lie within a few layers."""
     near: dict[str, list[Arrow]] = {}
     for arrow in sorted(graph.arrows, key=lambda a: depth[a.target]):
         if arrow.source not in sources:
@@ -263,7 +264,7 @@ def _clusters(
 
 
 def _route(arrow: Arrow, depth: Mapping[str, int]) -> tuple[str, ...]:
-    """The ids that an arrow goes through: its ends, and a bend in each layer between them."""
+    """The ids along an arrow: its ends, and a bend in each layer between them."""
     between = range(depth[arrow.source] + 1, depth[arrow.target])
     bends = (f"{arrow.source}>{arrow.target}@{level}" for level in between)
     return (arrow.source, *bends, arrow.target)
@@ -282,7 +283,7 @@ def _layers(
 
 
 def _ordered(layers: list[list[_Item]], routes: Iterable[tuple[str, ...]]) -> list[list[_Item]]:
-    """Fewer crossings: each layer sorted by the mean place of its neighbours, down and up a few times."""
+    """Reduce crossings with the barycenter heuristic: sort layers by mean neighbour position, down and up."""
     near = defaultdict(list)
     for route in routes:
         for upper, lower in pairwise(route):
@@ -291,18 +292,18 @@ def _ordered(layers: list[list[_Item]], routes: Iterable[tuple[str, ...]]) -> li
     position = {item.id: i - len(layer) / 2 for layer in layers for i, item in enumerate(layer)}
     for turn in range(_ROUNDS):
         for layer in layers if turn % 2 == 0 else reversed(layers):
-            layer.sort(key=lambda item: _mean(near[item.id], position, position[item.id]))
+            layer.sort(key=lambda item: _barycenter(near[item.id], position, position[item.id]))
             for i, item in enumerate(layer):
                 position[item.id] = i - len(layer) / 2
     return layers
 
 
-def _mean(names: list[str], position: Mapping[str, float], own: float) -> float:
+def _barycenter(names: list[str], position: Mapping[str, float], own: float) -> float:
     return sum(position[name] for name in names) / len(names) if names else own
 
 
 def _places(layers: list[list[_Item]]) -> tuple[dict[str, Place], float, float]:
-    """Left, top, width and height of each item; total width and height."""
+    """(left, top, width, height) of each item, then total width and height, in pixels."""
     rows = [[(item, *_size(item)) for item in layer] for layer in layers]
     widths = [sum(w for _, w, _ in row) + _GAP_X * (len(row) - 1) for row in rows]
     total = max(widths, default=200) + 2 * _GAP_X
@@ -341,7 +342,7 @@ def _box(node: Node, place: Place) -> str:
 
 
 def _path(arrow: Arrow, route: tuple[str, ...], places: Mapping[str, Place]) -> str:
-    """A curve from the foot of one box to the head of another, down through the bends between."""
+    """An SVG path from the bottom of one box to the top of another, through the bends between."""
     drawn: list[str] = []
     for upper, lower in pairwise(route):
         x1, y1, w1, h1 = places[upper]

@@ -1,9 +1,8 @@
-"""How a checked index is computed inside its kernel: `2*element - 1`, maybe moved up when negative.
+"""Reads how a kernel computes a checked index: a linear form such as `2*element - 1`, with optional wrap.
 
-A check on `lengths - 1` allows other lengths than it allows indices: with the arithmetic between the load and
-the check known, the bounds can be told for the element itself. Forms are those of Triton and C++ kernels
-(torch/_inductor/codegen/triton.py and cpp.py, 2.8 to 2.15): sums, differences, products with a number, casts,
-copies, and the choice by sign that makes negative indices count from the end.
+A check on `lengths - 1` bounds the index, not `lengths`. Inverting the arithmetic from load to check gives
+the bounds of the loaded element. Supported (torch/_inductor/codegen/triton.py and cpp.py, 2.8 to 2.15): sums,
+differences, products with a number, casts, copies, and the wrap of negative indices.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from math import ceil, floor
 
 from mcp_server.package.kernel_code import Load, copied_name, definition_above, loads_of, unwrapped
 
-_LONGEST = 400
-_DEEPEST = 60
+_MAX_LENGTH = 400
+_MAX_DEPTH = 60
 _CASTS = re.compile(
     r"\b(?:c10::convert|static_cast)<[\w:]+>(?=\()|\bu?int(?:8|16|32|64)_t(?=\()"
     r"|\bat::vec::\w+<[\w:, ]*>(?=\()|\.to\(tl\.\w+\)|(?<=\d)L+\b|\.template cast<[\w:, ]*>\(\)"
@@ -31,7 +30,7 @@ _SIGN = {ast.Lt: True, ast.GtE: False}
 
 @dataclass(frozen=True)
 class Linear:
-    """A sum of whole multiples of names, and a number. `terms` are sorted and hold no zero."""
+    """`constant` plus the sum of factor * name. `terms` are sorted and have no zero factors."""
 
     constant: int
     terms: tuple[tuple[str, int], ...] = ()
@@ -41,8 +40,8 @@ class Linear:
         factors = dict(self.terms)
         for name, factor in other.terms:
             factors[name] = factors.get(name, 0) + times * factor
-        kept = tuple(sorted((name, factor) for name, factor in factors.items() if factor))
-        return Linear(self.constant + times * other.constant, kept)
+        nonzero = tuple(sorted((name, factor) for name, factor in factors.items() if factor))
+        return Linear(self.constant + times * other.constant, nonzero)
 
     def without(self, name: str) -> Linear:
         return Linear(self.constant, tuple(term for term in self.terms if term[0] != name))
@@ -51,7 +50,7 @@ class Linear:
         return dict(self.terms).get(name, 0)
 
     def value(self, values: Mapping[str, int]) -> int | None:
-        """The number, when every name has one."""
+        """The value; None if a name has none."""
         if any(name not in values for name, _ in self.terms):
             return None
         return self.constant + sum(factor * values[name] for name, factor in self.terms)
@@ -60,7 +59,7 @@ class Linear:
         return Linear(0).plus(self, factor)
 
     def renamed(self, rename: Callable[[str], str]) -> str:
-        """As text, with other names."""
+        """The expression as text, with renamed variables."""
         return str(Linear(self.constant, tuple((rename(name), factor) for name, factor in self.terms)))
 
     def __str__(self) -> str:
@@ -77,9 +76,9 @@ def _product(factor: int, name: str) -> str:
 
 @dataclass(frozen=True)
 class IndexForm:
-    """The checked value: `linear` over elements and kernel arguments, plus `wrap` where that is negative.
+    """The checked value: `linear` over elements and kernel arguments, plus `wrap` if that is negative.
 
-    `loads` maps the names in `linear` that stand for loaded elements to their loads.
+    `loads` maps names in `linear` that stand for loaded elements to their loads.
     """
 
     linear: Linear
@@ -87,19 +86,19 @@ class IndexForm:
     wrap: Linear | None = None
 
     def element(self, load: Load) -> str | None:
-        """The name of a load in `linear`, when it is the only element there."""
+        """The name of a load in `linear`; None if there are other elements."""
         names = [name for name, _ in self.linear.terms if name in self.loads]
         return names[0] if len(names) == 1 and self.loads[names[0]] == load else None
 
     @property
     def is_plain(self) -> bool:
-        """Whether the index is the element itself, apart from the wrap."""
+        """Whether the index is an unmodified element, apart from the wrap."""
         return self.linear.constant == 0 and [factor for _, factor in self.linear.terms] == [1]
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """The least and greatest element that pass, before division by `factor` (negative: ends exchanged)."""
+    """The inclusive range of elements that pass, times `factor`. A negative `factor` swaps the ends."""
 
     low: Linear
     high: Linear
@@ -114,7 +113,7 @@ class Allowed:
         return ceil(ends[0]), floor(ends[1])
 
     def texts(self, rename: Callable[[str], str]) -> tuple[str, str] | None:
-        """Both ends as expressions; None when they would need a division."""
+        """Both ends as expressions; None if they would need a division."""
         if (numbers := self.numbers({})) is not None:
             return str(numbers[0]), str(numbers[1])
         if abs(self.factor) != 1:
@@ -124,7 +123,7 @@ class Allowed:
 
 
 def allowed_elements(form: IndexForm, load: Load, lower: str | None, upper: str | None) -> Allowed | None:
-    """What the element of `load` may be for `lower <= index < upper`; None where that cannot be told."""
+    """The range of the element of `load` for `lower <= index < upper`; None if unknown."""
     name = form.element(load)
     if name is None or upper is None:
         return None
@@ -145,7 +144,7 @@ def _read(text: str) -> Linear | None:
 def read_form(
     source: str, variable: str, line: int, tensors: Collection[str], scalars: Collection[str]
 ) -> IndexForm | None:
-    """The form of `variable` at a 1-based `line`; None when it is no sum of elements and sizes."""
+    """The form of `variable` at a 1-based `line`; None if it is not linear in elements and sizes."""
     reader = _Reader(source.split("\n"), tensors, scalars)
     value = reader.name(variable, line)
     if isinstance(value, Linear):
@@ -156,10 +155,10 @@ def read_form(
 
 
 def position_limit(source: str, variable: str, line: int) -> str | None:
-    """What an index that is a loop position stays below (`x1` of 0 to `ks1` - 1); None for another index."""
+    """The exclusive limit of an index that is a loop position (`ks1` for `x1`); None for another index."""
     lines = source.split("\n")
     name, below = variable, line
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         definition = definition_above(lines, name, below)
         if definition is None or (copied := copied_name(definition)) is None:
             break
@@ -168,7 +167,7 @@ def position_limit(source: str, variable: str, line: int) -> str | None:
 
 
 def _limit(lines: list[str], name: str) -> str | None:
-    """The end of the nearest loop over `name` (C++), or its modulus (Triton)."""
+    """The end of the nearest loop over `name` (C++), or the modulus that defines it (Triton)."""
     escaped = re.escape(name)
     patterns = (
         re.compile(rf"\bfor\s*\(int64_t {escaped}=[^;]*; {escaped}<static_cast<int64_t>\((.+?)\);"),
@@ -189,7 +188,7 @@ class _Wrapped:
 
 @dataclass(frozen=True)
 class _Negative:
-    """The test whether a value is below zero (`yes` false: whether it is not)."""
+    """A test for a negative value (`yes` False: for a non-negative one)."""
 
     linear: Linear
     yes: bool
@@ -199,7 +198,7 @@ _Value = Linear | _Wrapped | _Negative | None
 
 
 class _Reader:
-    """Follows names up through the lines of a kernel."""
+    """Resolves names upward through the lines of a kernel."""
 
     def __init__(self, lines: list[str], tensors: Collection[str], scalars: Collection[str]) -> None:
         self.lines, self.tensors, self.scalars = lines, tensors, scalars
@@ -207,7 +206,7 @@ class _Reader:
         self.depth = 0
 
     def name(self, name: str, below: int) -> _Value:
-        """A variable as it is above a line: what was assigned to it, a loaded element, or an argument."""
+        """The value of a variable above a line: its assignment, a loaded element, or an argument."""
         definition = definition_above(self.lines, name, below)
         if definition is None:
             return Linear(0, ((name, 1),)) if name in self.scalars or not self.lines else None
@@ -229,12 +228,12 @@ class _Reader:
     def _deeper(self, read: Callable[[], _Value]) -> _Value:
         self.depth += 1
         try:
-            return read() if self.depth < _DEEPEST else None
+            return read() if self.depth < _MAX_DEPTH else None
         finally:
             self.depth -= 1
 
     def _value(self, text: str, line: int) -> _Value:
-        if len(text) > _LONGEST:
+        if len(text) > _MAX_LENGTH:
             return None
         try:
             return self._tree(ast.parse(_as_python(text), mode="eval").body, line)
@@ -287,7 +286,7 @@ class _Reader:
 
 
 def _as_python(text: str) -> str:
-    """C++ and Triton casts, literals and choices as plain Python arithmetic."""
+    """Rewrite C++ and Triton casts, literals and choices to Python syntax."""
     text = _FULL.sub(r"(\1)", unwrapped(text.strip().rstrip(";")))
     text = _CASTS.sub("", text)
     text = _BLEND.sub(r"where(\3, \2, \1)", text)

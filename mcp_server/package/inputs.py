@@ -1,15 +1,13 @@
-"""What a package was compiled to accept, read from the text of its wrapper.
+"""Reads the compiled input signature from the text of a wrapper.
 
 Sources in the wrapper (torch 2.8-2.15, `_inductor/codegen/cpp_wrapper_cpu.py`): `inputs_info_[i].name`, one
 function `check_input_i` with dtype, static sizes, compiled ranges, static strides and device type, the
 symbol definitions at the top of `run_impl`, and, from 2.13, `assert_size_stride(arg, {...}, {...}, "input")`
-with the whole shape as expressions. The example inputs, exported guards and Python scalars are in none.
+with the whole shape as expressions. Example inputs, exported guards and Python scalars are not recorded.
 
-Inputs that a call copies when their address is no multiple of what the code was compiled for.
-
-A model for a GPU does so at the top of `run_impl` (`codegen_inputs` in torch/_inductor/codegen,
-cpp_wrapper_gpu.py, 2.8-2.15), and works on the copy from then on: what it writes in place the caller does not
-get.
+Misaligned inputs: at the top of `run_impl` a GPU model copies inputs whose address is not aligned as compiled
+(`codegen_inputs` in torch/_inductor/codegen/cpp_wrapper_gpu.py, 2.8-2.15). It then works on the copy, so the
+caller does not see in-place writes to such an input.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from mcp_server.package.signature import (
     read_treespec,
 )
 
-# Digits are counted: a dimension numbered by a billion would make a tuple as long, and `int` refuses 4,300.
+# Digits are limited: a dimension number of 10**9 would allocate a tuple as long, and `int` rejects 4,300.
 _BASE = re.compile(r":\s*AOTInductorModelBase\(\s*(\d{1,6}),\s*(\d{1,6})(?:,\s*(\d{1,6}))?")
 _NAME = re.compile(r'inputs_info_\[(\d{1,6})\]\.name = "((?:[^"\\]|\\.)*)"')
 _OUTPUT = re.compile(r"outputs_info_\[(\d{1,6})\]\.name =")
@@ -55,12 +53,12 @@ _END, _RUN = "} // ", "::run_impl"
 
 UNKNOWN = "the package does not say which inputs it takes: its wrapper.cpp is not there or not whole"
 UNBOUNDED = 2**63 - 1
-"""The generator clips an upper bound to this (cpp_wrapper_cpu.py, torch 2.13); it means none."""
+"""The generator clips upper bounds to this value (cpp_wrapper_cpu.py, torch 2.13): unbounded."""
 
 
 @dataclass
 class _Facts:
-    """What one `check_input_N` and the later assert say about an input."""
+    """Facts about one input from its `check_input_N` and the later assert."""
 
     dtype: str | None = None
     device_type: str | None = None
@@ -71,7 +69,7 @@ class _Facts:
 
 
 def read_signature(wrapper: str) -> Signature:
-    """The compiled inputs of a wrapper's text; never raises on text that is cut or unknown."""
+    """The compiled signature from a wrapper's text. Never raises: `problems` lists unread parts."""
     problems = _cuts(wrapper)
     head, prologue = _constructor(wrapper), _prologue(wrapper)
     names = _names(head, problems)
@@ -99,7 +97,7 @@ def read_signature(wrapper: str) -> Signature:
 
 
 def _cuts(text: str) -> list[str]:
-    """What is missing of a wrapper that was cut."""
+    """The missing parts of a truncated wrapper."""
     problems = []
     if "__check_inputs_outputs(" not in text:
         problems.append(f"the input checks end at line {_lines(text)}: sizes and dtypes may be missing")
@@ -109,7 +107,7 @@ def _cuts(text: str) -> list[str]:
 
 
 def _is_closed(text: str) -> bool:
-    """Whether the line `} // AOTInductorModel::run_impl` is there. No pattern: a wrapper may have 30 MB."""
+    """Whether the line `} // AOTInductorModel::run_impl` exists. No regex: a wrapper may have 30 MB."""
     at = text.rfind(_RUN)
     return at >= 0 and text.startswith(_END, text.rfind("\n", 0, at) + 1)
 
@@ -119,12 +117,12 @@ def _lines(text: str) -> int:
 
 
 def plain_expression(text: str) -> str:
-    """`2L*s44` as `2*s44`: C++ integer suffixes dropped."""
+    """Drop C++ integer suffixes: `2*s44` for `2L*s44`."""
     return _LONG_SUFFIX.sub("", text.strip())
 
 
 def _constructor(text: str) -> str:
-    """From the call of the base constructor to the end of the model's constructor; empty without either."""
+    """The text from the base constructor call to the end of the model's constructor, or empty."""
     start = max(text.find("AOTInductorModelBase("), 0) or text.find("inputs_info_[")
     if start < 0:
         return ""
@@ -133,7 +131,7 @@ def _constructor(text: str) -> str:
 
 
 def _prologue(text: str) -> str:
-    """The top of `run_impl`, where inputs are named and symbols defined."""
+    """The top of `run_impl`, which names inputs and defines symbols."""
     start = text.find(f"{_RUN}(")
     if start < 0:
         return ""
@@ -152,7 +150,7 @@ def _names(head: str, problems: list[str]) -> dict[int, str]:
 
 
 def _declared(head: str) -> int | None:
-    """The number of inputs that the constructor declares; None without one."""
+    """The number of inputs that the constructor declares, if any."""
     base = _BASE.search(head)
     return int(base[1]) if base else None
 
@@ -220,7 +218,7 @@ def _symbols(prologue: str) -> Iterator[SymbolDefinition]:
 
 
 def _with_symbols(item: CompiledInput, symbols: tuple[SymbolDefinition, ...]) -> CompiledInput:
-    """Name the dimensions that define a symbol; a dimension seen only here raises the rank."""
+    """Attach symbols to the dimensions that define them. May extend `dims` by dimensions without a check."""
     own = {s.dim: s.symbol for s in symbols if s.name == item.name and s.what == "size" and not s.solution}
     rank = max((len(item.dims), *(dim + 1 for dim in own)))
     dims = (*item.dims, *(CompiledDim(i) for i in range(len(item.dims), rank)))
@@ -241,7 +239,7 @@ def _size_asserts(text: str, names: set[str]) -> dict[str, tuple[list[str], list
 
 
 def _split(items: str) -> list[str]:
-    """The elements of a C++ brace list; commas inside parentheses don't separate."""
+    """Split a C++ brace list at commas outside parentheses."""
     parts, depth, current = [], 0, ""
     for char in items:
         depth += (char == "(") - (char == ")")
@@ -272,7 +270,7 @@ def _number(text: str) -> int | str:
 
 
 def _specs(head: str, problems: list[str]) -> dict[str, TreeNode]:
-    """The two trees; a package that was lowered without specs has empty ones."""
+    """The input and output trees; empty for a package lowered without specs."""
     specs = {}
     for match in _SPEC.finditer(head):
         text = "".join(_RAW_STRING.findall(match[2]))
@@ -285,7 +283,7 @@ def _specs(head: str, problems: list[str]) -> dict[str, TreeNode]:
 
 
 def _with_paths(inputs: list[CompiledInput], spec: TreeNode | None, notes: list[str]) -> list[CompiledInput]:
-    """Give each input the caller's path, and note the leaves that are no tensors: they were fixed."""
+    """Set the caller's path of each input, and note non-tensor leaves, which are fixed in the code."""
     if spec is None:
         return inputs
     paths = leaf_paths(spec)
@@ -303,10 +301,10 @@ def _with_paths(inputs: list[CompiledInput], spec: TreeNode | None, notes: list[
 
 
 def _leaves(inputs: list[CompiledInput], count: int) -> list[int] | None:
-    """Which of `count` leaves each input is; None when that cannot be told.
+    """The leaf index of each input among `count` leaves; None if ambiguous.
 
-    `argN_1` numbers parameters first, then all leaves, tensors or not (seen in torch 2.11 and 2.13): with
-    leaves missing the numbers tell, provided that the first and the last leaf are tensors.
+    `argN_1` numbers parameters first, then all leaves, tensors or not (seen in torch 2.11 and 2.13). So with
+    non-tensor leaves the numbers identify the leaves, if the first and last leaf are tensors.
     """
     if len(inputs) == count:
         return list(range(count))
@@ -327,5 +325,5 @@ _COPY = re.compile(
 
 
 def copied_when_misaligned(wrapper: str) -> dict[str, int]:
-    """Bytes by the name of each such input."""
+    """Map each input that is copied when misaligned to its required alignment in bytes."""
     return {found["name"]: int(found["bytes"]) for found in _COPY.finditer(wrapper)}

@@ -1,8 +1,7 @@
-"""Reads the body of a kernel: index asserts, and where a value comes from, back to the loads.
+"""Reads a kernel body: index asserts, and the definitions and loads that a value comes from.
 
 Triton and C++ bodies are straight lines of assignments to `tmpN` (torch/_inductor/codegen/common.py,
-triton.py, cpp.py). Names start again in each loop nest of a C++ kernel, so that the nearest definition
-above counts.
+triton.py, cpp.py). Each loop nest of a C++ kernel reuses the names, so the nearest definition above counts.
 """
 
 from __future__ import annotations
@@ -28,9 +27,7 @@ _MULTILINE = 40
 
 @dataclass(frozen=True, slots=True)
 class IndexAssert:
-    """One generated bounds check. `line` is 1-based in the kernel's source, `text` the condition as
-    printed.
-    """
+    """One generated bounds check: 1-based line in the kernel's source, and the condition as printed."""
 
     line: int
     text: str
@@ -59,9 +56,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Where a value comes from: assignments from the value back, the loads at their ends, scalar parameters.
+    """The origin of a value: definitions, nearest first, then the loads and scalar parameters they end in.
 
-    `wraps` is true when a negative value is moved up by the bound first (Python indexing).
+    `wraps`: negative values are first increased by the bound, as in Python indexing.
     """
 
     definitions: tuple[Definition, ...]
@@ -71,7 +68,7 @@ class Trace:
 
 
 def read_condition(text: str) -> tuple[str | None, str, str | None] | None:
-    """Lower bound, variable and upper bound of `0 <= tmp6 < ks0`; None when it is no such condition."""
+    """(lower bound, variable, upper bound) of `0 <= tmp6 < ks0`; None for other text."""
     match = _CONDITION.fullmatch(text.strip())
     if not match or (match["lower"] is None and match["upper"] is None):
         return None
@@ -79,7 +76,7 @@ def read_condition(text: str) -> tuple[str | None, str, str | None] | None:
 
 
 def unwrapped(text: str) -> str:
-    """A condition without `tl.broadcast_to(tmp4, [XBLOCK])` around its variable (Triton, torch 2.11)."""
+    """Remove `tl.broadcast_to(tmp4, [XBLOCK])` around the variable of a condition (Triton, torch 2.11)."""
     return _BROADCAST.sub(r"\1", text)
 
 
@@ -97,9 +94,9 @@ def find_asserts(source: str) -> tuple[IndexAssert, ...]:
 
 
 def indexes_unchecked(source: str) -> bool:
-    """Whether some C++ kernel reads or writes where a computed number says, and checks no index at all.
+    """Whether a C++ kernel uses computed indices without any index check.
 
-    That is how code looks that was compiled with `assert_indirect_indexing` off.
+    This is code compiled with `assert_indirect_indexing` off.
     """
     kernels = source.split('extern "C"')[1:]
     return any(_INDIRECT.search(kernel) and "index out of bounds: " not in kernel for kernel in kernels)
@@ -108,7 +105,7 @@ def indexes_unchecked(source: str) -> bool:
 def trace_value(
     source: str, variable: str, line: int, tensors: Collection[str], scalars: Collection[str]
 ) -> Trace:
-    """Follow `variable`, as it is at `line`, back to loads of `tensors` and to `scalars` of the kernel."""
+    """Follow the value of `variable` at `line` back to loads of `tensors` and to `scalars`."""
     lines = source.split("\n")
     queue = [(variable, line)]
     definitions: dict[tuple[str, int], Definition] = {}
@@ -130,9 +127,7 @@ def trace_value(
 
 
 def indexed_by(source: str, variable: str, line: int, tensors: Collection[str]) -> tuple[Load, ...]:
-    """The accesses below `line` whose index uses the checked variable, or the value that it was copied
-    from.
-    """
+    """Accesses below `line` indexed by the checked variable, or by the value that it was copied from."""
     lines = source.split("\n")
     names = {variable, *_copies(lines, variable, line)}
     pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(names)))})\b")
@@ -149,7 +144,7 @@ def accesses_at(source: str, line: int, tensors: Collection[str]) -> tuple[Load,
 
 
 def _copies(lines: list[str], variable: str, line: int) -> list[str]:
-    """Names that the variable is only a copy of: C++ asserts check a converted, or unpacked, index."""
+    """Names that the variable is a copy of. C++ asserts check a converted or unpacked copy of the index."""
     names: list[str] = []
     definition = definition_above(lines, variable, line)
     while definition is not None and len(names) < _MULTILINE:
@@ -169,7 +164,7 @@ def copied_name(definition: Definition) -> str | None:
 
 
 def definition_above(lines: list[str], name: str, below: int) -> Definition | None:
-    """The nearest assignment to `name` above a line; its value may span lines (a C++ lambda)."""
+    """The nearest assignment to `name` above a line. Its value may span lines (a C++ lambda)."""
     start = re.compile(rf"^\s*(?:[\w:<>, ]+ )?{re.escape(name)}\s*=(?!=)")
     for number in range(min(below, len(lines) + 1) - 1, 0, -1):
         text = lines[number - 1]
@@ -225,6 +220,6 @@ def _index(text: str, start: int, opening: str) -> str:
 
 
 def _wraps(chain: tuple[Definition, ...]) -> bool:
-    """A selection between a value and the same value plus the bound, by its sign."""
+    """Whether the chain selects between a value and the value plus the bound, by sign."""
     selects = any(_WHERE.search(d.value) for d in chain)
     return selects and any(_NEGATIVE.search(d.value) for d in chain)

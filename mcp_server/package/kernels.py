@@ -1,10 +1,8 @@
-"""Kernels of a package: parameters, grid, sources with line numbers, and what they store.
+"""Kernels of a package: parameters, grid, sources with line numbers, and stores.
 
-Triton kernels that a wrapper configures by macros.
-
-torch 2.14 and later with `triton.autotune_at_compile_time=False` first runs a JIT wrapper, then writes what
-autotuning chose as macros before the wrapper (torch/_inductor/codegen/cpp_wrapper_gpu.py 2.15,
-generate_aoti_kernel_config_header and generate_lazy). The Triton source is not embedded.
+Lazy Triton kernels: torch 2.14 and later with `triton.autotune_at_compile_time=False` runs a JIT wrapper
+first, then writes the autotuned configuration as macros before the wrapper. The Triton source is not embedded
+(torch/_inductor/codegen/cpp_wrapper_gpu.py 2.15, generate_aoti_kernel_config_header and generate_lazy).
 """
 
 from __future__ import annotations
@@ -30,16 +28,16 @@ _MARK = "LazyKernelCompileResult "
 
 @dataclass(frozen=True)
 class LazyConfigs:
-    """The macros by kernel in capitals and field; empty for a wrapper of another form."""
+    """Macro values by (kernel name in capitals, field); empty for a wrapper without them."""
 
     values: Mapping[tuple[str, str], str]
 
     def resolved(self, text: str) -> str:
-        """An expression with fields such as `add_0_result.xblocks[0]` replaced by their values."""
+        """Replace fields such as `add_0_result.xblocks[0]` in an expression by their values."""
         return _FIELD.sub(self._value, text) if self.values else text
 
     def chosen_grid(self, kernel: str, text: str) -> tuple[str, ...]:
-        """The grid that autotuning chose, out of a `switch`; empty where there is none."""
+        """The autotuned grid out of a `switch`; empty without one."""
         index = self.values.get((kernel.upper(), "CONFIG_INDEX"))
         return next((match.groups()[1:] for match in _CASE.finditer(text) if match[1] == index), ())
 
@@ -54,7 +52,7 @@ class LazyConfigs:
 
 
 def read_lazy_configs(text: str) -> LazyConfigs:
-    """The configurations of a wrapper's kernels."""
+    """Parse the configuration macros of a wrapper."""
     if _MARK not in text:
         return LazyConfigs({})
     return LazyConfigs({(m["kernel"], m["field"]): m["value"].strip() for m in _DEFINE.finditer(text)})
@@ -68,9 +66,9 @@ _DEPTH = 20
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """`plain` and `atomic` targets; `data_index` those stored at an index computed from data.
+    """Store targets of a kernel: `plain`, `atomic`, and `data_index` for indices computed from data.
 
-    `unresolved` is true when the target of some store could not be told.
+    `unresolved`: the target of some store is unknown.
     """
 
     plain: frozenset[str]
@@ -82,8 +80,8 @@ class Stores:
 def find_stores(source: str, tensors: Collection[str]) -> Stores:
     """The stores of a kernel body to any of its tensor parameters.
 
-    A pointer is followed through assignments (`p = out + offsets`); what stands inside `tl.load(...)` is an
-    index, not a pointer.
+    Pointers are followed through assignments (`p = out + offsets`). Names inside `tl.load(...)` belong to an
+    index, not to the pointer.
     """
     assigned: dict[str, list[str]] | None = None
     plain: set[str] = set()
@@ -161,8 +159,8 @@ KernelKind = Literal["triton", "user_triton", "cpp"]
 class Parameter:
     """One parameter of a kernel, in the order of the call in the wrapper.
 
-    `partial`: a write may leave elements as they were, since the index of the store is computed from data
-    or cannot be told (kernels of the user).
+    `partial`: a write may leave elements unchanged, as the store's index is computed from data or unknown
+    (user kernels).
     """
 
     name: str
@@ -175,10 +173,10 @@ class Parameter:
 class Kernel:
     """One compiled kernel.
 
-    `source` is the embedded Triton text (its line 1 is the text right after the opening quotes, as in device
-    assertions) or the C++ function; `first_line` is the line in the file where line 1 of `source` stands:
-    wrapper.cpp for Triton, kernel.cpp for C++. `symbol` is the name on the device or in the .so.
-    `grid` holds C++ expressions over the parameters. `cubin` is a file name in the package.
+    `source` is the C++ function or the embedded Triton text; line 1 of the latter follows the opening quotes,
+    as in device assertions. `first_line` is the line of line 1 of `source` in wrapper.cpp (Triton) or
+    kernel.cpp (C++). `symbol` is the name on the device or in the .so. `grid` holds C++ expressions over the
+    parameters. `cubin` is a file name in the package.
     """
 
     name: str
@@ -207,7 +205,7 @@ _CONTEXT = frozenset({"device_idx_", "stream_", "kernels_", "cubin_dir_"})
 
 
 def read_cpp_kernels(text: str, count_line: LineCounter) -> dict[str, Kernel]:
-    """C++ kernels declared or defined in `text`: parameters, and the body where it is there."""
+    """C++ kernels declared or defined in `text`, with parameters, and with bodies if defined."""
     kernels = {}
     for match in _PROTOTYPE.finditer(text):
         parameters = _cpp_parameters(text, match.start("parameters"), match.end("parameters"))
@@ -221,7 +219,7 @@ def read_cpp_kernels(text: str, count_line: LineCounter) -> dict[str, Kernel]:
 
 
 class LineCounter:
-    """The 1-based line of offsets asked for in rising order, in one pass over the text."""
+    """Maps ascending text offsets to 1-based lines in one pass over the text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -237,7 +235,7 @@ class LineCounter:
 
 
 def _body_end(text: str, start: int) -> int:
-    """The end of a function written at the left margin, from inside its braces."""
+    """The end offset of a function at the left margin. `start` is inside its braces."""
     end = text.find("\n}", start)
     return len(text) if end < 0 else end + 2
 
@@ -258,7 +256,7 @@ def _constness(type_: str) -> Role:
 
 
 def _refined(parameter: Parameter, source: str) -> Parameter:
-    """`in_out_ptr` is read too, and so is a pointer that is only added to atomically."""
+    """Mark `in_out_ptr` and pointers that are only added to atomically as read too."""
     if parameter.role != "written":
         return parameter
     name = parameter.name
@@ -324,10 +322,10 @@ def _triton_parameters(text: str, start: int, end: int) -> list[tuple[str, str]]
 
 
 def _with_roles(names: list[tuple[str, str]], source: str, kind: KernelKind) -> tuple[Parameter, ...]:
-    """What a Triton kernel does to its parameters.
+    """The roles of a Triton kernel's parameters.
 
-    Inductor names its pointers in_ptr, out_ptr and in_out_ptr. A user's kernel is judged by its stores and by
-    `mutated_arg_names`, which Triton's own analysis found.
+    Inductor names its pointers in_ptr, out_ptr and in_out_ptr. The roles of a user's kernel come from its
+    stores and from `mutated_arg_names`, the result of Triton's own analysis.
     """
     stores = find_stores(source, [name for name, type_ in names if type_ == "tensor"])
     mutated = _MUTATED.search(source)
@@ -344,8 +342,8 @@ def _triton_parameter(
         return Parameter(name, type_, "read_write")
     touched = name in stores.plain | stores.atomic or name in listed or name.startswith("out_ptr")
     if not touched:
-        told = bool(source) and not stores.unresolved
-        return Parameter(name, type_, "read" if told or name.startswith("in_ptr") else "unknown")
+        roles_known = bool(source) and not stores.unresolved
+        return Parameter(name, type_, "read" if roles_known or name.startswith("in_ptr") else "unknown")
     user = kind == "user_triton"
     loaded = user and re.search(rf"tl\.load\(\s*{re.escape(name)}\b", source)
     role: Role = "read_write" if name in stores.atomic or loaded else "written"

@@ -1,9 +1,6 @@
-"""Launches of a wrapper and the buffers that they use, with what is known of the C functions.
+"""Launches and buffers of a wrapper, and a table of the C functions it calls: parameters and writes.
 
-What is known of the C functions that a wrapper calls: which are launches, their parameters, what they
-write.
-
-Source: torch/csrc/inductor/aoti_torch/c/shim.h and generated/c_shim_{cpu,cuda}.h of torch 2.13.
+Source of the table: torch/csrc/inductor/aoti_torch/c/shim.h and generated/c_shim_{cpu,cuda}.h of torch 2.13.
 """
 
 from __future__ import annotations
@@ -70,7 +67,7 @@ TRANSFERS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     PREFIX + "clone": ((1,), (0,)),
 }
 
-# Parameter names where the position alone says little; the rest is numbered.
+# Parameter names of common shims; parameters of other shims are numbered.
 _PARAMETERS = {
     "addmm_out": "out self mat1 mat2 beta alpha",
     "baddbmm_out": "out self batch1 batch2 beta alpha",
@@ -120,16 +117,16 @@ def operator_name(shim: str) -> str:
 
 
 def parameter_names(shim: str) -> tuple[str, ...]:
-    """Names of the parameters of a shim call, empty where the table has none."""
+    """Parameter names of a shim; empty if it is not in the table."""
     return tuple(_PARAMETERS.get(operator_name(shim), "").split())
 
 
 def tensor_role(shim: str, position: int) -> Role:
-    """What a shim does to the tensor handed in at `position`.
+    """Whether a shim reads or writes its tensor argument at `position`.
 
-    `*_out` shims write their first tensor; scatter and index_put are called with `out` equal to `self`, so
-    the old content counts. A trailing underscore (or an in-place overload such as `fill__Scalar`) mutates
-    the first.
+    `*_out` shims write their first tensor. Scatter and index_put also read it, as they are
+    called with `out` equal to `self`. A trailing underscore (or an in-place overload such as `fill__Scalar`)
+    mutates the first.
     """
     name = operator_name(shim)
     if position:
@@ -149,12 +146,11 @@ TENSORS = frozenset({"buffer", "input", "constant"})
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a launch; each element of an inline array is an argument of its own.
+    """One argument of a launch. Each element of an inline array is a separate argument.
 
     `position` counts the C++ call's arguments, `element` the elements of an array. `start` and `end` are
-    offsets in the wrapper's text. `target` is the variable behind casts, moves and views; `view` is set
-    when the argument is a view made inside the call. `type` is the C++ or Triton type where the wrapper
-    shows it.
+    offsets in the wrapper's text. `target` is the variable without casts, moves and views. `view` is set if
+    the argument is a view made inside the call. `type` is the C++ or Triton type, if known.
     """
 
     position: int
@@ -178,14 +174,12 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch. `index` counts from 0 in textual order, which is execution order outside branches and
-    loops.
+    """One launch. `index` counts from 0 in textual order: execution order outside branches and loops.
 
-    `kernel` is the name in the wrapper (what value printers and provenance use), `symbol` the one on the
-    device. `start` and `end` are offsets of the whole statement, `line` is 1-based. `checked` is False when
-    a shim's error code is thrown away. `handle` is the provenance handle, `sources` and `atens` come from
-    the comment above. `context` holds the branches and loops around the launch, outermost first. `stack` is
-    the text of a KernelContextGuard.
+    `kernel` is the name in the wrapper (used by value printers and provenance), `symbol` the device symbol.
+    `start` and `end` are offsets of the whole statement, `line` is 1-based. `checked`: a shim's error code is
+    checked. `handle` is the provenance handle; `sources` and `atens` come from the comment above. `context`
+    holds the enclosing branches and loops, outermost first. `stack` is the text of a KernelContextGuard.
     """
 
     index: int
@@ -223,11 +217,9 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A statement that moves whole tensors and is no kernel: copy, zero, clone, or an assignment between
-    handles.
+    """A statement that copies or fills whole tensors without a kernel: copy, zero, clone, handle assignment.
 
-    `before` is the index of the launch that follows. `reads` is None when the bytes come from nowhere
-    (zero).
+    `before` is the index of the next launch. `reads` is None for a fill with zeros.
     """
 
     callee: str
@@ -247,7 +239,7 @@ def _unique(arguments: tuple[Argument, ...], roles: tuple[Role, ...]) -> tuple[s
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """What the comments above a launch say."""
+    """Facts from the comments above a launch."""
 
     sources: tuple[str, ...] = ()
     atens: tuple[str, ...] = ()
@@ -270,9 +262,9 @@ BufferKind = Literal[
 class Buffer:
     """One tensor variable of the wrapper.
 
-    Buffers of equal `storage` share memory. `sizes` and `strides` (in elements) and `offset` are C++
-    expressions; None means that the wrapper does not say. `base` is the buffer it was made from, `position`
-    the index of an input or a constant. `line` is 1-based in wrapper.cpp.
+    Buffers of equal `storage` share memory. `sizes`, `strides` and `offset` are C++ expressions in elements,
+    None if unknown. `base` is the buffer that this one was made from, `position` the index of an input or a
+    constant. `line` is 1-based in wrapper.cpp.
     """
 
     name: str
@@ -290,9 +282,9 @@ class Buffer:
 
 
 def shifted(base: str | None, offset: str) -> str:
-    """The offset in its storage of a view at `offset` of a tensor at `base`.
+    """The storage offset of a view at `offset` in a tensor at `base`.
 
-    `reinterpret_tensor_wrapper` adds its offset to that of the tensor it is given (torch 2.8-2.15).
+    `reinterpret_tensor_wrapper` adds its offset to that of its tensor (torch 2.8-2.15).
     """
     if base in (None, "0", "0L"):
         return offset
@@ -303,7 +295,7 @@ def shifted(base: str | None, offset: str) -> str:
 
 
 class BufferTable:
-    """The buffers known so far, by name; later definitions of a name replace earlier ones."""
+    """The buffers defined so far, by name. A later definition replaces an earlier one."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, Buffer] = {}
@@ -346,7 +338,7 @@ class BufferTable:
         )
 
     def derive(self, name: str, base: str, kind: BufferKind, line: int) -> Buffer | None:
-        """A second name for the memory of `base`, of the same shape; None when `base` is not known."""
+        """Add an alias of `base` with the same shape; None if `base` is unknown."""
         old = self.by_name.get(base)
         if old is None:
             return None
@@ -363,7 +355,7 @@ class BufferTable:
         *,
         reused: bool = False,
     ) -> Buffer | None:
-        """Another shape over the memory of `base`."""
+        """Add a view of `base` with another shape."""
         old = self.by_name.get(base)
         if old is None:
             return None
@@ -382,11 +374,11 @@ class BufferTable:
         )
 
     def rename(self, old: str, new: str) -> None:
-        """A handle becomes an owning variable: same buffer, new name."""
+        """Give a buffer a new name, as when a handle is wrapped in an owning variable."""
         self.by_name[new] = replace(self.by_name.pop(old), name=new)
 
     def shape(self, name: str, sizes: tuple[str, ...], strides: tuple[str, ...]) -> None:
-        """Fill in what the wrapper asserts of a buffer whose allocation it does not show."""
+        """Set the asserted shape of a buffer whose allocation is not in the wrapper."""
         old = self.by_name[name]
         if old.sizes is None:
             self.by_name[name] = replace(old, sizes=sizes, strides=strides)

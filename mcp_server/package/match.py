@@ -1,7 +1,7 @@
-"""Compares the inputs of a call with what a package was compiled for; nothing runs.
+"""Compares the inputs of a call with the compiled signature. Nothing runs.
 
 The package's own check (`AOTI_RUNTIME_CHECK_INPUTS`) sees neither rank, relations between dimensions, nor
-structure (torch 2.8-2.15). Here all of them are compared. See `mismatch.py` for the two known false alarms.
+structure (torch 2.8-2.15); this module checks all of them. `mismatch.py` lists two known false alarms.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from mcp_server.package.signature import CompiledInput, Signature
 
 __all__ = ["GivenTensor", "Mismatch", "compare_inputs"]
 
-_MOST_SWAPS = 64
+_MAX_SWAPS = 64
 
 
 def compare_inputs(
-    signature: Signature, given: Sequence[GivenTensor], *, device_index: int | None = None
+    signature: Signature, tensors: Sequence[GivenTensor], *, device_index: int | None = None
 ) -> list[Mismatch]:
-    """All differences, fatal ones first, then by input. `given` are the flat tensors in calling order.
+    """All differences, fatal ones first, then by input. `tensors` are the flat inputs in calling order.
 
-    `device_index` is the device on which the package is loaded, where the caller chose one. Nothing differs
-    from a signature that is not known.
+    `device_index` is the device on which the package is loaded, if the caller chose one. An unknown signature
+    gives no differences.
     """
     if not signature.known:
         return []
-    if len(given) != len(signature.inputs):
-        return [_count(signature, given)]
+    if len(tensors) != len(signature.inputs):
+        return [_count(signature, tensors)]
     found = [
-        *_swapped(signature, given),
-        *_differences(signature, given),
-        *_device_indices(signature, given, device_index),
+        *_swapped(signature, tensors),
+        *_differences(signature, tensors),
+        *_device_indices(signature, tensors, device_index),
     ]
     return sorted(found, key=lambda m: (m.severity != "fatal", m.aspect != "order"))
 
 
-def _differences(signature: Signature, given: Sequence[GivenTensor]) -> list[Mismatch]:
-    values = symbol_values(signature, given)
-    pairs = zip(signature.inputs, given, strict=True)
+def _differences(signature: Signature, tensors: Sequence[GivenTensor]) -> list[Mismatch]:
+    values = symbol_values(signature, tensors)
+    pairs = zip(signature.inputs, tensors, strict=True)
     alone = [m for item, tensor in pairs for m in _one_input(signature, item, tensor, values)]
     unrankable = {m.input_index for m in alone if m.aspect == "rank"}
-    related = [m for m in check_relations(signature, given) if m.input_index not in unrankable]
+    related = [m for m in check_relations(signature, tensors) if m.input_index not in unrankable]
     return alone + related
 
 
@@ -72,16 +72,16 @@ def _one_input(
 
 
 def _own_symbols(item: CompiledInput, tensor: GivenTensor) -> dict[str, int]:
-    """Symbols that are dimensions of this very input: a stride that follows from its own sizes is right.
+    """Symbol values from this input's own sizes, to check its strides independently of other inputs.
 
-    Whether other inputs agree with them is a question of the sizes.
+    A conflict with other inputs is reported as a size mismatch only.
     """
     pairs = zip(item.dims, tensor.shape, strict=True)
     return {dim.expression: size for dim, size in pairs if dim.expression and dim.expression.isidentifier()}
 
 
-def _count(signature: Signature, given: Sequence[GivenTensor]) -> Mismatch:
-    wanted, got = len(signature.inputs), len(given)
+def _count(signature: Signature, tensors: Sequence[GivenTensor]) -> Mismatch:
+    wanted, got = len(signature.inputs), len(tensors)
     names = ", ".join(f"{item.path or item.name} {item.dtype}{item.shape}" for item in signature.inputs[:8])
     return Mismatch(
         category="input_mismatch",
@@ -110,7 +110,7 @@ def _device(item: CompiledInput, tensor: GivenTensor) -> Iterator[Mismatch]:
 
 
 def _moved(name: str, device: str, tensor: GivenTensor) -> Fix:
-    """A meta tensor has no data that could be moved."""
+    """The fix for a wrong device. A meta tensor has no data to move."""
     if tensor.device_type == "meta":
         return Fix(
             action=f"make it on {device} in the first place, with its values: a meta tensor has none to move",
@@ -122,17 +122,19 @@ def _moved(name: str, device: str, tensor: GivenTensor) -> Fix:
 
 
 def _device_indices(
-    signature: Signature, given: Sequence[GivenTensor], loaded_on: int | None
+    signature: Signature, tensors: Sequence[GivenTensor], loaded_on: int | None
 ) -> Iterator[Mismatch]:
-    """Inputs on another device of the right type than the model: no check anywhere sees it."""
+    """Inputs on another GPU than the model. Neither torch nor the package checks this."""
     if loaded_on is not None:
-        pairs = zip(signature.inputs, given, strict=True)
-        yield from (_orphan(*p, loaded_on) for p in pairs if p[1].device_index not in (None, loaded_on))
-    elif len(devices := {tensor.device for tensor in given if tensor.device_index is not None}) > 1:
-        yield _scattered(", ".join(sorted(devices)))
+        pairs = zip(signature.inputs, tensors, strict=True)
+        yield from (
+            _wrong_device_index(*p, loaded_on) for p in pairs if p[1].device_index not in (None, loaded_on)
+        )
+    elif len(devices := {tensor.device for tensor in tensors if tensor.device_index is not None}) > 1:
+        yield _several_devices(", ".join(sorted(devices)))
 
 
-def _orphan(item: CompiledInput, tensor: GivenTensor, loaded_on: int) -> Mismatch:
+def _wrong_device_index(item: CompiledInput, tensor: GivenTensor, loaded_on: int) -> Mismatch:
     home = f"{tensor.device_type}:{loaded_on}"
     return Mismatch(
         category="device_mismatch",
@@ -147,7 +149,7 @@ def _orphan(item: CompiledInput, tensor: GivenTensor, loaded_on: int) -> Mismatc
     )
 
 
-def _scattered(devices: str) -> Mismatch:
+def _several_devices(devices: str) -> Mismatch:
     return Mismatch(
         category="device_mismatch",
         aspect="device_index",
@@ -259,7 +261,7 @@ def _stride_mismatch(
 
 
 def tuple_text(expected: Sequence[int | str | None]) -> str:
-    """As Python prints a tuple, unknown strides as `?`."""
+    """Format a tuple as Python does, with `?` for unknown strides."""
     inner = ", ".join("?" if stride is None else str(stride) for stride in expected)
     return f"({inner},)" if len(expected) == 1 else f"({inner})"
 
@@ -273,19 +275,19 @@ def _stride_fix(item: CompiledInput, tensor: GivenTensor, expected: list[int | N
     return Fix(action="copy it into a tensor of those strides", before=name, after=f"{copy}.copy_({name})")
 
 
-def _swapped(signature: Signature, given: Sequence[GivenTensor]) -> Iterator[Mismatch]:
-    """Two inputs in each other's place: exchanging them removes every fatal difference."""
-    bad = sorted({m.input_index for m in _fatal(signature, given) if m.input_index is not None})
-    for first, second in list(combinations(bad, 2))[:_MOST_SWAPS]:
-        order = list(range(len(given)))
+def _swapped(signature: Signature, tensors: Sequence[GivenTensor]) -> Iterator[Mismatch]:
+    """Swapped inputs: exchanging two of them removes every fatal difference."""
+    bad = sorted({m.input_index for m in _fatal(signature, tensors) if m.input_index is not None})
+    for first, second in list(combinations(bad, 2))[:_MAX_SWAPS]:
+        order = list(range(len(tensors)))
         order[first], order[second] = second, first
-        if not _fatal(signature, [given[i] for i in order]):
+        if not _fatal(signature, [tensors[i] for i in order]):
             yield _swap(signature.inputs[first], signature.inputs[second])
             return
 
 
-def _fatal(signature: Signature, given: Sequence[GivenTensor]) -> list[Mismatch]:
-    return [m for m in _differences(signature, given) if m.severity == "fatal"]
+def _fatal(signature: Signature, tensors: Sequence[GivenTensor]) -> list[Mismatch]:
+    return [m for m in _differences(signature, tensors) if m.severity == "fatal"]
 
 
 def _swap(first: CompiledInput, second: CompiledInput) -> Mismatch:

@@ -1,11 +1,7 @@
-"""Members of a package, and which model each belongs to; a zip or a directory, neither trusted.
+"""Members of a package in a zip archive or directory, and the model that each belongs to.
 
-Members of a package, out of a zip archive or a directory, without trusting either.
-
-Nothing is extracted. A stored member of a zip is read in place, so that a library with gigabytes of
-weights costs no more than the bytes asked for.
-
-Which members of a package belong to which model, and what each of them is.
+Neither is trusted, and nothing is extracted. A stored zip member is read in place, so reading a few bytes of
+a library with gigabytes of weights is cheap.
 
 Layouts: `<stem>/data/aotinductor/<model>/<hash>.wrapper.{cpp,so}` (torch 2.7-2.15), the same without
 `.wrapper` (torch 2.6), and a flat directory as `aot_compile` or the Inductor cache leaves it.
@@ -32,9 +28,9 @@ from mcp_server.package.problems import PackageError
 
 MAX_MEMBERS = 50_000
 MAX_TEXT_BYTES = 512 << 20
-"""A wrapper of 10,000 launches has 30 MB; this is what one text member may have."""
+"""Limit for one text member. A wrapper of 10,000 launches has 30 MB."""
 MAX_RATIO = 200
-"""Deflate reaches 1032:1 only on bombs. AOTInductor stores; a repacked wrapper.cpp stays under 20:1."""
+"""Compression limit against zip bombs (up to 1032:1). A repacked wrapper.cpp stays under 20:1."""
 RATIO_FREE_BYTES = 16 << 20
 
 UNREADABLE = (
@@ -46,23 +42,23 @@ UNREADABLE = (
     ValueError,
     NotImplementedError,
 )
-"""What `zipfile` (Python 3.10 to 3.14) raises for damaged archives; ValueError for a name not in UTF-8."""
+"""Exceptions of `zipfile` (Python 3.10 to 3.14) for damaged archives; ValueError: a name is not UTF-8."""
 _LONGEST_END = (1 << 16) + 22 + 20
-"""The end record of an archive with the longest comment, and the locator of a 64-bit one before it."""
+"""Bytes of the end record with the longest comment, plus the zip64 locator before it."""
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _DRIVE = re.compile(r"^[A-Za-z]:")
 
 
 @dataclass(frozen=True)
 class Member:
-    """A file of the package: `name` with forward slashes, `size` in bytes when unpacked."""
+    """A file of the package: `name` with forward slashes, uncompressed `size` in bytes."""
 
     name: str
     size: int
 
 
 class Container(Protocol):
-    """Where the members lie."""
+    """A readable collection of members: a zip archive or a directory."""
 
     path: Path
 
@@ -70,12 +66,12 @@ class Container(Protocol):
     def members(self) -> tuple[Member, ...]: ...
 
     def open(self, name: str) -> BinaryIO:
-        """A seekable binary stream of one member. Raises `PackageError` when it cannot be read."""
+        """A seekable binary stream of one member. Raises `PackageError` if it cannot be read."""
         ...
 
 
 class ByteRange(io.RawIOBase):
-    """A read-only window of `size` bytes at `start` of an open file. Owns the file."""
+    """A read-only window of `size` bytes at `start` of an open file. Closes the file when closed."""
 
     def __init__(self, file: BinaryIO, start: int, size: int) -> None:
         super().__init__()
@@ -108,12 +104,12 @@ class ByteRange(io.RawIOBase):
 
 
 def read_text(container: Container, name: str) -> str:
-    """The whole text of a member; bytes that are not UTF-8 are replaced."""
+    """The text of a member. Bytes that are not UTF-8 are replaced."""
     return read_bytes(container, name).decode("utf-8", "replace")
 
 
 def read_bytes(container: Container, name: str, limit: int = MAX_TEXT_BYTES) -> bytes:
-    """The whole member, or `PackageError("too_large")` beyond `limit` bytes."""
+    """The bytes of a member. Raises `PackageError("too_large")` beyond `limit` bytes."""
     with container.open(name) as stream:
         data = _read_member(stream, name, limit + 1)
     if len(data) > limit:
@@ -129,7 +125,7 @@ def _read_member(stream: BinaryIO, name: str, count: int) -> bytes:
 
 
 class ZipContainer:
-    """A zip archive whose directory was checked: no unsafe name, duplicate, link, encryption or bomb."""
+    """A zip archive without unsafe names, duplicates, links, encryption or bombs; checked when opened."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -156,7 +152,7 @@ class ZipContainer:
         return self._infos[name].CRC
 
     def checksum_holds(self, name: str) -> bool:
-        """Whether the member can be read and its CRC-32 is the recorded one. Reads the whole member."""
+        """Whether a member is readable and matches its recorded CRC-32. Reads the whole member."""
         crc = 0
         try:
             with self.open(name) as stream:
@@ -238,10 +234,9 @@ def _check_member(info: zipfile.ZipInfo) -> None:
 def refuse_unsafe(path: Path) -> None:
     """Raise `PackageError("unsafe_archive")` for an archive that must not reach torch's loader.
 
-    The loader extracts whatever the directory of an archive names (torch 2.8-2.15,
-    `model_package_loader.cpp`). A file that has no such directory passes: the loader refuses it before it
-    writes anything, and says why. One whose directory only `zipfile` cannot read does not pass, since the
-    loader reads with another library (miniz), which may find a directory that nobody checked.
+    The loader extracts every name in the archive's directory (torch 2.8-2.15, `model_package_loader.cpp`).
+    A file without a directory passes: the loader rejects it, with a reason, before it writes anything. A
+    directory that `zipfile` cannot read does not pass: the loader uses miniz, which may read it, unchecked.
     """
     if path.is_dir():
         DirectoryContainer(path)
@@ -257,9 +252,9 @@ def refuse_unsafe(path: Path) -> None:
 
 
 def _directory_offset(path: Path) -> int | None:
-    """Where the end record of an archive says that its directory begins; None without an end record.
+    """The directory offset in the end record of an archive; None without an end record.
 
-    `zipfile` ignores the offset, and takes the bytes before the end record for the directory.
+    `zipfile` ignores this offset and reads the directory directly before the end record.
     """
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _LONGEST_END))
@@ -267,7 +262,7 @@ def _directory_offset(path: Path) -> int | None:
         at = end.rfind(b"PK\5\6")
         if at < 0 or len(end) < at + 20:
             return None
-        if at < 20 or end[at - 20 : at - 16] != b"PK\6\7":  # no locator of a 64-bit end record
+        if at < 20 or end[at - 20 : at - 16] != b"PK\6\7":  # no zip64 end record locator
             return int(struct.unpack_from("<I", end, at + 16)[0])
         file.seek(struct.unpack_from("<Q", end, at - 12)[0])
         record = file.read(56)
@@ -275,7 +270,7 @@ def _directory_offset(path: Path) -> int | None:
 
 
 def check_name(name: str) -> None:
-    """Refuse names that would leave the directory into which a loader extracts them."""
+    """Reject names that would be extracted outside the loader's directory (path traversal)."""
     if "\\" in name or not name.isprintable():
         raise _unsafe(f"{name!r} holds a backslash or control characters")
     if name.startswith("/") or _DRIVE.match(name):
@@ -294,7 +289,7 @@ def _unsafe(what: str) -> PackageError:
 
 
 class DirectoryContainer:
-    """An unpacked package: files under `root`, named relative to it; only direct ones unless `recursive`."""
+    """An unpacked package: files under `root`, named relative to it; `recursive` includes subfolders."""
 
     def __init__(self, root: Path, *, recursive: bool = True) -> None:
         self.path = root
@@ -312,7 +307,7 @@ class DirectoryContainer:
 
 
 def _walk(root: Path, recursive: bool) -> Iterator[Member]:
-    """Regular files only; a link is followed only where it stays inside `root`."""
+    """Regular files only. Links are followed only if the target is inside `root`."""
     top = root.resolve()
     paths = top.rglob("*") if recursive else top.iterdir()
     for count, path in enumerate(sorted(islice(paths, MAX_MEMBERS + 1))):
@@ -380,7 +375,7 @@ class ModelFiles:
 
     @property
     def built_at_load(self) -> bool:
-        """Whether this is a `package_cpp_only` package: sources and flags, compiled by the loader."""
+        """Whether this is a `package_cpp_only` package, whose sources the loader compiles."""
         return self.library is None and self.ending("_compile_flags.json") is not None
 
     def ending(self, suffix: str) -> Member | None:
@@ -397,7 +392,7 @@ class ModelFiles:
 
 
 def find_models(container: Container) -> dict[str, ModelFiles]:
-    """The models of an archive or an unpacked directory, by name, in the order of the archive."""
+    """The models of an archive or unpacked directory by name, in archive order."""
     groups: dict[str, list[Member]] = {}
     for member in container.members:
         if match := _MODEL.search(member.name):
@@ -406,7 +401,7 @@ def find_models(container: Container) -> dict[str, ModelFiles]:
 
 
 def flat_model(container: Container, stem: str | None = None) -> dict[str, ModelFiles]:
-    """The one model of a flat directory; `stem` picks the files of one library among several."""
+    """The model of a flat directory. `stem` selects the files of one of several libraries."""
     members = tuple(m for m in container.members if "/" not in m.name)
     if stem is not None and any(m.name == f"{stem}.cpp" for m in members):
         members = tuple(m for m in members if not _other_model(m.name, stem))
@@ -415,7 +410,7 @@ def flat_model(container: Container, stem: str | None = None) -> dict[str, Model
 
 
 def _other_model(name: str, stem: str) -> bool:
-    """Whether `name` is a wrapper or library of another stem than `stem` (`x.wrapper` or `x`)."""
+    """Whether `name` is a wrapper or library with another stem than `stem` (`x.wrapper` or `x`)."""
     path = PurePosixPath(name)
     mine = stem.removesuffix(".wrapper")
     is_wrapper = path.suffix == ".so" or name.endswith((".wrapper.cpp", ".wrapper.json", "_metadata.json"))

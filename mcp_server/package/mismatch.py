@@ -1,14 +1,10 @@
-"""Differences between a call and the compiled signature: tree, dimensions and their ranges.
+"""Differences between a call and the compiled signature: argument tree, dynamic dimensions and ranges.
 
-The tree of a call's arguments against the exported one.
+Tree: `AOTICompiledModel.__call__` flattens its arguments without comparing the tree (torch 2.8-2.15), so a
+dictionary with another key order swaps values silently.
 
-`AOTICompiledModel.__call__` flattens what it is given without comparing the tree (torch 2.8-2.15): a
-dictionary with its keys in another order swaps values silently.
-
-Dynamic dimensions: their values against the compiled range and against one another.
-
-The file holds the range that code generation ended with, not the one that the user gave. It is tighter in
-two known cases, which are reported as suspicious only:
+Ranges: the package has the range that code generation derived, not the user's. It is tighter in two known
+cases, which are reported as suspicious only:
 
 - export assumes every dynamic size to be at least 2, also for `Dim(min=1)` (seen in torch 2.11 and 2.13);
 - CPU code generation guards on products with 4096 (`16*s77 > 4096`, `_inductor/codegen/cpp.py:2273` of
@@ -46,8 +42,8 @@ Aspect = Literal[
 class GivenTensor:
     """An input tensor as the caller passes it.
 
-    `shape` and `stride` in elements; a `stride` of None means contiguous. `device` as torch prints it
-    (`cuda:0`), `path` as the caller reaches it (`args[0]['user']`), where known.
+    `shape` and `stride` are in elements; a `stride` of None means contiguous. `device` is torch's text
+    (`cuda:0`), `path` the caller's expression (`args[0]['user']`), if known.
     """
 
     dtype: str
@@ -77,8 +73,8 @@ class GivenTensor:
 
 
 class Mismatch(Record):
-    """`fatal`: outside what the code was compiled for, so that it may read wrong or foreign memory.
-    `suspicious`: may be a false alarm of the compiled range or of the run-time check; `sentence` says why.
+    """One difference. `fatal`: the compiled code may read wrong memory. `suspicious`: possibly a false alarm
+    of the compiled range or of the run-time check; `sentence` says why.
     """
 
     category: Category
@@ -93,7 +89,7 @@ class Mismatch(Record):
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides in elements, as `torch.empty` gives them (a size of 0 counts as 1)."""
+    """Row-major strides in elements, as of `torch.empty` (a size of 0 counts as 1)."""
     strides: list[int] = []
     step = 1
     for size in reversed(shape):
@@ -105,32 +101,32 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 _KEYWORD = "kwargs["
 
 
-def compare_structure(signature: Signature, given: Sequence[str]) -> list[Mismatch]:
-    """Differences between the paths of the caller's leaves and the exported ones, tensors and others.
+def compare_structure(signature: Signature, passed: Sequence[str]) -> list[Mismatch]:
+    """Differences between the paths of the caller's leaves and the exported leaves, tensors or not.
 
-    Only dictionaries are compared: a flat list of tensors says nothing about structure. Keyword arguments
-    come in any order, since the loader sorts them.
+    Only calls with dictionaries are compared: a flat list of tensors has no structure. The order of keyword
+    arguments is ignored, since the loader sorts them.
     """
-    if signature.in_spec is None or not any("['" in path for path in given):
+    if signature.in_spec is None or not any("['" in path for path in passed):
         return []
     expected = leaf_paths(signature.in_spec)
-    renamed = _as_exported(given, expected)
+    renamed = _as_exported(passed, expected)
     actual = tuple(renamed[i] for i in _sorted_keywords(renamed, expected))
     if actual == expected:
         return []
     return [_reordered(expected, actual) if set(actual) == set(expected) else _other_leaves(expected, actual)]
 
 
-def calling_order(signature: Signature, given: Sequence[str]) -> tuple[int, ...]:
-    """The places of the caller's leaves in the order in which the loader passes them on."""
+def calling_order(signature: Signature, passed: Sequence[str]) -> tuple[int, ...]:
+    """Indices of the caller's leaves in the order in which the loader passes them."""
     expected = leaf_paths(signature.in_spec) if signature.in_spec is not None else ()
-    return _sorted_keywords(_as_exported(given, expected), expected)
+    return _sorted_keywords(_as_exported(passed, expected), expected)
 
 
 def _sorted_keywords(paths: Sequence[str], expected: Sequence[str]) -> tuple[int, ...]:
-    """Keyword arguments in the exported order behind the positional ones, which stay as they are."""
+    """Positional arguments in order, then keyword arguments in exported order, as indices."""
     names = [_top(path) for path in expected if path.startswith(_KEYWORD)]
-    rank = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    rank = {name: index for index, name in enumerate(dict.fromkeys(names))}
     places = range(len(paths))
     positional = [i for i in places if not paths[i].startswith(_KEYWORD)]
     keywords = [i for i in places if paths[i].startswith(_KEYWORD)]
@@ -141,10 +137,10 @@ def _top(path: str) -> str:
     return path[: path.find("]") + 1]
 
 
-def _as_exported(given: Sequence[str], expected: Sequence[str]) -> tuple[str, ...]:
-    """One dictionary of tensors whose keys are the keyword arguments stands for them."""
-    keywords = tuple(path.replace("args[0][", _KEYWORD, 1) for path in given)
-    return keywords if set(keywords) == set(expected) else tuple(given)
+def _as_exported(passed: Sequence[str], expected: Sequence[str]) -> tuple[str, ...]:
+    """Read a single dictionary argument as keyword arguments if its keys are their names."""
+    keywords = tuple(path.replace("args[0][", _KEYWORD, 1) for path in passed)
+    return keywords if set(keywords) == set(expected) else tuple(passed)
 
 
 def _reordered(expected: tuple[str, ...], actual: tuple[str, ...]) -> Mismatch:
@@ -185,9 +181,9 @@ SPECIALIZED_BELOW = 2
 CPU_CHUNK = 4096
 
 
-def symbol_values(signature: Signature, given: Sequence[GivenTensor]) -> dict[str, int]:
-    """The value that each shape symbol takes with these inputs, as `run_impl` would compute it."""
-    by_name = {item.name: tensor for item, tensor in zip(signature.inputs, given, strict=False)}
+def symbol_values(signature: Signature, passed: Sequence[GivenTensor]) -> dict[str, int]:
+    """The value of each shape symbol for these inputs, as `run_impl` computes it."""
+    by_name = {item.name: tensor for item, tensor in zip(signature.inputs, passed, strict=False)}
     values: dict[str, int] = {}
     for definition in signature.symbols:
         value = _defined(definition, by_name.get(definition.name))
@@ -209,7 +205,7 @@ def _defined(definition: SymbolDefinition, tensor: GivenTensor | None) -> Fracti
 def check_range(
     item: CompiledInput, dim: CompiledDim, got: int, definition: SymbolDefinition | None
 ) -> Iterator[Mismatch]:
-    """A dynamic dimension below or above its compiled range."""
+    """A mismatch if a dynamic dimension is outside its compiled range."""
     if dim.lower is not None and got < dim.lower:
         yield _range_mismatch(item, dim, got, "suspicious" if _soft_lower(dim, definition) else "fatal")
     elif dim.upper is not None and got > dim.upper:
@@ -217,7 +213,7 @@ def check_range(
 
 
 def _soft_lower(dim: CompiledDim, definition: SymbolDefinition | None) -> bool:
-    """Whether the lower bound is what "every symbol is at least 2" gives."""
+    """Whether the lower bound may come from export's assumption that every symbol is at least 2."""
     if dim.expression is not None:
         symbols = dict.fromkeys(names_in(dim.expression), SPECIALIZED_BELOW)
         return evaluate(dim.expression, symbols) == dim.lower
@@ -228,7 +224,7 @@ def _soft_lower(dim: CompiledDim, definition: SymbolDefinition | None) -> bool:
 
 
 def _soft_upper(item: CompiledInput, dim: CompiledDim) -> bool:
-    """Whether the CPU's guard can have made the upper bound: it is 4096 // k for some whole k."""
+    """Whether the upper bound may come from the CPU guard: it is 4096 // k for an integer k."""
     upper = dim.upper or 0
     return item.device_type == "cpu" and upper > 0 and CPU_CHUNK // (CPU_CHUNK // upper or 1) == upper
 
@@ -270,13 +266,13 @@ def _range_fix(dim: CompiledDim, got: int, below: bool) -> Fix:
     )
 
 
-def check_relations(signature: Signature, given: Sequence[GivenTensor]) -> Iterator[Mismatch]:
-    """Dimensions that share a symbol or are an expression of one (`2*s0`) and don't fit together.
+def check_relations(signature: Signature, passed: Sequence[GivenTensor]) -> Iterator[Mismatch]:
+    """Dimensions that share a symbol, or are an expression of one (`2*s0`), with inconsistent sizes.
 
-    Which dimensions do is written down from torch 2.13 on; before, only where a symbol is first read.
+    Wrappers record all of these dimensions from torch 2.13 on, before only where a symbol is first read.
     """
-    values = symbol_values(signature, given)
-    for item, tensor in zip(signature.inputs, given, strict=False):
+    values = symbol_values(signature, passed)
+    for item, tensor in zip(signature.inputs, passed, strict=False):
         yield from _indivisible(signature, item, tensor)
         for dim, got in zip(item.dims, tensor.shape, strict=False):
             expected = evaluate(dim.expression, values) if dim.expression and dim.size is None else None
@@ -302,7 +298,7 @@ def _relation(
 
 
 def _origin(signature: Signature, dim: CompiledDim) -> str:
-    """Where the symbols of a dimension are read: ` (s77 is dimension 0 of input 0 (args[0]))`."""
+    """A clause such as ` (s77 is dimension 0 of input 0 (args[0]))`: where the symbols are defined."""
     labels = {item.name: item.label for item in signature.inputs}
     wanted = names_in(dim.expression or "")
     known = [s for s in signature.symbols if s.symbol in wanted and s.name in labels]
@@ -311,7 +307,7 @@ def _origin(signature: Signature, dim: CompiledDim) -> str:
 
 
 def _indivisible(signature: Signature, item: CompiledInput, tensor: GivenTensor) -> Iterator[Mismatch]:
-    """A size from which the symbol comes out as a fraction: `n = size/2` of an odd size."""
+    """A size that makes its symbol a fraction, such as an odd size for `n = size/2`."""
     for definition in signature.symbols:
         if definition.name != item.name or definition.solution is None or definition.what != "size":
             continue

@@ -1,4 +1,4 @@
-"""What can be wrong with a file that should be a package, and what it is instead."""
+"""Errors for files that are not packages, with the kind of file that was given instead."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Slug = Literal[
 
 
 class PackageError(ProblemError):
-    """The file cannot be read as an AOTInductor package. `slug` names the reason and is stable."""
+    """The file is not a readable AOTInductor package. `slug` is a stable identifier of the reason."""
 
     def __init__(
         self, slug: Slug, what: str, *, value: object = None, allowed: str = "", next_call: str = ""
@@ -44,9 +44,9 @@ class PackageError(ProblemError):
 
 @dataclass(frozen=True)
 class Defect:
-    """Something missing or odd in a package that can still be read.
+    """A missing or inconsistent part of a readable package.
 
-    `fatal` means that loading or running it fails, as seen in torch 2.8-2.15; else it is a note.
+    `fatal`: loading or running fails (seen in torch 2.8-2.15). Otherwise it is a note.
     """
 
     slug: str
@@ -67,15 +67,15 @@ _STARTS = (
     (b"<", "a web page or XML, perhaps the error page of a download"),
     (b"\x08", "a protocol buffer, perhaps an ONNX model"),
 )
-"""First bytes of files that are mistaken for a package, and what they are."""
+"""First bytes and names of file formats that are commonly mistaken for a package."""
 _SAFETENSORS = re.compile(rb".{7}\0\{\"", re.S)
 
 
 @dataclass(frozen=True)
 class _Archive:
-    """Another kind of archive, known by members: all patterns must match one each.
+    """Another kind of archive. Each pattern must match the name of some member.
 
-    `below_top`: the names are looked at without the top folder that torch puts in front.
+    `below_top`: names are compared without the top folder that torch adds.
     """
 
     slug: Slug
@@ -133,7 +133,7 @@ _ARCHIVES = (
 
 
 def check_is_zip(path: Path) -> None:
-    """Return for a zip archive; else raise the `PackageError` that names what `path` is."""
+    """Raise a `PackageError` that says what `path` is unless it is a zip archive."""
     head = _head(path)
     if not head:
         raise PackageError("empty_file", f"{path} is empty", next_call="write or copy the package again")
@@ -147,11 +147,11 @@ def check_is_zip(path: Path) -> None:
             f"{path} is a shared library with no wrapper.cpp beside it",
             next_call=_GIVE,
         )
-    raise PackageError("not_a_zip", f"{path} is not a .pt2: {_told_by(head)}", value=head[:8])
+    raise PackageError("not_a_zip", f"{path} is not a .pt2: {_file_kind(head)}", value=head[:8])
 
 
-def _told_by(head: bytes) -> str:
-    """What a file is by its first bytes, as far as they tell."""
+def _file_kind(head: bytes) -> str:
+    """Describe a file by its first bytes."""
     if _SAFETENSORS.match(head):
         return "it is a safetensors file"
     found = next((what for start, what in _STARTS if head.startswith(start)), None)
@@ -181,7 +181,7 @@ def _refuse_pickle(path: Path, head: bytes) -> None:
 
 
 def no_model(path: Path, names: Iterable[str]) -> PackageError:
-    """The error for an archive or a directory in which no AOTInductor model was found."""
+    """The error for an archive or directory without an AOTInductor model."""
     names = list(names)
     relative = {_below_top(name) for name in names}
     for known in _ARCHIVES:
@@ -199,6 +199,6 @@ def no_model(path: Path, names: Iterable[str]) -> PackageError:
 
 
 def _below_top(name: str) -> str:
-    """The name without the top folder (the file stem) that torch puts in front."""
+    """The name without the top folder (the file stem) that torch adds."""
     parts = PurePosixPath(name).parts
     return "/".join(parts[1:]) if len(parts) > 1 else name

@@ -1,9 +1,7 @@
-"""From a launch to the lines of the user's model.
+"""Maps a launch to lines of the user's model.
 
-The lines of methods and functions that a recorded line of the model calls, read from the source.
-
-`torch.export` writes down the frames that are named `forward` (torch 2.13), so that the line of an operator
-in a helper is told as the one that calls the helper.
+`torch.export` records only frames named `forward` (torch 2.13), so for an operator in a helper it records the
+line that calls the helper. `lines_doing` reads the source to find the line in the helper.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ _LIBRARY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One stack frame of the trace of the model, outermost first in a stack. `line` is 1-based."""
+    """One frame of a model stack trace. Stacks are outermost first; `line` is 1-based."""
 
     file: str
     line: int
@@ -42,17 +40,17 @@ class Frame:
 
     @property
     def library(self) -> bool:
-        """Whether this is torch or another installed package, or generated code, and not the user's file."""
+        """Whether the frame is in torch, another installed package or generated code."""
         return bool(_LIBRARY.search(self.file))
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a launch comes from.
+    """The origin of a launch in the model.
 
     `source`: `kernel_information` (compiled with INDUCTOR_PROVENANCE=1) and `context_guard` (compiled with
-    TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE=1) know stack frames; `comments` know graph nodes only; C++
-    kernels carry no comment, so that `none` is left. `stacks` keep all frames.
+    TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE=1) have stack frames; `comments` have graph nodes only; C++
+    kernels have no comment, hence `none`. `stacks` contain all frames.
     """
 
     source: Source
@@ -63,7 +61,7 @@ class Provenance:
 
     @property
     def locations(self) -> tuple[ModelLocation, ...]:
-        """The user's own line of each stack, innermost, each once."""
+        """The innermost user line of each stack, without duplicates."""
         found = {}
         for stack in self.stacks:
             own = [frame for frame in stack if not frame.library]
@@ -76,7 +74,7 @@ class Provenance:
 
     @property
     def folded(self) -> int:
-        """How many library frames `locations` leaves out."""
+        """Number of library frames that `locations` omits."""
         return sum(frame.library for stack in self.stacks for frame in stack)
 
 
@@ -89,9 +87,7 @@ def read_stack(text: str) -> tuple[Frame, ...]:
 
 
 def read_provenance(launch: Launch, information: Mapping[str, object]) -> Provenance:
-    """The best that is known of a launch; `information` is the package's kernel_information.json, maybe
-    empty.
-    """
+    """The most detailed provenance of a launch. `information` is kernel_information.json, or empty."""
     entry = information.get(f"{launch.kernel}:{launch.handle}") if launch.handle is not None else None
     if isinstance(entry, Mapping):
         return Provenance(
@@ -109,7 +105,7 @@ def read_provenance(launch: Launch, information: Mapping[str, object]) -> Proven
 
 
 def _guard_stacks(text: str) -> tuple[tuple[Frame, ...], ...]:
-    """A guard holds several tracebacks, parted by blank lines."""
+    """The tracebacks of a guard, which are separated by blank lines."""
     return tuple(stack for part in re.split(r"\n\s*\n", text) if (stack := read_stack(part)))
 
 
@@ -122,7 +118,7 @@ def _texts(value: object) -> tuple[str, ...]:
 INDEXES = re.compile(
     r"embedding|gather\(|scatter|index_\w+\(|take(?:_along_dim)?\(|\.put_?\(|(?<!shape)(?<![\s(=,])\[(?!\])"
 )
-# operators that can make an infinity or a NaN of finite values: outside their domain, or beyond the dtype
+# Operators that can return infinity or NaN for finite values: domain errors and overflow.
 UNBOUNDED = re.compile(
     r"(?<!/)/(?!/)|\*\*|\b(?:div\w*|exp\w*|log\w*|r?sqrt|pow|float_power|reciprocal|tan|acos\w*|asin|atanh|sinh|cosh"
     r"|softmax|softmin|normalize|\w*norm|mean|std\w*|var\w*|lgamma|digamma|erfinv|xlogy|cross_entropy|inverse|"
@@ -133,9 +129,9 @@ _PARAMETERS = frozenset({"weight", "bias"})
 
 
 def indexing_first(provenance: Provenance, indexed: Collection[str]) -> Provenance:
-    """The same, with the stacks first that name the indexed constant's module, then those that index.
+    """Sort stacks: lines that name the indexed constant's module first, then lines that index. Stable.
 
-    `indexed`: names of constants in the model, such as `encoder.tokens.weight`. The order of equals stays.
+    `indexed`: names of constants in the model, such as `encoder.tokens.weight`.
     """
     modules = [name for constant in indexed if (name := _module(constant))]
 
@@ -148,7 +144,7 @@ def indexing_first(provenance: Provenance, indexed: Collection[str]) -> Provenan
 
 
 def unbounded_first(provenance: Provenance) -> Provenance:
-    """The same, with the stacks first whose operator can make a value that is not finite of finite ones."""
+    """Sort stacks: operators that can return infinity or NaN for finite values first. Stable."""
 
     def distance(stack: tuple[Frame, ...]) -> int:
         return -bool(stack and UNBOUNDED.search(stack[-1].code))
@@ -157,14 +153,14 @@ def unbounded_first(provenance: Provenance) -> Provenance:
 
 
 def _module(constant: str) -> str | None:
-    """The attribute by which a model's code reaches it: `tokens` of `encoder.tokens.weight`."""
+    """The attribute name that model code uses for a constant: `tokens` for `encoder.tokens.weight`."""
     parts = [part for part in constant.split(".") if not part.isdigit()]
     names = [part for part in parts if part not in _PARAMETERS]
     return names[-1] if names else None
 
 
-_DEEPEST = 6
-_LONGEST = 1 << 20  # bytes of a source file
+_MAX_DEPTH = 6
+_MAX_BYTES = 1 << 20  # bytes of a source file
 _OPERATORS: dict[type[ast.AST], str] = {
     ast.Div: "div",
     ast.FloorDiv: "floor_divide",
@@ -189,7 +185,7 @@ class _Source:
     tree: ast.Module
 
     def function_at(self, line: int) -> tuple[Function, ast.ClassDef | None] | None:
-        """The innermost function around a line, and the class that it is a method of."""
+        """The innermost function around a line, and the class of a method."""
         found: tuple[Function, ast.ClassDef | None] | None = None
         for node, owner in _functions(self.tree, None):
             if node.lineno <= line <= (node.end_lineno or node.lineno):
@@ -197,7 +193,7 @@ class _Source:
         return found
 
     def called(self, call: ast.Call, owner: ast.ClassDef | None) -> Function | None:
-        """The method or function of this file that a call names; LookupError for one of another file."""
+        """The function or method of this file that is called. Raises `LookupError` for another file's."""
         if isinstance(call.func, ast.Name):
             return self._function(call.func.id)
         own = isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name)
@@ -213,28 +209,30 @@ class _Source:
 
 
 def lines_doing(at: ModelLocation, operators: re.Pattern[str]) -> list[ModelLocation] | None:
-    """The lines that do one of `operators`: a recorded line, or what it calls. None where that is open.
+    """Lines with one of `operators`: the recorded line, or lines of functions that it calls.
 
-    It is where the file is another one by now, and where the line calls what is not in it.
+    None if unknown: the file has changed since, or the line calls a function of another file.
     """
     source = _read(at)
-    place = source.function_at(at.line) if source is not None else None
-    if source is None or place is None:
+    function = source.function_at(at.line) if source is not None else None
+    if source is None or function is None:
         return None
-    statements = [node for node in ast.walk(place[0]) if isinstance(node, ast.stmt) and node is not place[0]]
+    statements = [
+        node for node in ast.walk(function[0]) if isinstance(node, ast.stmt) and node is not function[0]
+    ]
     around = [node for node in statements if node.lineno <= at.line <= (node.end_lineno or node.lineno)]
     try:
-        found = sorted(set(_lines(source, around[-1:], place[1], operators, _DEEPEST)))
+        found = sorted(set(_lines(source, around[-1:], function[1], operators, _MAX_DEPTH)))
     except LookupError:
         return None
     return [ModelLocation(file=at.file, line=n, code=source.lines[n - 1].strip()) for n in found]
 
 
 def _read(at: ModelLocation) -> _Source | None:
-    """The file as it was when the line was recorded, as far as that line tells."""
+    """Parse the file; None if the recorded line has changed."""
     path = Path(at.file)
     try:
-        if path.stat().st_size > _LONGEST:
+        if path.stat().st_size > _MAX_BYTES:
             return None
         text = path.read_text(encoding="utf-8")
         lines = text.splitlines()
@@ -251,7 +249,7 @@ def _lines(
     operators: re.Pattern[str],
     depth: int,
 ) -> Iterator[int]:
-    """Lines with one of the operators, in these statements and in what they call."""
+    """Lines with one of the operators in these statements and in the functions that they call."""
     if not depth:
         raise LookupError("calls go too deep")
     for node in (node for statement in statements for node in ast.walk(statement)):
@@ -267,23 +265,23 @@ def _owner(source: _Source, function: Function) -> ast.ClassDef | None:
 
 
 def _operator(node: ast.AST) -> str:
-    """The name of the operator that a piece of source does; empty for what is none."""
+    """The operator name of a syntax node; empty for other nodes."""
     if isinstance(node, ast.BinOp):
         return _OPERATORS.get(type(node.op), "")
     if isinstance(node, ast.Subscript):
-        return "" if _NOT_DATA.search(ast.unparse(node.value)) or _by_numbers(node.slice) else "index"
+        return "" if _NOT_DATA.search(ast.unparse(node.value)) or _is_constant_index(node.slice) else "index"
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.attr.rstrip("_")
     return ""
 
 
-def _by_numbers(index: ast.expr) -> bool:
-    """Whether an index is made of numbers and slices alone: no data can be out of its bound."""
+def _is_constant_index(index: ast.expr) -> bool:
+    """Whether an index consists of literals and slices only, so that data cannot make it out of bounds."""
     return not any(isinstance(node, ast.Name | ast.Attribute | ast.Call) for node in ast.walk(index))
 
 
 def _functions(node: ast.AST, owner: ast.ClassDef | None) -> Iterator[tuple[Function, ast.ClassDef | None]]:
-    """Every function below a node with its class, outer ones first."""
+    """Every function under a node with its class, outer functions first."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Function):
             yield child, owner

@@ -1,8 +1,6 @@
-"""Answers questions about kernels and launches of a package as records. Nothing runs.
+"""Answers queries about kernels and launches of a package as records. Nothing runs.
 
-What a query about a package answers: plain records, one kind for each kind of thing.
-
-Lists of numbers are cut to their first 100 (of what computed a tensor: the last 100); the counts beside
+Lists of launch numbers are cut to their first 100 (backward slices: the last 100). The count fields next to
 them are complete.
 """
 
@@ -24,11 +22,10 @@ from mcp_server.package.view import PackageView
 
 
 class LaunchFact(Record):
-    """One launch. `arguments` read `parameter: tensor [role]`; `reads_from` tells who last wrote what it
-    reads.
+    """One launch. `arguments` have the form `parameter: tensor [role]`; `reads_from` lists last writers.
 
-    `line` is 1-based in wrapper.cpp. `checked` is false when the wrapper throws a shim's error code away.
-    `within` lists the branches and loops around it. `told_by` names the source of `model`.
+    `line` is 1-based in wrapper.cpp. `checked` is false if the wrapper ignores a shim's error code. `within`
+    lists the enclosing branches and loops. `told_by` names the source of `model`.
     """
 
     kind_of_fact: Literal["launch"] = "launch"
@@ -49,9 +46,7 @@ class LaunchFact(Record):
 
 
 class KernelFact(Record):
-    """One kernel: where its source stands, what it checks, who launches it. `asserts` read `line N:
-    condition`.
-    """
+    """One kernel: source location, checks, launches. `asserts` have the form `line N: condition`."""
 
     kind_of_fact: Literal["kernel"] = "kernel"
     name: str
@@ -71,8 +66,7 @@ class KernelFact(Record):
 class BufferFact(Record):
     """One tensor of the wrapper. `shares_memory_with` lists other names of its storage.
 
-    Sizes and strides (elements) are expressions over the symbols. The slices are numbers of launches and
-    names.
+    Sizes and strides are expressions in elements. Slices are lists of launch numbers and names.
     """
 
     kind_of_fact: Literal["buffer"] = "buffer"
@@ -96,7 +90,7 @@ class BufferFact(Record):
 
 
 class SymbolFact(Record):
-    """One symbolic size: its definition back to inputs, and every line of run_impl that uses it."""
+    """One symbolic size: its definition in terms of inputs, and every line of run_impl that uses it."""
 
     kind_of_fact: Literal["symbol"] = "symbol"
     name: str
@@ -111,7 +105,7 @@ class SymbolFact(Record):
 
 
 class InputFact(Record):
-    """One model input: what it must look like, who reads it, and what a bad value in it can reach."""
+    """One model input: required properties, readers, and everything that a bad value can reach."""
 
     kind_of_fact: Literal["input"] = "input"
     index: int
@@ -128,7 +122,7 @@ class InputFact(Record):
 
 
 class ConstantFact(Record):
-    """One constant: its name in the user's model, and who reads or writes it."""
+    """One constant: its name in the model, readers and writers."""
 
     kind_of_fact: Literal["constant"] = "constant"
     index: int
@@ -167,21 +161,16 @@ FOLDING = "constant folding, once before the first call (_const_run_impl)"
 
 
 def launch_facts(view: PackageView, numbers: Iterable[int], *, brief: bool = False) -> list[LaunchFact]:
-    """Launches by number. Raises `ProblemError` for a number that does not exist."""
+    """Launches by number. Raises `ProblemError` for an unknown number."""
     return [_launch_fact(view, _launch(view, number), brief) for number in numbers]
 
 
 def _launch(view: PackageView, number: int) -> Launch:
     launches = view.wrapper.launches
     if not 0 <= number < len(launches):
-        raise ProblemError(
-            "the package has no launch of this number", value=number, allowed=_range(len(launches))
-        )
+        allowed = f"0 to {len(launches) - 1}" if launches else "none: no launch could be read"
+        raise ProblemError("the package has no launch of this number", value=number, allowed=allowed)
     return launches[number]
-
-
-def _range(count: int) -> str:
-    return f"0 to {count - 1}" if count else "none: no launch could be read"
 
 
 def _launch_fact(view: PackageView, launch: Launch, brief: bool) -> LaunchFact:
@@ -213,7 +202,7 @@ def _within(launch: Launch) -> list[str]:
 def folding_facts(
     view: PackageView, *, kernel: str | None = None, constant: str | None = None
 ) -> list[LaunchFact]:
-    """The launches of constant folding, of one kernel, or behind one constant; numbered on their own."""
+    """Launches of constant folding, optionally of one kernel or constant. Numbered separately."""
     launches = view.folding_launches(constant)
     return [_launch_fact(view, n, False) for n in launches if kernel in (None, n.kernel, n.symbol)]
 
@@ -237,7 +226,7 @@ def _reads_from(view: PackageView, launch: Launch) -> list[str]:
 
 
 def kernel_fact(view: PackageView, name: str) -> KernelFact:
-    """A kernel by its name in the wrapper or on the device. Raises `ProblemError` when there is none."""
+    """A kernel by its name in the wrapper or on the device. Raises `ProblemError` if unknown."""
     kernel = _kernel(view, name)
     file = "kernel.cpp" if kernel.kind == "cpp" else "wrapper.cpp"
     return KernelFact(
@@ -266,21 +255,21 @@ def _kernel(view: PackageView, name: str) -> Kernel:
 
 
 def no_holder(view: PackageView) -> str:
-    """Why no kernel may hold a check that an error names."""
+    """Explains why no kernel has the check that an error names."""
     if missing := sourceless(view):
         return f"no kernel whose source is here holds that check; {missing}"
     return "no kernel of this package holds that check: is it the package that failed?"
 
 
 def ambiguity(facts: Sequence[AssertionFact]) -> str:
-    """That several places fit an assertion; empty when one does."""
+    """A sentence if an assertion has several candidates; else empty."""
     if len(facts) < 2:
         return ""
     return f"{len(facts)} places fit; the generated file and line, or a trace, tell them apart"
 
 
 def sourceless(view: PackageView) -> str:
-    """That some Triton kernels' sources are not in the package; empty when all are."""
+    """A sentence if the package lacks sources of Triton kernels; else empty."""
     names = [
         kernel.name for kernel in view.wrapper.kernels.values() if kernel.kind != "cpp" and not kernel.source
     ]
@@ -294,7 +283,7 @@ def sourceless(view: PackageView) -> str:
 
 
 def is_kernel(view: PackageView, name: str) -> bool:
-    """Whether the name is a compiled kernel's, and not a shim's or a custom operator's."""
+    """Whether `name` is a compiled kernel, not a shim or custom operator."""
     return name in view.wrapper.kernels or any(k.symbol == name for k in view.wrapper.kernels.values())
 
 
@@ -308,7 +297,7 @@ def launches_of_kernel(view: PackageView, name: str) -> list[int]:
 
 
 def launches_at_line(view: PackageView, location: str) -> list[int]:
-    """Launches that come from `file.py:LINE` of the model. Raises `ProblemError` when none is known."""
+    """Launches of the model line `file.py:LINE`. Raises `ProblemError` if none is known."""
     file, _, line = location.rpartition(":")
     if not file or not line.isdigit():
         raise ProblemError("a model line is given as file.py:LINE", value=location)
@@ -333,9 +322,9 @@ def _known_lines(view: PackageView) -> str:
 def assertion_facts(
     view: PackageView, text: str, file: str | None = None, line: int | None = None, kernel: str | None = None
 ) -> list[AssertionFact]:
-    """Every launch that an index assertion fits. Raises `ProblemError` when the text holds none.
+    """Every launch that may have printed an index assertion. Raises `ProblemError` for other text.
 
-    The list is empty when no kernel of the package holds that check.
+    Empty if no kernel of the package has that check.
     """
     assertion = read_assertion(text, file, line, kernel)
     if assertion is None:

@@ -1,6 +1,4 @@
-"""The types and the tree of a compiled signature: inputs, dimensions, symbols, outputs.
-
-The pytree of a package's inputs: the one place where the caller's names survive.
+"""The compiled signature: inputs, dimensions, symbols, outputs, and the pytree with the caller's names.
 
 `in_spec_` of the wrapper is `torch.utils._pytree.treespec_dumps` output, protocol 1 (torch 2.8-2.15):
 `[1, {"type": ..., "context": "...", "children_spec": [...]}]`, a leaf having neither type nor context.
@@ -15,18 +13,18 @@ from mcp_server.errors import read_json
 
 KEYED = ("builtins.dict", "collections.OrderedDict")
 _PROTOCOL = 1
-_DEEPEST = 200
+_MAX_DEPTH = 200
 
 
 class TreeSpecError(ValueError):
-    """The text is not a tree spec that this reader knows."""
+    """The text is not a known tree spec."""
 
 
 @dataclass(frozen=True)
 class TreeNode:
     """A container (`type` such as `builtins.dict`) or a leaf (`type` None).
 
-    `keys` are the dictionary keys or field names of the children, where the container has any.
+    `keys` are the dictionary keys or field names of the children, if any.
     """
 
     type: str | None
@@ -39,7 +37,7 @@ class TreeNode:
 
 
 def read_treespec(text: str) -> TreeNode:
-    """The tree that `text` describes. Raises `TreeSpecError`."""
+    """Parse a tree spec. Raises `TreeSpecError`."""
     try:
         protocol, root = read_json(text)
     except (ValueError, TypeError, RecursionError) as error:
@@ -50,7 +48,7 @@ def read_treespec(text: str) -> TreeNode:
 
 
 def _node(raw: object, depth: int) -> TreeNode:
-    if not isinstance(raw, dict) or not isinstance(raw.get("children_spec"), list) or depth > _DEEPEST:
+    if not isinstance(raw, dict) or not isinstance(raw.get("children_spec"), list) or depth > _MAX_DEPTH:
         raise TreeSpecError("a node of the tree spec has no list of children")
     children = tuple(_node(child, depth + 1) for child in raw["children_spec"])
     kind = raw.get("type")
@@ -74,7 +72,7 @@ def _keys(kind: str, context: object) -> tuple[object, ...]:
 
 
 def leaf_paths(root: TreeNode) -> tuple[str, ...]:
-    """How the caller reaches each leaf, in order: `args[0]['user']`, `kwargs['mask']`.
+    """The caller's expression for each leaf, in order: `args[0]['user']`, `kwargs['mask']`.
 
     The root of an input spec is the tuple (positional arguments, keyword arguments).
     """
@@ -85,7 +83,7 @@ def leaf_paths(root: TreeNode) -> tuple[str, ...]:
 
 
 def output_paths(root: TreeNode) -> tuple[str, ...]:
-    """How the caller reaches each output: `output`, `output[1]`, `output['score']`."""
+    """The caller's expression for each output: `output`, `output[1]`, `output['score']`."""
     return tuple(_paths(root, "output"))
 
 
@@ -102,9 +100,9 @@ def _paths(node: TreeNode, prefix: str) -> Iterator[str]:
 class CompiledDim:
     """One dimension: a static `size` in elements, or an `expression` with the compiled range.
 
-    `expression` is None when the wrapper does not say which symbol a dynamic dimension is (torch <= 2.12
-    names a symbol only where it is first seen). `lower` and `upper` are inclusive, None when unchecked. They
-    are what code generation knew, which may be tighter than the range that the user gave.
+    `expression` is None if the wrapper does not name the symbol of a dynamic dimension (torch <= 2.12 names a
+    symbol only at its first use). `lower` and `upper` are inclusive, None if unchecked. They are the range of
+    code generation, which may be tighter than the user's.
     """
 
     index: int
@@ -119,9 +117,9 @@ class CompiledDim:
 
 @dataclass(frozen=True)
 class CompiledInput:
-    """One flat input tensor. `name` is the wrapper's, `path` the caller's (None when it cannot be told).
+    """One flat input tensor. `name` is from the wrapper, `path` from the caller (None if unknown).
 
-    `strides` in elements; an expression as text, or None, where the stride is symbolic.
+    `strides` are in elements; a symbolic stride is an expression as text, or None.
     """
 
     index: int
@@ -134,12 +132,12 @@ class CompiledInput:
 
     @property
     def label(self) -> str:
-        """The name for a person: the caller's where known."""
+        """The display name: with the caller's path if known."""
         return f"input {self.index} ({self.path or self.name})"
 
     @property
     def described(self) -> bool:
-        """Whether its check was found, so that `dims` says the rank."""
+        """Whether the input's check was found, so that `dims` has the full rank."""
         return self.dtype is not None
 
     @property
@@ -151,7 +149,7 @@ class CompiledInput:
 class SymbolDefinition:
     """`symbol` is read from the size (or stride) of input `name` at `dim`.
 
-    `solution` is the C++ expression over `<name>_size_<dim>` where the dimension is no bare symbol.
+    `solution` is the C++ expression over `<name>_size_<dim>` if the dimension is not a bare symbol.
     """
 
     symbol: str
@@ -165,9 +163,8 @@ class SymbolDefinition:
 class Signature:
     """Inputs, outputs and symbols of a model.
 
-    `problems` says what could not be read, with a line; `notes` what no reading can tell. It is `known`
-    how many inputs there are only where the wrapper is there and lists as many as it declares; else `inputs`
-    may lack some, or all.
+    `problems` lists unread parts with their lines, `notes` facts that the wrapper does not record. `known`:
+    the wrapper lists as many inputs as it declares; otherwise `inputs` may be incomplete.
     """
 
     inputs: tuple[CompiledInput, ...] = ()

@@ -1,9 +1,7 @@
 """Splits generated C++ into statements, and reads the expressions in them.
 
-Splits the body of a generated C++ function into statements, with exact places in the file.
-
-A lexer, not a parser: Inductor's generated code needs strings, comments, parentheses and braces told apart,
-and nothing more. Every statement keeps its offsets, so that a rewriter can insert text around it.
+A lexer, not a parser: for Inductor's code recognising strings, comments and brackets is enough.
+Each statement has exact offsets, so that a rewriter can insert text around it.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ StatementKind = Literal["simple", "open", "close", "comment", "directive", "cut"
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A pair of braces. `header` is the text before the opening one, `line` is 1-based."""
+    """A pair of braces. `header` is the text before the opening brace, `line` is 1-based."""
 
     kind: BlockKind
     header: str
@@ -28,14 +26,14 @@ class Block:
 
     @property
     def path(self) -> tuple[Block, ...]:
-        """The block and those around it, outermost first."""
+        """The block and its enclosing blocks, outermost first."""
         return (*self.parent.path, self) if self.parent else (self,)
 
 
 class Statement(NamedTuple):
-    """One statement. `text` has no semicolon; `start` and `end` are offsets (end excludes nothing of it).
+    """One statement. `text` has no semicolon; `start` and `end` are offsets of the whole statement.
 
-    `open` and `close` mark braces of a block; `cut` marks the place where the text ended too early.
+    Kinds `open` and `close` are the braces of a block; `cut` is an unexpected end of the text.
     """
 
     kind: StatementKind
@@ -64,13 +62,13 @@ def line_of(text: str, offset: int) -> int:
 def split_body(text: str, start: int, line: int, header: str) -> Iterator[Statement]:
     """Yield the statements of the function whose `{` lies just before `start`, on `line`.
 
-    The last statement is the `close` of the function, or `cut` when the text ends first.
+    The last statement is the `close` of the function, or `cut` if the text ends first.
     """
     return _Splitter(text, start, line, header).run()
 
 
 class _Splitter:
-    """The state of one walk: a position, its line, and the block it is in."""
+    """The state of one pass: position, line and enclosing block."""
 
     def __init__(self, text: str, start: int, line: int, header: str) -> None:
         self.text = text
@@ -118,7 +116,7 @@ class _Splitter:
         return self._scan()
 
     def _scan(self) -> Statement:
-        """Walk tokens to the end of a statement that holds strings, comments or braces."""
+        """Scan to the end of a statement that contains strings, comments or braces."""
         text, start, at = self.text, self.at, self.at
         parens = braces = 0
         while match := _TOKEN.search(text, at):
@@ -172,9 +170,7 @@ class _Splitter:
 
 
 def _block_kind(head: str, depth: int) -> BlockKind | None:
-    """What a `{` after `head` opens; None for an initialiser. Inside parentheses only a lambda opens a
-    block.
-    """
+    """The kind of block that `{` opens; None for an initialiser. In parentheses only a lambda is a block."""
     if (
         head.endswith((")", "]", "mutable"))
         and _LAMBDA.search(head)
@@ -200,7 +196,7 @@ _PIECE = re.compile(
 
 
 def split_arguments(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    """The places of the arguments in `text[start:end]`, separated by commas outside all brackets, stripped.
+    """Stripped (start, end) offsets of the arguments in `text[start:end]`, split at commas outside brackets.
 
     A trailing comma, as in `{8L, }`, adds no argument.
     """
@@ -224,7 +220,7 @@ def split_arguments(text: str, start: int, end: int) -> list[tuple[int, int]]:
 
 
 def _flat(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    """The same for text without brackets and strings: faster, and most calls are of this form."""
+    """Fast path of `split_arguments` for text without brackets and strings: most calls."""
     places = []
     at = start
     for part in text[start:end].split(","):
@@ -251,12 +247,12 @@ _WRAP = re.compile(
 _TAIL = re.compile(r"\.(?:get|data|cbegin|begin)\(\)$")
 _ARRAY = re.compile(r"std::array<\s*(?P<type>.+?),\s*\d+\s*>\{")
 _VIEW = re.compile(r"reinterpret_tensor_wrapper\(")
-# An array as a pointer to what it begins with (torch 2.14 and later).
+# An array passed as a pointer to its first element (torch 2.14 and later).
 _POINTER_TO = re.compile(r"static_cast<[\w:\s]+\*>\(")
 
 
 class Call(NamedTuple):
-    """A call: the callee, the places of its arguments in the file, and whether its error code is checked."""
+    """A call: callee, argument offsets in the file, and whether its error code is checked."""
 
     callee: str
     arguments: list[tuple[int, int]]
@@ -265,7 +261,7 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A reinterpretation of a buffer: C++ expressions of sizes and strides in elements, and of the offset."""
+    """A reinterpretation of a buffer: C++ expressions of sizes, strides and offset, in elements."""
 
     sizes: tuple[str, ...]
     strides: tuple[str, ...]
@@ -274,9 +270,9 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What an argument boils down to: a variable, maybe behind a view, an address or a cast.
+    """An argument without casts: a variable, optionally a view of it or its address.
 
-    `array` holds the places of the elements of an inline `std::array`.
+    `array` holds the offsets of the elements of an inline `std::array`.
     """
 
     name: str | None
@@ -287,7 +283,7 @@ class Reference:
 
 
 def read_call(text: str, start: int, end: int) -> Call | None:
-    """The call that fills `text[start:end]`, seen through the error check macro; None if it is no call."""
+    """Parse `text[start:end]` as a call, inside an optional error check macro; None for other text."""
     match = _CALL.match(text, start, end)
     while end > start and (text[end - 1] == ";" or text[end - 1].isspace()):
         end -= 1
@@ -300,9 +296,7 @@ def read_call(text: str, start: int, end: int) -> Call | None:
 
 
 def read_reference(text: str, start: int, end: int) -> Reference:
-    """What the argument `text[start:end]` refers to; `name` is None for an expression of no single
-    variable.
-    """
+    """Resolve the argument `text[start:end]`; `name` is None unless it is a single variable."""
     expression = text[start:end]
     if _NAME.fullmatch(expression):
         return Reference(expression)
@@ -318,7 +312,7 @@ def read_reference(text: str, start: int, end: int) -> Reference:
 
 
 def _unwrap(expression: str) -> Reference:
-    """Peel wrappers from the outside until a name or a view is left."""
+    """Strip wrapping calls and casts until a name or a view is left."""
     address = False
     while True:
         expression = _TAIL.sub("", expression.strip())

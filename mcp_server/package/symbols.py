@@ -1,7 +1,6 @@
-"""Symbolic sizes of a wrapper: where each comes from, and which bound it is inside a kernel.
+"""Symbolic sizes of a wrapper, and kernel bounds resolved to them.
 
-What a bound inside a kernel is: `ks0` → the launch's argument → symbol → input dimension → allowed
-range.
+A bound is resolved as `ks0` → the launch's argument → symbol → input dimension → allowed range.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ _WORD = re.compile(r"\w")
 class Symbol:
     """One integer variable of the wrapper.
 
-    `size` and `stride`: dimension `dim` of `tensor`, at run time. `value`: the value of `tensor` (`.item()`).
-    `computed`: `expression` over other symbols. `line` is 1-based in wrapper.cpp.
+    Kinds: `size` and `stride` of dimension `dim` of `tensor`; `value`, the element of `tensor` (`.item()`);
+    `computed`, an `expression` over other symbols. `line` is 1-based in wrapper.cpp.
     """
 
     name: str
@@ -39,12 +38,12 @@ class Symbol:
 
     @property
     def unbacked(self) -> bool:
-        """Known only at run time, from the data or from a data-dependent size."""
+        """Whether the value depends on data (an unbacked symbol)."""
         return bool(re.fullmatch(r"z?uf?\d+", self.name))
 
 
 def define(name: str, expression: str, line: int) -> Symbol:
-    """The symbol that `int64_t name = expression;` defines."""
+    """The symbol defined by `int64_t name = expression;`."""
     match = _SIZES.fullmatch(expression) or _METHOD.fullmatch(expression)
     if match:
         kind: SymbolKind = "size" if match["what"] == "size" else "stride"
@@ -53,12 +52,12 @@ def define(name: str, expression: str, line: int) -> Symbol:
 
 
 def names_in(expression: str) -> tuple[str, ...]:
-    """The identifiers of an expression, each once."""
+    """The identifiers of an expression, without duplicates."""
     return tuple(dict.fromkeys(_NAME.findall(expression)))
 
 
 def origins(name: str, symbols: Mapping[str, Symbol]) -> tuple[Symbol, ...]:
-    """The chain of definitions behind a name or an expression, nearest first, each symbol once."""
+    """The definitions that a name or expression depends on, nearest first, without duplicates."""
     found: dict[str, Symbol] = {}
     queue = list(names_in(name))
     while queue:
@@ -73,7 +72,7 @@ def origins(name: str, symbols: Mapping[str, Symbol]) -> tuple[Symbol, ...]:
 
 
 def uses(name: str, text: str, start: int, end: int, line: int) -> tuple[int, ...]:
-    """The 1-based lines between two offsets that hold `name` as a whole word; `line` is that of `start`."""
+    """The 1-based lines between two offsets that use `name`; `line` is the line of `start`."""
     found = []
     at, counted = start, start
     while (at := text.find(name, at, end)) >= 0:
@@ -96,8 +95,7 @@ _LONG = re.compile(r"(?<=\d)L\b")
 class SizeOrigin:
     """A size that a bound depends on: dimension `dim` of input `input_index`, or of the wrapper's `tensor`.
 
-    `lower` and `upper` are the inclusive range that the package was compiled for; None means unchecked.
-    `label` names the input for a person.
+    `lower` and `upper` are the compiled inclusive range, None if unchecked. `label` is a display name.
     """
 
     symbol: str
@@ -111,7 +109,7 @@ class SizeOrigin:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """`text` as in the kernel, `expression` over the wrapper's symbols, `value` when it is a number."""
+    """A bound: `text` in the kernel, `expression` over the wrapper's symbols, `value` if constant."""
 
     text: str
     expression: str
@@ -120,7 +118,7 @@ class Bound:
 
     @property
     def smallest(self) -> int | None:
-        """The least size in range, for a bound that is one size; 0 where nothing is checked."""
+        """The least compiled size of a bound that is a single size; 0 if unchecked."""
         if self.value is not None:
             return self.value
         if len(self.sizes) != 1 or self.expression != self.sizes[0].symbol:
@@ -128,7 +126,7 @@ class Bound:
         return self.sizes[0].lower or 0
 
     def describe(self) -> str:
-        """The bound in words."""
+        """The bound as a phrase."""
         if self.value is not None:
             return str(self.value)
         parts = [_describe(size) for size in self.sizes]
@@ -139,7 +137,7 @@ class Bound:
 def resolve_bound(
     text: str, launch: Launch, symbols: Mapping[str, Symbol], inputs: Sequence[CompiledInput]
 ) -> Bound:
-    """The bound `text` of a kernel at one of its launches."""
+    """Resolve the bound `text` of a kernel at one of its launches."""
     values = {a.name: a.expression for a in launch.arguments if a.name}
     expression = plain(substitute(text, values))
     value = int(expression) if re.fullmatch(r"-?\d+", expression) else None
@@ -150,7 +148,7 @@ def resolve_bound(
 
 
 def plain(expression: str) -> str:
-    """A C++ expression without the suffix of its integers."""
+    """A C++ expression without integer suffixes."""
     return _LONG.sub("", expression)
 
 

@@ -1,4 +1,4 @@
-"""Answers about the tensors and sizes of a package: buffers, symbols, inputs, constants. Pure."""
+"""Answers queries about buffers, symbols, inputs and constants of a package as records. Nothing runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMES = 100
 
 
 def buffer_fact(view: PackageView, name: str) -> BufferFact:
-    """A tensor variable of the wrapper. Raises `ProblemError` when there is none of this name."""
+    """A tensor variable of the wrapper. Raises `ProblemError` for an unknown name."""
     buffer = view.wrapper.buffers.get(name)
     if buffer is None:
         known = ", ".join(list(view.wrapper.buffers)[:_LISTED])
@@ -43,7 +43,7 @@ def buffer_fact(view: PackageView, name: str) -> BufferFact:
 
 
 def _last_use(view: PackageView, buffer: Buffer) -> int | None:
-    """The last launch that reads a variable by this very name; None when it lives to the end."""
+    """The last launch that reads the variable by this name; None if it lives to the end."""
     reads = view.readers_of_name.get(buffer.name, [])
     writes = view.writers_of_name.get(buffer.name, [])
     if reads and (not writes or reads[-1] > writes[-1]):
@@ -57,7 +57,7 @@ def _listed(parts: tuple[str, ...] | None) -> str:
 
 
 def symbol_fact(view: PackageView, name: str) -> SymbolFact:
-    """A symbol such as `s77` or `u0`. Raises `ProblemError` when there is none of this name."""
+    """A symbol such as `s77` or `u0`. Raises `ProblemError` for an unknown name."""
     symbol = view.wrapper.symbols.get(name)
     if symbol is None:
         known = ", ".join(view.wrapper.symbols) or "none: all shapes are static"
@@ -86,7 +86,7 @@ def _meaning(view: PackageView, symbol: Symbol) -> str:
 
 
 def input_fact(view: PackageView, wanted: str) -> InputFact:
-    """A model input by index, wrapper name or the caller's path. Raises `ProblemError` when there is none."""
+    """A model input by index, wrapper name or caller's path. Raises `ProblemError` if unknown."""
     for compiled in view.package.inputs:
         if wanted in (str(compiled.index), compiled.name, compiled.path):
             return _input_fact(view, compiled)
@@ -121,7 +121,7 @@ def _end(limit: int | None) -> str:
 
 
 def constant_fact(view: PackageView, wanted: str) -> ConstantFact:
-    """A constant by its name in the model or in the wrapper. Raises `ProblemError` when there is none."""
+    """A constant by its name in the model or wrapper. Raises `ProblemError` if unknown."""
     for constant in view.package.constants:
         if wanted in (constant.fqn, constant.name):
             return _constant_fact(view, constant)

@@ -1,4 +1,4 @@
-"""A package with everything that queries need, worked out when first asked for and kept."""
+"""A package with derived data for queries, computed on first use and cached."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class PackageView:
 
     @cached_property
     def folding_flow(self) -> Dataflow | None:
-        """The dataflow of constant folding; None where the package has none."""
+        """The dataflow of constant folding; None without constant folding."""
         return Dataflow(self.wrapper.folding) if self.wrapper.folding else None
 
     def flow_of(self, launch: Launch) -> Dataflow:
-        """The dataflow of the function that a launch stands in."""
+        """The dataflow of the function that contains a launch."""
         folding = self.folding_flow if launch.function != self.wrapper.run.name else None
         return folding or self.flow
 
     def folding_launches(self, constant: str | None = None) -> tuple[Launch, ...]:
-        """The launches that fold constants before the first call; with a name, those behind that constant."""
+        """Launches that fold constants before the first call, optionally only those of one constant."""
         flow, body = self.folding_flow, self.wrapper.folding
         if flow is None or body is None:
             return ()
@@ -93,17 +93,17 @@ class PackageView:
 
     @cached_property
     def readers_of_name(self) -> dict[str, list[int]]:
-        """Launches that read a variable by this very name."""
+        """Launches that read a variable by this name, not through an alias."""
         return _grouped((name, n.index) for n in self.wrapper.launches for name in n.reads)
 
     @cached_property
     def writers_of_name(self) -> dict[str, list[int]]:
-        """Launches that write a variable by this very name."""
+        """Launches that write a variable by this name, not through an alias."""
         return _grouped((name, n.index) for n in self.wrapper.launches for name in n.writes)
 
     @cached_property
     def launches_naming(self) -> dict[str, list[int]]:
-        """Launches whose scalar arguments name a symbol."""
+        """Launches that use a symbol in a scalar argument."""
         return _grouped(
             (name, launch.index)
             for launch in self.wrapper.launches
@@ -133,11 +133,11 @@ class PackageView:
         return read_provenance(launch, self.package.kernel_information)
 
     def label(self, name: str | None) -> str:
-        """A tensor in words: the caller's input, the model's constant, or the buffer."""
+        """A readable name of a wrapper variable: the model input, the constant, or the buffer."""
         return self.tracer.label(name)
 
     def inputs_behind(self, launch: int) -> list[str]:
-        """The inputs that a launch computes from, in words."""
+        """Labels of the model inputs that a launch depends on."""
         return [self.label(name) for name in self.flow.backward_from(launch).inputs]
 
     def slice_through(self, launch: int) -> Slice:
@@ -149,9 +149,7 @@ class PackageView:
         return Slice(ordered, edges, back.inputs, back.constants, back.unset, ahead.outputs)
 
     def kernels_of_file(self, file: str) -> Collection[str]:
-        """Kernels whose GPU binary names the generated Python file: the name is a plain string in the
-        cubin.
-        """
+        """Kernels whose cubin contains the name of the generated Python file, as a plain string."""
         needle = Path(file).name.encode()
         names = set()
         for kernel in self.wrapper.kernels.values():
@@ -175,7 +173,7 @@ def _grouped(pairs: Iterable[tuple[Key, int]]) -> dict[Key, list[int]]:
 
 
 def view_package(path: Path, model_name: str | None = None) -> PackageView:
-    """Open a package, or take it from a small cache while the file is unchanged. Raises `PackageError`."""
+    """Open a package; cached while the file is unchanged. Raises `PackageError`."""
     if not path.is_file():
         return PackageView(open_package(path, model_name))
     facts = path.stat()

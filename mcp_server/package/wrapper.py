@@ -1,14 +1,8 @@
-"""Reads a generated wrapper.cpp, statement by statement. Nothing is compiled or run.
+"""Reads a generated wrapper.cpp: launches with arguments, buffers, symbols, kernels. Nothing is executed.
 
-Reads one function body of a wrapper, statement by statement, into a `Scope`.
-
-The forms are those of torch/_inductor/codegen/cpp_wrapper_cpu.py and cpp_wrapper_gpu.py, torch 2.8 to 2.15.
-A statement of no known form becomes a problem with its line; it is never skipped in silence.
-
-Reads a generated wrapper.cpp: launches with their arguments, buffers, symbols, kernels. Nothing is
-executed.
-Checked against wrappers of torch 2.8, 2.11, 2.13 and 2.15; the statement forms are those of
-torch/_inductor/codegen (cpp_wrapper_cpu.py, cpp_wrapper_gpu.py).
+Statement forms: torch/_inductor/codegen/cpp_wrapper_cpu.py and cpp_wrapper_gpu.py, torch 2.8 to 2.15; checked
+against wrappers of 2.8, 2.11, 2.13 and 2.15. An unknown statement becomes a problem with its line, and is
+never skipped silently.
 """
 
 from __future__ import annotations
@@ -93,7 +87,7 @@ _QUIET = frozenset(
 
 
 def read_body(scope: Scope, start: int, line: int) -> int:
-    """Read the function whose `{` is just before offset `start` on `line`; the offset where it ends."""
+    """Read the function whose `{` is just before offset `start` on `line`. Returns its end offset."""
     reader = _Reader(scope, start)
     end = start
     for statement in split_body(scope.text, start, line, scope.function):
@@ -103,7 +97,7 @@ def read_body(scope: Scope, start: int, line: int) -> int:
 
 
 class _Reader:
-    """Sends each statement to the handler of its first word."""
+    """Dispatches each statement to the handler of its first word."""
 
     def __init__(self, scope: Scope, start: int) -> None:
         self.scope = scope
@@ -193,9 +187,7 @@ class _Reader:
         return True
 
     def _own_storage(self, name: str, statement: Statement) -> None:
-        """A variable that is assigned again later (loop carried) has a value of its own, first copied from
-        its base.
-        """
+        """Give a loop-carried variable, which is reassigned later, its own storage, copied from its base."""
         old = self.scope.buffers.by_name[name]
         if old.base is None or old.kind != "alias":
             return
@@ -234,7 +226,7 @@ class _Reader:
         return True
 
     def _bind_value(self, name: str, value: str, statement: Statement) -> bool:
-        """A symbol or another scalar; a value made of unknown tensors is not understood."""
+        """A symbol or other scalar; False for a value computed from unknown tensors."""
         scope = self.scope
         if _HANDLES.search(value):
             return False
@@ -245,7 +237,7 @@ class _Reader:
         return True
 
     def _exit(self, statement: Statement) -> bool:
-        """if (!condition) break: what decides whether the loop goes on."""
+        """if (!condition) break: the exit condition of a loop."""
         if statement.text.endswith("break"):
             self.scope.exits[statement.block] = statement.text
             return True
@@ -304,7 +296,7 @@ class _Reader:
         return bool(re.match(r"\w+\.(?:block_shape|global_shape|strides)\[\d+\] = ", text))
 
     def _assign(self, name: str, value: str, statement: Statement) -> bool:
-        """x = …: a carried tensor, an aligned copy of an input, or a symbol set again."""
+        """x = …: a loop-carried tensor, an aligned copy of an input, or a reassigned symbol."""
         scope = self.scope
         if name in scope.symbols or name in scope.scalars:
             return self._bind_value(name, value, statement)
@@ -336,8 +328,7 @@ _FOLDED = re.compile(r'folded_constants_map\["(\w+)"\] = \w+\[(\d+)\]')
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What one function does, in textual order: `run_impl`, or `_const_run_impl` (constant folding at
-    load).
+    """One function in textual order: `run_impl`, or `_const_run_impl` (constant folding at load).
 
     `start` and `end` are offsets of the body; `line` is the 1-based line of its `{`. `freed` maps a tensor
     variable to the line of its last `reset()`; `exits` maps a loop to the statement that leaves it.
@@ -359,9 +350,9 @@ class Body:
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A wrapper.cpp as read. `problems` lists every place that was not understood, with its line.
+    """A parsed wrapper.cpp. `problems` lists every statement that was not understood, with its line.
 
-    `folding` is what runs once, before the first call, and makes the constants `folded`: output index by name
+    `folding` runs once before the first call and computes the constants `folded`: output index by name
     (torch 2.8-2.15 with aot_inductor.use_runtime_constant_folding).
     """
 
@@ -403,9 +394,9 @@ class Wrapper:
 
 
 def read_wrapper(text: str, kernel_text: str = "") -> Wrapper:
-    """Read a wrapper; `kernel_text` is the package's kernel.cpp, which holds the bodies of C++ kernels.
+    """Read a wrapper. `kernel_text` is the package's kernel.cpp with the bodies of C++ kernels.
 
-    Never raises on damaged text: what could be read is returned, and `problems` says what is missing.
+    Never raises on damaged text: returns what could be read, and lists the rest in `problems`.
     """
     count_line = LineCounter(text)
     kernels = {**read_cpp_kernels(text, count_line), **read_triton_kernels(text, count_line)}
@@ -426,19 +417,15 @@ def read_wrapper(text: str, kernel_text: str = "") -> Wrapper:
 
 
 def _with_bodies(kernels: Mapping[str, Kernel], kernel_text: str) -> dict[str, Kernel]:
-    """C++ kernels as defined in kernel.cpp, for those that the wrapper only declares."""
+    """Kernels defined in kernel.cpp that the wrapper only declares or does not have."""
     found = read_cpp_kernels(kernel_text, LineCounter(kernel_text)) if kernel_text else {}
     return {name: kernel for name, kernel in found.items() if name not in kernels or not kernels[name].source}
 
 
 def _ends_early(text: str, name: str, end: int) -> bool:
-    """A function ends with `} // Class::name` (torch 2.8-2.15); found later, a brace was lost."""
+    """Whether `} // Class::name` follows on a later line (torch 2.8-2.15): the braces do not match."""
     marker = text.find(f"::{name}\n", end)
     return marker >= 0 and "\n" in text[end:marker]
-
-
-def _line(text: str, offset: int) -> int:
-    return text.count("\n", 0, offset) + 1
 
 
 def _read_function(
@@ -447,7 +434,9 @@ def _read_function(
     scope = Scope(text, kernels, name)
     end = read_body(scope, start, line)
     if _ends_early(text, name, end):
-        scope.problem("braces do not match: the function ends here, before its end", _line(text, end))
+        scope.problem(
+            "braces do not match: the function ends here, before its end", text.count("\n", 0, end) + 1
+        )
     problems += scope.problems
     return Body(
         name,

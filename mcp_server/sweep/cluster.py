@@ -1,12 +1,13 @@
-"""Runs cases on an existing Ray cluster: one case, one task, with the GPUs that it asks for.
+"""Runs the cases of a sweep on an existing Ray cluster, one Ray task per case.
 
-The files of a case must be at the same path on every node, as on a shared file system. Ray's own retries are
-off: a lost attempt is reported and made again by the sweep.
+The files of a case must have the same path on every node, as on a shared file system. Ray's own retries are
+off: the sweep counts attempts, so it must see each lost one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import anyio
@@ -14,43 +15,44 @@ import anyio.to_thread
 
 from mcp_server.errors import ProblemError
 from mcp_server.sweep.plan import Attempt, SweepCase
-from mcp_server.sweep.run import Done, Tried, attempt
+from mcp_server.sweep.run import AttemptResult, OnDone, attempt
 
 
-def _attempt(case: SweepCase) -> Tried:
-    """In the Ray worker, which has set CUDA_VISIBLE_DEVICES already."""
+def _attempt(case: SweepCase) -> AttemptResult:
+    # Runs in the Ray worker. Ray has set CUDA_VISIBLE_DEVICES there, so no GPU is named here.
     return anyio.run(attempt, case)
 
 
 class Cluster:
-    """The cluster at `address` (`auto` for the one of this machine). Raises ProblemError without it."""
+    """The Ray cluster at `address`; `auto` finds the one this machine belongs to.
+
+    Raises `ProblemError` when Ray is not installed or no cluster answers.
+    """
 
     def __init__(self, address: str) -> None:
         self.ray = _connected(address)
         self.task = self.ray.remote(max_retries=0, num_cpus=1)(_attempt)
 
-    async def each(self, cases: Sequence[SweepCase], done: Done) -> None:
-        """Try every case; `done` gets each with its attempt as it ends."""
+    async def each(self, cases: Sequence[SweepCase], done: OnDone) -> None:
+        """Run every case once; call `done` as each attempt ends."""
         running = {self.task.options(num_gpus=case.gpus, name=case.name).remote(case): case for case in cases}
         try:
             while running:
-                ended, _ = await anyio.to_thread.run_sync(self._next, list(running), abandon_on_cancel=True)
+                wait = partial(self.ray.wait, list(running), num_returns=1)
+                ended, _ = await anyio.to_thread.run_sync(wait, abandon_on_cancel=True)
                 for task in ended:
                     done(running.pop(task), self._outcome(task))
         finally:
             for task in running:
                 self.ray.cancel(task, force=True)
 
-    def _next(self, tasks: list[Any]) -> Any:
-        return self.ray.wait(tasks, num_returns=1)
-
-    def _outcome(self, task: Any) -> Tried:
+    def _outcome(self, task: Any) -> AttemptResult:
         try:
-            tried: Tried = self.ray.get(task)
+            result: AttemptResult = self.ray.get(task)
         except self.ray.exceptions.RayError as error:
             why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:300]}"
-            return Tried(Attempt(ended="lost", where="the cluster", wall_s=0.0, why=why))
-        return tried
+            return AttemptResult(Attempt(ended="lost", where="the cluster", wall_s=0.0, why=why))
+        return result
 
 
 def _connected(address: str) -> Any:

@@ -1,6 +1,6 @@
-"""One case in a process of its own: `python -m mcp_server.sweep.one ARGUMENTS.json RESULT.json`.
+"""Diagnoses one case in its own process: `python -m mcp_server.sweep.one ARGUMENTS.json RESULT.json`.
 
-Exit code 0 with the verdict in RESULT, 2 with `{"problem": …}` when the case was refused.
+Exit status 0: RESULT holds the verdict. Exit status 2: bad arguments, RESULT holds `problem`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import anyio
 
@@ -22,14 +21,14 @@ WAIT_S = 30.0
 
 
 def main() -> int:
-    given, result = (Path(word) for word in sys.argv[1:3])
-    arguments = DiagnoseArguments.model_validate_json(given.read_text(), strict=False)
+    request, result = (Path(word) for word in sys.argv[1:3])
+    arguments = DiagnoseArguments.model_validate_json(request.read_text(), strict=False)
     state = anyio.run(_diagnosed, arguments)
     if state.problem is not None:
-        _write(result, {"problem": f"{state.problem.what}: {state.problem.value}"})
+        result.write_text(json.dumps({"problem": f"{state.problem.what}: {state.problem.value}"}))
         return REFUSED
     assert state.result is not None, "a job without a problem has a result"
-    _write(result, state.result)
+    result.write_text(json.dumps(state.result))
     return 0
 
 
@@ -40,10 +39,6 @@ async def _diagnosed(arguments: DiagnoseArguments) -> JobState:
         while (state := await manager.wait(job.id, WAIT_S)).state == "running":
             pass
     return state
-
-
-def _write(path: Path, data: dict[str, Any]) -> None:
-    path.write_text(json.dumps(data))
 
 
 if __name__ == "__main__":

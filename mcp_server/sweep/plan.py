@@ -1,15 +1,13 @@
-"""Reads the file that lists the cases of a sweep, and keeps what became of each case.
-
-Reads the file that lists the cases of a sweep.
+"""Reads the YAML file that lists the cases of a sweep, and stores one result file per case.
 
     defaults: {budget_s: 120}
     cases:
       - {name: ranker, package: ranker.pt2, inputs: calls/bad.pt}
-      - {package: "models/*.pt2", inputs: calls/one.pt}     # a case for each file
+      - {package: "models/*.pt2", inputs: calls/one.pt}     # one case per matching file
       - {script: serve.py, script_args: [--fast], gpus: 0}
 
-Keys are the arguments of `diagnose`, and `name` and `gpus` (how many it needs, default 1). Relative paths
-start at the file's directory.
+Keys are the arguments of `diagnose`, plus `name` and `gpus` (number of GPUs, default 1). Relative paths are
+relative to the file's directory.
 """
 
 from __future__ import annotations
@@ -33,13 +31,13 @@ from mcp_server.operations.arguments import DiagnoseArguments
 
 FILES = ("package", "exported", "script", "log", "inputs")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-MOST_VALUES = 200_000
+MAX_VALUES = 200_000
 EXAMPLE = "cases: [{package: model.pt2, inputs: call.pt}, {script: serve.py}]"
 
 
 @dataclass(frozen=True)
 class SweepCase:
-    """One diagnosis of a sweep. `arguments` are those of `diagnose`, checked; `gpus` is how many it takes."""
+    """One diagnosis of a sweep: validated arguments of `diagnose`, and the number of GPUs to reserve."""
 
     name: str
     arguments: dict[str, Any]
@@ -47,14 +45,14 @@ class SweepCase:
 
     @property
     def digest(self) -> str:
-        """Changes with the arguments and with the files that they name, by size and time of change."""
-        files = [_stamp(Path(str(self.arguments[key]))) for key in FILES if self.arguments.get(key)]
+        """Cache key: a hash of the arguments, and of size and modification time of the files they name."""
+        files = [_file_state(Path(str(self.arguments[key]))) for key in FILES if self.arguments.get(key)]
         text = json.dumps([self.arguments, files], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def read_plan(path: Path) -> tuple[SweepCase, ...]:
-    """The cases in `path`. Raises ProblemError, with the number of the case, for what is not understood."""
+    """Parse the cases in `path`. Raises `ProblemError` naming the number of the faulty case."""
     document = _load(path)
     base = path.resolve().parent
     defaults = _mapping(document.get("defaults") or {}, "defaults")
@@ -80,15 +78,18 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _check_size(node: yaml.Node | None, sizes: dict[int, int]) -> int:
-    """How many values a node stands for, with all that its aliases repeat. Raises ValueError for too many."""
+    """Number of values in a node after alias expansion. Raises `ValueError` beyond `MAX_VALUES`.
+
+    A few lines of nested YAML aliases can expand to billions of values ("billion laughs").
+    """
     if not isinstance(node, yaml.CollectionNode):
         return 1
     if id(node) not in sizes:
-        sizes[id(node)] = MOST_VALUES  # an alias of itself has no end
+        sizes[id(node)] = MAX_VALUES  # a self-referencing alias is infinite: count it as too large
         parts = [part for item in node.value for part in (item if isinstance(item, tuple) else (item,))]
         sizes[id(node)] = 1 + sum(_check_size(part, sizes) for part in parts)
-    if sizes[id(node)] > MOST_VALUES:
-        raise ValueError(f"it stands for more than {MOST_VALUES} values")
+    if sizes[id(node)] > MAX_VALUES:
+        raise ValueError(f"it stands for more than {MAX_VALUES} values")
     return sizes[id(node)]
 
 
@@ -99,53 +100,48 @@ def _mapping(value: Any, what: str) -> dict[str, Any]:
 
 
 def _cases(number: int, entry: Any, defaults: dict[str, Any], base: Path) -> Iterator[SweepCase]:
-    given = {**defaults, **_mapping(entry, f"case {number}")}
-    name, gpus = given.pop("name", None), given.pop("gpus", 1)
+    entry = {**defaults, **_mapping(entry, f"case {number}")}
+    name, gpus = entry.pop("name", None), entry.pop("gpus", 1)
     if not isinstance(gpus, int | float) or gpus < 0:
         raise ProblemError(f"case {number}: gpus is no number of GPUs", value=gpus, allowed="0 and above")
-    given.setdefault("cwd", str(base))
-    for arguments in _expanded(number, given, base):
-        yield SweepCase(_name(number, name, arguments, given), _checked(number, arguments), gpus)
+    entry.setdefault("cwd", str(base))
+    for arguments in _expanded(number, entry, base):
+        yield SweepCase(_name(number, name, arguments, entry), _checked(number, arguments), gpus)
 
 
-def _expanded(number: int, given: dict[str, Any], base: Path) -> Iterator[dict[str, Any]]:
-    """The case with absolute paths, once for each file that its pattern matches."""
-    paths = {key: str(base / value) for key, value in given.items() if key in FILES and _is_path(value)}
+def _expanded(number: int, entry: dict[str, Any], base: Path) -> Iterator[dict[str, Any]]:
+    """The case with absolute paths; one copy per file when a path is a glob pattern."""
+    paths = {key: str(base / value) for key, value in entry.items() if key in FILES and _is_path(value)}
     patterns = [key for key, value in paths.items() if glob.has_magic(value) and not Path(value).exists()]
     if len(patterns) > 1:
         value = ", ".join(paths[key] for key in patterns)
         raise ProblemError(f"case {number}: more than one pattern", value=value, allowed="one per case")
     if not patterns:
-        yield {**given, **paths}
+        yield {**entry, **paths}
         return
     pattern = Path(paths[patterns[0]])
     found = sorted(map(str, Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))))
     if not found:
         raise ProblemError(f"case {number}: no file matches", value=str(pattern))
     for path in found:
-        yield {**given, **paths, patterns[0]: path}
+        yield {**entry, **paths, patterns[0]: path}
 
 
 def _is_path(value: Any) -> bool:
-    """Whether it is not specs of tensors, as a list or as JSON text."""
+    # `inputs` may also hold tensor specs, as a list or as JSON text that starts with "[".
     return isinstance(value, str) and bool(value) and not value.lstrip().startswith("[")
 
 
-def _name(number: int, name: Any, arguments: dict[str, Any], given: dict[str, Any]) -> str:
-    """The given name, or that of the file; of several files of one pattern, the given name and the file's."""
-    of_pattern = [
-        Path(arguments[key]).stem for key in FILES if key in given and _differs(key, arguments, given)
-    ]
+def _name(number: int, name: Any, arguments: dict[str, Any], entry: dict[str, Any]) -> str:
+    """`name`, else the stem of the first file; with a pattern, `name-stem` so that names stay unique."""
+    patterns = [key for key in FILES if isinstance(entry.get(key), str) and glob.has_magic(entry[key])]
+    stems = [Path(arguments[key]).stem for key in patterns if entry[key] != arguments[key]]
     plain = next((Path(arguments[key]).stem for key in FILES if arguments.get(key)), f"case{number}")
-    parts = [str(name)] if name is not None else ([] if of_pattern else [plain])
-    text = "-".join([*parts, *of_pattern])
+    parts = [str(name)] if name is not None else ([] if stems else [plain])
+    text = "-".join([*parts, *stems])
     if not NAME.fullmatch(text):
         raise ProblemError(f"case {number}: no name for a file", value=text, allowed=NAME.pattern)
     return text
-
-
-def _differs(key: str, arguments: dict[str, Any], given: dict[str, Any]) -> bool:
-    return isinstance(given[key], str) and glob.has_magic(given[key]) and given[key] != arguments[key]
 
 
 def _checked(number: int, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -160,7 +156,7 @@ def _checked(number: int, arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def _stamp(path: Path) -> list[Any]:
+def _file_state(path: Path) -> list[Any]:
     try:
         state = path.stat()
     except OSError:
@@ -172,7 +168,7 @@ Ending = Literal["verdict", "refused", "lost"]
 
 
 class Attempt(Record):
-    """One try. `lost` means that what ran it died; `refused` that the case itself cannot be diagnosed."""
+    """One attempt at a case. `lost`: its process or node died. `refused`: the arguments were rejected."""
 
     ended: Ending
     where: str
@@ -181,7 +177,7 @@ class Attempt(Record):
 
 
 class CaseRecord(Record):
-    """A case with how it ended. `digest` tells whether it is still the same case."""
+    """The result of a case. `digest` is `SweepCase.digest` at the time of the run."""
 
     name: str
     digest: str
@@ -191,14 +187,14 @@ class CaseRecord(Record):
 
     @property
     def result(self) -> str:
-        """One word for a table."""
+        """One word for the results table: category, outcome, `refused` or `lost`."""
         if self.verdict is None:
             return self.ended
         return self.verdict.category or self.verdict.outcome
 
 
 class Sweep(Record):
-    """All cases in the order of the file, and where the report is."""
+    """All results in file order. `reused` counts results of an earlier sweep; `report` is the HTML page."""
 
     cases: list[CaseRecord] = Field(default_factory=list)
     reused: int = 0
@@ -206,7 +202,7 @@ class Sweep(Record):
 
 
 class Results:
-    """The records below one directory. A case that changed gets a new file; none is overwritten."""
+    """Result files in `directory`/results. The digest is in the name, so a changed case gets a new file."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory / "results"
@@ -216,7 +212,7 @@ class Results:
         return self.directory / f"{case.name}-{case.digest}.json"
 
     def known(self, case: SweepCase) -> CaseRecord | None:
-        """The verdict of an earlier sweep on the same case; a case that was lost is tried again."""
+        """The stored record if it holds a verdict. Lost and refused cases are run again."""
         try:
             record = CaseRecord.model_validate_json(self.path(case).read_bytes())
         except (OSError, ValidationError):
@@ -224,8 +220,8 @@ class Results:
         return record if record.verdict is not None else None
 
     def keep(self, case: SweepCase, record: CaseRecord) -> None:
-        """Written whole or not at all."""
         path = self.path(case)
+        # Rename after writing: a killed sweep must not leave half a record.
         partial = path.with_suffix(".partial")
         partial.write_text(record.model_dump_json(indent=1))
         partial.replace(path)

@@ -209,12 +209,12 @@ def _evidence(target: PackageTarget, done: WorkerRun, journal: Path) -> Evidence
     tensors = [{"kind": "tensor", **leaf} for leaf in leaves if leaf.get("shape") is not None]
     flat = from_leaves(tensors, None).tensors if len(tensors) == len(leaves) else ()
     if target.rebuilt is None:
-        return Evidence(given=flat)
+        return Evidence(inputs=flat)
     return Evidence(
         journal=read_journal_file(journal),
         synchronous=True,
         ranges=read_ranges(done.all("argument")),
-        given=flat,
+        inputs=flat,
     )
 
 

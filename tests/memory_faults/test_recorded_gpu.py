@@ -45,7 +45,7 @@ def joined(name: str, directory: Path, *, with_journal: bool = True) -> Fault | 
         journal=read_journal_file(recording / "launches.jsonl") if with_journal else None,
         synchronous=with_journal,
         ranges=read_ranges(e for e in events if e["event"] == "argument"),
-        given=from_leaves([{"kind": "tensor", **leaf} for leaf in leaves], None).tensors,
+        inputs=from_leaves([{"kind": "tensor", **leaf} for leaf in leaves], None).tensors,
     )
     return join_fault(view, found[0], evidence) if found else None
 
