@@ -86,7 +86,7 @@ def _decides(trial: Trial) -> bool:
     definite = (
         trial.effect is Effect.GONE or trial.before.ended == "raised" or trial.after.failure == "differs"
     )
-    return trial.proves and definite
+    return trial.proves and definite and not trial.intervention.hides
 
 
 def confidence(suspect: Suspect, case: DiagnosisState) -> Confidence:

@@ -123,6 +123,8 @@ def fix_of(suspect: Suspect, case: DiagnosisState) -> Fix | None:
     trial = next((t for t in trials_of(suspect, case) if t.proves and t.effect is Effect.GONE), None)
     if trial is None:
         return suspect.fix
+    if trial.intervention.hides and not trial.side_effects.known:
+        return suspect.fix
     if trial.side_effects:
         return _harmful_change(suspect, trial)
     advice = (

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_server.diagnosis.diagnose import detect
-from mcp_server.diagnosis.interventions.base import Effect, Seen, SideEffects
+from mcp_server.diagnosis.interventions.base import Effect, Kind, Seen, SideEffects
 from mcp_server.diagnosis.ranking import confidence, is_bystander, merged, ranked
 from mcp_server.diagnosis.state import DiagnosisState, RunSeen
 from mcp_server.diagnosis.suspect import INSTRUMENTS, REFUSALS, CausalLevel, Suspect
@@ -96,6 +96,14 @@ def test_all_parts_of_a_suspect_have_to_remove_the_failure() -> None:
     assert is_bystander(cut, case)
     case.trials["last"] = trial(last, Effect.GONE)
     assert confidence(cut, case) == "proven"
+
+
+def test_taking_the_check_away_is_no_proof() -> None:
+    """A bounds guard shows where the call fails; the index that it clamps is as wrong as before."""
+    case = seen_case()
+    guarded = replace(TRIED, kind=Kind.KERNEL, hides=True)
+    case.trials["key"] = trial(guarded, Effect.GONE)
+    assert confidence(suspect("a", "index_out_of_bounds", "capture", intervention=guarded), case) == "likely"
 
 
 def test_another_way_to_die_is_no_proof() -> None:

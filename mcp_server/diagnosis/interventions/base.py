@@ -144,6 +144,7 @@ class Intervention:
     smallest: bool = False
     spelling: tuple[str, ...] = ()
     unavailable: str = ""
+    hides: bool = False
 
     @property
     def leaves_out(self) -> bool:

@@ -76,6 +76,7 @@ def relaunched(launch: int, kernel: str, how: How, package: Path, shared: int = 
         before_code=code[how][0],
         after_code=code[how][1],
         spelling=("--launch", str(launch), "--as", how),
+        hides=how != "finite-mask",
     )
 
 
