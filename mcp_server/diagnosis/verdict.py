@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mcp_server.diagnosis.components import operators_from
 from mcp_server.diagnosis.interventions.base import Effect, Trial
 from mcp_server.diagnosis.interventions.words import change_in_words, fix_in_words, trial_in_words
-from mcp_server.diagnosis.next_steps import command_for, next_steps
+from mcp_server.diagnosis.next_steps import command_for, next_steps, unseen_symptom
 from mcp_server.diagnosis.ranking import (
     bystanders,
     confidence,
@@ -20,7 +20,6 @@ from mcp_server.diagnosis.ranking import (
 )
 from mcp_server.diagnosis.state import OWN_RUNS, DiagnosisState, RunSeen
 from mcp_server.diagnosis.suspect import Suspect
-from mcp_server.diagnosis.unseen import unseen
 from mcp_server.diagnosis.value_sources import deepened
 from mcp_server.model import (
     Cause,
@@ -172,9 +171,9 @@ def placed(party: Component, case: DiagnosisState) -> Component:
 
 def _outcome(best: Suspect | None, case: DiagnosisState) -> Outcome:
     if best is None:
-        return "no_fault" if case.healthy and not unseen(case) else "inconclusive"
+        return "no_fault" if case.healthy and not unseen_symptom(case) else "inconclusive"
     if not best.harmful and case.healthy:
-        return "inconclusive" if unseen(case) else "no_fault"
+        return "inconclusive" if unseen_symptom(case) else "no_fault"
     if best.weak:
         return "inconclusive"
     return "fault"
@@ -198,7 +197,7 @@ def _without_fault(
         confidence=health_confidence(case) if outcome == "no_fault" else "possible",
         summary=health_summary(case)
         if outcome == "no_fault"
-        else f"{_unknown_log(case)}{unseen(case) or case.open_question}",
+        else f"{_unknown_log(case)}{unseen_symptom(case) or case.open_question}",
         evidence=[
             _with_command(e, case) for e in (*_bad_ends(outcome, case), *health_evidence(case), *notes)
         ][:MAX_EVIDENCE],
@@ -235,8 +234,8 @@ def _unknown_log(case: DiagnosisState) -> str:
 
 def _open_summary(order: Sequence[Suspect], case: DiagnosisState) -> str:
     """What is suspected and what would settle it, where that is known; else the categories that are open."""
-    if unseen(case):
-        return f"{unseen(case)} What stands out: {order[0].summary}"
+    if unseen_symptom(case):
+        return f"{unseen_symptom(case)} What stands out: {order[0].summary}"
     if order[0].settle:
         return f"Inconclusive: {order[0].summary} {order[0].settle}"
     categories = list(dict.fromkeys(h.category for h in order))[:4]

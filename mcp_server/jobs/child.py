@@ -1,4 +1,4 @@
-"""The server's end of one supervised child: start it, hear of its end, read how it ended."""
+"""The server's side of one supervised child: start it, stop it, decode how it ended."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STAGES = {
 
 @dataclass(frozen=True)
 class Report:
-    """What the supervisor said. `status` is a raw wait status; None: the supervisor itself was lost."""
+    """What the supervisor reported. `status` is a raw wait status, or None if the supervisor itself died."""
 
     status: int | None = None
     pid: int | None = None
@@ -41,7 +41,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Decoded:
-    """The part of `Finished` that the wait status decides."""
+    """The fields of `Finished` that follow from the wait status."""
 
     ending: Ending
     returncode: int | None = None
@@ -64,18 +64,22 @@ def signal_of_status(status: int) -> str | None:
 
 
 def decode(report: Report, stop: Stop | None, *, limit: str = "", oom_kills: int = 0) -> Decoded:
-    """How the child ended.
+    """Classify the end of a child.
 
-    `stop` says that the server ended it, `limit` names the limit in words, `oom_kills` counts what the
-    kernel's out-of-memory killer did in this control group meanwhile.
+    `stop` is set if the server ended the child, and `limit` is the note for that. `oom_kills` is the number
+    of kills by the kernel's out-of-memory killer in this control group during the run.
     """
     if report.failed_stage is not None:
-        return _not_started(report)
+        stage = _STAGES.get(report.failed_stage, "the child could not be started")
+        reason = os.strerror(report.failed_errno) if report.failed_errno else "bad argument"
+        return Decoded("not_started", note=f"{stage}: {reason}")
     if report.memory_used is not None:
         note = f"killed: its processes used {report.memory_used} bytes of memory, more than the limit allows"
         return Decoded("out_of_memory", signal="SIGKILL", note=note)
     if stop is not None:
-        return Decoded(stop, signal=_signal(report), note=limit)
+        killed = report.status is not None and os.WIFSIGNALED(report.status)
+        name = signal_name(os.WTERMSIG(report.status or 0)) if killed else None
+        return Decoded(stop, signal=name, note=limit)
     if report.status is None:
         return Decoded(
             "signal", signal="SIGKILL", note="the supervisor was killed from outside, and the job with it"
@@ -86,20 +90,8 @@ def decode(report: Report, stop: Stop | None, *, limit: str = "", oom_kills: int
 
 
 def survivors(report: Report) -> str:
-    """What to say of processes that SIGKILL did not end in time: they hang in the kernel, in a driver."""
+    """A note on processes that survived SIGKILL because they hang in the kernel; empty if there are none."""
     return f"{report.left} process(es) could not be killed within 5 s" if report.left else ""
-
-
-def _not_started(report: Report) -> Decoded:
-    stage = _STAGES.get(report.failed_stage or "", "the child could not be started")
-    reason = os.strerror(report.failed_errno) if report.failed_errno else "bad argument"
-    return Decoded("not_started", note=f"{stage}: {reason}")
-
-
-def _signal(report: Report) -> str | None:
-    if report.status is not None and os.WIFSIGNALED(report.status):
-        return signal_name(os.WTERMSIG(report.status))
-    return None
 
 
 def _by_signal(number: int, oom_kills: int) -> Decoded:
@@ -124,7 +116,7 @@ def _by_exit(code: int, oom_kills: int) -> Decoded:
 
 
 def oom_kill_count(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/proc/self/cgroup")) -> int:
-    """Kills by the out-of-memory killer in this process's control group so far; 0 when it is not told.
+    """Kills by the out-of-memory killer in this process's control group so far; 0 if unknown.
 
     Version 2 counts in `memory.events`, version 1 in `memory.oom_control` (Linux 4.13).
     """
@@ -153,13 +145,13 @@ def _oom_kills_in(file: Path | None) -> int:
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
-STOP = b"T"  # the supervisor's word for: ask the program to end
-KILL_LIMIT_S = 16.0  # the supervisor gives up a sweep after 5 s, and waits 10 s for srun before it
+STOP = b"T"  # asks the supervisor to send SIGTERM
+KILL_LIMIT_S = 16.0  # 10 s for srun to end its job, then a sweep of up to 5 s
 REAP_STEP_S = 0.001
 
 
-class Keeper(Protocol):
-    """The process that keeps watch over a program. `poll` is None while it has to be reaped still."""
+class ProcessHandle(Protocol):
+    """A supervisor process, as much of `Popen` as is needed here. `poll` returns None until it is reaped."""
 
     def poll(self) -> int | None: ...
 
@@ -185,10 +177,10 @@ class Starter(Protocol):
 class Child:
     """A running supervisor and the program below it."""
 
-    def __init__(self, process: Keeper, lifeline: socket.socket) -> None:
+    def __init__(self, process: ProcessHandle, lifeline: socket.socket) -> None:
         self._process = process
         self._lifeline = lifeline
-        self._heard = b""
+        self._received = b""
         self.has_ended = False
 
     @classmethod
@@ -204,12 +196,11 @@ class Child:
         keep_fds: Sequence[int] = (),
         stdin: int = subprocess.DEVNULL,
     ) -> Child:
-        """Start the supervisor; `keep_fds` stay open in it (leases), and not in the program.
+        """Start the supervisor. It keeps `keep_fds` (leases) open; the program does not inherit them.
 
-        Raises ProblemError for arguments that no program can be given, and when the system has no room for
-        one more process.
+        Raises ProblemError for arguments that execve(2) rejects, and if the process cannot be created.
         """
-        argv = checked(argv)
+        argv = check_argv(argv)
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -217,30 +208,30 @@ class Child:
         except OSError as error:
             ours.close()
             raise ProblemError(f"cannot start a process: {error.strerror}", value=argv[0]) from error
-        return cls.asked(process, ours, request(cwd, env, memory_bytes))
+        return cls.from_request(process, ours, encode_request(cwd, env, memory_bytes))
 
     @classmethod
-    def asked(cls, process: Keeper, lifeline: socket.socket, asked: bytes) -> Child:
-        """The child of a supervisor that waits for its request."""
-        with suppress(OSError):  # a supervisor that is gone is noticed by `ended`
-            lifeline.sendall(asked)
+    def from_request(cls, process: ProcessHandle, lifeline: socket.socket, request: bytes) -> Child:
+        """Send `request` to a supervisor that is waiting for it."""
+        with suppress(OSError):  # `ended` notices a supervisor that died
+            lifeline.sendall(request)
         lifeline.setblocking(False)
         return cls(process, lifeline)
 
     async def ended(self) -> None:
-        """Return once the supervisor is gone, and with it everything below it."""
+        """Return when the supervisor has exited, which it does after everything below it."""
         while not self.has_ended:
             await anyio.wait_readable(self._lifeline)
-            self._listen()
+            self._receive()
 
-    def _listen(self) -> None:
+    def _receive(self) -> None:
         try:
             part = self._lifeline.recv(4096)
         except BlockingIOError:
             return
         except ConnectionResetError:
             part = b""
-        self._heard += part
+        self._received += part
         self.has_ended = not part
 
     async def stop(self, grace_s: float) -> None:
@@ -251,37 +242,40 @@ class Child:
             await self.ended()
         if self.has_ended:
             return
-        self._hang_up()
+        self._close_lifeline()
         with anyio.move_on_after(KILL_LIMIT_S):
             await self.ended()
         if not self.has_ended:
             self._process.kill()
 
     async def close(self) -> None:
-        """Reap the supervisor and give the socket back; one that said nothing of the end takes all along."""
-        self._hang_up()
+        """Reap the supervisor and close the socket.
+
+        A supervisor that never reported an exit status is killed, and its tree with it.
+        """
+        self._close_lifeline()
         if self.report().status is None:
             self._process.kill()
         while self._process.poll() is None:
             await anyio.sleep(REAP_STEP_S)
         self._lifeline.close()
 
-    def _hang_up(self) -> None:
+    def _close_lifeline(self) -> None:
         with suppress(OSError):
             self._lifeline.shutdown(socket.SHUT_WR)
 
     def report(self) -> Report:
-        """What the supervisor has said."""
+        """The lines received so far."""
         report = Report()
-        for line in self._heard.decode().splitlines():
-            report = heard(report, line.split())
+        for line in self._received.decode().splitlines():
+            report = parse_line(report, line.split())
         return report
 
 
 def spawn(
     argv: Sequence[str], lifeline: int, streams: tuple[int, int, int], keep_fds: Sequence[int]
 ) -> subprocess.Popen[bytes]:
-    """The supervisor as a process, in a session of its own: a terminal's Ctrl-C is not for it."""
+    """Start the supervisor in its own session, so that a terminal's Ctrl-C does not reach it."""
     return subprocess.Popen(
         [sys.executable, "-I", "-S", str(SUPERVISOR), str(lifeline), "--", *argv],
         stdin=streams[0],
@@ -293,8 +287,8 @@ def spawn(
     )
 
 
-def checked(argv: Sequence[str]) -> list[str]:
-    """ProblemError for what execve(2) cannot take."""
+def check_argv(argv: Sequence[str]) -> list[str]:
+    """Raise ProblemError for arguments that execve(2) rejects."""
     if not argv or not argv[0]:
         raise ProblemError("no program to run", value=list(argv), allowed="a list that begins with a program")
     bad = next((argument for argument in argv if "\0" in argument), None)
@@ -303,15 +297,15 @@ def checked(argv: Sequence[str]) -> list[str]:
     return list(argv)
 
 
-def request(cwd: Path, env: Mapping[str, str], memory_bytes: int | None) -> bytes:
-    """The message of `supervisor.read_request`."""
+def encode_request(cwd: Path, env: Mapping[str, str], memory_bytes: int | None) -> bytes:
+    """The message that `supervisor.read_request` parses."""
     pairs = [os.fsencode(f"{name}={value}") for name, value in env.items()]
     body = b"\0".join([os.fsencode(cwd), str(memory_bytes or 0).encode(), *pairs])
     return len(body).to_bytes(8, "big") + body
 
 
-def heard(report: Report, words: list[str]) -> Report:
-    """`report` with one more line of the supervisor."""
+def parse_line(report: Report, words: list[str]) -> Report:
+    """`report` with one more line from the supervisor."""
     match words:
         case ["started", pid]:
             return replace(report, pid=int(pid))

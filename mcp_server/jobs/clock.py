@@ -1,4 +1,4 @@
-"""Seconds that something had for itself: the clock stands still while it can only wait for a GPU."""
+"""Clocks for time limits. They stand still while a child waits for a GPU lease."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ import anyio
 
 
 class Clock:
-    """Runs from its making on. What is limited by it gets its seconds in full, however long it waits."""
+    """Starts at once. Time spent waiting does not count against its limits."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
         self._stopped_at: float | None = None
         self._waited = 0.0
-        self._limits: dict[anyio.CancelScope, float] = {}  # with what was left when the clock was stopped
+        self._limits: dict[anyio.CancelScope, float] = {}  # seconds left when the clock stopped
 
     @property
     def wall_s(self) -> float:
-        """What a clock on the wall shows."""
+        """Seconds since the start, waiting included."""
         return time.monotonic() - self.began
 
     @property
     def waited_s(self) -> float:
-        """How long the clock stood still, the present stop included."""
+        """Seconds that the clock stood still, a current stop included."""
         return self._waited + (time.monotonic() - self._stopped_at if self._stopped_at is not None else 0.0)
 
     @property
     def worked_s(self) -> float:
-        """What spends a budget."""
+        """Seconds that count against a budget."""
         return self.wall_s - self.waited_s
 
     def stop(self) -> None:
@@ -41,7 +41,7 @@ class Clock:
                 self._limits[scope] = scope.deadline - anyio.current_time()
                 scope.deadline = math.inf
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         if self._stopped_at is not None:
             self._waited, self._stopped_at = self.waited_s, None
             for scope, left in self._limits.items():
@@ -53,11 +53,11 @@ class Clock:
         try:
             yield
         finally:
-            self.go_on()
+            self.resume()
 
     @contextmanager
     def limit(self, seconds: float) -> Iterator[anyio.CancelScope]:
-        """Cancel what is within after `seconds` of this clock."""
+        """Cancel the body after `seconds` of this clock."""
         still = self._stopped_at is not None
         scope = anyio.CancelScope(deadline=math.inf if still else anyio.current_time() + seconds)
         self._limits[scope] = seconds
@@ -69,9 +69,9 @@ class Clock:
 
 
 class JobClock(Clock):
-    """The clock of a job with several children: it stands still when one of them waits and none works.
+    """The clock of a job with several children. It stands still while all of its children wait.
 
-    A child that waits for another one of the same job is no reason to stop it.
+    A child that waits for another child of the same job does not stop it.
     """
 
     def __init__(self) -> None:
@@ -80,13 +80,13 @@ class JobClock(Clock):
 
     @contextmanager
     def child(self) -> Iterator[None]:
-        """Around all that one child does, its waiting included."""
+        """Wraps the life of one child, waiting included."""
         with self._counted("_children"):
             yield
 
     @contextmanager
     def blocked(self) -> Iterator[None]:
-        """Around the waiting of one child."""
+        """Wraps the waiting of one child."""
         with self._counted("_blocked"):
             yield
 
@@ -103,4 +103,4 @@ class JobClock(Clock):
         if self._blocked and self._blocked >= self._children:
             self.stop()
         else:
-            self.go_on()
+            self.resume()

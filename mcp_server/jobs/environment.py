@@ -1,7 +1,7 @@
-"""Which variables of the server's environment a child gets to see.
+"""Which variables of the server's environment a child inherits.
 
-An allowlist: a workload needs to find its compiler, its GPU and its caches, and must behave as it does in the
-user's shell; nothing else of the parent has any business in a job or in a log.
+An allowlist. A workload needs its compiler, its GPU and its caches, and must behave as it does in the user's
+shell. Everything else, secrets above all, must not reach a job or a log.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _NAME = re.compile(r"[^=\0]+")
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """A name that speaks of a secret, or a URL that carries a password."""
+    """Whether the name suggests a secret, or the value is a URL with a password."""
     return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(value))
 
 
@@ -77,7 +77,7 @@ def is_allowed(name: str) -> bool:
 
 
 def check_variable(name: str, value: str) -> None:
-    """ProblemError for what execve(2) cannot take."""
+    """Raise ProblemError for a name or value that execve(2) rejects."""
     if not _NAME.fullmatch(name):
         raise ProblemError(
             "not a name of an environment variable", value=name, allowed="no '=', no NUL, not empty"
@@ -89,10 +89,10 @@ def check_variable(name: str, value: str) -> None:
 def child_environment(
     asked: Mapping[str, str], unset: Iterable[str] = (), *, parent: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The whole environment of a child: allowed variables of the parent, then `asked`, less `unset`.
+    """The environment of a child: the parent's allowed variables without `unset`, then `asked`.
 
-    A variable that is asked for by name is passed even if it looks like a secret: that was a decision.
-    `parent` defaults to this process's environment. Raises ProblemError for an impossible name or value.
+    A variable in `asked` is passed even if it looks like a secret, since the user named it. `parent` defaults
+    to this process's environment. Raises ProblemError for an invalid name or value.
     """
     for name, value in asked.items():
         check_variable(name, value)

@@ -1,7 +1,7 @@
-"""A process that has imported torch, and forks for each command: the import is paid for once.
+"""A process that has imported torch and forks for each command, so that the import is paid for once.
 
-The process is `worker/fork_server.py`, which runs as a command of its own; what it forks is supervised as any
-other child is. When the server here is left, nothing of either remains.
+The process runs `worker/fork_server.py`. Each fork has its own supervisor, like any other child. When the
+context is left, the process and all of its forks are ended.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import Any
 import anyio
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.child import SUPERVISOR, Child, checked, request
+from mcp_server.jobs.child import SUPERVISOR, Child, check_argv, encode_request
 from mcp_server.jobs.run import run
 from mcp_server.jobs.types import Command
 
-READY = b"ready "  # and the process id
+READY = b"ready "  # followed by the process id
 READY_BYTES = 64
-AFTER_OPTIONS = 2  # `PYTHON -u` come before what the forked process takes as its arguments
+PYTHON_WORDS = 2  # `PYTHON -u`; the fork already runs, and takes only what follows
 
 
 class ForkServer:
-    """The server's end. `start` takes the place of `Child.start` for commands that may be forked.
+    """The server's side. `start` replaces `Child.start` for commands that may be forked.
 
-    As a keeper it stands for the supervisors that were forked: they are reaped over there, and a lost one
-    takes the others along.
+    It is also the `ProcessHandle` of every forked supervisor. They are reaped in the forking process; killing
+    one kills all of them.
     """
 
     def __init__(self, server: socket.socket, pid: int) -> None:
@@ -51,11 +51,11 @@ class ForkServer:
         memory_bytes: int | None = None,
         keep_fds: Sequence[int] = (),
     ) -> Child:
-        """Fork for `PYTHON -u PROGRAM ARGUMENTS...`; started as usual when the server has gone.
+        """Fork for `PYTHON -u PROGRAM ARGUMENTS...`, or start a fresh process if the fork server died.
 
         Raises ProblemError as `Child.start` does.
         """
-        packet = json.dumps(checked(argv)[AFTER_OPTIONS:]).encode()
+        packet = json.dumps(check_argv(argv)[PYTHON_WORDS:]).encode()
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -65,14 +65,14 @@ class ForkServer:
             ours.close()
             streams = {"stdout": stdout, "stderr": stderr, "keep_fds": keep_fds}
             return Child.start(argv, cwd=cwd, env=env, memory_bytes=memory_bytes, **streams)  # type: ignore[arg-type]
-        return Child.asked(self, ours, request(cwd, env, memory_bytes))
+        return Child.from_request(self, ours, encode_request(cwd, env, memory_bytes))
 
     def poll(self) -> int:
-        """Nothing is left to be reaped here."""
+        """Always reaped: that is the forking process's task."""
         return 0
 
     def kill(self) -> None:
-        """End the process and everything that it forked; called when a supervisor said nothing of its end."""
+        """End the process and all forks. Called when a supervisor never reported an exit status."""
         self.lost = True
         with suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
@@ -80,9 +80,9 @@ class ForkServer:
 
 @asynccontextmanager
 async def fork_server(command: Command, directory: Path) -> AsyncIterator[ForkServer | None]:
-    """Run `command`, which gets the supervisor's path as its last argument, for as long as the context lasts.
+    """Run `command` for as long as the context lasts, with the supervisor's path appended to its arguments.
 
-    Yields None when it ended, or was not ready within `command.timeout_s`: then everything starts as usual.
+    Yields None if it ended or was not ready within `command.timeout_s`; callers then start fresh processes.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     lasting = replace(command, argv=(*command.argv, str(SUPERVISOR)), timeout_s=math.inf)
@@ -96,7 +96,7 @@ async def fork_server(command: Command, directory: Path) -> AsyncIterator[ForkSe
 
 
 async def _run(command: Command, directory: Path, theirs: socket.socket) -> None:
-    """The process, with its end of the socket as standard input."""
+    """Run the process with its end of the socket as standard input."""
 
     def start(argv: Sequence[str], **how: Any) -> Child:
         with theirs:
@@ -110,10 +110,10 @@ async def _run(command: Command, directory: Path, theirs: socket.socket) -> None
 
 
 async def _ready(ours: socket.socket, timeout_s: float) -> int:
-    """The id of the process, when it said in time that it is ready; else 0."""
+    """The process id once it is ready, or 0 if it was not ready in time."""
     with anyio.move_on_after(timeout_s):
         await anyio.wait_readable(ours)
         with suppress(OSError):
-            told = ours.recv(READY_BYTES)
-            return int(told.removeprefix(READY)) if told.startswith(READY) else 0
+            message = ours.recv(READY_BYTES)
+            return int(message.removeprefix(READY)) if message.startswith(READY) else 0
     return 0

@@ -1,8 +1,7 @@
-"""One job at a time on a GPU: leases by file locks, and one name for each GPU.
+"""GPU leases, so that one job at a time uses a GPU, and canonical names of GPUs.
 
-One job at a time on a GPU: leases by file locks, so that they end with the process that holds them.
-
-Advisory, and between the servers of one user on one machine. A job that names no GPU takes no lease.
+A lease is a file lock, so it ends with the process that has it. Leases are advisory, and shared by the
+servers of one user on one machine. A job that names no GPU needs no lease.
 """
 
 from __future__ import annotations
@@ -28,31 +27,32 @@ LONGEST_WAIT_S = 0.5
 
 
 def lease_root() -> Path:
-    """On this machine's own disk: a state directory may be shared between machines, GPUs are not."""
+    """A local directory. The state directory may be shared between machines, but GPUs are not."""
     return Path("/tmp") / f"aoti-debug-{os.getuid()}"
 
 
 def _quiet(_line: str) -> None:
-    """For who does not want to know."""
+    """The default: drop the line."""
 
 
 @dataclass(frozen=True)
 class Waits:
-    """Who wants a lease, as others are told (`holder`), and who hears of it when it has to be waited for.
+    """Who wants a lease, and callbacks for the time spent waiting for it.
 
-    `blocked` is around the waiting; `tell` gets a line for each job that is waited for.
+    `holder` is the name that other jobs see. `progress` gets a line for each job that is waited for.
+    `blocked` wraps the waiting.
     """
 
     holder: str
-    tell: Callable[[str], None] = _quiet
+    progress: Callable[[str], None] = _quiet
     blocked: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 class Lease:
-    """The GPUs `names`: nobody's until `acquire`.
+    """Locks for the GPUs `names`, not locked until `acquire`.
 
-    `fds` are there from the start, so that a supervisor can be given them. A lock belongs to all copies of a
-    descriptor: when this process is killed, the supervisor has the lease until it has ended its program.
+    `fds` exist from the start, so that a supervisor can inherit them. A lock belongs to all copies of a
+    descriptor: if this process is killed, the supervisor keeps the lease until it has ended its program.
     """
 
     def __init__(self, names: Iterable[str], waits: Waits, root: Path | None = None) -> None:
@@ -70,35 +70,35 @@ class Lease:
             raise
 
     async def acquire(self) -> None:
-        """Wait until they are free; say for whom, and say so again when that changes.
+        """Lock all GPUs, waiting for jobs that use them.
 
-        The names are taken in one order by everyone, so that two jobs cannot wait for each other.
+        Everyone locks in sorted order, so that two jobs cannot wait for each other.
         """
         for place in range(len(self.fds)):
-            if not self._taken(place):
+            if not self._try_lock(place):
                 with self._waits.blocked():
                     await self._wait(place)
             os.ftruncate(self.fds[place], 0)
             os.pwrite(self.fds[place], self._waits.holder.encode("utf-8", "replace")[:200], 0)
 
     async def _wait(self, place: int) -> None:
-        pause, told = FIRST_WAIT_S, ""
-        while not self._taken(place):
+        pause, reported = FIRST_WAIT_S, ""
+        while not self._try_lock(place):
             line = f"waiting for GPU {self._names[place]}, in use by {_holder(self._paths[place])}"
-            if line != told:
-                self._waits.tell(line)
-            told = line
+            if line != reported:
+                self._waits.progress(line)
+            reported = line
             await anyio.sleep(pause)
             pause = min(LONGEST_WAIT_S, pause * 1.5)
 
-    def _taken(self, place: int) -> bool:
-        """Try the lock; a lock file that a cleaner removed meanwhile is made anew."""
+    def _try_lock(self, place: int) -> bool:
+        """Try the lock. A lock file that a cleaner of /tmp removed is created again."""
         path = self._paths[place]
         with storing(path):
             if not is_current(self.fds[place], path):
-                anew = open_lock(path)
-                os.dup2(anew, self.fds[place], inheritable=False)
-                os.close(anew)
+                fresh = open_lock(path)
+                os.dup2(fresh, self.fds[place], inheritable=False)
+                os.close(fresh)
             try:
                 fcntl.flock(self.fds[place], fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -106,12 +106,12 @@ class Lease:
             return is_current(self.fds[place], path)
 
     def release(self) -> None:
-        """Give them back, whoever has copies of the descriptors."""
+        """Unlock, even if other processes have copies of the descriptors."""
         for fd in self.fds:
             fcntl.flock(fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Let go; a supervisor that was given the descriptors has the lease until it ends."""
+        """Close the descriptors. A supervisor that inherited them keeps the lease until it ends."""
         while self.fds:
             os.close(self.fds.pop())
 
@@ -120,7 +120,7 @@ class Lease:
 async def leased(
     names: Iterable[str], waits: Waits, *, root: Path | None = None
 ) -> AsyncIterator[Sequence[int]]:
-    """Hold the GPUs `names`; yields the descriptors of the locks."""
+    """Lease the GPUs `names` for the body. Yields the descriptors of the locks."""
     lease = Lease(names, waits, root)
     try:
         await lease.acquire()
@@ -137,7 +137,7 @@ def _holder(path: Path) -> str:
 
 
 DRIVER = Path("/proc/driver/nvidia/gpus")
-LISTING_LIMIT_S = 10.0  # the driver is loaded anew for it where nothing keeps it loaded
+LISTING_LIMIT_S = 10.0  # without persistence mode, nvidia-smi loads the driver first
 
 _GPU = re.compile(r"GPU (\d+): .*\(UUID: (GPU-[0-9a-fA-F-]+)\)")
 _PART = re.compile(r"\s+MIG .*\(UUID: (MIG-[^)\s]+)\)")
@@ -146,7 +146,7 @@ _UUID = re.compile(r"GPU UUID:\s*(GPU-[0-9a-fA-F-]+)")
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU of this machine; `parts` are the UUIDs of its MIG devices, if it is divided."""
+    """A GPU of this machine. `parts` are the UUIDs of its MIG devices, if MIG is on."""
 
     index: int
     uuid: str
@@ -154,45 +154,44 @@ class Gpu:
 
     @property
     def name(self) -> str:
-        """CUDA sees only the first part of a divided GPU (NVIDIA MIG User Guide)."""
+        """CUDA uses only the first MIG device of a GPU (NVIDIA MIG User Guide)."""
         return self.parts[0] if self.parts else str(self.index)
 
 
 def device_names(gpus: Iterable[int], visible: str | None, known: Sequence[Gpu] = ()) -> tuple[str, ...]:
-    """What the child's device indices are called outside: its index i is entry i of CUDA_VISIBLE_DEVICES.
+    """Machine-wide names of the child's device indices: its index i is entry i of CUDA_VISIBLE_DEVICES.
 
-    An index beyond the entries keeps its own name: the workload will fail, which is a result. An entry that
-    `known` does not have keeps its own, too. Raises ProblemError for a negative index.
+    An index beyond the entries, and an entry that is not in `known`, name themselves. The workload then
+    fails, which is a result. Raises ProblemError for a negative index.
     """
     entries = [entry.strip() for entry in (visible or "").split(",") if entry.strip()]
     wanted = sorted(set(gpus))
     if wanted and wanted[0] < 0:
         raise ProblemError("not the index of a GPU", value=wanted[0], allowed="0 and above")
     asked = {entries[i] if i < len(entries) else str(i) for i in wanted}
-    return tuple(sorted({one_name(entry, known) for entry in asked}))
+    return tuple(sorted({canonical_name(entry, known) for entry in asked}))
 
 
-def one_name(entry: str, known: Sequence[Gpu]) -> str:
-    """The name of what an entry of CUDA_VISIBLE_DEVICES means; the entry itself where that is not known.
+def canonical_name(entry: str, known: Sequence[Gpu]) -> str:
+    """The name of the GPU that an entry of CUDA_VISIBLE_DEVICES selects, or the entry if it is ambiguous.
 
-    Indices are taken in the order of the bus, as `nvidia-smi` has them. CUDA's own order differs on a machine
-    with unlike GPUs unless CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    Indices follow the PCI bus order of `nvidia-smi`. CUDA's default order can differ on a machine with
+    different GPU models unless CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
     wanted = entry.lower()
     parts = [part for gpu in known for part in gpu.parts if part.lower().startswith(wanted)]
     if wanted.startswith("mig-") and len(parts) == 1:
         return parts[0]
-    found = [gpu for gpu in known if entry == str(gpu.index) or _begins(gpu.uuid, wanted)]
+    by_uuid = wanted.startswith("gpu-")
+    found = [
+        gpu for gpu in known if entry == str(gpu.index) or (by_uuid and gpu.uuid.lower().startswith(wanted))
+    ]
     return found[0].name if len(found) == 1 else entry
-
-
-def _begins(uuid: str, wanted: str) -> bool:
-    return wanted.startswith("gpu-") and uuid.lower().startswith(wanted)
 
 
 @lru_cache(maxsize=1)
 def known_gpus() -> tuple[Gpu, ...]:
-    """The GPUs of this machine, without CUDA; looked at once. Empty where nobody lists them."""
+    """The GPUs of this machine, listed once and without CUDA; empty if they cannot be listed."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return read_driver(DRIVER)
@@ -207,7 +206,7 @@ def known_gpus() -> tuple[Gpu, ...]:
 
 
 def read_listing(text: str) -> tuple[Gpu, ...]:
-    """What `nvidia-smi -L` prints: a line for each GPU, below it one for each of its MIG devices."""
+    """Parse `nvidia-smi -L`: a line for each GPU, followed by one for each of its MIG devices."""
     found: list[Gpu] = []
     for line in text.splitlines():
         gpu, part = _GPU.match(line), _PART.match(line)
@@ -220,7 +219,7 @@ def read_listing(text: str) -> tuple[Gpu, ...]:
 
 
 def read_driver(directory: Path) -> tuple[Gpu, ...]:
-    """The driver's own files: a directory for each GPU, named after its place on the bus. No MIG devices."""
+    """Read /proc/driver/nvidia/gpus, one directory per GPU in bus order. MIG devices are not listed."""
     texts = [path.read_text("utf-8", "replace") for path in sorted(directory.glob("*/information"))]
     found = [uuid[1] if (uuid := _UUID.search(text)) else "" for text in texts]
     return tuple(Gpu(index, uuid) for index, uuid in enumerate(found))

@@ -1,8 +1,8 @@
-"""A lease that the processes of a child ask for when they come to launch something on the GPU.
+"""GPU leases on demand: the processes of a child request the lease just before they use the GPU.
 
-Until then they import torch and compile, which keeps nobody else from the GPU. A process asks by connecting
-to the socket whose name is in its environment (worker/lease.py): it gets one byte when it may go on, and has
-the lease for as long as it keeps the connection. The child has it while one of its processes has.
+Importing torch and compiling need no GPU, so other jobs can use it meanwhile. A process requests the lease by
+connecting to the socket named in its environment (worker/lease.py). It gets one byte when it may go on, and
+keeps the lease as long as the connection is open. The child has the lease while any of its processes has it.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ GRANTED, REFUSED = b"1", b"0"
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
 
 
-class Requests:
-    """Answers the processes of one child. `name` is what they find in `VARIABLE`."""
+class LeaseServer:
+    """Grants the lease to the processes of one child. `name` is the value of `VARIABLE`."""
 
     def __init__(self, lease: Lease, waits: Waits) -> None:
         self.name = f"aoti-debug-{secrets.token_hex(16)}"
-        # Who cancels the child must not end this before the child is dead: it would go on without a lease.
+        # Shielded: a cancelled child still runs for a moment, and must not do so without its lease.
         self.scope = anyio.CancelScope(shield=True)
         self._lease = lease
         self._waits = waits
         self._turn = anyio.Lock()
         self._holders = 0
-        # In the abstract namespace (unix(7)): no file is left when this process is killed.
+        # The abstract namespace (unix(7)) leaves no file behind if this process is killed.
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.setblocking(False)
         self._listener.bind("\0" + self.name)
         self._listener.listen()
 
     async def answer(self) -> None:
-        """Until `scope` is cancelled."""
+        """Accept connections until `scope` is cancelled."""
         with self.scope:
             async with anyio.create_task_group() as tasks:
                 while self._listener.fileno() >= 0:
@@ -52,15 +52,14 @@ class Requests:
                         tasks.start_soon(self._serve, self._listener.accept()[0])
 
     def close(self) -> None:
-        """When nobody answers any more."""
         self._listener.close()
 
     async def _serve(self, process: socket.socket) -> None:
-        """Hold the lease until the process hangs up, which it does at its end at the latest."""
+        """Keep the lease until the process closes the connection, at its exit at the latest."""
         with process:
             process.setblocking(False)
             async with self._turn:
-                if not _of_this_user(process) or not (self._holders or await self._acquired()):
+                if not _is_own_user(process) or not (self._holders or await self._acquire()):
                     with suppress(OSError):
                         process.send(REFUSED)
                     return
@@ -74,33 +73,33 @@ class Requests:
                 if not self._holders:
                     self._lease.release()
 
-    async def _acquired(self) -> bool:
-        """False when the lock cannot be made any more: the process, which runs already, goes on without."""
+    async def _acquire(self) -> bool:
+        """False if the lock file cannot be created. The process already runs, and goes on without a lease."""
         try:
             await self._lease.acquire()
         except ProblemError as problem:
-            self._waits.tell(f"no lease of the GPU: {problem}")
+            self._waits.progress(f"no lease of the GPU: {problem}")
             return False
         return True
 
 
-def _of_this_user(process: socket.socket) -> bool:
-    """Anyone may connect in the abstract namespace."""
-    told = process.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(told)[1]) == os.getuid()
+def _is_own_user(process: socket.socket) -> bool:
+    """Whether the peer has our user id: sockets of the abstract namespace have no permissions."""
+    peer = process.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(peer)[1]) == os.getuid()
 
 
 @asynccontextmanager
 async def on_request(
     names: Iterable[str], waits: Waits, *, root: Path | None = None
 ) -> AsyncIterator[tuple[tuple[int, ...], dict[str, str]]]:
-    """Lease the GPUs `names` to a child while it asks for them.
+    """Lease the GPUs `names` to a child whenever one of its processes requests them.
 
-    Yields the descriptors for its supervisor, and the variables for its environment.
+    Yields the descriptors for the supervisor, and the variables for the child's environment.
     """
     lease = Lease(names, waits, root)
     failure: Exception | None = None
-    with closing(lease), closing(Requests(lease, waits)) as requests:
+    with closing(lease), closing(LeaseServer(lease, waits)) as requests:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(requests.answer)
             try:

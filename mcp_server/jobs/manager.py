@@ -1,4 +1,4 @@
-"""Work under a handle: it outlives the request that began it, and ends with the server."""
+"""Background jobs with handles. A job outlives the request that started it and ends with the server."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from mcp_server.model import Record
 
 State = Literal["running", "finished", "failed", "stopped"]
 
-JOBS_VARIABLE = "AOTI_DEBUG_JOBS"
-"""How many jobs that run a workload may do so at once; the others wait for their turn."""
+JOBS_VARIABLE = "AOTI_DEBUG_JOBS"  # how many jobs may run a workload at once; others wait
 FEWEST_AT_ONCE = 4
 
 PROGRESS_LINES = 20
@@ -45,11 +44,11 @@ class Problem(Record):
 
 
 class JobState(Record):
-    """Where a job stands. `finished` has a result, `failed` and `stopped` have a problem; `stopped` may have
-    a result as well: what was known by then.
+    """The state of a job. `finished` has a result; `failed` and `stopped` have a problem. `stopped` can also
+    have a partial result.
 
-    A workload that fails is a finished job; `failed` means that the tool could not do its part.
-    `wall_s` is seconds since the start, `progress` the last lines of it.
+    A job whose workload fails is `finished`; `failed` means that the tool could not do its work. `wall_s` is
+    seconds since the start, `progress` the last lines of progress.
     """
 
     job_id: str
@@ -62,7 +61,7 @@ class JobState(Record):
 
 
 class Job:
-    """Work that runs. What it is handed: a directory for its files and a place to report progress."""
+    """A running job: a directory for its files, and methods to report progress and partial results."""
 
     def __init__(self, directory: JobDirectory) -> None:
         self.directory = directory
@@ -82,20 +81,20 @@ class Job:
         return self.directory.path
 
     def progress(self, line: str) -> None:
-        """Tell whoever waits what is being done."""
+        """Add a line of progress."""
         text = clean(line).replace("\n", " ").strip()
         if text:
             self._progress.append(text[:PROGRESS_WIDTH])
 
     def knows(self, result: BaseModel) -> None:
-        """Leave what is known so far: the result of a job that is stopped."""
+        """Set the partial result, which becomes the result if the job is stopped."""
         self._known = result
 
     def look(self) -> JobState:
         return self.state or self.state_as("running")
 
     def stopped(self) -> JobState:
-        """The state of a job that did not come to its end."""
+        """The state of a job that was cancelled."""
         known = None if self._known is None else as_data(self._known)
         return self.state_as("stopped", problem=Problem(what="the job was stopped"), result=known)
 
@@ -114,7 +113,7 @@ Work = Callable[[Job], Awaitable[BaseModel]]
 
 
 class Manager:
-    """The jobs of this server. Made by `Manager.open`, which ends them all when it is left."""
+    """The jobs of this server. `Manager.open` creates it, and ends all jobs when it exits."""
 
     def __init__(self, store: Store, tasks: TaskGroup, jobs_at_once: int) -> None:
         self.store = store
@@ -125,32 +124,32 @@ class Manager:
     @classmethod
     @asynccontextmanager
     async def open(cls, store: Store, jobs_at_once: int | None = None) -> AsyncIterator[Manager]:
-        """A manager whose jobs end when it is left; an error inside leaves it as it was raised."""
+        """A manager whose jobs end with the context. An error in the body is raised unchanged."""
         failed: Exception | None = None
         async with anyio.create_task_group() as tasks:
             try:
                 yield cls(store, tasks, jobs_at_once or most_at_once())
-            except Exception as error:  # a task group would wrap it
+            except Exception as error:  # the task group would wrap it in an exception group
                 failed = error
             tasks.cancel_scope.cancel()
         if failed is not None:
             raise failed
 
     def start(self, kind: str, work: Work, *, again: str = "", heavy: bool = False) -> Job:
-        """Begin `work` in the background, in a new directory or in that of the ended job `again`.
+        """Start `work` in the background, in a new directory or in that of the ended job `again`.
 
-        `heavy` work waits for its turn: only so many such jobs run at once. Raises ProblemError when no
-        directory can be made for it, and when that job is unknown or still runs.
+        Only a limited number of `heavy` jobs run at once; the others wait. Raises ProblemError if no
+        directory can be created, and if the job `again` is unknown or still runs.
         """
         job = Job(self.store.reopen(again) if again else self.store.create(kind))
         with storing(job.path):
             (job.path / RESULT_FILE).unlink(missing_ok=True)
         self._jobs[job.id] = job
-        self._tasks.start_soon(self._see_through, job, self._in_turn(work) if heavy else work)
+        self._tasks.start_soon(self._run_to_end, job, self._limit(work) if heavy else work)
         return job
 
-    def _in_turn(self, work: Work) -> Work:
-        """`work` that says that it waits, while as many jobs run as are allowed to at once."""
+    def _limit(self, work: Work) -> Work:
+        """`work`, after waiting until fewer than the allowed number of jobs run."""
 
         async def wait_and_work(job: Job) -> BaseModel:
             turns = self._turns.statistics()
@@ -166,17 +165,17 @@ class Manager:
         return wait_and_work
 
     async def wait(self, job_id: str, wait_s: float) -> JobState:
-        """The job's state as soon as it has ended, at the latest after `wait_s` seconds.
+        """Wait for the end of the job, at most `wait_s` seconds, and return its state.
 
-        Raises ProblemError for a handle that is malformed, unknown or swept away.
+        Raises ProblemError for a handle that is malformed or unknown, or whose job was swept away.
         """
         job = self._jobs.get(job_id)
         with anyio.move_on_after(wait_s):
-            await (job.done.wait() if job else self._foreign_end(job_id))
+            await (job.done.wait() if job else self._wait_for_other_server(job_id))
         return job.look() if job else self._from_disk(job_id)
 
     async def stop(self, job_id: str) -> JobState:
-        """End a job and all its processes; the state of one that has ended already stays as it is.
+        """End a job and all its processes, and return its state. A job that has ended is left as it is.
 
         Raises ProblemError for an unknown handle, and for a job of another server.
         """
@@ -191,20 +190,20 @@ class Manager:
         return state
 
     def running(self) -> list[str]:
-        """Handles of this server's jobs that have not ended."""
+        """Handles of the running jobs of this server."""
         return [job.id for job in self._jobs.values() if job.state is None]
 
-    async def _see_through(self, job: Job, work: Work) -> None:
+    async def _run_to_end(self, job: Job, work: Work) -> None:
         try:
             with job.scope:
                 job.state = await _outcome(job, work)
         finally:
             job.state = job.state or job.stopped()
-            self._put_away(job)
+            self._store_state(job)
         await anyio.to_thread.run_sync(self._sweep)
 
-    def _put_away(self, job: Job) -> None:
-        """Keep the state on disk, and in memory only when the disk refuses it."""
+    def _store_state(self, job: Job) -> None:
+        """Write the state to disk. Keep it in memory only if that fails."""
         try:
             save(job.path, job.look())
             del self._jobs[job.id]
@@ -218,7 +217,7 @@ class Manager:
         with suppress(ProblemError):  # the next job that needs room reports it
             self.store.sweep()
 
-    async def _foreign_end(self, job_id: str) -> None:
+    async def _wait_for_other_server(self, job_id: str) -> None:
         while self._from_disk(job_id).state == "running":
             await anyio.sleep(FOREIGN_POLL_S)
 
@@ -241,13 +240,13 @@ class Manager:
 
 
 def most_at_once(environ: Mapping[str, str] | None = None) -> int:
-    """AOTI_DEBUG_JOBS, else one per processor and at least four. Raises ProblemError for no such number."""
-    said = (os.environ if environ is None else environ).get(JOBS_VARIABLE, "")
-    if not said:
+    """AOTI_DEBUG_JOBS, else one job per processor and at least four. Raises ProblemError for a bad value."""
+    text = (os.environ if environ is None else environ).get(JOBS_VARIABLE, "")
+    if not text:
         return max(FEWEST_AT_ONCE, os.cpu_count() or 1)
-    if not (said.isascii() and said.isdigit() and 1 <= int(said[:6]) <= 10_000):
-        raise ProblemError(f"{JOBS_VARIABLE} is no number of jobs", value=said[:80], allowed="1-10000")
-    return int(said)
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= 10_000):
+        raise ProblemError(f"{JOBS_VARIABLE} is no number of jobs", value=text[:80], allowed="1-10000")
+    return int(text)
 
 
 async def _outcome(job: Job, work: Work) -> JobState:
@@ -259,13 +258,13 @@ async def _outcome(job: Job, work: Work) -> JobState:
 
 
 def as_data(result: BaseModel) -> dict[str, Any]:
-    """As JSON has it, so that the answer now and the one from disk later are the same: NaN becomes null."""
+    """The JSON form (NaN becomes null), so that answers from memory and from disk are the same."""
     data: dict[str, Any] = json.loads(result.model_dump_json())
     return data
 
 
 def _problem(job: Job, error: BaseException) -> Problem:
-    """What to tell of an error; one that nobody foresaw leaves its stack in the job's directory."""
+    """The error as data. An unexpected error also writes its traceback to the job's directory."""
     error = innermost(error)
     if isinstance(error, ProblemError):
         value = None if error.value is None else str(error.value)
@@ -279,13 +278,13 @@ def _problem(job: Job, error: BaseException) -> Problem:
 
 
 def innermost(error: BaseException) -> BaseException:
-    """The error itself: a task group wraps what its tasks raise."""
+    """Unwrap the exception groups in which task groups raise a single error."""
     inner: tuple[BaseException, ...] = getattr(error, "exceptions", ())
     return innermost(inner[0]) if len(inner) == 1 else error
 
 
 def save(path: Path, state: JobState) -> None:
-    """Write the state whole or not at all. Raises ProblemError when the disk refuses."""
+    """Write the state atomically. Raises ProblemError if that fails."""
     with storing(path):
         draft = path / f"{RESULT_FILE}.draft"
         draft.write_text(state.model_dump_json(indent=1))
@@ -293,7 +292,7 @@ def save(path: Path, state: JobState) -> None:
 
 
 def load(path: Path) -> JobState | None:
-    """The state kept in a job's directory; None when there is none, or none that this version reads."""
+    """The state saved in a job's directory; None if there is none that this version can read."""
     try:
         return JobState.model_validate_json((path / RESULT_FILE).read_bytes())
     except (OSError, ValidationError):

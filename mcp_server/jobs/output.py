@@ -1,9 +1,7 @@
-"""Keeps what a child prints, as bounded, harmless lines of text.
+"""Stores the output of a child: `stdout.log`, `stderr.log` and, in order of arrival, `output.log`.
 
-Keeps what a child prints: `stdout.log`, `stderr.log` and, in order of arrival, `output.log`.
-
-Bounded in memory and on disk: of each file the beginning and the end are kept, with a line at the gap that
-says how much is missing. The files hold the raw bytes; who shows them cleans them.
+Memory and disk are bounded. Each file keeps its beginning and its end, with a line at the gap that says how
+much is missing. The files contain raw bytes; readers clean them with `clean`.
 """
 
 from __future__ import annotations
@@ -33,12 +31,12 @@ _DROPPED = (
     (0x7F, 0x9F),
     (0xAD, 0xAD),  # soft hyphen
     (0x61C, 0x61C),  # Arabic letter mark
-    (0x200B, 0x200F),  # of no width, and marks of direction
-    (0x2028, 0x202E),  # separators of lines, and what reorders text
+    (0x200B, 0x200F),  # zero width, direction marks
+    (0x2028, 0x202E),  # line separators, bidirectional overrides
     (0x2060, 0x206F),
     (0xFEFF, 0xFEFF),
     (0xFFF9, 0xFFFB),  # annotations
-    (0xE0000, 0xE007F),  # tags: ASCII that is not seen
+    (0xE0000, 0xE007F),  # tags: invisible ASCII
 )
 _CONTROLS = re.compile("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _DROPPED) + "]")
 
@@ -51,9 +49,9 @@ def clean(text: str) -> str:
 
 
 class LineReader:
-    """Cuts a stream of bytes into cleaned lines of at most LINE_LIMIT characters, in bounded memory.
+    """Splits a stream of bytes into cleaned lines of at most LINE_LIMIT characters, in bounded memory.
 
-    The rest of a longer line is left out; a carriage return ends a line, as progress bars use it.
+    Longer lines are cut. A carriage return ends a line, since progress bars use it.
     """
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
@@ -71,7 +69,7 @@ class LineReader:
             self._emit(line)
 
     def finish(self) -> None:
-        """Hand on a last line that has no newline."""
+        """Emit a last line without a newline."""
         line, self._open = self._open, b""
         self._emit(line)
 
@@ -88,7 +86,7 @@ OPEN_LINE_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Caps:
-    """Bytes kept of the beginning and of the end of each file."""
+    """Bytes to keep at the beginning and at the end of each file."""
 
     head: int = 16 * MIB
     tail: int = 48 * MIB
@@ -97,9 +95,9 @@ class Caps:
 class BoundedFile:
     """A file that keeps its first `head` and its last `tail` bytes.
 
-    While it is written the tail is a ring behind the head, so that the disk never holds more than both;
-    `close` puts it in order and writes the line at the gap. After a failed write (a full disk) the rest is
-    only counted, and `error` says why: the child's ending is worth more than its last words.
+    During writing the tail is a ring buffer after the head, so that the file never exceeds both. `close`
+    unrolls it and writes the line at the gap. After a failed write (a full disk) the rest is only counted and
+    `error` is set: how the child ends matters more than its last output.
     """
 
     def __init__(self, path: Path, caps: Caps) -> None:
@@ -112,7 +110,7 @@ class BoundedFile:
 
     @property
     def dropped(self) -> int:
-        """Bytes that fell into the gap, so far."""
+        """Bytes lost in the gap so far."""
         return max(0, self._total - self._caps.head - self._caps.tail)
 
     def write(self, data: bytes) -> None:
@@ -122,17 +120,17 @@ class BoundedFile:
         self._refused += len(view)
 
     def _write_some(self, view: memoryview) -> int:
-        place, room = self._place()
+        offset, room = self._next_span()
         try:
-            written = os.pwrite(self._file.fileno(), view[:room], place)
+            written = os.pwrite(self._file.fileno(), view[:room], offset)
         except OSError as error:
             self.error = cause(error)
             return 0
         self._total += written
         return written
 
-    def _place(self) -> tuple[int, int]:
-        """Offset of the next byte in the file, and how many bytes fit there in a row."""
+    def _next_span(self) -> tuple[int, int]:
+        """Offset of the next byte in the file, and how many bytes fit there contiguously."""
         head, tail = self._caps.head, self._caps.tail
         if self._total < head:
             return self._total, head - self._total
@@ -140,7 +138,7 @@ class BoundedFile:
         return head + inside, tail - inside
 
     def close(self) -> int:
-        """Put the tail in order; the number of bytes left out."""
+        """Unroll the ring buffer. Returns the number of bytes left out."""
         with self._file:
             try:
                 joined = self._join() if self.dropped else 0
@@ -165,7 +163,7 @@ class BoundedFile:
 
 
 class InOrder:
-    """Joins two streams by whole lines, so that a line of one is not cut by a line of the other."""
+    """Interleaves two streams by whole lines."""
 
     def __init__(self, target: BoundedFile) -> None:
         self._target = target
@@ -194,10 +192,9 @@ class InOrder:
 
 
 class Capture:
-    """The reading ends of a child's output and the files behind them.
+    """The read ends of a child's output, and the files that it goes to.
 
-    `stdout` and `stderr` are the descriptors for the child; the caller closes them by `started` once
-    the child has them.
+    `stdout` and `stderr` are the descriptors for the child. Call `started` once the child has them.
     """
 
     def __init__(
@@ -233,17 +230,17 @@ class Capture:
         self._finish()
 
     def started(self) -> None:
-        """Close this process's copies of the child's ends; end of file depends on it."""
+        """Close our copies of the child's write ends; without that, reading never reaches end of file."""
         for fd in {self.stdout, self.stderr} - {-1}:
             os.close(fd)
         self.stdout = self.stderr = -1
 
     def end_within(self, seconds: float) -> None:
-        """Stop reading after `seconds` even if some process still holds the other end."""
+        """Stop reading after `seconds`, even if a process still has the write end open."""
         self._scope.deadline = min(self._scope.deadline, anyio.current_time() + seconds)
 
     async def pump(self) -> None:
-        """Read until both streams end; a cancellation from outside does not cut the output short."""
+        """Read until both streams end. Shielded from cancellation, so that no output is lost."""
         with self._scope:
             async with anyio.create_task_group() as tasks:
                 for name, fd in self._sources.items():
@@ -275,17 +272,17 @@ class Capture:
 
 
 def read_some(fd: int) -> bytes | None:
-    """What is there now; b'' at the end, None when it was a false alarm."""
+    """The available bytes; b'' at end of file, None if there are none."""
     try:
         return os.read(fd, READ_BYTES)
     except BlockingIOError:
         return None
     except OSError:
-        return b""  # a terminal answers EIO when its last writer is gone
+        return b""  # a terminal returns EIO after its last writer closed it
 
 
 def raw_terminal() -> tuple[int, int]:
-    """A pseudo-terminal that changes no byte: C programs then flush each line, as on a screen."""
+    """A pseudo-terminal that changes no bytes. It makes C programs flush each line."""
     ours, theirs = os.openpty()
     tty.setraw(theirs)
     return ours, theirs

@@ -1,4 +1,4 @@
-"""Directories and locks that belong to this user alone."""
+"""Directories that only this user can write, and file locks in them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _CAUSES = {
 
 
 def cause(error: OSError) -> str:
-    """The failure in words."""
+    """The reason for the error, in words."""
     return _CAUSES.get(error.errno or 0, error.strerror or type(error).__name__)
 
 
 @contextmanager
 def storing(path: Path) -> Iterator[None]:
-    """Turn a failed write below `path` into a ProblemError that says what to do."""
+    """Turn an OSError below `path` into a ProblemError that says what to do."""
     try:
         yield
     except OSError as error:
@@ -42,10 +42,10 @@ def storing(path: Path) -> Iterator[None]:
 
 
 def private_directory(path: Path) -> Path:
-    """Make `path` (mode 0700), or take what is there if nobody else can put anything into it.
+    """Create `path` (mode 0700), or accept an existing directory that only this user can write.
 
-    A directory that was there keeps its mode: it may be one that the user shares on purpose. Raises
-    ProblemError for a link, for a directory that another user owns or may write, and when none can be made.
+    An existing directory keeps its mode, since the user may share it for reading. Raises ProblemError for a
+    link, for a directory that another user owns or can write, and if the directory cannot be created.
     """
     with storing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,12 +67,12 @@ def _check_ours(path: Path) -> None:
 
 
 def open_lock(path: Path) -> int:
-    """A descriptor to lock; never follows a link. The lock goes when its last copy is closed."""
+    """Open a lock file without following links. A lock ends when the last copy of the descriptor closes."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def try_lock(path: Path) -> int | None:
-    """Take the lock at `path`; None when someone has it, in this process or another."""
+    """Lock `path` and return the descriptor; None if it is locked already, even by this process."""
     fd = open_lock(path)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -85,7 +85,7 @@ def try_lock(path: Path) -> int | None:
 
 
 def is_current(fd: int, path: Path) -> bool:
-    """Whether the open file is still the one at `path`: a cleaner of old files may have removed it."""
+    """Whether `fd` is still the file at `path`, which a cleaner of old files may have removed."""
     try:
         return os.fstat(fd).st_ino == path.stat().st_ino
     except FileNotFoundError:
@@ -94,7 +94,7 @@ def is_current(fd: int, path: Path) -> bool:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock at `path`, waiting for it: for moments only."""
+    """Lock `path` for the body. Blocks the event loop, so keep the body short."""
     fd = open_lock(path)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Runs one command to its end, whatever that end is, and finds what it left behind."""
+"""Runs one command to its end and kills every process that it leaves behind."""
 
 from __future__ import annotations
 
@@ -21,46 +21,43 @@ from mcp_server.jobs.environment import child_environment
 from mcp_server.jobs.gpus import Waits, device_names, known_gpus, leased
 from mcp_server.jobs.lease_requests import on_request
 from mcp_server.jobs.output import Capture
-from mcp_server.jobs.supervisor import hand_back
+from mcp_server.jobs.supervisor import end_proxied
 from mcp_server.jobs.types import STACKS_SIGNAL, STOOD_STILL, Command, Finished
 
 MARK = "AOTI_DEBUG_CHILD"
-LIMIT_S = 2.0
-STEP_S = 0.005
+KILL_LIMIT_S = 2.0
+KILL_STEP_S = 0.005
 
 
 def marked_processes(mark: str, proc: Path = Path("/proc")) -> list[int]:
-    """Processes of this user whose environment carries the mark; one that wiped it is not found."""
-    wanted = f"{MARK}={mark}".encode()
-    return [int(entry.name) for entry in proc.iterdir() if entry.name.isdigit() and _carries(entry, wanted)]
-
-
-def _carries(process: Path, wanted: bytes) -> bool:
-    try:
-        return wanted in (process / "environ").read_bytes().split(b"\0")
-    except OSError:
-        return False  # ended meanwhile, or another user's
+    """Ids of this user's processes with the mark in their environment, unless they cleared it."""
+    wanted, found = f"{MARK}={mark}".encode(), []
+    for entry in filter(lambda path: path.name.isdigit(), proc.iterdir()):
+        with suppress(OSError):  # it has ended, or belongs to another user
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+    return found
 
 
 def kill_marked(mark: str) -> None:
-    """SIGKILL until none is left: one of them may fork meanwhile."""
-    hand_back(lambda: marked_processes(mark))
-    limit = time.monotonic() + LIMIT_S
+    """Send SIGKILL until no marked process is left: one of them may fork meanwhile."""
+    end_proxied(lambda: marked_processes(mark))
+    limit = time.monotonic() + KILL_LIMIT_S
     while (found := marked_processes(mark)) and time.monotonic() < limit:
         for pid in found:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(STEP_S)
+        time.sleep(KILL_STEP_S)
 
 
-# From SIGTERM to SIGKILL. A cancelled call is often a server that goes, which has a second in all.
+# Seconds from SIGTERM to SIGKILL. A cancelled call often means that the server exits, within a second in all.
 TIMEOUT_GRACE_S = 1.0
 CANCEL_GRACE_S = 0.3
-LOOK_S = 3.0  # from one look at whether a child goes on to the next
+STALL_POLL_S = 3.0  # between checks of whether a child has stalled
 STACKS_S = 1.0  # for a process to print its stacks
-DRAIN_S = 2.0  # for output that is still in the pipes when every process is gone
+DRAIN_S = 2.0  # for output left in the pipes after every process has ended
 
-# Programs colour their output on a terminal; ours is one for its line buffering only.
+# The pseudo-terminal is there for line buffering only; programs must not colour their output.
 PLAIN_TERMINAL: Mapping[str, str] = {"TERM": "dumb", "NO_COLOR": "1"}
 
 
@@ -72,14 +69,13 @@ async def run(
     start: Starter = Child.start,
     waits: Waits | None = None,
 ) -> Finished:
-    """Run `command`, keep its output in `directory`, and say how it ended.
+    """Run `command`, store its output in `directory`, and return how it ended.
 
     Writes `output.log`, `stdout.log` and `stderr.log`. `on_line` gets cleaned, bounded lines of both streams
-    as they arrive. `start` starts the program under a supervisor. `waits` hears of it when a GPU has to be
-    waited for, during which the time limit stands still.
+    as they arrive. `start` starts the program under a supervisor. `waits` is notified while the command waits
+    for a GPU; the time limit stands still meanwhile.
     When this returns or is cancelled, no process of the command is left. A command that fails or cannot be
-    started is a result; raises ProblemError for impossible arguments and for a directory that cannot be
-    written.
+    started is a result. Raises ProblemError for invalid arguments and for a directory that is not writable.
     """
     if not command.timeout_s > 0:
         raise ProblemError("no time to run in", value=command.timeout_s, allowed="seconds above 0")
@@ -89,7 +85,7 @@ async def run(
         return await _run(command, env, directory, on_line, start, clock)
     known = await anyio.to_thread.run_sync(known_gpus, abandon_on_cancel=True)
     names = device_names(command.gpus, env.get("CUDA_VISIBLE_DEVICES"), known)
-    waits = _stopping(clock, waits or Waits(str(directory)))
+    waits = _stopping_clock(clock, waits or Waits(str(directory)))
     if command.asks:
         async with on_request(names, waits) as (leases, more):
             return await _run(command, {**env, **more}, directory, on_line, start, clock, leases)
@@ -97,8 +93,8 @@ async def run(
         return await _run(command, env, directory, on_line, start, clock, leases)
 
 
-def _stopping(clock: Clock, waits: Waits) -> Waits:
-    """`waits`, with a clock that stands still meanwhile."""
+def _stopping_clock(clock: Clock, waits: Waits) -> Waits:
+    """`waits`, with the clock stopped during the wait."""
 
     @contextmanager
     def blocked() -> Iterator[None]:
@@ -130,7 +126,7 @@ async def _run(
             keep_fds=leases,
         )
         capture.started()
-        stop = await _see_through(child, capture, command, mark, clock)
+        stop = await _wait_or_stop(child, capture, command, mark, clock)
         worked_s = clock.worked_s - began
     limit = _limit(command, worked_s) if stop == "timeout" else ""
     ended = decode(child.report(), stop, limit=limit, oom_kills=oom_kill_count() - kills)
@@ -138,7 +134,7 @@ async def _run(
 
 
 def _limit(command: Command, wall_s: float) -> str:
-    """Why a child was ended: its time limit, or before that word that it will not go on."""
+    """Why the server ended a child: its time limit, or a stall before that."""
     if wall_s < command.timeout_s:
         return f"{STOOD_STILL}, and was ended after {wall_s:.0f} s"
     return f"did not end within {command.timeout_s:g} s"
@@ -159,16 +155,16 @@ def _finished(ended: Decoded, capture: Capture, wall_s: float, waited_s: float, 
     )
 
 
-async def _see_through(
+async def _wait_or_stop(
     child: Child, capture: Capture, command: Command, mark: str, clock: Clock
 ) -> Stop | None:
-    """Wait for the end or bring it about; the reason if the end was ours."""
+    """Wait for the end of the child, or stop it. Returns the reason if it was stopped."""
     stop: Stop | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(capture.pump)
         try:
             with clock.limit(command.timeout_s):
-                await _ended_or_stalled(child, command.stalled)
+                await _wait_for_end_or_stall(child, command.stalled)
             if not child.has_ended:
                 stop = "timeout"
         finally:
@@ -178,27 +174,27 @@ async def _see_through(
     return stop
 
 
-async def _ended_or_stalled(child: Child, stalled: Callable[[], int | None] | None) -> None:
-    """Wait until the child ends, or one of its processes has printed where it will stay for ever."""
+async def _wait_for_end_or_stall(child: Child, stalled: Callable[[], int | None] | None) -> None:
+    """Wait until the child ends, or a stalled process of it has printed its stacks."""
     async with anyio.create_task_group() as tasks:
 
-        async def look() -> None:
+        async def watch() -> None:
             assert stalled is not None
             while (pid := await anyio.to_thread.run_sync(stalled)) is None:
-                await anyio.sleep(LOOK_S)
+                await anyio.sleep(STALL_POLL_S)
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, STACKS_SIGNAL)
             await anyio.sleep(STACKS_S)
             tasks.cancel_scope.cancel()
 
         if stalled is not None:
-            tasks.start_soon(look)
+            tasks.start_soon(watch)
         await child.ended()
         tasks.cancel_scope.cancel()
 
 
 async def _end(child: Child, mark: str, grace_s: float) -> None:
-    """Leave no process, whoever is killed on the way."""
+    """Leave no process of the child, even if its supervisor was killed."""
     if not child.has_ended:
         await child.stop(grace_s)
     await child.close()

@@ -1,4 +1,4 @@
-"""Where jobs keep their files: one private directory, one folder a job, a cap on all of them together."""
+"""The files of jobs: a private directory with one folder per job and a cap on the total size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mcp_server.jobs.private import locked, private_directory, storing, try_lock
 CAP_BYTES = 4 << 30
 CAP_JOBS = 500
 ROOM_BYTES = 64 << 10  # a small job's files
-KEPT_JOBS = 4  # the newest, whatever their size: their results may not have been fetched yet
+KEPT_JOBS = 4  # the newest stay, whatever their size: their results may not have been fetched
 SCHEME = "aoti-debug://jobs/"
 
 _JOB_ID = re.compile(r"job_[0-9a-f]{8}")
@@ -33,14 +33,14 @@ def state_root(environ: Mapping[str, str] | None = None) -> Path:
     if env.get("AOTI_DEBUG_STATE"):
         return Path(env["AOTI_DEBUG_STATE"]).expanduser().absolute()
     base = env.get("XDG_STATE_HOME", "")
-    # The XDG base directory specification tells to ignore relative paths.
+    # The XDG base directory specification says to ignore relative paths.
     home = Path(base) if base.startswith("/") else Path.home() / ".local" / "state"
     return home / "aoti-debug"
 
 
 @dataclass(frozen=True)
 class JobDirectory:
-    """A job's folder. `lock` is held by the server that runs the job; None when it was only looked up."""
+    """A job's folder. `lock` is the running lock if this server runs the job, else None."""
 
     id: str
     path: Path
@@ -49,7 +49,7 @@ class JobDirectory:
     lock: int | None = field(default=None, compare=False)
 
     def release(self) -> None:
-        """Say that the job runs no more: from now on a sweep may remove it."""
+        """Mark the job as ended. From now on a sweep may remove it."""
         if self.lock is not None:
             os.close(self.lock)
             object.__setattr__(self, "lock", None)
@@ -64,7 +64,7 @@ class JobDirectory:
 
 
 class Store:
-    """The folders of all jobs of this user, of this server and of others on the same state directory."""
+    """The job folders of all servers that use the same state directory."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Store:
         self._keep = keep
 
     def create(self, kind: str) -> JobDirectory:
-        """A new, empty folder, locked as running. Raises ProblemError when it cannot be stored."""
+        """Create an empty folder, locked as running. Raises ProblemError if that fails."""
         with storing(self.jobs), self._exclusive():
             number = self._next_number()
             job_id = self._unused_id()
@@ -92,7 +92,7 @@ class Store:
         return JobDirectory(job_id, path, kind, number, lock)
 
     def check_room(self) -> None:
-        """Raise ProblemError when not even the files of a small job can be written."""
+        """Raise ProblemError if not even the files of a small job can be written."""
         with storing(self.jobs), tempfile.TemporaryFile(dir=self.root, buffering=0) as file:
             file.write(bytes(ROOM_BYTES))
 
@@ -108,7 +108,7 @@ class Store:
         return replace(found, lock=lock)
 
     def find(self, job_id: str) -> JobDirectory:
-        """The folder of a job; raises ProblemError for what is no handle, unknown, or swept away."""
+        """The folder of a job. Raises ProblemError for a malformed or unknown handle."""
         if not _JOB_ID.fullmatch(job_id):
             raise ProblemError("not a job handle", value=job_id, allowed="job_ and 8 hexadecimal digits")
         path = self.jobs / job_id
@@ -118,7 +118,7 @@ class Store:
                 value=job_id,
                 next_call="run the tool again",
             )
-        kind, number = read_card(path)
+        kind, number = read_metadata(path)
         return JobDirectory(job_id, path, kind, number)
 
     def ids(self) -> list[str]:
@@ -126,7 +126,7 @@ class Store:
         return [path.name for path in self._by_age()]
 
     def is_running(self, job: JobDirectory) -> bool:
-        """Whether some server, this one or another, still runs the job."""
+        """Whether any server still runs the job."""
         if job.lock is not None:
             return True
         lock = try_lock(job.path / "running.lock")
@@ -137,8 +137,8 @@ class Store:
     def path_of(self, uri: str) -> Path:
         """The file behind an artifact's address.
 
-        Raises ProblemError for another scheme, a path that leaves the job's folder (by `..` or by a link that
-        the workload left there), and for what is no regular file.
+        Raises ProblemError for another scheme, for a path outside the job's folder (by `..` or by a link that
+        the workload created), and if there is no regular file.
         """
         job_id, slash, relative = uri.removeprefix(SCHEME).partition("/")
         if not uri.startswith(SCHEME) or not slash or "\0" in unquote(relative):
@@ -156,7 +156,7 @@ class Store:
         return path
 
     def sweep(self) -> list[str]:
-        """Remove the oldest jobs until both caps hold; never one that runs or is new. The handles removed."""
+        """Remove the oldest jobs until both caps hold, except running and new ones. Returns their handles."""
         with storing(self.jobs), self._exclusive():
             doomed = self._over_cap()
             for path in doomed:
@@ -179,18 +179,18 @@ class Store:
 
     def _by_age(self) -> list[Path]:
         found = [path for path in self.jobs.iterdir() if _JOB_ID.fullmatch(path.name) and path.is_dir()]
-        return sorted(found, key=lambda path: read_card(path)[1])
+        return sorted(found, key=lambda path: read_metadata(path)[1])
 
     def _exclusive(self) -> AbstractContextManager[None]:
         return locked(self.root / "store.lock")
 
     def _next_number(self) -> int:
-        """Counts the jobs: their order must not hang on a clock that may be set back."""
+        """A serial number that gives the jobs' order, since the system clock may be set back."""
         counter = self.root / "counter"
         try:
             number = int(counter.read_text()) + 1
         except (FileNotFoundError, ValueError):
-            number = 1 + max((read_card(path)[1] for path in self.jobs.iterdir()), default=0)
+            number = 1 + max((read_metadata(path)[1] for path in self.jobs.iterdir()), default=0)
         counter.write_text(str(number))
         return number
 
@@ -200,17 +200,17 @@ class Store:
         return job_id
 
 
-def read_card(path: Path) -> tuple[str, int]:
-    """Kind and number of the job in that folder; ("", 0) when its card was never written whole."""
+def read_metadata(path: Path) -> tuple[str, int]:
+    """Kind and number of the job in that folder; ("", 0) when its record was never written whole."""
     try:
-        card = read_json((path / "job.json").read_bytes())
-        return str(card["kind"]), int(card["number"])
+        record = read_json((path / "job.json").read_bytes())
+        return str(record["kind"]), int(record["number"])
     except (OSError, ValueError, KeyError, TypeError):
         return "", 0
 
 
 def size_of(path: Path) -> int:
-    """Bytes on disk below a folder; links are not followed, and what vanishes meanwhile counts nothing."""
+    """Bytes on disk below a folder, without following links. Files that vanish meanwhile count as 0."""
     return sum(_disk_bytes(entry) for entry in _entries(path))
 
 

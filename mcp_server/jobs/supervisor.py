@@ -1,11 +1,12 @@
-"""Runs one child, and sees to it that nothing of the child is left when it ends or when the server dies.
+"""Runs one child, and kills its whole process tree when it ends or when the server dies.
 
-Started by the server as `python -I -S supervisor.py FD -- ARGV...`, in a session of its own. Standard library
-only, and few modules of that: each import costs every child a millisecond. FD is one end of a socket pair:
+Started by the server as `python -I -S supervisor.py FD -- ARGV...`, in its own session. It
+imports few modules, all of the standard library: each import costs every child a millisecond. FD is one end
+of a socket pair:
 
   server -> supervisor   8 bytes of length, then `cwd NUL memory_limit NUL NAME=VALUE NUL NAME=VALUE ...`;
-                         then `T` to ask the program to end. End of file: the server is gone, or wants the end
-                         at once.
+                         then `T` to ask the program to end. End of file: the server has died, or wants an
+                         immediate end.
   supervisor -> server   lines of words:
                          `failed STAGE ERRNO`      the program could not be started
                          `started PID`             exec succeeded
@@ -15,8 +16,8 @@ only, and few modules of that: each import costs every child a millisecond. FD i
 The child's environment comes over the socket because the supervisor must not run under it: an LD_PRELOAD or
 LD_LIBRARY_PATH that the workload needs could break this interpreter.
 
-Linux only. Out of reach: processes that the job hands to a daemon (docker, systemd-run), but for those that
-slurmd started for an srun, which is asked to end them before it is killed.
+Linux only. Processes that a daemon starts for the job (docker, systemd-run) are out of reach. The exception
+is srun, which is asked to end the tasks that slurmd started for it before it is killed.
 """
 
 # pathlib and contextlib would cost 5 ms a start:
@@ -46,19 +47,19 @@ SWEEP_STEP_S = 0.002
 MEMORY_POLL_S = 0.1
 FAILED_START_STATUS = 127 << 8
 
-# Programs whose processes are started by a daemon, and which end those when they get SIGTERM. After SIGKILL
-# to srun and to the process that it forks for this case, tasks and allocation stay (seen on Slurm 22.05).
-HANDS_OVER = frozenset({b"srun"})
-HANDOVER_S = 10.0
+# Programs that run their tasks through a daemon, and end those tasks on SIGTERM. SIGKILL to srun and to the
+# watchdog that it forks leaves the tasks and the allocation running (seen on Slurm 22.05).
+PROXIES = frozenset({b"srun"})
+PROXY_LIMIT_S = 10.0
 
 
 def prctl(option: int, value: int) -> None:
-    """Call prctl(2); a failure is ignored, since it leaves a weaker guarantee and not a wrong one."""
+    """Call prctl(2). Failures are ignored: they only weaken a guarantee."""
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def read_exactly(fd: int, count: int) -> bytes:
-    """Read `count` bytes; EOFError when the server is gone before that."""
+    """Read `count` bytes. Raises EOFError if the server dies first."""
     parts = []
     while count:
         part = os.read(fd, count)
@@ -78,7 +79,7 @@ def read_request(fd: int) -> tuple[bytes, int, dict[bytes, bytes]]:
 
 
 def report(fd: int, *words: object) -> None:
-    """Send one line; a server that is gone needs none."""
+    """Send one line; a server that has died needs none."""
     try:
         os.write(fd, (" ".join(map(str, words)) + "\n").encode())
     except OSError:
@@ -91,7 +92,7 @@ def proc(*parts: object) -> str:
 
 
 def children_of(pid: int) -> list[int]:
-    """Direct children, of all threads of the process."""
+    """Direct children of all threads of a process."""
     found: list[int] = []
     try:
         for thread in os.listdir(proc(pid, "task")):
@@ -103,7 +104,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def all_children() -> dict[int, list[int]]:
-    """Direct children of every process, for kernels without CONFIG_PROC_CHILDREN: slower."""
+    """Direct children of every process. Slower; for kernels without CONFIG_PROC_CHILDREN."""
     found: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -116,7 +117,7 @@ def all_children() -> dict[int, list[int]]:
 
 
 def descendants(quick: bool = os.path.exists("/proc/thread-self/children")) -> list[int]:
-    """Every process below this one, in whatever session or process group."""
+    """Every process below this one, in any session or process group."""
     table = {} if quick else all_children()
     found: list[int] = []
     waiting = [os.getpid()]
@@ -129,7 +130,7 @@ def descendants(quick: bool = os.path.exists("/proc/thread-self/children")) -> l
 
 
 def program_of(pid: int) -> bytes:
-    """The name that the kernel has for a running process; empty for one that has ended."""
+    """The kernel's name of a running process; empty if it has ended."""
     try:
         with open(proc(pid, "stat"), "rb") as stat:
             name, _, rest = stat.read().partition(b"(")[2].rpartition(b")")
@@ -139,7 +140,7 @@ def program_of(pid: int) -> bytes:
 
 
 def private_memory(pid: int) -> int:
-    """Anonymous and shared-memory bytes in RAM; file pages are left out, the kernel can drop those."""
+    """Anonymous and shared-memory bytes in RAM. File pages do not count: the kernel can drop them."""
     total = 0
     try:
         with open(proc(pid, "status"), "rb") as status:
@@ -158,12 +159,12 @@ def send_signal(pid: int, number: int) -> None:
         pass
 
 
-def hand_back(processes: Callable[[], list[int]]) -> None:
-    """Have those of `processes` that work through a daemon end what it runs for them, and wait for that."""
+def end_proxied(processes: Callable[[], list[int]]) -> None:
+    """Send SIGTERM to the `PROXIES` among `processes` and wait until they have ended their tasks."""
     asked: set[int] = set()
-    limit = time.monotonic() + HANDOVER_S
+    limit = time.monotonic() + PROXY_LIMIT_S
     while time.monotonic() < limit:
-        found = {pid for pid in processes() if program_of(pid) in HANDS_OVER}
+        found = {pid for pid in processes() if program_of(pid) in PROXIES}
         if not found:
             return
         for pid in found - asked:
@@ -173,7 +174,7 @@ def hand_back(processes: Callable[[], list[int]]) -> None:
 
 
 class Supervisor:
-    """One child and all that comes of it."""
+    """One child and its process tree."""
 
     def __init__(self, fd: int, memory_limit: int) -> None:
         self.fd = fd
@@ -189,7 +190,7 @@ class Supervisor:
             signal.signal(number, self.on_stop)
 
     def on_stop(self, *_: object) -> None:
-        """Ask the child's process group to end; the whole tree is killed if that takes too long."""
+        """Send SIGTERM to the child's process group. After `TERM_GRACE_S` the whole tree is killed."""
         if self.child and self.status is None:
             try:
                 os.killpg(self.child, signal.SIGTERM)
@@ -198,25 +199,26 @@ class Supervisor:
         if self.deadline is None:
             self.deadline = time.monotonic() + TERM_GRACE_S
 
-    def start(self, become: Callable[[int, int], None]) -> bool:
-        """Fork, and let the child `become` the program; True when that succeeded.
+    def start(self, exec_program: Callable[[int, int], None]) -> bool:
+        """Fork and call `exec_program` in the child. Returns whether the program started.
 
-        `become` gets a descriptor, closed when the program begins, for why it cannot, and our process id.
+        `exec_program` gets our process id and a descriptor, to which it writes the reason of a failure and
+        which exec closes.
         """
         error_out, error_in = os.pipe()
         parent = os.getpid()
         self.child = os.fork()
         if self.child == 0:
-            become(error_in, parent)
+            exec_program(error_in, parent)
         os.close(error_in)
-        silence()
+        detach_stdio()
         message = os.read(error_out, 100).decode()
         os.close(error_out)
         report(self.fd, "failed" if message else "started", message or self.child)
         return not message
 
     def reap(self) -> bool:
-        """Collect what has ended; False when no child is left at all."""
+        """Reap ended children. Returns False if no child is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -236,7 +238,7 @@ class Supervisor:
         return used > self.memory_limit
 
     def timeout(self) -> float | None:
-        """Seconds until something has to be looked at without being woken."""
+        """Seconds until the next deadline or memory check; None without either."""
         limits = []
         if self.deadline is not None:
             limits.append(max(0.0, self.deadline - time.monotonic()))
@@ -245,7 +247,7 @@ class Supervisor:
         return min(limits, default=None)
 
     def watch(self) -> None:
-        """Return when the child has ended or has to be killed."""
+        """Return when the child has ended or must be killed."""
         while self.reap() and self.status is None:
             ready, _, _ = select.select([self.fd, self.wake], [], [], self.timeout())
             if self.wake in ready:
@@ -257,7 +259,7 @@ class Supervisor:
                 return
 
     def asked_to_stop(self) -> bool:
-        """Take the server's word; False when it hung up."""
+        """Read a command of the server. Returns False if the server closed the connection."""
         try:
             word = os.read(self.fd, 1)
         except OSError:
@@ -267,8 +269,8 @@ class Supervisor:
         return bool(word)
 
     def sweep(self) -> int:
-        """Kill every descendant; the number that could not be killed (blocked in the kernel)."""
-        hand_back(descendants)
+        """Kill every descendant. Returns how many survived because they are blocked in the kernel."""
+        end_proxied(descendants)
         limit = time.monotonic() + SWEEP_LIMIT_S
         while self.reap():
             for pid in descendants():
@@ -279,8 +281,8 @@ class Supervisor:
         return 0
 
 
-def stand_alone(parent: int) -> None:
-    """In the forked child: a session of its own, which ends with the supervisor."""
+def new_session(parent: int) -> None:
+    """In the forked child: start a session, and die with the supervisor."""
     os.setsid()
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -289,11 +291,11 @@ def stand_alone(parent: int) -> None:
     restore_signals()
 
 
-def become(argv: list[str], cwd: bytes, env: dict[bytes, bytes], error_fd: int, parent: int) -> None:
-    """In the forked child: turn into the program, or say at which stage that failed. Never returns."""
+def exec_program(argv: list[str], cwd: bytes, env: dict[bytes, bytes], error_fd: int, parent: int) -> None:
+    """In the forked child: exec the program, or report the stage that failed. Never returns."""
     stage = "session"
     try:
-        stand_alone(parent)
+        new_session(parent)
         keep_only_standard_streams()
         stage = "directory"
         os.chdir(cwd)
@@ -315,7 +317,7 @@ def restore_signals() -> None:
 
 
 def keep_only_standard_streams() -> None:
-    """Close lifeline, leases and the rest at exec."""
+    """Mark all other descriptors, such as lifeline and leases, to be closed at exec."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2:
             try:
@@ -324,8 +326,8 @@ def keep_only_standard_streams() -> None:
                 pass  # the descriptor of the listing itself
 
 
-def silence() -> None:
-    """Let go of the child's output, so that its end is seen."""
+def detach_stdio() -> None:
+    """Close our copies of the child's output, so that its readers see end of file."""
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
@@ -350,13 +352,13 @@ def main() -> None:
         cwd, memory_limit, env = read_request(fd)
     except EOFError:
         os._exit(1)
-    supervise(fd, memory_limit, lambda error_fd, parent: become(argv, cwd, env, error_fd, parent))
+    supervise(fd, memory_limit, lambda error_fd, parent: exec_program(argv, cwd, env, error_fd, parent))
 
 
-def supervise(fd: int, memory_limit: int, become: Callable[[int, int], None]) -> None:
-    """See the program through from its start to when nothing of it is left. Never returns."""
+def supervise(fd: int, memory_limit: int, exec_program: Callable[[int, int], None]) -> None:
+    """Run the program until no process of it is left. Never returns."""
     supervisor = Supervisor(fd, memory_limit)
-    if supervisor.start(become):
+    if supervisor.start(exec_program):
         supervisor.watch()
     left = supervisor.sweep()
     status = FAILED_START_STATUS if supervisor.status is None else supervisor.status

@@ -1,4 +1,4 @@
-"""What a child process is asked to do, and how it ended."""
+"""A command to run as a child process, and how it ended."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Literal
 
 Ending = Literal["exit", "signal", "timeout", "cancelled", "out_of_memory", "not_started"]
 
-# A Python process with the capture hook answers it with the stacks of all threads; programs do not use it.
+# A Python process with the capture hook prints the stacks of all threads on it. Programs do not use it.
 STACKS_SIGNAL = signal.SIGRTMIN + 9
-STOOD_STILL = "stood still"  # how the note of a child begins that was ended for that
+STOOD_STILL = "stood still"  # beginning of the note of a child that was stopped for a stall
 
 
 @dataclass(frozen=True)
 class Command:
     """One child process.
 
-    `env` holds the variables asked for on top of the allowlist. `timeout_s` is wall-clock seconds.
-    `gpus` names the devices that the child may use: the jobs layer leases them, so that two jobs do not
-    fight for one GPU; None means that no GPU is used. With `asks` the child asks for its lease when it comes
-    to use the GPU (worker/lease.py), else it has the lease from its start on.
-    `stalled` is asked every few seconds, and gives the process that will not go on, if there is one: it is
-    asked for its stacks (`STACKS_SIGNAL`), and then the child is ended as at its time limit.
+    `env` holds variables to add to the inherited ones. `timeout_s` is wall-clock seconds.
+    `gpus` are the device indices that the child may use, None for none. They are leased, so that two jobs do
+    not share a GPU. With `asks` the child requests its lease when it first uses the GPU (worker/lease.py);
+    otherwise it has the lease from the start.
+    `stalled` is called every few seconds and returns the id of a process that will never go on, if there is
+    one. That process prints its stacks (`STACKS_SIGNAL`); then the child is stopped as at its time limit.
     """
 
     argv: tuple[str, ...]
@@ -41,13 +41,12 @@ class Command:
 
 @dataclass(frozen=True)
 class Finished:
-    """How a child ended, after `wall_s` seconds of its own and `waited_s` of waiting for a GPU.
+    """How a child ended, after running for `wall_s` seconds and waiting `waited_s` for a GPU.
 
-    `output` is stdout and stderr in the order in which they arrived.
-    `returncode` is None when a signal or a limit ended the child; `signal` is a name such as `SIGSEGV`.
-    `root` of a shell-style status (128 + n) is decoded into `signal` too. `output` may leave out a
-    counted middle part when the child printed more than the cap. `reused` marks a child that ended in an
-    earlier turn of the job and was not run again.
+    `output` is stdout and stderr in order of arrival, without `dropped_bytes` from the middle if the child
+    printed more than the cap. `returncode` is None if a signal or a limit ended the child. `signal` is a name
+    such as `SIGSEGV`, also for a shell-style status (128 + n). `reused` marks a result of an earlier run of
+    the job.
     """
 
     ending: Ending

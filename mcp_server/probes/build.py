@@ -29,7 +29,7 @@ DIGESTS = "digests"
 # Variables in which g++ and clang++ look for headers and libraries.
 SEARCHED = ("CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH")
 MODEL_HEADER = "torch/csrc/inductor/aoti_runtime/model.h"
-# What decides what a rebuild looks like, the reader of wrappers too: a change makes old entries unreachable.
+# Sources that determine a rebuild. They are part of the cache key, so a change invalidates old entries.
 _OWN_SOURCES = tuple(
     path
     for directory in (NATIVE, NATIVE.parent, Path(reader.__file__).parent)
@@ -40,7 +40,7 @@ _OWN_SOURCES = tuple(
 
 @dataclass
 class _Watch:
-    """Seconds since the start of each part."""
+    """Monotonic times at which the parts of a rebuild ended, in seconds."""
 
     started: float
     read: float = 0.0
@@ -67,9 +67,9 @@ async def instrument(
 ) -> Instrumented:
     """Rebuild every model of `package` for the torch of `python` (default: the context's interpreter).
 
-    `env` holds the variables that the workload sets: its compiler and its CUDA are those that are used.
-    Takes seconds the first time, and well under one from the cache. Raises `PackageError` when the package
-    cannot be read, and `ProblemError`, with what to do instead, when it cannot be rebuilt.
+    `env` holds the variables that the workload sets, which select compiler and CUDA. Takes seconds the first
+    time, and well under one from the cache. Raises `PackageError` if the package cannot be read, and
+    `ProblemError` if it cannot be rebuilt.
     """
     watch = _Watch(time.monotonic())
     models = [open_package(package, name) for name in open_package(package).models]
@@ -93,24 +93,25 @@ async def instrument(
 
 
 async def _build(models: list[Package], tools: Tools, key: str, watch: _Watch) -> Path:
-    """The new entry of the cache; call it with the lock of `key` held."""
+    """Build the cache entry of `key`. The caller has the lock of `key`."""
     work = tools.cache.building(key)
     rebuilt = [await _model(model, tools, work) for model in models]
     watch.compiled = time.monotonic()
     await anyio.to_thread.run_sync(_pack, models, rebuilt, work)
     _write_manifest(work, models, rebuilt, _preload(tools))
-    _forget_parts(work)
+    for part in filter(Path.is_dir, list(work.iterdir())):  # the entry is the package and the manifest only
+        shutil.rmtree(part)
     return tools.cache.finish(key, work)
 
 
 async def find_toolchain(python: Path, context: Context, env: Mapping[str, str] | None = None) -> Toolchain:
-    """Ask the interpreter where its torch is. Raises `ProblemError` for none, or one without headers."""
+    """Find the torch of an interpreter. Raises `ProblemError` if it has none, or one without headers."""
     script = WORKER_MAIN.with_name("toolchain.py")
     command = Command(argv=(str(python), str(script)), cwd=Path.cwd(), timeout_s=60, env=dict(env or {}))
     finished = await context.run(command, "toolchain")
-    said = finished.stdout.read_text()
+    output = finished.stdout.read_text()
     try:
-        facts, _ = json.JSONDecoder().raw_decode(said, said.find("{"))  # a launcher names the rank before it
+        facts, _ = json.JSONDecoder().raw_decode(output, output.find("{"))  # launchers prefix the rank
     except ValueError:
         facts = {"error": "it printed no facts"}
     if "error" in facts:
@@ -124,7 +125,7 @@ async def find_toolchain(python: Path, context: Context, env: Mapping[str, str] 
 
 
 def _with_headers(toolchain: Toolchain, python: Path) -> Toolchain:
-    if not any((Path(place) / MODEL_HEADER).exists() for place in toolchain.include):
+    if not any((Path(directory) / MODEL_HEADER).exists() for directory in toolchain.include):
         raise ProblemError(
             "this torch has no C++ headers to build with",
             value=f"torch {toolchain.torch_version} of {python}",
@@ -156,7 +157,7 @@ def _pack(models: list[Package], rebuilt: list[Rebuilt], work: Path) -> None:
 
 
 def _preload(tools: Tools) -> tuple[str, ...]:
-    """AddressSanitizer must come first; without libstdc++ beside it, it dies at the first throw."""
+    """AddressSanitizer must be loaded first. Without libstdc++ preloaded too, it dies at the first throw."""
     if tools.options.sanitize != "address":
         return ()
     names, environ = ("libasan.so", "libstdc++.so.6"), child_environment(tools.env)
@@ -178,13 +179,6 @@ def _write_manifest(
         "preload": preload,
     }
     (work / MANIFEST).write_text(json.dumps(manifest, indent=1))
-
-
-def _forget_parts(work: Path) -> None:
-    """Keep the package and the manifest only."""
-    for part in work.iterdir():
-        if part.is_dir():
-            shutil.rmtree(part)
 
 
 def _load(entry: Path, package: Path, watch: _Watch, *, cached: bool) -> Instrumented:

@@ -1,7 +1,7 @@
-"""Rebuilt packages on disk, by content. Several processes may ask for one; one of them builds it.
+"""A content-addressed cache of rebuilt packages. Of several processes that need an entry, one builds it.
 
-Layout: `<root>/<key>/` holds `package.pt2` and `manifest.json`; `<key>.lock` is held while building;
-`<key>.building/` is the work of a builder, removed by the next one if its owner died.
+Layout: `<root>/<key>/` contains `package.pt2` and `manifest.json`; `<key>.lock` is locked during a build;
+`<key>.building/` is the work directory, which the next sweep removes if its builder died.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import anyio
 
 SIZE_CAP = 8 << 30  # bytes
-IN_USE_S = 600.0  # a package this young may be being loaded right now
+IN_USE_S = 600.0  # younger entries may be in use, and stay
 POLL_S = 0.02
 
 _KEY = re.compile(r"[0-9a-f]{64}")
@@ -51,14 +51,14 @@ class Cache:
         return entry
 
     def building(self, key: str) -> Path:
-        """An empty directory to build in; call it with the lock held."""
+        """An empty directory to build in. The caller has the lock."""
         work = self.root / f"{key}.building"
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
         return work
 
     def finish(self, key: str, work: Path) -> Path:
-        """Make the work of `building` the entry of `key`, and drop old entries beyond the cap."""
+        """Turn the directory from `building` into the entry of `key`, and sweep."""
         entry = self.root / key
         shutil.rmtree(entry, ignore_errors=True)
         work.rename(entry)
@@ -67,9 +67,9 @@ class Cache:
 
     @asynccontextmanager
     async def locked(self, key: str, on_wait: Callable[[str], None] = lambda _: None) -> AsyncIterator[None]:
-        """Hold the lock of `key` against other tasks and processes; a killed holder lets go of it.
+        """Lock `key` against other tasks and processes for the body. The lock ends with its process.
 
-        `on_wait` is told once when another has it.
+        `on_wait` is called once if another builder has the lock.
         """
         descriptor = os.open(self.root / f"{key}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -82,7 +82,7 @@ class Cache:
             os.close(descriptor)
 
     def sweep(self) -> None:
-        """Remove abandoned work, then the entries used longest ago until the rest fits the cap."""
+        """Remove abandoned work, then the least recently used entries until the rest fits the cap."""
         for work in self.root.glob("*.building"):
             self._remove_abandoned(work)
         entries = sorted(self._entries(), key=lambda e: e.stat().st_mtime, reverse=True)
@@ -96,7 +96,7 @@ class Cache:
         return (path for path in self.root.iterdir() if _KEY.fullmatch(path.name))
 
     def _remove_abandoned(self, work: Path) -> None:
-        """Whoever builds holds the lock: work whose lock is free belongs to nobody."""
+        """Remove `work` if its lock is free: a builder has the lock for as long as it lives."""
         with suppress(OSError):
             descriptor = os.open(
                 self.root / f"{work.stem}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600

@@ -1,11 +1,9 @@
-"""Copies of a package in which one kernel is another: C++ by a library in front, Triton by its binary.
+"""Copies of a package with one kernel replaced: C++ by symbol interposition, Triton by its cubin.
 
-A copy of a package in which one C++ kernel is another: one small library in front of the original one.
-
-The copy's library holds the changed kernel alone and needs the original library, which lies beside it under
-another name. The loader's handle covers both, its own symbols first: calls of the kernel in the original,
-which go through its relocations, come to the changed one. The wrapper is not compiled again, which is most of
-a rebuild; where the original does not call the kernel through a relocation, it is.
+C++: the copy's library contains only the changed kernel and links the original library, stored next to it
+under another name. The dynamic linker resolves the original's relocations to the changed kernel first. This
+avoids compiling the wrapper, most of the time of a rebuild. If the original does not call the kernel through
+a relocation, the package is rebuilt instead.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ _OWN = (Path(__file__), Path(__file__).with_name("kernel_source.py"))
 
 @dataclass(frozen=True)
 class Interposed:
-    """The copy with the changed kernel. `seconds` is what making it took."""
+    """A copy with the changed kernel, made in `seconds`."""
 
     package: Path
     kernel: str
@@ -52,12 +50,12 @@ class Interposed:
 
 
 class CalledDirectlyError(Exception):
-    """The library calls the kernel by its address: nothing can take its place but another wrapper."""
+    """The library calls the kernel by its address, so that it cannot be interposed."""
 
 
 @dataclass(frozen=True)
-class _Making:
-    """What one copy is made of, and with what."""
+class _Build:
+    """The inputs of one build."""
 
     package: Package
     kernel: Kernel
@@ -69,7 +67,7 @@ class _Making:
 
 
 def kernel_named(package: Package, name: str) -> Kernel:
-    """The kernel with its source. Raises `ProblemError` for an unknown name, or one without a source."""
+    """The kernel with its source. Raises `ProblemError` for an unknown name or a missing source."""
     wrapper = read_wrapper(package.wrapper_text, package.kernel_text)
     kernel = wrapper.kernels.get(name)
     if kernel is None:
@@ -99,7 +97,7 @@ async def interpose(
     env: Mapping[str, str] | None = None,
     cache: Cache | None = None,
 ) -> Interposed:
-    """A copy of `package` with `source` as the text of the C++ kernel `kernel`; seconds, or from the cache.
+    """A copy of `package` in which `source` replaces the C++ kernel `kernel`. Takes seconds unless cached.
 
     Raises `ProblemError` with the compiler's first error and its line.
     """
@@ -110,7 +108,7 @@ async def interpose(
     recorded = commands.read_recorded(opened.kernel_text or opened.wrapper_text)
     toolchain = await find_toolchain(python or context.python, context, env)
     compiler = await anyio.to_thread.run_sync(commands.choose_compiler, None, recorded, environ)
-    making = _Making(opened, kernel, source, toolchain, compiler, context, env)
+    build = _Build(opened, kernel, source, toolchain, compiler, context, env)
     cache = cache or Cache()
     content = await anyio.to_thread.run_sync(digest_package, package, cache.root / DIGESTS)
     own = [digest_file(path) for path in _OWN]
@@ -125,7 +123,7 @@ async def interpose(
             context.progress(f"compiling {kernel.name} anew")
             work = cache.building(key)
             try:
-                await _make_interpose(making, work, key)
+                await _build_interposed(build, work, key)
             except CalledDirectlyError:
                 shutil.rmtree(work)
             else:
@@ -139,22 +137,22 @@ async def interpose(
     return Interposed(rebuilt.package, kernel.name, launches, rebuilt.cached, seconds)
 
 
-async def _make_interpose(making: _Making, work: Path, key: str) -> None:
-    library = making.package.files.library
+async def _build_interposed(build: _Build, work: Path, key: str) -> None:
+    library = build.package.files.library
     if library is None:
-        raise ProblemError("the package has no library", value=making.package.model_name)
-    original = work / f"aoti-debug-{key[:24]}.original"  # one for each copy: ld.so knows libraries by name
-    await anyio.to_thread.run_sync(_extract, making.package, library.name, original)
-    if not await anyio.to_thread.run_sync(calls_through_relocation, original, making.kernel.name):
+        raise ProblemError("the package has no library", value=build.package.model_name)
+    original = work / f"aoti-debug-{key[:24]}.original"  # unique, since ld.so identifies libraries by name
+    await anyio.to_thread.run_sync(_extract, build.package, library.name, original)
+    if not await anyio.to_thread.run_sync(calls_through_relocation, original, build.kernel.name):
         raise CalledDirectlyError
-    await _compile(making, work)
+    await _compile(build, work)
     target = work / "changed.so"
-    argv = commands.link_command(making.compiler, ["kernel.o"], original, str(target))
-    await compile_or_raise(making.context, argv, work, "link-kernel", making.env)
+    argv = commands.link_command(build.compiler, ["kernel.o"], original, str(target))
+    await compile_or_raise(build.context, argv, work, "link-kernel", build.env)
     place = PurePosixPath(library.name).parent
     await anyio.to_thread.run_sync(
         write_package,
-        making.package.container,
+        build.package.container,
         {library.name: target},
         {str(place / original.name): original},
         work / PACKAGE,
@@ -162,7 +160,7 @@ async def _make_interpose(making: _Making, work: Path, key: str) -> None:
     for name in (original.name, "changed.so", "kernel.o"):
         (work / name).unlink()
     shutil.rmtree(work / "sources")
-    (work / MANIFEST).write_text(json.dumps({"kernel": making.kernel.name}))
+    (work / MANIFEST).write_text(json.dumps({"kernel": build.kernel.name}))
 
 
 def _extract(package: Package, member: str, target: Path) -> None:
@@ -171,7 +169,7 @@ def _extract(package: Package, member: str, target: Path) -> None:
 
 
 def calls_through_relocation(library: Path, symbol: str) -> bool:
-    """Whether the library looks the symbol up by name when it is loaded."""
+    """Whether a relocation of the library refers to the symbol, so that it can be interposed."""
     with library.open("rb") as file:
         for section in ELFFile(file).iter_sections():
             if not isinstance(section, RelocationSection) or not section.name.startswith(".rel"):
@@ -186,39 +184,39 @@ def calls_through_relocation(library: Path, symbol: str) -> bool:
     return False
 
 
-async def _compile(making: _Making, work: Path) -> None:
-    """Compile the one kernel, with the flags of the package, on the lines that it has there."""
-    text, name = _text(making)
+async def _compile(build: _Build, work: Path) -> None:
+    """Compile the changed kernel with the package's flags and its original line numbers."""
+    text, name = _source_file(build)
     source = work / "sources" / name
     source.parent.mkdir()
     source.write_text(text)
     flags = commands.safe_flags(
-        commands.read_recorded(making.package.kernel_text or making.package.wrapper_text)
+        commands.read_recorded(build.package.kernel_text or build.package.wrapper_text)
     )
     argv = commands.compile_command(
-        making.compiler, flags, making.toolchain, f"sources/{name}", "kernel.o", ("-O3",)
+        build.compiler, flags, build.toolchain, f"sources/{name}", "kernel.o", ("-O3",)
     )
-    log = await compile_in(making.context, argv, work, "compile-kernel", making.env)
+    log = await compile_in(build.context, argv, work, "compile-kernel", build.env)
     if log is not None:
-        raise ProblemError(_does_not_compile(log, making), value=name, next_call="correct the replacement")
+        raise ProblemError(_compile_problem(log, build), value=name, next_call="correct the replacement")
 
 
-def _does_not_compile(log: str, making: _Making) -> str:
+def _compile_problem(log: str, build: _Build) -> str:
     match = _ERROR.search(log)
     if match is None:
         return f"the changed kernel does not compile: {first_error(log)}"
     line = int(match[1])
-    lines = making.source.split("\n")
-    place = line - making.kernel.first_line
+    lines = build.source.split("\n")
+    place = line - build.kernel.first_line
     code = f" ({lines[place].strip()[:200]})" if 0 <= place < len(lines) else ""
-    told = "".join(char for char in match[2] if char.isprintable())[:300]
-    return f"the changed kernel does not compile: line {line}: {told}{code}"
+    message = "".join(char for char in match[2] if char.isprintable())[:300]
+    return f"the changed kernel does not compile: line {line}: {message}{code}"
 
 
-def _text(making: _Making) -> tuple[str, str]:
-    """The file with this kernel changed and the others left out; every line where it was."""
-    package, kernel = making.package, making.kernel
-    changed = compiled_form(making.source)
+def _source_file(build: _Build) -> tuple[str, str]:
+    """Text and name of a source with this kernel changed and the others blanked; line numbers stay."""
+    package, kernel = build.package, build.kernel
+    changed = compiled_form(build.source)
     if kernel.source not in package.kernel_text:
         head = f"#include <torch/csrc/inductor/cpp_prefix.h>\n#line {kernel.first_line}\n"
         return head + changed, "wrapper.kernel.cpp"
@@ -243,11 +241,11 @@ async def recompile_triton(
     env: Mapping[str, str] | None = None,
     cache: Cache | None = None,
 ) -> Interposed:
-    """A copy of `package` with the Triton kernel `kernel` compiled from `source`, on the GPU that it is for.
+    """A copy of `package` with the Triton kernel `kernel` compiled from `source`, on the target GPU.
 
-    The wrapper launches the new binary as it did the old one: with the same grid, warps and shared memory.
-    Raises `ProblemError`: the package has no binary of its own for the kernel, no GPU, an error of the
-    compiler, a configuration that cannot be told.
+    The wrapper launches the new binary with the same grid, warps and shared memory. Raises `ProblemError` if
+    the package has no separate binary of the kernel, without a GPU, on a compiler error, and if the original
+    configuration is unknown.
     """
     started = time.monotonic()
     opened = open_package(package, model_name)
@@ -261,7 +259,7 @@ async def recompile_triton(
         if entry is None:
             context.progress(f"compiling {kernel.name} anew")
             work = cache.building(key)
-            await _make_triton_kernel(opened, kernel, source, member, work, context, python, env or {})
+            await _build_triton(opened, kernel, source, member, work, context, python, env or {})
             entry = cache.finish(key, work)
     seconds = round(time.monotonic() - started, 3)
     return Interposed(entry / PACKAGE, kernel.name, launches_of(opened, kernel.name), cached, seconds)
@@ -279,7 +277,7 @@ def _binary(package: Package, kernel: Kernel) -> str:
     return found[0]
 
 
-async def _make_triton_kernel(
+async def _build_triton(
     package: Package,
     kernel: Kernel,
     source: str,

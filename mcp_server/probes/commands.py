@@ -1,9 +1,7 @@
-"""How a rebuild is compiled: what is asked, the command lines made safe, and the compiler's run.
+"""Compile and link commands of a rebuild: options, flags taken from the wrapper, and running the compiler.
 
-The compile command that a wrapper records, made safe and fit for this machine, and the link command.
-
-A package is untrusted: of its recorded commands only flags of known, harmless forms are kept, and never a
-path of a compiler, a plugin, a response file or a linker script.
+A package is untrusted. Of the compile command that its wrapper records, only flags of known harmless forms
+are used, and never the path of a compiler, a plugin, a response file or a linker script.
 """
 
 from __future__ import annotations
@@ -31,12 +29,12 @@ Optimization = Literal["-O0", "-O1"]
 class Options:
     """How to rebuild.
 
-    `optimization` is for the wrapper: its header cost dominates, -O0 saves a quarter of the time. `sanitize`
-    compiles the C++ kernels again with that sanitizer. `index_asserts` False takes the kernels' own bound
-    checks out, so that a sanitizer sees the access itself. `compiler` names a program on PATH.
-    `separate_weights` gives each weight memory of its own instead of a place in the blob of all, so that a
-    checker sees an overrun of one into the next; AddressSanitizer implies it. `kernels` are C++ kernels to
-    change: name, source, and the source in its place.
+    `optimization` applies to the wrapper. Its headers dominate the compile time; -O0 saves a quarter of it.
+    `sanitize` compiles the C++ kernels again with that sanitizer. Without `index_asserts` the kernels' own
+    bound checks are removed, so that a sanitizer sees the access. `compiler` names a program on PATH.
+    `separate_weights` gives each weight its own allocation instead of a part of one blob, so that a checker
+    sees an overrun into the next weight; AddressSanitizer implies it. `kernels` are C++ kernels to change:
+    (name, source, new source).
     """
 
     probes: bool = True
@@ -92,9 +90,9 @@ class Instrumented:
 
 
 COMPILERS = ("g++", "c++", "clang++")
-LAUNCHERS = ("ccache", "sccache", "distcc", "icecc")  # what may stand before a compiler in CXX
+LAUNCHERS = ("ccache", "sccache", "distcc", "icecc")  # may precede the compiler in CXX
 
-# g++ collects its garbage from 128 MiB on; torch's headers make 400, and leaving that be saves a tenth.
+# g++ starts garbage collection at 128 MiB; torch's headers need 400. Collecting later saves a tenth.
 _NO_COLLECTION = ("--param=ggc-min-heapsize=600000",)  # KiB
 
 _COMPILE = re.compile(r"^// Compile cmd\n// (.*)$", re.M)
@@ -114,7 +112,7 @@ _SANE_PATH = re.compile(r"/[\w./+\-@]*")
 
 @dataclass(frozen=True)
 class Flags:
-    """What is kept of a recorded command, its -I directories, and what was not known."""
+    """The safe flags of a recorded command, its -I directories, and the flags that were dropped."""
 
     kept: tuple[str, ...]
     includes: tuple[str, ...]
@@ -189,8 +187,8 @@ def compile_command(
 ) -> tuple[str, ...]:
     """argv that compiles `source` to the object `target` with this interpreter's headers.
 
-    The recorded include directories come last: they serve only what this torch does not have (headers of
-    custom operators). `-w`, since warnings of generated code are nobody's business here.
+    The recorded include directories come last, for headers that this torch lacks (custom operators). `-w`:
+    warnings in generated code are of no use to the user.
     """
     kept = [flag for flag in flags.kept if not _REPLACED.fullmatch(flag)]
     cuda = toolchain.cuda_include if "USE_CUDA" in flags.defines else ()
@@ -201,16 +199,15 @@ def compile_command(
 
 
 def collection_flags(compiler: str) -> tuple[str, ...]:
-    """Flags with which g++ spends no time on its garbage; clang knows no such thing."""
+    """Flags that postpone the garbage collection of g++; clang has none."""
     return () if "clang" in Path(compiler).name else _NO_COLLECTION
 
 
 def link_command(compiler: str, objects: Sequence[str], companion: Path, target: str) -> tuple[str, ...]:
-    """argv that links objects of ours and the original library, lying beside the target, into `target`.
+    """argv that links our objects and the original library `companion` into `target`, in its directory.
 
-    No other library is named: what the original needs is loaded with it, found as it always was, and all that
-    the objects refer to is in there. More would be one that a host without Python may not find (libtorch.so,
-    which a torch 2.13 package does not need).
+    No other library is named: the dependencies of the original provide every symbol, and are found as before.
+    Others may be missing on a host without Python (libtorch.so, which a torch 2.13 package does not need).
     """
     original = ("-Wl,--no-as-needed", f"-L{companion.parent}", f"-l:{companion.name}")
     return (compiler, "-shared", "-fPIC", "-o", target, *objects, *original, "-Wl,-rpath,$ORIGIN")
@@ -225,7 +222,7 @@ def choose_compiler(asked: str | None, recorded: Sequence[str], environ: Mapping
     crashes in std::regex (seen with torch 2.11). Raises `ProblemError` when none is left.
     """
     name = Path(recorded[0]).name if recorded else ""
-    usual = [*_of_variable(environ), name if _COMPILER.fullmatch(name) else "g++", *COMPILERS]
+    usual = [*_compiler_in_cxx(environ), name if _COMPILER.fullmatch(name) else "g++", *COMPILERS]
     names = [asked] if asked else usual
     paths = [path for path in (shutil.which(name, path=environ.get("PATH")) for name in names) if path]
     usable = next((path for path in paths if _has_shared_runtime(path, environ)), None)
@@ -239,7 +236,7 @@ def choose_compiler(asked: str | None, recorded: Sequence[str], environ: Mapping
     return usable
 
 
-def _of_variable(environ: Mapping[str, str]) -> list[str]:
+def _compiler_in_cxx(environ: Mapping[str, str]) -> list[str]:
     """The compiler that CXX names: it may stand behind a launcher (`ccache g++`) and before flags."""
     try:
         words = [word for word in shlex.split(environ.get("CXX", "")) if not word.startswith("-")]

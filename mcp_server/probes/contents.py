@@ -1,10 +1,7 @@
-"""Members of a package that a rebuild is keyed by, takes over, and writes again.
+"""Digests of packages, what a rebuilt library reuses of the original one, and writing the new package.
 
-What a rebuilt library takes over from the original: C++ kernels and constants.
-
-The new library is linked against the old one, kept beside it under a name that no loader takes for a model.
-Kernels stay the very same machine code, weights are not copied through a compiler, and whatever libraries the
-original needed come along.
+The new library links the old one, which stays next to it under a name that loaders ignore. So C++ kernels
+keep their machine code, weights need not pass through a compiler, and dependencies are found as before.
 """
 
 from __future__ import annotations
@@ -36,26 +33,26 @@ def digest_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-def digest_remembered(path: Path, memory: Path) -> str:
-    """`digest_file`, kept in the directory `memory` until the file's size, time or inode change.
+def digest_file_cached(path: Path, directory: Path) -> str:
+    """`digest_file`, cached in `directory` until the file's size, time or inode change.
 
-    Weights make packages of gigabytes, at 1.4 GB a second: a rebuild from the cache takes 0.2 s in all.
+    Packages can have gigabytes of weights, hashed at 1.4 GB/s; a cached rebuild takes 0.2 s in all.
     """
     facts = path.stat()
-    known = memory / digest_values([str(path.resolve()), facts.st_size, facts.st_mtime_ns, facts.st_ino])
+    known = directory / digest_values([str(path.resolve()), facts.st_size, facts.st_mtime_ns, facts.st_ino])
     if not known.exists():
         digest = digest_file(path)
-        memory.mkdir(exist_ok=True)
+        directory.mkdir(exist_ok=True)
         partial = known.with_suffix(f".{os.getpid()}")
         partial.write_text(digest)
         partial.replace(known)
     return known.read_text()
 
 
-def digest_package(path: Path, memory: Path) -> str:
+def digest_package(path: Path, directory: Path) -> str:
     """SHA-256 of a package: of the file, or of the names and contents of a directory."""
     if path.is_file() and path.suffix != ".so":
-        return digest_remembered(path, memory)
+        return digest_file_cached(path, directory)
     root = path if path.is_dir() else path.parent
     members = DirectoryContainer(root).members
     return digest_values({m.name: digest_file(root / m.name) for m in members})
@@ -71,7 +68,7 @@ _MAP_ALIGNMENT = 0x4000  # model_base.h, _get_constants_start: the appended weig
 
 
 def companion_name(library: Path) -> str:
-    """A name for the old library, equal only for equal content: ld.so takes two of one name for the same."""
+    """A name by content for the old library: ld.so takes two libraries of one name for the same."""
     return f"aoti-debug-{digest_file(library)[:24]}.original"
 
 
@@ -84,7 +81,7 @@ def missing_symbols(library: Path, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def append_mapped_weights(facts: Library, original: BinaryIO, rebuilt: Path) -> int:
-    """Copy weights that a model maps from behind its own image (`force_mmap_weights`); bytes copied.
+    """Copy weights appended to the library (`force_mmap_weights`). Returns the number of bytes.
 
     The size is the first word of the constants' section, which the rebuilt library reads from the original.
     """
@@ -102,7 +99,7 @@ def append_mapped_weights(facts: Library, original: BinaryIO, rebuilt: Path) -> 
 
 
 def constants_assembly(blob: Path) -> str:
-    """Assembly that brings the constants back under the names that model_base.h declares."""
+    """Assembly that embeds the constants under the symbols that model_base.h declares."""
     return (
         '.section .lrodata,"a",@progbits\n.balign 64\n'
         ".globl _binary_constants_bin_start\n_binary_constants_bin_start:\n"
@@ -113,7 +110,7 @@ def constants_assembly(blob: Path) -> str:
 
 
 def dump_constants(facts: Library, original: BinaryIO, target: Path) -> bool:
-    """Write the constants' section to `target`; False when the library does not say where it lies."""
+    """Write the constants' section to `target`. Returns False if its location is unknown."""
     if facts.constants_offset is None or facts.constants_bytes is None:
         return False
     original.seek(facts.constants_offset)

@@ -1,4 +1,4 @@
-"""Changes of a generated kernel's text: one expression replaced, or one of a few known repairs. Pure."""
+"""Changes the text of a generated kernel: replaces one expression, or applies a known repair."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.package.kernel_code import copied_name, definition_above, find_asserts
 from mcp_server.package.kernels import Kernel
 
-# What a C++ expression may call beside the functions that the kernel calls itself: pure functions of numbers.
+# Pure functions that a C++ replacement may call besides those that the kernel calls itself.
 _CPP_FUNCTIONS = re.compile(
     r"abs|acos|asin|atan2?|bool|ceil|clamp(?:_max|_min)?|convert|copysign|cosh?|decltype|double|erfc?|exp2?|expm1"
     r"|fabs|float|floor|fma|fmax|fmin|fmod|hypot|infinity|int(?:32_t|64_t)?|isfinite|isinf|isnan|log(?:10|1p|2)?"
@@ -40,15 +40,15 @@ _KEEP_IN_BOUNDS = (
 
 
 def compiled_form(source: str) -> str:
-    """A changed kernel as it is compiled, with the helper that it may call; no line moves."""
+    """The kernel with the definition of the helper that it may call, on the same lines."""
     return _KEEP_IN_BOUNDS + source if "aoti_debug_keep(" in source else source
 
 
 def replaced_once(kernel: Kernel, old: str, new: str) -> str:
     """The kernel's source with its only occurrence of `old` replaced by the expression `new`.
 
-    Raises `ProblemError`: `old` does not occur or occurs more often, with the lines; `new` is no expression
-    of numbers alone.
+    Raises `ProblemError` if `old` does not occur exactly once (with the lines), or if `new` is not a pure
+    expression of numbers.
     """
     if not old.strip():
         raise ProblemError("the text to replace is empty", allowed=f"a text out of {kernel.name}")
@@ -70,7 +70,7 @@ def _places(text: str, old: str) -> Iterator[int]:
 def _not_once(kernel: Kernel, old: str, places: list[int]) -> ProblemError:
     if not places:
         return ProblemError(
-            f"this text does not occur in {kernel.name}{_alike(kernel, old)}",
+            f"this text does not occur in {kernel.name}{_same_with_other_spaces(kernel, old)}",
             value=old,
             allowed="a text that occurs once, with its spaces",
             next_call=f"inspect_package with kernel={kernel.name} prints the source",
@@ -83,7 +83,7 @@ def _not_once(kernel: Kernel, old: str, places: list[int]) -> ProblemError:
     )
 
 
-def _alike(kernel: Kernel, old: str) -> str:
+def _same_with_other_spaces(kernel: Kernel, old: str) -> str:
     """Where it occurs with other spaces."""
     pattern = r"\s*".join(re.escape(part) for part in re.findall(r"\w+|[^\w\s]", old))
     match = re.search(pattern, kernel.source)
@@ -170,7 +170,7 @@ def _pure(call: ast.Call) -> bool:
 
 
 def with_bounds_kept(kernel: Kernel) -> str:
-    """Every index that the kernel checks kept within its bound where it is made.
+    """The kernel with every checked index clamped into its bounds at its definition.
 
     Raises `ProblemError` for a kernel without such checks, or with an index whose definition is not found.
     """
@@ -184,15 +184,15 @@ def with_bounds_kept(kernel: Kernel) -> str:
         )
     lines = kernel.source.split("\n")
     for check in asserts:
-        number = _made_at(lines, check.variable, check.line)
+        number = _definition_line(lines, check.variable, check.line)
         if number is None or check.upper is None:
             raise ProblemError(f"the definition of the index is not found: {check.text}", value=kernel.name)
-        lines[number - 1] = _kept(lines[number - 1], check.lower or "0", check.upper.rstrip("L"))
+        lines[number - 1] = _clamped(lines[number - 1], check.lower or "0", check.upper.rstrip("L"))
     return "\n".join(lines)
 
 
-def _kept(line: str, low: str, bound: str) -> str:
-    """A definition whose value is kept in [low, bound). Raises `ProblemError` for one that spans lines."""
+def _clamped(line: str, low: str, bound: str) -> str:
+    """The definition with its value clamped to [low, bound). Raises `ProblemError` if it spans lines."""
     head, sign, value = line.partition(" = ")
     if value.startswith("aoti_debug_keep("):
         return line
@@ -201,8 +201,8 @@ def _kept(line: str, low: str, bound: str) -> str:
     return f"{head} = aoti_debug_keep({value[:-1]}, {low}, {bound});"
 
 
-def _made_at(lines: list[str], variable: str, below: int) -> int | None:
-    """The line that computes what the variable is a copy of."""
+def _definition_line(lines: list[str], variable: str, below: int) -> int | None:
+    """The line that computes the original value of which the variable is a copy."""
     found = None
     definition = definition_above(lines, variable, below)
     while definition is not None:
@@ -213,9 +213,9 @@ def _made_at(lines: list[str], variable: str, below: int) -> int | None:
 
 
 def with_finite_mask(kernel: Kernel) -> str:
-    """Minus infinity, with which masked scores are filled, made a large finite number.
+    """The kernel with the minus infinity of masked scores replaced by a large finite number.
 
-    Raises `ProblemError` for a kernel that fills nothing with it.
+    Raises `ProblemError` if there is none.
     """
     if kernel.kind == "cpp":
         text, count = _INFINITY.subn(rf"\g<1>{FINITE_FILL}\g<2>", kernel.source)

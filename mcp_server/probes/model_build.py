@@ -37,7 +37,7 @@ NATIVE = Path(__file__).with_name("native")
 
 @dataclass(frozen=True)
 class SupportObject:
-    """A source of ours and the optimisation it deserves: the runtime is hot, std::regex is not."""
+    """A native source and its optimisation level: the runtime is hot, std::regex is not."""
 
     source: str
     optimization: str
@@ -68,7 +68,7 @@ async def support_objects(
         if entry is not None:
             return entry
         work = cache.building(key)
-        # One after the other: beside the wrapper's longer compile there is one more core, often no third.
+        # One after the other: the wrapper compiles at the same time, and there is often no third core.
         for command in commands:
             await compile_or_raise(context, command, work, f"compile-{Path(command[-1]).stem}", env)
         (work / MANIFEST).write_text(json.dumps({"objects": [one.source for one in OBJECTS]}))
@@ -77,7 +77,7 @@ async def support_objects(
 
 ATTEMPTS = 4
 SOURCES = "sources"
-# Reports name a source without a directory: the one that it is compiled in is gone by then.
+# Reports must name sources without the directory, which no longer exists by then.
 MAP = f"-ffile-prefix-map={SOURCES}/="
 
 _ERROR = re.compile(r"\.wrapper\.cpp:(\d+)(?::\d+)?: (?:fatal )?error: (.*)")
@@ -153,7 +153,7 @@ class ModelBuild:
             rewritten.append(await self._wrapper(wrapper))
 
         support = [self._support] if self.tools.options.probes else []
-        await together(compile_wrapper, *support, *self._kept(old, wrapper))
+        await together(compile_wrapper, *support, *self._missing_parts(old, wrapper))
         return rewritten[0]
 
     def _extract(self, member: str) -> Path:
@@ -163,7 +163,7 @@ class ModelBuild:
             shutil.copyfileobj(stream, file, 1 << 22)
         return path.rename(self.work / contents.companion_name(path))
 
-    def _kept(self, old: Path, wrapper: Wrapper) -> list[Callable[[], Coroutine[None, None, None]]]:
+    def _missing_parts(self, old: Path, wrapper: Wrapper) -> list[Callable[[], Coroutine[None, None, None]]]:
         """What must be made anew because the old library does not offer it, or a sanitizer is asked for."""
         names = [name for name, kernel in wrapper.kernels.items() if kernel.kind == "cpp"]
         options = self.tools.options

@@ -2,8 +2,8 @@
 
 A launch statement becomes, on its own lines,
 `{ aoti_debug::Launch aoti_debug_launch(7, "kernel", 3); <views> <arguments> before(); STATEMENT after(); }`.
-Views made inside the call are bound to a variable first, so that a probe can see them; the block ends their
-life where the original statement would have.
+Views created inside the call are bound to a variable first, so that a probe can see them. The block destroys
+them where the original statement would have.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROLE_BITS: dict[Role, int] = {"read": 1, "written": 2, "read_write": 3, "unknown
 
 _CONSTANT = re.compile(r"(?P<declared>auto& (?P<name>\w+) = (?P<value>constants_->at\(\d+\)));")
 _HOISTED = re.compile(r"wrap_with_raii_handle_if_needed\(")
-# No quotes, no assignment, no increment, nothing moved: evaluating it twice must not matter.
+# Expressions that can be evaluated twice: no quotes, assignments, increments or moves.
 _PURE = re.compile(
     r"(?!.*(?:\+\+|--|\bmove\(|\brelease\(|\"|'|(?<![=<>!])=(?!=)))[\w\s+\-*/%().:<>,&!|?]+", re.S
 )
@@ -41,7 +41,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """The new text, the numbers of the launches that got probes, and the others with their reason.
+    """The new text, the numbers of the launches with probes, and the other launches with the reason.
 
     Launches of `run_impl` keep their index; those of constant folding are numbered on from there.
     """
@@ -62,7 +62,7 @@ def rewrite(
 ) -> Rewritten:
     """Insert probes into the text that `wrapper` was read from.
 
-    `refused` maps launch numbers to why the compiler would not take their probes: they are left alone.
+    `refused` maps launch numbers to the compiler's error on their probes; those launches are left unchanged.
     `separate_weights` gives each weight that no launch writes an allocation of its own.
     """
     refused = refused or {}
@@ -167,7 +167,7 @@ def _closing(text: str, at: int, limit: int) -> int | None:
 
 
 def _report(argument: Argument, hoisted: str | None) -> Iterator[str]:
-    """The call that tells a probe of one argument; nothing for what is neither tensor nor number."""
+    """The probe call that reports one argument; nothing if it is neither tensor nor number."""
     if argument.is_tensor and argument.target:
         names = f"{quoted(argument.target)}, {quoted(argument.name)}, {ROLE_BITS[argument.role]}"
         if address := _HANDLE_ADDRESS.fullmatch(argument.expression):
@@ -180,5 +180,5 @@ def _report(argument: Argument, hoisted: str | None) -> Iterator[str]:
 
 
 def quoted(name: str) -> str:
-    """A C++ string literal of a name out of an untrusted text."""
+    """A C++ string literal of a name from untrusted text."""
     return '"' + _PLAIN.sub("?", name)[:200] + '"'

@@ -1,18 +1,16 @@
-"""Compares outputs, and says how far a tensor may be from eager mode by rounding alone.
-
-How far a tensor is from the eager one, held against what rounding explains.
+"""Compares outputs, with tolerances for how far rounding alone can move a tensor from eager mode.
 
 The tolerance of an element x of a result that sums K products is
     factor * (4 * eps + (16 + 2 * sqrt(K)) * eps32) * (|x| + rms(x))
         + 4 * max(largest error of eager itself, noise * (1 + sqrt(K) * eps32 / eps))
 with eps of the coarser of the two dtypes, and eps32 the smaller of it and that of float32, in which narrower
-values are summed. The second line comes from the float64 reference and grows with the depth of the program as
-rounding does. `noise` is what roundings of every value before it make of the result: it is large where large
-terms cancel. Without a reference the tolerance is factor * 16 * eps * sqrt(K) * (|x| + rms(x)).
+values are summed. The second line comes from the float64 reference and grows with the depth of the program.
+`noise` is the effect on the result of rounding every earlier value; it is large where large terms cancel.
+Without a reference the tolerance is factor * 16 * eps * sqrt(K) * (|x| + rms(x)).
 
-An element is as far off as it is from the nearer of eager and the reference; where eager itself overflowed,
-and the reference did not, no overflow of that tensor is a difference, nor is any value where eager has NaN.
-Whole numbers must be equal.
+The error of an element is its distance to the nearer of eager and the reference. If eager overflowed and the
+reference did not, overflows in that tensor are no difference, nor is any value where eager has NaN. Integers
+must be equal.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ def compare_all(
     report: Report,
     event: str = "compared",
 ) -> None:
-    """Compare pairwise and tell; a missing output makes the whole unequal."""
+    """Report a pairwise comparison. A different number of outputs counts as unequal."""
     pairs = [compare(want, got, limits) for want, got in zip(expected, actual)]
     same_count = len(expected) == len(actual)
     report.event(
@@ -61,13 +59,12 @@ def compare_all(
     )
 
 
-def compare_frame_tensors(held: "dict[str, torch.Tensor]", result: Any, report: Report) -> None:
-    """Event `compared_held`: whether each tensor that has the layout of an output equals one.
+def compare_frame_tensors(saved: "dict[str, torch.Tensor]", result: Any, report: Report) -> None:
+    """Event `compared_held`: whether each saved tensor with the layout of an output equals that output.
 
-    `attributes` is the same of attributes, whose names have a dot: there are more of them, and fewer of them
-    belong to the call.
+    Attributes (names with a dot) are listed apart, since fewer of them belong to the call.
     """
-    equal = _equal_by_name(held, result)
+    equal = _equal_by_name(saved, result)
     report.event(
         "compared_held",
         equal={name: same for name, same in equal.items() if "." not in name},
@@ -76,23 +73,23 @@ def compare_frame_tensors(held: "dict[str, torch.Tensor]", result: Any, report: 
 
 
 def compare_returned(
-    returned: list[torch.Tensor], held: "dict[str, torch.Tensor]", result: Any, report: Report
+    returned: list[torch.Tensor], saved: "dict[str, torch.Tensor]", result: Any, report: Report
 ) -> None:
-    """Event `compared_returned`: whether the call gives what it gave in the program, and which of the tensors
-    that the program held equal what it gave then.
+    """Event `compared_returned`: whether the replay equals the outputs `returned` in the program, and which
+    of the program's saved tensors equal `returned`.
     """
     report.event(
         "compared_returned",
         equal=all(_equal_by_name({str(n): one for n, one in enumerate(returned)}, result).values()),
-        held=_equal_by_name(held, returned),
+        held=_equal_by_name(saved, returned),
     )
 
 
-def _equal_by_name(held: "dict[str, torch.Tensor]", outputs: Any) -> dict[str, bool]:
-    """Of those that have the layout of an output."""
+def _equal_by_name(saved: "dict[str, torch.Tensor]", outputs: Any) -> dict[str, bool]:
+    """Whether each saved tensor equals an output. Those without an output of their layout are left out."""
     tensors = [leaf for leaf in outputs if isinstance(leaf, torch.Tensor)]
     equal: dict[str, bool] = {}
-    for name, tensor in held.items():
+    for name, tensor in saved.items():
         alike = [one for one in tensors if (one.shape, one.dtype) == (tensor.shape, tensor.dtype)]
         if alike:
             equal[name] = any(compare(tensor, one)["equal"] for one in alike)
@@ -119,11 +116,11 @@ def compare(want: torch.Tensor, got: torch.Tensor, limits: Limits = (None, None)
         **facts,
         "rtol": rtol,
         "atol": atol,
-        **_differences(_compare_wide(want), _compare_wide(got), rtol, atol),
+        **_differences(wide(want), wide(got), rtol, atol),
     }
 
 
-def _compare_wide(tensor: torch.Tensor) -> torch.Tensor:
+def wide(tensor: torch.Tensor) -> torch.Tensor:
     """On the CPU, in a dtype that holds every value of the narrower ones; int64 stays exact."""
     host = tensor.detach().cpu()
     if host.is_complex():
@@ -160,9 +157,9 @@ TF32_EPS = 2.0**-10  # 10 bits of mantissa in the products of float32 matrices
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """What eager computed for one node: `exact` is the float64 reference, `terms` the products in a sum.
+    """The eager value of one node, its float64 reference `exact`, and the number of `terms` in each sum.
 
-    `noise` is how far roundings of all that it is computed from move it.
+    `noise` is how far rounding of all earlier values moves it.
     """
 
     node: str
@@ -179,20 +176,20 @@ def measure(got: torch.Tensor, want: Expected, factor: float) -> dict[str, Any]:
     error in units of its tolerance: at most 1 when all is `within`. `within_tf32` takes the eps of TF32.
     `non_finite` counts what is finite on neither side.
     """
-    actual, eager = _closeness_wide(got), _closeness_wide(want.eager)
-    reference = _closeness_wide(want.exact) if want.exact is not None else eager
+    actual, eager = _flat_wide(got), _flat_wide(want.eager)
+    reference = _flat_wide(want.exact) if want.exact is not None else eager
     if not (want.eager.is_floating_point() or want.eager.is_complex()):
         return _exactly(actual, eager, want)
     own = _error(eager, reference)
     error = torch.minimum(_error(actual, reference), _error(actual, eager))
     error = torch.where(_overflowed(actual, eager, reference), 0.0, error)
     eps = max(_eps(got.dtype), _eps(want.eager.dtype))
-    slack = EAGER_ERRORS * _of_eager(own, want, eps)
+    slack = EAGER_ERRORS * _eager_slack(own, want, eps)
     allowed = _allowed(reference, _unit(want, eps) * factor, slack)
     ratio = _ratio(error, allowed)
     coarse = _ratio(error, _allowed(reference, _unit_of_products(want, TF32_EPS) * factor, slack))
     return {
-        **_told(actual, eager, ratio > 1, want),
+        **_first_beyond(actual, eager, ratio > 1, want),
         "error": _largest(error),
         "eager_error": _largest(own) if want.exact is not None else None,
         "allowed": _largest(allowed),
@@ -207,11 +204,13 @@ def measure(got: torch.Tensor, want: Expected, factor: float) -> dict[str, Any]:
 def _exactly(actual: torch.Tensor, eager: torch.Tensor, want: Expected) -> dict[str, Any]:
     same = not bool((actual != eager).any())
     error = float((actual - eager).abs().max()) if actual.numel() else 0.0
-    told = _told(actual, eager, actual != eager, want)
-    return {**told, "error": error, "within": same, "within_tf32": same, "equal": same, "allowed": 0.0}
+    found = _first_beyond(actual, eager, actual != eager, want)
+    return {**found, "error": error, "within": same, "within_tf32": same, "equal": same, "allowed": 0.0}
 
 
-def _told(actual: torch.Tensor, eager: torch.Tensor, beyond: torch.Tensor, want: Expected) -> dict[str, Any]:
+def _first_beyond(
+    actual: torch.Tensor, eager: torch.Tensor, beyond: torch.Tensor, want: Expected
+) -> dict[str, Any]:
     """The node, and the first element that is beyond the tolerance, with both values."""
     found: dict[str, Any] = {"node": want.node, "elements": actual.numel(), "beyond": int(beyond.sum())}
     if found["beyond"]:
@@ -221,7 +220,7 @@ def _told(actual: torch.Tensor, eager: torch.Tensor, beyond: torch.Tensor, want:
     return found
 
 
-def _closeness_wide(tensor: torch.Tensor) -> torch.Tensor:
+def _flat_wide(tensor: torch.Tensor) -> torch.Tensor:
     flat = tensor.detach().reshape(-1)
     if flat.is_complex():
         return flat.to(torch.complex128)
@@ -233,16 +232,16 @@ def _eps(dtype: torch.dtype) -> float:
 
 
 def _error(value: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """Absolute differences; equal infinities and NaN in both differ by nothing, NaN in one by infinity."""
+    """Absolute differences. Equal infinities, and NaN in both, give 0; NaN in one gives infinity."""
     difference = (value - reference).abs()
     same = (value == reference) | (torch.isnan(value) & torch.isnan(reference))
     return torch.where(same, 0.0, torch.where(torch.isnan(difference), math.inf, difference))
 
 
 def _overflowed(actual: torch.Tensor, eager: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """Where the package could not hold what the reference can, in a tensor where eager could not either: in
-    which elements that is so is then for the order of a sum to say. And where eager has NaN, of infinities
-    that it met on the way: what becomes of them is for that order, too.
+    """Mask of overflows to ignore: non-finite here or NaN in eager, where the reference is finite.
+
+    Only in a tensor where eager overflowed too: the order of a sum then decides which elements overflow.
     """
     representable = torch.isfinite(reference)
     if not bool((~torch.isfinite(eager) & representable).any()):
@@ -266,8 +265,8 @@ def _growth(want: Expected) -> float:
     return math.sqrt(max(want.terms, 1.0))
 
 
-def _of_eager(own: torch.Tensor, want: Expected, eps: float) -> float:
-    """How far eager itself may be off: as it is, or as roundings of what it computed from would have it."""
+def _eager_slack(own: torch.Tensor, want: Expected, eps: float) -> float:
+    """How far eager itself may be off: its largest error, or the noise of its inputs."""
     finite = own[torch.isfinite(own)]
     seen = float(finite.max()) if finite.numel() else 0.0
     return max(seen, want.noise * (1 + _growth(want) * min(eps, SUMMED_EPS) / eps))
@@ -290,21 +289,21 @@ def _largest(values: torch.Tensor) -> float:
 def expectations(
     module: Any, leaves: list[Any], wanted: Optional[frozenset[str]], cap: int, report: Report
 ) -> tuple[dict[str, list[Expected]], list[Expected]]:
-    """What eager computed, by node and for each output; without a reference where float64 failed.
+    """The eager values by node and of the outputs, with float64 references unless that run failed.
 
-    Event `eager_again` tells whether a second eager run gave the same outputs.
+    Event `eager_again` reports whether a second eager run gave the same outputs.
     """
     take_if_used()
     report.event("running_eager")
     eager = Recorder(module, wanted, cap, report)
     result = _run(eager, leaves)
     again = _run(Recorder(module, frozenset(), 0, report), leaves)
-    report.event("eager_again", same=_marks(result) == _marks(again))
+    report.event("eager_again", same=_checksums(result) == _checksums(again))
     report.event("running_float64", nodes=len(eager.kept), left_out=eager.left_out)
     exact = ExactRecorder(module, wanted, cap, report)
-    precise = _tried(exact, leaves, report)
+    precise = _run_wide(exact, leaves, report)
     noisy = NoisyRecorder(module, exact)
-    moved = _tried(noisy, leaves, report) if precise is not None else None
+    moved = _run_wide(noisy, leaves, report) if precise is not None else None
     return _joined(eager.kept, exact.kept, noisy.noise), _outputs(eager, result, precise, moved)
 
 
@@ -325,7 +324,7 @@ def _outputs(eager: Recorder, result: Any, precise: Any, moved: Any) -> list[Exp
 
 
 def _run(recorder: Recorder, leaves: list[Any]) -> Any:
-    """One run on copies of the inputs; buffers that the program changes are put back."""
+    """Run on copies of the inputs, and restore the buffers that the program changes."""
     buffers = [(buffer, buffer.clone()) for buffer in recorder.module.buffers()]
     with torch.no_grad():
         outputs = _copied(recorder.run(*_copied(leaves), enable_io_processing=False))
@@ -334,7 +333,7 @@ def _run(recorder: Recorder, leaves: list[Any]) -> Any:
     return outputs
 
 
-def _tried(exact: ExactRecorder, leaves: list[Any], report: Report) -> Any:
+def _run_wide(exact: ExactRecorder, leaves: list[Any], report: Report) -> Any:
     try:
         return _run(exact, [widened(leaf) for leaf in leaves])
     except Exception as error:
@@ -342,7 +341,7 @@ def _tried(exact: ExactRecorder, leaves: list[Any], report: Report) -> Any:
         return None
 
 
-def _marks(result: Any) -> list[str]:
+def _checksums(result: Any) -> list[str]:
     return [checksum(tensor) for tensor in tensors(result)]
 
 

@@ -1,4 +1,4 @@
-"""`beside`: an instrumented package launch by launch, its constants included, against eager mode."""
+"""`beside`: compares an instrumented package with eager mode, launch by launch, constants included."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch.utils import _pytree
 
 from .calling import call
 from .compare import Expected, expectations, measure
+from .eager_values import tensors
 from .exported import arguments, load_exported
 from .imports import import_all
 from .loading import constants_of, load, update_package, update_program
@@ -17,14 +18,14 @@ from .probes import arguments as probe_arguments
 from .report import Refused, Report
 from .tensors import checksum
 
-PART = 1 << 22  # elements looked at together
+PART = 1 << 22  # elements compared at once; bounds the temporaries
 
 
 class Constants:
-    """Event `constant_differs` for a constant whose values are not the program's own, at its first launch.
+    """Event `constant_differs` at the first launch of a constant that differs from the program's.
 
-    `names` gives the program's name of each constant of the package. One that Inductor laid out anew is not
-    compared.
+    `names` maps the package's names of constants to the program's. A constant that Inductor laid out
+    differently is not compared.
     """
 
     def __init__(self, module: Any, names: "dict[str, str]", report: Report) -> None:
@@ -33,7 +34,7 @@ class Constants:
         self.report = report
         self.seen: "set[str]" = set()
 
-    def look(self, event: Event) -> None:
+    def check(self, event: Event) -> None:
         if event.phase != BEFORE:
             return
         for argument in probe_arguments(event):
@@ -45,33 +46,33 @@ class Constants:
 
     def _compare(self, name: str, tensor: torch.Tensor, launch: int) -> None:
         own = self.own.get(name)
-        held = _whole(tensor, own) if own is not None else None
-        if own is None or held is None:
+        actual = _whole(tensor, own) if own is not None else None
+        if own is None or actual is None:
             return
-        different = _differing(held, own.detach())
+        different = _differing(actual, own.detach())
         if different:
             self.report.event(
                 "constant_differs",
                 name=name,
                 launch=launch,
-                elements=held.numel(),
+                elements=actual.numel(),
                 different=different,
             )
 
 
-def _differing(held: torch.Tensor, own: torch.Tensor) -> int:
-    """How many elements differ; two NaN do not. In parts, since the masks of a large weight are large."""
+def _differing(actual: torch.Tensor, own: torch.Tensor) -> int:
+    """How many elements differ; NaN equals NaN. In parts, since the masks of a large weight are large."""
     rows = max(1, PART // max(1, own[:1].numel())) if own.dim() else 1
-    pairs = zip(held.split(rows), own.split(rows)) if own.dim() else [(held, own)]
+    pairs = zip(actual.split(rows), own.split(rows)) if own.dim() else [(actual, own)]
     return sum(_differing_part(left, right.to(left.device)) for left, right in pairs)
 
 
-def _differing_part(held: torch.Tensor, own: torch.Tensor) -> int:
-    return int(((held != own) & ~(held.isnan() & own.isnan())).sum())
+def _differing_part(actual: torch.Tensor, own: torch.Tensor) -> int:
+    return int(((actual != own) & ~(actual.isnan() & own.isnan())).sum())
 
 
 def _whole(tensor: torch.Tensor, own: torch.Tensor) -> "Optional[torch.Tensor]":
-    """The constant behind what may be a view of it, laid out as the program's; None if it cannot be."""
+    """`tensor`, which may be a view of the constant, with the layout of `own`; None if it does not fit."""
     span = 1 + sum((size - 1) * step for size, step in zip(own.shape, own.stride()))
     room = tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
     if tensor.dtype != own.dtype or room < span or not own.numel():
@@ -80,20 +81,20 @@ def _whole(tensor: torch.Tensor, own: torch.Tensor) -> "Optional[torch.Tensor]":
 
 
 KEPT_BYTES = 2 << 30  # of eager values, and as much again of float64 ones
-CLOSEST = 3  # nodes told for a tensor that none fits
+CLOSEST = 3  # nodes to report for a tensor
 
 
 def operate(request: dict[str, Any], report: Report) -> None:
     """Event `beside` for each tensor that a launch writes, `output` for each output, `rerun` for repeats.
 
     Request: `package` (instrumented unless `probes` is false), `exported`, `inputs`, `factor` of the
-    tolerance; `nodes`: {launch: names of the nodes that it may hold}, without which every node is tried;
-    `unset`: {launch: names of tensors that nothing has written before it}; `steps`: captured updates of
-    constants, which both sides get; `constants`: {name in the package: name in the program}.
+    tolerance; `nodes`: {launch: names of nodes that it may compute}, by default every node is tried; `unset`:
+    {launch: names of tensors that nothing writes before it}; `steps`: captured updates of constants, applied
+    to both sides; `constants`: {name in the package: name in the program}.
 
-    The package runs four times, each time loaded afresh: for the comparison, twice more as it is, and with
-    the unset tensors filled before their first launch, so that reads of memory that nothing wrote show. Where
-    the two differed it runs a fifth time, filled again: what no longer differs then came from that memory.
+    The package runs four times, each time in a fresh load: for the comparison, twice unchanged, and once with
+    the unset tensors filled, which shows reads of uninitialised memory. If the unchanged runs differ, it runs
+    a fifth time, filled again: what no longer differs came from that memory.
     """
     import_all(list(request.get("extra_imports", ())), report)
     program = load_exported(request, report)
@@ -120,10 +121,10 @@ def updates(request: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 class Bench:
-    """Runs the package, with a subscriber for its launches where it has probes.
+    """Runs the package, with a subscriber for its launches if it has probes.
 
-    One load at a time is in memory, or the weights would be there five times. The library of a load that is
-    let go stays mapped, since `find_libraries` opened it: only its weights are freed.
+    Only one load is alive at a time, to have the weights in memory once. The library of an old load stays
+    mapped because `find_libraries` opened it; its weights are freed.
     """
 
     def __init__(self, request: dict[str, Any], leaves: list[Any], report: Report) -> None:
@@ -135,13 +136,13 @@ class Bench:
         self.alive: list[Any] = []  # constants that the caller of an update owns
 
     def mark(self, kind: str, unset: Optional[dict[int, frozenset[str]]] = None) -> list[Any]:
-        """The checksums of the outputs of one call, in which all that is written is told."""
+        """Checksums of the outputs of one call, which also reports a checksum of every tensor written."""
         return [checksum(tensor) for tensor in self.run(kind, Marks(kind, self.report, unset).take)]
 
     def run(self, kind: str, take: Callable[[Event], bool]) -> list[torch.Tensor]:
-        """The outputs of one call of a fresh load: one package may keep state from call to call.
+        """The outputs of one call of a fresh load, since a package may keep state from call to call.
 
-        They may lie in the weights' memory, which the next run lets go.
+        They may alias the weights, which the next run frees.
         """
         self.loader, self.alive = None, []
         before = mapped_files()
@@ -159,13 +160,13 @@ class Bench:
             library.unsubscribe()
             if library.failure:
                 self.report.event("observer_failed", text=library.failure[-4000:])
-        tensors = _tensors(result)
-        self.report.event("outputs", run=kind, checksums=[checksum(tensor) for tensor in tensors])
-        return tensors
+        outputs = tensors(result)
+        self.report.event("outputs", run=kind, checksums=[checksum(tensor) for tensor in outputs])
+        return outputs
 
 
 class Comparison:
-    """Holds what each launch writes against the eager values of its nodes."""
+    """Compares the tensors that each launch writes with the eager values of its nodes."""
 
     def __init__(
         self,
@@ -182,13 +183,13 @@ class Comparison:
         self.report = report
 
     def take(self, event: Event) -> bool:
-        self.constants.look(event)
+        self.constants.check(event)
         for facts, tensor in written(event):
             self.report.event("beside", **facts, **self.compare(tensor, self._candidates(int(event.launch))))
         return False
 
     def compare(self, tensor: torch.Tensor, candidates: list[Expected]) -> dict[str, Any]:
-        """The closest values of the same shape, the best first; of another shape only one that fits."""
+        """The closest candidates of the same shape, best first; of another shape only one that fits."""
         alike = [one for one in candidates if _squeezed(one.eager) == _squeezed(tensor)]
         found = sorted((self._measured(tensor, one) for one in alike), key=_distance)
         if not (found and found[0]["within"]):
@@ -208,7 +209,7 @@ class Comparison:
 
 
 class Marks:
-    """Tells a checksum of all that is written; with `unset`, fills that memory before its first launch."""
+    """Reports checksums of the tensors written. Fills the `unset` tensors before their first launch."""
 
     def __init__(self, kind: str, report: Report, unset: Optional[dict[int, frozenset[str]]] = None) -> None:
         self.kind = kind
@@ -232,7 +233,7 @@ class Marks:
 
 
 def written(event: Event) -> "list[tuple[dict[str, Any], torch.Tensor]]":
-    """What a launch wrote, after it, with where that is."""
+    """The tensors that a launch wrote, each with its position. Empty before the launch."""
     found = []
     for argument in probe_arguments(event) if event.phase == AFTER else ():
         tensor = tensor_of(argument) if ROLES.get(argument.role) != "read" else None
@@ -266,10 +267,6 @@ def _distance(facts: dict[str, Any]) -> float:
 
 def _squeezed(tensor: torch.Tensor) -> list[int]:
     return [size for size in tensor.shape if size != 1]
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _synchronize(tensor: torch.Tensor) -> None:

@@ -15,7 +15,7 @@ BIAS = {"linear": (2, (0, 1)), "addmm": (0, (1, 2))}  # operator: place of its b
 
 
 class Recorder(torch.fx.Interpreter):
-    """Keeps what chosen nodes return, until `cap` bytes are reached; `kept` holds (tensor, terms) by node."""
+    """Records results of chosen nodes, up to `cap` bytes. `kept` maps a node to its (tensor, terms)."""
 
     def __init__(self, module: Any, wanted: Optional[frozenset[str]], cap: int, report: Report) -> None:
         super().__init__(module)
@@ -49,7 +49,7 @@ class Recorder(torch.fx.Interpreter):
             self.ends = [self.longest[leaf] for leaf in leaves if isinstance(self.env[leaf], torch.Tensor)]
 
     def _guard(self, node: torch.fx.Node) -> Any:
-        """A guard that these inputs break is told; AOTInductor drops it, and so goes on."""
+        """Report a guard that these inputs break and continue, as AOTInductor does, which drops guards."""
         try:
             return super().run_node(node)
         except Exception as error:
@@ -64,22 +64,22 @@ class Recorder(torch.fx.Interpreter):
                 self.left_out += 1
                 continue
             self.left -= size
-            # A copy: a later node may change it in place.
+            # A copy, since a later node may mutate it.
             self.kept.setdefault(node.name, []).append((tensor.detach().clone(), terms))
 
     def _terms(self, node: torch.fx.Node, result: Any) -> float:
         """How many numbers each element of the result sums up."""
-        given = tensors(self.fetch_args_kwargs_from_env(node))
+        inputs = tensors(self.fetch_args_kwargs_from_env(node))
         made = tensors(result)
-        if not given or not made:
+        if not inputs or not made:
             return 1.0
-        first, name = given[0], str(node.target)
+        first, name = inputs[0], str(node.target)
         if "cum" in name:
             return float(max(first.shape, default=1))
-        if "conv" in name and len(given) > 1:
-            return given[1].numel() / max(given[1].shape[0], 1)
+        if "conv" in name and len(inputs) > 1:
+            return inputs[1].numel() / max(inputs[1].shape[0], 1)
         if any(word in name for word in PRODUCTS) and first.dim():
-            return float(max(tensor.shape[-1] for tensor in given if tensor.dim()))
+            return float(max(tensor.shape[-1] for tensor in inputs if tensor.dim()))
         return max(1.0, first.numel() / max(made[0].numel(), 1))
 
     def _without_bias(self, node: torch.fx.Node) -> list[torch.Tensor]:
@@ -93,19 +93,18 @@ class Recorder(torch.fx.Interpreter):
 
 
 class ExactRecorder(Recorder):
-    """The same with every floating value widened to float64, as far as operators take it.
+    """The reference: every floating-point value is widened to float64.
 
-    Parameters are widened where they are used, those of one operator at a time.
-    Operators that are not torch's own get the dtypes that they were exported for: a kernel of the user's may
-    take no other.
+    Parameters are widened for one operator at a time, to save memory. Operators that are not torch's own get
+    their original dtypes, since a user's kernel may support no other.
     """
 
     def _measure(self, node: torch.fx.Node, result: Any) -> None:
-        """The run in eager mode tells."""
+        """Nothing: the eager run measures the terms."""
 
     def evaluate(self, node: torch.fx.Node) -> Any:
         if "_assert_tensor_metadata" in str(node.target):
-            return None  # it holds the dtype against the program's own
+            return None  # it checks for the original dtype
         if node.op == "call_function" and not _common(node):
             return _pytree.tree_map(widened, self._natively(node))
         if node.op == "get_attr" and isinstance(self.fetch_attr(str(node.target)), torch.nn.Parameter):
@@ -137,7 +136,7 @@ def _common(node: torch.fx.Node) -> bool:
 
 
 def fakes(node: torch.fx.Node, value: Any) -> Any:
-    """The fake results of a node in the structure of the real ones; the real ones where none are known."""
+    """The fake results of a node if they have the structure of `value`, else `value`."""
     fake = node.meta.get("val")
     same = _pytree.tree_structure(fake) == _pytree.tree_structure(value)
     return fake if fake is not None and same else value
@@ -165,9 +164,9 @@ MOST = 0.95  # of the elements of a tensor
 
 
 class NoisyRecorder(ExactRecorder):
-    """The same with a rounding of each node's result to the program's own dtype put in, at random.
+    """The reference with a random rounding error of the original dtype added to each node's result.
 
-    `noise` holds by node how far that moves its values from those of `exact`: much further than one rounding
+    `noise` maps a node to how far that moves its values from those of `exact`: much further than one rounding
     where large terms cancel, or after many nodes.
     """
 
@@ -183,7 +182,7 @@ class NoisyRecorder(ExactRecorder):
             return result
         shared = {_memory(given) for given in tensors(self.fetch_args_kwargs_from_env(node))}
         return _pytree.tree_map(
-            lambda value, fake: value if _is_kept(value, shared) else self._rounded(value, fake),
+            lambda value, fake: value if _not_perturbed(value, shared) else self._rounded(value, fake),
             result,
             fakes(node, result),
         )
@@ -206,7 +205,7 @@ class NoisyRecorder(ExactRecorder):
 
 
 def spread(moved: torch.Tensor, exact: torch.Tensor) -> float:
-    """How far roundings move most elements: a few may decide otherwise, which says nothing of rounding."""
+    """How far rounding moves `MOST` of the elements. The others may be flipped decisions, not rounding."""
     if not (exact.is_floating_point() or exact.is_complex()) or moved.shape != exact.shape:
         return 0.0
     away = (moved - exact).abs().reshape(-1)
@@ -220,7 +219,7 @@ def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
 
 
-def _is_kept(value: Any, shared: "set[int]") -> bool:
-    """What is no tensor of floats in memory of its own: a view must stay one, for what is written to it."""
+def _not_perturbed(value: Any, shared: "set[int]") -> bool:
+    """True for values not to perturb: non-float values, and views, which must keep sharing memory."""
     floats = isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
     return not floats or value.layout is not torch.strided or _memory(value) in shared

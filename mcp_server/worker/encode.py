@@ -1,8 +1,7 @@
-"""Tensors, options of a compile and places in the program, as JSON.
+"""Tensors, compile options and source lines as JSON.
 
-What the journal tells of tensors, as JSON text that is made once for each layout.
-
-A model is called with the same layouts again and again: making their text anew took most of the hook's time.
+The text of each layout is cached: a model is called with the same layouts again and again, and encoding them
+each time took most of the hook's time.
 """
 
 from __future__ import annotations
@@ -69,16 +68,16 @@ def encode_output(leaf: Any, device_error: str, counted: bool) -> Output:
         return Output(Encoded(report_encode({"value": repr(leaf)[:200]})))
     text = encode_layout(leaf)
     if device_error:
-        return Output(_with(text, {"unreadable": device_error[:2000]}), True, True)
+        return Output(_extended(text, {"unreadable": device_error[:2000]}), True, True)
     if not counted:
         return Output(text)
     found = nonfinite(leaf.detach())
     if not any(found.values()):
         return Output(Encoded(text[:-1] + FINITE))
-    return Output(_with(text, found), True)
+    return Output(_extended(text, found), True)
 
 
-def _with(text: Encoded, more: "dict[str, Any]") -> Encoded:
+def _extended(text: Encoded, more: "dict[str, Any]") -> Encoded:
     """An object's text with more members."""
     return Encoded(text[:-1] + ", " + report_encode(more)[1:])
 
@@ -136,7 +135,7 @@ def frames() -> Encoded:
 
 def encode_frames(chain: Iterable[tuple[CodeType, int]]) -> list[dict[str, Any]]:
     """File, line, function and source text of each place."""
-    return [_told(*each) for each in chain]
+    return [_place(*each) for each in chain]
 
 
 def raised_in(error: BaseException) -> list[tuple[FrameType, int]]:
@@ -172,6 +171,6 @@ def is_ours(code: CodeType) -> bool:
     return found
 
 
-def _told(code: CodeType, line: int) -> dict[str, Any]:
+def _place(code: CodeType, line: int) -> dict[str, Any]:
     text = linecache.getline(code.co_filename, line).strip()[:200]
     return {"file": code.co_filename, "line": line, "function": code.co_name, "code": text}

@@ -86,13 +86,13 @@ def keep(supervisor: Any, argv: list[str], descriptors: list[int]) -> None:
         supervisor.supervise(
             lifeline,
             memory_limit,
-            lambda error, parent: become(supervisor, (error, parent), foreign, cwd, env, argv),
+            lambda error, parent: run_in_fork(supervisor, (error, parent), foreign, cwd, env, argv),
         )
     except EOFError:
         os._exit(1)
 
 
-def become(
+def run_in_fork(
     supervisor: Any,
     start: tuple[int, int],
     foreign: list[int],
@@ -104,7 +104,7 @@ def become(
     error, parent = start
     stage = "session"
     try:
-        supervisor.stand_alone(parent)
+        supervisor.new_session(parent)
         default_signals()
         stage = "directory"
         os.chdir(cwd)
@@ -140,7 +140,7 @@ def import_torch(modules: list[str]) -> bool:
     return len(os.listdir("/proc/self/task")) <= threads and not spoilt()
 
 
-def tell_loaded(path: str) -> None:
+def write_loaded_files(path: str) -> None:
     """Write the files of which this process has parts in memory, and the directories that it searched.
 
     When one of them changes, a fresh interpreter would find something else.
@@ -177,7 +177,7 @@ def main(argv: list[str]) -> int:
             return 1
         os.execv(sys.executable, [sys.executable, "-u", argv[0], loaded, argv[-1]])  # torch alone may do
     if loaded:
-        tell_loaded(loaded)
+        write_loaded_files(loaded)
     gc.freeze()  # the collector must not write to pages that are shared
     server.send("ready {}".format(os.getpid()).encode())
     try:

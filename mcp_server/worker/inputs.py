@@ -12,14 +12,14 @@ import torch
 
 from .element_changes import drop_rows, pad, set_elements
 from .report import Refused, Report
-from .tensors import CALL_FORMAT, checksum, describe, first_non_finite, leaves, restore, sharing
+from .tensors import CALL_FORMAT, checksum, describe, first_non_finite, leaves, restore, sharing, unravel
 
 FORMS = "a tensor, a list, tuple or dict of tensors, {'args': ..., 'kwargs': ...}, or a captured call"
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Arguments of one call. `flat` marks a captured list of leaves that is given to the loader as it is."""
+    """Arguments of one call. `flat` marks a captured list of leaves, which the loader takes unchanged."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -230,7 +230,7 @@ def _clamp(tensor: torch.Tensor, change: dict[str, Any]) -> torch.Tensor:
 
 
 def _replace(tensor: torch.Tensor, change: dict[str, Any]) -> torch.Tensor:
-    """Elements that are `old` made `new`."""
+    """Elements equal to `old` set to `new`."""
     return tensor.masked_fill(tensor == change["old"], change["new"])
 
 
@@ -279,14 +279,14 @@ CHANGES: dict[str, Any] = {
 
 @contextlib.contextmanager
 def reporting_changes(asked: Mapping[str, int], flat: "list[Any]", report: Report) -> "Iterator[None]":
-    """Event `changed_inputs` after a call that came back: of each place in `asked`, whether its values
-    changed, and whether its address is no multiple of the bytes that are asked for.
+    """Event `changed_inputs` after a call that returned: for each input in `asked` ({index: alignment}),
+    whether its values changed and whether its address is misaligned.
     """
     places = {int(place): int(size) for place, size in asked.items()}
     tensors = {place: flat[place] for place in places if place < len(flat)}
     before = {place: checksum(each) for place, each in tensors.items() if isinstance(each, torch.Tensor)}
     yield
-    told = [
+    facts = [
         {
             "input": place,
             "changed": checksum(tensors[place]) != digest,
@@ -294,8 +294,8 @@ def reporting_changes(asked: Mapping[str, int], flat: "list[Any]", report: Repor
         }
         for place, digest in before.items()
     ]
-    if told:
-        report.event("changed_inputs", inputs=told)
+    if facts:
+        report.event("changed_inputs", inputs=facts)
 
 
 def operate_describe_inputs(request: dict[str, Any], report: Report) -> None:
@@ -356,8 +356,8 @@ def operate_index_values(request: dict[str, Any], report: Report) -> None:
     """Event `index_values`, one per part of `parts`.
 
     A part is {"input", "offset", "stride", "low", "high"}: the elements offset, offset + stride, … of a flat
-    input, which must lie in [low, high]. Told are min, max, how many are outside, and the first of those.
-    Of a part with "unlike", a number that no element may be, outside are those that are it.
+    input, which must lie in [low, high]. Reports min, max, how many are outside, and the first of those.
+    With "unlike" instead, the elements that equal this number count as outside.
     """
     flat = _flat(request)
     for part in request["parts"]:
@@ -384,13 +384,5 @@ def look(tensor: torch.Tensor, part: dict[str, Any]) -> dict[str, Any]:
     if found["outside"]:
         first = int(outside.nonzero()[0])
         place = offset + first * stride
-        found.update(value=values[first].item(), index=_logical(place, list(tensor.shape)))
+        found.update(value=values[first].item(), index=unravel(place, tuple(tensor.shape)))
     return found
-
-
-def _logical(flat: int, shape: list[int]) -> list[int]:
-    index: list[int] = []
-    for size in reversed(shape):
-        index.insert(0, flat % size)
-        flat //= size
-    return index

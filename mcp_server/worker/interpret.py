@@ -1,14 +1,10 @@
-"""The exported program operator by operator, and custom operators against their promises.
+"""Runs the exported program operator by operator, and checks custom operators against their fake functions.
 
-`interpret`: the exported program, operator by operator, on the inputs of a call.
+`interpret` finds the operator that raises, the first one that makes a non-finite value, and results whose
+layout differs from the fake function's.
 
-Tells which operator raises, which one first makes a value that is not finite, and whose result has another
-layout than its fake function promised when the program was exported.
-
-Custom operators that a package calls: their results beside what their fake functions promise.
-
-A package reads an operator's result as the fake function described it when the model was exported, and looks
-no further. The proxy executor calls the operator through the dispatcher, where a dispatch mode sees it.
+A package reads the result of a custom operator with the layout that its fake function gave at export, without
+a check. The proxy executor calls the operator through the dispatcher, where a dispatch mode sees the call.
 """
 
 from __future__ import annotations
@@ -24,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .calling import call, synchronize, take_if_used, watching
 from .compare import compare_all
+from .eager_values import tensors
 from .exported import arguments, load_exported
 from .imports import import_all
 from .loading import load
@@ -33,10 +30,10 @@ from .tensors import checksum, outputs
 
 
 def difference(promised: Any, real: torch.Tensor, symbols: dict[Any, int]) -> dict[str, Any]:
-    """`promised` and `returned` layouts when they differ, else nothing; steps over size 1 do not count.
+    """The `promised` and `returned` layouts if they differ, else {}. Strides of size 1 do not count.
 
-    `promised` is a fake tensor; `symbols` has the values of its shape symbols in this call. A result whose
-    size only the data tells is not compared.
+    `promised` is a fake tensor; `symbols` maps its shape symbols to their values in this call. A result of
+    data-dependent size is not compared.
     """
     wanted, got = layout(promised, symbols), layout(real, symbols)
     known = all(size is not None for size in wanted["shape"])
@@ -54,7 +51,7 @@ def layout(tensor: Any, symbols: dict[Any, int]) -> dict[str, Any]:
 
 
 def _number(size: Any, symbols: dict[Any, int]) -> Optional[int]:
-    """A size with this call's values for its symbols; None for one that only the data tells."""
+    """A size with this call's values for its symbols; None if it depends on data."""
     if isinstance(size, int):
         return size
     value = size.node.expr.subs(symbols)
@@ -77,12 +74,12 @@ MOST_EVENTS = 20
 def operate(request: dict[str, Any], report: Report) -> None:
     """Events `guard_failed`, `node_raised`, `node_non_finite`, `fake_mismatch`; `interpreted` at the end.
 
-    `node_raised` names as `behind` the nodes with values that are not finite from which the integers that the
-    operator was given, an index say, come, and as `integers` the least and the greatest of each such tensor.
-    `operators`, `repair` say, acts on custom operators.
+    For the integer inputs of the operator that raised (indices, for example), `node_raised` has `behind`, the
+    non-finite nodes that they are computed from, and `integers`, the minimum and maximum of each.
+    `operators` (`watch` or `repair`) acts on custom operators.
 
-    With `package` the same call is then made there, and event `compared` holds it against the interpretation.
-    Its inputs are read once more: a program may have changed in place what it was given.
+    With `package` the same call is then made there, and event `compared` compares both results. The inputs
+    are read again for that, since the program may mutate them.
     """
     import_all(list(request.get("extra_imports", ())), report)
     program = load_exported(request, report)
@@ -96,30 +93,30 @@ def operate(request: dict[str, Any], report: Report) -> None:
     report.event("interpreted", nodes=watcher.count, outputs=outputs(result))
     if request.get("package"):
         loader = load(request, report)
-        flat = _interpret_tensors(arguments(program, request))
+        flat = tensors(arguments(program, request))
         got = call(lambda: loader.run(flat), 0, report)
-        compare_all(_interpret_tensors(result), _interpret_tensors(got), (None, None), report)
+        compare_all(tensors(result), tensors(got), (None, None), report)
 
 
 class Watcher(torch.fx.Interpreter):
-    """Runs one node after another and looks at what each returns."""
+    """Runs the nodes in order and checks each result."""
 
     def __init__(self, module: Any, leaves: list[Any], report: Report) -> None:
         super().__init__(module)
         self.report = report
         self.count = 0
         self.symbols = bind(module, leaves)
-        self.told: dict[str, int] = {}
+        self.event_counts: dict[str, int] = {}
         self.bad: set[str] = set()
 
     def run_node(self, n: torch.fx.Node) -> Any:
         try:
             result = super().run_node(n)
-            synchronize()  # else its kernels' errors are met by who looks at the result
+            synchronize()  # so that an error of its kernels is raised here
         except Exception as error:
             guard = "guard" in str(n.target)
             around = {"behind": self._behind(n), "integers": self._integers(n)}
-            self._tell("guard_failed" if guard else "node_raised", n, **around, **facts(error))
+            self._report("guard_failed" if guard else "node_raised", n, **around, **facts(error))
             raise
         if n.op == "call_function":
             self.count += 1
@@ -129,7 +126,7 @@ class Watcher(torch.fx.Interpreter):
         return result
 
     def _behind(self, node: torch.fx.Node) -> list[str]:
-        """The nodes with values that are not finite from which the integers that it is given are computed."""
+        """The non-finite nodes that the integer inputs of `node` are computed from."""
         seen: set[torch.fx.Node] = set()
         left = [one for one in node.all_input_nodes if _holds_integers(one)]
         while left:
@@ -140,10 +137,10 @@ class Watcher(torch.fx.Interpreter):
         return sorted(one.name for one in seen if one.name in self.bad)
 
     def _integers(self, node: torch.fx.Node) -> list[list[int]]:
-        """The ends of each tensor of integers that it is given; none where a device that failed has them."""
-        held = [self.env.get(one) for one in node.all_input_nodes if _holds_integers(one)]
+        """Minimum and maximum of each integer input; empty if a failed device cannot be read."""
+        values = [self.env.get(one) for one in node.all_input_nodes if _holds_integers(one)]
         try:
-            return [[int(value.min()), int(value.max())] for value in held if _is_filled(value)]
+            return [[int(value.min()), int(value.max())] for value in values if _is_filled(value)]
         except RuntimeError:
             return []
 
@@ -151,22 +148,22 @@ class Watcher(torch.fx.Interpreter):
         if not _finite(result):
             fed = [arg.name for arg in node.all_input_nodes if arg.name in self.bad]
             what = {"nan": _has_nan(result), "dtype": _dtype(result), "masked": _is_mask(result)}
-            self._tell("node_non_finite", node, bad_inputs=fed, **what)
+            self._report("node_non_finite", node, bad_inputs=fed, **what)
             self.bad.add(node.name)
-        for promised, real in zip(_interpret_tensors(node.meta.get("val")), _interpret_tensors(result)):
+        for promised, real in zip(tensors(node.meta.get("val")), tensors(result)):
             broken = difference(promised, real, self.symbols)
             if broken and not (str(node.target).startswith("aten.") and _only_strides(broken)):
-                self._tell("fake_mismatch", node, **broken)
+                self._report("fake_mismatch", node, **broken)
 
-    def _tell(self, event: str, node: torch.fx.Node, **more: Any) -> None:
-        self.told[event] = self.told.get(event, 0) + 1
-        if self.told[event] <= MOST_EVENTS:
+    def _report(self, event: str, node: torch.fx.Node, **more: Any) -> None:
+        self.event_counts[event] = self.event_counts.get(event, 0) + 1
+        if self.event_counts[event] <= MOST_EVENTS:
             stack = stack_of(node)
             self.report.event(event, node=node.name, op=str(node.target), stack=stack, **more)
 
 
 def bind(module: Any, leaves: list[Any]) -> dict[Any, int]:
-    """The value of each shape symbol: fake sizes of the placeholders against the real inputs."""
+    """Values of the shape symbols, from the fake sizes of the placeholders and the real inputs."""
     found: dict[Any, int] = {}
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for node, leaf in zip(placeholders, leaves):
@@ -179,7 +176,7 @@ def bind(module: Any, leaves: list[Any]) -> dict[Any, int]:
 
 
 def stack_of(node: torch.fx.Node) -> list[dict[str, Any]]:
-    """Frames of the model's code that made the node, innermost first; torch's own left out."""
+    """The model's frames that created the node, innermost first, without installed packages."""
     found: list[dict[str, Any]] = [
         {**match.groupdict(), "line": int(match["line"])}
         for match in FRAME.finditer(node.meta.get("stack_trace") or "")
@@ -188,7 +185,7 @@ def stack_of(node: torch.fx.Node) -> list[dict[str, Any]]:
 
 
 def _only_strides(broken: dict[str, Any]) -> bool:
-    """torch's own operators may choose their strides."""
+    """Whether only strides differ, which torch's own operators may choose."""
     return all(broken["promised"][what] == broken["returned"][what] for what in ("shape", "dtype", "device"))
 
 
@@ -201,42 +198,36 @@ def _is_filled(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.numel() > 0
 
 
-def _interpret_tensors(value: Any) -> list[Any]:
-    return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-
-
 def _finite(value: Any) -> bool:
     return all(
-        bool(torch.isfinite(t).all())
-        for t in _interpret_tensors(value)
-        if t.is_floating_point() or t.is_complex()
+        bool(torch.isfinite(t).all()) for t in tensors(value) if t.is_floating_point() or t.is_complex()
     )
 
 
 def _has_nan(value: Any) -> bool:
-    return any(bool(torch.isnan(t).any()) for t in _interpret_tensors(value))
+    return any(bool(torch.isnan(t).any()) for t in tensors(value))
 
 
 def _dtype(value: Any) -> str:
     """The dtype of the first result that is not finite."""
-    return next((str(t.dtype).replace("torch.", "") for t in _interpret_tensors(value) if not _finite(t)), "")
+    return next((str(t.dtype).replace("torch.", "") for t in tensors(value) if not _finite(t)), "")
 
 
 def _is_mask(value: Any) -> bool:
-    """Whether minus infinity is all that is not finite, as attention masks hold on purpose."""
-    return all(not bool((torch.isnan(t) | (t == float("inf"))).any()) for t in _interpret_tensors(value))
+    """Whether the only non-finite value is minus infinity, as in attention masks."""
+    return all(not bool((torch.isnan(t) | (t == float("inf"))).any()) for t in tensors(value))
 
 
-# Operators of torch itself: their fake functions are not the user's, and what they return is theirs.
+# Namespaces of torch itself. Its fake functions are trusted.
 OWN = frozenset(
     {"aten", "prims", "prim", "inductor", "quantized", "_c10d_functional", "c10d", "higher_order"}
 )
 
 
 class Operators(TorchDispatchMode):
-    """Event `operator` for each call of a custom operator that breaks a promise.
+    """Event `operator` for each call of a custom operator that breaks its schema or its fake function.
 
-    `repair` keeps the promises too, so that the package gets what it counts on.
+    With `repair` the result is also changed to what they promise.
     """
 
     def __init__(self, report: Report, repair: bool) -> None:
@@ -244,7 +235,7 @@ class Operators(TorchDispatchMode):
         self.report = report
         self.repair = repair
         self.calls = 0
-        self.told = 0
+        self.events = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: "Optional[dict[str, Any]]" = None
@@ -258,38 +249,38 @@ class Operators(TorchDispatchMode):
             args, kwargs = _copies(func, args, kwargs)
         before = _contents(func, args, kwargs)
         result, overrun = call_padded(func, args, kwargs)
-        pairs = list(zip(promised, _operators_tensors(result)))
-        self._tell(
+        pairs = list(zip(promised, tensors(result)))
+        self._report(
             func,
             layouts=[found for fake, real in pairs if (found := difference(fake, real, {}))],
             mutated=[name for name, (tensor, sum_) in before.items() if checksum(tensor) != sum_],
             aliases=_aliases(func, args, kwargs, result),
             overrun=overrun,
         )
-        return self._kept(result, promised) if self.repair else result
+        return self._as_promised(result, promised) if self.repair else result
 
     def _promised(self, func: Any, args: Any, kwargs: "dict[str, Any]") -> "list[Any]":
-        """What the fake function says for these very inputs; nothing where it fails or there is none."""
+        """The fake results for these inputs; empty if there is no fake function or it fails."""
         mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
 
         def fake(leaf: Any) -> Any:
             return mode.from_tensor(leaf, static_shapes=True) if isinstance(leaf, torch.Tensor) else leaf
 
         try:
-            given = _pytree.tree_map(fake, (tuple(args), kwargs))
+            fake_args, fake_kwargs = _pytree.tree_map(fake, (tuple(args), kwargs))
             with mode:
-                return _operators_tensors(func(*given[0], **given[1]))
+                return tensors(func(*fake_args, **fake_kwargs))
         except Exception as error:
             self.report.event("no_fake", op=str(func), text=str(error)[:1000])
             return []
 
-    def _tell(self, func: Any, **broken: Any) -> None:
-        if any(broken.values()) and self.told < MOST_EVENTS:
-            self.told += 1
+    def _report(self, func: Any, **broken: Any) -> None:
+        if any(broken.values()) and self.events < MOST_EVENTS:
+            self.events += 1
             self.report.event("operator", op=str(func), call=self.calls, repaired=self.repair, **broken)
 
-    def _kept(self, result: Any, promised: "list[Any]") -> Any:
-        """The result laid out as promised, in memory of its own."""
+    def _as_promised(self, result: Any, promised: "list[Any]") -> Any:
+        """The result with the promised layout, in its own memory."""
         leaves, tree = _pytree.tree_flatten(result)
         fakes = iter(promised)
         kept = [
@@ -300,9 +291,9 @@ class Operators(TorchDispatchMode):
 
 
 def as_promised(real: torch.Tensor, fake: Any) -> torch.Tensor:
-    """The values in the promised shape, stride, dtype and device: cut where too large, zeros where too small.
+    """The values with the promised shape, stride, dtype and device, cut or padded with zeros to fit.
 
-    Only a copy where nothing differs, or where the promised sizes depend on data.
+    A plain copy if nothing differs or the promised sizes depend on data.
     """
     if fake is None or not difference(fake, real, {}) or not _fixed(fake):
         return real.clone()
@@ -325,11 +316,11 @@ def _named(func: Any, args: Any, kwargs: "dict[str, Any]") -> "list[tuple[Any, t
     """Tensor arguments with their declarations in the operator's schema; lists of tensors leaf by leaf."""
     schema = func._schema.arguments
     given = [*zip(schema, args), *((one, kwargs[one.name]) for one in schema if one.name in kwargs)]
-    return [(declared, tensor) for declared, value in given for tensor in _operators_tensors(value)]
+    return [(declared, tensor) for declared, value in given for tensor in tensors(value)]
 
 
 def _contents(func: Any, args: Any, kwargs: "dict[str, Any]") -> "dict[str, tuple[torch.Tensor, str]]":
-    """Digests of the arguments that the operator declares not to write."""
+    """Digests of the arguments that the schema declares read-only."""
     return {
         declared.name: (tensor, checksum(tensor))
         for declared, tensor in _named(func, args, kwargs)
@@ -338,10 +329,10 @@ def _contents(func: Any, args: Any, kwargs: "dict[str, Any]") -> "dict[str, tupl
 
 
 def _aliases(func: Any, args: Any, kwargs: "dict[str, Any]", result: Any) -> "list[str]":
-    """Arguments whose memory the result shares, though the operator declares a result of its own."""
+    """Arguments whose memory the result shares although the schema declares no alias."""
     if any(one.alias_info is not None for one in func._schema.returns):
         return []
-    made = {tensor.untyped_storage().data_ptr() for tensor in _operators_tensors(result) if tensor.numel()}
+    made = {tensor.untyped_storage().data_ptr() for tensor in tensors(result) if tensor.numel()}
     return [
         declared.name
         for declared, tensor in _named(func, args, kwargs)
@@ -350,7 +341,7 @@ def _aliases(func: Any, args: Any, kwargs: "dict[str, Any]", result: Any) -> "li
 
 
 def _copies(func: Any, args: Any, kwargs: "dict[str, Any]") -> "tuple[Any, dict[str, Any]]":
-    """The arguments, with copies for those that the operator declares not to write."""
+    """The arguments, with copies of those that the schema declares read-only."""
     kept = {id(tensor) for declared, tensor in _named(func, args, kwargs) if declared.alias_info is not None}
 
     def copy(leaf: Any) -> Any:
@@ -358,7 +349,3 @@ def _copies(func: Any, args: Any, kwargs: "dict[str, Any]") -> "tuple[Any, dict[
 
     copied = _pytree.tree_map(copy, (tuple(args), kwargs))
     return copied[0], copied[1]
-
-
-def _operators_tensors(value: Any) -> "list[Any]":
-    return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]

@@ -1,7 +1,7 @@
-"""`intervene`: one failing call made several times in one process, as it is and with changes.
+"""`intervene`: makes one failing call several times in one process, unchanged and with changes.
 
-The package and the inputs are read once. A call that ends the process ends the operation: the server then
-goes on with the rest of the plan in another process.
+The package and the inputs are read once. If a call ends the process, the server continues the plan in another
+process.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .trial_call import Caller, Made, Phase
 from .trial_compare import (
     Places,
     Search,
-    beside,
+    compare_calls,
+    compare_with_expectation,
     differing,
     elements,
     expectation,
     facts_of,
     faults,
     text_of,
-    with_expectation,
 )
 from .trial_facts import FIRST_ELEMENTS, CallFacts, Comparison, NeededElement, Smallest
 
@@ -38,20 +38,18 @@ def operate(request: dict[str, Any], report: Report) -> None:
     Request: what `run` takes (`package`, `inputs`), or what `replay` takes (`steps`, the last of which is the
     call); and
     - `plan`: a list of {"label", "key", "changes", "options", "save", "reference"}. A call without a key is
-      the call as it is; `changes` alter its inputs (see `transforms`); `options` replace parts of the
-      request, and the package is then loaded anew for this call; `save` names a file for its outputs.
-      `reference` marks a call that changes nothing but what is at fault: while the call as it is does not
-      come back, others of that key are compared with the first of them, and where two of them differ is what
-      depends on the fault;
-      `smallest` asks for the fewest of the changed elements that are enough (see `smallest_change`);
-    - `against`: a file that `save` wrote, of the call as it is in another process;
+      the original one; `changes` alter its inputs (`inputs.CHANGES`); `options` replace parts of the request,
+      and the package is then loaded again for this call; `save` names a file for its outputs.
+      `reference` marks a call that changes only what is at fault. If the original call fails, other calls
+      of that key are compared with the first reference; where two references differ, the output depends on
+      the fault. `smallest` asks for the fewest changed elements that cure the call (`trial_compare.Search`);
+    - `against`: a file that `save` wrote for the original call in another process;
     - `call_limit_s`: seconds after which a call ends the process, with the stacks of its threads;
-    - `expect`: a file with what the outputs are to be; `rtol` and `atol` for it and for what changed;
+    - `expect`: a file with the expected outputs; `rtol` and `atol` for every comparison;
     - `check`: words of a command that ends with status 0 for good outputs (see `outputs_check`);
     - `infinities`: whether infinities in outputs are faults;
-    - `fresh`: load the package anew for every call, as one needs that keeps state from call to call.
-    `intervened` holds the fields of `CallFacts`. After a CUDA error that lasts, event `poisoned` ends the
-    plan.
+    - `fresh`: load the package again for every call, for packages that keep state from call to call.
+    `intervened` has the fields of `CallFacts`. After a lasting CUDA error, event `poisoned` ends the plan.
     """
     import_all(list(request.get("extra_imports", ())), report)
     trial = Trial(request, report)
@@ -69,8 +67,8 @@ def operate(request: dict[str, Any], report: Report) -> None:
 
 @dataclass
 class Reference:
-    """Outputs to compare with. `key` is the intervention that they serve; those of the call as it is, without
-    a key, serve all. `depends` are masks of what the fault decides, where that is known."""
+    """Outputs to compare with, for the intervention `key`; those of the original call (no key) serve all.
+    `depends` are masks of the elements that depend on the fault, if known."""
 
     label: str
     outputs: list[torch.Tensor]
@@ -93,7 +91,7 @@ class Trial:
         self._made: Optional[Made] = None
 
     def make(self, planned: dict[str, Any]) -> CallFacts:
-        """One call of the plan; what it raises is a fact."""
+        """Make one call of the plan. An exception becomes part of the facts."""
         label, key = str(planned["label"]), str(planned.get("key", ""))
         phase = Phase()
         start = time.monotonic()
@@ -107,7 +105,7 @@ class Trial:
             return self._raised(label, key, phase, error, time.monotonic() - start)
         seconds = time.monotonic() - start
         self._made, outputs = made, made.outputs
-        beside_it, expected = self._compare(planned, outputs)
+        compared, expected = self._compare(planned, outputs)
         if planned.get("save"):
             torch.save(outputs, str(planned["save"]))
         return CallFacts(
@@ -118,16 +116,16 @@ class Trial:
             outputs=tuple(facts_of(tensor) for tensor in outputs),
             inputs=tuple(made.changes),
             mutated=tuple(made.mutated),
-            beside=beside_it,
+            beside=compared,
             expected=expected,
             check=run_check(self.check, outputs) if self.check else None,
         )
 
     def refined(self, planned: dict[str, Any], facts: CallFacts) -> CallFacts:
-        """The facts of the last call, with the fewest of its changed elements that are enough.
+        """The facts of the last call, with the fewest changed elements that cure it.
 
-        They are reported by then: a call of the search may end the process. Where the call as it is did not
-        come back, the outputs are compared with those of the call with only these changed.
+        Call this after reporting the facts, since a call of the search may end the process. If the original
+        call failed, outputs are compared with those of the call with only these elements changed.
         """
         search = self._search(planned)
         places = search.run() if search is not None else []
@@ -136,12 +134,12 @@ class Trial:
         if self.reference is None:
             self.reference = self._fewest(search, places, facts.key)
         if self.reference is not None:
-            facts = replace(facts, beside=self._beside(self.reference, self._made.outputs))
+            facts = replace(facts, beside=self._compare_with_reference(self.reference, self._made.outputs))
         first = [
             NeededElement(
-                number, index, *(text_of(of[number][index]) for of in (search.given, search.changed))
+                number, index, *(text_of(of[number][index]) for of in (search.original, search.changed))
             )
-            for number, index in elements(places[:FIRST_ELEMENTS], search.given)
+            for number, index in elements(places[:FIRST_ELEMENTS], search.original)
         ]
         changed = sum(change.changed for change in facts.inputs)
         return replace(facts, smallest=Smallest(len(places), changed, search.calls, tuple(first)))
@@ -159,16 +157,16 @@ class Trial:
         return Search(given, made.given, self._good)
 
     def _good(self, leaves: list[Any]) -> Optional[list[torch.Tensor]]:
-        """The outputs of a call that comes back with nothing at fault in them."""
+        """The outputs of a call that returns without faulty elements, else None."""
         try:
             outputs = self.caller.again(leaves)
-        except Exception:  # whatever it raises, the call fails with these values
+        except Exception:  # any exception: the call fails with these values
             return None
         bad = faults(outputs, self.expected, self.infinities, self.limits)
         return None if any(bool(mask.any()) for mask in bad) else outputs
 
     def _fewest(self, search: Search, places: Places, key: str) -> Optional[Reference]:
-        """The call in which nothing else is changed, where it comes back in two ways."""
+        """A reference from two calls with only these places changed, to two values; None if one fails."""
         one, other = search.outputs(places), search.outputs(places, other=True)
         if one is None or other is None:
             return None
@@ -177,12 +175,14 @@ class Trial:
     def _compare(
         self, planned: dict[str, Any], outputs: list[torch.Tensor]
     ) -> tuple[Optional[Comparison], Optional[Comparison]]:
-        """The outputs beside those of the latest call as it is that came back, and beside the expectation."""
+        """Compare with the reference and with the expectation, then update the reference."""
         label, key = str(planned["label"]), str(planned.get("key", ""))
         if self.reference is not None and self.reference.key not in ("", key):
             self.reference = None
-        expected = None if self.expected is None else with_expectation(self.expected, outputs, self.limits)
-        found = self._beside(self.reference, outputs) if self.reference is not None else None
+        expected = (
+            None if self.expected is None else compare_with_expectation(self.expected, outputs, self.limits)
+        )
+        found = self._compare_with_reference(self.reference, outputs) if self.reference is not None else None
         if not key:
             self.reference = Reference(label, outputs)
         elif planned.get("reference") and self.reference is None:
@@ -191,14 +191,16 @@ class Trial:
             self.reference.depends = differing(self.reference.outputs, outputs, self.limits)
         return found, expected
 
-    def _beside(self, reference: Reference, outputs: list[torch.Tensor]) -> Comparison:
+    def _compare_with_reference(self, reference: Reference, outputs: list[torch.Tensor]) -> Comparison:
         old, now = (
             faults(each, self.expected, self.infinities, self.limits) for each in (reference.outputs, outputs)
         )
         if reference.depends is not None:
             old = [bad | more for bad, more in zip(old, reference.depends)]
         has_expectation = self.expected is not None
-        return beside(reference.label, reference.outputs, outputs, old, now, self.limits, has_expectation)
+        return compare_calls(
+            reference.label, reference.outputs, outputs, old, now, self.limits, has_expectation
+        )
 
     def _raised(self, label: str, key: str, phase: Phase, error: Exception, seconds: float) -> CallFacts:
         return CallFacts(

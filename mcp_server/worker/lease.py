@@ -1,7 +1,7 @@
-"""The lease of the GPU, asked for when this process comes to launch something on it.
+"""The GPU lease, requested just before this process uses the GPU.
 
-Who started the process listens on a socket in the abstract namespace (`jobs/lease_requests.py`). Processes
-that share it never wait for each other.
+The server listens on a socket in the abstract namespace (`jobs/lease_requests.py`). Processes of the same
+child share one lease and never wait for each other.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Optional
 VARIABLE = "AOTI_DEBUG_LEASE"
 STACKS_AFTER = "AOTI_DEBUG_STACKS_AFTER"
 GRANTED = b"1"
-ORPHAN_S = 5.0  # who hung up has died; its supervisors end this process meanwhile
-FIRST_LOOK_S = 0.1  # a lease that is free is there by then
+ORPHAN_S = 5.0  # the server has died; a supervisor ends this process meanwhile
+FIRST_LOOK_S = 0.1  # long enough for the answer if the GPU is free
 
 
 class _Lease:
@@ -37,12 +37,12 @@ os.register_at_fork(after_in_child=_lease.forked)
 
 
 def take() -> None:
-    """Wait until this process may use the GPU. At once when it has the lease, or when nobody gives any."""
+    """Wait for the GPU lease. Returns at once if this process has it, or if there is no lease server."""
     if _lease.connection is not None or VARIABLE not in os.environ:
         return
     with _lease.lock:
         if _lease.connection is None:
-            _lease.connection = _asked(os.environ[VARIABLE])
+            _lease.connection = _connect(os.environ[VARIABLE])
 
 
 def leave() -> None:
@@ -53,8 +53,8 @@ def leave() -> None:
         _lease.connection = None
 
 
-def _asked(name: str) -> Optional[socket.socket]:
-    """The connection, once the lease is granted; none when the one who gives it cannot be reached."""
+def _connect(name: str) -> Optional[socket.socket]:
+    """Connect and wait for the lease; None if it was refused or the server cannot be reached."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect("\0" + name)
@@ -62,7 +62,7 @@ def _asked(name: str) -> Optional[socket.socket]:
         try:
             granted = connection.recv(1)
         except socket.timeout:
-            granted = _waited_for(connection)
+            granted = _wait_for_answer(connection)
         if granted == GRANTED:
             return connection
         if not granted:
@@ -73,8 +73,8 @@ def _asked(name: str) -> Optional[socket.socket]:
     return None
 
 
-def _waited_for(connection: socket.socket) -> bytes:
-    """The answer. The time limit stands still meanwhile, and so does what is printed shortly before it."""
+def _wait_for_answer(connection: socket.socket) -> bytes:
+    """Wait for the answer. The time limit stands still meanwhile, so the late stack dump is postponed."""
     after = float(os.environ.get(STACKS_AFTER) or 0)
     left = max(1.0, after - _age())
     if after:

@@ -1,13 +1,11 @@
-"""`observe`: run an instrumented package and keep what its launches read and wrote.
+"""`observe`: runs an instrumented package and records the tensors that its launches read and write.
 
-A package that is still being rebuilt when the worker starts.
+The package may still be under construction when the worker starts: importing torch and starting the GPU take
+about as long as the rebuild, so both run at once (`received`).
 
-Importing torch and starting the GPU take about as long as the rebuild, so they are done meanwhile.
-
-Writes a tensor as a safetensors file, piece by piece, without the package of that name.
-
-Format: 8 bytes little-endian length of a JSON header, the header (padded with spaces to 8 bytes), the values
-in row-major order. The header maps the tensor's name to dtype, shape and byte range, `__metadata__` to text.
+Tensors are saved as safetensors files, in pieces and without the library of that name. Format: 8 bytes
+little-endian length of a JSON header, the header (padded with spaces to 8 bytes), the values in row-major
+order. The header maps the tensor's name to dtype, shape and byte range, `__metadata__` to text.
 """
 
 from __future__ import annotations
@@ -44,23 +42,23 @@ POLL_S = 0.01
 
 
 def received(request: "dict[str, Any]", report: Report) -> "dict[str, Any]":
-    """The request with the package that the file `request["handoff"]` names, once it is there.
+    """Wait for the file `request["handoff"]` and return the request with the package that the file names.
 
-    `probes` tells whether it has launch probes: the rebuild may have failed. What else the call needs is
-    imported first, so `extra_imports` comes back empty. `warm` names a device to start: "cuda" or nothing.
+    `probes` is false if the rebuild failed. `extra_imports` are imported during the wait, and come back
+    empty. `warm` names a device to start: "cuda" or nothing.
     """
     import_all(list(request.get("extra_imports", ())), report)
     if request.get("warm") == "cuda":
         with contextlib.suppress(RuntimeError):  # the load says it better
             torch.cuda.synchronize()
     report.event("waiting_for_package")
-    given = _wait(str(request["handoff"]))
-    report.event("package_given", **given)
-    return {**request, **given, "extra_imports": ()}
+    handoff = _wait(str(request["handoff"]))
+    report.event("package_given", **handoff)
+    return {**request, **handoff, "extra_imports": ()}
 
 
 def _wait(path: str) -> "dict[str, Any]":
-    """The file is renamed into place when it is whole; who started this process ends it when none comes."""
+    """Read the file once it exists. It is renamed into place; the parent enforces the time limit."""
     while not os.path.exists(path):
         time.sleep(POLL_S)
     with open(path, encoding="utf-8") as file:
@@ -111,8 +109,8 @@ def write(directory: str, stem: str, name: str, tensor: torch.Tensor, facts: "di
     dtype = _NAMES[str(flat.dtype).replace("torch.", "")]
     size = flat.numel() * flat.element_size()
     entry = {"dtype": dtype, "shape": list(flat.shape), "data_offsets": [0, size]}
-    told = {key: str(value) for key, value in facts.items()}
-    header = json.dumps({"__metadata__": told, name: entry}).encode()
+    metadata = {key: str(value) for key, value in facts.items()}
+    header = json.dumps({"__metadata__": metadata, name: entry}).encode()
     header += b" " * (-len(header) % 8)
     path, file = _new(directory, stem)
     with os.fdopen(file, "wb") as out:
@@ -158,10 +156,10 @@ class Saver:
             return None
         self.left -= size
         name = facts["name"] or facts["parameter"]
-        told = {**where, "stride": facts.get("stride"), "device": facts.get("device")}
+        metadata = {**where, "stride": facts.get("stride"), "device": facts.get("device")}
         try:
             place = stem(where["launch"], where["kernel"], name, phase)
-            return write(self.directory, place, name, tensor, told)
+            return write(self.directory, place, name, tensor, metadata)
         except (KeyError, OSError):  # a dtype that the format does not have; a full disk
             self.refused += 1
             return None
@@ -288,7 +286,7 @@ class Observer:
         return bad and self._stop
 
     def _argument(self, event: Event, kernel: str, phase: str, argument: Argument) -> bool:
-        """Tell of one argument; whether its values are wrong for sure: minus infinity may be a mask."""
+        """Report one argument. Returns whether its values are bad; minus infinity may be a mask."""
         name, parameter = argument.name.decode(), argument.parameter.decode()
         role = ROLES.get(argument.role, "unknown")
         if not self.selection.takes(event.launch, phase, name, parameter, role):
@@ -296,7 +294,7 @@ class Observer:
         facts = {"name": name, "parameter": parameter, "role": role}
         if argument.kind in (INTEGER, REAL):
             value = argument.integer if argument.kind == INTEGER else argument.real
-            self._tell(event, kernel, phase, {**facts, "value": value})
+            self._report_argument(event, kernel, phase, {**facts, "value": value})
             return False
         tensor = tensor_of(argument)
         if tensor is None:
@@ -313,14 +311,14 @@ class Observer:
             found["non_finite"] = first_non_finite(tensor) if any_bad else None
         found["outside"] = self._outside(event.launch, facts, tensor)
         found["saved"] = self._saver.save(_where(event, kernel), phase, found, tensor)
-        self._tell(event, kernel, phase, found)
+        self._report_argument(event, kernel, phase, found)
         if found.get("non_finite"):
-            self._judge(event, kernel, phase, found)
+            self._report_non_finite(event, kernel, phase, found)
         bad = found.get("non_finite")
         return bool(found["outside"]) or (bad is not None and bad["value"] != MASK)
 
-    def _judge(self, event: Event, kernel: str, phase: str, found: "dict[str, Any]") -> None:
-        """Bad inputs are remembered; a bad output is told together with whether the inputs were good."""
+    def _report_non_finite(self, event: Event, kernel: str, phase: str, found: "dict[str, Any]") -> None:
+        """Remember non-finite inputs; report a non-finite output with the non-finite inputs of its launch."""
         key = (event.runner or 0, event.run, event.sequence)
         if phase == "before":
             self._bad_inputs.setdefault(key, []).append(found["name"])
@@ -342,7 +340,7 @@ class Observer:
                 return first_outside(tensor, int(bound["low"]), int(bound["high"]))
         return None
 
-    def _tell(self, event: Event, kernel: str, phase: str, facts: "dict[str, Any]") -> None:
+    def _report_argument(self, event: Event, kernel: str, phase: str, facts: "dict[str, Any]") -> None:
         if self._events_left <= 0:
             self._left_out += 1
             return
@@ -370,9 +368,6 @@ def _where(event: Event, kernel: str) -> "dict[str, Any]":
     }
 
 
-def _countable(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_meta
-
-
 def _pointer(tensor: torch.Tensor) -> int:
-    return tensor.data_ptr() if _countable(tensor) else 0
+    has_memory = tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_meta
+    return tensor.data_ptr() if has_memory else 0

@@ -1,18 +1,10 @@
 """Limits and memory of this process: descriptors, address space, stacks, mapped and padded memory.
 
-The stack of a thread: how large it is, and a call made on one of a given size.
-
-A kernel or an operator that needs more than its thread has dies of a signal, as of a bad pointer.
-
-Whether the memory behind a tensor is still there; the system is asked, since a read could end the process.
-
-It copies what it is given into a pipe, and refuses an address that is not mapped, or that lies behind the end
-of a file which was cut. Memory that was freed and is still mapped cannot be told from memory in use.
-
-Memory with known bytes on both sides, for what an operator allocates: whether it writes beyond.
-
-Native code that is called with raw addresses, through ctypes say, may write past the end of its result. The
-allocator or any later kernel then fails over it, if anything does.
+- Stacks: a kernel that overflows its thread's stack dies of a signal, like one with a bad pointer.
+- `unmapped`: whether a tensor's memory is still mapped. The kernel is asked through a pipe, since a read
+  could end the process. Freed memory that is still mapped looks like memory in use.
+- `Padded`: memory with guard bytes on both sides. Native code with raw addresses (ctypes) may write past the
+  end of its result, which only fails later, in the allocator or another kernel.
 """
 
 from __future__ import annotations
@@ -64,17 +56,17 @@ _COLUMNS = {"RLIMIT_AS": 0, "RLIMIT_DATA": 5}
 
 def headroom() -> Optional[int]:
     """Bytes that this process may still map; None where nothing limits it."""
-    left = _left()
+    left = _headrooms()
     return min(left.values()) if left else None
 
 
 def headroom_of() -> str:
     """The limit that leaves the least; "" where there is none."""
-    left = _left()
+    left = _headrooms()
     return min(left, key=lambda name: left[name]) if left else ""
 
 
-def _left() -> "dict[str, int]":
+def _headrooms() -> "dict[str, int]":
     limits = {name: resource.getrlimit(getattr(resource, name))[0] for name in _COLUMNS}
     return {
         name: max(limit - _mapped(_COLUMNS[name]), 0)
@@ -109,26 +101,26 @@ def _mapped(column: int = 0) -> int:
         return int(pages.read().split()[column]) * resource.getpagesize()
 
 
-_known = threading.local()
+_thread = threading.local()
 _ATTRIBUTES = 128  # bytes, more than a pthread_attr_t has anywhere (56 on x86-64, 64 on AArch64)
 
 
 def stack_bytes() -> Optional[int]:
-    """Of the current thread; None where nothing limits it, or the C library does not tell.
+    """Stack size of the current thread; None if it is unlimited or unknown.
 
-    That of the main thread grows up to RLIMIT_STACK, which a program may change.
+    The main thread's stack grows up to RLIMIT_STACK, which a program may change.
     """
     if threading.current_thread() is threading.main_thread():
         limit = resource.getrlimit(resource.RLIMIT_STACK)[0]
         return None if limit == resource.RLIM_INFINITY else limit
-    if not hasattr(_known, "size"):
-        _known.size = _told()
-    size: Optional[int] = _known.size
+    if not hasattr(_thread, "size"):
+        _thread.size = _pthread_stack_bytes()
+    size: Optional[int] = _thread.size
     return size
 
 
-def _told() -> Optional[int]:
-    """What pthread_getattr_np (glibc, musl) says of this thread."""
+def _pthread_stack_bytes() -> Optional[int]:
+    """Stack size from pthread_getattr_np (glibc, musl)."""
     library = ctypes.CDLL(None)
     if not hasattr(library, "pthread_getattr_np"):
         return None
@@ -143,7 +135,7 @@ def _told() -> Optional[int]:
 
 
 def on_stack(size: Optional[int], function: Callable[[], Any]) -> Any:
-    """What `function` returns or raises, in a thread with a stack of `size` bytes; here for None."""
+    """Call `function` in a thread with a stack of `size` bytes; in this thread for None."""
     if size is None:
         return function()
     found: list[Any] = []
@@ -220,11 +212,11 @@ FILL = 0xA5
 
 
 class Padded(TorchDispatchMode):
-    """Gives every new tensor on the CPU memory of that kind."""
+    """Moves every new CPU tensor to memory with guard bytes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.given: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.allocated: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: "Optional[dict[str, Any]]" = None
@@ -244,13 +236,13 @@ class Padded(TorchDispatchMode):
         moved = torch.empty(0, dtype=leaf.dtype)
         moved.set_(whole.untyped_storage(), offset, leaf.shape, leaf.stride())
         moved.copy_(leaf)
-        self.given.append((whole, moved))
+        self.allocated.append((whole, moved))
         return moved
 
     def overrun(self) -> "list[dict[str, Any]]":
-        """The tensors around which something was written, with the extent of that in bytes."""
+        """The tensors whose guard bytes were overwritten, with the extent in bytes on each side."""
         found = []
-        for whole, tensor in self.given:
+        for whole, tensor in self.allocated:
             before = _changed(whole[:PAD].flip(0))
             after = _changed(whole[-PAD:])
             if before or after:
@@ -260,10 +252,10 @@ class Padded(TorchDispatchMode):
 
 
 def call_padded(func: Any, args: Any, kwargs: "dict[str, Any]") -> "tuple[Any, list[dict[str, Any]]]":
-    """The result of an operator, and where it wrote beyond what it had allocated.
+    """The result of an operator, and its writes beyond the tensors that it allocated.
 
-    A dispatch mode sees what an operator does inside only below the operator itself: its kernel for the CPU
-    is called as such. Another device's is called as ever, and tells nothing.
+    A dispatch mode sees the operator's allocations only if its CPU kernel is called directly. Operators on
+    other devices are called normally and report no overrun.
     """
     tensors = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     on_host = bool(tensors) and all(is_plain(leaf) and leaf.device.type == "cpu" for leaf in tensors)
@@ -280,6 +272,6 @@ def _address(leaf: Any) -> int:
 
 
 def _changed(guard: torch.Tensor) -> int:
-    """How far from the tensor the last byte is that something wrote."""
+    """Distance in bytes from the tensor to the farthest overwritten guard byte."""
     written = (guard != FILL).nonzero()
     return int(written[-1]) + 1 if written.numel() else 0

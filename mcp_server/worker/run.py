@@ -1,4 +1,4 @@
-"""The calls that can be made: `run` from inputs, `replay` of a captured one, `repeat` in fresh loads."""
+"""Operations that call a package: `run` from inputs, `replay` of a captured call, `repeat` in fresh loads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .calling import call, report_inputs, save, watching
 from .compare import compare, compare_all, compare_frame_tensors, compare_returned
 from .compare_launches import Bench, Marks
 from .imports import import_all
-from .inputs import Inputs, apply, arrange, flatten, load_file, read, reporting_changes
+from .inputs import apply, arrange, flatten, load_file, read, reporting_changes
 from .judged import Judge
 from .lease import take
 from .loading import load, update_package
@@ -22,10 +22,11 @@ from .report import Report
 def operate_run(request: dict[str, Any], report: Report, loaded: Callable[[], None] = lambda: None) -> None:
     """Call `request["package"]` `request["calls"]` times (default 1), with fresh inputs each time.
 
-    Fresh, because a package may change its inputs in place. With no inputs the package is only loaded.
-    `changes` alter the inputs before each call (see `transforms`); `operators` (`watch` or `repair`) acts on
-    custom operators (see `operators`). `tell_changes` are places of inputs (see `changed_inputs`). `loaded`
-    is called before the first one. `expect` and `check` say what the outputs are to be (see `judged`).
+    Fresh, because a package may mutate its inputs. Without inputs the package is only loaded.
+    `changes` alter the inputs before each call (`inputs.CHANGES`). `operators` (`watch` or `repair`) acts on
+    custom operators (`interpret.Operators`). `tell_changes` asks for event `changed_inputs`. `loaded` is
+    called after the load. `expect` and `check` say what the
+    outputs are to be (see `judged`).
     """
     judge = Judge(request)
     import_all(list(request.get("extra_imports", ())), report)
@@ -50,16 +51,16 @@ def operate_run(request: dict[str, Any], report: Report, loaded: Callable[[], No
 def operate_replay(request: dict[str, Any], report: Report) -> None:
     """Load `package` (or the bare .so `library`) with the captured options, then do each of `steps`.
 
-    A step is {"do": "constants", "file", "how", "arguments"} or {"do": "call", "file", "threads"}, the latter
-    maybe with the bytes that it may map, "headroom", and those of its thread's "stack", which `stack_bytes`
-    replaces in the last call. Tensors given to `load_constants` stay alive, as a
-    user-managed update needs. `changes` alter the inputs of the last call (see `transforms`), `twice` makes
-    it once more on the same tensors; `save_outputs` keeps what it returned. `actual` is the file of a failed
-    comparison, both sides of which are compared with that, `held` one of what the program held when a check
-    of its own failed, `returned` one of what the call gave in the program. `current_device` is the CUDA
-    device to be on. `tell_changes` are places of inputs of the last call (see `changed_inputs`). `cast` maps
-    names of constants to the dtype that they get before an update, `copied` are names of those that get
-    memory of their own.
+    A step is {"do": "constants", "file", "how", "arguments"} or {"do": "call", "file", "threads"}. A call may
+    have "headroom" (bytes that it may map) and "stack" (bytes of its thread's stack). Other keys:
+    - `changes`: change the inputs of the last call (`inputs.CHANGES`); `twice`: repeat it on the same
+      tensors; `stack_bytes`: replaces its "stack"; `tell_changes`: asks for event `changed_inputs` of it;
+    - `save_outputs`: file for the outputs of the last call;
+    - `actual`: file of a failed comparison; both of its sides are compared with the outputs;
+    - `held`: file of the program's local tensors when its own check failed, compared with the outputs;
+    - `returned`: file of the outputs that the call had in the program, compared with the outputs;
+    - `current_device`: CUDA device to make current;
+    - `cast`: {constant: dtype} to convert before an update; `copied`: constants to copy before an update.
     """
     import_all(list(request.get("extra_imports", ())), report)
     loader = load_library(request, report) if request.get("library") else load(request, report, weights=False)
@@ -85,8 +86,8 @@ def operate_replay(request: dict[str, Any], report: Report) -> None:
     if request.get("held") and result is not None:
         compare_frame_tensors(load_file(str(request["held"])), result, report)
     if request.get("returned") and result is not None:
-        held = load_file(str(request["held"])) if request.get("held") else {}
-        compare_returned(load_file(str(request["returned"])), held, result, report)
+        saved = load_file(str(request["held"])) if request.get("held") else {}
+        compare_returned(load_file(str(request["returned"])), saved, result, report)
     if request.get("actual") and result is not None:
         sides = load_file(str(request["actual"]))
         compare_all(sides["expected"], result, (None, None), report, "compared_expected")
@@ -113,12 +114,11 @@ def load_library(request: dict[str, Any], report: Report) -> Any:
 def _call(
     loader: Any, step: dict[str, Any], index: int, report: Report, changes: list[dict[str, Any]], times: int
 ) -> Any:
-    if step.get("threads"):  # kernels that split their work fail in other ways with other numbers
+    if step.get("threads"):  # the number of threads decides how kernels split their work
         torch.set_num_threads(int(step["threads"]))
     report.event("reading_inputs", file=step["file"])
     inputs = arrange(load_file(str(step["file"])), str(step["file"]))
-    flat = flatten(Inputs(inputs.args, inputs.kwargs, inputs.mapping, inputs.flat), _in_spec(loader))
-    flat = apply(flat, changes)
+    flat = apply(flatten(inputs, str(loader.get_call_spec()[0])), changes)
     report_inputs(flat, report)
     with limited(step.get("headroom")), reporting_changes(step["tell_changes"], flat, report):
         for _ in range(times):
@@ -126,26 +126,22 @@ def _call(
         return result
 
 
-def _in_spec(loader: Any) -> str:
-    return str(loader.get_call_spec()[0])
-
-
 # glibc fills what malloc gives out with the complement of this byte, what free takes back with the byte
 # itself (malloc.c, alloc_perturb and free_perturb). 0x7f7f7f7f is 3.4e38 as float32, 0x3f3f3f3f is 0.75.
 M_PERTURB = -6
 FILLS = {"first": 0x80, "second": 0x80, "filled": 0xC0}
 
-# Sums in another order, as several threads make them, are no other result.
+# Threads may sum in another order, which is no different result.
 RELATIVE = 1e-3
 
 
 def operate_repeat(request: dict[str, Any], report: Report) -> None:
-    """Event `repeated` (`run`, `equal`, `outputs`) for the second and the last call, held against the first.
+    """Event `repeated` (`run`, `equal`, `outputs`) for the second and the last call, compared with the first.
 
-    Request: what `run` takes, and `probes`: whether the package is instrumented; then an event `rerun` tells
-    the checksum of each tensor that a launch wrote. Random numbers go on from call to call, so that they
-    differ in the second one; what new memory holds differs in the last one. Where the C library cannot fill
-    memory (event `unfilled`), there is no last call.
+    Request: what `run` takes, and `probes`: whether the package is instrumented; event `rerun` then has the
+    checksum of each tensor that a launch wrote. Random numbers differ in the second call; the contents of new
+    memory differ in the last one. If the C library cannot fill memory (event `unfilled`), there is no last
+    call.
     """
     import_all(list(request.get("extra_imports", ())), report)
     in_spec = load(request, report).get_call_spec()[0]
@@ -160,24 +156,24 @@ def operate_repeat(request: dict[str, Any], report: Report) -> None:
         if kind == "first":
             first = outputs
         else:
-            tell(kind, first, outputs, report)
+            report_repeat(kind, first, outputs, report)
     perturb(0)
 
 
 def perturb(byte: int) -> bool:
-    """Have the C library fill memory, or with 0 no longer do so; false where it cannot."""
+    """Make the C library fill memory with `byte`, or stop with 0. Returns False if it cannot."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and bool(mallopt(M_PERTURB, byte))
 
 
-def tell(kind: str, first: list[torch.Tensor], outputs: list[torch.Tensor], report: Report) -> None:
-    """Whether the outputs of this run are those of the first one, but for rounding."""
+def report_repeat(kind: str, first: list[torch.Tensor], outputs: list[torch.Tensor], report: Report) -> None:
+    """Event `repeated`: whether the outputs equal those of the first run, up to rounding."""
     pairs = [compare(want, got, (RELATIVE, RELATIVE * size(want))) for want, got in zip(first, outputs)]
     report.event("repeated", run=kind, equal=all(pair["equal"] for pair in pairs), outputs=pairs)
 
 
 def size(tensor: torch.Tensor) -> float:
-    """The largest finite magnitude; 0 for whole numbers, which are to be equal."""
+    """The largest finite magnitude; 0 for integers, which must be equal."""
     if not tensor.is_floating_point():
         return 0.0
     finite = tensor[torch.isfinite(tensor)]

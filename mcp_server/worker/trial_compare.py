@@ -1,9 +1,7 @@
-"""Outputs of one call beside those of another, and the fewest changes that still matter.
+"""Compares the outputs of two calls, and searches for the fewest changed elements that cure a failing call.
 
-The fewest changed elements with which a failing call still comes back: a search with the call as the test.
-
-Delta debugging (Zeller and Hildebrandt, 2002): of the elements that a change alters, parts and what is left
-without them are tried, in ever smaller parts.
+The search is delta debugging (Zeller and Hildebrandt, 2002) over the elements that a change alters: it tries
+parts and their complements, in ever smaller parts, with the call as the test.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from .compare import Limits, tolerance
+from .compare import Limits, tolerance, wide
 from .inputs import load_file
 from .report import Refused
 from .tensors import checksum, nonfinite, unravel
@@ -32,7 +30,7 @@ EXPECTATION = "a file of torch.save with one tensor for each output"
 
 
 def facts_of(tensor: torch.Tensor) -> OutputFacts:
-    """Layout, counts of what is not finite, and a digest."""
+    """Layout, counts of NaN and infinities, and a digest."""
     counts = nonfinite(tensor)
     return OutputFacts(
         tuple(tensor.shape),
@@ -67,23 +65,24 @@ def expectation(path: str) -> list[torch.Tensor]:
 def faults(
     outputs: list[torch.Tensor], expected: Optional[list[torch.Tensor]], infinities: bool, limits: Limits
 ) -> list[torch.Tensor]:
-    """For each output a mask of the elements at fault: not a number, or not what was expected.
+    """For each output a mask of the faulty elements: NaN, with `infinities` also infinite, or unexpected.
 
-    With `infinities` those are at fault, too. An expectation of another layout says nothing of elements.
+    An expected tensor of another shape is ignored.
     """
     masks = []
     for place, tensor in enumerate(outputs):
-        values = _wide(tensor)
+        values = wide(tensor)
         mask = ~torch.isfinite(values) if infinities else torch.isnan(values)
         if expected is not None and place < len(expected):
             want = expected[place]
             if want.shape == tensor.shape:
-                mask = mask & ~_both_bad(values, _wide(want)) | _differs(tensor, want, limits)
+                both_bad = ~torch.isfinite(values) & ~torch.isfinite(wide(want))
+                mask = mask & ~both_bad | _differs(tensor, want, limits)
         masks.append(mask)
     return masks
 
 
-def beside(
+def compare_calls(
     against: str,
     before: list[torch.Tensor],
     after: list[torch.Tensor],
@@ -92,9 +91,9 @@ def beside(
     limits: Limits,
     by_expectation: bool,
 ) -> Comparison:
-    """`after` held against `before`, whose elements `at_fault` were bad; `still` are those bad in `after`.
+    """Compare `after` with `before`. The masks `at_fault` and `still` are the faulty elements of each.
 
-    With an expectation an element that fulfils it is no side effect.
+    With an expectation, a changed element that fulfils it is no side effect.
     """
     compared = []
     cured = left = new = 0
@@ -116,15 +115,17 @@ def beside(
 
 
 def differing(first: list[torch.Tensor], second: list[torch.Tensor], limits: Limits) -> list[torch.Tensor]:
-    """For each output a mask of the elements in which two calls differ; none where their layouts do."""
+    """For each output a mask of the elements that differ between two calls; empty if layouts differ."""
     return [
         torch.zeros(now.shape, dtype=torch.bool) if _layout(old, now) else _differs(now, old, limits)
         for old, now in zip(first, second)
     ]
 
 
-def with_expectation(expected: list[torch.Tensor], outputs: list[torch.Tensor], limits: Limits) -> Comparison:
-    """Outputs held against what they are to be."""
+def compare_with_expectation(
+    expected: list[torch.Tensor], outputs: list[torch.Tensor], limits: Limits
+) -> Comparison:
+    """Compare outputs with the expected tensors."""
     nothing = [torch.zeros(tensor.shape, dtype=torch.bool) for tensor in outputs]
     compared = []
     for place, (want, got) in enumerate(zip(expected, outputs)):
@@ -140,13 +141,13 @@ def with_expectation(expected: list[torch.Tensor], outputs: list[torch.Tensor], 
 
 
 def input_change(place: int, before: Any, after: Any) -> Optional[InputChange]:
-    """What was done to one input; None when nothing was."""
+    """The change of one input; None if it is the same."""
     if before is after or not (isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor)):
         return None
     layout = _layout(before, after)
     if layout:
         return InputChange(place, after.numel(), 0, layout)
-    old, now = _wide(before), _wide(after)
+    old, now = wide(before), wide(after)
     changed = ~((old == now) | (torch.isnan(old) & torch.isnan(now)))
     strides = (
         ""
@@ -159,14 +160,14 @@ def input_change(place: int, before: Any, after: Any) -> Optional[InputChange]:
 
 
 def differing_places(before: list[Any], after: list[Any], most: int) -> list[tuple[int, int]]:
-    """Inputs and flat numbers of the elements that differ; none where a layout does, or more than `most`."""
+    """(input, flat index) of the differing elements; empty if a layout differs or there are over `most`."""
     found: list[tuple[int, int]] = []
     for number, (old, now) in enumerate(zip(before, after)):
         if old is now:
             continue
         if _layout(old, now) or old.stride() != now.stride():
             return []
-        differs = ~((_wide(old) == _wide(now)) | (torch.isnan(_wide(old)) & torch.isnan(_wide(now))))
+        differs = ~((wide(old) == wide(now)) | (torch.isnan(wide(old)) & torch.isnan(wide(now))))
         found += [(number, int(place)) for place in differs.reshape(-1).nonzero().reshape(-1)[: most + 1]]
     return found if len(found) <= most else []
 
@@ -196,7 +197,7 @@ def _change(
 
 
 def _rows(mask: torch.Tensor, which: bool = True) -> "list[int]":
-    """Indices of dimension 0 in which the mask holds anywhere, or with `which` false nowhere."""
+    """Indices of dimension 0 with a true element of the mask; with `which` false, those without one."""
     if not mask.dim() or not mask.numel():
         return []
     found = mask.reshape(mask.shape[0], -1).any(1)
@@ -205,7 +206,7 @@ def _rows(mask: torch.Tensor, which: bool = True) -> "list[int]":
 
 def _first(old: torch.Tensor, now: torch.Tensor, mask: torch.Tensor) -> "tuple[ElementChange, ...]":
     places = mask.reshape(-1).nonzero().reshape(-1)[:FIRST_ELEMENTS]
-    before, after = _wide(old).reshape(-1), _wide(now).reshape(-1)
+    before, after = wide(old).reshape(-1), wide(now).reshape(-1)
     return tuple(
         ElementChange(
             tuple(unravel(int(place), tuple(now.shape))), text_of(before[place]), text_of(after[place])
@@ -221,31 +222,19 @@ def text_of(value: torch.Tensor) -> str:
 
 
 def _differs(got: torch.Tensor, want: torch.Tensor, limits: Limits) -> torch.Tensor:
-    """Elements that differ by more than rounding of the coarser of both dtypes; whole numbers are equal."""
+    """Mask of the elements that differ by more than the tolerance of the coarser dtype."""
     kinds = [tensor.dtype for tensor in (got, want)]
     own = max(tolerance(kind) for kind in kinds)
     rtol, atol = (one if asked is None else asked for one, asked in zip(own, limits))
-    wide, reference = _wide(got), _wide(want)
-    if wide.dtype != reference.dtype:
-        common = torch.promote_types(wide.dtype, reference.dtype)
-        wide, reference = wide.to(common), reference.to(common)
-    return ~torch.isclose(wide, reference, rtol=rtol, atol=atol, equal_nan=True)
-
-
-def _both_bad(values: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    return ~torch.isfinite(values) & ~torch.isfinite(wanted)
-
-
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """On the CPU, in a dtype that holds every value of the narrower ones; int64 stays exact."""
-    host = tensor.detach().cpu()
-    if host.is_complex():
-        return host.to(torch.complex128)
-    return host.to(torch.float64) if host.is_floating_point() else host.to(torch.int64)
+    actual, reference = wide(got), wide(want)
+    if actual.dtype != reference.dtype:
+        common = torch.promote_types(actual.dtype, reference.dtype)
+        actual, reference = actual.to(common), reference.to(common)
+    return ~torch.isclose(actual, reference, rtol=rtol, atol=atol, equal_nan=True)
 
 
 def _layout(old: torch.Tensor, now: torch.Tensor, strict: bool = True) -> str:
-    """How shape, dtype or device differ. An expectation may be of another floating-point dtype or device."""
+    """How shape, dtype or device differ. Unless `strict`, device and floating-point dtype may differ."""
     if old.shape != now.shape:
         return "shape {} instead of {}".format(list(now.shape), list(old.shape))
     both_real = old.is_floating_point() and now.is_floating_point()
@@ -268,24 +257,24 @@ MOST_CALLS = 200
 MOST_SECONDS = 10.0
 MOST_ELEMENTS = 100_000
 
-Places = list[tuple[int, int]]  # an input, and the number of an element of it in row-major order
+Places = list[tuple[int, int]]  # input, flat index of the element in row-major order
 
 
 @dataclass
 class Search:
-    """`call` makes the call with these leaves; what it returns are the outputs, None when it failed."""
+    """Delta debugging. `call` takes input leaves and returns the outputs, or None if the call failed."""
 
-    given: list[Any]
+    original: list[Any]
     changed: list[Any]
     call: Callable[[list[Any]], Optional[list[torch.Tensor]]]
     calls: int = 0
     deadline: float = 0.0
 
     def run(self) -> Places:
-        """Places that are enough; none where nothing is known of places, or all at once are not enough."""
+        """The fewest places found that cure the call; empty if even all of them do not."""
         self.deadline = time.monotonic() + MOST_SECONDS
-        places = differing_places(self.given, self.changed, MOST_ELEMENTS)
-        if not places or not self._passes(places):
+        places = differing_places(self.original, self.changed, MOST_ELEMENTS)
+        if not places or self.outputs(places) is None:
             return []
         parts = 2
         while len(places) > 1 and not self._spent():
@@ -299,7 +288,7 @@ class Search:
         return places
 
     def _smaller(self, places: Places, parts: int) -> Optional[Places]:
-        """A part that is enough, else all but a part."""
+        """A part that cures the call, else the complement of one."""
         size = -(-len(places) // parts)
         starts = range(0, len(places), size)
         pieces = [places[start : start + size] for start in starts]
@@ -307,20 +296,17 @@ class Search:
         for candidate in [*pieces, *(rests if len(pieces) > 2 else ())]:
             if self._spent():
                 return None
-            if self._passes(candidate):
+            if self.outputs(candidate) is not None:
                 return candidate
         return None
 
     def _spent(self) -> bool:
         return self.calls >= MOST_CALLS or time.monotonic() > self.deadline
 
-    def _passes(self, places: Places) -> bool:
-        return self.outputs(places) is not None
-
     def outputs(self, places: Places, other: bool = False) -> Optional[list[torch.Tensor]]:
-        """Of the call with only these places changed; with `other`, to another good value of that input."""
+        """Outputs with only these places changed; with `other`, to a different valid value of that input."""
         self.calls += 1
-        leaves = list(self.given)
+        leaves = list(self.original)
         for number in {number for number, _ in places}:
             flat = leaves[number].reshape(-1).clone()
             at = torch.tensor([place for of, place in places if of == number], device=flat.device)
@@ -330,14 +316,14 @@ class Search:
         return self.call(leaves)
 
 
-def _another(given: torch.Tensor, changed: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """For each value another one that the input holds where nothing was changed, if it holds one."""
-    flat, after = given.reshape(-1), changed.reshape(-1)
+def _another(original: torch.Tensor, changed: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """For each value a different one from the unchanged part of the input, if there is one."""
+    flat, after = original.reshape(-1), changed.reshape(-1)
     kept = flat[flat == after].unique()
     others = [kept[kept != value] for value in values]
     return torch.stack([other[0] if other.numel() else value for other, value in zip(others, values)])
 
 
-def elements(places: Places, given: list[Any]) -> "list[tuple[int, tuple[int, ...]]]":
+def elements(places: Places, original: list[Any]) -> "list[tuple[int, tuple[int, ...]]]":
     """The places as logical indices."""
-    return [(number, tuple(unravel(place, tuple(given[number].shape)))) for number, place in places]
+    return [(number, tuple(unravel(place, tuple(original[number].shape)))) for number, place in places]

@@ -37,7 +37,7 @@ async def test_a_limit_that_begins_while_the_clock_stands_still() -> None:
     with clock.limit(0.2) as limit:
         await anyio.sleep(0.4)
         assert not limit.cancel_called
-        clock.go_on()
+        clock.resume()
         await anyio.sleep(20)
     assert limit.cancelled_caught
 

@@ -11,8 +11,8 @@ from mcp_server.jobs.child import (
     Decoded,
     Report,
     decode,
-    heard,
     oom_kill_count,
+    parse_line,
     signal_name,
     signal_of_status,
     survivors,
@@ -95,5 +95,5 @@ def test_supervisor_lines() -> None:
     """The supervisor's lines add up to a report, and an unknown line changes nothing."""
     report = Report()
     for line in ["started 12", "memory 100", "news from the future", "ended 9 1"]:
-        report = heard(report, line.split())
+        report = parse_line(report, line.split())
     assert report == Report(status=9, pid=12, memory_used=100, left=1)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.gpus import Gpu, device_names, one_name, read_driver, read_listing
+from mcp_server.jobs.gpus import Gpu, canonical_name, device_names, read_driver, read_listing
 
 # As the NVIDIA MIG User Guide prints it, with a second GPU that is not divided.
 LISTING = """\
@@ -76,7 +76,7 @@ def test_the_listing_is_read() -> None:
 )
 def test_one_gpu_has_one_name(entry: str, name: str) -> None:
     """Index, UUID and its beginning are one GPU; what is ambiguous or unknown keeps its name."""
-    assert one_name(entry, KNOWN) == name
+    assert canonical_name(entry, KNOWN) == name
 
 
 @given(st.lists(st.uuids(), min_size=1, max_size=8, unique=True), st.data())
@@ -87,7 +87,7 @@ def test_any_gpu_by_index_and_by_uuid_is_one_lease(uuids: list[object], data: st
     index = data.draw(st.integers(0, len(uuids) - 1))
     by_uuid = device_names((0,), f"GPU-{uuids[index]}", known)
     assert by_uuid == device_names((0,), str(index), known) == device_names((index,), None, known)
-    assert len({one_name(f"GPU-{uuid}", known) for uuid in uuids}) == len(uuids)
+    assert len({canonical_name(f"GPU-{uuid}", known) for uuid in uuids}) == len(uuids)
 
 
 def test_the_driver_is_read_where_nobody_lists(tmp_path: Path) -> None:

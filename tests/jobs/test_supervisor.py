@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.jobs import supervisor
-from mcp_server.jobs.child import request
+from mcp_server.jobs.child import encode_request
 from tests.jobs.support import FAMILY, family, python
 
 
@@ -31,7 +31,7 @@ def test_request_arrives_whole() -> None:
     """Directory, limit and environment pass the socket unchanged, also bytes that are no UTF-8."""
     reading, writing = os.pipe()
     env = {"A": "1=2\n", "EMPTY": "", "RAW": "\udcff"}
-    os.write(writing, request(Path("/some where"), env, 5))
+    os.write(writing, encode_request(Path("/some where"), env, 5))
     os.close(writing)
     received = supervisor.read_request(reading)
     os.close(reading)
@@ -40,7 +40,7 @@ def test_request_arrives_whole() -> None:
 
 @pytest.mark.parametrize("sent", [b"", b"\0" * 7, b"\0" * 7 + b"\x09/"])
 def test_server_that_dies_while_it_asks(sent: bytes) -> None:
-    """A request that is cut short starts nothing."""
+    """A encode_request that is cut short starts nothing."""
     reading, writing = os.pipe()
     os.write(writing, sent)
     os.close(writing)

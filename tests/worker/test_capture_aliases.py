@@ -21,7 +21,7 @@ def loop(*, keep: bool, copied: bool, written: bool, calls: int = 4) -> list[lis
         if written:
             window.copy_(torch.full((3, 4), float(number)))
         told = aliases.overwritten()
-        given = aliases.given([torch.ones(1), window])
+        given = aliases.inputs([torch.ones(1), window])
         tail = window[:, 2:]
         outputs = [window.sum(), tail.clone() if copied else tail]
         aliases.returned(number, given, outputs)
@@ -53,7 +53,7 @@ def test_what_numpy_writes_is_seen_by_the_values_of_the_oldest_output(keep: bool
             block[:] = number
         told = aliases.overwritten()
         window = torch.from_numpy(block)
-        given = aliases.given([window])
+        given = aliases.inputs([window])
         output = window[:, 2:]
         del window
         aliases.returned(number, given, [output])
@@ -68,7 +68,7 @@ def test_memory_that_is_gone_is_not_read(tmp_path: Path) -> None:
     np.ones(mmap.PAGESIZE, np.float32).tofile(path)
     aliases, block = Aliases(), torch.from_numpy(np.memmap(path, np.float32, "r+"))
     output = block[:]
-    aliases.returned(0, aliases.given([block]), [output])
+    aliases.returned(0, aliases.inputs([block]), [output])
     aliases.returned(1, [], [])
     os.truncate(path, 0)
     assert aliases.overwritten() == [] and output.numel() == mmap.PAGESIZE

@@ -29,7 +29,7 @@ class Watched:
         self.pending_uses = PendingUses(Journal(str(directory)), lambda: self.allocated)
 
     def call(self, *leaves: torch.Tensor, reader: int = SIDE) -> None:
-        self.pending_uses.lend(3, list(leaves), reader, [(0, 1 << 62, MAIN)])
+        self.pending_uses.track(3, list(leaves), reader, [(0, 1 << 62, MAIN)])
 
     def told(self) -> list[tuple[int, int]]:
         """(call, input) of every input that was told to be let go."""

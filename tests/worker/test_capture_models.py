@@ -71,11 +71,11 @@ def test_a_module_with_other_weights_is_found_and_kept(tmp_path: Path) -> None:
     """It is found in an attribute of a variable, and saved once its values are not the compiled ones."""
     server, stranger = Server(), nn.Linear(6, 5)
     models = compiled(tmp_path, server.model)
-    (same,) = models.beside(1, callers())
+    (same,) = models.near(1, callers())
     assert (same["name"], same["type"], same["file"]) == ("server.model", "Gate", None)
     with torch.no_grad():
         server.model.body[0].bias.add_(1)
-    (other,) = models.beside(2, callers())
+    (other,) = models.near(2, callers())
     changed = [name for name, digest in same["digests"].items() if other["digests"][name] != digest]
     assert changed == ["body.0.bias"]
     assert torch.equal(torch.load(other["file"])["body.0.bias"], server.model.body[0].bias)
@@ -89,7 +89,7 @@ def test_too_many_bytes_are_told_and_not_kept(tmp_path: Path) -> None:
     models.store.cap = 8
     with torch.no_grad():
         module.body[0].weight.mul_(2)
-    (told,) = models.beside(1, callers())
+    (told,) = models.near(1, callers())
     assert told["file"] is None and told["digests"] not in models.compiled
 
 
@@ -171,7 +171,7 @@ def test_a_device_that_is_busy_or_broken_is_not_waited_for(
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
     assert not idle(0.05)
     monkeypatch.setattr(checks, "idle", lambda: idle(0.05))
-    assert models.beside(1, callers()) == []
+    assert models.near(1, callers()) == []
 
 
 def test_an_exit_with_a_status_of_failure_is_told(tmp_path: Path) -> None:

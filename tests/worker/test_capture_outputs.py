@@ -83,7 +83,7 @@ def test_inputs_of_first_and_latest_calls_are_kept(tmp_path: Path, monkeypatch: 
         for number, size in enumerate(sizes):
             path = tmp_path / f"{number}.pt"
             path.write_bytes(b"x" * size)
-            store.retire(str(path), 0, odd=False)
+            store.evict(str(path), 0, odd=False)
         found = sorted(int(path.stem) for path in tmp_path.glob("*.pt"))
         store.forget()
         return found

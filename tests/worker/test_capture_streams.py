@@ -23,7 +23,7 @@ def test_a_replay_after_an_input_was_replaced_is_told_once(tmp_path: Path) -> No
     """Only the input whose memory nobody holds is told, and only at the first replay."""
     streams = Streams(Journal(str(tmp_path)))
     static, other = torch.zeros(4), torch.zeros(4)
-    streams.hold(7, [other, static])
+    streams.watch_graph(7, [other, static])
     streams.replaying(None)
     assert told(tmp_path) == []
     static = torch.ones(4)
@@ -36,7 +36,7 @@ def test_a_view_keeps_the_memory(tmp_path: Path) -> None:
     """The captured tensor may go as long as something shares its memory."""
     streams = Streams(Journal(str(tmp_path)))
     whole = torch.zeros(8)
-    streams.hold(1, [whole[:4]])
+    streams.watch_graph(1, [whole[:4]])
     streams.replaying(None)
     assert told(tmp_path) == []
 

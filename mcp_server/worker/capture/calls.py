@@ -1,4 +1,4 @@
-"""What the hook tells of loads, constant updates and calls."""
+"""Hooks for loads, constant updates and calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ..report import TEXT_LIMIT, Encoded, encode
 from ..tensors import CALL_FORMAT, PLAIN, TooLarge, pack, pack_leaves, sharing
 from .checks import Returned, digests, looked_at
 from .journal import CaptureStore, Journal
-from .memory import AT_FAILURE, Aliases, Given, Managed, OutputRecorder, Repeats, rewritten, versions
+from .memory import AT_FAILURE, Aliases, InputMemory, Managed, OutputRecorder, Repeats, rewritten, versions
 from .streams import Snapshot, Streams
 
 # Parameters of the loaders' constructors in torch 2.8-2.15; the binding itself tells no names.
@@ -62,7 +62,7 @@ class Entered:
     path: Optional[str]
     snapshot: Optional[Snapshot]
     versions: list[tuple[torch.Tensor, int]]
-    given: list[Optional[Given]]
+    given: list[Optional[InputMemory]]
     refilled: bool
     start: float
 
@@ -175,7 +175,7 @@ class Calls:
             path, notice = self._saved(
                 "constants", number, lambda: _pack_constants(constants, self.store.cap)
             )
-            told = {} if device_error() else digests(constants)
+            known = {} if device_error() else digests(constants)
             self.journal.event(
                 "updating",
                 update=number,
@@ -185,13 +185,13 @@ class Calls:
                 file=path,
                 notice=notice,
                 compiled=_names(loader),
-                constants=_told(constants),
-                digests=told,
+                constants=_constant_facts(constants),
+                digests=known,
                 views=_views(constants),
                 frames=frames(),
             )
             managed = how != "update_constant_buffer_from_cpu" and _user_managed(args, kwargs)
-            self.managed.given(self.loads.get(loader, -1), constants, managed, told)
+            self.managed.update(self.loads.get(loader, -1), constants, managed, known)
             return (number,)
 
         return begin
@@ -250,8 +250,8 @@ class Calls:
             frames=frames(),
         )
         if in_graph:
-            self.streams.hold(number, flat)
-        given = self.aliases.given(flat)
+            self.streams.watch_graph(number, flat)
+        given = self.aliases.inputs(flat)
         return Entered(number, load, path, snapshot, before, given, bool(refilled), time.monotonic())
 
     def _pack(self, inputs: Any) -> dict[str, Any]:
@@ -290,12 +290,12 @@ class Calls:
             rewritten=rewritten(state.versions),
             returned=self.answers.keep(state.number, state.load, result) if state.refilled else None,
         )
-        self.store.retire(state.path, state.load, any(output.odd for output in outputs))
+        self.store.evict(state.path, state.load, any(output.odd for output in outputs))
 
     def _failed(self, state: Entered, seconds: float, error: BaseException) -> None:
         """A call that raised; what its constants hold is looked at more closely."""
-        told = None if capturing() or device_error() else self.managed.refilled(state.load, AT_FAILURE)
-        more = {"refilled": told} if told else {}
+        names = None if capturing() or device_error() else self.managed.refilled(state.load, AT_FAILURE)
+        more = {"refilled": names} if names else {}
         self.journal.event("call_failed", call=state.number, seconds=seconds, **more, **failure(error))
 
 
@@ -331,7 +331,7 @@ def _pack_constants(constants: Any, cap: int) -> dict[str, Any]:
     return dict(zip(names, pack_leaves(list(constants.values()), cap)))
 
 
-def _told(constants: Any) -> Encoded:
+def _constant_facts(constants: Any) -> Encoded:
     """Layout and counts of NaN and infinities of each new constant."""
     error = device_error()
     facts = {str(name): encode_output(value, error, True).text for name, value in constants.items()}

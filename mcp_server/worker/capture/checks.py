@@ -61,9 +61,9 @@ GREATER, LESS = (ast.Gt, ast.GtE), (ast.Lt, ast.LtE)
 
 
 def compared(places: "list[tuple[FrameType, int]]") -> list[str]:
-    """Variables, and attributes of them, from which the check at the innermost of these lines was computed.
+    """Names of the variables and attributes that the check at the innermost of these lines is computed from.
 
-    None of them for a check that fails over too small a number, as over a score that did not rise.
+    Empty if the check fails because a value is too small (a score threshold, for example).
     """
     for frame, line in places:
         check = innermost(frame, line, (ast.If, ast.Assert))
@@ -115,7 +115,7 @@ def copies(frames: list[FrameType], devices: "frozenset[torch.device]") -> dict[
     """
     found: dict[str, torch.Tensor] = {}
     left = MAX_FRAME_BYTES
-    for name, value in _held_variables(frames):
+    for name, value in _tensors_in(frames):
         size = value.numel() * value.element_size()
         if name not in found and value.device in devices and size <= left and len(found) < MAX_FRAME_TENSORS:
             found[name] = value.detach().clone()
@@ -135,7 +135,7 @@ def readable() -> "frozenset[torch.device]":
     return host() | {torch.device("cuda", torch.cuda.current_device())}
 
 
-def _held_variables(frames: list[FrameType]) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors_in(frames: list[FrameType]) -> Iterator[tuple[str, torch.Tensor]]:
     """Variables of all frames, then attributes, by names that have a dot."""
     found = [(name, value) for frame in frames for name, value in list(frame.f_locals.items())]
     found += [named for frame in frames for named in _attributes(frame)]
@@ -264,10 +264,10 @@ def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def modules_near(frames: list[FrameType]) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Modules that these frames hold, innermost first: in variables, or in attributes of one."""
+    """Modules in the variables of these frames, or in their attributes, innermost first."""
     seen: set[int] = set()
     for name, value in _model_variables(frames):
-        for label, found in ((name, value), *_held(name, value)):
+        for label, found in ((name, value), *_own_attributes(name, value)):
             if isinstance(found, torch.nn.Module) and id(found) not in seen and len(seen) < MOST_MODULES:
                 seen.add(id(found))
                 yield label, found
@@ -290,7 +290,7 @@ def _model_value(node: ast.AST, frame: FrameType) -> Any:
 
 
 class Models:
-    """Remembers the digests of what was compiled, to know which module was."""
+    """Remembers the digests of compiled programs, to recognise their modules."""
 
     def __init__(self, store: CaptureStore) -> None:
         self.store = store
@@ -301,7 +301,7 @@ class Models:
         self.compiled.append(digests(state))
         return self.compiled[-1]
 
-    def beside(self, number: int, frames: list[FrameType]) -> list[dict[str, Any]]:
+    def near(self, number: int, frames: list[FrameType]) -> list[dict[str, Any]]:
         """Facts of each module in these frames that has the constants of a compiled program, by name.
 
         None on a device that is still at work: the exception may be about what it does not finish.
@@ -312,15 +312,15 @@ class Models:
         named = named_modules(frames[0]) if frames else set()
         for label, module in modules_near(frames):
             tensors = tensors_of(module)
-            told = digests(tensors)
-            if any(known and known.keys() <= told.keys() for known in self.compiled):
-                path = None if told in self.compiled else self._kept(number, len(found), tensors)
+            known_digests = digests(tensors)
+            if any(known and known.keys() <= known_digests.keys() for known in self.compiled):
+                path = None if known_digests in self.compiled else self._kept(number, len(found), tensors)
                 found.append(
                     {
                         "name": label,
                         "type": type(module).__name__,
                         "named": id(module) in named,
-                        "digests": told,
+                        "digests": known_digests,
                         "attributes": attributes(module),
                         "file": path,
                     }
@@ -348,9 +348,9 @@ def _model_variables(frames: list[FrameType]) -> Iterator[tuple[str, Any]]:
         yield from list(frame.f_globals.items())
 
 
-def _held(name: str, value: Any) -> list[tuple[str, Any]]:
-    """Attributes of an object of the program's own, such as a server that holds its model."""
+def _own_attributes(name: str, value: Any) -> list[tuple[str, Any]]:
+    """Attributes of an object of a user's class, such as a server with a model attribute."""
     own = not isinstance(value, (torch.nn.Module, torch.Tensor, type)) and hasattr(value, "__dict__")
     if not own or type(value).__module__.partition(".")[0] in ("torch", "builtins"):
         return []
-    return [("{}.{}".format(name, key), held) for key, held in list(vars(value).items())]
+    return [("{}.{}".format(name, key), item) for key, item in list(vars(value).items())]

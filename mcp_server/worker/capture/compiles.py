@@ -62,7 +62,7 @@ def _behind(value: Any) -> Iterator[Any]:
 
 
 FLAGS = ("TORCH", "PYTORCH", "AOT", "INDUCTOR", "TRITON", "CXX", "CC", "OMP_NUM_THREADS", "CUDA")
-TOLD = "aoti_debug_told"  # attribute of an exception that was told as a failed comparison
+REPORTED = "aoti_debug_reported"  # attribute of an exception that was told as a failed comparison
 
 
 class Compiles:
@@ -114,8 +114,8 @@ class Compiles:
         """Save the program before it is compiled, since compiling may not come back."""
         if not isinstance(program, torch.export.ExportedProgram):
             return None, "no exported program was given, but a " + type(program).__name__
-        held = [*program.state_dict.values(), *program.constants.values()]
-        size = storage_bytes([value for value in held if isinstance(value, torch.Tensor)])
+        tensors = [*program.state_dict.values(), *program.constants.values()]
+        size = storage_bytes([value for value in tensors if isinstance(value, torch.Tensor)])
         if size > self.store.cap:
             return None, "its {} bytes of weights are above the cap of {}".format(size, self.store.cap)
         path = self.journal.path("exported-{}-{}.pt2".format(identity(), number))
@@ -145,7 +145,7 @@ class Compiles:
         """Tell a failed comparison and keep both sides: the expected one is the script's own reference."""
         if not isinstance(error, AssertionError):
             return
-        error.__dict__[TOLD] = True  # a reference to it would keep the tensors of its frames alive
+        error.__dict__[REPORTED] = True  # a reference to it would keep the tensors of its frames alive
         tensors = [[leaf for _, leaf in leaves(side) if isinstance(leaf, torch.Tensor)] for side in state]
         path = None
         if storage_bytes(tensors[0] + tensors[1]) <= self.store.cap:
@@ -160,13 +160,13 @@ class Compiles:
             calls=self.returned.calls(tensors[0] + tensors[1]),
             refilled=self.managed.refilled_by_now(),
             frames=frames(),
-            modules=self.models.beside(next(self.numbers), callers()),
+            modules=self.models.near(next(self.numbers), callers()),
             **failure(error),
         )
 
     def failing(self, error: BaseException) -> None:
         """Tell what is near an exception that ends the program: its own check may compare with it."""
-        if not self.models.compiled or TOLD in error.__dict__:
+        if not self.models.compiled or REPORTED in error.__dict__:
             return
         places = raised_in(error)
         self.journal.event(
@@ -182,7 +182,7 @@ class Compiles:
         """
         number, frames = next(self.numbers), [frame for frame, _ in places]
         return {
-            "modules": self.models.beside(number, frames),
+            "modules": self.models.near(number, frames),
             "file": keep(self.store, number, frames),
             "refilled": self.managed.refilled_by_now(),
             "compared": compared(places),

@@ -118,7 +118,7 @@ class CaptureStore:
         _torch_save(record, path)
         return path
 
-    def retire(self, path: Optional[str], load: int, odd: bool) -> None:
+    def evict(self, path: Optional[str], load: int, odd: bool) -> None:
         """A call came back: keep the inputs of the first calls, the model's latest and the first odd ones."""
         if path is None:
             return
@@ -146,8 +146,8 @@ class CaptureStore:
     def package(self, path: str) -> dict[str, Any]:
         """Keep the package as it is now, named by its content: size, sha256 and copy (None if not kept).
 
-        What cannot be copied, a disk or a limit on the size of files being in the way, is linked; of what can
-        be neither, `largest` tells the size of the largest member, and `notice` why.
+        Hard-linked if copying fails (disk full, RLIMIT_FSIZE). If that fails too, `largest` is the size of
+        the largest member and `notice` the reason.
         """
         facts: dict[str, Any] = {"bytes": os.path.getsize(path), "sha256": "", "copy": None}
         why = "larger than is copied, and on another disk"

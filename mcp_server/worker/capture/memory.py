@@ -1,14 +1,10 @@
-"""Memory that call and program share: aliased outputs, inputs of other threads, managed constants.
+"""Memory that a call shares with the program: aliased outputs, mutated inputs, user-managed constants.
 
-Whether another thread wrote an input of a call while the call ran, or before it began.
+In-place operations increase a tensor's `_version`, so a change during a call means that another thread wrote
+it. Kernels of a package write through raw addresses, which are not counted (torch 2.8-2.15).
 
-A tensor counts the in-place operations on it (`_version`). Kernels of a package write through raw addresses
-and are not counted (torch 2.8-2.15).
-
-Constants whose memory the program still owns: whether it is where the package was told, and as it was.
-
-`load_constants(…, user_managed=True)` keeps raw addresses (torch 2.8-2.15): what the program does to those
-tensors later, the package computes with.
+`load_constants(…, user_managed=True)` keeps raw addresses (torch 2.8-2.15): when the program later mutates or
+frees those tensors, the package computes with the changed memory.
 """
 
 from __future__ import annotations
@@ -30,12 +26,12 @@ from .journal import CaptureStore
 
 
 def versions(leaves: list[torch.Tensor]) -> list[tuple[torch.Tensor, int]]:
-    """The inputs with their counts; empty where no other thread could write them."""
+    """The inputs with their version counts; empty if there is only one thread."""
     return [(leaf, version_of(leaf)) for leaf in leaves] if threading.active_count() > 1 else []
 
 
 def rewritten(before: list[tuple[torch.Tensor, int]]) -> list[int]:
-    """Positions of the inputs that were written since."""
+    """Positions of the inputs that were mutated since."""
     return [place for place, (leaf, count) in enumerate(before) if version_of(leaf) != count]
 
 
@@ -46,7 +42,7 @@ class Repeats:
         self.last: dict[int, list[tuple[Any, int]]] = {}
 
     def again(self, load: int, leaves: list[torch.Tensor]) -> list[int]:
-        """Positions of the inputs that are the very tensors of the call before, and not written since.
+        """Positions of the inputs that are the same tensors as in the previous call, not mutated since.
 
         Views of one tensor count as that tensor.
         """
@@ -76,7 +72,7 @@ GRACE = 2  # calls: a variable of a loop holds the output of the call before unt
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class InputMemory:
     """The memory of an input of a call: its address, the tensor that owns it, and that tensor's count."""
 
     address: int
@@ -89,7 +85,7 @@ class _View:
     turn: int
     place: tuple[int, int, int]
     output: Any
-    given: Given
+    input: InputMemory
     values: str
 
 
@@ -100,22 +96,22 @@ class Aliases:
         self.turn = 0
         self.views: deque[_View] = deque(maxlen=MAX_WATCHED_OUTPUTS)
 
-    def given(self, leaves: list[torch.Tensor]) -> list[Optional[Given]]:
-        """What a call is given, without a reference that keeps it alive."""
-        return [_given(leaf) for leaf in leaves]
+    def inputs(self, leaves: list[torch.Tensor]) -> list[Optional[InputMemory]]:
+        """The memory of the inputs of a call, without keeping it alive."""
+        return [_input_memory(leaf) for leaf in leaves]
 
-    def returned(self, call: int, given: list[Optional[Given]], outputs: Any) -> None:
-        """Watch the outputs of a call that are views of what it was given."""
+    def returned(self, call: int, inputs: list[Optional[InputMemory]], outputs: Any) -> None:
+        """Watch the outputs of a call that are views of its inputs."""
         self.turn += 1
         for place, output in enumerate(outputs):
             address = address_of(output)
-            for position, known in enumerate(given):
+            for position, known in enumerate(inputs):
                 if known is not None and address and known.address == address:
                     at = (call, place, position)
                     self.views.append(_View(self.turn, at, weakref.ref(output), known, _values(output)))
 
     def overwritten(self) -> list[list[int]]:
-        """(call, output, input) of each output that the program keeps, and whose memory was written since."""
+        """(call, output, input) of each output that is still alive and whose memory was mutated since."""
         kept = [(view, output) for view in self._old() if (output := view.output()) is not None]
         return [
             list(view.place)
@@ -128,9 +124,9 @@ class Aliases:
 
 
 def _counted(view: _View) -> bool:
-    """Whether a write of torch's was counted; one of numpy's is none, and its tensor may be gone."""
-    owner = view.given.owner()
-    return owner is not None and version_of(owner) != view.given.version
+    """Whether the version count changed. Writes through numpy do not change it."""
+    owner = view.input.owner()
+    return owner is not None and version_of(owner) != view.input.version
 
 
 def _values(output: torch.Tensor) -> str:
@@ -139,12 +135,12 @@ def _values(output: torch.Tensor) -> str:
     return checksum(output.detach()) if small and not unmapped([output]) else ""
 
 
-def _given(leaf: torch.Tensor) -> Optional[Given]:
+def _input_memory(leaf: torch.Tensor) -> Optional[InputMemory]:
     address = address_of(leaf)
     if not address or leaf.is_inference():
         return None
     owner = owner_of(leaf)
-    return Given(address, weakref.ref(owner), version_of(owner))
+    return InputMemory(address, weakref.ref(owner), version_of(owner))
 
 
 def address_of(leaf: Any) -> int:
@@ -170,11 +166,10 @@ class Memory(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Constant:
-    """A given tensor, its memory, and a tensor of no elements that shares its count of in-place writes.
+    """A user-managed constant, its memory, and an empty tensor that shares its version count.
 
-    The caller may hand over views of parameters that nobody else holds, as `state_dict()` makes them.
-    `digest` is of the values that it was given with; writes through numpy or through another view of the
-    memory, as of an arena that is filled anew, show in no count.
+    The tensor itself may be a temporary view, as `state_dict()` makes them, so only a weak reference is kept.
+    `digest` is of the original values: writes through numpy or an unrelated view change no version count.
     """
 
     tensor: Any
@@ -187,7 +182,7 @@ class _Constant:
 
 
 class Managed:
-    """Remembers the constants that the program manages, by load."""
+    """Tracks the user-managed constants of each load."""
 
     def __init__(self) -> None:
         self.known: dict[int, dict[str, _Constant]] = {}
@@ -195,10 +190,10 @@ class Managed:
         self.spent_s = 0.0
         self.needed_s: dict[int, float] = {}  # to read the constants of a load once
 
-    def given(
+    def update(
         self, load: int, constants: Mapping[str, Any], managed: bool, digests: Mapping[str, str] = {}
     ) -> None:
-        """An update: of these constants the package has copies unless they stay the program's."""
+        """Record an update. Unless `managed`, the package has copied these constants."""
         known = self.known.setdefault(load, {})
         for name, tensor in constants.items():
             known.pop(str(name), None)
@@ -206,20 +201,20 @@ class Managed:
                 known[str(name)] = _constant(tensor, digests.get(name, ""))
 
     def moved(self, load: int) -> list[str]:
-        """Constants whose memory is not where the package was told."""
+        """Constants whose memory is no longer at the address that the package uses."""
         known = self.known.get(load, {})
-        return [name for name, held in known.items() if not _in_place(held)]
+        return [name for name, constant in known.items() if not _in_place(constant)]
 
     def altered(self, load: int) -> list[str]:
-        """Constants that were written in place since they were given."""
+        """Constants that were mutated since the update."""
         known = self.known.get(load, {})
-        return [name for name, held in known.items() if _written(held)]
+        return [name for name, constant in known.items() if _written(constant)]
 
     def refilled(self, load: int, share: float = SHARE) -> Optional[list[str]]:
-        """Constants of which the memory holds other values than it was given with.
+        """Constants whose memory has other values than at the update.
 
-        That takes reading it: None once that took more than this share of the time so far. Of memory that
-        cannot be read the count of writes is told.
+        None once reading them has used up its budget, this share of the run time. Memory that cannot be read
+        is judged by its version count.
         """
         known = self.known.get(load)
         if not known:
@@ -228,13 +223,13 @@ class Managed:
         left = ALLOWANCE_S + share * (begin - self.began) - self.spent_s
         if self.needed_s.get(load, 0.0) > left:
             return None
-        found = [name for name, held in known.items() if _refilled(held)]
+        found = [name for name, constant in known.items() if _refilled(constant)]
         self.needed_s[load] = time.monotonic() - begin
         self.spent_s += self.needed_s[load]
         return found
 
     def refilled_by_now(self) -> dict[int, list[str]]:
-        """Of each load that has such constants, for a program of which a check has just failed."""
+        """`refilled` of every load, for a program whose own check has just failed."""
         if not any(self.known.values()) or capturing() or not idle():
             return {}
         found = {load: self.refilled(load, AT_FAILURE) for load in list(self.known)}
@@ -264,9 +259,9 @@ def _place(tensor: Any) -> tuple[int, int]:
     return int(storage.data_ptr()), int(storage.nbytes())
 
 
-def _in_place(held: _Constant) -> bool:
-    tensor = held.tensor()
-    return tensor is None or _place(tensor) == (held.address, held.size)
+def _in_place(constant: _Constant) -> bool:
+    tensor = constant.tensor()
+    return tensor is None or _place(tensor) == (constant.address, constant.size)
 
 
 def _memory(tensor: Any) -> Optional[Memory]:
@@ -279,29 +274,29 @@ def _memory(tensor: Any) -> Optional[Memory]:
     return Memory(storage, tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
 
 
-def _written(held: _Constant) -> bool:
+def _written(constant: _Constant) -> bool:
     """By the count of in-place writes, which all views of a tensor share, whatever part of it they show."""
-    return held.count is not None and held.count._version != held.version
+    return constant.count is not None and constant.count._version != constant.version
 
 
-def _refilled(held: _Constant) -> bool:
+def _refilled(constant: _Constant) -> bool:
     """Whether the memory holds other values by now; memory that is gone or elsewhere is not read."""
-    now = _now(held)
+    now = _now(constant)
     if now is None or unmapped([now]):
-        return _written(held)
-    return checksum(now) != held.digest
+        return _written(constant)
+    return checksum(now) != constant.digest
 
 
-def _now(held: _Constant) -> Optional[torch.Tensor]:
-    """A tensor that shows the memory which was given, whatever became of the one that showed it then."""
-    if held.memory is None:
+def _now(constant: _Constant) -> Optional[torch.Tensor]:
+    """A view of the constant's original memory, even if the original tensor is gone; None if it was freed."""
+    if constant.memory is None:
         return None
-    storage = torch.UntypedStorage._new_with_weak_ptr(held.memory.storage.cdata)
-    if storage is None or (storage.data_ptr(), storage.nbytes()) != (held.address, held.size):
+    storage = torch.UntypedStorage._new_with_weak_ptr(constant.memory.storage.cdata)
+    if storage is None or (storage.data_ptr(), storage.nbytes()) != (constant.address, constant.size):
         return None
     with torch.inference_mode(False), torch.no_grad():
-        empty = torch.empty(0, dtype=held.memory.dtype, device=storage.device)
-        return empty.set_(storage, held.memory.offset, held.memory.shape, held.memory.stride)
+        empty = torch.empty(0, dtype=constant.memory.dtype, device=storage.device)
+        return empty.set_(storage, constant.memory.offset, constant.memory.shape, constant.memory.stride)
 
 
 MAX_KEPT_ANSWERS = 8  # answers of one loaded model that are kept, the latest
@@ -309,7 +304,7 @@ MAX_ANSWER_BYTES = 8 << 20  # of one
 
 
 class OutputRecorder:
-    """Saves outputs, of the latest calls only. Like reading the constants, that takes of the time for it."""
+    """Saves the outputs of recent calls with mutated constants. Counts against the same time budget."""
 
     def __init__(self, store: CaptureStore, managed: Managed) -> None:
         self.store = store
@@ -317,7 +312,7 @@ class OutputRecorder:
         self.kept: dict[int, deque[str]] = {}
 
     def keep(self, number: int, load: int, result: Any) -> Optional[str]:
-        """The file of the tensors that a call gave; None where they are many bytes, or cannot be read."""
+        """Save the outputs of a call and return the file; None if they are too large or cannot be saved."""
         tensors = [leaf.detach() for leaf in result if isinstance(leaf, torch.Tensor)]
         if not tensors or storage_bytes(tensors) > MAX_ANSWER_BYTES:
             return None

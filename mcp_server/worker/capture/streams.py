@@ -1,17 +1,14 @@
-"""CUDA streams and graphs around a call, and inputs that are freed while a stream may read them.
+"""CUDA streams and graphs around a call: cross-stream frees, races on inputs, freed inputs of graphs.
 
-Inputs that the program lets go of while a stream that does not own their memory may still read them.
+Cross-stream free: the caching allocator reuses freed memory on the stream that allocated it, without waiting
+for other streams (`Tensor.record_stream`). A package that still runs on another stream may then read the new
+contents. It cannot happen if the owner waited for that stream, if the stream was recorded on the tensor, or
+if nothing was allocated since.
 
-The caching allocator gives memory back to the stream it was allocated on, at once and without waiting
-(torch/cuda, `Tensor.record_stream`). A package that was called on another stream then reads what the owner's
-next tensor puts there. Whether that happens is a matter of time; whether anything rules it out is not: the
-owner waited for the other stream, or the stream was recorded on the tensor, or nobody allocated since.
+Race: a call reads its inputs on the current stream. If another stream still writes one of them, a copy made
+on the current stream differs from the values after synchronization.
 
-What the hook tells of work on several CUDA streams and of CUDA graphs, around a call of a package.
-
-A call reads its inputs on the current stream. Where another stream still writes one of them, a copy made in
-the order of the current stream differs from what stands there once all streams are done. A captured graph
-reads the addresses of its capture at every replay, whatever became of the tensors that were there.
+A captured graph reads the addresses of its capture at every replay, even if those tensors were freed.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from .journal import Journal
 
 @dataclass(frozen=True)
 class PendingUse:
-    """Input `place` of a call: its memory, which stream reads and which owns it, `allocations` until then."""
+    """Input `place` of a call: its storage, the streams that read and own it, and `allocations` so far."""
 
     call: int
     place: int
@@ -39,20 +36,20 @@ class PendingUse:
 
 
 class PendingUses:
-    """What calls on other streams were given, until the owner of the memory waited for them."""
+    """Inputs read on another stream than their owner's, until the owner waits for that stream."""
 
     def __init__(self, journal: Journal, allocations: Callable[[], int] = lambda: _allocations()) -> None:
         self.journal = journal
         self.allocations = allocations
-        self.loans: list[PendingUse] = []
+        self.uses: list[PendingUse] = []
         self.recorded_on: list[tuple[Any, int]] = []  # memory, and a stream that the allocator waits for
 
     def add(self, call: int, leaves: list[torch.Tensor]) -> None:
-        """A call was given these tensors, on the current stream."""
+        """Track the inputs of a call on the current stream."""
         if any(leaf.is_cuda for leaf in leaves):
-            self.lend(call, leaves, int(torch.cuda.current_stream().cuda_stream), _owners())
+            self.track(call, leaves, int(torch.cuda.current_stream().cuda_stream), _owners())
 
-    def lend(
+    def track(
         self, call: int, leaves: list[torch.Tensor], reader: int, owners: list[tuple[int, int, int]]
     ) -> None:
         """`owners`: first address, address behind the last, and stream of each segment of memory."""
@@ -64,41 +61,41 @@ class PendingUses:
             address = leaf.untyped_storage().data_ptr()
             owner = next((stream for first, end, stream in owners if first <= address < end), reader)
             if owner != reader and (memory, reader) not in self.recorded_on:
-                self.loans.append(PendingUse(call, place, memory, reader, owner, now))
+                self.uses.append(PendingUse(call, place, memory, reader, owner, now))
 
     def look(self, *_args: Any, **_kwargs: Any) -> None:
-        """Tell of memory that was let go before its owner waited, where something was allocated since."""
-        gone = [loan for loan in self.loans if loan.storage.expired()]
-        self.loans = [loan for loan in self.loans if loan not in gone]
+        """Report inputs that were freed before their owner waited, if anything was allocated since."""
+        gone = [use for use in self.uses if use.storage.expired()]
+        self.uses = [use for use in self.uses if use not in gone]
         now = self.allocations() if gone else 0
-        for loan in gone:
-            if now > loan.allocations:
-                self.journal.event("input_let_go", call=loan.call, input=loan.place, frames=frames())
+        for use in gone:
+            if now > use.allocations:
+                self.journal.event("input_let_go", call=use.call, input=use.place, frames=frames())
 
     def all_waited(self, *_args: Any, **_kwargs: Any) -> None:
-        """The program waits for the device, or for an event: of which stream is not known."""
+        """The program waits for the device, or for an event of an unknown stream."""
         self.look()
-        self.loans = []
+        self.uses = []
 
     def ended(self, reader: Any, *_args: Any, **_kwargs: Any) -> None:
         """The program waits for a stream."""
-        self._keep(lambda loan: loan.reader != int(reader.cuda_stream))
+        self._keep(lambda use: use.reader != int(reader.cuda_stream))
 
     def waits(self, owner: Any, *_args: Any, **_kwargs: Any) -> None:
         """A stream waits for another one, or for an event of one."""
-        self._keep(lambda loan: loan.owner != int(owner.cuda_stream))
+        self._keep(lambda use: use.owner != int(owner.cuda_stream))
 
     def recorded(self, tensor: Any, stream: Any, *_args: Any, **_kwargs: Any) -> None:
-        """The allocator is told, before the call or after it, that another stream uses a tensor."""
+        """`record_stream`: the allocator will wait for that stream before it reuses the memory."""
         from torch.multiprocessing.reductions import StorageWeakRef
 
-        told = StorageWeakRef(tensor.untyped_storage()), int(stream.cuda_stream)
-        self.recorded_on = [*(one for one in self.recorded_on if not one[0].expired()), told]
-        self._keep(lambda loan: (loan.storage, loan.reader) != told)
+        new = StorageWeakRef(tensor.untyped_storage()), int(stream.cuda_stream)
+        self.recorded_on = [*(one for one in self.recorded_on if not one[0].expired()), new]
+        self._keep(lambda use: (use.storage, use.reader) != new)
 
     def _keep(self, wanted: Callable[[PendingUse], bool]) -> None:
         self.look()
-        self.loans = [loan for loan in self.loans if wanted(loan)]
+        self.uses = [use for use in self.uses if wanted(use)]
 
 
 def _owners() -> list[tuple[int, int, int]]:
@@ -115,7 +112,7 @@ def _allocations() -> int:
 
 
 def waits(torch: Any, pending_uses: PendingUses) -> Iterable[tuple[Any, str, Callable[..., None]]]:
-    """Functions of torch that end a loan: owner, name, what is told before."""
+    """Functions of torch that end a pending use: (owner, name, hook to call before it)."""
     cuda = torch.cuda
     return (
         (cuda, "synchronize", pending_uses.all_waited),
@@ -139,14 +136,14 @@ class Snapshot:
     copies: list[torch.Tensor]
 
     def raced(self) -> list[int]:
-        """Positions of the inputs that hold other values once every stream is done."""
+        """Positions of the inputs that watch_graph other values once every stream is done."""
         synchronize()
         pairs = enumerate(zip(self.inputs, self.copies))
         return [place for place, (now, then) in pairs if not torch.equal(_bits(now), _bits(then))]
 
 
 @dataclass(frozen=True)
-class Held:
+class GraphInput:
     """An input at whose address a captured graph reads."""
 
     call: int
@@ -160,7 +157,7 @@ class Streams:
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.several = False
-        self.held: list[Held] = []
+        self.graph_inputs: list[GraphInput] = []
         self.pending_uses = PendingUses(journal)
 
     def entered(self, *_args: Any, **_kwargs: Any) -> None:
@@ -176,21 +173,21 @@ class Streams:
         inputs = [leaf.detach() for leaf in leaves]
         return Snapshot(inputs, [leaf.clone() for leaf in inputs])
 
-    def hold(self, call: int, leaves: list[torch.Tensor]) -> None:
+    def watch_graph(self, call: int, leaves: list[torch.Tensor]) -> None:
         """A call that is being captured into a graph: watch the memory of its inputs."""
         from torch.multiprocessing.reductions import StorageWeakRef
 
         owned = _of_graphs()
         for place, leaf in enumerate(leaves):
             if not any(first <= leaf.data_ptr() < end for first, end in owned):
-                self.held.append(Held(call, place, StorageWeakRef(leaf.untyped_storage())))
+                self.graph_inputs.append(GraphInput(call, place, StorageWeakRef(leaf.untyped_storage())))
 
     def replaying(self, _graph: Any, *_args: Any, **_kwargs: Any) -> None:
-        """A graph is replayed: tell, once, of inputs whose memory was let go since its capture."""
-        gone = [held for held in self.held if held.storage.expired()]
-        self.held = [held for held in self.held if held not in gone]
-        for held in gone:
-            self.journal.event("graph_input_gone", call=held.call, input=held.place, frames=frames())
+        """Before a replay: report, once, inputs that were freed since the capture."""
+        gone = [one for one in self.graph_inputs if one.storage.expired()]
+        self.graph_inputs = [one for one in self.graph_inputs if one not in gone]
+        for one in gone:
+            self.journal.event("graph_input_gone", call=one.call, input=one.place, frames=frames())
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
