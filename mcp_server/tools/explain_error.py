@@ -56,27 +56,6 @@ DEVICES: Mapping[str, str] = {
     "20": "privateuse1",
 }
 
-_SENTENCES: Mapping[str, str] = {
-    "input_dtype": "Input {input} is {got}, the package was compiled for {expected}.",
-    "input_device": "Input {input} is on {got}, the package was compiled for {expected_name}.",
-    "input_static_dim": "Input {input} has size {got} in dimension {dim}, compiled for {expected}.",
-    "input_range": "Input {input} has size {got} in dimension {dim}, compiled for {relation} {expected}.",
-    "input_stride": "Input {input} has stride {got} in dimension {dim}, compiled for {expected}.",
-    "input_count": "The package takes {expected} tensors and was given {got}.",
-    "device_assert_index": "A kernel's check {lower} <= {index} < {bound} failed at {file}:{line}.",
-    "cpu_index_assert": "A CPU kernel's check {lower} <= {index} < {bound} failed.",
-    "nan_check": "{kind} in {buffer}.",
-    "constant_unknown": "Constant {constant} is not on both sides: the given weights and the package.",
-    "op_not_registered": "The operator {op} is not registered in this process.",
-    "cpp_undeclared": "The generated code uses {name}, which is not declared ({file}:{line}).",
-    "library_version": "{library} has no {version}: it is older than what {needed_by} was built with.",
-    "triton_resources": "A kernel needs {required} of {status}, and this GPU has {limit}.",
-    "undefined_symbol": "{library} needs the symbol {symbol}, which no loaded library has.",
-    "sanitizer_access": "{kernel} did an invalid {direction} of {size} bytes at {file}:{line}.",
-    "runtime_assert": "The package expects {condition} and got {value}.",
-    "triton_compile": "Triton could not compile {function}, at line {kernel_line} of the kernel.",
-}
-
 _CALLS: Mapping[Advice, tuple[str, str]] = {
     "check_inputs": ("check_devices", "compare every input with what the package was compiled for"),
     "check_package": (
@@ -125,7 +104,7 @@ def as_sentence(root: ErrorFact) -> str:
 
     Words of a log never stand in it: a value that is no name, number or expression is left to `fields`.
     """
-    template = _SENTENCES.get(root.family.id, "")
+    template = root.family.sentence
     fields = _named(root)
     wanted = {name for _, name, _, _ in Formatter().parse(template) if name}
     told = template and all(is_expression(fields.get(name, "")) for name in wanted)

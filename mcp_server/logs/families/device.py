@@ -15,6 +15,7 @@ from .kinds import (
     SHAPES_GUIDE,
     Defaults,
     Family,
+    Naming,
     Rank,
 )
 
@@ -52,6 +53,12 @@ _add(
     rank=Rank.CAUSE,
     guide=BUILD_GUIDE,
     advice="recompile",
+    sentence="A kernel needs {required} of {status}, and this GPU has {limit}.",
+    names=(
+        Naming("{kernel}", "{required} needed, {limit} there", kind="kernel"),
+        Naming("a Triton kernel", "{required} of {status} needed, {limit} there", kind="kernel"),
+    ),
+    fix="give the kernel smaller blocks or fewer stages (num_stages)",
 )
 _add(
     "aten_assert",
@@ -89,6 +96,8 @@ _add(
         "wrong dimension or an index computed by an earlier kernel give the same text."
     ),
     late=True,
+    sentence="A kernel's check {lower} <= {index} < {bound} failed at {file}:{line}.",
+    names=Naming("{kernel}", kind="kernel"),
 )
 _add(
     "device_assert_nan",
@@ -142,6 +151,7 @@ _add(
     advice="run_again",
     guide=HANG_GUIDE,
     not_proven="That another operation of the captured region is allowed in a capture.",
+    names=Naming("the call inside a CUDA graph capture", kind="call"),
 )
 _add(
     "capture_invalidated",
@@ -219,6 +229,12 @@ _add(
     guide=BUILD_GUIDE,
     advice="check_machine",
     not_proven="Who holds the memory: another process, PyTorch's cache or this model.",
+    names=(
+        Naming("memory of GPU {device}", "{asked} asked for, {total} in all"),
+        Naming("device memory", "{asked} asked for"),
+        Naming("device memory"),
+    ),
+    fix="make the batch smaller, or free device memory before the call",
 )
 _add(
     "cublas_status",
@@ -251,6 +267,8 @@ _add(
     rank=Rank.NOISE,
     guide=BUILD_GUIDE,
     advice="check_machine",
+    names=Naming("torch", "has no kernels for {gpu} ({arch})", kind="environment"),
+    fix="install a build of torch whose torch.cuda.get_arch_list() holds {arch}",
 )
 _add(
     "kernel_file_missing",
@@ -262,6 +280,7 @@ _add(
     "Error: CUDA driver error: file not found",
     guide=BUILD_GUIDE,
     advice="check_package",
+    fix="load a .pt2 of torch._inductor.aoti_compile_and_package, which holds them; a bare .so needs its .cubin files where it was compiled",
 )
 _add(
     "kernel_image_invalid",
@@ -320,6 +339,7 @@ _add(
     stage="any",
     guide=BUILD_GUIDE,
     advice="check_machine",
+    names=Naming("CUDA driver", "{status}"),
 )
 _add(
     "bad_device_index",
@@ -343,6 +363,11 @@ _add(
     stage="any",
     guide=BUILD_GUIDE,
     advice="check_machine",
+    names=(
+        Naming("device {specified}", "the data is on {actual}", kind="call"),
+        Naming("device {index}", "{count} devices", kind="call"),
+    ),
+    fix="load the package, its weights and the inputs on one device, not on {specified} and {actual}",
 )
 _add(
     "two_devices",

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from mcp_server.model import Category
 
-from .kinds import BUILD_GUIDE, HANG_GUIDE, INDEX_GUIDE, MEMORY_GUIDE, NAN_GUIDE, Defaults, Family, Rank
+from .kinds import (
+    BUILD_GUIDE,
+    HANG_GUIDE,
+    INDEX_GUIDE,
+    MEMORY_GUIDE,
+    NAN_GUIDE,
+    Defaults,
+    Family,
+    Naming,
+    Rank,
+)
 
 
 def _exit(codes: str) -> str:
@@ -103,6 +113,7 @@ _add(
     advice="locate",
     not_proven="That the kernel is at fault: a bad index, a wrong size or a host pointer may have been given to it. "
     "The nearest allocation is a neighbour, not always the tensor that was meant.",
+    sentence="{kernel} did an invalid {direction} of {size} bytes at {file}:{line}.",
 )
 _add(
     "sanitizer_race",
@@ -298,6 +309,7 @@ _add(
     "ModuleNotFoundError: No module named 'fastparquet'",
     advice="fix_script",
     guide=BUILD_GUIDE,
+    names=Naming("module {module}", kind="environment"),
 )
 _add(
     "child_failed",
@@ -341,6 +353,7 @@ _add(
     guide=NAN_GUIDE,
     advice="compare",
     not_proven="Whether the package returned wrong values or the script fed or read them wrongly.",
+    fix="see what the check compares the results with, and how that is made",
 )
 _add(
     "script_exception",

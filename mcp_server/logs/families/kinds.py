@@ -1,4 +1,4 @@
-"""What a row of the table of error families holds."""
+"""A row of the table of error families: all that the server knows of one error text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Literal
 
-from mcp_server.model import Category
+from mcp_server.model import Category, ComponentKind
 
 Stage = Literal["export", "compile", "load", "call", "teardown", "any"]
 Advice = Literal[
@@ -55,13 +55,27 @@ class Rank(IntEnum):
 
 
 @dataclass(frozen=True)
+class Naming:
+    """Templates over a row's fields for the component that the text names, and for what the text says of it.
+
+    `kind` is None for the usual component of the category.
+    """
+
+    name: str
+    value: str = ""
+    kind: ComponentKind | None = None
+
+
+@dataclass(frozen=True)
 class Family:
     """One family of error texts.
 
     `hints` are literals of which one is in every line that a pattern matches: they keep the search fast.
     `candidates` are categories, the likeliest first; one alone means that the text decides.
     `torch` says which releases print the text ("" = all from 2.8 on). `example` is a line that matches.
-    `late`: a kernel made the error, and CUDA tells of it at a later call: where that stands says nothing.
+    `late`: a kernel caused the error and CUDA reports it at a later call, so its traceback proves nothing.
+    `sentence`, `names` and `fix` are templates over the named fields. The first of `names` whose fields are all
+    present counts. Without `sentence`, `meaning` stands for it; without `fix`, the action of `advice`.
     """
 
     id: str
@@ -77,6 +91,9 @@ class Family:
     not_proven: str = ""
     torch: str = ""
     late: bool = False
+    sentence: str = ""
+    names: tuple[Naming, ...] = ()
+    fix: str = ""
 
     def match(self, text: str) -> dict[str, str] | None:
         """The named fields of the first pattern found in `text`; None when there is none."""
@@ -115,6 +132,9 @@ class Defaults:
         not_proven: str = "",
         torch: str = "",
         late: bool = False,
+        sentence: str = "",
+        names: Naming | tuple[Naming, ...] = (),
+        fix: str = "",
     ) -> None:
         """Append a row; what is not given comes from the defaults."""
         self.rows.append(
@@ -132,6 +152,9 @@ class Defaults:
                 not_proven=not_proven,
                 torch=torch,
                 late=late,
+                sentence=sentence,
+                names=(names,) if isinstance(names, Naming) else names,
+                fix=fix,
             )
         )
 
