@@ -11,21 +11,6 @@ from mcp_server.logs.families import Family, Rank
 from mcp_server.logs.sanitizer import SanitizerReport
 from mcp_server.model import Category
 
-# Families of texts that the end of a process leaves.
-ENDINGS = frozenset(
-    {
-        "aborted",
-        "child_failed",
-        "heap_corruption",
-        "illegal_instruction",
-        "killed",
-        "segfault",
-        "terminate",
-        "terminate_recursively",
-    }
-)
-# Families of texts with which a tool that the compiler called says that it failed.
-_TOOL_FAILED = frozenset({"linker_status", "compiler_status", "cpp_compile_error"})
 # How Python, pytest, the C++ runtime, the shims of generated code, compilers (GCC, Clang, MSVC, ptxas),
 # linkers and device assertions begin or mark a text that nobody caught.
 _FATAL = re.compile(
@@ -163,9 +148,9 @@ class LogFacts:
         """Whether the root ended something, and was not just printed by a program that went on."""
         if self.root is None:
             return False
-        if any(error.family.id in ENDINGS for error in self.errors):
+        if any("ending" in error.family.tags for error in self.errors):
             return True
-        if self.root.family.stage == "compile" and any(e.family.id in _TOOL_FAILED for e in self.errors):
+        if self.root.family.stage == "compile" and any("build_tool" in e.family.tags for e in self.errors):
             return True
         exception = self.root.exception
         if exception is not None:

@@ -22,8 +22,6 @@ _PACKAGE_FILE = re.compile(r"[/\\]torch[/\\](?:export[/\\]pt2_archive|_inductor[
 # The frame below which a module of a model runs.
 _MODULE_FILE = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\]module\.py$")
 _ENVIRON = re.compile(r"^<frozen os>$|[/\\]os\.py$")
-# Families of operators' complaints, which a statement of the script can meet as well as a model.
-_OPERATORS = frozenset({"aten_index", "matrix_shapes", "operand_dtypes", "int_division"})
 _OF_FILES = frozenset({"OSError", "FileNotFoundError", "BlockingIOError", "ChildProcessError"})
 # The status of a process, in words of the program's own.
 _OF_CHILD = re.compile(
@@ -52,7 +50,7 @@ def settle_exception(error: ErrorFact) -> ErrorFact:
     inside = "inside" in error.fields
     if error.family.id == "inductor_error":
         return _of_lowering(error, exception)
-    if error.family.id in _OPERATORS:
+    if "operand" in error.family.tags:
         return _of_statement(error) if _is_statement(exception) and not inside else error
     if error.family.id != "python_exception":
         return error

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from mcp_server.logs.details import OPERATOR_FILE
 from mcp_server.logs.facts import ErrorFact, Frame, PythonException, ThreadStack, last_chain
-from mcp_server.logs.families import BY_ID, Rank
+from mcp_server.logs.families import BY_ID, FAMILIES, Rank
 from mcp_server.logs.raised import first, is_passed_on
 from mcp_server.logs.sanitizer import SanitizerReport, Site
 from mcp_server.model import Category
@@ -19,11 +19,8 @@ _NATIVE: tuple[tuple[re.Pattern[str], Category], ...] = (
     (re.compile(r"roxy"), "custom_op"),
     (re.compile(r"AOTI"), "toolchain"),
 )
-_AROUND_CRASHES = frozenset({"segfault", "heap_corruption", "aborted", "terminate", "generic_api_call"})
 # Causes that lie in what a call is given, which there is none of while a package is loaded.
 _OF_CALLS: frozenset[Category] = frozenset({"input_mismatch", "shape_out_of_range", "index_out_of_bounds"})
-# Complaints of operators, which fake tensors make as well as real ones.
-_OPERATORS = frozenset({"aten_index", "matrix_shapes", "operand_dtypes", "int_division", "two_devices"})
 _COMPILING = re.compile(r"torch\._(?:inductor|dynamo)\.exc\.\w+: |\bInductorError: |\bLoweringException: ")
 # How AOTAutograd names what a graph is given: inputs, and parameters among them.
 _GIVEN = re.compile(r"assert_size_stride\((?P<tensor>(?:primals_|arg)\d\w*),")
@@ -88,7 +85,7 @@ def _at_load(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
 
 def _at_compile(root: ErrorFact) -> ErrorFact:
     """An operator's complaint inside an exception of the compiler: it was made about fake tensors."""
-    if root.family.id not in _OPERATORS or not _COMPILING.search(root.text):
+    if "fake_operand" not in root.family.tags or not _COMPILING.search(root.text):
         return root
     return replace(root, candidates=first("compile_failure", root.candidates))
 
@@ -107,14 +104,13 @@ def _in_native(root: ErrorFact) -> ErrorFact:
     """A crash whose C++ stack passes through the load, an update of weights or a custom operator."""
     native = root.fields.get("native", "")
     category = next((category for pattern, category in _NATIVE if pattern.search(native)), None)
-    if root.family.id not in _AROUND_CRASHES or category is None:
+    if "native_stack" not in root.family.tags or category is None:
         return root
     return replace(root, candidates=first(category, root.candidates))
 
 
 # Arguments of `aoti_torch_proxy_executor_call_function` (torch 2.8-2.15).
 _NODE = re.compile(r"proxy_executor, (\d+),")
-_ROOTS_CRASHES = frozenset({"segfault", "aborted", "heap_corruption", "illegal_instruction"})
 _STAGES: tuple[tuple[re.Pattern[str], Category], ...] = (
     (
         re.compile(r"\b(?:load_constants|update_constant_buffer|swap_constant_buffer|load_state_dict)\b"),
@@ -122,9 +118,6 @@ _STAGES: tuple[tuple[re.Pattern[str], Category], ...] = (
     ),
     (re.compile(r"\b(?:aoti_load_package|load_package|AOTIModelPackageLoader|aot_load)\b"), "toolchain"),
     (re.compile(r"\b(?:aoti_compile_and_package|aot_compile)\b"), "compile_failure"),
-)
-_NO_STAGE_FAMILIES = frozenset(
-    {"segfault", "heap_corruption", "aborted", "killed", "terminate", "generic_api_call"}
 )
 _DEVICE_STATUS: tuple[tuple[str, tuple[Category, ...]], ...] = (
     (
@@ -139,14 +132,7 @@ _DEVICE_STATUS: tuple[tuple[str, tuple[Category, ...]], ...] = (
     ("misaligned", ("illegal_memory_access", "input_mismatch")),
     ("out of memory", ("out_of_memory",)),
 )
-_SANITIZER_FAMILIES: dict[str, str] = {
-    "invalid_access": "sanitizer_access",
-    "exception": "sanitizer_access",
-    "assert": "cuda_assert_status",
-    "race": "sanitizer_race",
-    "barrier": "sanitizer_race",
-    "uninitialised": "sanitizer_uninitialised",
-}
+_BY_SITE = {kind: family for family in FAMILIES for kind in family.sites}
 _NULL_PAGE = 1 << 16
 _FAR = 1 << 40
 _NOT_FINITE = re.compile(r"(?<![\w.])(?:nan|inf)(?![\w.])", re.IGNORECASE)
@@ -183,11 +169,11 @@ def _passes_on(error: ErrorFact, known: Sequence[ErrorFact], exceptions: Sequenc
 
 def sanitizer_errors(report: SanitizerReport, line: int) -> list[ErrorFact]:
     """An error for each site that compute-sanitizer reported."""
-    return [_sanitizer_error(site, line) for site in report.faults if site.kind in _SANITIZER_FAMILIES]
+    return [_sanitizer_error(site, line) for site in report.faults if site.kind in _BY_SITE]
 
 
 def _sanitizer_error(site: Site, line: int) -> ErrorFact:
-    family = BY_ID[_SANITIZER_FAMILIES[site.kind]]
+    family = _BY_SITE[site.kind]
     known = {
         "kernel": site.kernel,
         "file": site.file,
@@ -233,14 +219,7 @@ def _root_frames(root: ErrorFact, threads: Sequence[ThreadStack]) -> tuple[Frame
 
 def _with_device_status(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
     """Replace a library's empty status by what CUDA's teardown says that the device met."""
-    if root.family.id not in {
-        "cublas_status",
-        "generic_api_call",
-        "shim_call",
-        "nccl",
-        "nccl_timeout",
-        "device_status",
-    }:
+    if "bare_status" not in root.family.tags:
         return root
     statuses = " ".join(error.fields.get("status", "") for error in errors if error is not root)
     for text, candidates in _DEVICE_STATUS:
@@ -251,7 +230,7 @@ def _with_device_status(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFa
 
 
 def _with_stage(root: ErrorFact, frames: Sequence[Frame]) -> ErrorFact:
-    if root.family.id not in _NO_STAGE_FAMILIES:
+    if "stageless" not in root.family.tags:
         return root
     for frame in reversed(frames):
         for pattern, category in _STAGES:
@@ -295,7 +274,7 @@ def _foreign(error: ErrorFact) -> bool:
 def _with_shim(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
     """An exception without a family of its own that an operator call of the generated code reported."""
     logged = root.family.id == "shim_exception"
-    if not logged and root.family.id not in {"python_exception", "script_exception"}:
+    if not logged and "unclassified" not in root.family.tags:
         return root
     called = {"shim_call", "shim_exception"} if logged else {"shim_call"}
     after = root.line if logged else 0
@@ -328,7 +307,7 @@ def _in_operator(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
 
 def _died_in_operator(root: ErrorFact, threads: Sequence[ThreadStack]) -> ErrorFact:
     """A crash below a function that torch was calling as an operator: faulthandler's stack names it."""
-    if root.family.id not in _ROOTS_CRASHES:
+    if "crash" not in root.family.tags:
         return root
     frames = next((thread.frames for thread in threads if thread.current), ())
     own = next((place for place in reversed(range(len(frames))) if frames[place].user), 0)
@@ -341,7 +320,7 @@ def _died_in_operator(root: ErrorFact, threads: Sequence[ThreadStack]) -> ErrorF
 
 def _with_values(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
     """Differences or messages that are not finite make the numbers, not the code path, the first suspect."""
-    if root.family.id not in {"tensors_not_close", "own_check", "script_says_nan"}:
+    if "result_check" not in root.family.tags:
         return root
     nan_seen = any(error.family.id == "not_close_nan" for error in errors) or _NOT_FINITE.search(root.text)
     return replace(root, candidates=first("nan_or_inf", root.candidates)) if nan_seen else root

@@ -208,7 +208,6 @@ _OTHERS = 6
 _FRAMES = 4
 _TRACES = 3
 _LINES = 12
-_TRACED = frozenset({"device_assert_index", "cpu_index_assert"})
 
 
 class OtherError(Record):
@@ -374,7 +373,7 @@ def _trace(
     root: ErrorFact, package: Path | None, model_name: str | None
 ) -> tuple[list[AssertionFact], list[str]]:
     """The launches of the package at which an index assertion may have failed."""
-    if package is None or root.family.id not in _TRACED:
+    if package is None or "kernel_assert" not in root.family.tags:
         return [], []
     file, line, kernel = _place(root)
     view = view_package(package, model_name)

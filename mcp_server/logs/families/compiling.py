@@ -246,6 +246,7 @@ _add(
     "collect2: error: ld returned 1 exit status",
     rank=Rank.CONSEQUENCE,
     advice="check_machine",
+    tags="build_tool",
 )
 _add(
     "compiler_status",
@@ -257,6 +258,7 @@ _add(
     rank=Rank.SYMPTOM,
     advice="check_machine",
     names=Naming("{program}", "{detail}"),
+    tags="build_tool",
 )
 _add(
     "no_compiler",
@@ -422,6 +424,7 @@ _add(
     "A C++ compiler failed; its command and output follow.",
     "CppCompileError: C++ compile error",
     rank=Rank.CONSEQUENCE,
+    tags="build_tool",
 )
 
 FAMILIES: tuple[Family, ...] = tuple(_table.rows)

@@ -75,6 +75,7 @@ _add(
     not_proven="Whether the package or the program called the operator: the line that waits for the device is not the "
     "one that called it.",
     late=True,
+    tags="index_assert",
 )
 _add(
     "device_assert_index",
@@ -98,6 +99,7 @@ _add(
     late=True,
     sentence="A kernel's check {lower} <= {index} < {bound} failed at {file}:{line}.",
     names=Naming("{kernel}", kind="kernel"),
+    tags=("index_assert", "kernel_assert"),
 )
 _add(
     "device_assert_nan",
@@ -112,6 +114,7 @@ _add(
     advice="find_nan",
     not_proven="That this kernel makes the value: it may have received it; infinite attention masks are normal.",
     late=True,
+    tags="nan",
 )
 _add(
     "device_assert",
@@ -140,6 +143,7 @@ _add(
     advice="run_again",
     not_proven="Which assertion: keep the whole standard error, the assertion lines may come after this one.",
     late=True,
+    sites="assert",
 )
 _add(
     "stream_capture",
@@ -246,6 +250,7 @@ _add(
     rank=Rank.CONSEQUENCE,
     not_proven="That the matrix product or its operands are wrong.",
     late=True,
+    tags="bare_status",
 )
 _add(
     "no_kernel_image",
@@ -382,6 +387,7 @@ _add(
     "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
     guide=SHAPES_GUIDE,
     advice="check_inputs",
+    tags="fake_operand",
 )
 _add(
     "nccl_timeout",
@@ -394,6 +400,7 @@ _add(
     guide=HANG_GUIDE,
     advice="run_again",
     not_proven="Which rank is at fault: it is one that died, hangs or took another path, seldom one that says this.",
+    tags="bare_status",
 )
 _add(
     "nccl",
@@ -405,6 +412,7 @@ _add(
     rank=Rank.CONSEQUENCE,
     guide=HANG_GUIDE,
     advice="run_again",
+    tags="bare_status",
 )
 
 FAMILIES: tuple[Family, ...] = tuple(_table.rows)

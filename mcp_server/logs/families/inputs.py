@@ -36,6 +36,7 @@ _add_input(
     rank=Rank.CAUSE,
     sentence="Input {input} is {got}, the package was compiled for {expected}.",
     names=_INPUT,
+    tags="input_check",
 )
 _add_input(
     "input_static_dim",
@@ -48,6 +49,7 @@ _add_input(
     not_proven="That the rank is right: ndim is not checked, and a size of 0 may be memory past the array.",
     sentence="Input {input} has size {got} in dimension {dim}, compiled for {expected}.",
     names=_INPUT,
+    tags="input_check",
 )
 _add_input(
     "input_range",
@@ -64,6 +66,7 @@ _add_input(
     ),
     sentence="Input {input} has size {got} in dimension {dim}, compiled for {relation} {expected}.",
     names=Naming("input {input}", "{got} (compiled: {relation} {expected})", kind="input"),
+    tags="input_check",
 )
 _add_input(
     "input_stride",
@@ -76,6 +79,7 @@ _add_input(
     rank=Rank.CAUSE,
     sentence="Input {input} has stride {got} in dimension {dim}, compiled for {expected}.",
     names=_INPUT,
+    tags="input_check",
 )
 _add_input(
     "input_device",
@@ -89,6 +93,7 @@ _add_input(
     not_proven="The device index: it is never checked.",
     sentence="Input {input} is on {got}, the package was compiled for {expected_name}.",
     names=_INPUT,
+    tags="input_check",
 )
 _add_input(
     "input_count",
@@ -104,6 +109,7 @@ _add_input(
     sentence="The package takes {expected} tensors and was given {got}.",
     names=Naming("the call's inputs", "{got} tensors (compiled: {expected})", kind="call"),
     fix="pass {expected} tensors; arguments that are no tensors do not count",
+    tags="input_check",
 )
 _add_input(
     "kwarg_names",
@@ -142,6 +148,7 @@ _add_input(
     rank=Rank.CAUSE,
     torch=">=2.13 (AOTI, with AOTI_RUNTIME_CHECK_INPUTS), all (Python wrapper)",
     not_proven="That a fake function is wrong, when `Error in op` names `input`: then the caller's tensor is.",
+    tags="input_check",
 )
 _add_input(
     "guard_size",
@@ -205,6 +212,7 @@ _add_input(
     not_proven="That the caller sent a bad index: int32 ids read as int64 give the same text.",
     sentence="A CPU kernel's check {lower} <= {index} < {bound} failed.",
     names=Naming("{kernel}", kind="kernel"),
+    tags=("index_assert", "kernel_assert"),
 )
 _add_input(
     "aten_index",
@@ -233,6 +241,7 @@ _add_input(
     "IndexError: index out of range in self",
     guide=INDEX_GUIDE,
     advice="trace_index",
+    tags=("operand", "fake_operand"),
 )
 _add_input(
     "nan_check",
@@ -261,6 +270,7 @@ _add_input(
     ("input_mismatch", "shape_out_of_range", "custom_op", "script_error"),
     "An operator's operands do not fit together; a package checks no input shapes by default.",
     "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x17 and 16x32)",
+    tags=("operand", "fake_operand"),
 )
 _add_input(
     "operand_dtypes",
@@ -273,6 +283,7 @@ _add_input(
     ("input_mismatch", "custom_op", "constants", "script_error"),
     "An operator's operands have different dtypes.",
     "RuntimeError: mat1 and mat2 must have the same dtype, but got Double and Float",
+    tags=("operand", "fake_operand"),
 )
 _add_input(
     "kernel_division",
@@ -290,6 +301,7 @@ _add_input(
     ("shape_out_of_range", "input_mismatch", "script_error"),
     "A size or scalar of zero was divided by.",
     "RuntimeError: Integer floor division by zero",
+    tags=("operand", "fake_operand"),
 )
 _add_input(
     "scalar_input",
@@ -307,6 +319,7 @@ _add_input(
     "An operator inside the package refused its operands; a package checks no input shapes by default.",
     "RuntimeError: mat1 must be a matrix, got 1-D tensor",
     not_proven="Whether the caller's tensors, or what an earlier operator returned, do not fit.",
+    tags="open_refusal",
 )
 _add_input(
     "operator_raised",
@@ -343,6 +356,7 @@ _add_call(
     rank=Rank.GENERIC,
     advice="read_cause",
     torch="<=2.12 for run errors; all for load and constant errors",
+    tags=("native_stack", "stageless", "bare_status"),
 )
 _add_call(
     "shim_call",
@@ -354,6 +368,7 @@ _add_call(
     stage="call",
     rank=Rank.GENERIC,
     advice="read_cause",
+    tags="bare_status",
 )
 
 CALL_FAMILIES: tuple[Family, ...] = tuple(_call_table.rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Literal
+from typing import Literal, TypeVar
 
 from mcp_server.model import Category, ComponentKind
 
@@ -24,6 +24,28 @@ Advice = Literal[
     "constants",
     "fix_script",
     "trace_hang",
+]
+
+_Text = TypeVar("_Text", bound=str)
+
+# What code outside the table asks of a family.
+Tag = Literal[
+    "input_check",  # AOTI_RUNTIME_CHECK_INPUTS: generated check_input_N and assert_size_stride, torch 2.8-2.15
+    "nan",
+    "index_assert",
+    "kernel_assert",  # an index assertion of a generated kernel: a package tells which launch may hold it
+    "result_check",  # a program's check of results
+    "own_report",  # a program's own words about a failure that happened before
+    "ending",  # printed when a process dies
+    "build_tool",  # a tool that the compiler called reports its failure
+    "crash",  # faulthandler prints the stack of the crash
+    "native_stack",  # the C++ stack tells what the program was doing
+    "stageless",  # the Python stack tells which stage failed
+    "operand",  # an operator's complaint, which a statement of the script can meet as well as a model
+    "fake_operand",  # an operator's complaint, which the compiler's fake tensors can meet as well
+    "bare_status",  # a failed call without a cause: the status of CUDA's teardown may name it
+    "open_refusal",  # raised by a package, it decides no category
+    "unclassified",  # an exception in no family's words
 ]
 
 INDEX_GUIDE = "triton-index-out-of-bounds.md"
@@ -74,6 +96,7 @@ class Family:
     `candidates` are categories, the likeliest first; one alone means that the text decides.
     `torch` says which releases print the text ("" = all from 2.8 on). `example` is a line that matches.
     `late`: a kernel caused the error and CUDA reports it at a later call, so its traceback proves nothing.
+    `sites` are the kinds of compute-sanitizer's records that belong to the family.
     `sentence`, `names` and `fix` are templates over the named fields. The first of `names` whose fields are all
     present counts. Without `sentence`, `meaning` stands for it; without `fix`, the action of `advice`.
     """
@@ -94,6 +117,8 @@ class Family:
     sentence: str = ""
     names: tuple[Naming, ...] = ()
     fix: str = ""
+    tags: frozenset[Tag] = frozenset()
+    sites: tuple[str, ...] = ()
 
     def match(self, text: str) -> dict[str, str] | None:
         """The named fields of the first pattern found in `text`; None when there is none."""
@@ -135,6 +160,8 @@ class Defaults:
         sentence: str = "",
         names: Naming | tuple[Naming, ...] = (),
         fix: str = "",
+        tags: Tag | tuple[Tag, ...] = (),
+        sites: str | tuple[str, ...] = (),
     ) -> None:
         """Append a row; what is not given comes from the defaults."""
         self.rows.append(
@@ -155,9 +182,11 @@ class Defaults:
                 sentence=sentence,
                 names=(names,) if isinstance(names, Naming) else names,
                 fix=fix,
+                tags=frozenset(_several(tags)),
+                sites=_several(sites),
             )
         )
 
 
-def _several(value: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else value
+def _several(value: _Text | tuple[_Text, ...]) -> tuple[_Text, ...]:
+    return value if isinstance(value, tuple) else (value,)
