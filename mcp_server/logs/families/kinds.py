@@ -56,24 +56,24 @@ BUILD_GUIDE = "building-and-loading.md"
 HANG_GUIDE = "hangs-and-concurrency.md"
 CONSTANTS_GUIDE = "weights-and-constants.md"
 MAIN_GUIDE = "SKILL.md"
-"""For texts that only say that something failed: its first section finds the text that says what."""
+"""For generic texts: its first section leads to the text with the cause."""
 
 
 class Rank(IntEnum):
-    """How close to the cause an error text is; the highest rank in a log is its root."""
+    """How close an error text is to the cause. The error of the highest rank is the root."""
 
     NOISE = 0
-    """Says nothing about the cause: warnings, teardown messages. Never a root."""
+    """A warning or teardown message. Never a root."""
     GENERIC = 1
-    """Only says that a call failed; the cause is another text."""
+    """A call failed; another text has the cause."""
     CONSEQUENCE = 2
-    """A real error that usually follows from an earlier one."""
+    """An error that usually follows from an earlier one."""
     SYMPTOM = 3
-    """A fault whose cause the text does not name."""
+    """A fault without its cause."""
     ERROR = 4
     """States what was wrong."""
     CAUSE = 5
-    """States what was wrong at the place where it happened."""
+    """States what was wrong, and was raised where it happened."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ class Naming:
 class Family:
     """One family of error texts.
 
-    `hints` are literals of which one is in every line that a pattern matches: they keep the search fast.
-    `candidates` are categories, the likeliest first; one alone means that the text decides.
+    Each line that a pattern matches contains one of `hints`: plain literals, which keep the search fast.
+    `candidates` are categories, the likeliest first; a single one is certain.
     `torch` says which releases print the text ("" = all from 2.8 on). `example` is a line that matches.
     `late`: a kernel caused the error and CUDA reports it at a later call, so its traceback proves nothing.
     `sites` are the kinds of compute-sanitizer's records that belong to the family.
@@ -133,7 +133,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Defaults:
-    """What the rows of one file have in common."""
+    """Defaults for the rows of one file."""
 
     stage: Stage
     guide: str = MAIN_GUIDE
@@ -163,7 +163,7 @@ class Defaults:
         tags: Tag | tuple[Tag, ...] = (),
         sites: str | tuple[str, ...] = (),
     ) -> None:
-        """Append a row; what is not given comes from the defaults."""
+        """Append a row; the defaults replace None."""
         self.rows.append(
             Family(
                 id=id,
