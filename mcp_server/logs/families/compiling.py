@@ -289,7 +289,7 @@ _add(
         Naming("{missing}"),
         Naming("C++ compiler"),
     ),
-    fix="install a C++ compiler, or let CXX name one that exists",
+    fix="install a C++ compiler, or set CXX to one that exists",
 )
 _add(
     "ptxas_old",

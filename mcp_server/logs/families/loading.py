@@ -54,7 +54,7 @@ _add_load(
     "RuntimeError: Failed to extract zip file m/x.wrapper.so to destination file /tmp/a/x.so, mz_zip error string: write callback failed",
     advice="check_machine",
     names=Naming("TMPDIR", "{path}: {detail}"),
-    fix="let TMPDIR name a directory with room for the package, and raise limits on file sizes",
+    fix="set TMPDIR to a directory with room for the package, and raise limits on file sizes",
 )
 _add_load(
     "unpacking_damaged",
@@ -370,7 +370,7 @@ _add_weight(
     not_proven="That the name is misspelt: parameters of up to eight elements are folded into the code and refused.",
     sentence="Constant {constant} is not on both sides: the given weights and the package.",
     names=Naming("{constant}"),
-    fix="give load_constants the names that get_constant_fqns tells; a parameter of up to eight elements is folded into the code, unless it is compiled with always_keep_tensor_constants",
+    fix="pass the names that get_constant_fqns returns to load_constants; a parameter of up to eight elements is folded into the code, unless it is compiled with always_keep_tensor_constants",
 )
 _add_weight(
     "constant_device",

@@ -20,7 +20,7 @@ _add(
     stage="load",
     rank=Rank.CAUSE,
     names=Naming("TMPDIR"),
-    fix="let TMPDIR name a directory that exists and can be written",
+    fix="set TMPDIR to a directory that exists and can be written",
 )
 _add(
     "host_out_of_memory",
