@@ -19,8 +19,6 @@ from mcp_server.package.mismatch import symbol_values
 from mcp_server.package.provenance import DIVIDES, INDEXES, UNBOUNDED, Frame, lines_doing
 from mcp_server.tools.context import Event
 
-INDEX_FAMILIES = frozenset({"aten_assert", "device_assert_index", "cpu_index_assert"})
-
 
 @dataclass(frozen=True)
 class InputSlice:
@@ -54,7 +52,7 @@ def index_error(case: DiagnosisState) -> ErrorFact | None:
     """The index assertion that some run or the given log ended with."""
     for _, facts in case.logs:
         for error in facts.errors:
-            if error.family.id in INDEX_FAMILIES:
+            if "index_assert" in error.family.tags:
                 return error
     return None
 

@@ -1,4 +1,4 @@
-"""What a log says, as typed facts."""
+"""Typed facts of one log."""
 
 from __future__ import annotations
 
@@ -11,23 +11,8 @@ from mcp_server.logs.families import Family, Rank
 from mcp_server.logs.sanitizer import SanitizerReport
 from mcp_server.model import Category
 
-# Families of texts that the end of a process leaves.
-ENDINGS = frozenset(
-    {
-        "aborted",
-        "child_failed",
-        "heap_corruption",
-        "illegal_instruction",
-        "killed",
-        "segfault",
-        "terminate",
-        "terminate_recursively",
-    }
-)
-# Families of texts with which a tool that the compiler called says that it failed.
-_TOOL_FAILED = frozenset({"linker_status", "compiler_status", "cpp_compile_error"})
-# How Python, pytest, the C++ runtime, the shims of generated code, compilers (GCC, Clang, MSVC, ptxas),
-# linkers and device assertions begin or mark a text that nobody caught.
+# The beginning of an uncaught error's text: of Python, pytest, the C++ runtime, the shims of generated code,
+# compilers (GCC, Clang, MSVC, ptxas), linkers and device assertions.
 _FATAL = re.compile(
     r"\s*(?:E +)?(?:what\(\):|Error: |.*\bException in aoti_torch: |.*\bError: input_handles\[|"
     r"(?:\w+\.)*\w*(?:Error|Exception)(?:: |$)|"
@@ -35,10 +20,10 @@ _FATAL = re.compile(
     r"ptxas\b.{0,200}?(?:fatal|error) *: |.*: block: \[[\d,]+\], thread: )"
 )
 
-# What the shims print of every error, whether the program then handles it or not, and how the lines begin
-# that belong to it.
-_OF_SHIMS = re.compile(r".*\bException in aoti_torch: ")
-_OF_REPORT = re.compile(r"\s|frame #|Error: |Exception |\[|$")
+# The shims print every error, even one that the program handles later.
+_SHIM_ERROR = re.compile(r".*\bException in aoti_torch: ")
+# The beginnings of further lines of such an error.
+_SHIM_MORE = re.compile(r"\s|frame #|Error: |Exception |\[|$")
 
 Relation = Literal["", "cause", "during"]
 
@@ -58,8 +43,8 @@ class Frame:
 class PythonException:
     """One exception of a traceback; frames are outermost first.
 
-    `relation` says how it follows from the exception before it in the log: raised `from` it ("cause"), or
-    while it was handled ("during"). `logged`: a logger printed the traceback, so that the program caught it.
+    `relation` to the exception before it in the log: raised `from` it ("cause"), or while it was handled
+    ("during"). `logged`: a logger printed the traceback, so the program caught it.
     """
 
     type: str
@@ -91,9 +76,9 @@ class ThreadStack:
 
 @dataclass(frozen=True)
 class ErrorFact:
-    """One error text. `line` counts from 1; `count` is how often the same text came.
+    """One error text. `line` counts from 1; `count` is how often the text occurs.
 
-    `candidates` are the family's categories, reordered by what else the log holds.
+    `candidates` are the family's categories, reordered by the rest of the log.
     """
 
     family: Family
@@ -111,7 +96,7 @@ class ErrorFact:
 
     @property
     def category(self) -> Category | None:
-        """The category, where the text decides it."""
+        """The category, if only one candidate is left."""
         return self.candidates[0] if len(self.candidates) == 1 else None
 
 
@@ -125,7 +110,7 @@ class GeneratedLocation:
 
 @dataclass(frozen=True)
 class LastLaunch:
-    """The launch that the value printer announced without announcing its end."""
+    """The launch whose begin the value printer announced, but not its end."""
 
     kernel: str
     line: int
@@ -135,10 +120,11 @@ class LastLaunch:
 
 @dataclass(frozen=True)
 class LogFacts:
-    """All that was found in one log, in bounded size.
+    """The facts of one log, in bounded size.
 
-    `root` is the error that explains the others, None when no family matched. `best_lines` are for a person
-    when `root` is None. `truncated` says by what sign the log is incomplete ("" = no sign).
+    `root` is the error that explains the others. If no family matched, it is None and `best_lines` are for a
+    person.
+    `truncated` is the sign that the log is incomplete ("" = none).
     """
 
     root: ErrorFact | None
@@ -160,12 +146,12 @@ class LogFacts:
 
     @property
     def fatal(self) -> bool:
-        """Whether the root ended something, and was not just printed by a program that went on."""
+        """Whether the root ended a process or a compile, and was not handled by the program."""
         if self.root is None:
             return False
-        if any(error.family.id in ENDINGS for error in self.errors):
+        if any("ending" in error.family.tags for error in self.errors):
             return True
-        if self.root.family.stage == "compile" and any(e.family.id in _TOOL_FAILED for e in self.errors):
+        if self.root.family.stage == "compile" and any("build_tool" in e.family.tags for e in self.errors):
             return True
         exception = self.root.exception
         if exception is not None:
@@ -174,12 +160,12 @@ class LogFacts:
 
     @property
     def _went_on(self) -> bool:
-        """Whether the program handled what a shim printed: it has words of its own after that."""
+        """Whether the program handled an error that a shim printed: other output follows it."""
         handled = all(exception.logged for exception in self.exceptions)
-        if self.root is None or not handled or _OF_SHIMS.match(self.root.text) is None:
+        if self.root is None or not handled or _SHIM_ERROR.match(self.root.text) is None:
             return False
         number, text = self.tail[-1] if self.tail else (0, "")
-        return number > self.root.line and _OF_REPORT.match(text) is None
+        return number > self.root.line and _SHIM_MORE.match(text) is None
 
     @property
     def frames(self) -> tuple[Frame, ...]:
@@ -195,7 +181,7 @@ class LogFacts:
 
 
 def last_chain(exceptions: Sequence[PythonException]) -> list[PythonException]:
-    """The last traceback with the exceptions that it follows from, first the origin."""
+    """The last traceback and the exceptions that led to it, the origin first."""
     chain: list[PythonException] = []
     for exception in reversed(exceptions):
         chain.insert(0, exception)

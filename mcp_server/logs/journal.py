@@ -23,8 +23,10 @@ FOLDING = "_const_run_impl"
 """The function that folds constants (`use_runtime_constant_folding`; cpp_wrapper_cpu.py, torch 2.8-2.15)."""
 
 _ROLES: dict[int, Role] = {1: "read", 2: "written", 3: "read_write"}
-_DEVICES = {0: "cpu", 1: "cuda", 12: "xpu", 13: "mps", 14: "meta"}
-_DTYPES: dict[int, tuple[str, int]] = {
+# c10::DeviceType (DeviceType.h).
+DEVICES = {0: "cpu", 1: "cuda", 12: "xpu", 13: "mps", 14: "meta", 20: "privateuse1"}
+# Names and item sizes in bytes, by c10::ScalarType (torch/headeronly/core/ScalarType.h, torch 2.8-2.15).
+DTYPES: dict[int, tuple[str, int]] = {
     0: ("uint8", 1),
     1: ("int8", 1),
     2: ("int16", 2),
@@ -47,7 +49,7 @@ _DTYPES: dict[int, tuple[str, int]] = {
     29: ("uint64", 8),
     44: ("float8_e8m0fnu", 1),
 }
-ITEM_SIZES = dict(_DTYPES.values())  # bytes of an element, by dtype
+ITEM_SIZES = dict(DTYPES.values())  # bytes of an element, by dtype
 
 
 @dataclass(frozen=True)
@@ -278,8 +280,8 @@ def _argument(raw: dict[str, Any]) -> JournalArgument:
 
 
 def _tensor(raw: dict[str, Any]) -> TensorFacts:
-    dtype, itemsize = _DTYPES.get(raw["dtype"], (f"dtype code {raw['dtype']}", 1))
-    device = _DEVICES.get(raw["device_type"], f"device type {raw['device_type']}")
+    dtype, itemsize = DTYPES.get(raw["dtype"], (f"dtype code {raw['dtype']}", 1))
+    device = DEVICES.get(raw["device_type"], f"device type {raw['device_type']}")
     index = int(raw["device_index"])
     return TensorFacts(
         pointer=int(raw["pointer"]),

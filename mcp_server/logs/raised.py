@@ -1,4 +1,4 @@
-"""What the place of an exception says about it: a package's call, a compile, a model, or the script."""
+"""Classifies unmatched exceptions by the file that raised them: package, compiler, model or script."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ from mcp_server.model import Category
 _COMPILE_FILE = re.compile(
     r"[/\\]torch[/\\](?:_inductor|_dynamo|export|fx|_functorch|_export)[/\\]|[/\\]triton[/\\]"
 )
-# The frame below which a package's own code runs (torch 2.8-2.15, `AOTICompiledModel.__call__`).
+# `AOTICompiledModel.__call__`: the frames inside it belong to the package (torch 2.8-2.15).
 _PACKAGE_CALL = re.compile(r"\bloader\.(?:boxed_)?run\(")
 _LOAD = re.compile(r"\b(?:aoti_load_package|load_package|AOTIModelPackageLoader|aot_load)\(")
 _PACKAGE_FILE = re.compile(r"[/\\]torch[/\\](?:export[/\\]pt2_archive|_inductor[/\\]package)[/\\]")
-# The frame below which a module of a model runs.
+# The frame of `Module.__call__`: the frames inside it belong to the model.
 _MODULE_FILE = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\]module\.py$")
 _ENVIRON = re.compile(r"^<frozen os>$|[/\\]os\.py$")
-# Families of operators' complaints, which a statement of the script can meet as well as a model.
-_OPERATORS = frozenset({"aten_index", "matrix_shapes", "operand_dtypes", "int_division"})
 _OF_FILES = frozenset({"OSError", "FileNotFoundError", "BlockingIOError", "ChildProcessError"})
-# The status of a process, in words of the program's own.
+# An exit status in a message that the program wrote itself.
 _OF_CHILD = re.compile(
     r"\b(?:fail|exit|end|terminat|die|return|crash)\w*\b[^\n]{0,40}?"
     r"\b(?:status|code|rc)\b[ =:]*(?P<status>-?\d{1,3})\b"
@@ -37,7 +35,7 @@ _LOWERS = re.compile(
 )
 _INDUCTOR = re.compile(r"[/\\]torch[/\\]_inductor[/\\]")
 _TORCH = re.compile(r"[/\\]torch[/\\]")
-# Exceptions that code of the compiler meets through no fault of the model's.
+# Exceptions that the machine causes, whatever the model is.
 _OF_HOST = re.compile(
     r"(?:\w*OSError|\w*IOError|\w*MemoryError|\w*Timeout\w*|\w*Interrupt|File\w+|Permission\w+)\b"
 )
@@ -45,25 +43,27 @@ _OWN_CHECK = re.compile(r"(?:raise|assert)\b|self\.fail\(|sys\.exit\(")
 
 
 def settle_exception(error: ErrorFact) -> ErrorFact:
-    """Put an exception that has no family of its own into one by where it was raised."""
+    """Classify an exception that no family matched by the file that raised it."""
     exception = error.exception
     if exception is None or not exception.frames:
         return error
     inside = "inside" in error.fields
     if error.family.id == "inductor_error":
         return _of_lowering(error, exception)
-    if error.family.id in _OPERATORS:
-        return _of_statement(error) if _is_statement(exception) and not inside else error
+    if "operand" in error.family.tags:
+        statement = _is_statement(exception) and not inside
+        return replace(error, candidates=first("script_error", error.candidates)) if statement else error
     if error.family.id != "python_exception":
         return error
     family = BY_ID["operator_refused" if inside else _exception_family(exception)]
-    variable = exception.message.strip("'\"") if family.id == "environment_variable" else ""
-    fields = {**error.fields, **({"variable": variable} if variable else {})}
+    fields = dict(error.fields)
+    if family.id == "environment_variable" and (variable := exception.message.strip("'\"")):
+        fields["variable"] = variable
     return replace(error, family=family, candidates=family.candidates, fields=fields)
 
 
 def unnamed_exception(errors: Sequence[ErrorFact], exceptions: Sequence[PythonException]) -> ErrorFact | None:
-    """The exception that ended the program, when no family knows any text of its chain."""
+    """The exception that ended the program, if no family matched any text of its chain."""
     chain = last_chain(exceptions)
     if not chain or any(error.exception in chain for error in errors):
         return None
@@ -75,7 +75,7 @@ def unnamed_exception(errors: Sequence[ErrorFact], exceptions: Sequence[PythonEx
 
 
 def _of_lowering(error: ErrorFact, exception: PythonException) -> ErrorFact:
-    """What Inductor raised while it lowered the model or wrote code for it, in whatever words."""
+    """Any exception of Inductor's lowering or code generation becomes `inductor_internal`."""
     deeper = list(takewhile(lambda frame: not _INDUCTOR.search(frame.file), reversed(exception.frames)))
     at = exception.frames[: len(exception.frames) - len(deeper)][-1:]
     within = any(_LOWERS.search(frame.file) for frame in at) and all(_TORCH.search(f.file) for f in deeper)
@@ -86,7 +86,7 @@ def _of_lowering(error: ErrorFact, exception: PythonException) -> ErrorFact:
 
 
 def is_passed_on(exception: PythonException, before: PythonException) -> bool:
-    """Whether the program's own `raise` tells of the one before it: `from` it, or where that was caught."""
+    """Whether the program raised `before` again: with `from`, or in the function that caught it."""
     if exception.relation != "during":
         return exception.relation == "cause"
     raised, caught = exception.frames[-1:], before.frames[:1]
@@ -97,13 +97,8 @@ def _function(frame: Frame) -> tuple[str, str]:
     return frame.file, frame.function
 
 
-def _of_statement(error: ErrorFact) -> ErrorFact:
-    """What an operator says of its operands, raised by a statement of the script's own."""
-    return replace(error, candidates=first("script_error", error.candidates))
-
-
 def _is_statement(exception: PythonException) -> bool:
-    """Whether the program's own line raised, outside packages and modules of a model."""
+    """Whether a line of the program raised, outside every package and module."""
     within = any(_is_package_call(frame) or _MODULE_FILE.search(frame.file) for frame in exception.frames)
     return exception.frames[-1].user and not within
 
@@ -118,21 +113,22 @@ def _exception_family(exception: PythonException) -> str:
         return "load_exception"
     if inner.user:
         checks = _OWN_CHECK.match(inner.code) is not None or exception.type.endswith("AssertionError")
-        of_child = checks and _tells_of_child(exception.message)
-        return "child_failed" if of_child else "own_check" if checks else "script_exception"
+        if checks and _reports_child(exception.message):
+            return "child_failed"
+        return "own_check" if checks else "script_exception"
     if any(_is_compile_call(frame) for frame in exception.frames):
         return "bad_path" if exception.type in _OF_FILES else "compiler_exception"
     return "python_exception"
 
 
-def _tells_of_child(message: str) -> bool:
-    """Whether the message is about a process that failed; HTTP's codes of failure are no exit statuses."""
+def _reports_child(message: str) -> bool:
+    """Whether the message gives the exit status of a process. Larger numbers are HTTP statuses."""
     found = _OF_CHILD.search(message)
     return found is not None and -64 <= int(found["status"]) <= 255
 
 
 def _is_environ(frame: Frame) -> bool:
-    """Whether the frame is where Python looks up a variable of the environment (3.9-3.14)."""
+    """Whether the frame is `os.environ.__getitem__` (Python 3.9-3.14)."""
     return frame.function == "__getitem__" and _ENVIRON.search(frame.file) is not None
 
 
@@ -141,7 +137,7 @@ def _is_package_call(frame: Frame) -> bool:
 
 
 def _is_load(frame: Frame) -> bool:
-    """Whether a package is loaded there (torch 2.8-2.15), by whomever."""
+    """Whether the line loads a package (torch 2.8-2.15)."""
     return _LOAD.search(frame.code) is not None
 
 
@@ -151,5 +147,5 @@ def _is_compile_call(frame: Frame) -> bool:
 
 
 def first(category: Category, candidates: tuple[Category, ...]) -> tuple[Category, ...]:
-    """The candidates with this one before the others."""
+    """`candidates` with `category` moved to the front."""
     return (category, *(other for other in candidates if other != category))

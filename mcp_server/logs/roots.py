@@ -1,4 +1,4 @@
-"""Which error of a log is the root cause, and which categories the rest of the log leaves to it."""
+"""Chooses the root error of a log, and reorders its candidate categories by the rest of the log."""
 
 from __future__ import annotations
 
@@ -8,37 +8,36 @@ from dataclasses import replace
 
 from mcp_server.logs.details import OPERATOR_FILE
 from mcp_server.logs.facts import ErrorFact, Frame, PythonException, ThreadStack, last_chain
-from mcp_server.logs.families import BY_ID, Rank
+from mcp_server.logs.families import BY_ID, FAMILIES, Rank
 from mcp_server.logs.raised import first, is_passed_on
 from mcp_server.logs.sanitizer import SanitizerReport, Site
 from mcp_server.model import Category
 
-# C++ frames by what the program was doing in them.
+# Category of a crash by the C++ function on its stack.
 _NATIVE: tuple[tuple[re.Pattern[str], Category], ...] = (
     (re.compile(r"constant_buffer|load_constants"), "constants"),
     (re.compile(r"roxy"), "custom_op"),
     (re.compile(r"AOTI"), "toolchain"),
 )
-_AROUND_CRASHES = frozenset({"segfault", "heap_corruption", "aborted", "terminate", "generic_api_call"})
-# Causes that lie in what a call is given, which there is none of while a package is loaded.
-_OF_CALLS: frozenset[Category] = frozenset({"input_mismatch", "shape_out_of_range", "index_out_of_bounds"})
-# Complaints of operators, which fake tensors make as well as real ones.
-_OPERATORS = frozenset({"aten_index", "matrix_shapes", "operand_dtypes", "int_division", "two_devices"})
+# Causes in the arguments of a call. While a package loads, there is no call yet.
+_IN_ARGUMENTS: frozenset[Category] = frozenset(
+    {"input_mismatch", "shape_out_of_range", "index_out_of_bounds"}
+)
 _COMPILING = re.compile(r"torch\._(?:inductor|dynamo)\.exc\.\w+: |\bInductorError: |\bLoweringException: ")
-# How AOTAutograd names what a graph is given: inputs, and parameters among them.
-_GIVEN = re.compile(r"assert_size_stride\((?P<tensor>(?:primals_|arg)\d\w*),")
+# AOTAutograd's names of a graph's inputs and parameters.
+_GRAPH_INPUT = re.compile(r"assert_size_stride\((?P<tensor>(?:primals_|arg)\d\w*),")
 
 
 def settle(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
-    """The root with its family and candidates as the other errors and its own place leave them."""
+    """Adjust the root's family and candidates to the other errors of its process."""
     known = [error for error in errors if error.process == root.process]
     root = _in_headers(_without_files(root, known), known)
-    root = _around_with_operator(_without_kernels(_in_autotune(root, known), known), known)
-    return _in_native(_of_given(_at_compile(_at_load(root, known))))
+    root = _with_op_line(_without_kernels(_in_autotune(root, known), known), known)
+    return _in_native(_in_graph_input(_at_compile(_at_load(root, known))))
 
 
 def _in_autotune(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
-    """A kernel's failure while the compiler ran it on tensors of its own, whatever the device says of it."""
+    """A kernel that failed while the compiler tuned it: the tensors were the compiler's."""
     tuned = next((error for error in errors if error.family.id == "autotune_device_fault"), None)
     if tuned is None or root.family.stage != "call" or root.family.id == tuned.family.id:
         return root
@@ -46,7 +45,7 @@ def _in_autotune(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
 
 
 def _without_files(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
-    """A package that cannot be opened, where something else said that no file can."""
+    """A package could not be opened because the process had too many open files."""
     limit = next((e for e in errors if e.fields.get("detail") == "Too many open files"), None)
     if limit is None or root.family.id != "zip_open":
         return root
@@ -54,7 +53,7 @@ def _without_files(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
 
 
 def _in_headers(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
-    """An error of C++ while headers were precompiled: nothing of the model is in them."""
+    """A C++ error while headers were precompiled: no code of the model was involved."""
     precompiles = any("precompiled" in error.fields for error in errors if error.line < root.line)
     if not precompiles or root.family.id not in ("cpp_error", "cpp_undeclared"):
         return root
@@ -63,15 +62,15 @@ def _in_headers(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
 
 
 def _without_kernels(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
-    """A missing kernel image where torch said that it has none for this GPU at all."""
+    """A missing kernel image, where torch warned that it has no kernels for this GPU."""
     build = next((error for error in errors if error.family.id == "torch_without_arch"), None)
     if build is None or root.family.id != "no_kernel_image":
         return root
     return replace(root, family=BY_ID["torch_without_arch"], fields={**root.fields, **build.fields})
 
 
-def _around_with_operator(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
-    """A size that does not fit, whose operator follows the last of several lines only."""
+def _with_op_line(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
+    """Copy the operator's name from the last of several equal errors: `Error in op` is printed once."""
     named = (e.fields["op"] for e in errors if e.family.id == root.family.id and "op" in e.fields)
     op = next(named, None)
     if root.family.id != "size_stride_assert" or op is None:
@@ -80,23 +79,23 @@ def _around_with_operator(root: ErrorFact, errors: Iterable[ErrorFact]) -> Error
 
 
 def _at_load(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
-    """An error of the creation of a model: no call has been made yet."""
+    """An error while a model was created: no call was made yet."""
     creating = any(e.fields.get("call") == "create_func_" and e.line >= root.line for e in errors)
-    left = tuple(category for category in root.candidates if category not in _OF_CALLS)
+    left = tuple(category for category in root.candidates if category not in _IN_ARGUMENTS)
     return replace(root, candidates=left) if creating and left else root
 
 
 def _at_compile(root: ErrorFact) -> ErrorFact:
-    """An operator's complaint inside an exception of the compiler: it was made about fake tensors."""
-    if root.family.id not in _OPERATORS or not _COMPILING.search(root.text):
+    """An operator's error inside an exception of the compiler: its operands were fake tensors."""
+    if "fake_operand" not in root.family.tags or not _COMPILING.search(root.text):
         return root
     return replace(root, candidates=first("compile_failure", root.candidates))
 
 
-def _of_given(root: ErrorFact) -> ErrorFact:
-    """A size that does not fit, of a tensor that the compiled graph is given: no operator returned it."""
+def _in_graph_input(root: ErrorFact) -> ErrorFact:
+    """A size mismatch of a graph input. No operator returned that tensor, so none is at fault."""
     frames = root.exception.frames if root.exception is not None else ()
-    found = _GIVEN.search(frames[-1].code) if frames else None
+    found = _GRAPH_INPUT.search(frames[-1].code) if frames else None
     if root.family.id != "size_stride_assert" or found is None or "op" in root.fields:
         return root
     fields = {**root.fields, "tensor": found["tensor"]}
@@ -104,17 +103,16 @@ def _of_given(root: ErrorFact) -> ErrorFact:
 
 
 def _in_native(root: ErrorFact) -> ErrorFact:
-    """A crash whose C++ stack passes through the load, an update of weights or a custom operator."""
+    """A crash inside the load, an update of constants or a custom operator, by its C++ stack."""
     native = root.fields.get("native", "")
     category = next((category for pattern, category in _NATIVE if pattern.search(native)), None)
-    if root.family.id not in _AROUND_CRASHES or category is None:
+    if "native_stack" not in root.family.tags or category is None:
         return root
     return replace(root, candidates=first(category, root.candidates))
 
 
 # Arguments of `aoti_torch_proxy_executor_call_function` (torch 2.8-2.15).
 _NODE = re.compile(r"proxy_executor, (\d+),")
-_ROOTS_CRASHES = frozenset({"segfault", "aborted", "heap_corruption", "illegal_instruction"})
 _STAGES: tuple[tuple[re.Pattern[str], Category], ...] = (
     (
         re.compile(r"\b(?:load_constants|update_constant_buffer|swap_constant_buffer|load_state_dict)\b"),
@@ -122,9 +120,6 @@ _STAGES: tuple[tuple[re.Pattern[str], Category], ...] = (
     ),
     (re.compile(r"\b(?:aoti_load_package|load_package|AOTIModelPackageLoader|aot_load)\b"), "toolchain"),
     (re.compile(r"\b(?:aoti_compile_and_package|aot_compile)\b"), "compile_failure"),
-)
-_NO_STAGE_FAMILIES = frozenset(
-    {"segfault", "heap_corruption", "aborted", "killed", "terminate", "generic_api_call"}
 )
 _DEVICE_STATUS: tuple[tuple[str, tuple[Category, ...]], ...] = (
     (
@@ -139,14 +134,7 @@ _DEVICE_STATUS: tuple[tuple[str, tuple[Category, ...]], ...] = (
     ("misaligned", ("illegal_memory_access", "input_mismatch")),
     ("out of memory", ("out_of_memory",)),
 )
-_SANITIZER_FAMILIES: dict[str, str] = {
-    "invalid_access": "sanitizer_access",
-    "exception": "sanitizer_access",
-    "assert": "cuda_assert_status",
-    "race": "sanitizer_race",
-    "barrier": "sanitizer_race",
-    "uninitialised": "sanitizer_uninitialised",
-}
+_BY_SITE = {kind: family for family in FAMILIES for kind in family.sites}
 _NULL_PAGE = 1 << 16
 _FAR = 1 << 40
 _NOT_FINITE = re.compile(r"(?<![\w.])(?:nan|inf)(?![\w.])", re.IGNORECASE)
@@ -156,8 +144,8 @@ _SCALAR_INPUT = "input"
 def choose_root(errors: Sequence[ErrorFact], exceptions: Sequence[PythonException]) -> ErrorFact | None:
     """The error of the highest rank; of equals, one that ended the program, else the first.
 
-    An error of the last traceback's chain is preferred among equals, since earlier ones were survived. Noise
-    is never a root, nor is what the program's own `raise` made of a known error.
+    Among equals, one of the last traceback's chain counts: the program survived earlier ones. Neither noise
+    nor a known error that the program raised again is a root.
     """
     known = [error for error in errors if error.rank > Rank.NOISE]
     if not known:
@@ -171,23 +159,24 @@ def choose_root(errors: Sequence[ErrorFact], exceptions: Sequence[PythonExceptio
 
 
 def _passes_on(error: ErrorFact, known: Sequence[ErrorFact], exceptions: Sequence[PythonException]) -> bool:
-    """Whether it is a `raise` of the program's own over another error of the log."""
+    """Whether the program only re-raised another error of the log."""
     raised = error.exception
     if error.family.id != "own_check" or raised is None or raised not in exceptions:
         return False
     place = exceptions.index(raised)
     before = exceptions[place - 1] if place else None
-    told = any(other.exception == before for other in known)
-    return before is not None and told and is_passed_on(raised, before)
+    if before is None or not any(other.exception == before for other in known):
+        return False
+    return is_passed_on(raised, before)
 
 
 def sanitizer_errors(report: SanitizerReport, line: int) -> list[ErrorFact]:
     """An error for each site that compute-sanitizer reported."""
-    return [_sanitizer_error(site, line) for site in report.faults if site.kind in _SANITIZER_FAMILIES]
+    return [_sanitizer_error(site, line) for site in report.faults if site.kind in _BY_SITE]
 
 
 def _sanitizer_error(site: Site, line: int) -> ErrorFact:
-    family = BY_ID[_SANITIZER_FAMILIES[site.kind]]
+    family = _BY_SITE[site.kind]
     known = {
         "kernel": site.kernel,
         "file": site.file,
@@ -206,7 +195,7 @@ def _sanitizer_error(site: Site, line: int) -> ErrorFact:
 
 
 def _pointer(site: Site) -> str:
-    """What an address far from every device allocation looks like: the null page, or host memory."""
+    """Classify an address far from every device allocation: "null", "host", or "" if unknown."""
     if site.address is None or site.kind != "invalid_access":
         return ""
     if site.address < _NULL_PAGE:
@@ -216,12 +205,12 @@ def _pointer(site: Site) -> str:
 
 
 def refine(root: ErrorFact, errors: Iterable[ErrorFact], threads: Sequence[ThreadStack]) -> ErrorFact:
-    """Reorder the root's candidates by what else the log says."""
+    """Reorder the root's candidates by the other errors and the stacks of the log."""
     root = settle(_with_device_status(root, errors), errors)
     root = _uncompiled(_with_machine(_with_compiler(root, errors), errors))
     root = _died_in_operator(_in_operator(_with_shim(root, errors), errors), threads)
     root = _with_stage(root, _root_frames(root, threads))
-    root = _roots_with_operator(_with_values(root, errors))
+    root = _with_op_candidates(_with_values(root, errors))
     return replace(root, fields={name: value for name, value in root.fields.items() if name != "inside"})
 
 
@@ -232,15 +221,8 @@ def _root_frames(root: ErrorFact, threads: Sequence[ThreadStack]) -> tuple[Frame
 
 
 def _with_device_status(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
-    """Replace a library's empty status by what CUDA's teardown says that the device met."""
-    if root.family.id not in {
-        "cublas_status",
-        "generic_api_call",
-        "shim_call",
-        "nccl",
-        "nccl_timeout",
-        "device_status",
-    }:
+    """Take the candidates from the device status that CUDA printed at teardown."""
+    if "bare_status" not in root.family.tags:
         return root
     statuses = " ".join(error.fields.get("status", "") for error in errors if error is not root)
     for text, candidates in _DEVICE_STATUS:
@@ -251,7 +233,7 @@ def _with_device_status(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFa
 
 
 def _with_stage(root: ErrorFact, frames: Sequence[Frame]) -> ErrorFact:
-    if root.family.id not in _NO_STAGE_FAMILIES:
+    if "stageless" not in root.family.tags:
         return root
     for frame in reversed(frames):
         for pattern, category in _STAGES:
@@ -261,7 +243,7 @@ def _with_stage(root: ErrorFact, frames: Sequence[Frame]) -> ErrorFact:
 
 
 def _with_machine(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
-    """A library that does not load, of a package that was built for another kind of processor."""
+    """A library failed to load because the package was built for another processor."""
     other = next((e for e in errors if e.family.id == "device_information" and _foreign(e)), None)
     if other is None or root.family.stage != "load" or root.rank < Rank.ERROR:
         return root
@@ -270,7 +252,7 @@ def _with_machine(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
 
 
 def _with_compiler(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
-    """A compiler that finds no header of the C++ library, which has no suffix, is itself at fault."""
+    """The compiler lacks its own C++ library: the missing header has no suffix, as in `<vector>`."""
     header = root.fields.get("header", root.fields.get("header2", "."))
     compiler = next((e.fields["compiler"] for e in errors if "compiler" in e.fields), None)
     if root.family.id != "cpp_header" or compiler is None or "." in header:
@@ -279,7 +261,7 @@ def _with_compiler(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
 
 
 def _uncompiled(root: ErrorFact) -> ErrorFact:
-    """A model that is not found in an archive whose listed members are those of something else."""
+    """No model was found, because the archive's members are not those of a compiled package."""
     if root.family.id != "model_name" or "holds" in root.fields:
         return root
     other = bool({"saved", "wrapped"} & root.fields.keys())
@@ -288,19 +270,19 @@ def _uncompiled(root: ErrorFact) -> ErrorFact:
 
 
 def _foreign(error: ErrorFact) -> bool:
-    """Whether another machine type is meant; instruction sets and GPUs may fit all the same."""
+    """Whether the machine type differs. Other instruction sets and GPUs may still work."""
     return error.fields.get("key") == "AOTI_MACHINE" and error.fields["here"] != error.fields["package"]
 
 
 def _with_shim(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
-    """An exception without a family of its own that an operator call of the generated code reported."""
+    """An unclassified exception that an operator call of the generated code reported."""
     logged = root.family.id == "shim_exception"
-    if not logged and root.family.id not in {"python_exception", "script_exception"}:
+    if not logged and "unclassified" not in root.family.tags:
         return root
     called = {"shim_call", "shim_exception"} if logged else {"shim_call"}
     after = root.line if logged else 0
-    told = (e for e in errors if e.family.id in called and e.process == root.process and e.line > after)
-    call = next(told, None)
+    calls = (e for e in errors if e.family.id in called and e.process == root.process and e.line > after)
+    call = next(calls, None)
     named = {"op": call.fields["call"]} if call is not None and "call" in call.fields else {}
     if not named and not logged:
         return root
@@ -309,10 +291,10 @@ def _with_shim(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
 
 
 def _in_operator(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
-    """An exception that a Python operator raised: frames of its own stand above those that call operators.
+    """An exception of a Python operator: torch's operator call is on the stack outside the user's frames.
 
-    A request for memory, and an error of an earlier CUDA kernel, can meet any operator.
-    Field `node` is the number of the operator's node in the package, where its caller reported it.
+    Out-of-memory and late CUDA errors are excluded: they can surface in any operator.
+    Field `node` is the number of the operator's node in the package, if the caller reported it.
     """
     within, call = root.fields.get("at"), root.fields.get("operator_call")
     if within is None or call is None or int(within) > int(call):
@@ -327,8 +309,8 @@ def _in_operator(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
 
 
 def _died_in_operator(root: ErrorFact, threads: Sequence[ThreadStack]) -> ErrorFact:
-    """A crash below a function that torch was calling as an operator: faulthandler's stack names it."""
-    if root.family.id not in _ROOTS_CRASHES:
+    """A crash inside a Python operator, by faulthandler's stack."""
+    if "crash" not in root.family.tags:
         return root
     frames = next((thread.frames for thread in threads if thread.current), ())
     own = next((place for place in reversed(range(len(frames))) if frames[place].user), 0)
@@ -340,14 +322,14 @@ def _died_in_operator(root: ErrorFact, threads: Sequence[ThreadStack]) -> ErrorF
 
 
 def _with_values(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
-    """Differences or messages that are not finite make the numbers, not the code path, the first suspect."""
-    if root.family.id not in {"tensors_not_close", "own_check", "script_says_nan"}:
+    """A failed check of results whose text shows NaN or inf: suspect the values first."""
+    if "result_check" not in root.family.tags:
         return root
     nan_seen = any(error.family.id == "not_close_nan" for error in errors) or _NOT_FINITE.search(root.text)
     return replace(root, candidates=first("nan_or_inf", root.candidates)) if nan_seen else root
 
 
-def _roots_with_operator(root: ErrorFact) -> ErrorFact:
+def _with_op_candidates(root: ErrorFact) -> ErrorFact:
     """`Error in op: input` blames the caller's tensor, any other name blames the operator."""
     if root.family.id != "size_stride_assert" or "op" not in root.fields:
         return root

@@ -18,7 +18,7 @@ from mcp_server.logs.capture_journal import read_capture, stalled_call
 from mcp_server.logs.captured import Captured
 from mcp_server.model import CommandWorkload, ScriptWorkload
 from mcp_server.tools.context import Context, check_interpreter
-from mcp_server.tools.launchers import RankEnd, said
+from mcp_server.tools.launchers import RankEnd, read_launcher_output
 
 HOOK = Path(worker.__file__).parent
 CAP_VARIABLE = "AOTI_DEBUG_CAPTURE_CAP"
@@ -77,7 +77,7 @@ async def capture(
     finished = await context.run_in(directory, command, runs=1)
     if finished.ending == "not_started":
         raise ProblemError(finished.note, value=list(argv))
-    rank = said(finished.output, context.launcher).first if not finished.ok else None
+    rank = read_launcher_output(finished.output, context.launcher).first if not finished.ok else None
     seen = of_rank(read_capture(directory), rank.rank) if rank else read_capture(directory)
     context.cost.compiles += len(seen.compiles) if not finished.reused else 0
     fields = {name: getattr(seen, name) for name in Captured.model_fields}

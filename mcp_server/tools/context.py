@@ -1,4 +1,4 @@
-"""What every tool gets: a directory, an interpreter, a way to run children, leases, the running cost."""
+"""The context of a tool call: directory, interpreter, children, leases and cost."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ DEVICES = Path("/dev")
 def gpus_of(device_type: str | None, device_index: int = -1) -> tuple[int, ...] | None:
     """The GPU of a CUDA package; None for a CPU one, or when `AOTI_DEBUG_SHARE_GPUS=1` lets jobs share.
 
-    A workload whose device is not known (None) leases the first GPU of a machine that has one, or the one
-    with that index. A container may see only its third (/dev/nvidia2).
+    A workload of unknown device (None) leases GPU `device_index`, or the first, if the machine has a GPU. Any
+    /dev/nvidiaN shows that: a container may see only /dev/nvidia2.
     """
     if os.environ.get(SHARE_VARIABLE) == "1" or device_type == "cpu":
         return None
@@ -52,18 +52,18 @@ Event = dict[str, Any]
 
 
 def read_events(path: Path, but: Sequence[str] = ()) -> tuple[Event, ...]:
-    """Events of a report or journal, less those named in `but`; no file is no events."""
+    """Events of a report or journal, except those named in `but`; empty without a file."""
     left_out = tuple(map(_beginning, but))
     return tuple(_events(path, lambda line: not line.startswith(left_out)))
 
 
 def stream_events(path: Path, name: str) -> Iterator[Event]:
-    """The events of that name, one after another."""
+    """Iterate over the events of that name."""
     return _events(path, lambda line: line.startswith(_beginning(name)))
 
 
 def _beginning(name: str) -> str:
-    """How the line of such an event begins (worker/report.py)."""
+    """The beginning of that event's line (worker/report.py)."""
     return f'{{"event": "{name}"'
 
 
@@ -83,8 +83,8 @@ def _events(path: Path, wanted: Callable[[str], bool]) -> Iterator[Event]:
 WORKER_MAIN = Path(worker.__file__).with_name("main.py")
 REPORT = "report.jsonl"
 
-# Asked for every worker: output survives an abort, loading does not compile a probe for every CPU ISA, and
-# threads that wait for others sleep (they spin by default: 25 times as slow on a machine that is busy).
+# For every worker: output survives an abort, loading compiles no probe for each CPU ISA, and waiting threads
+# sleep. By default they spin, which is 25 times as slow on a busy machine.
 WORKER_ENV = {
     "PYTHONUNBUFFERED": "1",
     "PYTHONFAULTHANDLER": "1",
@@ -92,11 +92,11 @@ WORKER_ENV = {
     "OMP_WAIT_POLICY": "PASSIVE",
 }
 
-# Operations that run the workload, and those that compile it; the others only look.
+# Operations that run the workload, and those that compile it.
 RUNNING = frozenset({"run", "observe", "replay", "intervene"})
 COMPILING = frozenset({"compile"})
 
-# Operations that take the lease of a GPU themselves, when they come to use it: import and compile need none.
+# Operations that request a GPU lease when they need it: import and compile do not.
 ASKING = RUNNING | {"repeat", "interpret", "beside", "attempt", "record"}
 # Arguments of a request that name an archive for torch to load.
 ARCHIVES = frozenset({"package", "exported"})
@@ -104,7 +104,7 @@ ARCHIVES = frozenset({"package", "exported"})
 
 @dataclass
 class CostMeter:
-    """What has been spent so far."""
+    """The cost so far."""
 
     runs: int = 0
     compiles: int = 0
@@ -121,7 +121,7 @@ class CostMeter:
 
 @dataclass(frozen=True)
 class WorkerRun:
-    """A worker that ended: how, and what it had reported by then."""
+    """A finished worker and its reports."""
 
     finished: Finished
     events: tuple[Event, ...]
@@ -129,7 +129,7 @@ class WorkerRun:
     python: Path
 
     def streamed(self, event: str) -> Iterator[Event]:
-        """The reports of that name, read from the file one after another."""
+        """Iterate over the reports of that name in the file."""
         return stream_events(self.directory / REPORT, event)
 
     def last(self, event: str) -> Event | None:
@@ -141,26 +141,26 @@ class WorkerRun:
 
     @property
     def phase(self) -> str:
-        """The last thing that the worker began: where it died, if it died."""
+        """The worker's last event: where it died, if it died."""
         return str(self.events[-1]["event"]) if self.events else "starting"
 
 
 def _quiet(message: str) -> None:
-    """Progress that nobody asked for."""
+    """Default progress callback: do nothing."""
 
 
 def _nothing_lost(result: Record) -> None:
-    """What is known when nobody asks for less than the whole."""
+    """Default partial-result callback: discard."""
 
 
 @dataclass
 class Context:
-    """The surroundings of a step. `progress` is told one short line before each thing that takes time.
+    """What a tool needs to run children.
 
-    `launcher` is put before every child's argument list: `srun --gpus=1`, say. `kept` are the steps of
-    earlier turns of the job, which are not run again. `knows` is told the result so far by what is stopped.
-    `holder` is what others read who wait for a GPU that this job has. `home` is where processes live that
-    have imported torch, if they outlive the job.
+    `progress` gets one short line before each slow step. `launcher` is put before every child's command, for
+    example `srun --gpus=1`. `kept` are the finished steps of the job before it was resumed. `knows` gets the
+    partial result of a stopped step. `holder` names this job to others that wait for its GPU. `home` owns the
+    processes with torch imported that may outlive the job.
     """
 
     directory: Path
@@ -180,7 +180,7 @@ class Context:
 
     @asynccontextmanager
     async def sharing_imports(self) -> AsyncIterator[None]:
-        """Within this, requests to the worker share one import of torch where they can."""
+        """Let requests to the worker share one import of torch where possible."""
         if self.imports is not None:
             yield
             return
@@ -198,9 +198,10 @@ class Context:
         cwd: Path | None = None,
         modules: tuple[str, ...] = (),
     ) -> None:
-        """Begin the import for requests that will come with these surroundings, and `modules` with it.
+        """Start the shared import of torch and `modules` for later requests with this environment.
 
-        Not where each worker is a process of its own, nor where steps are kept: then none may come.
+        Nothing starts under a launcher, where each worker imports torch itself, nor in a resumed job, which
+        may need no worker.
         """
         if self.imports is not None and not self.launcher and not self.kept.last:
             argv = (str(python or self.python), "-u", str(WORKER_MAIN))
@@ -208,7 +209,7 @@ class Context:
             self.imports.expect(asked, modules)
 
     async def run(self, command: Command, name: str, *, runs: int = 0) -> Finished:
-        """Run a child whose output goes into a new directory, named after `name`, below this one."""
+        """Run a child with its output in a new directory named after `name`."""
         return await self.run_in(self.fresh(name), command, runs=runs)
 
     async def run_in(
@@ -219,9 +220,9 @@ class Context:
         *,
         runs: int = 0,
     ) -> Finished:
-        """Run a child in a directory that `fresh` made, or take the result that is kept of it.
+        """Run a child in a directory from `fresh`, or reuse its cached result.
 
-        `start` is asked how to start it; `runs` is how many runs of the workload that is.
+        `start` returns the starter of the child; `runs` counts the runs of the workload in it.
         """
         key = key_of(command, directory)
         kept = self.kept.take(key, command, directory)
@@ -240,7 +241,7 @@ class Context:
     async def _carry_out(self, directory: Path, command: Command, start: Starter) -> Finished:
         argv = launched(self.launcher, command.argv, directory)
         env = {**command.env, **({"AOTI_DEBUG_LAUNCHED": "1"} if self.launcher else {})}
-        asks = command.asks and not self.launcher  # whose processes may be on other machines
+        asks = command.asks and not self.launcher  # a launcher's processes may be on other machines
         started = replace(command, argv=argv, env=env, asks=asks)
         waits = Waits(self.holder or self.directory.name, self.progress, self.cost.clock.blocked)
         finished = await run(started, directory, start=start, waits=waits)
@@ -275,12 +276,12 @@ class Context:
     ) -> WorkerRun:
         """Run one operation of the worker; a crash of the workload is a result.
 
-        `prefix` is put before the interpreter (a sanitizer, a debugger); `directory`, made by `fresh`, is for
-        requests that name files in it. Reports named in `streamed` are not held in `events`. `gpus` are
-        leased (default: the one that the request names, else the first; () for none). With `alone` the import
-        of torch is not shared: forks of one process have one layout of memory, and what is in it.
-        Raises `ProblemError` when the worker refuses the request, or when the interpreter cannot run it, and
-        `PackageError` for an unsafe archive: no worker is started for one.
+        `prefix` is put before the interpreter (a sanitizer, a debugger); `directory`, from `fresh`, is for
+        requests that name files in it. `events` omits the reports named in `streamed`. `gpus` are leased
+        (default: the request's GPU, else the first; () for none). `alone` shares no import of torch: forks of
+        one process inherit its memory layout and contents.
+        Raises `ProblemError` if the worker rejects the request or the interpreter cannot run it, and
+        `PackageError` for an unsafe archive, before a worker starts.
         """
         directory = directory or self.fresh(name or operation)
         interpreter = python or self.python
@@ -311,7 +312,7 @@ class Context:
         return done
 
     def artifact(self, path: Path, what: str) -> Artifact:
-        """`path` as an artifact of this job; raises `ProblemError` when it is not there."""
+        """`path` as an artifact of this job. Raises `ProblemError` if it does not exist."""
         if not path.exists():
             raise ProblemError("the step left no such file", value=str(path))
         return Artifact(
@@ -327,7 +328,7 @@ class Context:
 
 
 def _files(directory: Path, operation: str, request: Mapping[str, object]) -> tuple[str, str]:
-    """Write the request; the arguments of the worker."""
+    """Write the request, and return the worker's arguments."""
     asked = directory / "request.json"
     asked.write_text(json.dumps({**request, "operation": operation}, default=_as_json, indent=1))
     return str(asked), str(directory / REPORT)
@@ -355,7 +356,7 @@ def _raise_refusal(done: WorkerRun) -> None:
         )
     if not done.events and done.finished.ending == "exit":
         raise ProblemError(
-            "this is no Python that can run the worker: " + _first_words(done.finished.stderr),
+            "this is no Python that can run the worker: " + _last_words(done.finished.stderr),
             value=str(done.python),
             next_call=interpreter_help(),
         )
@@ -368,8 +369,8 @@ def _raise_refusal(done: WorkerRun) -> None:
         )
 
 
-def _first_words(stderr: Path) -> str:
-    """The last line of what it said, bounded, without control characters."""
+def _last_words(stderr: Path) -> str:
+    """The last line of standard error, bounded, without control characters."""
     lines = (
         stderr.read_bytes()[-4000:].decode("utf-8", "replace").strip().splitlines() if stderr.exists() else []
     )

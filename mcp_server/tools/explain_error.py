@@ -1,6 +1,6 @@
-"""Explains an error text: which family, what it means and does not prove, which guide, which call next.
+"""Explains an error text: its family, meaning and limits, the guide, and the next call.
 
-Runs nothing. With a package, an index assertion is traced to its launch, its bound and the input behind it.
+Runs nothing. With a package, an index assertion is traced to its launch, its bound and the index's source.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.logs.facts import ErrorFact, LogFacts
 from mcp_server.logs.families import Advice, Rank, closest_family
 from mcp_server.logs.families.kinds import HANG_GUIDE, MAIN_GUIDE
+from mcp_server.logs.journal import DEVICES, DTYPES
 from mcp_server.logs.text import is_expression
 from mcp_server.model import Category, ModelLocation, NextStep, Record
 from mcp_server.package.query import AssertionFact, ambiguity, assertion_facts, no_holder
@@ -28,54 +29,6 @@ from mcp_server.tools.failure import read_text, read_users_log
 PACKAGE = "path/of/the/model.pt2"
 INPUTS = "path/of/the/inputs.pt"
 SCRIPT = "path/of/the/failing/program.py"
-
-# c10::ScalarType and c10::DeviceType of torch 2.8-2.15 (torch/headeronly/core/ScalarType.h, DeviceType.h).
-DTYPES: Mapping[str, str] = {
-    "0": "uint8",
-    "1": "int8",
-    "2": "int16",
-    "3": "int32",
-    "4": "int64",
-    "5": "float16",
-    "6": "float32",
-    "7": "float64",
-    "8": "complex32",
-    "9": "complex64",
-    "10": "complex128",
-    "11": "bool",
-    "15": "bfloat16",
-    "23": "float8_e5m2",
-    "24": "float8_e4m3fn",
-}
-DEVICES: Mapping[str, str] = {
-    "0": "cpu",
-    "1": "cuda",
-    "12": "xpu",
-    "13": "mps",
-    "14": "meta",
-    "20": "privateuse1",
-}
-
-_SENTENCES: Mapping[str, str] = {
-    "input_dtype": "Input {input} is {got}, the package was compiled for {expected}.",
-    "input_device": "Input {input} is on {got}, the package was compiled for {expected_name}.",
-    "input_static_dim": "Input {input} has size {got} in dimension {dim}, compiled for {expected}.",
-    "input_range": "Input {input} has size {got} in dimension {dim}, compiled for {relation} {expected}.",
-    "input_stride": "Input {input} has stride {got} in dimension {dim}, compiled for {expected}.",
-    "input_count": "The package takes {expected} tensors and was given {got}.",
-    "device_assert_index": "A kernel's check {lower} <= {index} < {bound} failed at {file}:{line}.",
-    "cpu_index_assert": "A CPU kernel's check {lower} <= {index} < {bound} failed.",
-    "nan_check": "{kind} in {buffer}.",
-    "constant_unknown": "Constant {constant} is not on both sides: the given weights and the package.",
-    "op_not_registered": "The operator {op} is not registered in this process.",
-    "cpp_undeclared": "The generated code uses {name}, which is not declared ({file}:{line}).",
-    "library_version": "{library} has no {version}: it is older than what {needed_by} was built with.",
-    "triton_resources": "A kernel needs {required} of {status}, and this GPU has {limit}.",
-    "undefined_symbol": "{library} needs the symbol {symbol}, which no loaded library has.",
-    "sanitizer_access": "{kernel} did an invalid {direction} of {size} bytes at {file}:{line}.",
-    "runtime_assert": "The package expects {condition} and got {value}.",
-    "triton_compile": "Triton could not compile {function}, at line {kernel_line} of the kernel.",
-}
 
 _CALLS: Mapping[Advice, tuple[str, str]] = {
     "check_inputs": ("check_devices", "compare every input with what the package was compiled for"),
@@ -121,34 +74,35 @@ _FLAGS: Mapping[Advice, str] = {
 
 
 def as_sentence(root: ErrorFact) -> str:
-    """The error with its numbers in plain words; the family's meaning where there is no better.
+    """The family's sentence with this error's values; the meaning without a sentence, or if a value is prose.
 
-    Words of a log never stand in it: a value that is no name, number or expression is left to `fields`.
+    Prose of a log could be read as an instruction, so it stays in `fields`.
     """
-    template = _SENTENCES.get(root.family.id, "")
+    template = root.family.sentence
     fields = _named(root)
-    wanted = {name for _, name, _, _ in Formatter().parse(template) if name}
-    told = template and all(is_expression(fields.get(name, "")) for name in wanted)
-    return template.format_map(fields) if told else root.family.meaning
+    names = {name for _, name, _, _ in Formatter().parse(template) if name}
+    safe = template and all(is_expression(fields.get(name, "")) for name in names)
+    return template.format_map(fields) if safe else root.family.meaning
 
 
 def _named(root: ErrorFact) -> dict[str, str]:
     """The fields, with codes of dtypes and devices replaced by names."""
     fields = dict(root.fields)
-    names = {"input_dtype": DTYPES, "input_device": DEVICES}.get(root.family.id)
+    dtypes = {code: name for code, (name, _) in DTYPES.items()}
+    names = {"input_dtype": dtypes, "input_device": DEVICES}.get(root.family.id, {})
     for name in ("expected", "got") if names else ():
-        fields[name] = (names or {}).get(fields[name], f"code {fields[name]}")
+        fields[name] = names.get(int(fields[name]), f"code {fields[name]}")
     return fields
 
 
 def next_call(root: ErrorFact | None, facts: LogFacts, package: Path | None) -> NextStep:
-    """The call that shows most; what the log does not name is a placeholder path."""
+    """The most useful next call, with placeholder paths for files that the log does not name."""
     advice: Advice = root.family.advice if root else _without_error(facts)
     tool, why = _CALLS[advice]
     program = program_of(facts)
     if tool in _PACKAGE_TOOLS and advice != "check_machine" and package is None and program:
-        what = "; the log names the " + "".join(program)
-        return NextStep(why=why + what, tool="diagnose", arguments=program)
+        why += "; the log names the " + "".join(program)
+        return NextStep(why=why, tool="diagnose", arguments=program)
     return NextStep(why=why, tool=tool, arguments=_arguments(tool, advice, root, program, package))
 
 
@@ -178,12 +132,11 @@ def _placeholders(tool: str, advice: Advice, package: Path | None) -> dict[str, 
 def _question(advice: Advice, root: ErrorFact | None) -> dict[str, object]:
     if root is None or advice != "trace_index":
         return {}
-    condition = root.fields.get("assertion") or root.text
-    return {"assertion": condition}
+    return {"assertion": root.fields.get("assertion") or root.text}
 
 
 def shell_lines(root: ErrorFact | None, facts: LogFacts) -> list[str]:
-    """What to type without the server, where a variable helps."""
+    """Shell commands that show more without the server: environment variables before the failing command."""
     advice: Advice = root.family.advice if root else _without_error(facts)
     flags = _FLAGS.get(advice)
     program = program_of(facts)
@@ -192,10 +145,7 @@ def shell_lines(root: ErrorFact | None, facts: LogFacts) -> list[str]:
 
 
 def program_of(facts: LogFacts) -> dict[str, object]:
-    """What failed, as arguments of `diagnose`: a script, what a shell saw end, or a C++ program.
-
-    Empty where the log names none.
-    """
+    """The failing program as arguments of `diagnose`: a script or a command. Empty if the log names none."""
     script = script_of(facts)
     if script:
         return {"script": script}
@@ -208,7 +158,7 @@ def program_of(facts: LogFacts) -> dict[str, object]:
 
 
 def _words(command: str) -> list[str]:
-    """The words of a command, of which a shell's variables are not known any more."""
+    """The words of a command; of one with shell variables, whose values are lost, the first two at most."""
     try:
         words = shlex.split(command)
     except ValueError:
@@ -217,7 +167,7 @@ def _words(command: str) -> list[str]:
 
 
 def script_of(facts: LogFacts) -> str:
-    """The script that failed, where a traceback names it."""
+    """The failing script, if a traceback names it."""
     for exception in facts.exceptions:
         first = exception.frames[0] if exception.frames else None
         if first and first.user and first.function == "<module>" and first.file.endswith(".py"):
@@ -229,7 +179,6 @@ _OTHERS = 6
 _FRAMES = 4
 _TRACES = 3
 _LINES = 12
-_TRACED = frozenset({"device_assert_index", "cpu_index_assert"})
 
 
 class OtherError(Record):
@@ -344,9 +293,9 @@ def _known(
 
 
 def _unknown(facts: LogFacts, package: Path | None, *, quoted: bool) -> Explanation:
-    """An honest answer for a text of no known family: its most telling lines and a way to learn more.
+    """The answer for a text of no known family: its most useful lines and the next call.
 
-    A `quoted` text is an error in the eyes of its sender. Only a log can end without one.
+    A `quoted` text was sent as an error, so its lines count as one. A log may hold none.
     """
     if quoted:
         facts = replace(facts, best_lines=facts.best_lines or facts.tail)
@@ -369,7 +318,7 @@ def _unknown(facts: LogFacts, package: Path | None, *, quoted: bool) -> Explanat
 
 
 def _without_family(facts: LogFacts) -> str:
-    """What the absence of a known error says."""
+    """The summary of a text without a known error."""
     if facts.last_launch is not None:
         return f"No error text; the last launch that began and did not end is {facts.last_launch.kernel}."
     if facts.errors:  # of rank NOISE: others would be a root
@@ -380,7 +329,7 @@ def _without_family(facts: LogFacts) -> str:
 
 
 def _closest(facts: LogFacts) -> list[str]:
-    """What to try where no family matched: the one that is most alike, and the whole log."""
+    """Advice if no family matched: the most similar known error, and to send the whole log."""
     if facts.last_launch is not None or not facts.best_lines:
         return []
     family = closest_family(facts.best_lines[-1][1])
@@ -394,8 +343,8 @@ def _closest(facts: LogFacts) -> list[str]:
 def _trace(
     root: ErrorFact, package: Path | None, model_name: str | None
 ) -> tuple[list[AssertionFact], list[str]]:
-    """The launches of the package at which an index assertion may have failed."""
-    if package is None or root.family.id not in _TRACED:
+    """The package's launches where an index assertion may have failed, and notes."""
+    if package is None or "kernel_assert" not in root.family.tags:
         return [], []
     file, line, kernel = _place(root)
     view = view_package(package, model_name)
@@ -409,7 +358,7 @@ def _trace(
 
 
 def _place(root: ErrorFact) -> tuple[str | None, int | None, str | None]:
-    """File, line and kernel of a failed check, as its text or the following one names them."""
+    """File, line and kernel of a failed check, from its own line or the next one."""
     fields = root.fields
     file = fields.get("file") or fields.get("raised_file")
     line = fields.get("line") or fields.get("raised_line")

@@ -1,9 +1,7 @@
-"""How a child ended, and the error in its output that explains it.
+"""Reads the logs of users and of children, and the failure that a child's output shows.
 
-Reading logs: those of users, and what a child of ours printed.
-
-A large one is read in a process of its own, which is killed when nobody waits for it any more: the event loop
-goes on meanwhile, and the server can leave.
+A large log is read in a separate process: the event loop goes on, and the server can exit. Cancelling
+the read kills that process.
 """
 
 from __future__ import annotations
@@ -27,9 +25,9 @@ from mcp_server.logs.log import open_log, read_log, read_log_file
 from mcp_server.model import Category, Record
 
 SMALL_BYTES = 1 << 20
-"""What is read in a tenth of a second: less than a process needs to start."""
+"""Read within a tenth of a second, which is less than a process needs to start."""
 KEPT = 16
-"""Logs whose facts are kept for the next who asks."""
+"""Logs whose facts are cached."""
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -41,7 +39,7 @@ _known: OrderedDict[_Key, LogFacts] = OrderedDict()
 
 
 async def read_users_log(path: Path) -> LogFacts:
-    """Facts of a log file of the user. Raises ProblemError when it cannot be read, or is no log."""
+    """Facts of a user's log file. Raises ProblemError if it cannot be read or is no log."""
     size = await anyio.to_thread.run_sync(_size_of_log, path, abandon_on_cancel=True)
     return await _read_apart(read_log_file, path, size)
 
@@ -52,7 +50,7 @@ async def read_text(text: str) -> LogFacts:
 
 
 async def look_ahead(path: Path) -> None:
-    """Read a large output now, so that `read_output` has its facts at once."""
+    """Cache the facts of a large output, so that `read_output` does not block on it."""
     key = _key(path)
     if key is None or key[1] <= SMALL_BYTES or key in _known:
         return
@@ -62,14 +60,14 @@ async def look_ahead(path: Path) -> None:
 
 
 def read_output(path: Path, process: str = "") -> LogFacts:
-    """Facts of an output file, of one process where it is named; no facts when the child left no file."""
+    """Facts of an output file, or of one process in it; empty if there is no file."""
     key = None if process else _key(path)
     found = _known.get(key) if key else None
     return found or _read_output(path, process)
 
 
 async def _read_apart(read: Callable[[Source], LogFacts], source: Source, size: int) -> LogFacts:
-    """`read(source)` in a thread, or in a process when that may take long."""
+    """`read(source)` in a thread, or in a process if it is large."""
     if size <= SMALL_BYTES:
         return await anyio.to_thread.run_sync(read, source, abandon_on_cancel=True)
     try:
@@ -79,7 +77,7 @@ async def _read_apart(read: Callable[[Source], LogFacts], source: Source, size: 
 
 
 def _in_child(parent: int, read: Callable[[Source], LogFacts], source: Source) -> LogFacts:
-    """In the child: die with the server, which may be killed while this reads."""
+    """Runs in the child, which must not outlive a killed server."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
@@ -143,7 +141,7 @@ def read_failure(finished: Finished) -> Failure | None:
         last = facts.best_lines[-1:] or facts.tail[-1:]
         return how.model_copy(update={"line": last[0][0], "text": last[0][1]}) if last else how
     root = facts.root
-    told = {
+    explained = {
         "family": root.family.id,
         "meaning": root.family.meaning,
         "candidates": list(root.candidates),
@@ -151,4 +149,4 @@ def read_failure(finished: Finished) -> Failure | None:
         "line": root.line,
         "guide": root.family.guide,
     }
-    return how.model_copy(update=told)
+    return how.model_copy(update=explained)

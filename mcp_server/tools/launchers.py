@@ -1,9 +1,7 @@
-"""Programs that start several processes: their ranks, and which of them failed first.
+"""Launchers such as torchrun and srun: separates the output of ranks and finds the first that failed.
 
-What a launcher says of the processes that it started: which failed first, and whether any began.
-
-Read from the launcher's own lines, which carry no rank before them: torch.distributed.run of torch 2.8-2.15
-(torch/distributed/elastic/multiprocessing/api.py), srun of Slurm 22.05 (src/plugins/launch/slurm).
+Sources: torch.distributed.run of torch 2.8-2.15 (torch/distributed/elastic/multiprocessing/api.py), srun of
+Slurm 22.05 (src/plugins/launch/slurm). The launcher's own lines have no rank before them.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ _ENDED = re.compile(
     r"failed \((?P<torchrun>[^()]+)\) local_rank: (?P<local>\d+) |"
     r"srun: error: \S+: tasks? (?P<task>\d+)[\d,-]*: (?P<srun>.+)"
 )
-# How a rank ends that the launcher stops since another one failed.
+# Exit statuses of ranks that the launcher stopped because another rank failed.
 _STOPPED = re.compile(r"Terminated|Killed|Exited with exit code 1(?:37|43)\b|exitcode: -(?:9|15)\b")
 _WAITING = re.compile(r"srun: job \d+ queued and waiting for resources")
 _GRANTED = re.compile(r"srun: job \d+ has been allocated resources")
@@ -35,20 +33,20 @@ _REFUSED = re.compile(r"srun: (?:fatal: |unrecognized option|error: (?:Unable to
 
 @dataclass(frozen=True)
 class RankEnd:
-    """A rank and how it ended, as the launcher says it."""
+    """A rank and its end, in the launcher's words."""
 
     rank: str
     how: str
 
     @property
     def stopped(self) -> bool:
-        """Whether it may have been stopped for the failure of another rank."""
+        """Whether the launcher may have stopped it because another rank failed."""
         return _STOPPED.search(self.how) is not None
 
 
 @dataclass(frozen=True)
 class LauncherWords:
-    """`failed` in the order told; `refused` is why the launcher started nothing ("" = it did not say so)."""
+    """`failed` in the order printed; `refused` is the launcher's reason to start nothing ("" = none)."""
 
     failed: tuple[RankEnd, ...] = ()
     waiting: bool = False
@@ -56,21 +54,21 @@ class LauncherWords:
 
     @property
     def first(self) -> RankEnd | None:
-        """The rank that failed by itself first; else the first that was stopped."""
+        """The first rank that failed by itself, else the first that was stopped."""
         return next((end for end in self.failed if not end.stopped), next(iter(self.failed), None))
 
 
 def read_launcher(lines: Iterable[str]) -> LauncherWords:
-    """What the launcher says in the joint output of its ranks."""
-    own = list(islice(_own_words(lines), MOST_LINES))
+    """The launcher's own lines, in the joint output of its ranks."""
+    own = list(islice(_own_lines(lines), MOST_LINES))
     ends = [found for found in map(_ENDED.search, own) if found]
-    asked, given = any(map(_WAITING.match, own)), any(map(_GRANTED.match, own))
+    waiting = any(map(_WAITING.match, own)) and not any(map(_GRANTED.match, own))
     refused = "" if ends else next((text for text in own if _REFUSED.match(text)), "")
-    return LauncherWords(tuple(map(_end, ends)), asked and not given, bound(refused, 300))
+    return LauncherWords(tuple(map(_end, ends)), waiting, bound(refused, 300))
 
 
-def _own_words(lines: Iterable[str]) -> Iterator[str]:
-    """Lines that the launcher may have written, and no rank."""
+def _own_lines(lines: Iterable[str]) -> Iterator[str]:
+    """Lines without a rank, which the launcher may have written."""
     for raw in lines:
         if "srun: " in raw or "local_rank: " in raw:
             line = read_line(raw, 0)
@@ -88,9 +86,9 @@ LONGEST_LINE = 64 << 10  # characters
 
 @dataclass(frozen=True)
 class Launcher:
-    """Options that a launcher needs so that each line of output names its rank.
+    """Options with which a launcher puts the rank before each line of output.
 
-    `options` go in unless the prefix has one of `unless`. `{directory}` is where the run's output goes.
+    `options` are added unless the prefix has one of `unless`. `{directory}` is the run's output directory.
     """
 
     options: tuple[str, ...]
@@ -108,7 +106,7 @@ LAUNCHERS: dict[str, tuple[Launcher, ...]] = {
 }
 
 
-# Whatever starts several processes: what is no run of the workload is done by the first.
+# Under any launcher, a child that is no run of the workload runs in the first rank only.
 ONLY_FIRST = (
     "sh",
     "-c",
@@ -119,13 +117,13 @@ ONLY_FIRST = (
 
 
 def launched(prefix: Sequence[str], argv: Sequence[str], directory: Path) -> tuple[str, ...]:
-    """`argv` under the launcher `prefix`, with the options that keep its ranks apart."""
+    """`argv` under the launcher `prefix`, with the options that name the rank of each line."""
     if not prefix:
         return tuple(argv)
     added = [
         option.replace("{directory}", str(directory))
         for launcher in _known(prefix)
-        if not _given(launcher, prefix)
+        if not _has_option(launcher, prefix)
         for option in launcher.options
     ]
     return (*prefix, *added, *argv)
@@ -136,7 +134,7 @@ def _known(prefix: Sequence[str]) -> tuple[Launcher, ...]:
     return next((LAUNCHERS[name] for name in (Path(word).name for word in prefix) if name in LAUNCHERS), ())
 
 
-def _given(launcher: Launcher, prefix: Sequence[str]) -> bool:
+def _has_option(launcher: Launcher, prefix: Sequence[str]) -> bool:
     return any(word.partition("=")[0] in launcher.unless for word in prefix)
 
 
@@ -177,8 +175,8 @@ def _distribute(output: Path, opened: Mapping[str, TextIO]) -> None:
                 opened[line.process].write(line.text + "\n")
 
 
-def said(output: Path, prefix: Sequence[str]) -> LauncherWords:
-    """What a known launcher says in the output; nothing for others."""
+def read_launcher_output(output: Path, prefix: Sequence[str]) -> LauncherWords:
+    """`read_launcher` of an output file; empty for an unknown launcher."""
     if not _known(prefix) or not output.exists():
         return LauncherWords()
     with output.open(errors="replace") as lines:
@@ -186,8 +184,8 @@ def said(output: Path, prefix: Sequence[str]) -> LauncherWords:
 
 
 def check_started(finished: Finished, prefix: Sequence[str]) -> None:
-    """Raise ProblemError when the launcher started nothing: such a run says nothing of the workload."""
-    words = LauncherWords() if finished.ok else said(finished.output, prefix)
+    """Raise ProblemError if the launcher started nothing: then the workload did not run."""
+    words = LauncherWords() if finished.ok else read_launcher_output(finished.output, prefix)
     if words.refused:
         raise ProblemError(f"the launcher started nothing: {words.refused}", value=" ".join(prefix))
     if words.waiting:

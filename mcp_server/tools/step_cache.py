@@ -1,8 +1,8 @@
-"""Evidence that a job has gathered already, so that going on with it does not gather it twice.
+"""Finished steps of a job, so that resuming the job does not run them again.
 
-A child's result is known by its key: the command, the request and the content of the files that they name,
-with the places of the job's own steps left out. The key is written beside the output when the child has
-ended; one that was stopped leaves none.
+A step's key is a digest of its command, its request and the content of the files that they name, without the
+numbers of the job's own steps. The key is written next to the output when the child ends, so a stopped child
+has none.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ CARD = "step.json"
 STREAMS = ("output", "stdout", "stderr")
 NOT_LINKED = shutil.ignore_patterns(CARD)
 
-# When to print stacks before a time limit, which is looked at apart; and what a capture may take of the disk,
-# whose free space differs from one moment to the next.
+# They vary between runs and do not change the result: the time limit is compared separately, and the disk
+# space for a capture follows the free space.
 IGNORED = frozenset({"AOTI_DEBUG_STACKS_AFTER", "AOTI_DEBUG_CAPTURE_CAP"})
 
-WHOLE_BYTES = 16 << 20  # of a larger file the ends, the size and the time of its last change must do
+WHOLE_BYTES = 16 << 20  # of a larger file, both ends, the size and the modification time are hashed
 END_BYTES = 1 << 20
 
 
 @dataclass
 class StepCache:
-    """The steps that were there when a job was taken up again; each is used once, in their order."""
+    """The finished steps of a resumed job. Each is used once, in order."""
 
     steps: dict[str, list[Path]] = field(default_factory=dict)
     last: int = 0
 
     @classmethod
     def read(cls, job: Path) -> StepCache:
-        """The finished steps below a job's directory, and the highest number in use there."""
+        """Read the finished steps in a job's directory, and the highest step number."""
         found = defaultdict(list)
         numbered = sorted(path for path in job.glob("[0-9][0-9]*-*") if path.is_dir())
         for path in numbered:
@@ -54,7 +54,7 @@ class StepCache:
         return cls(dict(found), max((_number(path) for path in numbered), default=0))
 
     def take(self, key: str, command: Command, directory: Path) -> Finished | None:
-        """The kept end of this command, its files put into `directory`; None when it has to be run."""
+        """The cached result of this command, with its files in `directory`; None if it has to run."""
         for path in self.steps.get(key, ()):
             finished = _finished(path, directory)
             if finished is not None and _enough(finished, command):
@@ -65,16 +65,16 @@ class StepCache:
 
 
 def keep(key: str, directory: Path, finished: Finished) -> None:
-    """Write down that the child ended, as `Kept` reads it; on a full disk it is run again next time."""
-    told = {name: value for name, value in asdict(finished).items() if name not in STREAMS}
+    """Store a finished step for `StepCache`. On a full disk nothing is stored, and the step runs again."""
+    fields = {name: value for name, value in asdict(finished).items() if name not in STREAMS}
     draft = directory / f"{CARD}.draft"
     with suppress(OSError):
-        draft.write_text(json.dumps({"key": key, "finished": told}))
+        draft.write_text(json.dumps({"key": key, "finished": fields}))
         draft.replace(directory / CARD)
 
 
 def key_of(command: Command, directory: Path) -> str:
-    """What `command` asks, for a child whose directory is `directory`."""
+    """The key of `command`, for a child whose directory is `directory`."""
     job = directory.parent
     env = {name: value for name, value in command.env.items() if name not in IGNORED}
     words = [*command.argv, str(command.cwd), *sorted(f"{k}={v}" for k, v in env.items()), *command.unset]
@@ -86,7 +86,7 @@ def key_of(command: Command, directory: Path) -> str:
 
 
 def _request(directory: Path) -> Iterator[str]:
-    """The request to the worker, its values one by one: some of them name files."""
+    """The keys and values of the worker's request, one by one: some of them name files."""
     asked = directory / "request.json"
     if asked.exists():
         yield from _words(json.loads(asked.read_text()))
@@ -110,7 +110,7 @@ def _placeless(word: str, job: Path) -> str:
 
 
 def _content(word: str, directory: Path) -> str:
-    """The digest of the file that `word` names; nothing for other words, and for what this step writes."""
+    """The digest of the file that `word` names; "" for other words and for files that this step writes."""
     if not word.startswith("/") or word.startswith(str(directory)):
         return ""
     try:
@@ -139,7 +139,7 @@ def _card(path: Path) -> dict[str, Any] | None:
 
 
 def _finished(path: Path, directory: Path) -> Finished | None:
-    """The end that is noted there, with the streams where they will be."""
+    """The stored result in `path`, with its streams in `directory`."""
     card = _card(path)
     if card is None or not all((path / f"{name}.log").exists() for name in STREAMS):
         return None
@@ -148,7 +148,7 @@ def _finished(path: Path, directory: Path) -> Finished | None:
 
 
 def _enough(finished: Finished, command: Command) -> bool:
-    """A time limit that was reached says nothing of a longer one."""
+    """Whether the result is valid for the command's time limit: a timeout is not, for a longer one."""
     still = finished.note.startswith(STOOD_STILL)
     return finished.ending != "timeout" or still or finished.wall_s >= command.timeout_s - 1
 
@@ -158,7 +158,7 @@ def _number(path: Path) -> int:
 
 
 def _linked(source: str, target: str) -> str:
-    """A second name for the file, or a copy; what is there already, such as the request, stays."""
+    """Hard-link or copy the file; an existing target, such as the request, stays."""
     if not os.path.lexists(target):
         try:
             os.link(source, target, follow_symlinks=False)

@@ -10,7 +10,7 @@ import torch
 from .outputs_check import run_check
 from .report import Refused, Report
 from .tensors import leaves
-from .trial_compare import expectation, with_expectation
+from .trial_compare import expectation, compare_with_expectation
 
 
 class Judge:
@@ -45,7 +45,7 @@ class Judge:
             raise Refused(what, " ".join(self.check), "a command that ends with status 0 for good outputs")
 
     def _compare(self, expected: list[torch.Tensor], outputs: list[torch.Tensor], report: Report) -> None:
-        beside = with_expectation(expected, outputs, self.limits)
+        beside = compare_with_expectation(expected, outputs, self.limits)
         shapes = [[list(want.shape), list(got.shape)] for want, got in zip(expected, outputs)]
         report.event(
             "compared_expected",

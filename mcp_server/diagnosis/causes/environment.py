@@ -243,7 +243,6 @@ def _stack_suspect(signal: str, size: int, case: DiagnosisState) -> Suspect:
     )
 
 
-_REPORTS = frozenset({"own_check", "child_failed"})
 # A check of the child's own may have found what a package computed wrongly.
 _CHECK = re.compile(r"(?:raise|assert)\b|self\.fail\(|sys\.exit\(")
 
@@ -274,7 +273,7 @@ def _ends(seen: Capture, *, told: bool) -> list[CapturedEnd]:
 def _raised_itself(script: RunSeen) -> bool:
     """Whether the traceback of another error than a check or the report of a child is there."""
     root = script.root
-    return root is not None and root.exception is not None and root.family.id not in _REPORTS
+    return root is not None and root.exception is not None and "own_report" not in root.family.tags
 
 
 def _line(end: CapturedEnd) -> ModelLocation | None:

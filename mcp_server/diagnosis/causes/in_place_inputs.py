@@ -74,13 +74,13 @@ def _sharing_suspect(group: list[int], changed: int, case: DiagnosisState) -> Su
 
 
 MOST_LINES = 3
-CHECKS = frozenset({"own_check", "tensors_not_close"})
 
 
 def _checked_in_vain(case: DiagnosisState) -> bool:
     """Whether a check of the program failed, though the package gives what its exported program gives."""
     script = case.runs.get("script")
-    return script is not None and script.family in CHECKS and bool(case.equals_eager)
+    root = script.root if script is not None else None
+    return root is not None and "result_check" in root.family.tags and bool(case.equals_eager)
 
 
 def _changed(place: int, case: DiagnosisState) -> Suspect:

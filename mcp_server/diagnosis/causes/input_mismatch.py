@@ -147,20 +147,6 @@ def _fixed_suspect(
     )
 
 
-# Families of AOTI_RUNTIME_CHECK_INPUTS (generated check_input_N and assert_size_stride, torch 2.8-2.15).
-CHECK_FAMILIES = frozenset(
-    {
-        "input_dtype",
-        "input_static_dim",
-        "input_range",
-        "input_stride",
-        "input_device",
-        "input_count",
-        "size_stride_assert",
-    }
-)
-
-
 def detect_contract(case: DiagnosisState) -> Iterator[Suspect]:
     """One hypothesis per mismatch of the failing call; false alarms are kept as harmless ones."""
     for mismatch in case.mismatches:
@@ -256,7 +242,7 @@ def _confirmed_by_check(mismatch: Mismatch, run: RunSeen | None) -> Evidence | N
         return None
     for error in run.log.errors:
         same_input = error.fields.get("input") in (None, str(mismatch.input_index))
-        if same_input and mismatch.category in error.candidates and error.family.id in CHECK_FAMILIES:
+        if same_input and mismatch.category in error.candidates and "input_check" in error.family.tags:
             return Evidence(
                 step="run_with_input_checks",
                 fact=error.text[:300],

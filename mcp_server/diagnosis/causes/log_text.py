@@ -24,8 +24,6 @@ from mcp_server.tools.context import WORKER_MAIN
 from mcp_server.tools.explain_error import as_sentence
 from mcp_server.tools.requests import failing_phase
 
-# Families of texts that no rule puts into one category when a package raised them.
-FAMILIES = frozenset({"operator_refused", "script_exception", "script_says_nan"})
 _KERNEL = re.compile(r'extern "C"\s+void\s+(\w+)\(')
 _NOT_FINITE = re.compile(r"\b(?:nan|inf|finite|positive-definite|singular)\b", re.IGNORECASE)
 
@@ -44,7 +42,7 @@ def refused_alone(root: ErrorFact, case: DiagnosisState) -> bool:
     """Whether it is such a text, and no program is there of which a statement could have raised it."""
     plain = case.runs.get("plain")
     alone = isinstance(case.workload, PackageWorkload) and plain is not None and plain.failure == "exception"
-    return alone and root.family.id in FAMILIES
+    return alone and "open_refusal" in root.family.tags
 
 
 def _called(facts: LogFacts, case: DiagnosisState) -> Launch | None:

@@ -26,9 +26,6 @@ from mcp_server.tools.dump_kernel_io import dump_kernel_io
 from mcp_server.tools.reduce.variant import Variant, launch_variant
 from mcp_server.tools.trace_launches import trace_launches
 
-NAN_FAMILIES = frozenset({"not_close_nan", "script_says_nan", "nan_assert", "device_assert_nan"})
-
-
 MOST_LAUNCHES = 10_000  # of one call; the detectors look at all of them
 
 
@@ -64,7 +61,7 @@ def _writes_by_index(case: DiagnosisState) -> bool:
 def says_nonfinite(case: DiagnosisState) -> bool:
     """Whether NaN or infinities were seen: in outputs, or in what the program says."""
     return case.outputs_nonfinite or any(
-        error.family.id in NAN_FAMILIES for _, facts in case.logs for error in facts.errors
+        "nan" in error.family.tags for _, facts in case.logs for error in facts.errors
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from . import accelerators, compiling, device, host, inputs, loading, resources
-from .kinds import Advice, Family, Rank, Stage
+from .kinds import Advice, Family, Naming, Rank, Stage
 
 FAMILIES: tuple[Family, ...] = (
     *device.FAMILIES,
@@ -25,7 +25,17 @@ BY_ID: dict[str, Family] = {family.id: family for family in FAMILIES}
 _ALIKE = 0.6  # difflib's own default: below it, texts share little but common words
 _COMPARED = 300
 
-__all__ = ["BY_ID", "FAMILIES", "Advice", "Family", "Rank", "Stage", "closest_family", "find_family"]
+__all__ = [
+    "BY_ID",
+    "FAMILIES",
+    "Advice",
+    "Family",
+    "Naming",
+    "Rank",
+    "Stage",
+    "closest_family",
+    "find_family",
+]
 
 
 def find_family(text: str, families: tuple[Family, ...] = FAMILIES) -> tuple[Family, dict[str, str]] | None:

@@ -117,6 +117,7 @@ _add(
     advice="run_again",
     not_proven="What the device refused: run again with blocking launches.",
     late=True,
+    tags="bare_status",
 )
 
 FAMILIES: tuple[Family, ...] = tuple(_table.rows)

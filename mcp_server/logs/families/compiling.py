@@ -6,7 +6,7 @@ torch 2.8-2.15; Triton's CompilationError; GCC and Clang.
 
 from __future__ import annotations
 
-from .kinds import BUILD_GUIDE, SHAPES_GUIDE, Defaults, Family, Rank
+from .kinds import BUILD_GUIDE, SHAPES_GUIDE, Defaults, Family, Naming, Rank
 
 _table = Defaults(stage="compile", guide=BUILD_GUIDE, advice="recompile")
 _add = _table.add
@@ -29,6 +29,11 @@ _add(
     'UserError: Constraints violated (batch)! For more information, run with TORCH_LOGS="+dynamic".',
     stage="export",
     guide=SHAPES_GUIDE,
+    names=(
+        Naming("dimension {dim}", "{value}", kind="script"),
+        Naming("dimension {dims}", kind="script"),
+    ),
+    fix="mark that dimension static, or make the model work for all sizes of it",
 )
 _add(
     "data_dependent",
@@ -42,6 +47,8 @@ _add(
     "Could not guard on data-dependent expression u0 > 3 (unhinted: u0 > 3).",
     stage="export",
     guide=SHAPES_GUIDE,
+    names=Naming("{expression}", kind="script"),
+    fix="use torch.where or torch.cond for the branch, or promise it with torch._check",
 )
 _add(
     "export_unsupported",
@@ -84,6 +91,7 @@ _add(
     "/c/x.wrapper.cpp:123:45: error: ‘s1’ was not declared in this scope; did you mean ‘y1’?",
     rank=Rank.CAUSE,
     not_proven="Which part of the model asked for it: read the generated line. A shim of a custom operator has its own declared name.",
+    sentence="The generated code uses {name}, which is not declared ({file}:{line}).",
 )
 _add(
     "cpp_header",
@@ -97,6 +105,12 @@ _add(
     "/usr/include/x.h:12:10: fatal error: Python.h: No such file or directory",
     rank=Rank.CAUSE,
     advice="check_machine",
+    names=(
+        Naming("{blind}", "does not find <{header}>, of the C++ library"),
+        Naming("{header}"),
+        Naming("{header2}"),
+    ),
+    fix="let CXX name a compiler that has its C++ library, which {blind} does not find, without options such as -nostdinc++",
 )
 _add(
     "compiler_killed",
@@ -107,6 +121,7 @@ _add(
     "g++: fatal error: Killed signal terminated program cc1plus",
     rank=Rank.CAUSE,
     advice="check_machine",
+    names=Naming("host memory", "the compiler was killed"),
 )
 _add(
     "compiler_crash",
@@ -137,6 +152,8 @@ _add(
     "/v/torch/include/c10/util/Optional.h:30:5: error: ‘optional’ in namespace ‘std’ does not name a template type",
     rank=Rank.CAUSE,
     advice="check_machine",
+    names=Naming("C++ headers", "{file}:{line}"),
+    fix="see which directories CPATH, CPLUS_INCLUDE_PATH and options put before the compiler's own, and whether the compiler is new enough for this torch",
 )
 _add(
     "compiler_option",
@@ -150,6 +167,7 @@ _add(
     "g++: error: unrecognized command-line option '-std=c++20'",
     rank=Rank.CAUSE,
     advice="check_machine",
+    names=Naming("{program}", "{detail}"),
 )
 _add(
     "link_library",
@@ -171,6 +189,11 @@ _add(
     "/usr/bin/ld: cannot find -lstdc++: No such file or directory",
     rank=Rank.CAUSE,
     advice="check_machine",
+    names=(
+        Naming("-l{library}"),
+        Naming("linker", "{detail}"),
+    ),
+    fix="install what the linker looks for, or build with a compiler that does not ask for it",
 )
 _add(
     "linker_shim",
@@ -185,6 +208,7 @@ _add(
     rank=Rank.CAUSE,
     advice="check_machine",
     not_proven="Whether libtorch is of another release than the headers, or the operator never had such a function.",
+    names=Naming("{symbol}"),
 )
 _add(
     "linker",
@@ -207,6 +231,11 @@ _add(
     "example-app.cpp:(.text+0xdc): undefined reference to `c10::Error::Error(c10::SourceLocation, std::string const&)'",
     rank=Rank.CAUSE,
     advice="check_machine",
+    names=(
+        Naming("{symbol}"),
+        Naming("linker", "{detail}"),
+    ),
+    fix="link the library that defines {symbol}, of the release and the C++ ABI of the headers",
 )
 _add(
     "linker_status",
@@ -217,6 +246,7 @@ _add(
     "collect2: error: ld returned 1 exit status",
     rank=Rank.CONSEQUENCE,
     advice="check_machine",
+    tags="build_tool",
 )
 _add(
     "compiler_status",
@@ -227,6 +257,8 @@ _add(
     "subprocess.CalledProcessError: Command '['/usr/bin/ld', '-r', '-b', 'binary']' returned non-zero exit status 1.",
     rank=Rank.SYMPTOM,
     advice="check_machine",
+    names=Naming("{program}", "{detail}"),
+    tags="build_tool",
 )
 _add(
     "no_compiler",
@@ -251,6 +283,13 @@ _add(
     "torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: (None, 'g++')",
     rank=Rank.CAUSE,
     advice="check_machine",
+    names=(
+        Naming("{program}"),
+        Naming("{compiler}"),
+        Naming("{missing}"),
+        Naming("C++ compiler"),
+    ),
+    fix="install a C++ compiler, or set CXX to one that exists",
 )
 _add(
     "ptxas_old",
@@ -264,6 +303,8 @@ _add(
     "ptxas fatal   : Value 'sm_103a' is not defined for option 'gpu-name'",
     rank=Rank.CAUSE,
     advice="check_machine",
+    names=Naming("ptxas", "{detail}"),
+    fix="let TRITON_PTXAS_PATH name the ptxas of a CUDA toolkit that knows this GPU, or install a newer Triton",
 )
 _add(
     "ptxas",
@@ -305,6 +346,11 @@ _add(
     "Triton could not compile a kernel; line and column count from the kernel's `def`.",
     "triton.compiler.errors.CompilationError: at 7:8:",
     rank=Rank.CAUSE,
+    sentence="Triton could not compile {function}, at line {kernel_line} of the kernel.",
+    names=(
+        Naming("{function}", "{reason}", kind="kernel"),
+        Naming("{function}", kind="kernel"),
+    ),
 )
 _add(
     "triton_kernel_named",
@@ -378,6 +424,7 @@ _add(
     "A C++ compiler failed; its command and output follow.",
     "CppCompileError: C++ compile error",
     rank=Rank.CONSEQUENCE,
+    tags="build_tool",
 )
 
 FAMILIES: tuple[Family, ...] = tuple(_table.rows)

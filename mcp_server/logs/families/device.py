@@ -15,6 +15,7 @@ from .kinds import (
     SHAPES_GUIDE,
     Defaults,
     Family,
+    Naming,
     Rank,
 )
 
@@ -52,6 +53,12 @@ _add(
     rank=Rank.CAUSE,
     guide=BUILD_GUIDE,
     advice="recompile",
+    sentence="A kernel needs {required} of {status}, and this GPU has {limit}.",
+    names=(
+        Naming("{kernel}", "{required} needed, {limit} there", kind="kernel"),
+        Naming("a Triton kernel", "{required} of {status} needed, {limit} there", kind="kernel"),
+    ),
+    fix="give the kernel smaller blocks or fewer stages (num_stages)",
 )
 _add(
     "aten_assert",
@@ -68,6 +75,7 @@ _add(
     not_proven="Whether the package or the program called the operator: the line that waits for the device is not the "
     "one that called it.",
     late=True,
+    tags="index_assert",
 )
 _add(
     "device_assert_index",
@@ -89,6 +97,9 @@ _add(
         "wrong dimension or an index computed by an earlier kernel give the same text."
     ),
     late=True,
+    sentence="A kernel's check {lower} <= {index} < {bound} failed at {file}:{line}.",
+    names=Naming("{kernel}", kind="kernel"),
+    tags=("index_assert", "kernel_assert"),
 )
 _add(
     "device_assert_nan",
@@ -103,6 +114,7 @@ _add(
     advice="find_nan",
     not_proven="That this kernel makes the value: it may have received it; infinite attention masks are normal.",
     late=True,
+    tags="nan",
 )
 _add(
     "device_assert",
@@ -131,6 +143,7 @@ _add(
     advice="run_again",
     not_proven="Which assertion: keep the whole standard error, the assertion lines may come after this one.",
     late=True,
+    sites="assert",
 )
 _add(
     "stream_capture",
@@ -142,6 +155,7 @@ _add(
     advice="run_again",
     guide=HANG_GUIDE,
     not_proven="That another operation of the captured region is allowed in a capture.",
+    names=Naming("the call inside a CUDA graph capture", kind="call"),
 )
 _add(
     "capture_invalidated",
@@ -219,6 +233,12 @@ _add(
     guide=BUILD_GUIDE,
     advice="check_machine",
     not_proven="Who holds the memory: another process, PyTorch's cache or this model.",
+    names=(
+        Naming("memory of GPU {device}", "{asked} asked for, {total} in all"),
+        Naming("device memory", "{asked} asked for"),
+        Naming("device memory"),
+    ),
+    fix="make the batch smaller, or free device memory before the call",
 )
 _add(
     "cublas_status",
@@ -230,6 +250,7 @@ _add(
     rank=Rank.CONSEQUENCE,
     not_proven="That the matrix product or its operands are wrong.",
     late=True,
+    tags="bare_status",
 )
 _add(
     "no_kernel_image",
@@ -251,6 +272,8 @@ _add(
     rank=Rank.NOISE,
     guide=BUILD_GUIDE,
     advice="check_machine",
+    names=Naming("torch", "has no kernels for {gpu} ({arch})", kind="environment"),
+    fix="install a build of torch whose torch.cuda.get_arch_list() holds {arch}",
 )
 _add(
     "kernel_file_missing",
@@ -262,6 +285,7 @@ _add(
     "Error: CUDA driver error: file not found",
     guide=BUILD_GUIDE,
     advice="check_package",
+    fix="load a .pt2 of torch._inductor.aoti_compile_and_package, which holds them; a bare .so needs its .cubin files where it was compiled",
 )
 _add(
     "kernel_image_invalid",
@@ -320,6 +344,7 @@ _add(
     stage="any",
     guide=BUILD_GUIDE,
     advice="check_machine",
+    names=Naming("CUDA driver", "{status}"),
 )
 _add(
     "bad_device_index",
@@ -343,6 +368,11 @@ _add(
     stage="any",
     guide=BUILD_GUIDE,
     advice="check_machine",
+    names=(
+        Naming("device {specified}", "the data is on {actual}", kind="call"),
+        Naming("device {index}", "{count} devices", kind="call"),
+    ),
+    fix="load the package, its weights and the inputs on one device, not on {specified} and {actual}",
 )
 _add(
     "two_devices",
@@ -357,6 +387,7 @@ _add(
     "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
     guide=SHAPES_GUIDE,
     advice="check_inputs",
+    tags="fake_operand",
 )
 _add(
     "nccl_timeout",
@@ -369,6 +400,7 @@ _add(
     guide=HANG_GUIDE,
     advice="run_again",
     not_proven="Which rank is at fault: it is one that died, hangs or took another path, seldom one that says this.",
+    tags="bare_status",
 )
 _add(
     "nccl",
@@ -380,6 +412,7 @@ _add(
     rank=Rank.CONSEQUENCE,
     guide=HANG_GUIDE,
     advice="run_again",
+    tags="bare_status",
 )
 
 FAMILIES: tuple[Family, ...] = tuple(_table.rows)

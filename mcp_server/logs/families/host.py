@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from mcp_server.model import Category
 
-from .kinds import BUILD_GUIDE, HANG_GUIDE, INDEX_GUIDE, MEMORY_GUIDE, NAN_GUIDE, Defaults, Family, Rank
+from .kinds import (
+    BUILD_GUIDE,
+    HANG_GUIDE,
+    INDEX_GUIDE,
+    MEMORY_GUIDE,
+    NAN_GUIDE,
+    Defaults,
+    Family,
+    Naming,
+    Rank,
+)
 
 
 def _exit(codes: str) -> str:
@@ -45,6 +55,7 @@ _add(
     advice="compare",
     not_proven="That code generation is wrong: a silent out-of-bounds access, a wrong stride, dtype or size of an input, "
     "stale weights, a wrong fake function or baked-in arguments also give wrong numbers.",
+    tags="result_check",
 )
 _add(
     "not_close_nan",
@@ -56,6 +67,7 @@ _add(
     stage="call",
     guide=NAN_GUIDE,
     advice="find_nan",
+    tags="nan",
 )
 _add(
     "script_says_nan",
@@ -67,6 +79,7 @@ _add(
     stage="call",
     guide=NAN_GUIDE,
     advice="find_nan",
+    tags=("nan", "open_refusal"),
 )
 _add(
     "address_sanitizer",
@@ -103,6 +116,8 @@ _add(
     advice="locate",
     not_proven="That the kernel is at fault: a bad index, a wrong size or a host pointer may have been given to it. "
     "The nearest allocation is a neighbour, not always the tensor that was meant.",
+    sentence="{kernel} did an invalid {direction} of {size} bytes at {file}:{line}.",
+    sites=("invalid_access", "exception"),
 )
 _add(
     "sanitizer_race",
@@ -115,6 +130,7 @@ _add(
     rank=Rank.CAUSE,
     guide=MEMORY_GUIDE,
     advice="locate",
+    sites=("race", "barrier"),
 )
 _add(
     "sanitizer_uninitialised",
@@ -127,6 +143,7 @@ _add(
     rank=Rank.CAUSE,
     guide=NAN_GUIDE,
     advice="locate",
+    sites="uninitialised",
 )
 _add(
     "leak_sanitizer",
@@ -148,6 +165,7 @@ _add(
     "Illegal instruction (core dumped)",
     advice="check_package",
     guide=BUILD_GUIDE,
+    tags=("ending", "crash"),
 )
 _add(
     "heap_corruption",
@@ -168,6 +186,7 @@ _add(
     rank=Rank.SYMPTOM,
     guide=MEMORY_GUIDE,
     advice="locate",
+    tags=("ending", "crash", "native_stack", "stageless"),
 )
 _add(
     "segfault",
@@ -184,6 +203,7 @@ _add(
     guide=MEMORY_GUIDE,
     advice="locate",
     not_proven="Whether an input, a weight that was never loaded, a library or generated code is at fault.",
+    tags=("ending", "crash", "native_stack", "stageless"),
 )
 _add(
     "terminate_recursively",
@@ -195,6 +215,7 @@ _add(
     rank=Rank.SYMPTOM,
     advice="run_again",
     guide=INDEX_GUIDE,
+    tags="ending",
 )
 _add(
     "terminate",
@@ -205,6 +226,7 @@ _add(
     "terminate called after throwing an instance of 'c10::Error'",
     rank=Rank.GENERIC,
     advice="read_cause",
+    tags=("ending", "native_stack", "stageless"),
 )
 _add(
     "aborted",
@@ -219,6 +241,7 @@ _add(
     "Aborted (core dumped)",
     rank=Rank.GENERIC,
     advice="run_again",
+    tags=("ending", "crash", "native_stack", "stageless"),
 )
 _add(
     "killed",
@@ -231,6 +254,7 @@ _add(
     advice="check_machine",
     not_proven="Which of the two.",
     guide=BUILD_GUIDE,
+    tags=("ending", "stageless"),
 )
 _add(
     "timeout",
@@ -298,6 +322,7 @@ _add(
     "ModuleNotFoundError: No module named 'fastparquet'",
     advice="fix_script",
     guide=BUILD_GUIDE,
+    names=Naming("module {module}", kind="environment"),
 )
 _add(
     "child_failed",
@@ -319,6 +344,7 @@ _add(
     "subprocess.CalledProcessError: Command '['python', 'x.py']' returned non-zero exit status 1.",
     rank=Rank.CONSEQUENCE,
     advice="read_cause",
+    tags=("own_report", "ending"),
 )
 _add(
     "unsafe_pickle",
@@ -341,6 +367,8 @@ _add(
     guide=NAN_GUIDE,
     advice="compare",
     not_proven="Whether the package returned wrong values or the script fed or read them wrongly.",
+    fix="see what the check compares the results with, and how that is made",
+    tags=("own_report", "result_check"),
 )
 _add(
     "script_exception",
@@ -350,6 +378,7 @@ _add(
     "A statement of the script failed, outside torch.",
     "KeyError: 'price'",
     advice="fix_script",
+    tags=("open_refusal", "unclassified"),
 )
 _add(
     "compiler_exception",
@@ -371,6 +400,7 @@ _add(
     "ValueError: not enough values to unpack (expected 3, got 2)",
     rank=Rank.SYMPTOM,
     advice="run_again",
+    tags="unclassified",
 )
 
 _add(

@@ -16,10 +16,11 @@ Texts: the proxy executor (oss_proxy_executor.cpp), torch/_ops.py, torch/_librar
 
 from __future__ import annotations
 
-from .kinds import INDEX_GUIDE, NAN_GUIDE, SHAPES_GUIDE, Defaults, Family, Rank
+from .kinds import INDEX_GUIDE, NAN_GUIDE, SHAPES_GUIDE, Defaults, Family, Naming, Rank
 
 _input_table = Defaults(stage="call", guide=SHAPES_GUIDE, advice="check_inputs")
 _add_input = _input_table.add
+_INPUT = Naming("input {input}", "{got} (compiled: {expected})", kind="input")
 
 # People quote these texts without the name in front.
 _HANDLE = r"(?:input_handles\[(?P<input>\d+)\]: )?"
@@ -33,6 +34,9 @@ _add_input(
     "The run-time input check found another dtype; the numbers are c10::ScalarType.",
     "input_handles[0]: unmatched dtype, expected: 6(at::kFloat), but got: 7",
     rank=Rank.CAUSE,
+    sentence="Input {input} is {got}, the package was compiled for {expected}.",
+    names=_INPUT,
+    tags="input_check",
 )
 _add_input(
     "input_static_dim",
@@ -43,6 +47,9 @@ _add_input(
     "input_handles[0]: unmatched dim value at 1, expected: 16, but got: 17",
     rank=Rank.CAUSE,
     not_proven="That the rank is right: ndim is not checked, and a size of 0 may be memory past the array.",
+    sentence="Input {input} has size {got} in dimension {dim}, compiled for {expected}.",
+    names=_INPUT,
+    tags="input_check",
 )
 _add_input(
     "input_range",
@@ -57,6 +64,9 @@ _add_input(
         "That the call is wrong: `>= 2` also rejects a batch of 1 that the export allowed, and code generation can "
         "tighten an upper bound."
     ),
+    sentence="Input {input} has size {got} in dimension {dim}, compiled for {relation} {expected}.",
+    names=Naming("input {input}", "{got} (compiled: {relation} {expected})", kind="input"),
+    tags="input_check",
 )
 _add_input(
     "input_stride",
@@ -67,6 +77,9 @@ _add_input(
     "The run-time input check found another stride; generated code assumes the compiled one.",
     "input_handles[0]: unmatched stride value at 0, expected: 16, but got: 1",
     rank=Rank.CAUSE,
+    sentence="Input {input} has stride {got} in dimension {dim}, compiled for {expected}.",
+    names=_INPUT,
+    tags="input_check",
 )
 _add_input(
     "input_device",
@@ -78,6 +91,9 @@ _add_input(
     "input_handles[0]: unmatched device type, expected: 11(cuda), but got: 0",
     rank=Rank.CAUSE,
     not_proven="The device index: it is never checked.",
+    sentence="Input {input} is on {got}, the package was compiled for {expected_name}.",
+    names=_INPUT,
+    tags="input_check",
 )
 _add_input(
     "input_count",
@@ -90,6 +106,10 @@ _add_input(
     "The number of tensors is not that of the package; arguments that are not tensors are dropped before this check.",
     "expected inputs vector size to be 2, but got 1",
     rank=Rank.CAUSE,
+    sentence="The package takes {expected} tensors and was given {got}.",
+    names=Naming("the call's inputs", "{got} tensors (compiled: {expected})", kind="call"),
+    fix="pass {expected} tensors; arguments that are no tensors do not count",
+    tags="input_check",
 )
 _add_input(
     "kwarg_names",
@@ -98,6 +118,8 @@ _add_input(
     "input_mismatch",
     "The keyword arguments are not those of the export.",
     "ValueError: Ran into a kwarg keyword mismatch: Got the following keywords ['x'] but expected []",
+    names=Naming("keyword arguments {got}", "{got} (exported: {expected})", kind="call"),
+    fix="call the package with the keyword arguments {expected}",
 )
 _add_input(
     "input_tree",
@@ -109,6 +131,7 @@ _add_input(
     ("input_mismatch",),
     "The structure of the arguments is not that of the export.",
     "ValueError: treespec.unflatten(leaves): `leaves` has length 7 but the spec refers to a pytree that holds 1 items (*).",
+    names=Naming("the call's inputs", "{got} leaves (exported: {expected})", kind="call"),
 )
 _add_input(
     "size_stride_assert",
@@ -125,6 +148,7 @@ _add_input(
     rank=Rank.CAUSE,
     torch=">=2.13 (AOTI, with AOTI_RUNTIME_CHECK_INPUTS), all (Python wrapper)",
     not_proven="That a fake function is wrong, when `Error in op` names `input`: then the caller's tensor is.",
+    tags="input_check",
 )
 _add_input(
     "guard_size",
@@ -134,6 +158,7 @@ _add_input(
     "The exported program's own check rejects a size, which it takes as fixed, or as that of another input.",
     "RuntimeError: Expected input at *args[0].shape[0] to be equal to 1, but got 3",
     rank=Rank.CAUSE,
+    names=Naming("{path}", "{got} (exported: {expected})", kind="input"),
 )
 _add_input(
     "guard_range",
@@ -143,6 +168,7 @@ _add_input(
     "The exported program's own check rejects a size of a dynamic dimension.",
     "RuntimeError: Expected input at *args[0].shape[0] to be <= 128, but got 200",
     rank=Rank.CAUSE,
+    names=Naming("{path}", "{got} (exported: {relation} {expected})", kind="input"),
 )
 _add_input(
     "guard_failed",
@@ -165,6 +191,8 @@ _add_input(
     "A size computed at run time breaks an assumption of the export.",
     "RuntimeError: Expected u0 <= 5 but received 9",
     rank=Rank.CAUSE,
+    sentence="The package expects {condition} and got {value}.",
+    names=Naming("the call's inputs", "{value} where {condition} is assumed", kind="call"),
 )
 _add_input(
     "cpu_index_assert",
@@ -182,6 +210,9 @@ _add_input(
     guide=INDEX_GUIDE,
     advice="trace_index",
     not_proven="That the caller sent a bad index: int32 ids read as int64 give the same text.",
+    sentence="A CPU kernel's check {lower} <= {index} < {bound} failed.",
+    names=Naming("{kernel}", kind="kernel"),
+    tags=("index_assert", "kernel_assert"),
 )
 _add_input(
     "aten_index",
@@ -210,6 +241,7 @@ _add_input(
     "IndexError: index out of range in self",
     guide=INDEX_GUIDE,
     advice="trace_index",
+    tags=("operand", "fake_operand"),
 )
 _add_input(
     "nan_check",
@@ -222,6 +254,7 @@ _add_input(
     guide=NAN_GUIDE,
     advice="find_nan",
     not_proven="That the kernel before the check made the value: kernels without a check (C++, extern) are passed over; INF in a mask is normal.",
+    sentence="{kind} in {buffer}.",
 )
 _add_input(
     "matrix_shapes",
@@ -237,6 +270,7 @@ _add_input(
     ("input_mismatch", "shape_out_of_range", "custom_op", "script_error"),
     "An operator's operands do not fit together; a package checks no input shapes by default.",
     "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x17 and 16x32)",
+    tags=("operand", "fake_operand"),
 )
 _add_input(
     "operand_dtypes",
@@ -249,6 +283,7 @@ _add_input(
     ("input_mismatch", "custom_op", "constants", "script_error"),
     "An operator's operands have different dtypes.",
     "RuntimeError: mat1 and mat2 must have the same dtype, but got Double and Float",
+    tags=("operand", "fake_operand"),
 )
 _add_input(
     "kernel_division",
@@ -266,6 +301,7 @@ _add_input(
     ("shape_out_of_range", "input_mismatch", "script_error"),
     "A size or scalar of zero was divided by.",
     "RuntimeError: Integer floor division by zero",
+    tags=("operand", "fake_operand"),
 )
 _add_input(
     "scalar_input",
@@ -283,6 +319,7 @@ _add_input(
     "An operator inside the package refused its operands; a package checks no input shapes by default.",
     "RuntimeError: mat1 must be a matrix, got 1-D tensor",
     not_proven="Whether the caller's tensors, or what an earlier operator returned, do not fit.",
+    tags="open_refusal",
 )
 _add_input(
     "operator_raised",
@@ -319,6 +356,7 @@ _add_call(
     rank=Rank.GENERIC,
     advice="read_cause",
     torch="<=2.12 for run errors; all for load and constant errors",
+    tags=("native_stack", "stageless", "bare_status"),
 )
 _add_call(
     "shim_call",
@@ -330,6 +368,7 @@ _add_call(
     stage="call",
     rank=Rank.GENERIC,
     advice="read_cause",
+    tags="bare_status",
 )
 
 CALL_FAMILIES: tuple[Family, ...] = tuple(_call_table.rows)
@@ -382,6 +421,8 @@ _add_operator(
     "The custom operator is not registered in this process: packages do not ship it.",
     "RuntimeError: Could not find schema for mylib::plus1. Custom operators created via torch.library.custom_op cannot be run",
     not_proven="That the op exists anywhere: import the module that defines it before loading.",
+    sentence="The operator {op} is not registered in this process.",
+    fix="import the module that registers {op} before the package is loaded",
 )
 _add_operator(
     "custom_op_call",
@@ -409,6 +450,7 @@ _add_operator(
     "A custom operator cannot be called as the package or the compiler wants to.",
     "NYI: Unsupported return type for schema: mylib::f(Tensor x) -> (Tensor, SymInt)",
     stage="any",
+    fix="give the operator a fake function (register_fake) that returns new tensors of the layout of the real result",
 )
 _add_operator(
     "opcheck",

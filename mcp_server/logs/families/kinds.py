@@ -1,13 +1,13 @@
-"""What a row of the table of error families holds."""
+"""A row of the table of error families: all that the server knows of one error text."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Literal
+from typing import Literal, TypeVar
 
-from mcp_server.model import Category
+from mcp_server.model import Category, ComponentKind
 
 Stage = Literal["export", "compile", "load", "call", "teardown", "any"]
 Advice = Literal[
@@ -26,6 +26,28 @@ Advice = Literal[
     "trace_hang",
 ]
 
+_Text = TypeVar("_Text", bound=str)
+
+# What code outside the table asks of a family.
+Tag = Literal[
+    "input_check",  # AOTI_RUNTIME_CHECK_INPUTS: generated check_input_N and assert_size_stride, torch 2.8-2.15
+    "nan",
+    "index_assert",
+    "kernel_assert",  # an index assertion of a generated kernel: a package tells which launch may hold it
+    "result_check",  # a program's check of results
+    "own_report",  # a program's own words about a failure that happened before
+    "ending",  # printed when a process dies
+    "build_tool",  # a tool that the compiler called reports its failure
+    "crash",  # faulthandler prints the stack of the crash
+    "native_stack",  # the C++ stack tells what the program was doing
+    "stageless",  # the Python stack tells which stage failed
+    "operand",  # an operator's complaint, which a statement of the script can meet as well as a model
+    "fake_operand",  # an operator's complaint, which the compiler's fake tensors can meet as well
+    "bare_status",  # a failed call without a cause: the status of CUDA's teardown may name it
+    "open_refusal",  # raised by a package, it decides no category
+    "unclassified",  # an exception in no family's words
+]
+
 INDEX_GUIDE = "triton-index-out-of-bounds.md"
 MEMORY_GUIDE = "memory-faults.md"
 NAN_GUIDE = "nan-and-wrong-output.md"
@@ -34,34 +56,49 @@ BUILD_GUIDE = "building-and-loading.md"
 HANG_GUIDE = "hangs-and-concurrency.md"
 CONSTANTS_GUIDE = "weights-and-constants.md"
 MAIN_GUIDE = "SKILL.md"
-"""For texts that only say that something failed: its first section finds the text that says what."""
+"""For generic texts: its first section leads to the text with the cause."""
 
 
 class Rank(IntEnum):
-    """How close to the cause an error text is; the highest rank in a log is its root."""
+    """How close an error text is to the cause. The error of the highest rank is the root."""
 
     NOISE = 0
-    """Says nothing about the cause: warnings, teardown messages. Never a root."""
+    """A warning or teardown message. Never a root."""
     GENERIC = 1
-    """Only says that a call failed; the cause is another text."""
+    """A call failed; another text has the cause."""
     CONSEQUENCE = 2
-    """A real error that usually follows from an earlier one."""
+    """An error that usually follows from an earlier one."""
     SYMPTOM = 3
-    """A fault whose cause the text does not name."""
+    """A fault without its cause."""
     ERROR = 4
     """States what was wrong."""
     CAUSE = 5
-    """States what was wrong at the place where it happened."""
+    """States what was wrong, and was raised where it happened."""
+
+
+@dataclass(frozen=True)
+class Naming:
+    """Templates over a row's fields for the component that the text names, and for what the text says of it.
+
+    `kind` is None for the usual component of the category.
+    """
+
+    name: str
+    value: str = ""
+    kind: ComponentKind | None = None
 
 
 @dataclass(frozen=True)
 class Family:
     """One family of error texts.
 
-    `hints` are literals of which one is in every line that a pattern matches: they keep the search fast.
-    `candidates` are categories, the likeliest first; one alone means that the text decides.
+    Each line that a pattern matches contains one of `hints`: plain literals, which keep the search fast.
+    `candidates` are categories, the likeliest first; a single one is certain.
     `torch` says which releases print the text ("" = all from 2.8 on). `example` is a line that matches.
-    `late`: a kernel made the error, and CUDA tells of it at a later call: where that stands says nothing.
+    `late`: a kernel caused the error and CUDA reports it at a later call, so its traceback proves nothing.
+    `sites` are the kinds of compute-sanitizer's records that belong to the family.
+    `sentence`, `names` and `fix` are templates over the named fields. The first of `names` whose fields are all
+    present counts. Without `sentence`, `meaning` stands for it; without `fix`, the action of `advice`.
     """
 
     id: str
@@ -77,6 +114,11 @@ class Family:
     not_proven: str = ""
     torch: str = ""
     late: bool = False
+    sentence: str = ""
+    names: tuple[Naming, ...] = ()
+    fix: str = ""
+    tags: frozenset[Tag] = frozenset()
+    sites: tuple[str, ...] = ()
 
     def match(self, text: str) -> dict[str, str] | None:
         """The named fields of the first pattern found in `text`; None when there is none."""
@@ -91,7 +133,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Defaults:
-    """What the rows of one file have in common."""
+    """Defaults for the rows of one file."""
 
     stage: Stage
     guide: str = MAIN_GUIDE
@@ -115,8 +157,13 @@ class Defaults:
         not_proven: str = "",
         torch: str = "",
         late: bool = False,
+        sentence: str = "",
+        names: Naming | tuple[Naming, ...] = (),
+        fix: str = "",
+        tags: Tag | tuple[Tag, ...] = (),
+        sites: str | tuple[str, ...] = (),
     ) -> None:
-        """Append a row; what is not given comes from the defaults."""
+        """Append a row; the defaults replace None."""
         self.rows.append(
             Family(
                 id=id,
@@ -132,9 +179,14 @@ class Defaults:
                 not_proven=not_proven,
                 torch=torch,
                 late=late,
+                sentence=sentence,
+                names=(names,) if isinstance(names, Naming) else names,
+                fix=fix,
+                tags=frozenset(_several(tags)),
+                sites=_several(sites),
             )
         )
 
 
-def _several(value: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else value
+def _several(value: _Text | tuple[_Text, ...]) -> tuple[_Text, ...]:
+    return value if isinstance(value, tuple) else (value,)

@@ -12,7 +12,7 @@ Texts: model_base.h, model_container.h, model_container_runner.cpp and nn/module
 
 from __future__ import annotations
 
-from .kinds import BUILD_GUIDE, CONSTANTS_GUIDE, HANG_GUIDE, Defaults, Family, Rank
+from .kinds import BUILD_GUIDE, CONSTANTS_GUIDE, HANG_GUIDE, Defaults, Family, Naming, Rank
 
 _load_table = Defaults(stage="load", guide=BUILD_GUIDE, advice="check_package")
 _add_load = _load_table.add
@@ -26,6 +26,7 @@ _add_load(
     "as it may.",
     "RuntimeError: Failed to initialize zip archive: file open failed",
     not_proven="Which of the three: the text names neither the path nor the reason.",
+    fix="see that the path is right, that this process may read it, and that it may open more files",
 )
 _add_load(
     "zip_archive",
@@ -52,6 +53,8 @@ _add_load(
     "The package could not be unpacked into the temporary directory: no room, no permission, or a limit on file sizes.",
     "RuntimeError: Failed to extract zip file m/x.wrapper.so to destination file /tmp/a/x.so, mz_zip error string: write callback failed",
     advice="check_machine",
+    names=Naming("TMPDIR", "{path}: {detail}"),
+    fix="set TMPDIR to a directory with room for the package, and raise limits on file sizes",
 )
 _add_load(
     "unpacking_damaged",
@@ -81,6 +84,11 @@ _add_load(
     "invalid_package",
     "The package holds no model of this name.",
     "Failed to find a generated cpp file or so file for model 'nope' in the zip archive.",
+    names=(
+        Naming("model '{model}'", "the package holds '{holds}'"),
+        Naming("model '{model}'"),
+    ),
+    fix="pass the model_name under which the model was packaged; the text lists what is there",
 )
 _add_load(
     "other_archive",
@@ -89,6 +97,11 @@ _add_load(
     "invalid_package",
     "The file is a zip archive with no compiled model in it.",
     "scorer.pt2",
+    names=(
+        Naming("{wrapped}", "a package inside another archive"),
+        Naming("{saved}", "a file of torch.save"),
+    ),
+    fix="load the .pt2 that torch._inductor.aoti_compile_and_package wrote; unpack what lies in another archive",
 )
 _add_load(
     "not_compiled",
@@ -97,6 +110,8 @@ _add_load(
     "invalid_package",
     "The file holds an exported program (torch.export.save), which is not compiled yet.",
     "wear-2/models/model.json",
+    names=Naming("{archive}", "an exported program"),
+    fix="compile it with torch._inductor.aoti_compile_and_package, and load what that writes",
 )
 _add_load(
     "package_format",
@@ -119,6 +134,7 @@ _add_load(
     "invalid_package",
     "A file that belongs into the package is not in it.",
     "File not found: /tmp/ab/data/aotinductor/model/kernel_metadata.json",
+    names=Naming("{path}"),
 )
 _add_load(
     "outdated_package",
@@ -175,6 +191,7 @@ _add_load(
     "device_mismatch",
     "A device index was given for a package that was compiled for another device type.",
     "RuntimeError: Incorrect device passed to aoti_runner_cpu",
+    names=Naming("device_index of the load", "{runner}", kind="call"),
 )
 _add_load(
     "driver_library",
@@ -194,6 +211,9 @@ _add_load(
     "example) is not loaded.",
     "Error in dlopen: /tmp/m.so: undefined symbol: _ZN3c107WarningC1ENS_7variantE",
     advice="check_machine",
+    sentence="{library} needs the symbol {symbol}, which no loaded library has.",
+    names=Naming("{symbol}", "needed by {library}"),
+    fix="link {library} with the library that defines {symbol}, or load that one first, for all to see (RTLD_GLOBAL)",
 )
 _add_load(
     "wrong_elf",
@@ -217,6 +237,9 @@ _add_load(
     "The C or C++ library here is older than the one that another library was built with.",
     "/lib/x86_64-linux-gnu/libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by /tmp/m.so)",
     advice="check_machine",
+    sentence="{library} has no {version}: it is older than what {needed_by} was built with.",
+    names=Naming("{library}", "lacks {version}"),
+    fix="start with a newer {library}, or compile with the older compiler",
 )
 _add_load(
     "unpacked_library",
@@ -228,6 +251,7 @@ _add_load(
     "RuntimeError: Error in dlopen: /tmp/aotinductor_2oYbe4/m/data/aotinductor/model/a.wrapper.so: cannot open shared "
     "object file: No such file or directory",
     not_proven="That it is for another processor: the machine type in the library's header tells.",
+    names=Naming("{path}"),
 )
 _add_load(
     "model_library_missing",
@@ -237,6 +261,7 @@ _add_load(
     "The compiled model itself is not at the path that was given to the loader, or is no library of this machine.",
     "RuntimeError: Error in dlopen: /srv/model.so: cannot open shared object file: No such file or directory",
     not_proven="That the file is missing: the dynamic linker says the same of one for another kind of processor.",
+    fix="give the loader the path of the compiled model as it is on this machine",
 )
 _add_load(
     "library_missing",
@@ -260,6 +285,11 @@ _add_load(
     "OMP: Error #15: Initializing libomp.dylib, but found libomp.dylib already initialized.",
     rank=Rank.CAUSE,
     advice="check_machine",
+    names=(
+        Naming("{library}", "loaded twice"),
+        Naming("libtorch", "loaded twice"),
+    ),
+    fix="link and load one copy of it: the one that torch brings",
 )
 _add_load(
     "inductor_not_imported",
@@ -272,6 +302,8 @@ _add_load(
     rank=Rank.CAUSE,
     advice="check_machine",
     torch="==2.10",
+    names=Naming("torch", "does not import {package}.{module}", kind="environment"),
+    fix="put `import {package}.{module}` before the load, or install another torch",
 )
 _add_load(
     "static_tls",
@@ -336,6 +368,9 @@ _add_weight(
     "RuntimeError: Constant not found: enc.1.co.bias",
     advice="constants",
     not_proven="That the name is misspelt: parameters of up to eight elements are folded into the code and refused.",
+    sentence="Constant {constant} is not on both sides: the given weights and the package.",
+    names=Naming("{constant}"),
+    fix="pass the names that get_constant_fqns returns to load_constants; a parameter of up to eight elements is folded into the code, unless it is compiled with always_keep_tensor_constants",
 )
 _add_weight(
     "constant_device",

@@ -5,7 +5,7 @@ They come before the families of compilation: a compiler's error that wraps one 
 
 from __future__ import annotations
 
-from .kinds import BUILD_GUIDE, Defaults, Family, Rank
+from .kinds import BUILD_GUIDE, Defaults, Family, Naming, Rank
 
 _table = Defaults(stage="any", guide=BUILD_GUIDE, advice="check_machine")
 _add = _table.add
@@ -19,6 +19,8 @@ _add(
     "RuntimeError: Error generating temporary directory: No such file or directory",
     stage="load",
     rank=Rank.CAUSE,
+    names=Naming("TMPDIR"),
+    fix="set TMPDIR to a directory that exists and can be written",
 )
 _add(
     "host_out_of_memory",
@@ -39,6 +41,11 @@ _add(
     "out_of_memory",
     "The host has no memory for the request.",
     "RuntimeError: [enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes.",
+    names=(
+        Naming("host memory", "{bytes} bytes asked for"),
+        Naming("host memory"),
+    ),
+    fix="make the batch smaller, or give the process more memory",
 )
 _add(
     "limit_signal",
@@ -51,6 +58,8 @@ _add(
     "A limit of the process, on its processor time (RLIMIT_CPU) or on the size of its files (RLIMIT_FSIZE), ended it.",
     "g++: fatal error: CPU time limit exceeded signal terminated program cc1plus",
     rank=Rank.CAUSE,
+    names=Naming("{detail}"),
+    fix="raise the limit (ulimit -t, ulimit -f) for the process and what it starts",
 )
 _add(
     "disk",
@@ -59,6 +68,7 @@ _add(
     "environment",
     "A file could not be written or opened.",
     "OSError: [Errno 28] No space left on device: '/tmp/torchinductor'",
+    names=Naming("{detail}"),
 )
 _add(
     "compiler_refused",
@@ -68,6 +78,7 @@ _add(
     "The compiler is a file that this machine cannot run.",
     "torch._inductor.exc.InductorError: OSError: [Errno 8] Exec format error: '/opt/cross/bin/g++'",
     rank=Rank.CAUSE,
+    names=Naming("{program}", "{detail}"),
 )
 _add(
     "program_missing",
@@ -77,6 +88,8 @@ _add(
     "A program that the compile starts by its bare name is in no directory of PATH.",
     "torch._inductor.exc.InductorError: FileNotFoundError: [Errno 2] No such file or directory: 'openssl'",
     rank=Rank.CAUSE,
+    names=Naming("{program}", "not on the PATH", kind="environment"),
+    fix="install {program}, or put the directory in which it is into PATH",
 )
 _add(
     "permission",
@@ -85,6 +98,10 @@ _add(
     "environment",
     "Access to a file or device was refused.",
     "PermissionError: [Errno 13] Permission denied: '/cache/x'",
+    names=(
+        Naming("{path}"),
+        Naming("{detail}"),
+    ),
 )
 _add(
     "bad_path",
@@ -112,6 +129,10 @@ _add(
     "environment",
     "The operating system refuses a directory, a file or a thread.",
     "NotADirectoryError: [Errno 20] Not a directory: '/cache/inductor'",
+    names=(
+        Naming("{path}", "{detail}"),
+        Naming("{detail}"),
+    ),
 )
 _add(
     "network",
@@ -127,6 +148,7 @@ _add(
     "environment",
     "A host or port cannot be reached or used.",
     "ConnectionRefusedError: [Errno 111] Connection refused",
+    names=Naming("network", "{detail}"),
 )
 _add(
     "environment_variable",
@@ -135,6 +157,7 @@ _add(
     "environment",
     "A variable that the program reads is not in its environment.",
     "KeyError: 'MODEL_DIR'",
+    names=Naming("{variable}", "not set"),
 )
 
 FAMILIES: tuple[Family, ...] = tuple(_table.rows)
