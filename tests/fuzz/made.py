@@ -13,7 +13,7 @@ from tests.recorded import RECORDINGS
 from tools.made import MADE
 
 ROOT = Path(__file__).resolve().parents[2]
-JOURNALS = ROOT / "tests" / "instrument" / "journals"
+JOURNALS = ROOT / "tests" / "probes" / "journals"
 WRAPPERS = RECORDINGS / "wrappers"
 LARGEST = 40_000
 METADATA = (
