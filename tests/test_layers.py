@@ -133,8 +133,11 @@ def test_server_and_diagnosis_load_neither_torch_nor_what_few_need() -> None:
     """In a new process, with all that a diagnosis through MCP imports."""
     run = subprocess.run([sys.executable, "-c", LOADED], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = json.loads(run.stdout)
-    unwanted = ("torch", "triton", "numpy", "ray", "mcp_server.sweep", "mcp_server.report")
-    unwanted += ("mcp_server.server.http", "mcp_server.tools.reduce.reduce", "mcp_server.cli")
+    unwanted = (
+        *("torch", "triton", "numpy", "ray"),
+        *("mcp_server.cli", "mcp_server.report", "mcp_server.sweep"),
+        *("mcp_server.server.http", "mcp_server.tools.reduce.reduce"),
+    )
     assert [name for name in loaded if any(below(name, each) for each in unwanted)] == []
 
 
