@@ -23,7 +23,7 @@ SITE ?= $(MADE)/site
 SOURCES := mcp_server examples tools tests benchmarks
 
 .PRECIOUS: %/.runs %/.installed
-.PHONY: help env demo docs generated test test-gpu test-clients test-ray test-slurm corpus corpus-two corpus-gpu scan scan-shipped lint format clean
+.PHONY: help env demo docs generated test coverage test-gpu test-clients test-ray test-slurm corpus corpus-two corpus-gpu scan scan-shipped lint format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -48,6 +48,9 @@ demo: $(VENV)/.runs ## compile a small model, break it, diagnose it
 
 test: $(STAMP) ## run the tests that need no GPU
 	$(BIN)/python -m pytest -o cache_dir=$(MADE)/pytest -m 'not gpu and not ray and not slurm' -n $(PYTEST_JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+coverage: $(STAMP) ## run the fast tests, and print which lines of the product they leave out; fails below the floor
+	CI=1 COVERAGE_FILE=$(MADE)/coverage $(BIN)/python -m pytest -o cache_dir=$(MADE)/pytest -q -m 'not slow and not gpu and not ray and not slurm and not clients' -n $(PYTEST_JOBS) --dist loadfile --cov --cov-report=term $(PYTEST_ARGS)
 
 test-gpu: ## run the tests that need a CUDA device, with the python3 that has torch
 	$(PYTHON) -m pytest -m gpu $(PYTEST_ARGS)

@@ -12,10 +12,11 @@ import pytest
 import yaml
 
 from benchmarks.corpus.answers import read_answer
+from benchmarks.corpus.validate import CASES
 
 ROOT = Path(__file__).resolve().parent.parent
 EVALS = ROOT / "evals"
-CASES = sorted(EVALS.glob("*/case.yaml"))
+EVALUATED = sorted(EVALS.glob("*/case.yaml"))
 # `claude plugin eval` refuses any other field of a grader (Claude Code 2.1.329).
 GRADERS = {
     "regex": {"type", "name", "target", "pattern", "flags", "match", "weight", "arm"},
@@ -36,6 +37,10 @@ def case_of(path: Path) -> dict[str, Any]:
 
 def program_of(path: Path) -> Path:
     return ROOT / "benchmarks" / "corpus" / "cases" / f"{path.parent.name.replace('-', '_')}.py"
+
+
+def answer_of(path: Path) -> Path:
+    return CASES / program_of(path).with_suffix(".yaml").name
 
 
 def test_queries_are_twenty_each_way() -> None:
@@ -59,19 +64,17 @@ def test_each_task_is_complete() -> None:
 def test_both_formats_hold_the_same_tasks() -> None:
     """Each program has a task and a case."""
     named = {Path(name) for task in tasks() for name in task["files"]}
-    assert {program_of(path).relative_to(ROOT) for path in CASES} == named
+    assert {program_of(path).relative_to(ROOT) for path in EVALUATED} == named
 
 
 def test_healthy_programs_are_among_them() -> None:
     """Some tasks are about programs without a fault, and these say so."""
-    healthy = {
-        path for path in CASES if read_answer(program_of(path).with_suffix(".yaml")).outcome == "no_fault"
-    }
-    assert {path for path in CASES if "healthy" in case_of(path)["tags"]} == healthy
+    healthy = {path for path in EVALUATED if read_answer(answer_of(path)).outcome == "no_fault"}
+    assert {path for path in EVALUATED if "healthy" in case_of(path)["tags"]} == healthy
     assert len(healthy) >= 3
 
 
-@pytest.mark.parametrize("path", CASES, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", EVALUATED, ids=lambda path: path.parent.name)
 def test_a_case_can_be_loaded(path: Path) -> None:
     """Fields are those that the command takes; the scaffold copies the program that the prompt names."""
     case = case_of(path)
@@ -89,7 +92,7 @@ def test_a_case_can_be_loaded(path: Path) -> None:
     assert len({grader["name"] for grader in case["graders"]}) == len(case["graders"])
 
 
-@pytest.mark.parametrize("path", CASES, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", EVALUATED, ids=lambda path: path.parent.name)
 def test_the_grader_of_the_cause_is_right(path: Path) -> None:
     """The pattern is found in the corpus' own words about the case, and not in an empty phrase."""
     case = case_of(path)
@@ -99,6 +102,6 @@ def test_the_grader_of_the_cause_is_right(path: Path) -> None:
         assert grader["match"] == "not_contains"
         assert not pattern.search("Nothing is wrong with the program: it runs to its end.")
         return
-    answer = program_of(path).with_suffix(".yaml").read_text()
+    answer = answer_of(path).read_text()
     assert pattern.search(answer)
     assert not pattern.search("AOTInductor failed. I could not find out why.")

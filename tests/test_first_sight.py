@@ -16,9 +16,10 @@ from benchmarks.corpus.answers import Answer
 from benchmarks.corpus.validate import select
 from benchmarks.first_sight import ask
 from mcp_server.model import CATEGORIES, ComponentKind
+from tools.packed import unpacked
 
 BATCHES = sorted(path for path in ask.HOME.glob("batch*") if path.is_dir())
-PROGRAMS = [(batch, answer) for batch in BATCHES for answer in select(batch, None, [])]
+PROGRAMS = [(batch, answer) for batch in map(unpacked, BATCHES) for answer in select(batch, None, [])]
 ASKED = argparse.Namespace(needs=None, forms=["script"], jobs=1, budget_s=60)
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.conftest import ROOT
 from tools.made import MADE, made_below
-from tools.packed import members_of, pack, unpacked
+from tools.packed import LEAST_ALIKE, members_of, pack, rebuilt, steps_from, unpacked
 
-MOST_FILES = 1_050  # 480 of them in mcp_server
+MOST_FILES = 898
 MOST_BYTES = 8_000_000
 
 NAMES = st.from_regex(r"[a-z]{1,4}(/[a-z]{1,4})?\.(txt|cpp)", fullmatch=True)
@@ -33,6 +33,29 @@ def test_what_is_packed_comes_out(tmp_path_factory: pytest.TempPathFactory, file
     assert found == files
 
 
+LINES = st.lists(st.sampled_from([b"a\n", b"= 0 1\n", b"+ 1\n", b"\r\n", b"c\r", b"\n"])).map(b"".join)
+
+
+@given(other=LINES, data=LINES.map(lambda text: text + b"end\n"))
+def test_a_file_is_made_again_from_another(other: bytes, data: bytes) -> None:
+    """Lines that look like steps, and ends of lines of other systems, included."""
+    assert rebuilt(other, steps_from(other, data)) == data
+
+
+def test_a_file_like_another_takes_only_its_changes(tmp_path: Path) -> None:
+    """The second wrapper of the same model: what is written is shorter, what is read is the same."""
+    lines = [b"line %d\n" % number for number in range(LEAST_ALIKE // 7)]
+    texts = {"a.cpp": b"".join(lines), "b.cpp": b"".join([*lines[:50], b"changed\n", *lines[60:]])}
+    (tmp_path / "files").mkdir()
+    (tmp_path / "kind").mkdir()
+    for name, data in texts.items():
+        (tmp_path / "files" / name).write_bytes(data)
+    pack(tmp_path / "files", tmp_path / "kind")
+    (packed,) = (tmp_path / "kind").iterdir()
+    assert dict(members_of(packed)) == texts
+    assert packed.stat().st_size < len(texts["a.cpp"]) + 200
+
+
 def test_a_folder_has_loose_files_and_packed_ones(tmp_path: Path) -> None:
     """What lies loose stays so, a change is packed again, and each content has a folder of its own."""
     (tmp_path / "README.md").write_text("about")
@@ -49,7 +72,15 @@ def test_a_folder_has_loose_files_and_packed_ones(tmp_path: Path) -> None:
     assert unpacked(tmp_path) != first and (tmp_path / "README.md").exists()
 
 
-@pytest.mark.parametrize("text", [b"no header", b"==> ../out <== 1\nx\n", b"==> /out <== 1\nx\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"no header",
+        b"==> a <== 1\nx\n==> b <== 2 like a\nx\n\n",
+        b"==> ../out <== 1\nx\n",
+        b"==> /out <== 1\nx\n",
+    ],
+)
 def test_what_is_no_such_file_is_refused(tmp_path: Path, text: bytes) -> None:
     """A line that was edited away, or a name outside the folder."""
     (tmp_path / "a.packed").write_bytes(text)

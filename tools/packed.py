@@ -1,9 +1,12 @@
 """Many small files in a few: `npx skills add` copies this repository file by file.
 
 A `.packed` file is plain text, to be searched and compared as such: for each file a line `==> NAME <== BYTES`
-and its bytes, or `==> NAME <== as OTHER` where another file before it holds the same. Readers get a folder in
-which all files lie as they were: `unpacked(FOLDER)`. `python -m tools.packed FOLDER` prints where that is;
-after a change there, the same with `--pack` writes the `.packed` files anew.
+and its bytes, or `==> NAME <== as OTHER` where another file before it holds the same. A file that repeats
+most lines of an earlier one has `==> NAME <== BYTES like OTHER`; its bytes are then steps: `= FIRST COUNT`
+takes lines of OTHER, counted from 0, and `+ COUNT` takes the lines that follow.
+
+Readers get a folder in which all files lie as they were: `unpacked(FOLDER)`. `python -m tools.packed FOLDER`
+prints where that is; after a change there, the same with `--pack` writes the `.packed` files anew.
 """
 
 from __future__ import annotations
@@ -14,12 +17,17 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from difflib import SequenceMatcher
 from pathlib import Path
 
 from tools.made import MADE
 
 SUFFIX = ".packed"
-_HEADER = re.compile(rb"==> (?P<name>[^\n]+) <== (?:(?P<bytes>\d+)|as (?P<same>[^\n]+))\n")
+_HEADER = re.compile(
+    rb"==> (?P<name>[^\n]+) <== (?:(?P<bytes>\d+)(?: like (?P<like>[^\n]+))?|as (?P<same>[^\n]+))\n"
+)
+_STEP = re.compile(rb"(?:= (?P<first>\d+) (?P<count>\d+)|\+ (?P<new>\d+))\n")
+LEAST_ALIKE = 4096  # bytes of a file that may be written as changes of another: whole text is easier to read
 
 
 def unpacked(folder: Path) -> Path:
@@ -68,8 +76,38 @@ def members_of(packed: Path) -> Iterator[tuple[str, bytes]]:
             at = end
         else:
             at = end + int(header["bytes"]) + 1
-            seen[name] = data[end : at - 1]
+            body, like = data[end : at - 1], header["like"]
+            seen[name] = rebuilt(seen[like.decode()], body) if like else body
         yield name, seen[name]
+
+
+def rebuilt(other: bytes, steps: bytes) -> bytes:
+    """The file that differs from `other` by these steps. Raises ValueError."""
+    known, new, made, at = other.splitlines(keepends=True), steps.splitlines(keepends=True), list[bytes](), 0
+    while at < len(new):
+        step = _STEP.fullmatch(new[at])
+        if step is None:
+            raise ValueError(f"not a step: {new[at][:60]!r}; pack it again, don't edit it")
+        at += 1
+        if step["new"]:
+            made += new[at : at + int(step["new"])]
+            at += int(step["new"])
+        else:
+            made += known[int(step["first"]) : int(step["first"]) + int(step["count"])]
+    return b"".join(made)
+
+
+def steps_from(other: bytes, data: bytes) -> bytes:
+    """How `data` is made from lines of `other`. Both end with a whole line."""
+    known, lines = other.splitlines(keepends=True), data.splitlines(keepends=True)
+    steps, at = list[bytes](), 0
+    for match in SequenceMatcher(None, known, lines, autojunk=False).get_matching_blocks():
+        if match.b > at:
+            steps += [b"+ %d\n" % (match.b - at), *lines[at : match.b]]
+        if match.size:
+            steps.append(b"= %d %d\n" % (match.a, match.size))
+        at = match.b + match.size
+    return b"".join(steps)
 
 
 def pack(files: Path, folder: Path) -> None:
@@ -93,11 +131,27 @@ def pack(files: Path, folder: Path) -> None:
 
 def _entries(files: Path, paths: list[Path]) -> Iterator[bytes]:
     first: dict[bytes, str] = {}
+    lines_of: dict[str, set[bytes]] = {}  # of the files that later ones may be like
     for path in paths:
         name, data = path.relative_to(files).as_posix(), path.read_bytes()
         known = first.setdefault(data, name)
-        body = b"%d\n%s\n" % (len(data), data) if known == name else f"as {known}\n".encode()
+        if known != name:
+            body = f"as {known}\n".encode()
+        else:
+            body = _alike(files, data, lines_of) or b"%d\n%s\n" % (len(data), data)
+            if len(data) >= LEAST_ALIKE and data.endswith(b"\n"):
+                lines_of[name] = set(data.splitlines())
         yield f"==> {name} <== ".encode() + body
+
+
+def _alike(files: Path, data: bytes, lines_of: dict[str, set[bytes]]) -> bytes | None:
+    """An entry of changes to the earlier file that shares most lines; None if that saves less than half."""
+    if len(data) < LEAST_ALIKE or not lines_of or not data.endswith(b"\n"):
+        return None
+    lines = set(data.splitlines())
+    other = max(lines_of, key=lambda name: len(lines & lines_of[name]))
+    steps = steps_from((files / other).read_bytes(), data)
+    return b"%d like %s\n%s\n" % (len(steps), other.encode(), steps) if len(steps) * 2 < len(data) else None
 
 
 def main() -> int:

@@ -15,6 +15,7 @@ from benchmarks.corpus.answers import Answer
 from benchmarks.corpus.forms import CACHE, Program, program
 from benchmarks.corpus.validate import CASES, ROOT, select
 from tests.recorded import RECORDINGS
+from tools.made import MADE
 from tools.packed import pack
 
 LOGS = RECORDINGS / "corpus"
@@ -25,7 +26,7 @@ def neutral(text: str) -> str:
     replaced = {
         rf"{re.escape(str(CACHE))}/programs/[^/\s]+/script": "/srv/app",
         rf"{re.escape(str(CACHE))}/inductor/\w+": "/var/cache/inductor",
-        re.escape(str(CASES)): "/srv/app",
+        rf"{re.escape(str(MADE))}/unpacked/[^/\s]+": "/srv/app",
         re.escape(sys.prefix): "/opt/venv",
         re.escape(sys.base_prefix): "/usr",
         re.escape(str(ROOT)): "/srv/app",

@@ -25,7 +25,7 @@ from tools.made import MADE
 from tools.packed import unpacked
 
 CASES = unpacked(Path(__file__).resolve().parent / "cases")
-SETS = {"cases": CASES, "two_defects": Path(__file__).resolve().parent / "two_defects"}
+SETS = {"cases": CASES, "two_defects": unpacked(Path(__file__).resolve().parent / "two_defects")}
 ROOT = Path(__file__).resolve().parents[2]
 Run = tuple[str, "Future[dict[str, Any]]"]
 
@@ -137,7 +137,7 @@ def main() -> int:
     given = parser.parse_args()
     out = given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    directory = (given.directory or SETS[given.set]).resolve()
+    directory = unpacked(given.directory.resolve()) if given.directory else SETS[given.set]
     answers = select(directory, given.needs, given.names)
 
     with ThreadPoolExecutor(given.jobs) as pool:

@@ -27,6 +27,7 @@ from benchmarks.corpus.judge_defects import summary, with_defects
 from benchmarks.corpus.recorded import neutral
 from benchmarks.corpus.score import ask, print_scores
 from benchmarks.corpus.validate import ROOT, select
+from tools.packed import unpacked
 
 HOME = Path(__file__).resolve().parent
 KEPT = (
@@ -64,7 +65,7 @@ def record(batch: Path, given: argparse.Namespace) -> Path:
     kept = batch / "verdicts" / f"{frozen_commit()}.jsonl"
     kept.parent.mkdir(exist_ok=True)
     there = {(row["case"], row["form"]) for row in rows(kept)}
-    answers = select(batch, given.needs, [])
+    answers = select(unpacked(batch), given.needs, [])
     missing = [(a, f) for a in answers for f in given.forms if f in a.forms and (a.name, f) not in there]
     lock = Lock()
 
@@ -81,7 +82,7 @@ def record(batch: Path, given: argparse.Namespace) -> Path:
 
 
 def _asked(batch: Path, answer: Answer, form: str, budget_s: float) -> Row:
-    question: Question | None = program(answer, batch).question(form)
+    question: Question | None = program(answer, unpacked(batch)).question(form)
     verdict = ask(question, budget_s) if question else {"error": NO_FORM}
     text = neutral(json.dumps({key: verdict[key] for key in KEPT if key in verdict}))
     return {"case": answer.name, "form": form, "verdict": json.loads(text)}
@@ -94,7 +95,7 @@ def rows(kept: Path) -> list[Row]:
 
 def scores(batch: Path, kept: Path) -> list[Score]:
     """The verdicts of `kept` beside the answers of today."""
-    answers = {answer.name: answer for answer in select(batch, None, [])}
+    answers = {answer.name: answer for answer in select(unpacked(batch), None, [])}
     return [_score(batch, answers[row["case"]], row) for row in rows(kept)]
 
 
@@ -104,7 +105,7 @@ def _score(batch: Path, answer: Answer, row: Row) -> Score:
         asked = None if verdict["error"] == NO_FORM else False
         expected = answer.category or "no_fault"
         return Score(answer.name, form, expected, category_right=asked, why=verdict["error"])
-    script = batch / f"{answer.name}.py" if form == "script" else None
+    script = unpacked(batch) / f"{answer.name}.py" if form == "script" else None
     return with_defects(judge(answer, form, verdict, script), answer, verdict)
 
 

@@ -10,7 +10,7 @@ import torch
 from .outputs_check import run_check
 from .report import Refused, Report
 from .tensors import leaves
-from .trial_compare import expectation, compare_with_expectation
+from .trial_compare import compare_with_expectation, expectation
 
 
 class Judge:

@@ -12,8 +12,7 @@ from pathlib import Path
 from tests.recorded import RECORDINGS
 from tools.made import MADE
 
-ROOT = Path(__file__).resolve().parents[2]
-JOURNALS = ROOT / "tests" / "probes" / "journals"
+JOURNALS = RECORDINGS / "journals"
 WRAPPERS = RECORDINGS / "wrappers"
 LARGEST = 40_000
 METADATA = (

@@ -10,9 +10,10 @@ from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.wrapper import Wrapper, read_wrapper
 from tests.recorded import RECORDINGS
+from tools.packed import unpacked
 
 WRAPPERS = RECORDINGS / "wrappers"
-GOLD = Path(__file__).resolve().parent / "gold"
+GOLD = unpacked(Path(__file__).resolve().parent / "gold")
 
 
 def recorded(name: str, compiled_by: str = "torch-2.11-cuda") -> Wrapper:

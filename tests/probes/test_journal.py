@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_server.logs.journal import read_journal, read_journal_file
+from tests.recorded import RECORDINGS
 
-GOLD = Path(__file__).with_name("journals")
+GOLD = RECORDINGS / "journals"
 
 
 def read(name: str) -> str:

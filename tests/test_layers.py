@@ -1,0 +1,149 @@
+"""The layers of docs/architecture.md: imports point down only, and the core runs without what few need."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import ROOT
+
+PRODUCT = ROOT / "mcp_server"
+PAGE = ROOT / "docs" / "architecture.md"
+# The top layer first. A module belongs to the longest entry that it begins with.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("cli", "__main__"),
+    ("server",),
+    ("report",),
+    ("render",),
+    ("sweep",),
+    ("operations",),
+    ("diagnosis",),
+    ("tools",),
+    ("probes",),
+    # How a child is started: what every tool gets, and what `probes` builds with.
+    ("tools.context", "tools.failure", "tools.launchers", "tools.shared_import", "tools.step_cache"),
+    ("memory_faults",),
+    ("package",),
+    ("logs", "flags"),
+    ("interpreter",),
+    ("jobs",),
+    ("worker",),
+    ("model", "errors", "versions", ""),
+)
+LEVEL = {name: number for number, layer in enumerate(LAYERS) for name in layer}
+# What few need, and who alone may import it.
+OPTIONAL = {
+    "sweep": {"cli.sweep", "render.sweep"},
+    "server.http": {"server.app"},
+    "tools.reduce.reduce": {"operations.calls"},
+    "diagnosis.try_fix": {"operations.calls"},
+    "report": {"cli"},
+}
+
+
+def modules() -> dict[str, ast.Module]:
+    """Every module below `mcp_server`, named without it: `tools.context`, and "" for the package itself."""
+    found = {}
+    for path in PRODUCT.rglob("*.py"):
+        parts = list(path.relative_to(PRODUCT).with_suffix("").parts)
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = ast.parse(path.read_text())
+    return found
+
+
+MODULES = modules()
+
+
+def imports(name: str) -> list[str]:
+    return IMPORTS[name]
+
+
+def read_imports(name: str) -> Iterator[str]:
+    """The modules of ours that a module imports, anywhere in it."""
+    path = PRODUCT.joinpath(*name.split(".")) if name else PRODUCT
+    package = name.split(".") if path.is_dir() else name.split(".")[:-1]
+    for node in ast.walk(MODULES[name]):
+        if isinstance(node, ast.Import):
+            yield from (a.name[len("mcp_server.") :] for a in node.names if a.name.startswith("mcp_server."))
+        elif isinstance(node, ast.ImportFrom):
+            base = (node.module or "").split(".") if node.module else []
+            if node.level:
+                base = [*filter(None, package[: len(package) - node.level + 1]), *base]
+            elif base[0] != "mcp_server":
+                continue
+            else:
+                base = base[1:]
+            for alias in node.names:
+                whole = ".".join([*base, alias.name])
+                yield whole if whole in MODULES else ".".join(base)
+
+
+IMPORTS = {name: list(read_imports(name)) for name in MODULES}
+
+
+def level(name: str) -> int:
+    """The number of a module's layer; 0 is the top."""
+    parts = name.split(".")
+    return next(LEVEL[key] for n in range(len(parts), -1, -1) if (key := ".".join(parts[:n])) in LEVEL)
+
+
+def below(name: str, folder: str) -> bool:
+    return name == folder or name.startswith(f"{folder}.")
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_imports_point_down_only(name: str) -> None:
+    """No module imports one of a layer above its own, not even late or for types."""
+    assert [other for other in imports(name) if level(other) < level(name)] == []
+
+
+def test_every_module_has_a_layer() -> None:
+    """A new folder is put into a layer: the package itself holds `__init__` alone."""
+    assert {name.partition(".")[0] for name in MODULES} == {name.partition(".")[0] for name in LEVEL}
+
+
+def test_the_worker_imports_no_module_of_ours_but_its_own() -> None:
+    """It runs in the user's interpreter, where nothing of ours is installed."""
+    names = [name for name in MODULES if below(name, "worker")]
+    assert [other for name in names for other in imports(name) if not below(other, "worker")] == []
+
+
+@pytest.mark.parametrize("optional", OPTIONAL)
+def test_what_few_need_is_imported_where_it_is_asked_for(optional: str) -> None:
+    """`sweep`, HTTP, reduction and reports: the core does not know of them."""
+    users = {name for name in MODULES for other in imports(name) if below(other, optional)}
+    strangers = {name for name in users if not below(name, optional)}
+    assert [name for name in strangers if not any(below(name, user) for user in OPTIONAL[optional])] == []
+
+
+LOADED = """
+import json, sys
+import mcp_server.server.app, mcp_server.server.stdio, mcp_server.operations.calls, mcp_server.operations.work
+import mcp_server.diagnosis.diagnose, mcp_server.diagnosis.registry
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def test_server_and_diagnosis_load_neither_torch_nor_what_few_need() -> None:
+    """In a new process, with all that a diagnosis through MCP imports."""
+    run = subprocess.run([sys.executable, "-c", LOADED], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = json.loads(run.stdout)
+    unwanted = (
+        *("torch", "triton", "numpy", "ray"),
+        *("mcp_server.cli", "mcp_server.report", "mcp_server.sweep"),
+        *("mcp_server.server.http", "mcp_server.tools.reduce.reduce"),
+    )
+    assert [name for name in loaded if any(below(name, each) for each in unwanted)] == []
+
+
+def test_the_page_shows_these_layers() -> None:
+    """docs/architecture.md has a row for each layer, in this order."""
+    rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", PAGE.read_text(), re.MULTILINE)
+    shown = [tuple(re.findall(r"`([^`]+?)(?:/|\.py)?`", cell)) for _, cell in rows]
+    assert [int(number) for number, _ in rows] == list(range(1, len(LAYERS) + 1))
+    assert shown == [tuple(n.replace(".", "/") for n in layer if n) for layer in LAYERS]
