@@ -34,7 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("interpreter",),
     ("jobs",),
     ("worker",),
-    ("model", "errors", "versions", ""),
+    ("model", "errors", "plurals", "versions", ""),
 )
 LEVEL = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 # What few need, and who alone may import it.

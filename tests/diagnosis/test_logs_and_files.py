@@ -13,8 +13,9 @@ from mcp_server.diagnosis.causes import concurrency, environment, invalid_packag
 from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
+from mcp_server.diagnosis.symptom import Symptom, refuse_misfit
 from mcp_server.logs.log import read_log
-from mcp_server.model import Category, Fix
+from mcp_server.model import Category, Fix, PackageWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.problems import PackageError
 from mcp_server.tools.machine import Problem
@@ -315,3 +316,24 @@ def test_a_library_of_another_system_is_not_damaged(
     case = failing(package_case(changed(zoo("ranker"), tmp_path / "other.pt2", foreign)))
     (found,) = invalid_package.detect_loading(case)
     assert found.category == category
+
+
+def test_a_refusal_that_names_no_component_is_no_proof() -> None:
+    """The driver has no kernel for this GPU: the text does not say which package it is of."""
+    case = failing(DiagnosisState(PackageWorkload(package=Path("m.pt2"))), NO_IMAGE)
+    (found,) = [each for each in log_text.detect_from_log(case) if each.category == "arch_mismatch"]
+    assert not found.guilty.name and confidence(found, case) == "likely"
+
+
+def test_a_comparison_of_the_program_is_no_expectation_of_the_user() -> None:
+    """A replay reports it under the same name, and it has no layout to refuse."""
+    told = {
+        "event": "compared_expected",
+        "equal": False,
+        "counts": [1, 1],
+        "outputs": [{"shape": [[2], [2]]}],
+    }
+    refuse_misfit(run("plain", "", called(), told), Symptom())
+
+
+NO_IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on the device"

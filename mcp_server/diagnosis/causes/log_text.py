@@ -177,15 +177,17 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
     survived = case.workload is None and (not facts.fatal or _of_values(root))
     alone = case.workload is None and (several or survived)
     for place, category in enumerate(open_ones):
+        guilty = _party(category, root, facts, case)
+        named_by = root.family.id if guilty.name and not several and case.workload is not None else ""
         yield Suspect(
             category=category,
-            guilty=_party(category, root, facts, case),
+            guilty=guilty,
             summary=_of_a_log(root, open_ones) if alone else _summary(category, root, several),
             level=CausalLevel.SYMPTOM if place else LEVELS[category],
             evidence=(evidence_of(root, source), *_compiler_at(category, root, case)),
             crashing=_crashing(root, facts),
             fix=Fix(action=action(root, category)) if not several else None,
-            refusal="" if several or case.workload is None else BY_FAMILY.get(root.family.id, ""),
+            refusal=BY_FAMILY.get(named_by, ""),  # a refusal that names nobody proves nobody guilty
             harmful=case.failed,
             weak=several or survived or refused_alone(root, case),
             settle=case.open_question if alone else "",

@@ -33,7 +33,8 @@ def detect(case: DiagnosisState) -> Iterator[Suspect]:
 
 def _facts(plain: RunSeen) -> Iterator[Evidence]:
     told = plain.worker.last("compared_expected") if plain.worker is not None else None
-    wrong = [each for each in told["outputs"] if each["changed"]] if told is not None else []
+    judged = told is not None and told.get("given")
+    wrong = [each for each in told["outputs"] if each["changed"]] if told is not None and judged else []
     for each in wrong:
         yield Evidence(step="run", fact=f"output {each['output']} {_in_words(each)}")
     checked = plain.worker.last("checked_outputs") if plain.worker is not None else None
