@@ -76,9 +76,15 @@ def is_bystander(suspect: Suspect, case: DiagnosisState) -> bool:
 def is_cause(suspect: Suspect, case: DiagnosisState) -> bool:
     """Whether the failure went with it and came back with it, or the system itself named it."""
     trials = trials_of(suspect, case)
-    if trials and not untried(suspect, case) and all(_decides(trial) for trial in trials):
+    decided = trials and not untried(suspect, case) and all(_decides(trial) for trial in trials)
+    if decided and not _only_needs_less(suspect, case):
         return True
     return suspect.refusal in REFUSALS and case.reproduced
+
+
+def _only_needs_less(suspect: Suspect, case: DiagnosisState) -> bool:
+    """Whether a smaller call may have ended well for needing less memory alone."""
+    return leaves_out(suspect) and suspect.category != "out_of_memory" and case.ran_out_of_memory
 
 
 def _decides(trial: Trial) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_server.diagnosis.diagnose import detect
-from mcp_server.diagnosis.interventions.base import Effect, Kind, Seen, SideEffects
+from mcp_server.diagnosis.interventions.base import Change, Effect, Kind, Seen, SideEffects
 from mcp_server.diagnosis.ranking import confidence, is_bystander, merged, ranked
 from mcp_server.diagnosis.state import DiagnosisState, RunSeen
 from mcp_server.diagnosis.suspect import INSTRUMENTS, REFUSALS, CausalLevel, Suspect
@@ -96,6 +96,17 @@ def test_all_parts_of_a_suspect_have_to_remove_the_failure() -> None:
     assert is_bystander(cut, case)
     case.trials["last"] = trial(last, Effect.GONE)
     assert confidence(cut, case) == "proven"
+
+
+def test_a_smaller_call_proves_no_range_where_memory_ran_out() -> None:
+    """It needs less memory, too: only the suspect about memory is proven by it."""
+    case = seen_case("torch.cuda.OutOfMemoryError: CUDA out of memory.")
+    cut = replace(TRIED, changes=(Change("resize", input=0, dim=0, size=4),))
+    case.trials["key"] = trial(cut, Effect.GONE)
+    size = suspect("a", "shape_out_of_range", "check_devices", intervention=cut)
+    memory = suspect("b", "out_of_memory", "inspect_package", intervention=cut)
+    assert [confidence(each, case) for each in (size, memory)] == ["likely", "proven"]
+    assert ranked([size, memory], case)[0].guilty.name == "b"
 
 
 def test_taking_the_check_away_is_no_proof() -> None:
