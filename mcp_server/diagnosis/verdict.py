@@ -98,14 +98,16 @@ def as_run(trial: Trial) -> InterventionRun:
         before=trial.before.describe(),
         after=what,
         result=trial.effect.value,
-        command=trial.command,
     )
 
 
 def _causes(order: Sequence[Suspect], case: DiagnosisState) -> list[Cause]:
-    """All that are proven, those first that have to be fixed first."""
+    """All that are proven, those first that have to be fixed first.
+
+    Lines, summary and trial of the first are those of the verdict: an agent pays for every word.
+    """
     found = [suspect for suspect in order if suspect.harmful and is_cause(suspect, case)]
-    return [
+    causes = [
         Cause(
             **placed(suspect.guilty, case).model_dump(),
             category=suspect.category,
@@ -115,6 +117,8 @@ def _causes(order: Sequence[Suspect], case: DiagnosisState) -> list[Cause]:
         )
         for suspect in found
     ]
+    first = {"model_locations": [], "summary": "", "intervention": None}
+    return [cause.model_copy(update=first) if place == 0 else cause for place, cause in enumerate(causes)]
 
 
 def fix_of(suspect: Suspect, case: DiagnosisState) -> Fix | None:

@@ -63,7 +63,7 @@ def test_a_wrong_dtype_is_put_on_the_input(zoo: ZooPackage, tmp_path: Path) -> N
     found = of_package(zoo, tmp_path, "ranker", "bad-dtype")
     assert (found.category, found.confidence) == ("input_mismatch", "proven"), found.summary
     assert found.guilty is not None and found.guilty.value == "int32 (compiled: int64)"
-    assert found.fix is not None and found.fix.after == "args[0].to(torch.int64)"
+    assert found.fix is not None and found.fix.after == "args[0] = args[0].to(torch.int64)"
 
 
 def test_nan_is_put_on_the_launch_that_made_it(zoo: ZooPackage, tmp_path: Path) -> None:

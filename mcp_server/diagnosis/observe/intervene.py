@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -79,7 +80,7 @@ def tried_call(case: DiagnosisState) -> TriedCall:
         env=dict(workload.env) if workload is not None else {},
         python=workload.python if workload is not None else None,
         cwd=workload.cwd if workload is not None else None,
-        timeout_s=limit_of(case, share=SHARE).seconds,
+        timeout_s=_whole_minutes(limit_of(case, share=SHARE).seconds),
         gpus=gpus_of(case.device, int(case.call.request.get("device_index", -1))),
         expect=Path(str(actual)) if actual is not None else symptom.expect,
         rtol=symptom.rtol,
@@ -97,6 +98,11 @@ def _spelling(case: DiagnosisState) -> tuple[str, ...]:
         return ()
     tolerance = ("--tolerance", str(symptom.rtol)) if symptom.rtol is not None else ()
     return (*words, *(("--expect", str(symptom.expect)) if symptom.expect else ()), *tolerance)
+
+
+def _whole_minutes(seconds: float) -> float:
+    """Rounded up, so that a job that is resumed asks for the same calls and takes them from before."""
+    return math.ceil(seconds / 60) * 60.0
 
 
 def _wanted(case: DiagnosisState, suspects: Sequence[Suspect]) -> Iterator[Intervention]:
