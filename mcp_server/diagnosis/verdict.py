@@ -117,7 +117,7 @@ def _causes(order: Sequence[Suspect], case: DiagnosisState) -> list[Cause]:
         )
         for suspect in found
     ]
-    first = {"model_locations": [], "summary": "", "intervention": None}
+    first: dict[str, object] = {"model_locations": [], "summary": "", "intervention": None}
     return [cause.model_copy(update=first) if place == 0 else cause for place, cause in enumerate(causes)]
 
 
