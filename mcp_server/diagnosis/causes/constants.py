@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
-from mcp_server.diagnosis.interventions.input import compiled_values
+from mcp_server.diagnosis.interventions.input import cast_in_update, compiled_values
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedUpdate, Leaf
@@ -103,17 +103,14 @@ def _suspect(
         level=CausalLevel.STATE,
         evidence=(Evidence(step="capture", fact=fact, source=str(update.file or "")),),
         fix=_fix(name, aspect, compiled, update),
-        intervention=_counter(name, aspect, compiled),
+        intervention=_converted(name, aspect, compiled),
         harmful=case.failed,
     )
 
 
-def _counter(name: str, aspect: str, compiled: str) -> Intervention | None:
-    """The same updates with the constant converted; a shape cannot be mended without the user's values."""
-    if aspect != "dtype":
-        return None
-    what = f"the call after updating {name} as {compiled}"
-    return Intervention(f"constant:{name}", Kind.CONSTANT, what, options=Options(cast={name: compiled}))
+def _converted(name: str, aspect: str, compiled: str) -> Intervention | None:
+    """The same updates with the constant converted; a shape cannot be changed without the user's values."""
+    return cast_in_update({name: compiled}) if aspect == "dtype" else None
 
 
 def _consequence(aspect: str, update: CapturedUpdate) -> str:
