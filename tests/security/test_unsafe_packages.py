@@ -38,7 +38,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("locate_fault", {"package": "{unsafe}", "command": HOST}),
     ("trace_launches", {"package": "{unsafe}", "inputs": "{inputs}"}),
     ("compare_with_eager", {"package": "{unsafe}", "exported": "{exported}", "inputs": "{inputs}"}),
-    ("try_fix", {"package": "{unsafe}", "inputs": "{inputs}", "change": ["args[0]: contiguous"]}),
+    ("try_fix", {"package": "{unsafe}", "inputs": "{inputs}", "changes": ["args[0]: contiguous"]}),
     ("compare_with_eager", {"exported": "{unsafe}"}),
     ("compile_with_flags", {"exported": "{unsafe}"}),
     ("reduce", {"package": "{unsafe}", "inputs": "{inputs}", "scope": "launch"}),
