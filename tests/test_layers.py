@@ -41,7 +41,7 @@ LEVEL = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 OPTIONAL = {
     "sweep": {"cli.sweep", "render.sweep"},
     "server.http": {"server.app"},
-    "tools.reduce.reduce": {"operations.calls"},
+    "tools.reduce.reduce": {"operations.calls", "tools.bisect"},
     "diagnosis.try_fix": {"operations.calls"},
     "report": {"cli"},
 }

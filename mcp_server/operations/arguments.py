@@ -267,6 +267,14 @@ class ReduceArguments(PairArguments):
     ] = 300
 
 
+class BisectArguments(PairArguments):
+    """The failing program, and for how long to search."""
+
+    budget_s: Annotated[
+        float, Field(ge=1, le=86_400, description="Seconds to search, 1-86400, default 600.")
+    ] = 600
+
+
 class JobArguments(Arguments):
     """A job by its handle."""
 

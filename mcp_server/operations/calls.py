@@ -152,6 +152,13 @@ async def locate_fault(context: Context, given: args.LocateArguments) -> Record:
     )
 
 
+async def bisect(context: Context, given: args.BisectArguments) -> Record:
+    from mcp_server.operations.workload import bisected_program
+    from mcp_server.tools.bisect import bisect as step
+
+    return await step(context, bisected_program(given, Path.cwd()), budget_s=given.budget_s)
+
+
 async def reduce(context: Context, given: args.ReduceArguments) -> Record:
     from mcp_server.operations.workload import reduced_model
     from mcp_server.tools.reduce.reduce import reduce as step

@@ -240,6 +240,26 @@ REDUCE = Operation(
     ),
 )
 
+BISECT = Operation(
+    name="bisect",
+    title="Find the compiler's fault",
+    description=joined(
+        """
+        Names the decision of the compiler (graph pass, lowering, decomposition, option) that makes
+        a program crash or give wrong numbers where eager is right: switches decisions off in a
+        reduced program until the failure goes away. Gives a workaround that was run, and a text for
+        PyTorch's issue tracker. 1-10 min. Next: apply the workaround.
+        """
+    ),
+    arguments=args.BisectArguments,
+    hints=RUNS_USER_CODE,
+    call=calls.bisect,
+    examples=(
+        "aoti-debug bisect --exported program.pt2 --inputs batch.pt",
+        "aoti-debug bisect --script serve.py",
+    ),
+)
+
 OPERATIONS: tuple[Operation, ...] = (
     DIAGNOSE,
     EXPLAIN_ERROR,
@@ -253,6 +273,7 @@ OPERATIONS: tuple[Operation, ...] = (
     COMPARE_WITH_EAGER,
     COMPILE_WITH_FLAGS,
     REDUCE,
+    BISECT,
 )
 
 

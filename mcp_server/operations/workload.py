@@ -11,6 +11,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.jobs.environment import check_variable
 from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload, Workload
 from mcp_server.operations.arguments import (
+    BisectArguments,
     CallArguments,
     CheckArguments,
     CompareArguments,
@@ -124,6 +125,19 @@ def reduced_model(
     if arguments.scope == "graph" and arguments.exported:
         arguments = arguments.model_copy(update={"package": ""})
     return _pair_model(arguments, base)
+
+
+def bisected_program(arguments: BisectArguments, base: Path) -> ExportedWorkload | ScriptWorkload:
+    """The program to compile again and again. Raises ProblemError for a package without it."""
+    alone = arguments.model_copy(update={"package": ""}) if arguments.exported else arguments
+    model = _pair_model(alone, base)
+    if isinstance(model, PackageWorkload):
+        raise ProblemError(
+            "a package cannot be compiled again: it does not hold the program that it was compiled from",
+            value=str(model.package),
+            allowed="exported=that program (torch.export.save), or script",
+        )
+    return model
 
 
 def _pair_model(arguments: PairArguments, base: Path) -> PackageWorkload | ExportedWorkload | ScriptWorkload:

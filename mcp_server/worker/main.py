@@ -34,6 +34,7 @@ OPERATIONS = {
     "attempt": "reduction.record.operate_attempt",
     "record": "reduction.record.operate_record",
     "reduce": "reduction.reduce.operate",
+    "bisect": "reduction.bisect.operate",
 }
 
 # These load nothing whose end could fail, and taking the interpreter down costs as much as they do: 0.3 s of

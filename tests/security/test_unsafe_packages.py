@@ -43,6 +43,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("compile_with_flags", {"exported": "{unsafe}"}),
     ("reduce", {"package": "{unsafe}", "inputs": "{inputs}", "scope": "launch"}),
     ("reduce", {"exported": "{unsafe}"}),
+    ("bisect", {"exported": "{unsafe}"}),
 ]
 
 

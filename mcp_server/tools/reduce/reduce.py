@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from mcp_server.errors import ProblemError
@@ -41,6 +41,20 @@ async def reduce_graph(
     reproduction so far.
     Raises ProblemError for a healthy program, for one that only hangs, and for a script without a program.
     """
+    return await reduce_program(context, await failing_program(context, workload), budget_s)
+
+
+@dataclass(frozen=True)
+class Failing:
+    """A program that was compiled and called once, and how it failed."""
+
+    target: Target
+    attempt: WorkerRun
+    failure: FailureShown
+
+
+async def failing_program(context: Context, workload: ExportedWorkload | ScriptWorkload) -> Failing:
+    """Compile and call the workload's program once. Raises `ProblemError` if it does not fail."""
     target = await find_target(context, workload)
     attempt, target = await _attempt(context, target)
     failure = of_attempt(attempt)
@@ -51,8 +65,14 @@ async def reduce_graph(
             allowed="a failing program with the inputs of the failing call",
             next_call="diagnose",
         )
-    recorded = await _recorded(context, target, attempt)
-    named = _named(attempt, failure, recorded)
+    return Failing(target, attempt, failure)
+
+
+async def reduce_program(context: Context, failing: Failing, budget_s: float) -> Reduced:
+    """Cut a failing program down for `budget_s` seconds."""
+    target, failure = failing.target, failing.failure
+    recorded = await _recorded(context, target, failing.attempt)
+    named = _named(failing.attempt, failure, recorded)
     done = await _reduce(context, target, failure, recorded, named, budget_s)
     return await report(context, target, failure, done)
 
@@ -61,12 +81,12 @@ async def _attempt(context: Context, target: Target) -> tuple[WorkerRun, Target]
     """Compile and call once; where the program is not read back, with the script's own module, which may
     have its operators, and then with the program taken from the script.
     """
-    done = await _worker(context, "attempt", target, {})
+    done = await run_worker(context, "attempt", target, {})
     for again in _other_ways(target):
         if done.last("reading_inputs") is not None:
             break
         target = again
-        done = await _worker(context, "attempt", target, {})
+        done = await run_worker(context, "attempt", target, {})
     return done, target
 
 
@@ -82,10 +102,10 @@ async def _recorded(context: Context, target: Target, attempt: WorkerRun) -> Wor
     """The run that recorded the nodes: a new process, if the failure ended the attempt."""
     if attempt.last("evaluating") is not None:
         return attempt
-    return await _worker(context, "record", target, {})
+    return await run_worker(context, "record", target, {})
 
 
-async def _worker(
+async def run_worker(
     context: Context, operation: str, target: Target, more: dict[str, Any], timeout_s: float | None = None
 ) -> WorkerRun:
     workload = target.workload
@@ -126,7 +146,7 @@ async def _reduce(
 ) -> WorkerRun:
     values = recorded.all("value")
     bad = [event["node"] for event in values if event.get("nan") or event.get("inf")]
-    return await _worker(
+    return await run_worker(
         context,
         "reduce",
         target,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
 from torch.export.graph_signature import InputKind
@@ -17,6 +18,7 @@ from ..imports import import_all
 from ..interpret import bind, difference
 from ..loading import load
 from ..report import Refused, Report
+from .decisions import prepare
 from .show import departs, not_finite
 
 WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -209,17 +211,19 @@ def operate_attempt(request: dict[str, Any], report: Report) -> None:
     args, kwargs = arguments(exported, request)
     program = flatten_program(exported, args, kwargs)
     report.event("importing_inductor")
-    from torch._inductor import aoti_compile_and_package
+    import torch._inductor
 
     configs = decode(request.get("inductor_configs") or {})
+    prepare(request.get("workaround") or {})
     report.event("compiling")
     with torch.no_grad():
-        package = aoti_compile_and_package(
+        package = torch._inductor.aoti_compile_and_package(
             exported, package_path=str(request["package_path"]), inductor_configs=configs
         )
     loader = load({"package": package}, report)
     given = [leaf for leaf in program.inputs if isinstance(leaf, torch.Tensor)]
     outputs = call(lambda: loader.run([leaf.clone() for leaf in given]), 0, report)
+    _time(lambda: loader.run([leaf.clone() for leaf in given]), int(request.get("timed_calls", 0)), report)
     bad = [not_finite(place, output) for place, output in enumerate(outputs)]
     nan = any(o.is_floating_point() and bool(torch.isnan(o.float()).any()) for o in outputs)
     report.event("evaluating")
@@ -228,3 +232,15 @@ def operate_attempt(request: dict[str, Any], report: Report) -> None:
     away = [departs(place, *pair) for place, pair in enumerate(zip(outputs, wanted))]
     report.event("judged", not_finite=any(bad), nan=nan, departs=any(away))
     report.event("recorded", units=program.units)
+
+
+def _time(function: Callable[[], Any], calls: int, report: Report) -> None:
+    """Event `timed`: the median seconds of that many calls, if any."""
+    seconds = []
+    for _ in range(calls):
+        start = time.perf_counter()
+        function()
+        synchronize()
+        seconds.append(time.perf_counter() - start)
+    if seconds:
+        report.event("timed", seconds=sorted(seconds)[len(seconds) // 2])

@@ -1,0 +1,334 @@
+"""`bisect`: which decision of the compiler makes a program fail, and what to write to work around it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field
+
+from mcp_server.errors import ProblemError
+from mcp_server.model import Artifact, Cost, ExportedWorkload, ModelLocation, Record, ScriptWorkload
+from mcp_server.package.exported import exported_device
+from mcp_server.tools.context import Context, Event, WorkerRun
+from mcp_server.tools.reduce.failing import FailureShown, Reduced, of_attempt
+from mcp_server.tools.reduce.reduce import (
+    MOST_CHILDREN,
+    Failing,
+    failing_program,
+    reduce_program,
+    run_worker,
+)
+
+Kind = Literal["pass", "switch", "decomposition", "lowering", "precision"]
+Result = Literal["gone", "same", "other"]
+
+# What takes a decision back, by option of torch._inductor.config (2.8-2.15; the worker leaves out what the
+# release lacks). The value is the careful choice, which costs speed and nothing else.
+SWITCHES: dict[str, dict[str, object]] = {
+    "cpu": {
+        "cpp.simdlen": 1,
+        "cpp.threads": 1,
+        "cpp.enable_loop_tail_vec": False,
+        "cpp.enable_tiling_heuristics": False,
+        "cpp.weight_prepack": False,
+    },
+    "cuda": {
+        "triton.autotune_at_compile_time": False,
+        "triton.persistent_reductions": False,
+        "split_reductions": False,
+    },
+    "any": {
+        "max_fusion_size": 1,
+        "epilogue_fusion": False,
+        "prologue_fusion": False,
+        "allow_buffer_reuse": False,
+        "inplace_buffers": False,
+        "layout_optimization": False,
+        "comprehensive_padding": False,
+        "memory_planning": False,
+        "reorder_for_locality": False,
+        "loop_ordering_after_fusion": False,
+    },
+}
+# Rounds intermediate results of bf16 and fp16 as eager does (torch/_inductor/config.py, 2.6 and later).
+PRECISION = {"emulate_precision_casts": True}
+REDUCE_SHARE = 0.5  # of the budget: a smaller program makes every experiment cheaper
+SAID: dict[Kind, str] = {
+    "pass": "the graph pass {names}",
+    "switch": "the code generation that {names} takes back",
+    "decomposition": "the decomposition of {names}",
+    "lowering": "the generated code of {names}",
+    "precision": "rounding: intermediate results are kept in a wider type than in eager",
+}
+
+
+class Decision(Record):
+    """One decision of the compiler.
+
+    `rewrites` are the functions of torch that changed the graph in a pass of patterns. `change` are the lines
+    that a pass took out of the graph and put in.
+    """
+
+    kind: Kind
+    name: str
+    operator: str = ""
+    location: ModelLocation | None = None
+    rewrites: list[str] = Field(default_factory=list)
+    change: list[str] = Field(default_factory=list)
+
+
+class Workaround(Record):
+    """What to write before or in the compile. `reduced` and `whole`: what the two programs then do.
+
+    `price` is the time of a call with it over the time without it, in the whole program; None if the
+    program crashes without it.
+    """
+
+    code: str
+    reduced: Result
+    whole: Result
+    price: float | None = None
+
+
+class Experiment(Record):
+    """One compile of the reduced program, and whether the failure was gone in it."""
+
+    label: str
+    result: Result
+    seconds: float
+
+
+class Bisected(Record):
+    """What makes the program fail: `decision` (a fault of the compiler), `rounding` (no fault), or not found.
+
+    `also` are other kinds of decision whose absence hides the failure. `report` is a text for PyTorch's issue
+    tracker.
+    """
+
+    outcome: Literal["decision", "rounding", "not_found"]
+    summary: str
+    failure: FailureShown
+    decisions: list[Decision] = Field(default_factory=list)
+    also: list[Kind] = Field(default_factory=list)
+    workaround: Workaround | None = None
+    experiments: list[Experiment] = Field(default_factory=list)
+    compiles: int
+    reproduction: list[Artifact] = Field(default_factory=list)
+    report: Artifact | None = None
+    notes: list[str] = Field(default_factory=list)
+    log: Artifact
+    cost: Cost
+
+
+async def bisect(
+    context: Context, workload: ExportedWorkload | ScriptWorkload, *, budget_s: float = 600
+) -> Bisected:
+    """Reduce the failing program, then compile it repeatedly with decisions of the compiler switched off.
+
+    What is named was switched off (the failure was gone) and on again (it was back). The workaround is then
+    tried on the whole program. Raises ProblemError for a program that does not fail.
+    """
+    failing = await failing_program(context, workload)
+    context.progress("making the program smaller")
+    reduced = await reduce_program(context, failing, budget_s * REDUCE_SHARE)
+    if reduced.outcome != "reduced":
+        raise ProblemError(
+            "no smaller program fails in the same way, so that there is nothing to bisect: "
+            + reduced.summary,
+            value=str(failing.target.workload.exported),
+            next_call="reduce, or compare_with_eager",
+        )
+    done = await _search(context, failing, reduced, budget_s)
+    workaround = await _workaround(context, failing, done)
+    return _result(context, failing.failure, reduced, done, workaround)
+
+
+async def _search(context: Context, failing: Failing, reduced: Reduced, budget_s: float) -> WorkerRun:
+    target, failure = failing.target, failing.failure
+    script = next(
+        file.path for file in reduced.files if file.path.suffix == ".py" and file.path.stem == "repro"
+    )
+    device = exported_device(target.workload.exported)
+    chosen = (device,) if device else ("cpu", "cuda")
+    request = {
+        "script": script,
+        "directory": context.fresh("experiments"),
+        "failure": failure.request(),
+        "switches": {name: value for kind in ("any", *chosen) for name, value in SWITCHES[kind].items()},
+        "operators": [node.operator for node in reduced.nodes],
+        "precision": PRECISION if failure.kind == "departs" else None,
+        "budget_s": budget_s,
+        "each_s": target.workload.timeout_s,
+        "side_by_side": min(MOST_CHILDREN, len(os.sched_getaffinity(0))),
+        "fork": device == "cpu" and not target.imports and not target.workload.extra_imports,
+    }
+    context.progress("switching decisions of the compiler off, one kind after another")
+    done = await run_worker(
+        context, "bisect", target, request, timeout_s=budget_s + target.workload.timeout_s
+    )
+    bisected = done.last("bisected")
+    if bisected is None:
+        raise ProblemError(
+            "the search did not come to its end", value=done.phase, next_call="bisect with a larger timeout_s"
+        )
+    context.cost.compiles += int(bisected["compiles"])
+    return done
+
+
+async def _workaround(context: Context, failing: Failing, done: WorkerRun) -> Workaround | None:
+    """Try on the whole program what helped in the reduced one."""
+    told = done.last("workaround")
+    if told is None:
+        return None
+    asked = {name: told[name] for name in ("configs", "fallbacks", "decompositions") if told.get(name)}
+    context.progress("trying the workaround on the whole program")
+    calls: dict[str, object] = {"timed_calls": 5}
+    without = await run_worker(context, "attempt", failing.target, calls)
+    trial = await run_worker(context, "attempt", failing.target, {"workaround": asked, **calls})
+    left = of_attempt(trial)
+    same = left is not None and left.same_as(failing.failure)
+    return Workaround(
+        code=_code(asked),
+        reduced=told["outcome"],
+        whole="gone" if left is None else "same" if same else "other",
+        price=_price(without, trial),
+    )
+
+
+def _price(without: WorkerRun, trial: WorkerRun) -> float | None:
+    before, after = without.last("timed"), trial.last("timed")
+    if not before or not after or not before["seconds"]:
+        return None
+    return round(float(after["seconds"]) / float(before["seconds"]), 2)
+
+
+def _code(asked: Mapping[str, Any]) -> str:
+    """The lines that a user writes."""
+    lines = [
+        f"torch._inductor.decomposition.decompositions.pop(torch.ops.{name})"
+        for name in asked.get("decompositions", ())
+    ]
+    for name in asked.get("fallbacks", ()):
+        lines.append(f"torch._inductor.decomposition.decompositions.pop(torch.ops.{name}, None)")
+        lines.append(
+            f"torch._inductor.lowering.make_fallback(torch.ops.{name}, warn=False, override_decomp=True)"
+        )
+    if asked.get("configs"):
+        lines.append(f"aoti_compile_and_package(..., inductor_configs={dict(asked['configs'])!r})")
+    return "\n".join(lines)
+
+
+def _result(
+    context: Context, failure: FailureShown, reduced: Reduced, done: WorkerRun, workaround: Workaround | None
+) -> Bisected:
+    bisected = done.last("bisected")
+    assert bisected is not None
+    found = done.last("decision")
+    reason = str(bisected["reason"])
+    decisions = [_decision(found["kind"], detail, reduced) for detail in found["details"]] if found else []
+    rounding = found is not None and (found["kind"] == "precision" or bool(found["rounding"]))
+    outcome: Literal["decision", "rounding", "not_found"] = "not_found"
+    if found is not None and not reason:
+        outcome = "rounding" if rounding else "decision"
+    result = Bisected(
+        outcome=outcome,
+        summary=_summary(outcome, failure, found, reason),
+        failure=failure,
+        decisions=decisions,
+        also=found["also"] if found else [],
+        workaround=workaround,
+        experiments=[
+            Experiment(
+                label=event["label"][:300], result=event["outcome"], seconds=round(event["seconds"], 2)
+            )
+            for event in done.all("experiment")
+        ],
+        compiles=int(bisected["compiles"]),
+        reproduction=reduced.files,
+        notes=_notes(done, workaround),
+        log=context.artifact(done.finished.output, "output of the search"),
+        cost=context.cost.cost(),
+    )
+    if outcome != "decision":
+        return result
+    return result.model_copy(update={"report": _issue(context, result, done)})
+
+
+def _decision(kind: Kind, detail: Mapping[str, Any], reduced: Reduced) -> Decision:
+    operator = str(detail.get("op", ""))
+    nodes = [node for node in reduced.nodes if node.operator == operator and node.locations]
+    return Decision(
+        kind=kind,
+        name=str(detail["key"]),
+        operator=operator,
+        location=nodes[0].locations[-1] if nodes else None,
+        rewrites=list(dict.fromkeys(detail.get("rewrites", ()))),
+        change=list(detail.get("change", ())),
+    )
+
+
+def _summary(outcome: str, failure: FailureShown, found: Event | None, reason: str) -> str:
+    if found is None or outcome == "not_found":
+        return f"No decision of the compiler was found behind the failure ({failure}): {reason}."
+    if outcome == "rounding":
+        return (
+            "The difference is rounding, not a fault: with intermediate results rounded as in eager "
+            "(emulate_precision_casts) the outputs agree."
+        )
+    names = ", ".join(_name(detail) for detail in found["details"])
+    return f"The failure ({failure}) comes from {SAID[found['kind']].format(names=names)}."
+
+
+def _name(detail: Mapping[str, Any]) -> str:
+    rewrites = ", ".join(dict.fromkeys(detail.get("rewrites", ())))
+    name = str(detail.get("op") or detail["key"])
+    return f"{name} ({rewrites})" if rewrites else name
+
+
+def _notes(done: WorkerRun, workaround: Workaround | None) -> list[str]:
+    notes = []
+    if done.last("decision") is not None and done.last("workaround") is None:
+        notes.append("this release of torch has no option that switches a single pass off (disabled_passes)")
+    if workaround is not None and workaround.whole != "gone":
+        notes.append("the workaround helps the reduced program and not the whole one: there is another fault")
+    return notes
+
+
+def _issue(context: Context, result: Bisected, done: WorkerRun) -> Artifact:
+    """A report for PyTorch's tracker: what happens, the program, the versions, what was switched off."""
+    script = next(file.path for file in result.reproduction if file.path.name == "repro.py")
+    version = (done.last("torch") or {}).get("version", "")
+    rows = [f"| {one.label} | {one.result} | {one.seconds} |" for one in result.experiments]
+    changed = [line for decision in result.decisions for line in decision.change]
+    parts = [
+        f"# [AOTInductor] {result.failure}: {', '.join(d.operator or d.name for d in result.decisions)}",
+        "### Describe the bug",
+        result.summary,
+        *(["The pass makes this change in the graph:", _block(changed, "diff")] if changed else []),
+        f"Run `python repro.py` (exit status {_status(result)}):",
+        _block(script.read_text(encoding="utf-8").splitlines(), "python"),
+        "### What was tried",
+        "\n".join(["| compiled | failure | seconds |", "|---|---|---|", *rows]),
+        *(
+            ["### Workaround", _block(result.workaround.code.splitlines(), "python")]
+            if result.workaround
+            else []
+        ),
+        "### Versions",
+        f"torch {version}",
+    ]
+    path = context.directory / "issue.md"
+    path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return context.artifact(path, "text for PyTorch's issue tracker")
+
+
+def _status(result: Bisected) -> str:
+    meanings = {"not_finite": "3: an output is not finite", "departs": "4: an output differs from eager"}
+    return meanings.get(result.failure.kind, shlex.quote(result.failure.kind))
+
+
+def _block(lines: list[str], language: str) -> str:
+    return "\n".join([f"```{language}", *lines, "```"])

@@ -1,0 +1,299 @@
+"""`bisect`: which decision of the compiler makes a reproduction fail.
+
+The reproduction is compiled again and again in isolated children, side by side, each time with some decisions
+switched off. One kind of decision after another is tried as a whole; the kind that makes the failure go away
+is then narrowed down to the decisions without which it stays away.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any, Mapping, Optional, Sequence
+
+from ..report import Report
+from . import decisions
+from .children import Child, Ended, side_by_side
+from .script import LINE, SCRIPT
+from .show import NO_FAULT
+from .trials import FailureClass, OutOfTime, minimise
+
+# From the most telling to the least: without lowerings every operator runs in eager.
+KINDS = ("pass", "switch", "decomposition", "lowering")
+LISTING = "decisions.jsonl"
+MOST_ALONE = 8  # decisions of a kind that are tried one by one
+
+# Runs the reproduction at ORIGINAL with decisions switched off, and as if the workaround stood before it.
+RUNNER = """{copied}
+
+if __name__ == "__main__":
+    import runpy
+
+    Decisions({off!r}, {listing!r}).install()
+    prepare({workaround!r})
+    runpy.run_path({original!r}, run_name="__main__")
+"""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One compile: `off` as `decisions.Decisions` takes it, `workaround` as `decisions.prepare` does."""
+
+    label: str
+    off: Mapping[str, Any] = field(default_factory=dict)
+    workaround: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        return json.dumps([self.off, self.workaround], sort_keys=True)
+
+
+@dataclass
+class Experiments:
+    """Runs experiments. Outcomes: `gone` (no fault is left), `same` failure, `other` (another, or no end)."""
+
+    original: str
+    directory: str
+    failure: FailureClass
+    until: float
+    each_s: float
+    at_once: int
+    fork: bool
+    report: Report
+    known: dict[str, str] = field(default_factory=dict)
+    count: int = 0
+
+    def run(self, experiments: Sequence[Experiment], again: bool = False) -> list[str]:
+        """The outcome of each. One that was made before is not repeated unless `again`."""
+        new = [one for one in experiments if again or one.key not in self.known]
+        places = [self._write(one) for one in new]
+        for place, ended in side_by_side(places, self._start, self.at_once):
+            if ended.status is None and time.monotonic() >= self.until:
+                raise OutOfTime
+            self.known[new[place].key] = self._judge(new[place], ended)
+        return [self.known[one.key] for one in experiments]
+
+    def _write(self, experiment: Experiment) -> str:
+        directory = os.path.join(self.directory, "experiment-{}".format(self.count))
+        self.count += 1
+        os.makedirs(directory)
+        with open(str(decisions.__file__), encoding="utf-8") as file:
+            copied = file.read().partition(LINE)[2]
+        text = RUNNER.format(
+            copied="import difflib\nimport json\nfrom typing import Any, Optional\n\n" + copied.strip(),
+            off=dict(experiment.off),
+            listing=os.path.join(directory, LISTING),
+            workaround=dict(experiment.workaround),
+            original=self.original,
+        )
+        with open(os.path.join(directory, SCRIPT), "w", encoding="utf-8") as file:
+            file.write(text)
+        return directory
+
+    def _start(self, directory: str) -> Child:
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise OutOfTime
+        return Child(directory, self.fork, min(self.each_s, left))
+
+    def _judge(self, experiment: Experiment, ended: Ended) -> str:
+        same = self.failure.shown_by(ended.status, ended.phase, ended.text)
+        outcome = "gone" if ended.status == NO_FAULT else "same" if same else "other"
+        self.report.event(
+            "experiment",
+            label=experiment.label,
+            outcome=outcome,
+            status=ended.status,
+            phase=ended.phase,
+            seconds=ended.seconds,
+            directory=ended.directory,
+            tail="" if outcome != "other" else ended.text[-300:],
+        )
+        return outcome
+
+
+def operate(request: dict[str, Any], report: Report) -> None:
+    """Events `experiment` for each compile, `decision` for what was found, `bisected` at the end.
+
+    `script` is the reproduction, `switches` the options to try: name -> value that takes the decision back,
+    `precision` the options under which intermediate results are rounded as in eager, or None. `bisected` has
+    `reason` where nothing was found.
+    """
+    import torch
+
+    torch.set_num_threads(1)  # forked children must not inherit a thread pool
+    if request["fork"]:
+        import torch._inductor.codegen.cpp
+        import torch._inductor.codegen.cpp_wrapper_cpu
+        import torch._inductor.compile_fx
+        import torch._inductor.package
+    experiments = Experiments(
+        original=str(request["script"]),
+        directory=str(request["directory"]),
+        failure=FailureClass.of(request["failure"]),
+        until=time.monotonic() + float(request["budget_s"]),
+        each_s=float(request["each_s"]),
+        at_once=int(request["side_by_side"]),
+        fork=bool(request["fork"]),
+        report=report,
+    )
+    search = Search(
+        experiments, dict(request["switches"]), request.get("precision"), request["operators"], report
+    )
+    try:
+        reason = search.run()
+    except OutOfTime:
+        reason = "the time is over (budget_s)"
+    report.event("bisected", reason=reason, compiles=experiments.count)
+
+
+class Search:
+    """The order of the experiments."""
+
+    def __init__(
+        self,
+        experiments: Experiments,
+        switches: dict[str, Any],
+        precision: Optional[dict[str, Any]],
+        operators: Sequence[str],
+        report: Report,
+    ) -> None:
+        self.experiments = experiments
+        self.switches = {name: value for name, value in switches.items() if _is_option(name)}
+        self.precision = precision
+        self.operators = operators
+        self.report = report
+        self.listed: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in KINDS}
+
+    def run(self) -> str:
+        """Why nothing was found; empty when a decision was."""
+        baseline = Experiment("nothing is switched off")
+        if self.experiments.run([baseline]) != ["same"]:
+            return "the reproduction did not fail again"
+        self._read_listing()
+        wave = self._wave()
+        outcomes = dict(zip(wave, self.experiments.run(list(wave.values()))))
+        for kind in KINDS:
+            if outcomes.get(kind) == "other" and self._alone(kind):
+                outcomes[kind] = "gone"
+        found = [kind for kind in KINDS if outcomes.get(kind) == "gone"]
+        for kind in found[:1]:
+            self._narrow(kind, also=found[1:], rounding=outcomes.get("precision") == "gone")
+        if not found and outcomes.get("precision") == "gone":
+            self._tell("precision", [], also=[], rounding=True)
+            found = ["precision"]
+        if not found:
+            return "the failure stays whatever pass, decomposition, lowering or option is switched off"
+        if self.experiments.run([baseline], again=True) != ["same"]:
+            return "the failure did not come back when everything was switched on again"
+        return ""
+
+    def _wave(self) -> dict[str, Experiment]:
+        """One experiment for each kind as a whole, side by side."""
+        wave: dict[str, Experiment] = {}
+        if self.listed["pass"]:
+            wave["pass"] = self._without("pass", list(self.listed["pass"]))
+        wave["switch"] = self._without("switch", list(self.switches))
+        for kind in ("decomposition", "lowering"):
+            if self.listed[kind]:
+                wave[kind] = self._without(kind, list(self.listed[kind]))
+        if self.precision:
+            wave["precision"] = Experiment("values are rounded as in eager", {}, {"configs": self.precision})
+        return wave
+
+    def _without(self, kind: str, keys: Sequence[str]) -> Experiment:
+        label = "without {}: {}".format(kind, ", ".join(keys))
+        if kind == "switch":
+            return Experiment(label, {}, {"configs": {name: self.switches[name] for name in keys}})
+        return Experiment(label, {kind: list(keys)})
+
+    def _read_listing(self) -> None:
+        path = os.path.join(self.experiments.directory, "experiment-0", LISTING)
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                decision = json.loads(line)
+                # The compiler also traces its own patterns, with operators that the program does not have.
+                if decision["kind"] == "decomposition" and not self._has(decision["key"]):
+                    continue
+                if decision["kind"] == "lowering" and decision["op"].startswith("prims."):
+                    continue  # these have no eager form to fall back to
+                self.listed[decision["kind"]][decision["key"]] = decision
+        counts = {kind: len(found) for kind, found in self.listed.items() if kind != "switch"}
+        self.report.event("decisions", counts=counts, switches=len(self.switches))
+
+    def _has(self, key: str) -> bool:
+        name = _operator_name(key.partition("#")[0])
+        return any(operator in (name, name.rpartition(".")[0]) for operator in self.operators)
+
+    def _alone(self, kind: str) -> bool:
+        """Try each decision of a kind alone, where nothing compiles without all of them: does one help?"""
+        keys = list(self.listed[kind])[:MOST_ALONE]
+        outcomes = self.experiments.run([self._without(kind, [key]) for key in keys])
+        self.listed[kind] = {k: self.listed[kind][k] for k, o in zip(keys, outcomes) if o == "gone"}
+        return bool(self.listed[kind])
+
+    def _narrow(self, kind: str, also: list[str], rounding: bool) -> None:
+        """Halve the decisions of a kind, one compile each time; a fault that needs several takes more."""
+        everything = list(self.switches if kind == "switch" else self.listed[kind])
+        keys = everything
+        while len(keys) > 1:
+            half = keys[: len(keys) // 2]
+            keys = half if self._is_gone(kind, half) else keys[len(half) :]
+        if not self._is_gone(kind, keys):
+            keys = list(minimise(everything, lambda options: self._first_gone(kind, options)))
+        self._tell(kind, keys, also, rounding)
+
+    def _is_gone(self, kind: str, keys: Sequence[str]) -> bool:
+        return self.experiments.run([self._without(kind, keys)]) == ["gone"]
+
+    def _first_gone(self, kind: str, options: Sequence[Sequence[str]]) -> Optional[int]:
+        outcomes = self.experiments.run([self._without(kind, keys) for keys in options])
+        return next((place for place, outcome in enumerate(outcomes) if outcome == "gone"), None)
+
+    def _tell(self, kind: str, keys: list[str], also: list[str], rounding: bool) -> None:
+        """Event `decision`, and `workaround` once that was seen to help."""
+        details = [self.listed.get(kind, {}).get(key, {"kind": kind, "key": key}) for key in keys]
+        self.report.event("decision", kind=kind, keys=keys, details=details, also=also, rounding=rounding)
+        workaround = self._workaround(kind, keys, details)
+        if workaround is not None:
+            trial = Experiment("with the workaround", {}, workaround)
+            outcome = self.experiments.run([trial])[0]
+            self.report.event("workaround", outcome=outcome, **workaround)
+
+    def _workaround(
+        self, kind: str, keys: list[str], details: list[dict[str, Any]]
+    ) -> Optional[dict[str, Any]]:
+        """What a user can write before the compile; None where torch has no option for it."""
+        if kind == "switch":
+            return {"configs": {name: self.switches[name] for name in keys}}
+        if kind == "precision":
+            return {"configs": self.precision}
+        if kind == "pass":
+            if not _is_option("disabled_passes"):
+                return None
+            names = sorted({key.partition("#")[0].upper() for key in keys})
+            return {"configs": {"disabled_passes": ",".join(names)}}
+        if kind == "lowering":
+            return {"fallbacks": sorted({str(detail["op"]) for detail in details})}
+        names = sorted({key.partition("#")[0] for key in keys})
+        return {"decompositions": [_operator_name(name) for name in names]}
+
+
+def _operator_name(text: str) -> str:
+    """`aten.addmm.default` from the text `<OpOverload(op='aten.addmm', overload='default')>`."""
+    if not text.startswith("<"):
+        return text
+    parts = text.split("'")
+    return "{}.{}".format(parts[1], parts[3])
+
+
+def _is_option(name: str) -> bool:
+    """Whether this release's compiler has the option."""
+    if importlib.util.find_spec("torch._inductor.config") is None:
+        return False
+    from torch._inductor import config
+
+    return name in config.get_config_copy()

@@ -1,0 +1,148 @@
+"""The compiler's decisions: listed as they are made, and switched off one at a time.
+
+A decision is one application of a graph pass, one decomposition, or one lowering of an operator to generated
+code. The hooks are those of torch's own bisector, which steers `torch.compile` only: `GraphTransformObserver`
+and `CompilerBisector.disable_subsystem` (torch/fx/passes/graph_transform_observer.py and
+torch/_inductor/compiler_bisector.py, 2.8-2.15). The part below the line is copied into the scripts that run.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from typing import Any, Optional
+
+# ---- from here on copied ----
+
+SUBSYSTEMS = {"decomposition": "decomposition", "lowerings": "lowering"}
+MOST_LINES = 40  # of the difference that a pass makes in the graph
+
+
+class Decisions:
+    """`off` has the keys of the decisions that are not taken, by kind; "all" stands for every one.
+
+    A key is the name of a pass or node and, where that occurs again, its number: `remove_noop_ops#1`. Each
+    decision is appended to the file `listing` as a line of JSON.
+    """
+
+    def __init__(self, off: Any, listing: Optional[str] = None) -> None:
+        self.off = off
+        self.listing = listing
+        self.seen: Any = {}
+        self.rewrites: Any = []
+
+    def install(self) -> None:
+        from torch._inductor.compiler_bisector import CompilerBisector
+        from torch.fx.passes.graph_transform_observer import GraphTransformObserver
+
+        graph_pass, module_pass = (
+            GraphTransformObserver.apply_graph_pass,
+            GraphTransformObserver.apply_gm_pass,
+        )
+        decisions: Any = self
+
+        def asked(_backend: str, subsystem: str, debug_info: Any = None) -> bool:
+            kind = SUBSYSTEMS.get(subsystem)
+            return kind is not None and bool(decisions.skips(kind, debug_info(), current_node(kind)))
+
+        self.name_rewrites()
+        GraphTransformObserver.apply_graph_pass = lambda self, run: decisions.apply(graph_pass, self, run)
+        GraphTransformObserver.apply_gm_pass = lambda self, run: decisions.apply(module_pass, self, run)
+        CompilerBisector.disable_subsystem = staticmethod(asked)
+
+    def apply(self, apply: Any, observer: Any, run: Any) -> Any:
+        """Apply a pass unless it is off. Torch gives a subsystem to those that it can do without."""
+        if observer.subsystem is None:
+            return apply(observer, run)
+        key = self.key_of("pass", observer.passname)
+        if self.is_off("pass", key):
+            return None
+        self.rewrites = []
+        before = str(observer.gm.graph).splitlines()
+        result = apply(observer, run)
+        after = str(observer.gm.graph).splitlines()
+        if before != after:
+            self.tell("pass", key, rewrites=self.rewrites[:10], change=difference(before, after))
+        return result
+
+    def name_rewrites(self) -> None:
+        """Keep the names of the pattern handlers that run: passes of patterns have numbers for names."""
+        from torch._inductor import pattern_matcher
+
+        for entry in (pattern_matcher.GraphPatternEntry, pattern_matcher.LoweringPatternEntry):
+            entry.apply = self.named(entry.apply)
+
+    def named(self, apply: Any) -> Any:
+        def wrapped(entry: Any, *args: Any, **kwargs: Any) -> Any:
+            handler = entry.handler
+            self.rewrites.append(getattr(handler, "__name__", type(handler).__name__))
+            return apply(entry, *args, **kwargs)
+
+        return wrapped
+
+    def skips(self, kind: str, name: str, about: Any) -> bool:
+        key = self.key_of(kind, name)
+        off = self.is_off(kind, key)
+        if not off:
+            self.tell(kind, key, **about)
+        return off
+
+    def key_of(self, kind: str, name: str) -> str:
+        number = self.seen[kind, name] = self.seen.get((kind, name), -1) + 1
+        return name + ("#{}".format(number) if number else "")
+
+    def is_off(self, kind: str, key: str) -> bool:
+        off = self.off.get(kind, ())
+        return off == "all" or key in off
+
+    def tell(self, kind: str, key: str, **about: Any) -> None:
+        if self.listing:
+            with open(self.listing, "a", encoding="utf-8") as file:
+                file.write(json.dumps({"kind": kind, "key": key, **about}) + "\n")
+
+
+def current_node(kind: str) -> Any:
+    """The operator and the source lines of the node that is being lowered."""
+    if kind != "lowering":
+        return {}
+    from torch._inductor.virtualized import V
+
+    node = getattr(V, "current_node", None) or getattr(V.graph, "current_node", None)
+    meta = getattr(node, "meta", {})
+    return {"op": str(getattr(node, "target", "")), "stack": str(meta.get("stack_trace") or "")[-2000:]}
+
+
+def difference(before: Any, after: Any) -> Any:
+    """The lines that a pass took out of the graph and put in, bounded."""
+    lines = [
+        line
+        for line in difflib.unified_diff(before, after, lineterm="", n=0)
+        if line[:2] not in ("--", "++", "@@")
+    ]
+    return [line[:200] for line in lines[:MOST_LINES]]
+
+
+def prepare(workaround: Any) -> None:
+    """Do what a user would write before the compile to work around a decision."""
+    import torch
+    from torch._inductor import decomposition, lowering
+
+    for name in workaround.get("decompositions", ()):
+        decomposition.decompositions.pop(operator(torch.ops, name), None)
+    for name in workaround.get("fallbacks", ()):
+        decomposition.decompositions.pop(operator(torch.ops, name), None)
+        lowering.make_fallback(operator(torch.ops, name), warn=False, override_decomp=True)
+    compile_package = torch._inductor.aoti_compile_and_package
+    added = workaround.get("configs") or {}
+
+    def with_configs(*args: Any, inductor_configs: Any = None, **kwargs: Any) -> Any:
+        return compile_package(*args, inductor_configs={**(inductor_configs or {}), **added}, **kwargs)
+
+    torch._inductor.aoti_compile_and_package = with_configs
+
+
+def operator(ops: Any, name: str) -> Any:
+    """`aten.sin.default` under `torch.ops`."""
+    for part in name.split("."):
+        ops = getattr(ops, part)
+    return ops
