@@ -33,6 +33,7 @@ from mcp_server.server.running import Ownership, Running
 from mcp_server.server.standard_streams import log_briefly
 from mcp_server.server.tasks import Tasks
 from mcp_server.server.tools import ToolServer
+from mcp_server.server.verdict_app import verdict_app
 
 FATAL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -91,7 +92,7 @@ def make_server(
         version=__version__,
         log_level="WARNING",
         lifespan=lifespan,
-        extensions=[Tasks(running, operations)],
+        extensions=[Tasks(running, operations), verdict_app()],
         subscriptions=False,
         middleware=[ownership.middleware],
     )

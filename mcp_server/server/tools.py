@@ -19,6 +19,7 @@ from mcp_types.jsonrpc import INVALID_PARAMS
 from mcp_server.errors import ProblemError
 from mcp_server.operations.arguments import Arguments, Declaration, closest, fields_of, validated
 from mcp_server.server.stdio import AnsweringStream
+from mcp_server.server.verdict_app import ui_meta
 
 LIMIT = 10_000
 """Characters of a result. Codex cuts at about 12,000, and Claude Code cuts big errors at about 10,000."""
@@ -232,6 +233,7 @@ def _tool(declaration: Declaration) -> Tool:
             idempotent_hint=hints.idempotent,
             open_world_hint=hints.open_world,
         ),
+        _meta=ui_meta(declaration.name),
     )
 
 
