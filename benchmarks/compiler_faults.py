@@ -67,8 +67,16 @@ PROGRAMS = {
         lambda a, b: (a // b) * 2,
         (torch.tensor([1.0, 0.5, 6.0, 1.0]), torch.tensor([0.1, 0.1, 0.2, 1 / 3])),
     ),
-    "int64_clamp": Program(
-        "151744", lambda x: torch.clamp(x, min=-0.5, max=0.5) * 2, (torch.tensor([1, 2]),)
+    "ldexp_dtype": Program(
+        "197091",
+        lambda x, y: torch.ldexp(x > 0, y) + 1,
+        (torch.randn(3, 4), torch.randn(3, 4).half()),
+    ),
+    "sinh_near_the_limit": Program(
+        "183763", lambda x: torch.sinh(x) * 0.5, (torch.tensor([89.0, 89.3, -89.2] * 8),)
+    ),
+    "cosh_near_the_limit": Program(
+        "183765", lambda x: torch.cosh(x) * 0.5, (torch.tensor([89.0, 89.3, -89.2] * 8),)
     ),
     "bf16_chain": Program(
         "",
