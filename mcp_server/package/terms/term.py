@@ -11,18 +11,8 @@ from dataclasses import dataclass, replace
 
 Scalar = bool | int | float
 
-_RANK = (
-    "bool",
-    "uint8",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "float16",
-    "bfloat16",
-    "float32",
-    "float64",
-)
+DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+"""Narrowest first."""
 _WORDS = 40_000
 
 
@@ -101,40 +91,33 @@ Term = Number | Position | Size | Element | Apply | Fold | Unread
 
 def promoted(*dtypes: str) -> str:
     """The type that C++ and Triton compute in: the widest of these, float32 for a mix of the short floats."""
-    known = [dtype for dtype in dtypes if dtype in _RANK]
-    if {"float16", "bfloat16"} <= set(known):
-        known.append("float32")
-    return max(known, key=_RANK.index, default="float32")
+    if {"float16", "bfloat16"} <= set(dtypes):
+        dtypes = (*dtypes, "float32")
+    return max((dtype for dtype in dtypes if dtype in DTYPES), key=DTYPES.index, default="float32")
 
 
 def is_float(dtype: str) -> bool:
     return dtype.startswith(("float", "bfloat"))
 
 
-def children(term: Term) -> tuple[Term, ...]:
-    """The terms that a term is made of; for an element, its index."""
-    match term:
-        case Apply(args=args):
-            return args
-        case Fold(body=body, ranges=ranges):
-            return (body, *(end for each in ranges for end in (each.start, each.stop)))
-        case Element(index=index):
-            return (index,)
-    return ()
-
-
 def parts(term: Term, *, inside_indices: bool = False) -> Iterator[Term]:
     """A term and everything in it, each once, outermost first; the index of an element only if asked for."""
-    seen: set[int] = set()
+    seen = {term}
     queue = [term]
-    while queue:
-        each = queue.pop(0)
-        if id(each) in seen:
-            continue
-        seen.add(id(each))
+    for each in queue:  # grows in the loop
         yield each
-        if inside_indices or not isinstance(each, Element):
-            queue += children(each)
+        inner: tuple[Term, ...] = ()
+        match each:
+            case Apply(args=args):
+                inner = args
+            case Fold(body=body, ranges=ranges):
+                inner = (body, *(end for r in ranges for end in (r.start, r.stop)))
+            case Element(index=index) if inside_indices:
+                inner = (index,)
+        for part in inner:
+            if part not in seen:
+                seen.add(part)
+                queue.append(part)
 
 
 def elements(term: Term) -> tuple[Element, ...]:
@@ -149,20 +132,18 @@ def understood(term: Term) -> bool:
 
 def rebuilt(term: Term, change: Callable[[Term], Term | None]) -> Term:
     """The term with each part replaced for which `change` returns another; shared parts stay shared."""
-    done: dict[int, Term] = {}
+    done: dict[Term, Term] = {}
 
     def visit(each: Term) -> Term:
-        if id(each) not in done:
-            done[id(each)] = change(each) or inner(each)
-        return done[id(each)]
+        if each not in done:
+            done[each] = change(each) or inner(each)
+        return done[each]
 
     def inner(each: Term) -> Term:
         match each:
             case Apply(args=args):
-                new = tuple(visit(argument) for argument in args)
-                return (
-                    each if all(a is b for a, b in zip(args, new, strict=True)) else replace(each, args=new)
-                )
+                new = tuple(map(visit, args))
+                return each if new == args else replace(each, args=new)
             case Element(index=index):
                 moved = visit(index)
                 return each if moved is index else replace(each, index=moved)

@@ -23,41 +23,33 @@ from mcp_server.package.terms.term import (
     key,
 )
 
-_INFIX = {
-    "or": ("or", 1),
-    "and": ("and", 2),
-    "lt": ("<", 4),
-    "le": ("<=", 4),
-    "gt": (">", 4),
-    "ge": (">=", 4),
-    "eq": ("==", 4),
-    "ne": ("!=", 4),
-    "bitor": ("|", 5),
-    "bitxor": ("^", 6),
-    "bitand": ("&", 7),
-    "shl": ("<<", 8),
-    "shr": (">>", 8),
-    "add": ("+", 9),
-    "sub": ("-", 9),
-    "mul": ("*", 10),
-    "div": ("/", 10),
-    "truncdiv": ("/", 10),
-    "floordiv": ("//", 10),
-    "mod": ("%", 10),
-    "remainder": ("%", 10),
-}
+_LEVELS = (
+    {"or": "or"},
+    {"and": "and"},
+    {},  # not
+    {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="},
+    {"bitor": "|"},
+    {"bitxor": "^"},
+    {"bitand": "&"},
+    {"shl": "<<", "shr": ">>"},
+    {"add": "+", "sub": "-"},
+    {"mul": "*", "div": "/", "truncdiv": "/", "floordiv": "//", "mod": "%", "remainder": "%"},
+)
+"""Infix operators, those that bind least first."""
+_INFIX = {op: (sign, binding) for binding, signs in enumerate(_LEVELS, 1) for op, sign in signs.items()}
 _UNROLLED = {"maximum": "max", "minimum": "min", "add": "sum", "mul": "prod"}
 _WHOLE = frozenset({"floor", "ceil", "trunc", "round"})
-_LONGEST = 600
-_MOST = 4000
-_ALIKE = 100
-_NICE: tuple[tuple[str, Callable[[float], float]], ...] = (
-    ("log1p", math.log1p),
-    ("log", math.log),
-    ("sqrt", math.sqrt),
-    ("log2", math.log2),
-    ("exp", math.exp),
-)
+_LONGEST = 600  # letters of a text
+_MOST = 4000  # parts written out
+_ALIKE = 100  # words by which two operands are compared
+_NICE: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
+    "log1p": (math.log1p, math.expm1),
+    "log": (math.log, math.exp),
+    "sqrt": (math.sqrt, lambda value: value * value),
+    "log2": (math.log2, lambda value: 2.0**value),
+    "exp": (math.exp, math.log),
+}
+"""Functions of a model that a compiler folds into constants, each with its inverse."""
 
 NameOf = Callable[[Element], str]
 
@@ -67,9 +59,10 @@ class _Writer:
         self.name_of = name_of
         self.operators = {each.rpartition(".")[2].rstrip("_0123456789") for each in atens}
         self.left = _MOST
-        self._unrolled: dict[int, list[Term] | None] = {}
+        self.unrolled: dict[Apply, list[Term]] = {}
 
     def text(self, term: Term, outer: int = 0) -> str:
+        """The term, in parentheses if it binds less than `outer`."""
         self.left -= 1
         if self.left < 0:  # a shared part is written out wherever it stands
             return "..."
@@ -85,22 +78,25 @@ class _Writer:
             case Unread(text=text):
                 return f"<{text}>"
             case Apply():
-                return self.applied(term, outer)
+                return self._applied(term, outer)
 
-    def applied(self, term: Apply, outer: int) -> str:
+    def _applied(self, term: Apply, outer: int) -> str:
         op, args = term.op, term.args
         if op == "cast":
-            return self.cast(term, outer)
-        if (plain := unwrapped(term)) is not None:
-            return self.text(plain, outer)
-        if (ends := clamped(term)) is not None:
-            return f"clamp({', '.join(self.text(each) for each in ends)})"
-        if id(term) not in self._unrolled:
-            self._unrolled[id(term)] = unrolled(term)
-        if (same := self._unrolled[id(term)]) is not None:
-            return f"{_UNROLLED[op]}({self.text(same[0])} and {len(same) - 1} more)"
-        if (inner := sigmoid_of(term)) is not None:
-            return f"sigmoid({self.text(inner)})"
+            return self._cast(term, outer)
+        if (index := _unwrapped(term)) is not None:
+            return self.text(index, outer)
+        if (ends := _clamped(term)) is not None:
+            return f"clamp({', '.join(map(self.text, ends))})"
+        if term not in self.unrolled:
+            self.unrolled[term] = _unrolled(term)
+        if operands := self.unrolled[term]:
+            return f"{_UNROLLED[op]}({self.text(operands[0])} and {len(operands) - 1} more)"
+        match term:
+            case Apply(
+                "div", (Number(1), Apply("add", (Number(1), Apply("exp", (Apply("neg", (inner,)),)))))
+            ):
+                return f"sigmoid({self.text(inner)})"
         if op in _INFIX:
             sign, binding = _INFIX[op]
             text = f"{self.text(args[0], binding - 1)} {sign} {self.text(args[1], binding)}"
@@ -111,14 +107,13 @@ class _Writer:
             return f"not {self.text(args[0], 3)}"
         if op in ("maximum", "minimum"):
             op = op[:3]
-        return f"{op}({', '.join(self.text(each) for each in args)})"
+        return f"{op}({', '.join(map(self.text, args))})"
 
-    def cast(self, term: Apply, outer: int) -> str:
+    def _cast(self, term: Apply, outer: int) -> str:
         """A cast from float to whole numbers cuts off; others keep the value for all that matters here."""
         inner = term.args[0]
-        if is_float(term.dtype) or not is_float(inner.dtype):
-            return self.text(inner, outer)
-        if isinstance(inner, Apply) and inner.op in _WHOLE:
+        cuts = is_float(inner.dtype) and not is_float(term.dtype)
+        if not cuts or (isinstance(inner, Apply) and inner.op in _WHOLE):
             return self.text(inner, outer)
         return f"int({self.text(inner)})"
 
@@ -129,24 +124,19 @@ def say(term: Term, name_of: NameOf, atens: Collection[str] = ()) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
 
 
-def unwrapped(term: Apply) -> Term | None:
+def _unwrapped(term: Apply) -> Term | None:
     """The index itself of `where(i < 0, i + size, i)`; None for another term."""
-    if term.op != "where":
-        return None
-    test, moved, same = term.args
-    if not (isinstance(test, Apply) and test.op == "lt" and isinstance(test.args[1], Number)):
-        return None
-    if test.args[1].value != 0 or test.args[0] is not same:
-        return None
-    wraps = isinstance(moved, Apply) and moved.op == "add" and same in moved.args
-    return same if wraps else None
+    match term:
+        case Apply("where", (Apply("lt", (tested, Number(0))), Apply("add", moved), same)):
+            return same if tested is same and same in moved else None
+    return None
 
 
-def clamped(term: Apply) -> tuple[Term, Term, Term] | None:
+def _clamped(term: Apply) -> tuple[Term, Term, Term] | None:
     """Value and ends of a minimum of a maximum (or the other way round)."""
-    if term.op not in ("maximum", "minimum"):
+    other = {"maximum": "minimum", "minimum": "maximum"}.get(term.op)
+    if other is None:
         return None
-    other = {"maximum": "minimum", "minimum": "maximum"}[term.op]
     for inner, end in (term.args, term.args[::-1]):
         if not (isinstance(end, Number) and isinstance(inner, Apply) and inner.op == other):
             continue
@@ -156,26 +146,10 @@ def clamped(term: Apply) -> tuple[Term, Term, Term] | None:
     return None
 
 
-def sigmoid_of(term: Apply) -> Term | None:
-    """`x` of `1 / (1 + exp(-x))`."""
-    match term:
-        case Apply(
-            op="div",
-            args=(
-                Number(value=1),
-                Apply(
-                    op="add", args=(Number(value=1), Apply(op="exp", args=(Apply(op="neg", args=(inner,)),)))
-                ),
-            ),
-        ):
-            return inner
-    return None
-
-
-def unrolled(term: Apply) -> list[Term] | None:
-    """The operands of a reduction that was written out: at least four terms of one shape."""
+def _unrolled(term: Apply) -> list[Term]:
+    """The operands of a reduction that was written out: at least four terms of one shape; else empty."""
     if term.op not in _UNROLLED:
-        return None
+        return []
     found: list[Term] = []
     queue: list[Term] = [term]
     while queue:
@@ -184,14 +158,12 @@ def unrolled(term: Apply) -> list[Term] | None:
             queue = [*each.args, *queue]
         else:
             found.append(each)
-    return found if len(found) > 3 and len({key(each, _ALIKE)[0] for each in found}) == 1 else None
+    return found if len(found) > 3 and len({key(each, _ALIKE)[0] for each in found}) == 1 else []
 
 
 def number(value: Scalar, dtype: str = "float64", operators: Collection[str] = ()) -> str:
     """A constant as the model may have it: `log1p(64)` for 4.174387454986572."""
-    if isinstance(value, int):
-        return str(value)
-    if not math.isfinite(value):
+    if isinstance(value, int) or not math.isfinite(value):
         return str(value)
     if value == int(value) and abs(value) < 1e15:
         return str(int(value))
@@ -201,28 +173,16 @@ def number(value: Scalar, dtype: str = "float64", operators: Collection[str] = (
 
 def _origin(value: float, operators: Collection[str]) -> str:
     """The function of a small whole number that gives a constant; of one that the launch names any number."""
-    for name, function in sorted(_NICE, key=lambda pair: pair[0] not in operators):
-        inner = _inverse(name, value)
-        if inner is None or not 1.5 < inner <= 1 << 20:
+    for name in sorted(_NICE, key=lambda name: name not in operators):
+        function, inverse = _NICE[name]
+        try:
+            inner = inverse(value)
+        except (OverflowError, ValueError):
+            continue
+        if not 1.5 < inner <= 1 << 20:
             continue
         near = round(inner)
         usual = near % 8 == 0 and name in ("log", "sqrt") and near <= 1 << 16
         if (name in operators or usual) and math.isclose(function(near), value, rel_tol=3e-7):
             return f"{name}({near})"
     return ""
-
-
-def _inverse(name: str, value: float) -> float | None:
-    try:
-        return _INVERSES[name](value)
-    except (OverflowError, ValueError):
-        return None
-
-
-_INVERSES: dict[str, Callable[[float], float]] = {
-    "log1p": math.expm1,
-    "log": math.exp,
-    "sqrt": lambda value: value * value,
-    "log2": lambda value: 2.0**value,
-    "exp": math.log,
-}
