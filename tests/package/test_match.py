@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from mcp_server.package.archive import open_package
 from mcp_server.package.inputs import read_signature
-from mcp_server.package.match import compare_inputs
 from mcp_server.package.mismatch import (
     GivenTensor,
     Mismatch,
     calling_order,
+    compare_inputs,
     compare_structure,
     contiguous_strides,
 )
