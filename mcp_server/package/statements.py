@@ -52,11 +52,7 @@ _TOKEN = re.compile(
 _LAMBDA = re.compile(r"\[[^\[\]]*\]\s*(?:\([^()]*\)\s*)?(?:mutable\s*)?(?:->\s*[\w:<>&*]+\s*)?$")
 _CONTROL = re.compile(r"(?:if|else\s+if|while|for|switch|catch)\b")
 _LOOP = re.compile(r"(?:while|for|do)\b")
-
-
-def line_of(text: str, offset: int) -> int:
-    """The 1-based line of an offset."""
-    return text.count("\n", 0, offset) + 1
+_PLAIN_BLOCKS: dict[str, BlockKind] = {"": "scope", "try": "scope", "else": "else", "do": "loop"}
 
 
 def split_body(text: str, start: int, line: int, header: str) -> Iterator[Statement]:
@@ -79,38 +75,31 @@ class _Splitter:
 
     def run(self) -> Iterator[Statement]:
         while True:
-            self.at = self._skip(self.at)
-            if self.at >= len(self.text):
-                yield self._statement("cut", self.at, self.at)
-                return
+            if match := _SPACE.match(self.text, self.at):
+                self.at = match.end()
             statement = self._next()
             yield statement
             if statement.kind == "open":
                 self.block = statement.block
-            elif statement.kind == "cut":
+            elif statement.kind == "cut" or (statement.kind == "close" and self.block.parent is None):
                 return
-            elif statement.kind == "close":
-                if self.block.parent is None:
-                    return
+            elif statement.kind == "close" and self.block.parent is not None:
                 self.block = self.block.parent
-
-    def _skip(self, at: int) -> int:
-        match = _SPACE.match(self.text, at)
-        return match.end() if match else at
 
     def _next(self) -> Statement:
         text, at = self.text, self.at
-        simple = _SIMPLE.match(text, at)
-        if simple:
-            end = simple.end()
-            body = text[at : end - 1]
+        if at >= len(text):
+            return self._statement("cut", at, at)
+        if simple := _SIMPLE.match(text, at):
+            body = text[at : simple.end()]
             if body.count("(") == body.count(")"):
-                return self._statement("simple", at, end)
-        first = text[at]
-        if first == "}":
+                return self._statement("simple", at, simple.end())
+        if text[at] == "}":
             return self._statement("close", at, at + 1)
-        if first == "#" or text.startswith("//", at):
-            return self._statement("directive" if first == "#" else "comment", at, self._line_end(at))
+        if text[at] == "#":
+            return self._statement("directive", at, self._find("\n", at))
+        if text.startswith("//", at):
+            return self._statement("comment", at, self._find("\n", at))
         if text.startswith("/*", at):
             return self._statement("comment", at, self._after("*/", at + 2))
         return self._scan()
@@ -128,7 +117,9 @@ class _Splitter:
             elif token == "{":
                 head = text[start : at - 1].rstrip()
                 if (kind := _block_kind(head, parens + braces)) is not None:
-                    return self._open(kind, head, start, at)
+                    line = self._line_at(start)
+                    self.at = at
+                    return Statement("open", head, line, start, at, Block(kind, head, line, self.block))
                 braces += 1
             elif token == "}":
                 if braces == 0:
@@ -142,12 +133,6 @@ class _Splitter:
                 at = self._after(f'){match["tag"]}"', at)
         return self._statement("cut", start, len(text))
 
-    def _open(self, kind: BlockKind, head: str, start: int, end: int) -> Statement:
-        line = self._line_at(start)
-        block = Block(kind, head, line, self.block)
-        self.at = end
-        return Statement("open", head, line, start, end, block)
-
     def _statement(self, kind: StatementKind, start: int, end: int) -> Statement:
         body = self.text[start:end]
         self.at = end
@@ -160,31 +145,24 @@ class _Splitter:
         self.counted = offset
         return self.line
 
-    def _line_end(self, at: int) -> int:
-        end = self.text.find("\n", at)
+    def _find(self, wanted: str, at: int) -> int:
+        end = self.text.find(wanted, at)
         return len(self.text) if end < 0 else end
 
     def _after(self, closing: str, at: int) -> int:
-        end = self.text.find(closing, at)
-        return len(self.text) if end < 0 else end + len(closing)
+        return min(self._find(closing, at) + len(closing), len(self.text))
 
 
 def _block_kind(head: str, depth: int) -> BlockKind | None:
     """The kind of block that `{` opens; None for an initialiser. In parentheses only a lambda is a block."""
-    if (
-        head.endswith((")", "]", "mutable"))
-        and _LAMBDA.search(head)
-        and "[" in head
-        and not _CONTROL.match(head)
-    ):
+    control = _CONTROL.match(head)
+    if head.endswith((")", "]", "mutable")) and _LAMBDA.search(head) and not control:
         return "lambda" if not head.endswith("[]") else None
     if depth:
         return None
-    if not head:
-        return "scope"
-    if head in ("else", "do", "try"):
-        return {"else": "else", "do": "loop", "try": "scope"}[head]  # type: ignore[return-value]
-    if _CONTROL.match(head) and head.endswith(")"):
+    if head in _PLAIN_BLOCKS:
+        return _PLAIN_BLOCKS[head]
+    if control and head.endswith(")"):
         return "loop" if _LOOP.match(head) else "if"
     return None
 
@@ -200,40 +178,43 @@ def split_arguments(text: str, start: int, end: int) -> list[tuple[int, int]]:
 
     A trailing comma, as in `{8L, }`, adds no argument.
     """
-    if not _BRACKET.search(text, start, end):
-        return _flat(text, start, end)
     places = []
     depth, begin = 0, start
-    for match in _PIECE.finditer(text, start, end):
-        token = match.group()
-        if token in "({[":
-            depth += 1
-        elif token in ")}]":
-            depth -= 1
-        elif token == "," and depth == 0:
-            places.append(_stripped(text, begin, match.start()))
-            begin = match.end()
+    if not _BRACKET.search(text, start, end):  # most calls, and faster
+        for part in text[start:end].split(",")[:-1]:
+            places.append(_stripped(text, begin, begin + len(part)))
+            begin += len(part) + 1
+    else:
+        for match in _PIECE.finditer(text, start, end):
+            token = match.group()
+            if token in "({[":
+                depth += 1
+            elif token in ")}]":
+                depth -= 1
+            elif token == "," and depth == 0:
+                places.append(_stripped(text, begin, match.start()))
+                begin = match.end()
     last = _stripped(text, begin, end)
-    if last[0] < last[1]:
-        places.append(last)
-    return places
-
-
-def _flat(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    """Fast path of `split_arguments` for text without brackets and strings: most calls."""
-    places = []
-    at = start
-    for part in text[start:end].split(","):
-        places.append(_stripped(text, at, at + len(part)))
-        at += len(part) + 1
-    if places[-1][0] >= places[-1][1]:
-        places.pop()
-    return places
+    return [*places, last] if last[0] < last[1] else places
 
 
 def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
     part = text[start:end]
     return start + len(part) - len(part.lstrip()), start + len(part.rstrip())
+
+
+def closing(text: str, start: int, stop_at: str = "") -> int:
+    """The offset of the bracket that closes the one open at `start`, or of a letter of `stop_at` before it.
+
+    The length of the text if there is none.
+    """
+    depth = 0
+    for at in range(start, len(text)):
+        letter = text[at]
+        if depth == 0 and (letter in ")]}" or letter in stop_at):
+            return at
+        depth += (letter in "([{") - (letter in ")]}")
+    return len(text)
 
 
 CHECK = "AOTI_TORCH_ERROR_CODE_CHECK"
@@ -323,18 +304,12 @@ def _unwrap(expression: str) -> Reference:
         expression = expression[match.end() : -1]
     if _NAME.fullmatch(expression):
         return Reference(expression, address=address)
-    if _VIEW.match(expression) and expression.endswith(")"):
-        return _view(expression)
+    if (view := _VIEW.match(expression)) and expression.endswith(")"):
+        spans = split_arguments(expression, view.end(), len(expression) - 1)
+        parts = [expression[a:b] for a, b in spans]
+        if len(parts) == 5:
+            return Reference(_unwrap(parts[0]).name, view=(parts[2], parts[3], parts[4]))
     return Reference(None)
-
-
-def _view(expression: str) -> Reference:
-    begin, end = len("reinterpret_tensor_wrapper("), len(expression) - 1
-    parts = [expression[a:b] for a, b in split_arguments(expression, begin, end)]
-    if len(parts) != 5:
-        return Reference(None)
-    inner = _unwrap(parts[0])
-    return Reference(inner.name, view=(parts[2], parts[3], parts[4]))
 
 
 def braced(text: str) -> tuple[str, ...]:
