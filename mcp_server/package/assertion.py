@@ -13,14 +13,18 @@ from functools import cached_property
 from mcp_server.model import Fix
 from mcp_server.package.constants import CompiledConstant
 from mcp_server.package.dataflow import Dataflow
-from mcp_server.package.index_form import Allowed, IndexForm, allowed_elements, position_limit, read_form
 from mcp_server.package.kernel_code import (
+    Allowed,
     IndexAssert,
+    IndexForm,
     Load,
     Trace,
+    allowed_elements,
     find_asserts,
     indexed_by,
+    position_limit,
     read_condition,
+    read_form,
     trace_value,
     unwrapped,
 )

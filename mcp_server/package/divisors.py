@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mcp_server.package.assertion import IndexSource, Tracer, source_location
-from mcp_server.package.index_form import read_form
-from mcp_server.package.kernel_code import Trace, trace_value
+from mcp_server.package.kernel_code import Trace, read_form, trace_value
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
 from mcp_server.package.statements import split_arguments
