@@ -19,7 +19,6 @@ from mcp_server.package.constants import (
     weight_files,
 )
 from mcp_server.package.defects import Library, LibraryError, find_defects, read_library
-from mcp_server.package.inputs import read_signature
 from mcp_server.package.members import (
     Container,
     DirectoryContainer,
@@ -31,7 +30,7 @@ from mcp_server.package.members import (
     read_text,
 )
 from mcp_server.package.problems import Defect, PackageError, check_is_zip, no_model
-from mcp_server.package.signature import CompiledInput, Signature
+from mcp_server.package.signature import CompiledInput, Signature, read_signature
 
 _PREFIX = "AOTI_"
 

@@ -21,9 +21,8 @@ from mcp_server.package.assertion import read_assertion
 from mcp_server.package.constants import read_constants
 from mcp_server.package.defects import read_library
 from mcp_server.package.exported import read_exported
-from mcp_server.package.inputs import read_signature
 from mcp_server.package.problems import PackageError
-from mcp_server.package.signature import TreeSpecError, leaf_paths, read_treespec
+from mcp_server.package.signature import TreeSpecError, leaf_paths, read_signature, read_treespec
 from mcp_server.package.view import PackageView
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes.commands import read_recorded, safe_flags

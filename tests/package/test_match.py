@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_server.package.archive import open_package
-from mcp_server.package.inputs import read_signature
 from mcp_server.package.mismatch import (
     GivenTensor,
     Mismatch,
@@ -21,7 +20,14 @@ from mcp_server.package.mismatch import (
     compare_structure,
     contiguous_strides,
 )
-from mcp_server.package.signature import CompiledDim, CompiledInput, Signature, SymbolDefinition, TreeNode
+from mcp_server.package.signature import (
+    CompiledDim,
+    CompiledInput,
+    Signature,
+    SymbolDefinition,
+    TreeNode,
+    read_signature,
+)
 from tests.conftest import ZooPackage, torch_environment
 from tests.recorded import RECORDINGS
 
