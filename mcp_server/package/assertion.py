@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from mcp_server.model import Fix
-from mcp_server.package.constants import CompiledConstant
+from mcp_server.package.archive import CompiledConstant
 from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.kernel_code import (
     Allowed,

@@ -346,10 +346,6 @@ class ModelFiles:
         return self.ending(".wrapper.so") or self._only(".so")
 
     @cached_property
-    def libraries(self) -> tuple[Member, ...]:
-        return tuple(m for m in self.members if m.name.endswith(".wrapper.so"))
-
-    @cached_property
     def metadata(self) -> Member | None:
         return self.ending(".wrapper_metadata.json") or self.ending("_metadata.json")
 

@@ -148,10 +148,10 @@ def compare_structure(signature: Signature, passed: Sequence[str]) -> list[Misma
     actual = tuple(renamed[i] for i in _sorted_keywords(renamed, expected))
     if actual == expected:
         return []
+    place: int | None = None
     if set(actual) == set(expected):
-        first: int | None = next(
-            i for i, (want, got) in enumerate(zip(expected, actual, strict=True)) if want != got
-        )
+        first = next(i for i, (want, got) in enumerate(zip(expected, actual, strict=True)) if want != got)
+        place = first
         sentence = (
             "the dictionary's keys are in another order than at export: "
             f"{actual[first]} stands where {expected[first]} was; "
@@ -163,7 +163,6 @@ def compare_structure(signature: Signature, passed: Sequence[str]) -> list[Misma
             after=", ".join(expected),
         )
     else:
-        first = None
         missing = ", ".join(path for path in expected if path not in actual) or "none"
         extra = ", ".join(path for path in actual if path not in expected) or "none"
         sentence = (
@@ -171,7 +170,7 @@ def compare_structure(signature: Signature, passed: Sequence[str]) -> list[Misma
             "AOTInductor compares neither keys nor structure"
         )
         fix = Fix(action="pass the arguments with the names and the nesting of the exported call")
-    return [_mismatch("structure", sentence, ", ".join(expected), ", ".join(actual), fix, index=first)]
+    return [_mismatch("structure", sentence, ", ".join(expected), ", ".join(actual), fix, index=place)]
 
 
 def calling_order(signature: Signature, passed: Sequence[str]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from mcp_server.package.archive import Package, open_package
 from mcp_server.package.assertion import Tracer
-from mcp_server.package.dataflow import Dataflow, Slice
+from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.launches import Launch
 from mcp_server.package.provenance import Provenance, read_provenance
 from mcp_server.package.wrapper import Wrapper, grouped, read_wrapper
@@ -106,14 +106,6 @@ class PackageView:
     def inputs_behind(self, launch: int) -> list[str]:
         """Labels of the model inputs that a launch depends on."""
         return [self.label(name) for name in self.flow.backward_from(launch).inputs]
-
-    def slice_through(self, launch: int) -> Slice:
-        """Everything that a launch depends on and everything that depends on it."""
-        back, ahead = self.flow.backward_from(launch), self.flow.forward_from(launch)
-        steps = {step.order: step for step in (*back.steps, *ahead.steps)}
-        edges = tuple(dict.fromkeys((*back.edges, *ahead.edges)))
-        ordered = tuple(steps[order] for order in sorted(steps))
-        return Slice(ordered, edges, back.inputs, back.constants, back.unset, ahead.outputs)
 
     def kernels_of_file(self, file: str) -> Collection[str]:
         """Kernels whose cubin contains the name of the generated Python file, as a plain string."""

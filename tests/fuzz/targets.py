@@ -16,9 +16,8 @@ from mcp_server.logs.journal import read_journal
 from mcp_server.logs.log import read_log
 from mcp_server.logs.printer import summarise
 from mcp_server.logs.sanitizer import read_sanitizer
-from mcp_server.package.archive import open_package, read_metadata, read_proxy_nodes
+from mcp_server.package.archive import open_package, read_constants, read_metadata, read_proxy_nodes
 from mcp_server.package.assertion import read_assertion
-from mcp_server.package.constants import read_constants
 from mcp_server.package.defects import read_library
 from mcp_server.package.exported import read_exported
 from mcp_server.package.problems import PackageError

@@ -23,7 +23,7 @@ from mcp_server.package.terms.term import (
     key,
 )
 
-_LEVELS = (
+_LEVELS: tuple[dict[str, str], ...] = (
     {"or": "or"},
     {"and": "and"},
     {},  # not
