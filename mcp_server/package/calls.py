@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from mcp_server.package import launches
-from mcp_server.package.arithmetic import whole_number
 from mcp_server.package.kernels import Kernel, Parameter
 from mcp_server.package.launches import (
     TENSORS,
@@ -20,7 +19,16 @@ from mcp_server.package.launches import (
     Role,
     Transfer,
 )
-from mcp_server.package.statements import Block, Call, Reference, Statement, View, braced, read_reference
+from mcp_server.package.statements import (
+    Block,
+    Call,
+    Reference,
+    Statement,
+    View,
+    braced,
+    read_reference,
+    whole_number,
+)
 from mcp_server.package.symbols import Symbol, names_in
 
 _UNNAMED = Parameter("", "", "unknown")

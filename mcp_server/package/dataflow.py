@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from mcp_server.package.arithmetic import whole_number
 from mcp_server.package.launches import Argument, Buffer, Launch, Transfer, shifted
-from mcp_server.package.statements import Block, View
+from mcp_server.package.statements import Block, View, whole_number
 from mcp_server.package.symbols import origins
 from mcp_server.package.wrapper import Body, grouped
 

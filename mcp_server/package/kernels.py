@@ -12,9 +12,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mcp_server.package.arithmetic import whole_number
 from mcp_server.package.launches import Role
-from mcp_server.package.statements import closing, read_call, split_arguments
+from mcp_server.package.statements import closing, read_call, split_arguments, whole_number
 
 _DEFINE = re.compile(
     r"^#define (?P<kernel>\w+?)_(?P<field>CUBIN_PATH|MANGLED_NAME|NUM_WARPS|SHARED_MEM|[XYZ]BLOCKS|R0BLOCKS"

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from mcp_server.package.arithmetic import whole_number
-from mcp_server.package.statements import Block, View
+from mcp_server.package.statements import Block, View, whole_number
 
 Role = Literal["read", "written", "read_write", "unknown"]
 

@@ -24,8 +24,8 @@ from math import prod
 from typing import Literal
 
 from mcp_server.model import Category, Fix, Record
-from mcp_server.package.arithmetic import evaluate, names_in, whole_number
 from mcp_server.package.signature import CompiledDim, CompiledInput, Signature, SymbolDefinition, leaf_paths
+from mcp_server.package.statements import evaluate, names_in, whole_number
 
 Severity = Literal["fatal", "suspicious"]
 Aspect = Literal[

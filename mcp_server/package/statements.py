@@ -1,4 +1,4 @@
-"""Splits generated C++ into statements, and reads the expressions in them.
+"""Splits generated C++ into statements, reads the expressions in them, and evaluates those of sizes.
 
 A lexer, not a parser: for Inductor's code recognising strings, comments and brackets is enough.
 Each statement has exact offsets, so that a rewriter can insert text around it.
@@ -6,9 +6,12 @@ Each statement has exact offsets, so that a rewriter can insert text around it.
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal, NamedTuple
 
 BlockKind = Literal["function", "if", "else", "loop", "scope", "lambda"]
@@ -318,3 +321,84 @@ def braced(text: str) -> tuple[str, ...]:
     if open_ < 0 or close < open_:
         return ()
     return tuple(text[a:b] for a, b in split_arguments(text, open_ + 1, close))
+
+
+# Shape expressions, as `cexpr` (torch/_inductor/codegen/cpp_utils.py, 2.8-2.15) prints them: sums, products,
+# rational factors (`(1.0/2.0)*n`), floor division, modulus, min and max.
+_MAX_LENGTH = 2000
+_LARGEST = 1 << 256
+_REWRITES = (
+    (re.compile(r"(?<=\d)L+\b"), ""),
+    (re.compile(r"static_cast<\w+>"), ""),
+    (re.compile(r"(?:c10|at::native)::div_floor_integer"), "floordiv"),
+    (re.compile(r"std::(min|max)(?:<\w+>)?"), r"\1"),
+)
+_Operator = Callable[[Fraction, Fraction], Fraction | int]
+_BINARY: dict[type[ast.operator], _Operator] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Mod: operator.mod,
+}
+_FUNCTIONS: dict[str, _Operator] = {"floordiv": operator.floordiv, "min": min, "max": max}
+
+
+class _Unknown(Exception):
+    """The expression has a name without a value, or is not arithmetic."""
+
+
+def evaluate(text: str, values: Mapping[str, int]) -> Fraction | None:
+    """The exact value of a shape expression; None for an unknown name, other syntax or division by zero."""
+    if len(text) > _MAX_LENGTH:
+        return None
+    try:
+        return _value(_parsed(text).body, values)
+    except (_Unknown, SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return None
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """The symbols of an expression, in order; empty if it cannot be parsed."""
+    try:
+        tree = _parsed(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ()
+    names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    return tuple(dict.fromkeys(name for name in names if name not in _FUNCTIONS))
+
+
+def _parsed(text: str) -> ast.Expression:
+    for pattern, replacement in _REWRITES:
+        text = pattern.sub(replacement, text)
+    return ast.parse(text.strip(), mode="eval")
+
+
+def _value(node: ast.expr, values: Mapping[str, int]) -> Fraction:
+    match node:
+        case ast.Constant(value=int() | float() as number):
+            result = Fraction(number)
+        case ast.Name(id=name) if name in values:
+            result = Fraction(values[name])
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            result = -_value(operand, values)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+            result = Fraction(_BINARY[type(op)](_value(left, values), _value(right, values)))
+        case ast.Call(func=ast.Name(id=name), args=[left, right]) if name in _FUNCTIONS:
+            result = Fraction(_FUNCTIONS[name](_value(left, values), _value(right, values)))
+        case _:
+            raise _Unknown
+    if abs(result) > _LARGEST:
+        raise _Unknown
+    return result
+
+
+_WHOLE = re.compile(r"[0-9]{1,19}")
+
+
+def whole_number(text: str) -> int | None:
+    """Parse an integer; None for other text, and for more digits than 64 bits have.
+
+    Stricter than `int`, which raises beyond 4,300 digits, and `str.isdigit`, which accepts "²".
+    """
+    return int(text) if _WHOLE.fullmatch(text) else None

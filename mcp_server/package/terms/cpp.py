@@ -22,10 +22,10 @@ from mcp_server.package.terms.term import (
     Unread,
     promoted,
     rebuilt,
+    say,
     understood,
 )
 from mcp_server.package.terms.translate import Translator, cast, dtype_of
-from mcp_server.package.terms.wording import say
 
 _LOOP = re.compile(
     r"for\s*\(\s*\w+\s+(?P<name>\w+)\s*=\s*(?P<start>[^;]+);\s*(?P=name)\s*<\s*(?P<stop>[^;]+);[^;]*$"
