@@ -64,14 +64,13 @@ _PARAMETERS = {
         "query key value attn_bias compute_log_sumexp dropout_p is_causal scale ret0 ret1 ret2 ret3"
     ),
 }
-_DEVICE = re.compile(r"aoti_torch_(?:(?:cpu|cuda|xpu|mps|aten)_)?(.*)")
+_DEVICE = re.compile(r"^aoti_torch_(?:(?:cpu|cuda|xpu|mps|aten)_)?")
 _OVERLOAD = re.compile(r".*__(?:Scalar|Tensor|float|source_Tensor|source_Storage)$")
 
 
 def operator_name(shim: str) -> str:
     """`addmm_out` of `aoti_torch_cuda_addmm_out`."""
-    match = _DEVICE.fullmatch(shim)
-    return match[1] if match else shim
+    return _DEVICE.sub("", shim)
 
 
 def parameter_names(shim: str) -> list[str]:
