@@ -74,31 +74,28 @@ class Scope:
         known = self.arrays.get(expression)
         return braced(expression) if known is None else known
 
+    def view(self, reference: Reference) -> View | None:
+        if reference.view is None:
+            return None
+        sizes, strides, offset = reference.view
+        return View(self.array(sizes), self.array(strides), offset)
+
     def argument(
-        self, position: int, span: tuple[int, int], name: str, role: Role, type_: str = ""
+        self,
+        position: int,
+        span: tuple[int, int],
+        name: str,
+        role: Role,
+        type_: str = "",
+        element: int | None = None,
     ) -> list[Argument]:
         """Read the argument at text offsets `span`; an inline array gives one argument per element."""
         reference = read_reference(self.text, *span)
-        if reference.array is None or "AtenTensorHandle" not in reference.type:
-            return [self._one(position, span, reference, name, role, type_)]
-        return [
-            replace(
-                self._one(
-                    position,
-                    inner,
-                    read_reference(self.text, *inner),
-                    f"{name or position}[{i}]",
-                    role,
-                    reference.type,
-                ),
-                element=i,
-            )
-            for i, inner in enumerate(reference.array)
-        ]
-
-    def _one(
-        self, position: int, span: tuple[int, int], reference: Reference, name: str, role: Role, type_: str
-    ) -> Argument:
+        if reference.array is not None and "AtenTensorHandle" in reference.type:
+            label, type_ = name or str(position), reference.type
+            inner = enumerate(reference.array)
+            read = (self.argument(position, each, f"{label}[{i}]", role, type_, i) for i, each in inner)
+            return [argument for found in read for argument in found]
         expression = self.text[slice(*span)]
         target = reference.name
         if target in self.pointers:
@@ -108,12 +105,9 @@ class Scope:
         kind = self._kind(expression, reference, target)
         if kind in ("scalar", "context", "null") and target not in self.scalars:
             target = None
-        view = None
-        if reference.view is not None:
-            sizes, strides, offset = reference.view
-            view = View(self.array(sizes), self.array(strides), offset)
         role = role if kind in TENSORS or kind == "unknown" else "read"
-        return Argument(position, name, expression, *span, kind, target, role, type_ or reference.type, view)
+        type_, view = type_ or reference.type, self.view(reference)
+        return [Argument(position, name, expression, *span, kind, target, role, type_, view, element)]
 
     def _kind(self, expression: str, reference: Reference, target: str | None) -> ArgumentKind:
         if expression == "nullptr":

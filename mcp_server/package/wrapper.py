@@ -17,15 +17,7 @@ from mcp_server.package import symbols as symbol_table
 from mcp_server.package.calls import Problem, Scope, add_transfer, handle_call
 from mcp_server.package.kernels import Kernel, LineCounter, read_cpp_kernels, read_triton_kernels
 from mcp_server.package.launches import Buffer, BufferKind, Launch, Transfer, substitute
-from mcp_server.package.statements import (
-    Block,
-    Statement,
-    View,
-    braced,
-    read_call,
-    read_reference,
-    split_body,
-)
+from mcp_server.package.statements import Block, Statement, braced, read_call, read_reference, split_body
 from mcp_server.package.symbols import Symbol, define, names_in
 
 _FIRST = re.compile(r"\[\[maybe_unused\]\]|[A-Za-z_][\w:]*")
@@ -157,11 +149,8 @@ class _Reader:
         if base is None or base not in scope.buffers:
             return self._bind_value(name, value, statement)
         self.last_made = name
-        kind: BufferKind = "moved" if _MOVED.fullmatch(value) else "alias"
-        view = None
-        if reference.view is not None:
-            sizes, strides, offset = reference.view
-            kind, view = "view", View(scope.array(sizes), scope.array(strides), offset)
+        view = scope.view(reference)
+        kind: BufferKind = "view" if view else "moved" if _MOVED.fullmatch(value) else "alias"
         return scope.buffers.derive(name, base, kind, statement.line, view)
 
     def _bind_value(self, name: str, value: str, statement: Statement) -> bool:
