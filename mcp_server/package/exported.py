@@ -67,7 +67,8 @@ def read_exported(path: Path) -> ExportedFacts:
         raise PackageError("no_model", f"{path} holds no exported graph")
     specs = graph.get("graph_module", {}).get("signature", {}).get("input_specs", [])
     states = (spec.get(kind, {}).get(f"{kind}_name") for spec in specs for kind in ("parameter", "buffer"))
-    fixed, names = [], []
+    fixed: list[tuple[int, object]] = []
+    names: list[str] = []
     for spec in specs:
         if "user_input" not in spec and "constant_input" not in spec:
             continue
