@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol
@@ -312,62 +311,49 @@ class ModelFiles:
 
     name: str
     members: tuple[Member, ...]
-
-    @cached_property
-    def wrapper_source(self) -> Member | None:
-        return self._ending(".wrapper.cpp") or self._only(".cpp")
-
-    @cached_property
-    def kernel_source(self) -> Member | None:
-        return self._ending(".kernel.cpp")
-
-    @cached_property
-    def library(self) -> Member | None:
-        return self._ending(".wrapper.so") or self._only(".so")
-
-    @cached_property
-    def metadata(self) -> Member | None:
-        return self._ending(".wrapper_metadata.json") or self._ending("_metadata.json")
-
-    @cached_property
-    def proxy_nodes(self) -> Member | None:
-        return self._ending(".wrapper.json")
-
-    @cached_property
-    def kernel_information(self) -> Member | None:
-        return self._file("kernel_information.json")
-
-    @cached_property
-    def kernel_binaries(self) -> tuple[Member, ...]:
-        return tuple(m for m in self.members if m.name.endswith(KERNEL_BINARIES))
-
-    @cached_property
-    def weights_blob(self) -> Member | None:
-        return self._ending("_weights.blob")
-
-    @cached_property
-    def weights_config(self) -> Member | None:
-        return self._file("weights_config.json")
-
-    @property
-    def built_at_load(self) -> bool:
-        """Whether this is a `package_cpp_only` package, whose sources the loader compiles."""
-        return self.library is None and self._ending("_compile_flags.json") is not None
+    wrapper_source: Member | None = None
+    kernel_source: Member | None = None
+    library: Member | None = None
+    metadata: Member | None = None
+    proxy_nodes: Member | None = None
+    kernel_information: Member | None = None
+    kernel_binaries: tuple[Member, ...] = ()
+    weights_blob: Member | None = None
+    weights_config: Member | None = None
+    built_at_load: bool = False
+    """Whether this is a `package_cpp_only` package, whose sources the loader compiles."""
 
     def named(self, name: str) -> Member | None:
         return next((m for m in self.members if m.name == name), None)
 
-    def _file(self, name: str) -> Member | None:
-        return self._ending(f"/{name}") or self.named(name)
 
-    def _ending(self, suffix: str) -> Member | None:
-        return next((m for m in self.members if m.name.endswith(suffix)), None)
+def _model_files(name: str, members: tuple[Member, ...]) -> ModelFiles:
+    def ending(suffix: str) -> Member | None:
+        return next((m for m in members if m.name.endswith(suffix)), None)
 
-    def _only(self, suffix: str) -> Member | None:
-        """The one file of a kind; None among several."""
+    def file(base: str) -> Member | None:
+        return next((m for m in members if m.name.rpartition("/")[2] == base), None)
+
+    def only(suffix: str) -> Member | None:
         kernels = f".kernel{suffix}"
-        found = [m for m in self.members if m.name.endswith(suffix) and not m.name.endswith(kernels)]
+        found = [m for m in members if m.name.endswith(suffix) and not m.name.endswith(kernels)]
         return found[0] if len(found) == 1 else None
+
+    library = ending(".wrapper.so") or only(".so")
+    return ModelFiles(
+        name,
+        members,
+        wrapper_source=ending(".wrapper.cpp") or only(".cpp"),
+        kernel_source=ending(".kernel.cpp"),
+        library=library,
+        metadata=ending(".wrapper_metadata.json") or ending("_metadata.json"),
+        proxy_nodes=ending(".wrapper.json"),
+        kernel_information=file("kernel_information.json"),
+        kernel_binaries=tuple(m for m in members if m.name.endswith(KERNEL_BINARIES)),
+        weights_blob=ending("_weights.blob"),
+        weights_config=file("weights_config.json"),
+        built_at_load=library is None and ending("_compile_flags.json") is not None,
+    )
 
 
 def find_models(container: Container) -> dict[str, ModelFiles]:
@@ -376,7 +362,7 @@ def find_models(container: Container) -> dict[str, ModelFiles]:
     for member in container.members:
         if match := _MODEL.search(member.name):
             groups.setdefault(match[1], []).append(member)
-    return {name: ModelFiles(name, tuple(members)) for name, members in groups.items()}
+    return {name: _model_files(name, tuple(members)) for name, members in groups.items()}
 
 
 def flat_model(container: Container, stem: str | None = None) -> dict[str, ModelFiles]:
@@ -386,5 +372,5 @@ def flat_model(container: Container, stem: str | None = None) -> dict[str, Model
         mine = (f"{stem}.", f"{stem}_", f"{stem.removesuffix('.wrapper')}.")
         kinds = (".so", ".wrapper.cpp", ".wrapper.json", "_metadata.json")  # one for each library
         members = tuple(m for m in members if m.name.startswith(mine) or not m.name.endswith(kinds))
-    files = ModelFiles(FLAT_MODEL, members)
+    files = _model_files(FLAT_MODEL, members)
     return {FLAT_MODEL: files} if files.wrapper_source is not None else {}
