@@ -88,10 +88,7 @@ class ProxyNode:
     defining module. torch before 2.13 does not record it: None.
     """
 
-    name: str
     target: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
     python_op: bool | None
 
 
@@ -100,33 +97,15 @@ def read_proxy_nodes(text: str) -> tuple[ProxyNode, ...]:
     raw = read_json(text)
     if not isinstance(raw, dict) or not isinstance(raw.get("nodes"), list):
         raise ValueError("no list of nodes")
-    return tuple(_node(entry) for entry in raw["nodes"] if isinstance(entry, dict))
-
-
-def _node(entry: Mapping[str, object]) -> ProxyNode:
-    node = entry.get("node")
-    node = node if isinstance(node, dict) else {}
-    metadata = node.get("metadata")
-    mark = metadata.get("torch_library_custom_op") if isinstance(metadata, dict) else None
-    return ProxyNode(
-        name=str(entry.get("name", "")),
-        target=str(node.get("target", "")),
-        inputs=_tensor_names(node.get("inputs")),
-        outputs=_tensor_names(node.get("outputs")),
-        python_op=None if mark is None else str(mark) == "1",
-    )
-
-
-def _tensor_names(raw: object) -> tuple[str, ...]:
-    """Names under every `as_tensor` key at any depth, since arguments may be lists of tensors."""
-    if isinstance(raw, list):
-        return tuple(name for item in raw for name in _tensor_names(item))
-    if not isinstance(raw, dict):
-        return ()
-    tensor = raw.get("as_tensor")
-    if isinstance(tensor, dict) and "name" in tensor:
-        return (str(tensor["name"]),)
-    return tuple(name for value in raw.values() for name in _tensor_names(value))
+    found = []
+    for entry in raw["nodes"]:
+        node = entry.get("node") if isinstance(entry, dict) else None
+        node = node if isinstance(node, dict) else {}
+        metadata = node.get("metadata")
+        mark = metadata.get("torch_library_custom_op") if isinstance(metadata, dict) else None
+        if isinstance(entry, dict):
+            found.append(ProxyNode(str(node.get("target", "")), None if mark is None else str(mark) == "1"))
+    return tuple(found)
 
 
 @dataclass(frozen=True)

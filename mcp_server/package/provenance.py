@@ -56,7 +56,6 @@ class Provenance:
     source: Source
     post_grad: tuple[str, ...] = ()
     pre_grad: tuple[str, ...] = ()
-    atens: tuple[str, ...] = ()
     stacks: tuple[tuple[Frame, ...], ...] = ()
 
     @property
@@ -92,12 +91,12 @@ def read_provenance(launch: Launch, information: Mapping[str, object]) -> Proven
         post, pre, stacks = (
             _texts(entry.get(f)) for f in ("post_grad_nodes", "pre_grad_nodes", "stack_traces")
         )
-        return Provenance("kernel_information", post, pre, launch.atens, _stacks(stacks))
+        return Provenance("kernel_information", post, pre, _stacks(stacks))
     if launch.stack.strip():
         stacks = tuple(re.split(r"\n\s*\n", launch.stack))  # separated by blank lines
-        return Provenance("context_guard", launch.sources, (), launch.atens, _stacks(stacks))
+        return Provenance("context_guard", launch.sources, (), _stacks(stacks))
     if launch.sources or launch.atens:
-        return Provenance("comments", launch.sources, (), launch.atens)
+        return Provenance("comments", launch.sources)
     return Provenance("none")
 
 
