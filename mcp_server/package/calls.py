@@ -287,7 +287,6 @@ def add_transfer(scope: Scope, statement: Statement, callee: str, target: str, s
             statement.line,
             statement.start,
             statement.end,
-            len(scope.launches),
             statement.block.path[1:],
         )
     )

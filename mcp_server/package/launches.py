@@ -176,7 +176,7 @@ class Launch:
 class Transfer:
     """A statement that copies or fills whole tensors without a kernel: copy, zero, clone, handle assignment.
 
-    `before` is the index of the next launch. `reads` is None for a fill with zeros.
+    `reads` is None for a fill with zeros.
     """
 
     callee: str
@@ -185,7 +185,6 @@ class Transfer:
     line: int
     start: int
     end: int
-    before: int
     context: tuple[Block, ...] = ()
 
 
