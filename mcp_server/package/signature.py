@@ -215,9 +215,8 @@ def read_signature(wrapper: str) -> Signature:
         problems.append(f"run_impl ends at line {lines}: symbols and relations may be missing")
     # From the base constructor call to the end of the model's constructor.
     start = max(wrapper.find("AOTInductorModelBase("), 0) or wrapper.find("inputs_info_[")
-    head = (
-        _between(wrapper, wrapper.rfind("\n", 0, max(start, 0)) + 1, "const_run_impl(") if start >= 0 else ""
-    )
+    line = wrapper.rfind("\n", 0, max(start, 0)) + 1
+    head = _between(wrapper, line, "const_run_impl(") if start >= 0 else ""
     base = _BASE.search(head)
     names = {int(m[1]): m[2] for m in _NAME.finditer(head)}
     known = base is not None and int(base[1]) == len(names)
