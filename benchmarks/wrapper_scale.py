@@ -30,7 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from mcp_server.package import query, tensor_query  # noqa: E402
+from mcp_server.package import query  # noqa: E402
 from mcp_server.package.archive import Package  # noqa: E402
 from mcp_server.package.members import (  # noqa: E402
     FLAT_MODEL,
@@ -72,8 +72,8 @@ def queries(view: PackageView, launches: int) -> dict[str, float]:
     asked: dict[str, Callable[[], object]] = {
         "launch": lambda: query.launch_facts(view, [launches // 2]),
         "kernel": lambda: query.kernel_fact(view, kernel),
-        "buffer": lambda: tensor_query.buffer_fact(view, f"buf{launches // 2}"),
-        "symbol": lambda: tensor_query.symbol_fact(view, "s77"),
+        "buffer": lambda: query.buffer_fact(view, f"buf{launches // 2}"),
+        "symbol": lambda: query.symbol_fact(view, "s77"),
         "assertion": lambda: query.assertion_facts(view, "0 <= tmp4 < ks0", None, None, kernel),
     }
     for ask in asked.values():

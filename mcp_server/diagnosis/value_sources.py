@@ -11,12 +11,11 @@ from math import gcd
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.logs.facts import ErrorFact, LogFacts
 from mcp_server.model import Category, Component, Evidence, ModelLocation
-from mcp_server.package.arithmetic import evaluate, names_in
-from mcp_server.package.assertion import Candidate, IndexSource, read_assertion
-from mcp_server.package.divisors import Division, divisions
+from mcp_server.package.assertion import Candidate, Division, IndexSource, divisions, read_assertion
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.mismatch import symbol_values
 from mcp_server.package.provenance import DIVIDES, INDEXES, UNBOUNDED, Frame, lines_doing
+from mcp_server.package.statements import evaluate, names_in
 from mcp_server.tools.context import Event
 
 

@@ -9,8 +9,7 @@ from mcp_server.memory_faults.missed import extent, find_parts
 from mcp_server.memory_faults.records import AddressPart, Blame, MissedArgument
 from mcp_server.memory_faults.situation import Situation
 from mcp_server.package.launches import Launch
-from mcp_server.package.match import compare_inputs
-from mcp_server.package.mismatch import Mismatch
+from mcp_server.package.mismatch import Mismatch, compare_inputs
 
 OPS = ("proxy_executor", "fallback_shim")
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from mcp_server.logs.journal import Ending, JournalLaunch
 from mcp_server.memory_faults.access import Access
 from mcp_server.memory_faults.situation import Evidence
-from mcp_server.package.arithmetic import evaluate
 from mcp_server.package.assertion import Assertion
 from mcp_server.package.kernel_code import read_condition
 from mcp_server.package.launches import Launch
+from mcp_server.package.statements import evaluate
 from mcp_server.package.view import PackageView
 
 FOREIGN = ("proxy_executor", "fallback_shim", "extern")

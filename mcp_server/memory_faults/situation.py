@@ -11,12 +11,12 @@ from mcp_server.logs.journal import Journal, JournalArgument, JournalLaunch, Ten
 from mcp_server.memory_faults import kernel_lines
 from mcp_server.memory_faults.access import Access
 from mcp_server.memory_faults.kernel_lines import KernelUse, LineAccess
-from mcp_server.package.arithmetic import evaluate
 from mcp_server.package.assertion import generated_line
 from mcp_server.package.kernel_code import find_asserts, indexed_by, read_condition
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.mismatch import GivenTensor
+from mcp_server.package.statements import evaluate
 from mcp_server.package.symbols import plain
 from mcp_server.package.view import PackageView
 

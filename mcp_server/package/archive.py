@@ -1,25 +1,21 @@
-"""Opens an AOTInductor package for reading. Nothing is loaded, executed, unpickled or extracted."""
+"""Opens an AOTInductor package: metadata, proxy nodes, constants, weights.
+
+Nothing is loaded, executed, unpickled or extracted.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from mcp_server.errors import argument, read_json
-from mcp_server.package.constants import (
-    CompiledConstant,
-    Weights,
-    included_in_library,
-    locate_weights,
-    read_constants,
-    weight_files,
-)
 from mcp_server.package.defects import Library, LibraryError, find_defects, read_library
-from mcp_server.package.inputs import read_signature
 from mcp_server.package.members import (
     Container,
     DirectoryContainer,
@@ -31,9 +27,24 @@ from mcp_server.package.members import (
     read_text,
 )
 from mcp_server.package.problems import Defect, PackageError, check_is_zip, no_model
-from mcp_server.package.signature import CompiledInput, Signature
+from mcp_server.package.signature import CompiledInput, Signature, read_signature
 
-_PREFIX = "AOTI_"
+_FIELD = re.compile(r"constants_info_\[(\d{1,6})\]\.(\w+) = (.*?);\s*$", re.M)
+_ATEN = {
+    "at::kFloat": "float32",
+    "at::kDouble": "float64",
+    "at::kHalf": "float16",
+    "at::kBFloat16": "bfloat16",
+    "at::kLong": "int64",
+    "at::kInt": "int32",
+    "at::kShort": "int16",
+    "at::kChar": "int8",
+    "at::kByte": "uint8",
+    "at::kBool": "bool",
+}
+_INCLUDED = re.compile(r":\s*AOTInductorModelBase\([^{]*?,\s*(true|false)\)\s*\{", re.S)
+DEFAULT_MODEL = "model"
+_CAPABILITY = re.compile(r"DeviceProperties\(type='cuda'[^)]*?\bcc=(\d+)")
 
 
 @dataclass(frozen=True)
@@ -65,7 +76,7 @@ def read_metadata(text: str) -> Metadata:
         machine=values.get("AOTI_MACHINE") or None,
         isa=tuple(values.get("AOTI_CPU_ISA", "").split()),
         compute_capability=values.get("AOTI_COMPUTE_CAPABILITY") or None,
-        user={key: value for key, value in values.items() if not key.startswith(_PREFIX)},
+        user={key: value for key, value in values.items() if not key.startswith("AOTI_")},
     )
 
 
@@ -77,10 +88,7 @@ class ProxyNode:
     defining module. torch before 2.13 does not record it: None.
     """
 
-    name: str
     target: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
     python_op: bool | None
 
 
@@ -89,37 +97,115 @@ def read_proxy_nodes(text: str) -> tuple[ProxyNode, ...]:
     raw = read_json(text)
     if not isinstance(raw, dict) or not isinstance(raw.get("nodes"), list):
         raise ValueError("no list of nodes")
-    return tuple(_node(entry) for entry in raw["nodes"] if isinstance(entry, dict))
+    found = []
+    for entry in raw["nodes"]:
+        node = entry.get("node") if isinstance(entry, dict) else None
+        node = node if isinstance(node, dict) else {}
+        metadata = node.get("metadata")
+        mark = metadata.get("torch_library_custom_op") if isinstance(metadata, dict) else None
+        if isinstance(entry, dict):
+            found.append(ProxyNode(str(node.get("target", "")), None if mark is None else str(mark) == "1"))
+    return tuple(found)
 
 
-def _node(entry: Mapping[str, object]) -> ProxyNode:
-    node = entry.get("node")
-    node = node if isinstance(node, dict) else {}
-    metadata = node.get("metadata")
-    mark = metadata.get("torch_library_custom_op") if isinstance(metadata, dict) else None
-    return ProxyNode(
-        name=str(entry.get("name", "")),
-        target=str(node.get("target", "")),
-        inputs=_tensor_names(node.get("inputs")),
-        outputs=_tensor_names(node.get("outputs")),
-        python_op=None if mark is None else str(mark) == "1",
+@dataclass(frozen=True)
+class CompiledConstant:
+    """One constant. `fqn` is its name in the model, `bytes` its storage size (CPU: rounded up to 64).
+
+    `kind` is Parameter, Buffer, TensorConstant, FoldedConstant or Unknown.
+    """
+
+    index: int
+    name: str
+    fqn: str
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    bytes: int
+    device_type: str
+    kind: str
+    folded: bool
+
+
+def read_constants(wrapper: str) -> tuple[CompiledConstant, ...]:
+    """Parse `constants_info_[i]` in a wrapper's text (torch 2.8-2.15, cpp_wrapper_cpu.py)."""
+    start = wrapper.find("constants_info_[")
+    end = wrapper.find("const_run_impl(", max(start, 0))
+    fields: dict[int, dict[str, str]] = defaultdict(dict)
+    for match in _FIELD.finditer(wrapper[start : end if end > 0 else None] if start >= 0 else ""):
+        fields[int(match[1])][match[2]] = match[3]
+    return tuple(_constant(index, fields[index]) for index in sorted(fields))
+
+
+def _constant(index: int, fields: dict[str, str]) -> CompiledConstant:
+    def integers(field: str) -> tuple[int, ...]:
+        return tuple(map(int, re.findall(r"-?\d{1,19}", fields.get(field, ""))))
+
+    name, dtype = fields.get("name", "").strip('"'), fields.get("dtype", "")
+    return CompiledConstant(
+        index=index,
+        name=name,
+        fqn=fields.get("original_fqn", name).strip('"'),
+        dtype=_ATEN.get(dtype) or dtype.replace("cached_torch_dtype_", ""),
+        shape=integers("shape"),
+        stride=integers("stride"),
+        bytes=next(iter(integers("data_size")), 0),
+        device_type=fields.get("device_type", "").rpartition("_")[2],
+        kind=fields.get("type", "").rstrip(")").rpartition("::")[2] or "Unknown",
+        folded=fields.get("from_folded") == "true",
     )
 
 
-def _tensor_names(raw: object) -> tuple[str, ...]:
-    """Names under every `as_tensor` key at any depth, since arguments may be lists of tensors."""
-    if isinstance(raw, list):
-        return tuple(name for item in raw for name in _tensor_names(item))
-    if not isinstance(raw, dict):
-        return ()
-    tensor = raw.get("as_tensor")
-    if isinstance(tensor, dict) and "name" in tensor:
-        return (str(tensor["name"]),)
-    return tuple(name for value in raw.values() for name in _tensor_names(value))
+Place = Literal["no_weights", "in_library", "appended", "blob", "weight_files", "absent", "unknown"]
 
 
-DEFAULT_MODEL = "model"
-_CAPABILITY = re.compile(r"DeviceProperties\(type='cuda'[^)]*?\bcc=(\d+)")
+@dataclass(frozen=True)
+class Weights:
+    """Where the weights are stored, and their size in bytes.
+
+    in_library: section `.lrodata` of the .so. appended: after its ELF image, mapped at load
+    (`force_mmap_weights`). blob: `*_weights.blob`. weight_files: `data/weights/` (`pickle_weights`).
+    absent: the caller must load them before the first run.
+    """
+
+    place: Place
+    bytes: int = 0
+    files: tuple[str, ...] = ()
+
+
+def weight_files(config: str) -> tuple[str, ...]:
+    """File names in a `weights_config.json`: `{fqn: [file, shape, stride, offset]}`. Raises `ValueError`."""
+    raw = read_json(config)
+    if not isinstance(raw, dict) or not all(isinstance(v, list) and v for v in raw.values()):
+        raise ValueError("weights_config.json is not an object of lists")
+    return tuple(dict.fromkeys(str(value[0]) for value in raw.values()))
+
+
+def locate_weights(
+    constants: Sequence[CompiledConstant] | None,
+    files: ModelFiles,
+    library: Library | None,
+    included: bool | None,
+    listed: tuple[Member, ...] | None,
+) -> Weights:
+    """Find the weights from the members of a package. `listed` are the members that a weights config names.
+
+    `constants` is None if the wrapper could not be read. `included` is the last argument of the model's base
+    constructor, None if the wrapper has none.
+    """
+    if constants is not None and all(constant.folded for constant in constants):
+        return Weights("no_weights")
+    if listed is not None:
+        return Weights("weight_files", sum(m.size for m in listed), tuple(m.name for m in listed))
+    if files.weights_blob is not None:
+        return Weights("blob", files.weights_blob.size, (files.weights_blob.name,))
+    if library is None:
+        return Weights("unknown")
+    if library.mapped_weights_bytes is not None:
+        return Weights("appended", library.mapped_weights_bytes)
+    if included is not False and library.constants_bytes:
+        return Weights("in_library", library.constants_bytes)
+    return Weights("absent" if constants is not None else "unknown")
 
 
 @dataclass(frozen=True)
@@ -214,13 +300,11 @@ class Package:
 
     @cached_property
     def weights(self) -> Weights:
-        return locate_weights(
-            self.constants if self.signature.known else None,
-            self.files,
-            self.library,
-            included_in_library(self.wrapper_text),
-            self.listed_weights,
-        )
+        text = self.wrapper_text
+        match = _INCLUDED.search(text, max(text.find("AOTInductorModelBase(") - 200, 0))
+        included = match[1] == "true" if match else None
+        constants = self.constants if self.signature.known else None
+        return locate_weights(constants, self.files, self.library, included, self.listed_weights)
 
     @cached_property
     def listed_weight_names(self) -> tuple[str, ...] | None:
@@ -246,10 +330,6 @@ class Package:
         """Missing or inconsistent parts. Loading or running fails if one is fatal."""
         return tuple(find_defects(self))
 
-    def read_texts(self) -> None:
-        """Read the texts that every use needs, to detect damage early. Raises `PackageError`."""
-        _ = self.wrapper_text, self.kernel_text, self.metadata, self.proxy_nodes
-
     def text(self, name: str) -> str:
         """The text of a member by its full name. Raises `PackageError`."""
         return read_text(self.container, name)
@@ -268,42 +348,7 @@ def open_package(path: Path | str, model_name: str | None = None) -> Package:
     container, models = _contents(path)
     if not models:
         raise no_model(path, (member.name for member in container.members))
-    package = Package(path, container, tuple(models), _choose(models, model_name, path))
-    package.read_texts()
-    return package
-
-
-def _contents(path: Path) -> tuple[Container, dict[str, ModelFiles]]:
-    if path.is_dir():
-        return _directory(path)
-    if path.suffix == ".so" and path.is_file():
-        container: Container = DirectoryContainer(path.parent, recursive=False)
-        models = flat_model(container, path.stem)
-        if models:
-            return container, models
-    check_is_zip(path)
-    container = ZipContainer(path)
-    return container, find_models(container)
-
-
-def _directory(path: Path) -> tuple[Container, dict[str, ModelFiles]]:
-    """Open an unpacked package, with or without its top folder, or the flat output of a compile."""
-    for root in (path, *sorted(child for child in path.iterdir() if child.is_dir())):
-        if (root / "data" / "aotinductor").is_dir():
-            container = DirectoryContainer(root)
-            return container, find_models(container)
-    container = DirectoryContainer(path, recursive=False)
-    models = flat_model(container)
-    if not models:
-        raise PackageError(
-            "not_a_package_directory",
-            f"{path} is a directory without data/aotinductor/<model>/ and without a wrapper.cpp",
-            next_call="give the .pt2 file",
-        )
-    return container, models
-
-
-def _choose(models: dict[str, ModelFiles], name: str | None, path: Path) -> ModelFiles:
+    name = model_name
     if name is None:
         name = DEFAULT_MODEL if DEFAULT_MODEL in models else next(iter(models))
     if name not in models:
@@ -316,4 +361,31 @@ def _choose(models: dict[str, ModelFiles], name: str | None, path: Path) -> Mode
             allowed=", ".join(models),
             next_call=f"give {argument('model_name')} {nearest!r}",
         )
-    return models[name]
+    package = Package(path, container, tuple(models), models[name])
+    # Every use needs these texts: damage shows here.
+    _ = package.wrapper_text, package.kernel_text, package.metadata, package.proxy_nodes
+    return package
+
+
+def _contents(path: Path) -> tuple[Container, dict[str, ModelFiles]]:
+    """The members and models of a file, or of an unpacked package with or without its top folder."""
+    if path.is_dir():
+        for root in (path, *sorted(child for child in path.iterdir() if child.is_dir())):
+            if (root / "data" / "aotinductor").is_dir():
+                container: Container = DirectoryContainer(root)
+                return container, find_models(container)
+        container = DirectoryContainer(path, recursive=False)
+        if models := flat_model(container):  # as a compile leaves it
+            return container, models
+        raise PackageError(
+            "not_a_package_directory",
+            f"{path} is a directory without data/aotinductor/<model>/ and without a wrapper.cpp",
+            next_call="give the .pt2 file",
+        )
+    if path.suffix == ".so" and path.is_file():
+        container = DirectoryContainer(path.parent, recursive=False)
+        if models := flat_model(container, path.stem):
+            return container, models
+    check_is_zip(path)
+    container = ZipContainer(path)
+    return container, find_models(container)

@@ -1,26 +1,35 @@
-"""Traces an `index out of bounds` assertion: kernel, launch, bound, origin of the index, and a fix.
+"""Traces what fails inside a kernel: a failed index assertion, and a division by zero.
 
-If a text matches several asserts or launches, each is a candidate; nothing is guessed.
+Assertion: kernel, launch, bound, origin of the index, and a fix. If a text matches several asserts or
+launches, each is a candidate; nothing is guessed.
+
+Division: integer divisions in C++ kernels whose divisor may be zero, and where the divisor comes from. The
+CPU raises SIGFPE for a zero divisor. From torch 2.13 on most forms raise `ZeroDivisionError` instead, which
+names no kernel. Source of the forms: torch/_inductor/codegen/cpp.py, 2.8 to 2.15.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from mcp_server.model import Fix
-from mcp_server.package.constants import CompiledConstant
+from mcp_server.package.archive import CompiledConstant
 from mcp_server.package.dataflow import Dataflow
-from mcp_server.package.index_form import Allowed, IndexForm, allowed_elements, position_limit, read_form
 from mcp_server.package.kernel_code import (
+    Allowed,
     IndexAssert,
+    IndexForm,
     Load,
     Trace,
+    allowed_elements,
     find_asserts,
     indexed_by,
+    position_limit,
     read_condition,
+    read_form,
     trace_value,
     unwrapped,
 )
@@ -28,6 +37,7 @@ from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
 from mcp_server.package.provenance import Provenance, indexing_first, read_provenance
 from mcp_server.package.signature import CompiledInput
+from mcp_server.package.statements import closing, split_arguments
 from mcp_server.package.symbols import Bound, plain, resolve_bound
 from mcp_server.package.wrapper import Wrapper
 
@@ -124,21 +134,13 @@ class Tracer:
         found = [
             self._candidate(self.wrapper.launches[number], kernel, check)
             for kernel, check in self._matching_checks(assertion)
-            for number in self._launched.get(kernel.name, [])
+            for number in self.wrapper.launches_of.get(kernel.name, [])
         ]
         return tuple(sorted(found, key=lambda candidate: (candidate.launch.index, candidate.check.line)))
 
     @cached_property
     def _flow(self) -> Dataflow:
         return self.flow or Dataflow(self.wrapper.run)
-
-    @cached_property
-    def _launched(self) -> dict[str, list[int]]:
-        """Launch numbers of each kernel."""
-        found: dict[str, list[int]] = {}
-        for launch in self.wrapper.launches:
-            found.setdefault(launch.kernel, []).append(launch.index)
-        return found
 
     @cached_property
     def _checks(self) -> dict[str, list[tuple[Kernel, IndexAssert]]]:
@@ -154,58 +156,51 @@ class Tracer:
         found = self._checks.get(assertion.condition, [])
         named = [(k, c) for k, c in found if assertion.kernel in (None, k.name, k.symbol)]
         placed = [(k, c) for k, c in named or found if assertion.line in (None, generated_line(k, c.line))]
-        return self._in_file(placed or named or found, assertion)
-
-    def _in_file(
-        self, found: list[tuple[Kernel, IndexAssert]], assertion: Assertion
-    ) -> list[tuple[Kernel, IndexAssert]]:
-        if len(found) < 2 or not assertion.file or self.kernels_of_file is None:
-            return found
+        left = placed or named or found
+        if len(left) < 2 or not assertion.file or self.kernels_of_file is None:
+            return left
         names = self.kernels_of_file(assertion.file)
-        return [(k, c) for k, c in found if k.name in names] or found
+        return [(k, c) for k, c in left if k.name in names] or left
 
     def _candidate(self, launch: Launch, kernel: Kernel, check: IndexAssert) -> Candidate:
-        tensors = {a.name for a in launch.tensors}
-        scalars = {a.name for a in launch.arguments if a.name and not a.is_tensor}
+        tensors, scalars = _parameters(launch)
         at = (kernel.source, check.variable, check.line)
         trace = trace_value(*at, tensors, scalars)
         form = read_form(*at, tensors, scalars)
-        by_name = {a.name: a for a in launch.arguments}
         limit = None if trace.loads else position_limit(*at)
-        indexed = dict.fromkeys(by_name[a.parameter].target for a in indexed_by(*at, tensors))
+        targets = {a.name: a.target for a in launch.arguments}
+        indexed = dict.fromkeys(targets[a.parameter] for a in indexed_by(*at, tensors))
         fqns = [constant.fqn for constant in self.constants if constant.name in indexed and constant.fqn]
+        sources = []
+        for load in trace.loads:
+            allowed = allowed_elements(form, load, check.lower, check.upper) if form else None
+            sources.append(replace(self.source(load, launch), allowed=allowed))
+        bound, position = (
+            resolve_bound(text, launch, self.wrapper.symbols, self.inputs) if text else None
+            for text in (check.upper, limit)
+        )
         return Candidate(
             launch,
             kernel,
             check,
             source_location(kernel, check.line),
-            self._bound(check.upper, launch),
+            bound,
             trace,
-            tuple(
-                replace(
-                    self.source(load, launch),
-                    allowed=allowed_elements(form, load, check.lower, check.upper) if form else None,
-                )
-                for load in trace.loads
-            ),
+            tuple(sources),
             tuple(dict.fromkeys(self.label(name) for name in indexed)),
             indexing_first(read_provenance(launch, self.information), fqns),
             form,
-            self._bound(limit, launch),
+            position,
         )
-
-    def _bound(self, text: str | None, launch: Launch) -> Bound | None:
-        return resolve_bound(text, launch, self.wrapper.symbols, self.inputs) if text else None
 
     def source(self, load: Load, launch: Launch) -> IndexSource:
         """The tensor that a load of a launch reads, with its producers and model inputs."""
         argument = next(argument for argument in launch.arguments if argument.name == load.parameter)
         name = argument.target or ""
         made_here = argument.role == "written"
-        behind = (
-            self._flow.backward_from(launch.index) if made_here else self._flow.backward(name, launch.index)
-        )
-        writers = [step.launch for step in self._flow.last_writers(name, launch.index)]
+        flow = self._flow
+        behind = flow.backward_from(launch.index) if made_here else flow.backward(name, launch.index)
+        writers = [step.launch for step in flow.last_writers(name, launch.index)]
         producers = (launch.index,) if made_here else tuple(n for n in writers if n is not None)
         kind = "input" if not producers and len(behind.inputs) == 1 else argument.kind
         inputs = tuple(self.label(n) for n in behind.inputs)
@@ -259,32 +254,34 @@ def source_location(kernel: Kernel, line: int) -> str:
 
 def explain(candidate: Candidate) -> tuple[str, ...]:
     """The chain of facts from launch to origin of the index, one sentence each."""
-    bound = candidate.bound
+    bound, form = candidate.bound, candidate.form
     facts = [f"launch {candidate.launch.index} of {candidate.kernel.name} checks it at {candidate.location}"]
     if bound:
         facts.append(f"the bound is {bound.describe()}")
     if candidate.indexed:
         facts.append(f"the index addresses {', '.join(candidate.indexed)}")
-    facts.append(_computation(candidate))
-    facts += [_source_sentence(source, candidate) for source in candidate.sources]
-    facts.append(_negative(candidate))
+    if candidate.position is not None:
+        range_ = f"from 0 to below {candidate.position.describe()}"
+        facts.append(f"the index comes from no data: it is a position, {range_}")
+    elif not candidate.sources:
+        facts.append("where the index comes from could not be followed inside the kernel")
+    elif form is None:
+        facts.append(
+            "the kernel computes the index by more than sums: no range can be told for what it reads"
+        )
+    elif not form.is_plain:
+        facts.append(f"the index is {_formula(form, candidate)}")
+    for source in candidate.sources:
+        ends = source.allowed.texts(lambda name: _size_in_words(name, candidate)) if source.allowed else None
+        limits = f"; it may be {ends[0]} to {ends[1]}" if ends else ""
+        facts.append(f"{_origin(source, candidate)}{limits}")
+    if candidate.trace.wraps:
+        facts.append(f"negative indices count from the end: allowed down to {candidate.lowest}")
+    elif candidate.position is None:
+        facts.append("negative indices are refused: the kernel does not wrap them")
     if emptiness := can_be_empty(candidate):
         facts.append(emptiness)
-    return tuple(fact for fact in facts if fact)
-
-
-def _computation(candidate: Candidate) -> str:
-    """How the kernel computes the index; empty if it is a loaded element itself."""
-    if candidate.position is not None:
-        return (
-            f"the index comes from no data: it is a position, from 0 to below {candidate.position.describe()}"
-        )
-    if not candidate.sources:
-        return "where the index comes from could not be followed inside the kernel"
-    form = candidate.form
-    if form is None:
-        return "the kernel computes the index by more than sums: no range can be told for what it reads"
-    return "" if form.is_plain else f"the index is {_formula(form, candidate)}"
+    return tuple(facts)
 
 
 def _formula(form: IndexForm, candidate: Candidate) -> str:
@@ -298,13 +295,6 @@ def _formula(form: IndexForm, candidate: Candidate) -> str:
     return ", ".join([formula, *elements])
 
 
-def _source_sentence(source: IndexSource, candidate: Candidate) -> str:
-    """Where a loaded element comes from, and its allowed range."""
-    allowed = source.allowed.texts(lambda name: _size_in_words(name, candidate)) if source.allowed else None
-    limits = f"; it may be {allowed[0]} to {allowed[1]}" if allowed else ""
-    return f"{_origin(source, candidate)}{limits}"
-
-
 def _origin(source: IndexSource, candidate: Candidate) -> str:
     plain = candidate.form is not None and candidate.form.is_plain
     what = "the index is" if plain else "the kernel reads"
@@ -316,12 +306,6 @@ def _origin(source: IndexSource, candidate: Candidate) -> str:
         behind = f", which depends on {', '.join(source.inputs)}" if source.inputs else ""
         return f"{what} a value of {source.tensor}, written by launch {made}{here}{behind}"
     return f"{what} a value of {source.label}"
-
-
-def _negative(candidate: Candidate) -> str:
-    if candidate.trace.wraps:
-        return f"negative indices count from the end: allowed down to {candidate.lowest}"
-    return "" if candidate.position else "negative indices are refused: the kernel does not wrap them"
 
 
 def can_be_empty(candidate: Candidate) -> str:
@@ -339,37 +323,28 @@ def can_be_empty(candidate: Candidate) -> str:
 
 def propose(candidate: Candidate) -> Fix:
     """A fix: a guard before the call if an input is the index, else a clamp at the model's line."""
-    if candidate.position is not None and candidate.bound is not None:
-        return _shorter(candidate, candidate.position, candidate.bound)
+    position, bound = candidate.position, candidate.bound
+    if position is not None and bound is not None:
+        size, limit = _host_size(position.text, candidate), _host_size(bound.text, candidate)
+        return Fix(
+            action=f"keep {size} at {limit} or less (positions run through it), or enlarge what they index",
+            after=f"assert {size} <= {limit}",
+        )
     for source in candidate.sources:
         ends = source.allowed.texts(lambda name: _host_size(name, candidate)) if source.allowed else None
         if source.direct and ends is not None:
-            return _guard(source, ends)
+            name = _variable(source.label)
+            return Fix(
+                action=f"pass only values from {ends[0]} to {ends[1]} in {source.label}",
+                after=f"assert {ends[0]} <= int({name}.min()) and int({name}.max()) <= {ends[1]}",
+            )
     return _clamp(candidate)
 
 
-def _guard(source: IndexSource, ends: tuple[str, str]) -> Fix:
-    name = _variable(source.label)
-    return Fix(
-        action=f"pass only values from {ends[0]} to {ends[1]} in {source.label}",
-        after=f"assert {ends[0]} <= int({name}.min()) and int({name}.max()) <= {ends[1]}",
-    )
-
-
-def _shorter(candidate: Candidate, position: Bound, bound: Bound) -> Fix:
-    """A fix for an index that is a loop position: a dimension is too long."""
-    size, limit = _host_size(position.text, candidate), _host_size(bound.text, candidate)
-    return Fix(
-        action=f"keep {size} at {limit} or less (positions run through it), or enlarge what they index",
-        after=f"assert {size} <= {limit}",
-    )
-
-
 def _clamp(candidate: Candidate) -> Fix:
-    bound = candidate.bound
-    last = str(bound.value - 1) if bound and bound.value is not None else "size - 1"
-    if bound and bound.value is None:
-        last = f"{_host_size(bound.text, candidate)} - 1"
+    bound, last = candidate.bound, "size - 1"
+    if bound is not None:
+        last = f"{_host_size(bound.text, candidate)} - 1" if bound.value is None else str(bound.value - 1)
     locations = candidate.provenance.locations
     where = f" at {locations[0].file}:{locations[0].line}" if locations else ""
     named = sorted({label for source in candidate.sources for label in source.inputs})
@@ -402,3 +377,83 @@ def _variable(label: str) -> str:
     """The caller's name in `input 0 (ids)`."""
     inner = label.rpartition("(")[2].rstrip(")")
     return inner or label
+
+
+_DIVIDING_CALL = re.compile(
+    r"\b(?:floor_divide_integral|(?:c10::)?div_floor_integer|remainder_integral|mod)\("
+)
+_DIVIDING_SIGN = re.compile(r"\s(?:/|%)\s+(.*)")
+_VALUE = re.compile(r"\btmp\w*")
+_FLOATING = re.compile(r"\b(?:float|double|half|Half|BFloat16|bfloat16|Float8\w*)\b")
+_ZERO = re.compile(r"\(0L?\)|= 0L?\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """One division of a launch whose divisor is not a size.
+
+    `sources` are the tensors that the divisor is loaded from; empty for a literal. `plain`: the divisor is an
+    unmodified element of the only source.
+    """
+
+    launch: Launch
+    location: str
+    code: str
+    sources: tuple[IndexSource, ...]
+    plain: bool
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Labels of the model inputs that the divisor depends on."""
+        return tuple(dict.fromkeys(label for source in self.sources for label in source.inputs))
+
+
+def divisions(tracer: Tracer) -> tuple[Division, ...]:
+    """Every integer division whose divisor may be zero, in launch order."""
+    kernels = tracer.wrapper.kernels
+    launched = [n for n in tracer.wrapper.launches if n.kind == "cpp" and n.kernel in kernels]
+    return tuple(found for n in launched for found in _divisions_of_launch(n, kernels[n.kernel], tracer))
+
+
+def _divisions_of_launch(launch: Launch, kernel: Kernel, tracer: Tracer) -> Iterator[Division]:
+    """The divisions of one launch, without duplicates: a loop's scalar tail repeats its vector part."""
+    types = {parameter.name: parameter.type for parameter in kernel.parameters}
+    tensors, scalars = _parameters(launch)
+    seen = set()
+    for number, line in enumerate(kernel.source.split("\n"), 1):
+        for divisor in _divisors(line):
+            trace = trace_value(kernel.source, divisor, number, tensors, scalars)
+            form = read_form(kernel.source, divisor, number, tensors, scalars)
+            sources = tuple(tracer.source(load, launch) for load in trace.loads)
+            key = tuple((source.tensor, source.load.index) for source in sources)
+            if key in seen or not _may_be_zero(trace, types):
+                continue
+            seen.add(key)
+            plain = len(sources) == 1 and form is not None and form.is_plain
+            yield Division(launch, source_location(kernel, number), line.strip(), sources, plain)
+
+
+def _parameters(launch: Launch) -> tuple[set[str], set[str]]:
+    """Names of the kernel's tensors, and of its scalars."""
+    tensors = {argument.name for argument in launch.tensors}
+    return tensors, {a.name for a in launch.arguments if a.name and not a.is_tensor}
+
+
+def _divisors(line: str) -> Iterator[str]:
+    """Names of the variables that a line divides by."""
+    for match in _DIVIDING_CALL.finditer(line):
+        places = split_arguments(line, match.end(), closing(line, match.end()))
+        if len(places) > 1:
+            yield from _VALUE.findall(line[slice(*places[1])])[:1]
+    sign = _DIVIDING_SIGN.search(line)
+    if sign is not None and " = " in line:
+        yield from _VALUE.findall(sign[1])[:1]
+
+
+def _may_be_zero(trace: Trace, types: Mapping[str, str]) -> bool:
+    """Whether a value is an integer that is loaded, or computed with a literal zero."""
+    values = " ".join(definition.value for definition in trace.definitions)
+    loaded = [types.get(load.parameter, "") for load in trace.loads]
+    if _FLOATING.search(values) or any(_FLOATING.search(each) for each in loaded):
+        return False
+    return bool(loaded) or _ZERO.search(values) is not None

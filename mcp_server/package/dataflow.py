@@ -8,15 +8,14 @@ reader is outside of). Otherwise earlier writers still reach the reader.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from mcp_server.package.arithmetic import whole_number
 from mcp_server.package.launches import Argument, Buffer, Launch, Transfer, shifted
-from mcp_server.package.statements import Block
-from mcp_server.package.symbols import names_in, origins
-from mcp_server.package.wrapper import Body
+from mcp_server.package.statements import Block, View, whole_number
+from mcp_server.package.symbols import origins
+from mcp_server.package.wrapper import Body, grouped
 
 SOURCES = frozenset({"input", "constant"})
 
@@ -79,12 +78,7 @@ class Slice:
         return tuple(step.launch for step in self.steps if step.launch is not None)
 
 
-def needs_old(argument: Argument) -> bool:
-    """Whether an argument depends on the tensor's old content: it is read, or only partly overwritten."""
-    return argument.role != "written" or argument.partial
-
-
-def touches(step: Step, use: Use) -> bool:
+def _touches(step: Step, use: Use) -> bool:
     """Whether a step writes memory that `use` accesses. Disjoint static extents do not overlap."""
     for written in step.writes:
         if written.storage != use.storage:
@@ -96,42 +90,23 @@ def touches(step: Step, use: Use) -> bool:
     return False
 
 
-def certain(step: Step, use: Use, path: tuple[Block, ...]) -> bool:
+def _certain(step: Step, use: Use, path: tuple[Block, ...]) -> bool:
     """Whether a step has certainly replaced everything that `use` accesses."""
-    if step.path != path[: len(step.path)]:
-        return False
-    return any(w.storage == use.storage and w.whole for w in step.writes)
+    replaces = any(w.storage == use.storage and w.whole for w in step.writes)
+    return replaces and step.path == path[: len(step.path)]
 
 
-def covers(buffer: Buffer) -> bool:
-    """Whether a write through this variable covers its storage: it owns or reuses the whole of it."""
-    return buffer.kind not in ("view", "alias") or (buffer.reused and buffer.offset in ("0", "0L"))
-
-
-def extent_of(
-    sizes: tuple[str, ...] | None, strides: tuple[str, ...] | None, offset: str | None
-) -> tuple[int, int] | None:
+def _extent(shape: Buffer | View, offset: str | None) -> tuple[int, int] | None:
     """First and past-the-end element of a static view; None when any part is symbolic."""
-    numbers = [static(text) for text in (*(sizes or ("?",)), *(strides or ()), offset or "?")]
-    if None in numbers or sizes is None or strides is None or len(sizes) != len(strides):
+    sizes, strides = shape.sizes, shape.strides
+    if sizes is None or strides is None or offset is None or len(sizes) != len(strides):
         return None
-    values = [n for n in numbers if n is not None]
-    count, start = len(sizes), values[-1]
-    reach = sum((size - 1) * stride for size, stride in zip(values[:count], values[count:-1], strict=True))
-    return start, start + reach + 1
-
-
-def static(text: str) -> int | None:
-    return whole_number(text.rstrip("L"))
-
-
-def innermost_loop(path: tuple[Block, ...]) -> Block | None:
-    """The innermost loop of a path."""
-    return next((block for block in reversed(path) if block.kind == "loop"), None)
-
-
-def distinct(uses: Iterable[Use]) -> tuple[Use, ...]:
-    return tuple(dict.fromkeys(uses))
+    numbers = [n for text in (*sizes, *strides, offset) if (n := whole_number(text.rstrip("L"))) is not None]
+    if len(numbers) < 2 * len(sizes) + 1:
+        return None
+    *parts, start = numbers
+    pairs = zip(parts[: len(sizes)], parts[len(sizes) :], strict=True)
+    return start, start + sum((size - 1) * stride for size, stride in pairs) + 1
 
 
 class Dataflow:
@@ -148,11 +123,7 @@ class Dataflow:
     @cached_property
     def _writers(self) -> dict[int, list[int]]:
         """Step numbers that write each storage, ascending."""
-        found: dict[int, list[int]] = {}
-        for step in self.steps:
-            for storage in {use.storage for use in step.writes}:
-                found.setdefault(storage, []).append(step.order)
-        return found
+        return grouped((use.storage, step.order) for step in self.steps for use in step.writes)
 
     def last_writers(self, name: str, launch: int | None = None) -> tuple[Step, ...]:
         """The steps whose values `name` may hold when `launch` starts (default: at the end), newest first.
@@ -183,35 +154,39 @@ class Dataflow:
     def forward(self, names: Iterable[str], launch: int = -1) -> Slice:
         """Everything that the values of `names` after `launch` can reach; -1 is the start."""
         start = self.order_of[launch] + 1 if launch >= 0 else 0
-        tainted = {b.storage: b.name for n in names if (b := self.body.buffers.get(n))}
-        steps, edges = self._propagate_taint(tainted, start)
+        # The last writer of each storage that holds such a value; None for the given values themselves.
+        tainted: dict[int, Step | None] = {}
+        for name in names:
+            if buffer := self.body.buffers.get(name):
+                tainted[buffer.storage] = None
+        steps: dict[int, Step] = {}
+        edges: dict[tuple[int, int, str], Edge] = {}
+        for step in self._steps_from(start):
+            touched = [use for use in step.reads if use.storage in tainted]
+            for use in touched:
+                writer = tainted[use.storage]
+                key = (writer.order if writer else -1, step.order, use.name)
+                edges[key] = Edge(writer, step, use.name)
+            if touched:
+                steps[step.order] = step
+            for use in step.writes:
+                if touched:
+                    tainted[use.storage] = step
+                elif use.whole and not step.path:
+                    tainted.pop(use.storage, None)
         reached = tuple(
             index
             for index, name in sorted(self.body.outputs.items())
             if (b := self.body.buffers.get(name)) and b.storage in tainted
         )
-        return Slice(tuple(steps[k] for k in sorted(steps)), tuple(edges), outputs=reached)
+        ordered = tuple(steps[order] for order in sorted(steps))
+        return Slice(ordered, tuple(edges.values()), outputs=reached)
 
-    def forward_from(self, launch: int) -> Slice:
-        """Everything that the outputs of a launch can reach."""
+    def through(self, launch: int) -> Slice:
+        """Everything that a launch depends on and everything that its outputs can reach."""
         step = self.steps[self.order_of[launch]]
-        return self.forward([use.name for use in step.writes], launch)
-
-    def _propagate_taint(self, tainted: dict[int, str], start: int) -> tuple[dict[int, Step], list[Edge]]:
-        """Propagate taint through the steps in execution order."""
-        steps: dict[int, Step] = {}
-        edges: dict[tuple[int, int, str], Edge] = {}
-        origin: dict[int, Step | None] = dict.fromkeys(tainted)
-        for step in self._steps_from(start):
-            touched = [use for use in step.reads if use.storage in tainted]
-            for use in touched:
-                writer = origin[use.storage]
-                key = (writer.order if writer else -1, step.order, use.name)
-                edges[key] = Edge(writer, step, use.name)
-            if touched:
-                steps[step.order] = step
-            self._after(step, bool(touched), tainted, origin)
-        return steps, list(edges.values())
+        back, ahead = self.backward_from(launch), self.forward([use.name for use in step.writes], launch)
+        return replace(united([back, ahead]), inputs=back.inputs, constants=back.constants, unset=back.unset)
 
     def _steps_from(self, start: int) -> Iterator[Step]:
         """The steps from `start` on. Loop bodies come twice: a loop carries values over."""
@@ -228,15 +203,6 @@ class Dataflow:
                 yield from self.steps[low:high] * 2
             at = high
 
-    @staticmethod
-    def _after(step: Step, touched: bool, tainted: dict[int, str], origin: dict[int, Step | None]) -> None:
-        for use in step.writes:
-            if touched:
-                tainted[use.storage] = use.name
-                origin[use.storage] = step
-            elif use.whole and not step.path and use.storage in tainted:
-                del tainted[use.storage]
-
     def _collect(self, first: Iterable[Step], only_buffer: Buffer | None) -> Slice:
         """Follow reads backward from `first` until nothing is left."""
         found: dict[int, Step] = {step.order: step for step in first}
@@ -252,19 +218,18 @@ class Dataflow:
                     if writer.order not in found:
                         found[writer.order] = writer
                         queue.append(writer)
-                self._end(use, step, writers, ends)
-        return _ended(found, edges, ends)
-
-    def _end(self, use: Use, reader: Step, writers: tuple[Step, ...], ends: dict[str, Buffer]) -> None:
-        """Record a read without a writer: an input, a constant or unset memory.
-
-        An `in_out_ptr` to fresh memory is not an unset read: a fused reduction writes it first.
-        """
-        if any(certain(writer, use, reader.path) for writer in writers):
-            return
-        root = self.root(use.name)
-        if root.kind in SOURCES or (use.pure and not writers):
-            ends[root.name] = root
+                # A read without a certain writer ends the slice. An `in_out_ptr` to fresh memory is not an
+                # unset read: a fused reduction writes it first.
+                root = self.root(use.name)
+                open_end = root.kind in SOURCES or (use.pure and not writers)
+                if open_end and not any(_certain(writer, use, step.path) for writer in writers):
+                    ends[root.name] = root
+        kinds: dict[str, list[str]] = {"input": [], "constant": [], "unset": []}
+        for buffer in ends.values():
+            kinds[buffer.kind if buffer.kind in SOURCES else "unset"].append(buffer.name)
+        inputs, constants, unset = map(tuple, kinds.values())
+        ordered = tuple(found[order] for order in sorted(found))
+        return Slice(ordered, tuple(edges), inputs, constants, unset)
 
     def root(self, name: str) -> Buffer:
         """The input or constant that a variable aliases, else the variable itself."""
@@ -283,76 +248,67 @@ class Dataflow:
         killed = False
         for index in range(position - 1, -1, -1):
             step = self.steps[writers[index]]
-            if not touches(step, use):
+            if not _touches(step, use):
                 continue
             yield step
-            if certain(step, use, path):
+            if _certain(step, use, path):
                 killed = True
                 break
-        loop = innermost_loop(path)
+        loop = next((block for block in reversed(path) if block.kind == "loop"), None)
         if loop is None or (killed and loop in self.steps[writers[index]].path):
             return
         for later in writers[position:]:
             step = self.steps[later]
-            if loop in step.path and touches(step, use):
+            if loop in step.path and _touches(step, use):
                 yield step
 
     def _step(self, order: int, node: Launch | Transfer) -> Step:
         path = tuple(block for block in node.context if block.kind in ("if", "else", "loop"))
+        # Tensors that decide whether a branch is taken or a loop continues.
+        controls = self._tensors_in(self.body.exits.get(block, block.header) for block in path)
+        buffers = self.body.buffers
         if isinstance(node, Transfer):
-            reads = self._named(node.reads)
-            written = self.body.buffers.get(node.writes)
-            writes: tuple[Use, ...] = (self._whole_use(written),) if written else ()
-            return Step(order, node, reads + self._controls(path), writes, path)
-        reads = tuple(self._use(a) for a in node.arguments if a.is_tensor and needs_old(a))
-        writes = tuple(self._use(a) for a in node.arguments if a.is_tensor and a.role != "read")
-        reads += self._scalars(node) + self._controls(path)
-        return Step(order, node, distinct(reads), distinct(writes), path)
+            source, written = buffers.get(node.reads or ""), buffers.get(node.writes)
+            reads = [self._whole_use(source)] if source else []
+            writes = [self._whole_use(written)] if written else []
+            return Step(order, node, (*reads, *controls), tuple(writes), path)
+        # A tensor that is only partly overwritten keeps old values.
+        reads = [self._use(a) for a in node.tensors if a.role != "written" or a.partial]
+        writes = [self._use(a) for a in node.tensors if a.role != "read"]
+        # Tensors that scalar arguments come from: an `.item()`, or a data-dependent size.
+        scalars = self._tensors_in(a.expression for a in node.arguments if a.kind in ("symbol", "scalar"))
+        reads = [*reads, *scalars, *controls]
+        return Step(order, node, tuple(dict.fromkeys(reads)), tuple(dict.fromkeys(writes)), path)
 
     def _use(self, argument: Argument) -> Use:
         buffer = self.body.buffers[argument.target or ""]
         view = argument.view
-        shape = view or buffer
-        offset = shifted(buffer.offset, view.offset) if view else buffer.offset
-        reach = extent_of(shape.sizes, shape.strides, offset)
-        whole = argument.role in ("written", "read_write") and view is None and covers(buffer)
-        pure = argument.role == "read"
-        return Use(buffer.name, buffer.storage, whole, reach, pure)
+        reach = _extent(view or buffer, shifted(buffer.offset, view.offset) if view else buffer.offset)
+        whole = argument.role in ("written", "read_write") and view is None and _covers(buffer)
+        return Use(buffer.name, buffer.storage, whole, reach, argument.role == "read")
 
     def _whole_use(self, buffer: Buffer) -> Use:
-        reach = extent_of(buffer.sizes, buffer.strides, buffer.offset)
-        return Use(buffer.name, buffer.storage, covers(buffer), reach)
+        return Use(buffer.name, buffer.storage, _covers(buffer), _extent(buffer, buffer.offset))
 
-    def _named(self, name: str | None) -> tuple[Use, ...]:
-        buffer = self.body.buffers.get(name) if name else None
-        return (self._whole_use(buffer),) if buffer else ()
-
-    def _scalars(self, launch: Launch) -> tuple[Use, ...]:
-        """Tensors that scalar arguments come from: an `.item()`, or a data-dependent size."""
-        expressions = (a.expression for a in launch.arguments if a.kind in ("symbol", "scalar"))
-        return self._tensors_in(expressions)
-
-    def _controls(self, path: tuple[Block, ...]) -> tuple[Use, ...]:
-        """Tensors that decide whether a branch is taken or a loop continues."""
-        return self._tensors_in(self.body.exits.get(b, b.header) for b in path) if path else ()
-
-    def _tensors_in(self, expressions: Iterable[str]) -> tuple[Use, ...]:
+    def _tensors_in(self, expressions: Iterable[str]) -> list[Use]:
+        """The tensors that expressions depend on."""
         found = []
         for expression in expressions:
-            if not any(name in self.body.symbols for name in names_in(expression)):
-                continue
             for symbol in origins(expression, self.body.symbols):
                 buffer = self.body.buffers.get(symbol.tensor or "")
                 if buffer and not (symbol.kind in ("size", "stride") and buffer.kind in SOURCES):
                     found.append(self._whole_use(buffer))
-        return tuple(found)
+        return found
 
 
-def _ended(found: dict[int, Step], edges: list[Edge], ends: dict[str, Buffer]) -> Slice:
-    names: dict[str, list[str]] = {"input": [], "constant": [], "unset": []}
-    for buffer in ends.values():
-        kind = buffer.kind if buffer.kind in SOURCES else "unset"
-        if buffer.name not in names[kind]:
-            names[kind].append(buffer.name)
-    steps = tuple(found[order] for order in sorted(found))
-    return Slice(steps, tuple(edges), tuple(names["input"]), tuple(names["constant"]), tuple(names["unset"]))
+def _covers(buffer: Buffer) -> bool:
+    """Whether a write through this variable covers its storage: it owns or reuses the whole of it."""
+    return buffer.kind not in ("view", "alias") or (buffer.reused and buffer.offset in ("0", "0L"))
+
+
+def united(slices: Sequence[Slice]) -> Slice:
+    """The steps and edges of several slices, and the outputs that they reach."""
+    steps = {step.order: step for one in slices for step in one.steps}
+    edges = dict.fromkeys(edge for one in slices for edge in one.edges)
+    outputs = dict.fromkeys(output for one in slices for output in one.outputs)
+    return Slice(tuple(steps[order] for order in sorted(steps)), tuple(edges), outputs=tuple(outputs))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -33,18 +33,15 @@ class Library:
     """Facts of a shared library. Offsets and sizes in bytes.
 
     `constants_offset` and `constants_bytes` locate the blob between `_binary_constants_bin_start` and `_end`.
-    `trailing_bytes` counts bytes after the ELF image: weights appended for mmap.
+    `mapped_weights_bytes` counts weights after the ELF image, which the loader maps.
     """
 
     machine: str
     bits: int
     needed: tuple[str, ...]
     run_path: str | None
-    needed_versions: Mapping[str, tuple[str, ...]]
-    undefined: tuple[str, ...]
     constants_offset: int | None
     constants_bytes: int | None
-    trailing_bytes: int
     mapped_weights_bytes: int | None
 
     @property
@@ -60,78 +57,47 @@ _FOREIGN = (
     (b"\xca\xfe\xba\xbe", "a macOS library (Mach-O, universal)"),
     (b"MZ", "a Windows library (PE)"),
 )
-
-
-def foreign_kind(head: bytes) -> str:
-    """The platform of a library with these first bytes; empty for 64-bit Linux."""
-    return next((kind for magic, kind in _FOREIGN if head.startswith(magic)), "")
+# pyelftools trusts offsets and names; a damaged file surfaces as any of these.
+_DAMAGE = (ELFError, ArithmeticError, LookupError, AttributeError, ValueError, TypeError, AssertionError)
 
 
 def read_library(stream: BinaryIO) -> Library:
     """Read the sections of a seekable ELF stream, never the weights. Raises `LibraryError`."""
     try:
         return _elf_library(stream)
-    except (
-        ELFError,
-        ArithmeticError,
-        LookupError,
-        AttributeError,
-        ValueError,
-        TypeError,
-        AssertionError,
-    ) as error:
-        # pyelftools trusts offsets and names; a damaged file surfaces as any of these.
+    except _DAMAGE as error:
         raise LibraryError(f"not a readable ELF library: {error or type(error).__name__}") from error
 
 
 def _elf_library(stream: BinaryIO) -> Library:
     size = stream.seek(0, 2)
     stream.seek(0)
-    elf = ELFFile(stream)
-    tags = list(_dynamic_tags(elf))
+    elf: Any = ELFFile(stream)
+    dynamic = elf.get_section_by_name(".dynamic")
+    tags = list(dynamic.iter_tags()) if dynamic is not None else []
+    paths = (tag for tag in tags if tag.entry.d_tag in ("DT_RUNPATH", "DT_RPATH"))
+    run_path = next((str(getattr(t, "runpath", None) or getattr(t, "rpath", "")) for t in paths), None)
     start, end = _address(elf, "_binary_constants_bin_start"), _address(elf, "_binary_constants_bin_end")
-    offset = _file_offset(elf, start)
+    offset = next(map(int, elf.address_offsets(start)), None) if start is not None else None
     length = end - start if start is not None and end is not None else None
-    trailing = max(0, size - _image_end(elf))
+    # The image ends with its last section or with its section table.
+    ends = [s["sh_offset"] + s["sh_size"] for s in elf.iter_sections() if s["sh_type"] != "SHT_NOBITS"]
+    trailing = size - max(elf["e_shoff"] + elf["e_shnum"] * elf["e_shentsize"], *ends, 0)
+    mapped = None
+    if offset is not None and length == _MMAP_HEADER.size and trailing > 0:
+        # `force_mmap_weights` appends a blob behind the image, and writes (size + 8, magic) in its place.
+        stream.seek(offset)
+        announced, _magic = _MMAP_HEADER.unpack(stream.read(_MMAP_HEADER.size))
+        mapped = announced - 8 if 8 < announced <= trailing else None
     return Library(
         machine=_MACHINES.get(elf["e_machine"], str(elf["e_machine"])),
         bits=int(elf.elfclass),
         needed=tuple(tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED"),
-        run_path=next(
-            (
-                str(getattr(tag, "runpath", None) or getattr(tag, "rpath", ""))
-                for tag in tags
-                if tag.entry.d_tag in ("DT_RUNPATH", "DT_RPATH")
-            ),
-            None,
-        ),
-        needed_versions=_needed_versions(elf),
-        undefined=tuple(_undefined(elf)),
+        run_path=run_path,
         constants_offset=offset,
         constants_bytes=length,
-        trailing_bytes=trailing,
-        mapped_weights_bytes=_mapped_weights(stream, offset, length, trailing),
+        mapped_weights_bytes=mapped,
     )
-
-
-def _dynamic_tags(elf: Any) -> Iterator[Any]:
-    section = elf.get_section_by_name(".dynamic")
-    return iter(section.iter_tags()) if section is not None else iter(())
-
-
-def _needed_versions(elf: Any) -> dict[str, tuple[str, ...]]:
-    """Symbol versions by library: `{"libstdc++.so.6": ("GLIBCXX_3.4.21", ...)}`."""
-    section = elf.get_section_by_name(".gnu.version_r")
-    if section is None:
-        return {}
-    return {need.name: tuple(sorted(aux.name for aux in auxes)) for need, auxes in section.iter_versions()}
-
-
-def _undefined(elf: Any) -> Iterator[str]:
-    symbols = elf.get_section_by_name(".dynsym")
-    for symbol in symbols.iter_symbols() if symbols is not None else ():
-        if symbol.entry.st_shndx == "SHN_UNDEF" and symbol.name:
-            yield symbol.name
 
 
 def _address(elf: Any, name: str) -> int | None:
@@ -144,28 +110,6 @@ def _address(elf: Any, name: str) -> int | None:
     if symbol is None or symbol.entry.st_shndx == "SHN_UNDEF":
         return None
     return int(symbol.entry.st_value)
-
-
-def _file_offset(elf: Any, address: int | None) -> int | None:
-    if address is None:
-        return None
-    return next((int(offset) for offset in elf.address_offsets(address)), None)
-
-
-def _image_end(elf: Any) -> int:
-    """End offset of the ELF image: the end of its last section or of its section table."""
-    table = elf["e_shoff"] + elf["e_shnum"] * elf["e_shentsize"]
-    ends = (s["sh_offset"] + s["sh_size"] for s in elf.iter_sections() if s["sh_type"] != "SHT_NOBITS")
-    return int(max((table, *ends)))
-
-
-def _mapped_weights(stream: BinaryIO, offset: int | None, length: int | None, trailing: int) -> int | None:
-    """Bytes of weights after the image. `force_mmap_weights` appends a blob with header (size + 8, magic)."""
-    if offset is None or length != _MMAP_HEADER.size or not trailing:
-        return None
-    stream.seek(offset)
-    size, _magic = _MMAP_HEADER.unpack(stream.read(_MMAP_HEADER.size))
-    return size - 8 if 8 < size <= trailing else None
 
 
 def same_models(package: Package) -> tuple[str, ...]:
@@ -201,20 +145,22 @@ _FOR_THIS = "compile the package on a machine of the kind that loads it"
 def find_defects(package: Package) -> Iterator[Defect]:
     """All defects, those that prevent loading first. Reads the wrapper and the library's headers."""
     yield from _checksums(package)
-    yield from _defects_library(package)
+    yield from _library(package)
     yield from _metadata(package)
     yield from _device(package)
-    yield from _kernel_binaries(package)
-    yield from _proxy(package)
+    yield from _other_parts(package)
     yield from _weights(package)
-    yield from _wrapper(package)
-    yield from _same_models(package)
-
-
-def kernel_binaries_used(wrapper: str) -> tuple[str, ...]:
-    """Base names of the kernel binaries that a wrapper loads, without duplicates."""
-    found = (PurePosixPath(m[1].replace("\\", "/")).name for m in _LOAD_KERNEL.finditer(wrapper))
-    return tuple(dict.fromkeys(found))
+    if package.files.wrapper_source is None:
+        what = "no wrapper.cpp: inputs and launches cannot be read"
+        yield Defect("missing_wrapper_source", what, fatal=False)
+    else:
+        for problem in package.signature.problems:
+            yield Defect("unread_signature", problem, fatal=False)
+    if others := same_models(package):
+        # Only a note: packaging one model under several names can be intended.
+        what = f"{package.model_name} and {', '.join(others)} are one and the same model, byte for byte"
+        fix = "if they are to differ, package each before the next is compiled: compiles may share a path"
+        yield Defect("same_model", what, fatal=False, fix=fix)
 
 
 def _checksums(package: Package) -> Iterator[Defect]:
@@ -228,7 +174,7 @@ def _checksums(package: Package) -> Iterator[Defect]:
             yield Defect("damaged_member", what, fatal=True, fix="copy or compile the package again")
 
 
-def _defects_library(package: Package) -> Iterator[Defect]:
+def _library(package: Package) -> Iterator[Defect]:
     files = package.files
     if files.built_at_load:
         what = "sources only (package_cpp_only): the loader compiles them with g++ at every load"
@@ -236,19 +182,17 @@ def _defects_library(package: Package) -> Iterator[Defect]:
     elif files.library is None:
         yield Defect("missing_library", "no wrapper.so in the package", fatal=True, fix=_RECOMPILE)
     elif package.library is None:
-        yield _library_defect(package, files.library.name)
-    if len(files.libraries) > 1:
-        what = f"{len(files.libraries)} wrapper libraries for one model; torch >= 2.13 refuses that"
+        name = files.library.name
+        with package.container.open(name) as stream:
+            head = stream.read(8)
+        if kind := next((kind for magic, kind in _FOREIGN if head.startswith(magic)), ""):
+            yield Defect("foreign_library", f"{name} is {kind}", fatal=True, fix=_FOR_THIS)
+        else:
+            yield Defect("damaged_library", f"{name} is no readable ELF file", fatal=True, fix=_RECOMPILE)
+    libraries = sum(member.name.endswith(".wrapper.so") for member in files.members)
+    if libraries > 1:
+        what = f"{libraries} wrapper libraries for one model; torch >= 2.13 refuses that"
         yield Defect("several_libraries", what, fatal=True, fix=_RECOMPILE)
-
-
-def _library_defect(package: Package, name: str) -> Defect:
-    """A library for another platform, or a damaged one."""
-    with package.container.open(name) as stream:
-        kind = foreign_kind(stream.read(8))
-    if kind:
-        return Defect("foreign_library", f"{name} is {kind}", fatal=True, fix=_FOR_THIS)
-    return Defect("damaged_library", f"{name} is no readable ELF file", fatal=True, fix=_RECOMPILE)
 
 
 def _metadata(package: Package) -> Iterator[Defect]:
@@ -271,11 +215,9 @@ def _device(package: Package) -> Iterator[Defect]:
     A library for CUDA links libtorch_cuda, and its wrapper makes tensors of that type (torch 2.8-2.15).
     """
     library, declared = package.library, package.metadata.device
-    if (
-        library is None
-        or declared not in _DEVICES
-        or not any(n.startswith("libtorch") for n in library.needed)
-    ):
+    if library is None or declared not in _DEVICES:
+        return
+    if not any(name.startswith("libtorch") for name in library.needed):
         return
     cuda = any(name.startswith("libtorch_cuda") for name in library.needed)
     device = "cuda" if cuda else "cpu"
@@ -285,18 +227,17 @@ def _device(package: Package) -> Iterator[Defect]:
         yield Defect("contradicted_device", what, fatal=True, fix=_DEVICE_FIX.format(device=device))
 
 
-def _kernel_binaries(package: Package) -> Iterator[Defect]:
+def _other_parts(package: Package) -> Iterator[Defect]:
+    """Kernel binaries that the wrapper loads, and the nodes of its proxy calls."""
+    wrapper = package.wrapper_text
     present = {PurePosixPath(m.name).name for m in package.files.kernel_binaries}
-    missing = [name for name in kernel_binaries_used(package.wrapper_text) if name not in present]
+    loaded = (PurePosixPath(m[1].replace("\\", "/")).name for m in _LOAD_KERNEL.finditer(wrapper))
+    missing = [name for name in dict.fromkeys(loaded) if name not in present]
     if missing:
         what = f"{len(missing)} kernel binaries that the wrapper loads are missing: {', '.join(missing[:3])}"
         yield Defect("missing_kernel_binary", what, fatal=True, fix=_RECOMPILE)
-
-
-def _proxy(package: Package) -> Iterator[Defect]:
-    wrapper = package.wrapper_text
-    run_impl = wrapper[max(wrapper.find("::run_impl("), 0) :]
-    if package.files.proxy_nodes is None and _PROXY_CALL in run_impl:
+    run_impl = max(wrapper.find("::run_impl("), 0)
+    if package.files.proxy_nodes is None and wrapper.find(_PROXY_CALL, run_impl) >= 0:
         what = "the wrapper calls the proxy executor, and its node list (wrapper.json) is missing"
         yield Defect("missing_proxy_nodes", what, fatal=True, fix=_RECOMPILE)
 
@@ -310,22 +251,3 @@ def _weights(package: Package) -> Iterator[Defect]:
         what = "the package holds no weights: a run before load_constants() segfaults"
         fix = "call load_constants(state, check_full_update=True) first, or compile with the constants"
         yield Defect("weights_not_included", what, fatal=False, fix=fix)
-
-
-def _wrapper(package: Package) -> Iterator[Defect]:
-    if package.files.wrapper_source is None:
-        yield Defect(
-            "missing_wrapper_source", "no wrapper.cpp: inputs and launches cannot be read", fatal=False
-        )
-    else:
-        for problem in package.signature.problems:
-            yield Defect("unread_signature", problem, fatal=False)
-
-
-def _same_models(package: Package) -> Iterator[Defect]:
-    """Only a note: packaging one model under several names can be intended."""
-    others = same_models(package)
-    if others:
-        what = f"{package.model_name} and {', '.join(others)} are one and the same model, byte for byte"
-        fix = "if they are to differ, package each before the next is compiled: compiles may share a path"
-        yield Defect("same_model", what, fatal=False, fix=fix)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from mcp_server.errors import read_json
 from mcp_server.model import ModelLocation
 from mcp_server.package.members import ZipContainer, read_bytes
 from mcp_server.package.problems import PackageError
-from mcp_server.package.provenance import read_stack
+from mcp_server.package.provenance import innermost, read_stack
 
 # models/<name>.json from torch 2.8 on; a tensor's device is {"type": "cuda", "index": 0}.
 _GRAPH = re.compile(r"(?:^|/)models/[^/]+\.json$")
@@ -49,7 +49,6 @@ class ExportedFacts:
     fixed: tuple[tuple[int, object], ...] = ()
     names: tuple[str, ...] = ()
     ranges: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
-    guards: tuple[str, ...] = ()
     special: tuple[tuple[str, ModelLocation], ...] = ()
 
     @property
@@ -67,16 +66,26 @@ def read_exported(path: Path) -> ExportedFacts:
     if graph is None:
         raise PackageError("no_model", f"{path} holds no exported graph")
     specs = graph.get("graph_module", {}).get("signature", {}).get("input_specs", [])
-    arguments = [spec for spec in specs if "user_input" in spec or "constant_input" in spec]
+    states = (spec.get(kind, {}).get(f"{kind}_name") for spec in specs for kind in ("parameter", "buffer"))
+    fixed: list[tuple[int, object]] = []
+    names: list[str] = []
+    for spec in specs:
+        if "user_input" not in spec and "constant_input" not in spec:
+            continue
+        argument = spec.get("user_input", {}).get("arg") or {}
+        # A value such as `{"as_int": 7}`, or a `constant_input`.
+        kind, value = next(
+            iter((argument or spec.get("constant_input", {}).get("value") or {}).items()), ("", None)
+        )
+        if kind in ("as_int", "as_float", "as_bool", "as_string", "as_none"):
+            fixed.append((len(names), None if kind == "as_none" else value))
+        names.append(str(argument.get("as_tensor", {}).get("name") or ""))
+    ranges = graph.get("range_constraints", {}).items()
     return ExportedFacts(
-        state=tuple(filter(None, (_state_name(spec) for spec in specs))),
-        fixed=tuple(_fixed(arguments)),
-        names=tuple(_tensor_name(spec) for spec in arguments),
-        ranges={
-            symbol: (bounds.get("min_val"), bounds.get("max_val"))
-            for symbol, bounds in graph.get("range_constraints", {}).items()
-        },
-        guards=tuple(str(guard) for guard in graph.get("guards_code") or ()),
+        state=tuple(str(name) for name in states if name),
+        fixed=tuple(fixed),
+        names=tuple(names),
+        ranges={symbol: (bounds.get("min_val"), bounds.get("max_val")) for symbol, bounds in ranges},
         special=tuple(_lines(graph, _SPECIAL)),
     )
 
@@ -102,31 +111,6 @@ def _lines(graph: Mapping[str, Any], wanted: re.Pattern[str]) -> Iterator[tuple[
         target = str(node.get("target", "")).removeprefix("torch.ops.")
         if not wanted.match(target):
             continue
-        line = _innermost_user_frame(str(node.get("metadata", {}).get("stack_trace") or ""))
+        line = innermost(read_stack(str(node.get("metadata", {}).get("stack_trace") or "")))
         if line is not None:
             yield target, line
-
-
-def _innermost_user_frame(stack: str) -> ModelLocation | None:
-    own = [frame for frame in read_stack(stack) if not frame.library]
-    return ModelLocation(file=own[-1].file, line=own[-1].line, code=own[-1].code) if own else None
-
-
-def _state_name(spec: Mapping[str, Any]) -> str | None:
-    for kind in ("parameter", "buffer"):
-        if kind in spec:
-            return str(spec[kind].get(f"{kind}_name") or "") or None
-    return None
-
-
-def _tensor_name(spec: Mapping[str, Any]) -> str:
-    return str(spec.get("user_input", {}).get("arg", {}).get("as_tensor", {}).get("name") or "")
-
-
-def _fixed(specs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, object]]:
-    """Non-tensor arguments: values such as `{"as_int": 7}`, or a `constant_input`."""
-    for index, spec in enumerate(specs):
-        argument = spec.get("user_input", {}).get("arg") or spec.get("constant_input", {}).get("value") or {}
-        kind, value = next(iter(argument.items()), ("", None))
-        if kind in ("as_int", "as_float", "as_bool", "as_string", "as_none"):
-            yield index, None if kind == "as_none" else value

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import pairwise
 from typing import Literal
 
-from mcp_server.package.dataflow import Edge, Slice, Step
+from mcp_server.package.dataflow import Step, united
 from mcp_server.package.launches import Launch
 from mcp_server.package.view import PackageView
 
@@ -57,20 +57,33 @@ def dataflow_graph(view: PackageView, launches: Collection[int] = (), limit: int
     With more than `limit` steps only the slice is drawn, cut to the steps nearest to `launches` in execution
     order.
     """
-    marked = _slice(view, launches)
-    whole = len(view.flow.steps) <= limit
-    shown = view.flow.everything() if whole else marked or view.flow.everything()
+    flow = view.flow
+    marked = united([flow.through(number) for number in launches])
+    whole = len(flow.steps) <= limit
+    shown = marked if marked.steps and not whole else flow.everything()
     steps = _nearest(shown.steps, launches, limit)
     kept = {step.order for step in steps}
-    marked_steps = {step.order for step in marked.steps} if marked else set()
-    edges = [
-        e for e in shown.edges if e.reader.order in kept and (e.writer is None or e.writer.order in kept)
-    ]
-    arrows = tuple(dict.fromkeys(_arrow(view, edge, marked_steps) for edge in edges))
-    outputs, out_arrows = _outputs(view, steps, marked_steps)
-    boxes = [_step_node(view, s, s.order in marked_steps, s.launch in launches) for s in steps]
-    nodes = (*_source_nodes(view, edges, marked_steps), *boxes, *outputs)
-    return Graph(nodes, (*arrows, *out_arrows), len(view.flow.steps) - len(steps))
+    special = {step.order for step in marked.steps}
+    nodes: dict[str, Node] = {}
+    arrows: dict[Arrow, None] = {}
+    for edge in shown.edges:
+        reader, writer = edge.reader.order, edge.writer
+        if reader not in kept or (writer is not None and writer.order not in kept):
+            continue
+        highlighted = reader in special and (writer is None or writer.order in special)
+        if writer is not None:
+            source = _id(writer)
+        else:  # an input, a constant or fresh memory
+            root = flow.root(edge.name)
+            source = f"t_{root.name}"
+            seen = source in nodes and nodes[source].marked
+            kind: NodeKind = root.kind if root.kind == "input" or root.kind == "constant" else "memory"
+            nodes[source] = Node(source, kind, (view.label(root.name),), root.name, highlighted or seen)
+        arrows[Arrow(source, _id(edge.reader), edge.name, highlighted)] = None
+    boxes = [_step_node(view, s, s.order in special, s.launch in launches) for s in steps]
+    outputs, out_arrows = _outputs(view, kept, special)
+    every = (*nodes.values(), *boxes, *outputs)
+    return Graph(every, (*arrows, *out_arrows), len(flow.steps) - len(steps))
 
 
 def _nearest(steps: tuple[Step, ...], launches: Collection[int], limit: int) -> tuple[Step, ...]:
@@ -80,15 +93,6 @@ def _nearest(steps: tuple[Step, ...], launches: Collection[int], limit: int) -> 
     named = [place for place, step in enumerate(steps) if step.launch in launches] or [0]
     order = sorted(range(len(steps)), key=lambda place: min(abs(place - other) for other in named))
     return tuple(steps[place] for place in sorted(order[:limit]))
-
-
-def _slice(view: PackageView, launches: Collection[int]) -> Slice | None:
-    slices = [view.slice_through(number) for number in launches]
-    if not slices:
-        return None
-    steps = {step.order: step for one in slices for step in one.steps}
-    edges = tuple(dict.fromkeys(edge for one in slices for edge in one.edges))
-    return Slice(tuple(steps[order] for order in sorted(steps)), edges)
 
 
 def _step_node(view: PackageView, step: Step, marked: bool, asked: bool) -> Node:
@@ -115,38 +119,9 @@ def _id(step: Step) -> str:
     return f"s{step.order}"
 
 
-def _arrow(view: PackageView, edge: Edge, marked_steps: Collection[int]) -> Arrow:
-    source = _id(edge.writer) if edge.writer else _source_id(view, edge.name)
-    marked = edge.reader.order in marked_steps and (edge.writer is None or edge.writer.order in marked_steps)
-    return Arrow(source, _id(edge.reader), edge.name, marked)
-
-
-def _source_id(view: PackageView, name: str) -> str:
-    return f"t_{view.flow.root(name).name}"
-
-
-def _source_nodes(view: PackageView, edges: list[Edge], marked_steps: Collection[int]) -> list[Node]:
-    """Nodes for the inputs, constants and fresh buffers that edges start from."""
-    nodes: dict[str, Node] = {}
-    for edge in edges:
-        if edge.writer is not None:
-            continue
-        buffer = view.flow.root(edge.name)
-        kind: NodeKind = "memory"
-        if buffer.kind == "input":
-            kind = "input"
-        elif buffer.kind == "constant":
-            kind = "constant"
-        key = f"t_{buffer.name}"
-        marked = edge.reader.order in marked_steps or (key in nodes and nodes[key].marked)
-        nodes[key] = Node(key, kind, (view.label(buffer.name),), buffer.name, marked)
-    return list(nodes.values())
-
-
 def _outputs(
-    view: PackageView, steps: tuple[Step, ...], marked_steps: Collection[int]
+    view: PackageView, kept: Collection[int], marked_steps: Collection[int]
 ) -> tuple[list[Node], list[Arrow]]:
-    kept = {step.order for step in steps}
     nodes, arrows = [], []
     for index, name in sorted(view.wrapper.run.outputs.items()):
         writers = [s for s in view.flow.last_writers(name) if s.order in kept]
@@ -193,7 +168,11 @@ def render_svg(graph: Graph, title: str) -> str:
     """The SVG text."""
     graph = _repeat_shared_sources(graph, _depths(graph))
     depth = _depths(graph)
-    routes = {arrow: _route(arrow, depth) for arrow in graph.arrows}
+    # The ids along an arrow: its ends, and a bend in each layer between them.
+    routes = {}
+    for a in graph.arrows:
+        bends = (f"{a.source}>{a.target}@{level}" for level in range(depth[a.source] + 1, depth[a.target]))
+        routes[a] = (a.source, *bends, a.target)
     layers = _ordered(_layers(graph, depth, routes), routes.values())
     places, width, height = _places(layers)
     body = [_path(arrow, routes[arrow], places) for arrow in sorted(graph.arrows, key=lambda a: a.marked)]
@@ -223,7 +202,7 @@ def _depths(graph: Graph) -> dict[str, int]:
     for node in graph.nodes:
         depth[node.id] = 1 + max((depth[p] for p in parents[node.id]), default=-1)
     for node in graph.nodes:
-        if node.kind in ("input", "constant", "memory") and readers[node.id]:
+        if node.kind in _REPEATED and readers[node.id]:
             depth[node.id] = min(depth[reader] for reader in readers[node.id]) - 1
     return depth
 
@@ -234,40 +213,26 @@ def _repeat_shared_sources(graph: Graph, depth: Mapping[str, int]) -> Graph:
     Otherwise the arrows from a tensor with many readers would fill the picture.
     """
     repeated = {node.id: node for node in graph.nodes if node.kind in _REPEATED}
-    copies: dict[tuple[str, int], Node] = {}
+    groups: list[list[Arrow]] = []
+    last: dict[str, list[Arrow]] = {}
+    for arrow in sorted(graph.arrows, key=lambda a: depth[a.target]):
+        if arrow.source not in repeated:
+            continue
+        group = last.get(arrow.source)
+        if group is None or depth[arrow.target] - depth[group[0].target] > _NEAR:
+            group = last[arrow.source] = []
+            groups.append(group)
+        group.append(arrow)
+    copies: dict[str, Node] = {}
     arrows = []
-    for name, near in _clusters(graph, depth, repeated):
-        copy = replace(
-            repeated[name], id=f"{name}@{depth[near[0].target]}", marked=any(a.marked for a in near)
-        )
-        copies[name, depth[near[0].target]] = copy
-        arrows += [replace(arrow, source=copy.id) for arrow in near]
+    for group in groups:
+        source = repeated[group[0].source]
+        name = f"{source.id}@{depth[group[0].target]}"
+        copies[name] = replace(source, id=name, marked=any(a.marked for a in group))
+        arrows += [replace(arrow, source=name) for arrow in group]
     kept = [arrow for arrow in graph.arrows if arrow.source not in repeated]
     nodes = [node for node in graph.nodes if node.id not in repeated]
     return replace(graph, nodes=(*copies.values(), *nodes), arrows=(*kept, *arrows))
-
-
-def _clusters(
-    graph: Graph, depth: Mapping[str, int], sources: Collection[str]
-) -> Iterator[tuple[str, list[Arrow]]]:
-    """Arrows by source, grouped so that the readers of a group lie within a few layers."""
-    near: dict[str, list[Arrow]] = {}
-    for arrow in sorted(graph.arrows, key=lambda a: depth[a.target]):
-        if arrow.source not in sources:
-            continue
-        group = near.get(arrow.source)
-        if group and depth[arrow.target] - depth[group[0].target] > _NEAR:
-            yield arrow.source, group
-            group = None
-        near[arrow.source] = [*(group or []), arrow]
-    yield from near.items()
-
-
-def _route(arrow: Arrow, depth: Mapping[str, int]) -> tuple[str, ...]:
-    """The ids along an arrow: its ends, and a bend in each layer between them."""
-    between = range(depth[arrow.source] + 1, depth[arrow.target])
-    bends = (f"{arrow.source}>{arrow.target}@{level}" for level in between)
-    return (arrow.source, *bends, arrow.target)
 
 
 def _layers(
@@ -290,16 +255,17 @@ def _ordered(layers: list[list[_Item]], routes: Iterable[tuple[str, ...]]) -> li
             near[upper].append(lower)
             near[lower].append(upper)
     position = {item.id: i - len(layer) / 2 for layer in layers for i, item in enumerate(layer)}
+
+    def mean(item: _Item) -> float:
+        around = [position[name] for name in near[item.id]]
+        return sum(around) / len(around) if around else position[item.id]
+
     for turn in range(_ROUNDS):
         for layer in layers if turn % 2 == 0 else reversed(layers):
-            layer.sort(key=lambda item: _barycenter(near[item.id], position, position[item.id]))
+            layer.sort(key=mean)
             for i, item in enumerate(layer):
                 position[item.id] = i - len(layer) / 2
     return layers
-
-
-def _barycenter(names: list[str], position: Mapping[str, float], own: float) -> float:
-    return sum(position[name] for name in names) / len(names) if names else own
 
 
 def _places(layers: list[list[_Item]]) -> tuple[dict[str, Place], float, float]:

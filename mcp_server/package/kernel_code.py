@@ -1,14 +1,23 @@
-"""Reads a kernel body: index asserts, and the definitions and loads that a value comes from.
+"""Reads a kernel body: index asserts, the definitions and loads that a value comes from, and its linear form.
 
 Triton and C++ bodies are straight lines of assignments to `tmpN` (torch/_inductor/codegen/common.py,
 triton.py, cpp.py). Each loop nest of a C++ kernel reuses the names, so the nearest definition above counts.
+
+A check on `lengths - 1` bounds the index, not `lengths`. Inverting the arithmetic from load to check gives
+the bounds of the loaded element. Supported (torch/_inductor/codegen/triton.py and cpp.py, 2.8 to 2.15): sums,
+differences, products with a number, casts, copies, and the wrap of negative indices.
 """
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, floor
+
+from mcp_server.package.statements import closing
 
 _ASSERT = re.compile(
     r'(?:tl\.device_assert|AOTI_TORCH_CHECK|TORCH_CHECK)\(.*"index out of bounds: (?P<text>[^"]*)"'
@@ -123,37 +132,29 @@ def trace_value(
         loads.update(dict.fromkeys(found))
         queue += [] if found else [(n, definition.line) for n in _NAME.findall(definition.value) if n != name]
     chain = tuple(definitions.values())
-    return Trace(chain, tuple(loads), tuple(used), _wraps(chain))
+    # A choice by sign between a value and the value plus the bound.
+    selects = any(_WHERE.search(d.value) for d in chain) and any(_NEGATIVE.search(d.value) for d in chain)
+    return Trace(chain, tuple(loads), tuple(used), selects)
 
 
 def indexed_by(source: str, variable: str, line: int, tensors: Collection[str]) -> tuple[Load, ...]:
     """Accesses below `line` indexed by the checked variable, or by the value that it was copied from."""
     lines = source.split("\n")
-    names = {variable, *_copies(lines, variable, line)}
+    # C++ asserts check a converted or unpacked copy of the index.
+    names = {variable}
+    definition = definition_above(lines, variable, line)
+    while definition is not None and len(names) < _MULTILINE and (name := copied_name(definition)):
+        names.add(name)
+        definition = definition_above(lines, name, definition.line)
     pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(names)))})\b")
-    found = []
-    for number in range(line + 1, min(len(lines), line + _MULTILINE) + 1):
-        text = lines[number - 1]
-        found += [a for a in _accesses(text, number, tensors) if pattern.search(a.index)]
-    return tuple(found)
+    following = range(line + 1, min(len(lines), line + _MULTILINE) + 1)
+    found = [access for number in following for access in _accesses(lines[number - 1], number, tensors)]
+    return tuple(access for access in found if pattern.search(access.index))
 
 
 def accesses_at(source: str, line: int, tensors: Collection[str]) -> tuple[Load, ...]:
     """The accesses to parameters on one line (1-based in the source)."""
     return tuple(_accesses(source.split("\n")[line - 1], line, tensors))
-
-
-def _copies(lines: list[str], variable: str, line: int) -> list[str]:
-    """Names that the variable is a copy of. C++ asserts check a converted or unpacked copy of the index."""
-    names: list[str] = []
-    definition = definition_above(lines, variable, line)
-    while definition is not None and len(names) < _MULTILINE:
-        name = copied_name(definition)
-        if name is None:
-            break
-        names.append(name)
-        definition = definition_above(lines, name, definition.line)
-    return names
 
 
 def copied_name(definition: Definition) -> str | None:
@@ -198,28 +199,259 @@ def _accesses(text: str, line: int, tensors: Collection[str]) -> list[Load]:
         if name not in tensors:
             continue
         match = re.search(rf"\b{re.escape(name)}\s*(?:\[|\+|,|\))", text)
-        if match:
-            found.append(Load(name, _index(text, match.end(), text[match.end() - 1]), line))
+        if match is None:
+            continue
+        # To the closing bracket, or to the comma of the call.
+        index = text[match.end() : closing(text, match.end(), ",")].strip()
+        found.append(Load(name, "0" if match.group().endswith(")") else index, line))
     return found
 
 
-def _index(text: str, start: int, opening: str) -> str:
-    """The index expression after a pointer: to the closing bracket, or to the comma of the call."""
-    if opening == ")":
-        return "0"
-    depth = 0
-    for position in range(start, len(text)):
-        letter = text[position]
-        if letter in "([{":
-            depth += 1
-        elif letter in ")]}":
-            depth -= 1
-        if depth < 0 or (letter == "," and depth == 0):
-            return text[start:position].strip()
-    return text[start:].strip()
+_MAX_LENGTH = 400
+_MAX_DEPTH = 60
+_CASTS = re.compile(
+    r"\b(?:c10::convert|static_cast)<[\w:]+>(?=\()|\bu?int(?:8|16|32|64)_t(?=\()"
+    r"|\bat::vec::\w+<[\w:, ]*>(?=\()|\.to\(tl\.\w+\)|(?<=\d)L+\b|\.template cast<[\w:, ]*>\(\)"
+)
+_FULL = re.compile(r"tl\.full\(\[[^\]]*\], (-?\d+), tl\.\w+\)")
+_BLEND = re.compile(r"decltype\(\w+\)::blendv\(([^,]+), ([^,]+), (.+)\)$")
+_TERNARY = re.compile(r"(\w+) \? (\w+) : (\w+)$")
+_SIGN = {ast.Lt: True, ast.GtE: False}
 
 
-def _wraps(chain: tuple[Definition, ...]) -> bool:
-    """Whether the chain selects between a value and the value plus the bound, by sign."""
-    selects = any(_WHERE.search(d.value) for d in chain)
-    return selects and any(_NEGATIVE.search(d.value) for d in chain)
+@dataclass(frozen=True)
+class Linear:
+    """`constant` plus the sum of factor * name. `terms` are sorted and have no zero factors."""
+
+    constant: int
+    terms: tuple[tuple[str, int], ...] = ()
+
+    def plus(self, other: Linear, times: int = 1) -> Linear:
+        """self + times * other."""
+        factors = dict(self.terms)
+        for name, factor in other.terms:
+            factors[name] = factors.get(name, 0) + times * factor
+        nonzero = tuple(sorted((name, factor) for name, factor in factors.items() if factor))
+        return Linear(self.constant + times * other.constant, nonzero)
+
+    def without(self, name: str) -> Linear:
+        return Linear(self.constant, tuple(term for term in self.terms if term[0] != name))
+
+    def factor(self, name: str) -> int:
+        return dict(self.terms).get(name, 0)
+
+    def value(self, values: Mapping[str, int]) -> int | None:
+        """The value; None if a name has none."""
+        if any(name not in values for name, _ in self.terms):
+            return None
+        return self.constant + sum(factor * values[name] for name, factor in self.terms)
+
+    def times(self, factor: int) -> Linear:
+        return Linear(0).plus(self, factor)
+
+    def renamed(self, rename: Callable[[str], str]) -> str:
+        """The expression as text, with renamed variables."""
+        return str(Linear(self.constant, tuple((rename(name), factor) for name, factor in self.terms)))
+
+    def __str__(self) -> str:
+        parts = []
+        for name, factor in self.terms:
+            if abs(factor) == 1:
+                parts.append(name if factor == 1 else f"-{name}")
+            else:
+                parts.append(f"{factor}*{name}" if re.fullmatch(r"\w+", name) else f"{factor}*({name})")
+        if self.constant or not parts:
+            parts.append(str(self.constant))
+        return " + ".join(parts).replace("+ -", "- ")
+
+
+@dataclass(frozen=True)
+class IndexForm:
+    """The checked value: `linear` over elements and kernel arguments, plus `wrap` if that is negative.
+
+    `loads` maps names in `linear` that stand for loaded elements to their loads.
+    """
+
+    linear: Linear
+    loads: Mapping[str, Load]
+    wrap: Linear | None = None
+
+    def element(self, load: Load) -> str | None:
+        """The name of a load in `linear`; None if there are other elements."""
+        names = [name for name, _ in self.linear.terms if name in self.loads]
+        return names[0] if len(names) == 1 and self.loads[names[0]] == load else None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the index is an unmodified element, apart from the wrap."""
+        return self.linear.constant == 0 and [factor for _, factor in self.linear.terms] == [1]
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """The inclusive range of elements that pass, times `factor`. A negative `factor` swaps the ends."""
+
+    low: Linear
+    high: Linear
+    factor: int
+
+    def numbers(self, values: Mapping[str, int]) -> tuple[int, int] | None:
+        """Both ends, inclusive; None while a name has no value."""
+        low, high = self.low.value(values), self.high.value(values)
+        if low is None or high is None:
+            return None
+        ends = sorted((Fraction(low, self.factor), Fraction(high, self.factor)))
+        return ceil(ends[0]), floor(ends[1])
+
+    def texts(self, rename: Callable[[str], str]) -> tuple[str, str] | None:
+        """Both ends as expressions; None if they would need a division."""
+        if (numbers := self.numbers({})) is not None:
+            return str(numbers[0]), str(numbers[1])
+        if abs(self.factor) != 1:
+            return None
+        low, high = (end.times(self.factor).renamed(rename) for end in (self.low, self.high))
+        return (low, high) if self.factor > 0 else (high, low)
+
+
+def allowed_elements(form: IndexForm, load: Load, lower: str | None, upper: str | None) -> Allowed | None:
+    """The range of the element of `load` for `lower <= index < upper`; None if unknown."""
+    name = form.element(load)
+    bounds = _Reader([], (), ())
+    least, limit = (bounds.value(text, 1) if text else None for text in (lower or "0", upper))
+    if name is None or not isinstance(least, Linear) or not isinstance(limit, Linear):
+        return None
+    if form.wrap is not None:
+        least = least.plus(form.wrap, -1)
+    rest = form.linear.without(name)
+    return Allowed(least.plus(rest, -1), limit.plus(Linear(-1)).plus(rest, -1), form.linear.factor(name))
+
+
+def read_form(
+    source: str, variable: str, line: int, tensors: Collection[str], scalars: Collection[str]
+) -> IndexForm | None:
+    """The form of `variable` at a 1-based `line`; None if it is not linear in elements and sizes."""
+    reader = _Reader(source.split("\n"), tensors, scalars)
+    match reader.name(variable, line):
+        case Linear() as linear:
+            return IndexForm(linear, reader.loads)
+        case _Wrapped(linear, wrap):
+            return IndexForm(linear, reader.loads, wrap)
+    return None
+
+
+def position_limit(source: str, variable: str, line: int) -> str | None:
+    """The exclusive limit of an index that is a loop position (`ks1` for `x1`); None for another index.
+
+    That is the end of the nearest loop over it (C++), or the modulus that defines it (Triton).
+    """
+    lines = source.split("\n")
+    name, below = variable, line
+    for _ in range(_MAX_DEPTH):
+        definition = definition_above(lines, name, below)
+        if definition is None or (copied := copied_name(definition)) is None:
+            break
+        name, below = copied, definition.line
+    escaped = re.escape(name)
+    patterns = (
+        re.compile(rf"\bfor\s*\(int64_t {escaped}=[^;]*; {escaped}<static_cast<int64_t>\((.+?)\);"),
+        re.compile(rf"^\s*{escaped} = \(?\w+ % (\w+)\)?$"),
+    )
+    found = (pattern.search(text) for text in reversed(lines[:below]) for pattern in patterns)
+    return next((match[1] for match in found if match), None)
+
+
+@dataclass(frozen=True)
+class _Wrapped:
+    linear: Linear
+    wrap: Linear
+
+
+@dataclass(frozen=True)
+class _Negative:
+    """A test for a negative value (`yes` False: for a non-negative one)."""
+
+    linear: Linear
+    yes: bool
+
+
+_Value = Linear | _Wrapped | _Negative | None
+
+
+class _Reader:
+    """Resolves names upward through the lines of a kernel."""
+
+    def __init__(self, lines: list[str], tensors: Collection[str], scalars: Collection[str]) -> None:
+        self.lines, self.tensors, self.scalars = lines, tensors, scalars
+        self.loads: dict[str, Load] = {}
+        self.depth = 0
+
+    def name(self, name: str, below: int) -> _Value:
+        """The value of a variable above a line: its assignment, a loaded element, or an argument."""
+        definition = definition_above(self.lines, name, below)
+        if definition is None:
+            return Linear(0, ((name, 1),)) if name in self.scalars or not self.lines else None
+        loads = loads_of(definition, self.tensors)
+        if len(loads) > 1 or self.depth >= _MAX_DEPTH:
+            return None
+        if loads:
+            element = f"{loads[0].parameter}[{loads[0].index}]"
+            self.loads[element] = loads[0]
+            return Linear(0, ((element, 1),))
+        self.depth += 1
+        copied = copied_name(definition)
+        line = definition.line
+        found = self.name(copied, line) if copied else self.value(definition.value, line)
+        self.depth -= 1
+        return found
+
+    def value(self, text: str, line: int) -> _Value:
+        """The value of an expression at a line."""
+        if len(text) > _MAX_LENGTH:
+            return None
+        text = _FULL.sub(r"(\1)", unwrapped(text.strip().rstrip(";")))
+        text = _BLEND.sub(r"where(\3, \2, \1)", _CASTS.sub("", text))
+        text = _TERNARY.sub(r"where(\1, \2, \3)", text).replace("tl.where(", "where(")
+        try:
+            return self._tree(ast.parse(text, mode="eval").body, line)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+
+    def _tree(self, node: ast.expr, line: int) -> _Value:
+        match node:
+            case ast.Constant(value=int() as number) if not isinstance(number, bool):
+                return Linear(number)
+            case ast.Name(id=name):
+                return self.name(name, line)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                value = self._tree(operand, line)
+                return value.times(-1) if isinstance(value, Linear) else None
+            case ast.BinOp(left=left, op=op, right=right):
+                return _arithmetic(op, self._tree(left, line), self._tree(right, line))
+            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _SIGN:
+                tested, zero = self._tree(left, line), self._tree(right, line)
+                sign = isinstance(tested, Linear) and zero == Linear(0)
+                return _Negative(tested, _SIGN[type(op)]) if sign and isinstance(tested, Linear) else None
+            case ast.Call(func=ast.Name(id="where"), args=[test, first, second]):
+                return self._choice(*(self._tree(part, line) for part in (test, first, second)))
+        return None
+
+    def _choice(self, test: _Value, first: _Value, second: _Value) -> _Wrapped | None:
+        """`value + bound if value < 0 else value`, in either order."""
+        if not isinstance(test, _Negative):
+            return None
+        moved, same = (first, second) if test.yes else (second, first)
+        if not isinstance(moved, Linear) or same != test.linear:
+            return None
+        wrap = moved.plus(test.linear, -1)
+        return _Wrapped(test.linear, wrap) if not any(n in self.loads for n, _ in wrap.terms) else None
+
+
+def _arithmetic(op: ast.operator, left: _Value, right: _Value) -> Linear | None:
+    if not isinstance(left, Linear) or not isinstance(right, Linear):
+        return None
+    if isinstance(op, ast.Add | ast.Sub):
+        return left.plus(right, 1 if isinstance(op, ast.Add) else -1)
+    if isinstance(op, ast.Mult) and not (left.terms and right.terms):
+        whole, number = (left, right) if left.terms else (right, left)
+        return whole.times(number.constant)
+    return None

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-from mcp_server.package.arithmetic import whole_number
 from mcp_server.package.launches import Role
-from mcp_server.package.statements import read_call, split_arguments
+from mcp_server.package.statements import closing, read_call, split_arguments, whole_number
 
 _DEFINE = re.compile(
     r"^#define (?P<kernel>\w+?)_(?P<field>CUBIN_PATH|MANGLED_NAME|NUM_WARPS|SHARED_MEM|[XYZ]BLOCKS|R0BLOCKS"
@@ -23,7 +22,6 @@ _DEFINE = re.compile(
 )
 _FIELD = re.compile(r"\b(?P<kernel>\w+)_result\.(?P<field>\w+)(?:\[(?P<index>\d+)\])?")
 _CASE = re.compile(r"case (-?\d+): grid_0 = ([^;]*); grid_1 = ([^;]*); grid_2 = ([^;]*); break;")
-_MARK = "LazyKernelCompileResult "
 
 
 @dataclass(frozen=True)
@@ -34,34 +32,32 @@ class LazyConfigs:
 
     def resolved(self, text: str) -> str:
         """Replace fields such as `add_0_result.xblocks[0]` in an expression by their values."""
-        return _FIELD.sub(self._value, text) if self.values else text
+
+        def value(match: re.Match[str]) -> str:
+            found = self.values.get((match["kernel"].upper(), match["field"].upper()), match[0])
+            if match["index"] is None or found == match[0]:
+                return found
+            parts = [part.strip() for part in found.strip("{}").split(",")]
+            return parts[int(match["index"])] if int(match["index"]) < len(parts) else match[0]
+
+        return _FIELD.sub(value, text) if self.values else text
 
     def chosen_grid(self, kernel: str, text: str) -> tuple[str, ...]:
         """The autotuned grid out of a `switch`; empty without one."""
         index = self.values.get((kernel.upper(), "CONFIG_INDEX"))
         return next((match.groups()[1:] for match in _CASE.finditer(text) if match[1] == index), ())
 
-    def _value(self, match: re.Match[str]) -> str:
-        value = self.values.get((match["kernel"].upper(), match["field"].upper()))
-        if value is None:
-            return match[0]
-        if match["index"] is None:
-            return value
-        parts = [part.strip() for part in value.strip("{}").split(",")]
-        return parts[int(match["index"])] if int(match["index"]) < len(parts) else match[0]
 
-
-def read_lazy_configs(text: str) -> LazyConfigs:
+def _read_lazy_configs(text: str) -> LazyConfigs:
     """Parse the configuration macros of a wrapper."""
-    if _MARK not in text:
-        return LazyConfigs({})
-    return LazyConfigs({(m["kernel"], m["field"]): m["value"].strip() for m in _DEFINE.finditer(text)})
+    found = _DEFINE.finditer(text) if "LazyKernelCompileResult " in text else ()
+    return LazyConfigs({(m["kernel"], m["field"]): m["value"].strip() for m in found})
 
 
 _STORE = re.compile(r"tl\.(?P<call>store|atomic_\w+)\(")
 _ASSIGNED = re.compile(r"^\s*(\w+)\s*(?:\+?=)\s*(.+)$", re.M)
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_DEPTH = 20
+_MOST_NAMES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +79,20 @@ def find_stores(source: str, tensors: Collection[str]) -> Stores:
     Pointers are followed through assignments (`p = out + offsets`). Names inside `tl.load(...)` belong to an
     index, not to the pointer.
     """
-    assigned: dict[str, list[str]] | None = None
     plain: set[str] = set()
     atomic: set[str] = set()
     data_index: set[str] = set()
     unresolved = False
-    for match in _STORE.finditer(source):
-        pointer = _first_argument(source, match.end())
+    assigned: dict[str, list[str]] = {}
+    matches = list(_STORE.finditer(source))
+    for match in _ASSIGNED.finditer(source) if matches else ():
+        assigned.setdefault(match[1], []).append(match[2])
+    for match in matches:
+        pointer = source[match.end() : closing(source, match.end(), ",")]
         first = _NAME.match(pointer)
         if first and first.group() in tensors:
             targets = {first.group()}
         else:
-            assigned = _assignments(source) if assigned is None else assigned
             targets = _bases(pointer, frozenset(tensors), assigned)
         unresolved |= not targets
         (plain if match["call"] == "store" else atomic).update(targets)
@@ -103,53 +101,23 @@ def find_stores(source: str, tensors: Collection[str]) -> Stores:
     return Stores(frozenset(plain), frozenset(atomic), frozenset(data_index), unresolved)
 
 
-def _assignments(source: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for match in _ASSIGNED.finditer(source):
-        found.setdefault(match[1], []).append(match[2])
-    return found
-
-
-def _first_argument(source: str, start: int) -> str:
-    """The text up to the first comma outside brackets."""
-    depth = 0
-    for index in range(start, min(len(source), start + 2000)):
-        letter = source[index]
-        if letter in "([{":
-            depth += 1
-        elif letter in ")]}":
-            depth -= 1
-        if depth < 0 or (letter == "," and depth == 0):
-            return source[start:index]
-    return source[start : start + 2000]
-
-
 def _bases(pointer: str, tensors: frozenset[str], assigned: dict[str, list[str]]) -> set[str]:
     """The parameters that a pointer expression may start from."""
     found: set[str] = set()
     seen: set[str] = set()
     queue = [pointer]
-    while queue and len(seen) < _DEPTH * 10:
-        for name in _NAME.findall(_without_loads(queue.pop())):
+    while queue and len(seen) < _MOST_NAMES:
+        expression = queue.pop()
+        while (load := expression.find("tl.load(")) >= 0:  # a loaded value is an index, not a pointer
+            end = closing(expression, load + len("tl.load("))
+            expression = expression[:load] + expression[end + 1 :]
+        for name in _NAME.findall(expression):
             if name in tensors:
                 found.add(name)
             elif name not in seen:
                 seen.add(name)
                 queue += assigned.get(name, [])
     return found
-
-
-def _without_loads(expression: str) -> str:
-    """The expression with every `tl.load(...)` cut out."""
-    start = expression.find("tl.load(")
-    if start < 0:
-        return expression
-    depth = 0
-    for index in range(start, len(expression)):
-        depth += (expression[index] == "(") - (expression[index] == ")")
-        if depth == 0 and expression[index] == ")":
-            return expression[:start] + _without_loads(expression[index + 1 :])
-    return expression[:start]
 
 
 KernelKind = Literal["triton", "user_triton", "cpp"]
@@ -208,14 +176,30 @@ def read_cpp_kernels(text: str, count_line: LineCounter) -> dict[str, Kernel]:
     """C++ kernels declared or defined in `text`, with parameters, and with bodies if defined."""
     kernels = {}
     for match in _PROTOTYPE.finditer(text):
-        parameters = _cpp_parameters(text, match.start("parameters"), match.end("parameters"))
-        source = text[match.start() : _body_end(text, match.end())] if match["end"] == "{" else ""
+        name, source = match["name"], ""
+        if match["end"] == "{":
+            source = text[match.start() : _body_end(text, match.end())]
+        parameters = []
+        for begin, stop in split_arguments(text, *match.span("parameters")):
+            type_, _, parameter = " ".join(text[begin:stop].split()).rpartition(" ")
+            parameters.append(_cpp_parameter(parameter, type_, source))
         line = count_line(match.start())
-        roles = tuple(_refined(parameter, source) for parameter in parameters)
-        kernels[match["name"]] = Kernel(
-            match["name"], "cpp", match["name"], roles, line, source, line if source else 0
-        )
+        kernels[name] = Kernel(name, "cpp", name, tuple(parameters), line, source, line if source else 0)
     return kernels
+
+
+def _cpp_parameter(name: str, type_: str, source: str) -> Parameter:
+    """A parameter with its role: Inductor declares read-only pointers `const T*`, others not.
+
+    `in_out_ptr` and pointers that are only added to atomically are read too.
+    """
+    if "*" not in type_ or type_.startswith("const "):
+        return Parameter(name, type_, "read")
+    stores = re.findall(rf"(?:\b{name}\[([^\n;]*)\] = |store\({name} \+([^\n;]*))", source)
+    added = re.search(rf"atomic_add\w*(?:<[^()]*>)?\(&?{name}\b", source)
+    both = name.startswith("in_out_ptr") or (added is not None and not stores)
+    partial = bool(stores) and all("tmp" in "".join(index) for index in stores)
+    return Parameter(name, type_, "read_write" if both else "written", partial)
 
 
 class LineCounter:
@@ -240,93 +224,70 @@ def _body_end(text: str, start: int) -> int:
     return len(text) if end < 0 else end + 2
 
 
-def _cpp_parameters(text: str, start: int, end: int) -> tuple[Parameter, ...]:
-    parameters = []
-    for begin, stop in split_arguments(text, start, end):
-        type_, _, name = " ".join(text[begin:stop].split()).rpartition(" ")
-        parameters.append(Parameter(name, type_, _constness(type_)))
-    return tuple(parameters)
-
-
-def _constness(type_: str) -> Role:
-    """Inductor declares read-only pointers `const T*`; `in_out_ptr` and `out_ptr` are not const."""
-    if "*" not in type_:
-        return "read"
-    return "read" if type_.startswith("const ") else "written"
-
-
-def _refined(parameter: Parameter, source: str) -> Parameter:
-    """Mark `in_out_ptr` and pointers that are only added to atomically as read too."""
-    if parameter.role != "written":
-        return parameter
-    name = parameter.name
-    stores = re.findall(rf"(?:\b{name}\[([^\n;]*)\] = |store\({name} \+([^\n;]*))", source)
-    added = re.search(rf"atomic_add\w*(?:<[^()]*>)?\(&?{name}\b", source)
-    both = name.startswith("in_out_ptr") or (added is not None and not stores)
-    partial = bool(stores) and all("tmp" in "".join(index) for index in stores)
-    return replace(parameter, role="read_write" if both else "written", partial=partial)
-
-
 def read_triton_kernels(text: str, count_line: LineCounter) -> dict[str, Kernel]:
     """Triton kernels of a wrapper, one per `call_<kernel>` function, keyed by the kernel's name."""
-    kernels = {}
-    lazy = read_lazy_configs(text)
-    for match in _WRAPPER.finditer(text):
-        end = _body_end(text, match.end())
-        kernels[match["name"]] = _triton_kernel(
-            match["name"], text, match.start(), match.end(), end, count_line, lazy
-        )
-    return kernels
+    lazy = _read_lazy_configs(text)
+    return {m["name"]: _triton_kernel(text, m, count_line, lazy) for m in _WRAPPER.finditer(text)}
 
 
-def _triton_kernel(
-    name: str, text: str, begin: int, start: int, end: int, count_line: LineCounter, lazy: LazyConfigs
-) -> Kernel:
-    close = text.find("){", start, end)
-    line = count_line(begin)
-    source, at, after = _embedded(text, start, end)
-    first_line = count_line(at) if at else 0
+def _triton_kernel(text: str, match: re.Match[str], count_line: LineCounter, lazy: LazyConfigs) -> Kernel:
+    name, start, end = match["name"], match.end(), _body_end(text, match.end())
+    line = count_line(match.start())
+    source, first_line, after = _embedded(text, start, end, count_line)
     body = lazy.resolved(text[after:end])
-    symbol, cubin = _loaded(body)
-    warps, shared = _launched(body)
-    names = _triton_parameters(text, start, close if close > 0 else start)
+    loaded, launched = _arguments(_LOAD, body), _arguments(_LAUNCH, body)
+    # loadKernel("…/x.cubin", "symbol", …), launchKernel(fn, gx, gy, gz, warps, shared, args, stream)
+    cubin, symbol = (part.strip('"') for part in loaded[:2]) if len(loaded) > 1 else ("", "")
+    warps, shared = map(whole_number, launched[4:6]) if len(launched) > 5 else (None, None)
     grid = tuple(m[2] for m in _GRID.finditer(body)) or lazy.chosen_grid(name, body)
-    kind: KernelKind = (
-        "triton" if "'kernel_name': 'triton_" in source or name.startswith("triton_") else "user_triton"
-    )
-    parameters = _with_roles(names, source, kind)
+    own = "'kernel_name': 'triton_" in source or name.startswith("triton_")
+    kind: KernelKind = "triton" if own else "user_triton"
     return Kernel(
-        name, kind, symbol or name, parameters, line, source, first_line, grid, cubin, warps, shared
+        name,
+        kind,
+        symbol or name,
+        _triton_parameters(text, start, max(text.find("){", start, end), start), source, kind),
+        line,
+        source,
+        first_line,
+        grid,
+        cubin.rpartition("/")[2] if cubin.endswith("cubin") else "",
+        warps,
+        shared,
     )
 
 
-def _embedded(text: str, start: int, end: int) -> tuple[str, int, int]:
-    """The embedded Triton source, its offset, and the offset after the comment that holds it."""
+def _embedded(text: str, start: int, end: int, count_line: LineCounter) -> tuple[str, int, int]:
+    """The embedded Triton source, its line, and the offset after the comment that holds it."""
     comment = text.find("/*", start, end)
     closed = text.find("*/", comment, end) if comment >= 0 else -1
     match = _QUOTED.search(text, comment, closed) if closed >= 0 else None
     if not match:
         return "", 0, start
     stop = text.find(match["quote"], match.end(), closed)
-    return text[match.end() : stop if stop >= 0 else closed], match.end(), closed
+    return text[match.end() : stop if stop >= 0 else closed], count_line(match.end()), closed
 
 
-def _triton_parameters(text: str, start: int, end: int) -> list[tuple[str, str]]:
-    pairs = []
-    for begin, stop in split_arguments(text, start, end):
-        declaration = text[begin:stop].partition("=")[0].strip()
-        type_, _, name = declaration.rpartition(" ")
-        if name not in _CONTEXT:
-            pairs.append((name, "tensor" if type_.rstrip("& ").endswith(f"{name}_type_") else type_))
-    return pairs
+def _arguments(call: re.Pattern[str], text: str) -> list[str]:
+    """The arguments of the first such call; empty without one."""
+    match = call.search(text)
+    found = read_call(text, match.start(), text.find(";", match.end())) if match else None
+    return [text[a:b] for a, b in found.arguments] if found else []
 
 
-def _with_roles(names: list[tuple[str, str]], source: str, kind: KernelKind) -> tuple[Parameter, ...]:
-    """The roles of a Triton kernel's parameters.
+def _triton_parameters(
+    text: str, start: int, end: int, source: str, kind: KernelKind
+) -> tuple[Parameter, ...]:
+    """The parameters of a Triton kernel, from the C++ function that calls it, with their roles.
 
     Inductor names its pointers in_ptr, out_ptr and in_out_ptr. The roles of a user's kernel come from its
     stores and from `mutated_arg_names`, the result of Triton's own analysis.
     """
+    names = []
+    for begin, stop in split_arguments(text, start, end):
+        type_, _, name = text[begin:stop].partition("=")[0].strip().rpartition(" ")
+        if name not in _CONTEXT:
+            names.append((name, "tensor" if type_.rstrip("& ").endswith(f"{name}_type_") else type_))
     stores = find_stores(source, [name for name, type_ in names if type_ == "tensor"])
     mutated = _MUTATED.search(source)
     listed = re.findall(r"'(\w+)'", mutated[1]) if mutated else []
@@ -348,23 +309,3 @@ def _triton_parameter(
     loaded = user and re.search(rf"tl\.load\(\s*{re.escape(name)}\b", source)
     role: Role = "read_write" if name in stores.atomic or loaded else "written"
     return Parameter(name, type_, role, user or name in listed or name in stores.data_index)
-
-
-def _loaded(text: str) -> tuple[str, str]:
-    """GPU symbol and cubin file name of `loadKernel("…/x.cubin", "symbol", …)`."""
-    match = _LOAD.search(text)
-    call = read_call(text, match.start(), text.find(";", match.end())) if match else None
-    if not call or len(call.arguments) < 2:
-        return "", ""
-    first, second = (text[a:b].strip('"') for a, b in call.arguments[:2])
-    return second, first.rpartition("/")[2] if first.endswith("cubin") else ""
-
-
-def _launched(text: str) -> tuple[int | None, int | None]:
-    """Warps and shared bytes of `launchKernel(fn, gx, gy, gz, warps, shared, args, stream)`."""
-    match = _LAUNCH.search(text)
-    call = read_call(text, match.start(), text.find(";", match.end())) if match else None
-    if not call or len(call.arguments) < 6:
-        return None, None
-    warps, shared = (text[a:b] for a, b in call.arguments[4:6])
-    return whole_number(warps), whole_number(shared)

@@ -10,61 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from mcp_server.package.arithmetic import whole_number
-from mcp_server.package.statements import Block, View
+from mcp_server.package.statements import Block, View, whole_number
 
 Role = Literal["read", "written", "read_write", "unknown"]
 
 PREFIX = "aoti_torch_"
 PROXY = "aoti_torch_proxy_executor_call_function"
 
-# Calls that compute nothing: properties, guards, handles, debug printing. Not launches.
-QUIET = frozenset(
-    PREFIX + name
-    for name in [
-        "check_inf_and_nan",
-        "create_cuda_guard",
-        "create_cuda_stream_guard",
-        "create_device_guard",
-        "delete_tensor_object",
-        "get_current_cuda_stream",
-        "get_current_device_index",
-        "get_data_ptr",
-        "get_device_index",
-        "get_device_type",
-        "get_dim",
-        "get_dtype",
-        "get_layout",
-        "get_numel",
-        "get_size",
-        "get_sizes",
-        "get_storage_numel",
-        "get_storage_offset",
-        "get_storage_size",
-        "get_stride",
-        "get_strides",
-        "grad_mode_set_enabled",
-        "int64_to_ivalue",
-        "is_contiguous",
-        "is_defined",
-        "new_uninitialized_tensor",
-        "print_tensor_handle",
-        "save_tensor_handle",
-        "str_to_ivalue",
-        "strlist_to_ivalue",
-        "tensor_to_ivalue",
-        "warn",
-        "check",
-        "delete_c10_value_object",
-    ]
-)
-
-# Calls that move or set bytes without being a kernel of the graph: (written, read) argument positions.
-TRANSFERS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
-    PREFIX + "copy_": ((0,), (1,)),
-    PREFIX + "tensor_copy_": ((1,), (0,)),
-    PREFIX + "zero_": ((0,), ()),
-    PREFIX + "clone": ((1,), (0,)),
+# Calls that move or set bytes without being a kernel of the graph: the argument written, and the one read.
+TRANSFERS: dict[str, tuple[int, int | None]] = {
+    PREFIX + "copy_": (0, 1),
+    PREFIX + "tensor_copy_": (1, 0),
+    PREFIX + "zero_": (0, None),
+    PREFIX + "clone": (1, 0),
 }
 
 # Parameter names of common shims; parameters of other shims are numbered.
@@ -106,19 +64,18 @@ _PARAMETERS = {
         "query key value attn_bias compute_log_sumexp dropout_p is_causal scale ret0 ret1 ret2 ret3"
     ),
 }
-_DEVICE = re.compile(r"aoti_torch_(?:(?:cpu|cuda|xpu|mps|aten)_)?(.*)")
+_DEVICE = re.compile(r"^aoti_torch_(?:(?:cpu|cuda|xpu|mps|aten)_)?")
 _OVERLOAD = re.compile(r".*__(?:Scalar|Tensor|float|source_Tensor|source_Storage)$")
 
 
 def operator_name(shim: str) -> str:
     """`addmm_out` of `aoti_torch_cuda_addmm_out`."""
-    match = _DEVICE.fullmatch(shim)
-    return match[1] if match else shim
+    return _DEVICE.sub("", shim)
 
 
-def parameter_names(shim: str) -> tuple[str, ...]:
+def parameter_names(shim: str) -> list[str]:
     """Parameter names of a shim; empty if it is not in the table."""
-    return tuple(_PARAMETERS.get(operator_name(shim), "").split())
+    return _PARAMETERS.get(operator_name(shim), "").split()
 
 
 def tensor_role(shim: str, position: int) -> Role:
@@ -207,19 +164,19 @@ class Launch:
     @property
     def reads(self) -> tuple[str, ...]:
         """Variables whose values the launch may use."""
-        return _unique(self.arguments, ("read", "read_write", "unknown"))
+        return tuple(dict.fromkeys(a.target for a in self.tensors if a.target and a.role != "written"))
 
     @property
     def writes(self) -> tuple[str, ...]:
         """Variables whose values the launch may change."""
-        return _unique(self.arguments, ("written", "read_write", "unknown"))
+        return tuple(dict.fromkeys(a.target for a in self.tensors if a.target and a.role != "read"))
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """A statement that copies or fills whole tensors without a kernel: copy, zero, clone, handle assignment.
 
-    `before` is the index of the next launch. `reads` is None for a fill with zeros.
+    `reads` is None for a fill with zeros.
     """
 
     callee: str
@@ -228,13 +185,7 @@ class Transfer:
     line: int
     start: int
     end: int
-    before: int
     context: tuple[Block, ...] = ()
-
-
-def _unique(arguments: tuple[Argument, ...], roles: tuple[Role, ...]) -> tuple[str, ...]:
-    names = (a.target for a in arguments if a.is_tensor and a.role in roles and a.target)
-    return tuple(dict.fromkeys(names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,82 +258,35 @@ class BufferTable:
     def get(self, name: str | None) -> Buffer | None:
         return self.by_name.get(name) if name else None
 
-    def add(self, name: str, kind: BufferKind, line: int, *, position: int | None = None) -> Buffer:
-        """A buffer with memory of its own."""
-        self._storages += 1
-        return self._keep(Buffer(name, kind, self._storages, line, position=position))
-
-    def allocate(
+    def add(
         self,
         name: str,
+        kind: BufferKind,
         line: int,
-        sizes: tuple[str, ...] | None,
-        strides: tuple[str, ...] | None,
-        dtype: str,
-        device: str,
-    ) -> Buffer:
-        """A fresh, uninitialised buffer."""
-        self._storages += 1
-        return self._keep(
-            Buffer(
-                name,
-                "allocated",
-                self._storages,
-                line,
-                sizes=sizes,
-                strides=strides,
-                offset="0",
-                dtype=dtype,
-                device=device,
-            )
-        )
-
-    def derive(self, name: str, base: str, kind: BufferKind, line: int) -> Buffer | None:
-        """Add an alias of `base` with the same shape; None if `base` is unknown."""
-        old = self.by_name.get(base)
-        if old is None:
-            return None
-        return self._keep(replace(old, name=name, kind=kind, line=line, base=base, reused=kind == "moved"))
-
-    def view(
-        self,
-        name: str,
-        base: str,
-        line: int,
-        sizes: tuple[str, ...] | None,
-        strides: tuple[str, ...] | None,
-        offset: str,
         *,
-        reused: bool = False,
-    ) -> Buffer | None:
-        """Add a view of `base` with another shape."""
+        shape: tuple[tuple[str, ...], tuple[str, ...]] | None = None,
+        dtype: str | None = None,
+        device: str | None = None,
+        position: int | None = None,
+        base: str | None = None,
+    ) -> Buffer:
+        """A buffer with memory of its own. `shape` is sizes and strides."""
+        self._storages += 1
+        sizes, strides = shape or (None, None)
+        offset = "0" if shape else None
+        self.by_name[name] = Buffer(
+            name, kind, self._storages, line, base, sizes, strides, offset, dtype, device, position
+        )
+        return self.by_name[name]
+
+    def derive(self, name: str, base: str, kind: BufferKind, line: int, view: View | None = None) -> bool:
+        """Add an alias of `base`, as a `view` if given; False if `base` is unknown."""
         old = self.by_name.get(base)
         if old is None:
-            return None
-        return self._keep(
-            replace(
-                old,
-                name=name,
-                kind="view",
-                line=line,
-                base=base,
-                sizes=sizes,
-                strides=strides,
-                offset=shifted(old.offset, offset),
-                reused=reused,
-            )
-        )
-
-    def rename(self, old: str, new: str) -> None:
-        """Give a buffer a new name, as when a handle is wrapped in an owning variable."""
-        self.by_name[new] = replace(self.by_name.pop(old), name=new)
-
-    def shape(self, name: str, sizes: tuple[str, ...], strides: tuple[str, ...]) -> None:
-        """Set the asserted shape of a buffer whose allocation is not in the wrapper."""
-        old = self.by_name[name]
-        if old.sizes is None:
-            self.by_name[name] = replace(old, sizes=sizes, strides=strides)
-
-    def _keep(self, buffer: Buffer) -> Buffer:
-        self.by_name[buffer.name] = buffer
-        return buffer
+            return False
+        new = replace(old, name=name, kind=kind, line=line, base=base, reused=kind == "moved")
+        if view is not None:
+            offset = shifted(old.offset, view.offset)
+            new = replace(new, sizes=view.sizes, strides=view.strides, offset=offset)
+        self.by_name[name] = new
+        return True

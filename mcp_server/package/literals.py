@@ -7,7 +7,6 @@ A kernel loads a number in a line of its own: `auto tmp1 = static_cast<float>(0.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mcp_server.package.archive import Package
@@ -35,22 +34,17 @@ def literals_of(package: Package) -> list[Literal]:
     """One for each number of each kernel, in the order of the code, without those of `PLAIN`."""
     if not package.wrapper_text:
         return []
-    kernels = read_wrapper(package.wrapper_text, package.kernel_text).kernels.values()
     found: dict[tuple[str, float], Literal] = {}
-    for kernel in kernels:
-        for literal in _in_kernel(kernel):
-            found.setdefault((literal.kernel, literal.value), literal)
+    for kernel in read_wrapper(package.wrapper_text, package.kernel_text).kernels.values():
+        file = "kernel.cpp" if kernel.kind == "cpp" else "wrapper.cpp"
+        lines = kernel.source.splitlines()
+        for match in _pattern(kernel).finditer(kernel.source):
+            value = float(match["number"])
+            at = kernel.source.count("\n", 0, match.start())
+            if value not in PLAIN and (kernel.name, value) not in found:
+                place = f"{file}:{kernel.first_line + at}"
+                found[kernel.name, value] = Literal(kernel.name, value, place, lines[at].strip())
     return list(found.values())
-
-
-def _in_kernel(kernel: Kernel) -> Iterator[Literal]:
-    file = "kernel.cpp" if kernel.kind == "cpp" else "wrapper.cpp"
-    lines = kernel.source.splitlines()
-    for match in _pattern(kernel).finditer(kernel.source):
-        value = float(match["number"])
-        if value not in PLAIN:
-            line = kernel.source.count("\n", 0, match.start())
-            yield Literal(kernel.name, value, f"{file}:{kernel.first_line + line}", lines[line].strip())
 
 
 def with_number(kernel: Kernel, old: float, new: float) -> str:

@@ -18,8 +18,8 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol
@@ -61,9 +61,7 @@ class Container(Protocol):
     """A readable collection of members: a zip archive or a directory."""
 
     path: Path
-
-    @property
-    def members(self) -> tuple[Member, ...]: ...
+    members: tuple[Member, ...]
 
     def open(self, name: str) -> BinaryIO:
         """A seekable binary stream of one member. Raises `PackageError` if it cannot be read."""
@@ -135,17 +133,33 @@ class ZipContainer:
         if directory_at != _directory_offset(path):
             raise _unsafe("its directory is not where its end says: torch would read another one")
         self._infos = {info.filename: info for info in infos if not info.is_dir()}
-        self._members = tuple(Member(info.filename, info.file_size) for info in self._infos.values())
-
-    @property
-    def members(self) -> tuple[Member, ...]:
-        return self._members
+        self.members = tuple(Member(info.filename, info.file_size) for info in self._infos.values())
 
     def open(self, name: str) -> BinaryIO:
         info = self._infos[name]
         if info.compress_type == zipfile.ZIP_STORED:
             return self._stored(info)
-        return io.BytesIO(self._inflate(info))
+        if info.file_size > MAX_TEXT_BYTES:
+            raise PackageError("too_large", f"{name} is compressed and too large to unpack")
+        with _open_zip(self.path) as archive:
+            try:
+                return io.BytesIO(archive.read(info))
+            except UNREADABLE as error:
+                raise PackageError("damaged_member", f"{name} cannot be unpacked: {error}") from error
+
+    def _stored(self, info: zipfile.ZipInfo) -> BinaryIO:
+        with ExitStack() as cleanup:
+            file = cleanup.enter_context(self.path.open("rb"))
+            file.seek(info.header_offset)
+            header = file.read(_LOCAL_HEADER.size)
+            if len(header) < _LOCAL_HEADER.size:
+                raise PackageError("truncated_zip", f"the archive ends inside {info.filename}")
+            signature, name_length, extra_length = _LOCAL_HEADER.unpack(header)
+            if signature != b"PK\3\4":
+                raise PackageError("damaged_member", f"{info.filename} has no local header")
+            cleanup.pop_all()
+        start = info.header_offset + _LOCAL_HEADER.size + name_length + extra_length
+        return io.BufferedReader(ByteRange(file, start, info.file_size))
 
     def checksum(self, name: str) -> int:
         """The recorded CRC-32 of a member."""
@@ -161,33 +175,6 @@ class ZipContainer:
         except PackageError:
             return False
         return crc == self._infos[name].CRC
-
-    def _stored(self, info: zipfile.ZipInfo) -> BinaryIO:
-        file = self.path.open("rb")
-        try:
-            file.seek(info.header_offset)
-            signature, name_length, extra_length = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
-            if signature != b"PK\3\4":
-                raise PackageError("damaged_member", f"{info.filename} has no local header")
-        except struct.error as error:
-            file.close()
-            raise PackageError("truncated_zip", f"the archive ends inside {info.filename}") from error
-        except PackageError:
-            file.close()
-            raise
-        start = info.header_offset + _LOCAL_HEADER.size + name_length + extra_length
-        return io.BufferedReader(ByteRange(file, start, info.file_size))
-
-    def _inflate(self, info: zipfile.ZipInfo) -> bytes:
-        if info.file_size > MAX_TEXT_BYTES:
-            raise PackageError("too_large", f"{info.filename} is compressed and too large to unpack")
-        with _open_zip(self.path) as archive:
-            try:
-                return archive.read(info)
-            except UNREADABLE as error:
-                raise PackageError(
-                    "damaged_member", f"{info.filename} cannot be unpacked: {error}"
-                ) from error
 
 
 def _open_zip(path: Path) -> zipfile.ZipFile:
@@ -206,29 +193,25 @@ def _check_archive(infos: list[zipfile.ZipInfo], archive_size: int) -> None:
     if len(infos) > MAX_MEMBERS:
         raise _unsafe(f"{len(infos)} members")
     for info in infos:
-        _check_member(info)
-    names = Counter(info.filename for info in infos)
-    name, count = max(names.items(), key=lambda item: item[1], default=("", 0))
-    if count > 1:
-        raise _unsafe(f"{name!r} is there {count} times")
+        name, packed, unpacked = info.filename, info.compress_size, info.file_size
+        check_name(info.orig_filename)
+        if info.flag_bits & 0x1:
+            raise _unsafe(f"{name!r} is encrypted")
+        if stat.S_ISLNK(info.external_attr >> 16):
+            raise _unsafe(f"{name!r} is a symbolic link")
+        if unpacked > max(RATIO_FREE_BYTES, MAX_RATIO * packed):
+            raise _unsafe(f"{name!r} unpacks {packed} to {unpacked} bytes")
+        if info.compress_type == zipfile.ZIP_STORED and unpacked != packed:
+            raise _unsafe(f"{name!r} is stored but its two sizes differ")
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise _unsafe(f"{name!r} is packed in a way that torch does not read")
+        if info.header_offset < 0:
+            raise PackageError("truncated_zip", f"{name!r} lies before the start of the archive")
+    for name, count in Counter(info.filename for info in infos).most_common(1):
+        if count > 1:
+            raise _unsafe(f"{name!r} is there {count} times")
     if sum(info.compress_size for info in infos) > archive_size:
         raise _unsafe("members overlap: together they are larger than the file")
-
-
-def _check_member(info: zipfile.ZipInfo) -> None:
-    check_name(info.orig_filename)
-    if info.flag_bits & 0x1:
-        raise _unsafe(f"{info.filename!r} is encrypted")
-    if stat.S_ISLNK(info.external_attr >> 16):
-        raise _unsafe(f"{info.filename!r} is a symbolic link")
-    if info.file_size > max(RATIO_FREE_BYTES, MAX_RATIO * info.compress_size):
-        raise _unsafe(f"{info.filename!r} unpacks {info.compress_size} to {info.file_size} bytes")
-    if info.compress_type == zipfile.ZIP_STORED and info.file_size != info.compress_size:
-        raise _unsafe(f"{info.filename!r} is stored but its two sizes differ")
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise _unsafe(f"{info.filename!r} is packed in a way that torch does not read")
-    if info.header_offset < 0:
-        raise PackageError("truncated_zip", f"{info.filename!r} lies before the start of the archive")
 
 
 def refuse_unsafe(path: Path) -> None:
@@ -293,11 +276,7 @@ class DirectoryContainer:
 
     def __init__(self, root: Path, *, recursive: bool = True) -> None:
         self.path = root
-        self._members = tuple(_walk(root, recursive))
-
-    @property
-    def members(self) -> tuple[Member, ...]:
-        return self._members
+        self.members = tuple(_walk(root, recursive))
 
     def open(self, name: str) -> BinaryIO:
         try:
@@ -332,63 +311,49 @@ class ModelFiles:
 
     name: str
     members: tuple[Member, ...]
-
-    @cached_property
-    def wrapper_source(self) -> Member | None:
-        return self.ending(".wrapper.cpp") or self._only(".cpp")
-
-    @cached_property
-    def kernel_source(self) -> Member | None:
-        return self.ending(".kernel.cpp")
-
-    @cached_property
-    def library(self) -> Member | None:
-        return self.ending(".wrapper.so") or self._only(".so")
-
-    @cached_property
-    def libraries(self) -> tuple[Member, ...]:
-        return tuple(m for m in self.members if m.name.endswith(".wrapper.so"))
-
-    @cached_property
-    def metadata(self) -> Member | None:
-        return self.ending(".wrapper_metadata.json") or self.ending("_metadata.json")
-
-    @cached_property
-    def proxy_nodes(self) -> Member | None:
-        return self.ending(".wrapper.json")
-
-    @cached_property
-    def kernel_information(self) -> Member | None:
-        return self.ending("/kernel_information.json") or self.named("kernel_information.json")
-
-    @cached_property
-    def kernel_binaries(self) -> tuple[Member, ...]:
-        return tuple(m for m in self.members if m.name.endswith(KERNEL_BINARIES))
-
-    @cached_property
-    def weights_blob(self) -> Member | None:
-        return self.ending("_weights.blob")
-
-    @cached_property
-    def weights_config(self) -> Member | None:
-        return self.ending("/weights_config.json") or self.named("weights_config.json")
-
-    @property
-    def built_at_load(self) -> bool:
-        """Whether this is a `package_cpp_only` package, whose sources the loader compiles."""
-        return self.library is None and self.ending("_compile_flags.json") is not None
-
-    def ending(self, suffix: str) -> Member | None:
-        return next((m for m in self.members if m.name.endswith(suffix)), None)
+    wrapper_source: Member | None = None
+    kernel_source: Member | None = None
+    library: Member | None = None
+    metadata: Member | None = None
+    proxy_nodes: Member | None = None
+    kernel_information: Member | None = None
+    kernel_binaries: tuple[Member, ...] = ()
+    weights_blob: Member | None = None
+    weights_config: Member | None = None
+    built_at_load: bool = False
+    """Whether this is a `package_cpp_only` package, whose sources the loader compiles."""
 
     def named(self, name: str) -> Member | None:
         return next((m for m in self.members if m.name == name), None)
 
-    def _only(self, suffix: str) -> Member | None:
-        found = [
-            m for m in self.members if m.name.endswith(suffix) and not m.name.endswith(f".kernel{suffix}")
-        ]
+
+def _model_files(name: str, members: tuple[Member, ...]) -> ModelFiles:
+    def ending(suffix: str) -> Member | None:
+        return next((m for m in members if m.name.endswith(suffix)), None)
+
+    def file(base: str) -> Member | None:
+        return next((m for m in members if m.name.rpartition("/")[2] == base), None)
+
+    def only(suffix: str) -> Member | None:
+        kernels = f".kernel{suffix}"
+        found = [m for m in members if m.name.endswith(suffix) and not m.name.endswith(kernels)]
         return found[0] if len(found) == 1 else None
+
+    library = ending(".wrapper.so") or only(".so")
+    return ModelFiles(
+        name,
+        members,
+        wrapper_source=ending(".wrapper.cpp") or only(".cpp"),
+        kernel_source=ending(".kernel.cpp"),
+        library=library,
+        metadata=ending(".wrapper_metadata.json") or ending("_metadata.json"),
+        proxy_nodes=ending(".wrapper.json"),
+        kernel_information=file("kernel_information.json"),
+        kernel_binaries=tuple(m for m in members if m.name.endswith(KERNEL_BINARIES)),
+        weights_blob=ending("_weights.blob"),
+        weights_config=file("weights_config.json"),
+        built_at_load=library is None and ending("_compile_flags.json") is not None,
+    )
 
 
 def find_models(container: Container) -> dict[str, ModelFiles]:
@@ -397,21 +362,15 @@ def find_models(container: Container) -> dict[str, ModelFiles]:
     for member in container.members:
         if match := _MODEL.search(member.name):
             groups.setdefault(match[1], []).append(member)
-    return {name: ModelFiles(name, tuple(members)) for name, members in groups.items()}
+    return {name: _model_files(name, tuple(members)) for name, members in groups.items()}
 
 
 def flat_model(container: Container, stem: str | None = None) -> dict[str, ModelFiles]:
     """The model of a flat directory. `stem` selects the files of one of several libraries."""
     members = tuple(m for m in container.members if "/" not in m.name)
     if stem is not None and any(m.name == f"{stem}.cpp" for m in members):
-        members = tuple(m for m in members if not _other_model(m.name, stem))
-    files = ModelFiles(FLAT_MODEL, members)
+        mine = (f"{stem}.", f"{stem}_", f"{stem.removesuffix('.wrapper')}.")
+        kinds = (".so", ".wrapper.cpp", ".wrapper.json", "_metadata.json")  # one for each library
+        members = tuple(m for m in members if m.name.startswith(mine) or not m.name.endswith(kinds))
+    files = _model_files(FLAT_MODEL, members)
     return {FLAT_MODEL: files} if files.wrapper_source is not None else {}
-
-
-def _other_model(name: str, stem: str) -> bool:
-    """Whether `name` is a wrapper or library with another stem than `stem` (`x.wrapper` or `x`)."""
-    path = PurePosixPath(name)
-    mine = stem.removesuffix(".wrapper")
-    is_wrapper = path.suffix == ".so" or name.endswith((".wrapper.cpp", ".wrapper.json", "_metadata.json"))
-    return is_wrapper and not name.startswith((f"{stem}.", f"{stem}_", f"{mine}."))

@@ -1,4 +1,7 @@
-"""Differences between a call and the compiled signature: argument tree, dynamic dimensions and ranges.
+"""Compares a call with the compiled signature: argument tree, inputs, dynamic dimensions and ranges.
+
+The package's own check (`AOTI_RUNTIME_CHECK_INPUTS`) sees neither rank, relations between dimensions, nor
+structure (torch 2.8-2.15); this module checks all of them.
 
 Tree: `AOTICompiledModel.__call__` flattens its arguments without comparing the tree (torch 2.8-2.15), so a
 dictionary with another key order swaps values silently.
@@ -16,11 +19,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import combinations
+from math import prod
 from typing import Literal
 
 from mcp_server.model import Category, Fix, Record
-from mcp_server.package.arithmetic import evaluate, names_in, whole_number
 from mcp_server.package.signature import CompiledDim, CompiledInput, Signature, SymbolDefinition, leaf_paths
+from mcp_server.package.statements import evaluate, names_in, whole_number
 
 Severity = Literal["fatal", "suspicious"]
 Aspect = Literal[
@@ -36,6 +41,21 @@ Aspect = Literal[
     "relation",
     "stride",
 ]
+_CATEGORIES: dict[Aspect, Category] = {
+    "device": "device_mismatch",
+    "device_index": "device_mismatch",
+    "range": "shape_out_of_range",
+    "relation": "shape_out_of_range",
+}
+_MAX_SWAPS = 64
+_KEYWORD = "kwargs["
+_DOUBTS = {
+    True: "; export raises every lower bound to 2, so that a smaller size may be right all the same",
+    False: "; on the CPU code generation may have lowered this bound itself, and larger sizes may be right",
+}
+"""What may be wrong with a bound, by whether a size is below it."""
+SPECIALIZED_BELOW = 2
+CPU_CHUNK = 4096
 
 
 @dataclass(frozen=True)
@@ -64,13 +84,6 @@ class GivenTensor:
     def strides(self) -> tuple[int, ...]:
         return contiguous_strides(self.shape) if self.stride is None else self.stride
 
-    @property
-    def numel(self) -> int:
-        total = 1
-        for size in self.shape:
-            total *= size
-        return total
-
 
 class Mismatch(Record):
     """One difference. `fatal`: the compiled code may read wrong memory. `suspicious`: possibly a false alarm
@@ -98,7 +111,28 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(strides)
 
 
-_KEYWORD = "kwargs["
+def _mismatch(
+    aspect: Aspect,
+    sentence: str,
+    expected: str,
+    got: str,
+    fix: Fix,
+    *,
+    index: int | None = None,
+    dim: int | None = None,
+    severity: Severity = "fatal",
+) -> Mismatch:
+    return Mismatch(
+        category=_CATEGORIES.get(aspect, "input_mismatch"),
+        aspect=aspect,
+        severity=severity,
+        sentence=sentence,
+        expected=expected,
+        got=got,
+        fix=fix,
+        input_index=index,
+        dim=dim,
+    )
 
 
 def compare_structure(signature: Signature, passed: Sequence[str]) -> list[Mismatch]:
@@ -114,7 +148,29 @@ def compare_structure(signature: Signature, passed: Sequence[str]) -> list[Misma
     actual = tuple(renamed[i] for i in _sorted_keywords(renamed, expected))
     if actual == expected:
         return []
-    return [_reordered(expected, actual) if set(actual) == set(expected) else _other_leaves(expected, actual)]
+    place: int | None = None
+    if set(actual) == set(expected):
+        first = next(i for i, (want, got) in enumerate(zip(expected, actual, strict=True)) if want != got)
+        place = first
+        sentence = (
+            "the dictionary's keys are in another order than at export: "
+            f"{actual[first]} stands where {expected[first]} was; "
+            "AOTInductor passes tensors by position, so that values are swapped silently"
+        )
+        fix = Fix(
+            action="build the dictionary in the exported order",
+            before=", ".join(actual),
+            after=", ".join(expected),
+        )
+    else:
+        missing = ", ".join(path for path in expected if path not in actual) or "none"
+        extra = ", ".join(path for path in actual if path not in expected) or "none"
+        sentence = (
+            f"the arguments are not those of the export: missing {missing}, unknown {extra}; "
+            "AOTInductor compares neither keys nor structure"
+        )
+        fix = Fix(action="pass the arguments with the names and the nesting of the exported call")
+    return [_mismatch("structure", sentence, ", ".join(expected), ", ".join(actual), fix, index=place)]
 
 
 def calling_order(signature: Signature, passed: Sequence[str]) -> tuple[int, ...]:
@@ -143,42 +199,232 @@ def _as_exported(passed: Sequence[str], expected: Sequence[str]) -> tuple[str, .
     return keywords if set(keywords) == set(expected) else tuple(passed)
 
 
-def _reordered(expected: tuple[str, ...], actual: tuple[str, ...]) -> Mismatch:
-    first = next(i for i, (want, got) in enumerate(zip(expected, actual, strict=True)) if want != got)
-    return Mismatch(
-        category="input_mismatch",
-        aspect="structure",
-        severity="fatal",
-        sentence=f"the dictionary's keys are in another order than at export: {actual[first]} stands where "
-        f"{expected[first]} was; AOTInductor passes tensors by position, so that values are swapped silently",
-        expected=", ".join(expected),
-        got=", ".join(actual),
-        fix=Fix(
-            action="build the dictionary in the exported order",
-            before=", ".join(actual),
-            after=", ".join(expected),
-        ),
-        input_index=first,
+def compare_inputs(
+    signature: Signature, tensors: Sequence[GivenTensor], *, device_index: int | None = None
+) -> list[Mismatch]:
+    """All differences, fatal ones first, then by input. `tensors` are the flat inputs in calling order.
+
+    `device_index` is the device on which the package is loaded, if the caller chose one. An unknown signature
+    gives no differences.
+    """
+    if not signature.known:
+        return []
+    wanted, got = len(signature.inputs), len(tensors)
+    if got != wanted:
+        names = ", ".join(f"{i.path or i.name} {i.dtype}{i.shape}" for i in signature.inputs[:8])
+        sentence = f"the package takes {wanted} tensors and {got} are given"
+        action = "pass every tensor of the exported call, in its order; the rest was fixed at export"
+        return [_mismatch("count", sentence, f"{wanted}: {names}", str(got), Fix(action=action))]
+    found = [
+        *_swapped(signature, tensors),
+        *_differences(signature, tensors),
+        *_device_indices(signature, tensors, device_index),
+    ]
+    return sorted(found, key=lambda m: (m.severity != "fatal", m.aspect != "order"))
+
+
+def _swapped(signature: Signature, tensors: Sequence[GivenTensor]) -> Iterator[Mismatch]:
+    """Swapped inputs: exchanging two of them removes every fatal difference."""
+    fatal = [m for m in _differences(signature, tensors) if m.severity == "fatal"]
+    bad = sorted({m.input_index for m in fatal if m.input_index is not None})
+    for first, second in list(combinations(bad, 2))[:_MAX_SWAPS]:
+        exchanged = list(tensors)
+        exchanged[first], exchanged[second] = tensors[second], tensors[first]
+        if any(m.severity == "fatal" for m in _differences(signature, exchanged)):
+            continue
+        one, other = signature.inputs[first], signature.inputs[second]
+        a, b = _code_name(one), _code_name(other)
+        sentence = f"{one.label} and {other.label} are in each other's place: exchanged, both fit"
+        fix = Fix(action="exchange the two inputs", before=f"model({b}, {a})", after=f"model({a}, {b})")
+        yield _mismatch("order", sentence, f"{a}, {b}", f"{b}, {a}", fix, index=one.index)
+        return
+
+
+def _differences(signature: Signature, tensors: Sequence[GivenTensor]) -> list[Mismatch]:
+    values = symbol_values(signature, tensors)
+    pairs = zip(signature.inputs, tensors, strict=True)
+    alone = [m for item, tensor in pairs for m in _one_input(signature, item, tensor, values)]
+    unrankable = {m.input_index for m in alone if m.aspect == "rank"}
+    related = [m for m in _relations(signature, tensors, values) if m.input_index not in unrankable]
+    return alone + related
+
+
+def _one_input(
+    signature: Signature, item: CompiledInput, tensor: GivenTensor, values: dict[str, int]
+) -> Iterator[Mismatch]:
+    name = _code_name(item)
+    if item.device_type is not None and tensor.device_type != item.device_type:
+        sentence = f"{item.label} is on {tensor.device} and the package was compiled for {item.device_type}"
+        fix = _moved(name, item.device_type, tensor)
+        yield _mismatch("device", sentence, item.device_type, tensor.device, fix, index=item.index)
+    dtype = tensor.dtype.removeprefix("torch.")
+    if item.dtype is not None and dtype != item.dtype:
+        sentence = f"{item.label} is {dtype} and was compiled as {item.dtype}: kernels read its bytes as that"
+        fix = Fix(action="convert it before the call", before=name, after=f"{name}.to(torch.{item.dtype})")
+        yield _mismatch("dtype", sentence, item.dtype, dtype, fix, index=item.index)
+    if not item.described:
+        return
+    wanted, got = len(item.dims), len(tensor.shape)
+    if got != wanted:
+        yield _mismatch(
+            "rank",
+            f"{item.label} has rank {got} ({list(tensor.shape)}) and was compiled with rank {wanted} "
+            f"({item.shape}); no run-time check of AOTInductor sees that",
+            f"{wanted}: {item.shape}",
+            f"{got}: {list(tensor.shape)}",
+            Fix(action=f"reshape it to {item.shape} (unsqueeze or squeeze) before the call"),
+            index=item.index,
+        )
+        return
+    sizes = list(_sizes(signature, item, tensor))
+    yield from sizes
+    if not any(m.aspect == "size" for m in sizes):
+        # This input's own sizes come first: a conflict with other inputs is reported as a size mismatch only.
+        pairs = zip(item.dims, tensor.shape, strict=True)
+        own = {d.expression: size for d, size in pairs if d.expression and d.expression.isidentifier()}
+        yield from _strides(item, tensor, {**values, **own})
+
+
+def _moved(name: str, device: str, tensor: GivenTensor) -> Fix:
+    """The fix for a wrong device. A meta tensor has no data to move."""
+    if tensor.device_type == "meta":
+        return Fix(
+            action=f"make it on {device} in the first place, with its values: a meta tensor has none to move",
+            before=name,
+            after=f"torch.empty_like({name}, device={device!r})  # and fill it",
+        )
+    action = f"move it to {device} before the call"
+    return Fix(action=action, before=name, after=f"{name}.to({device!r})")
+
+
+def _device_indices(
+    signature: Signature, tensors: Sequence[GivenTensor], loaded_on: int | None
+) -> Iterator[Mismatch]:
+    """Inputs on another GPU than the model. Neither torch nor the package checks this."""
+    devices = ", ".join(sorted({tensor.device for tensor in tensors if tensor.device_index is not None}))
+    if loaded_on is None and "," in devices:
+        yield _mismatch(
+            "device_index",
+            f"inputs are on several devices ({devices}); the checks compare the type only",
+            "one device",
+            devices,
+            Fix(action="move every input to the device on which the package is loaded (device_index)"),
+            severity="suspicious",
+        )
+    for item, tensor in zip(signature.inputs, tensors, strict=True):
+        if loaded_on is None or tensor.device_index in (None, loaded_on):
+            continue
+        home = f"{tensor.device_type}:{loaded_on}"
+        yield _mismatch(
+            "device_index",
+            f"{item.label} is on {tensor.device} and the package was loaded on {home}; the checks "
+            "compare the type only",
+            home,
+            tensor.device,
+            _moved(_code_name(item), home, tensor),
+            index=item.index,
+            severity="suspicious",
+        )
+
+
+def _sizes(signature: Signature, item: CompiledInput, tensor: GivenTensor) -> Iterator[Mismatch]:
+    """Static dimensions of another size, then dynamic ones outside their compiled range."""
+    pairs = list(zip(item.dims, tensor.shape, strict=True))
+    for dim, got in pairs:
+        if dim.size is not None and dim.size != got:
+            fix = Fix(
+                action=f"pass {dim.size} there, or export again with dimension {dim.index} dynamic",
+                before=f"dynamic_shapes has no Dim for dimension {dim.index} of {item.path or item.name}",
+                after=f"{{{dim.index}: Dim('n', max={max(got, dim.size)})}}",
+            )
+            sentence = f"{item.label}: dimension {dim.index} is {got} and was compiled as {dim.size}"
+            yield _mismatch("size", sentence, str(dim.size), str(got), fix, index=item.index, dim=dim.index)
+    for dim, got in pairs:
+        below = dim.lower is not None and got < dim.lower
+        if dim.size is not None or not (below or (dim.upper is not None and got > dim.upper)):
+            continue
+        soft = (
+            _soft_lower(dim, signature.definition(item.name, dim.index)) if below else _soft_upper(item, dim)
+        )
+        yield _out_of_range(item, dim, got, below, soft)
+
+
+def _soft_lower(dim: CompiledDim, definition: SymbolDefinition | None) -> bool:
+    """Whether the lower bound may come from export's assumption that every symbol is at least 2."""
+    if dim.expression is not None:
+        symbols = dict.fromkeys(names_in(dim.expression), SPECIALIZED_BELOW)
+        return evaluate(dim.expression, symbols) == dim.lower
+    if definition is not None and definition.solution is not None and dim.lower is not None:
+        lowest = {f"{definition.name}_size_{dim.index}": dim.lower}
+        return evaluate(definition.solution, lowest) == SPECIALIZED_BELOW
+    return dim.lower == SPECIALIZED_BELOW
+
+
+def _soft_upper(item: CompiledInput, dim: CompiledDim) -> bool:
+    """Whether the upper bound may come from the CPU guard: it is 4096 // k for an integer k."""
+    upper = dim.upper or 0
+    return item.device_type == "cpu" and upper > 0 and CPU_CHUNK // (CPU_CHUNK // upper or 1) == upper
+
+
+def _out_of_range(item: CompiledInput, dim: CompiledDim, got: int, below: bool, soft: bool) -> Mismatch:
+    limits = f"{dim.lower or 0}..{'any' if dim.upper is None else dim.upper}"
+    doubt = _DOUBTS[below] if soft else ""
+    bound, wanted = ("min", dim.lower) if below else ("max", dim.upper)
+    fix = Fix(
+        action=f"keep dimension {dim.index} within the compiled range (pad or split the batch), or export "
+        "and compile again with a range that holds it; a bound that no Dim states comes from a branch of the "
+        "model on this size, of which a package has one side",
+        before=f"Dim('n', {bound}={wanted})",
+        after=f"Dim('n', {bound}={got})",
+    )
+    of = f" of {dim.expression}" if dim.expression else ""
+    sentence = f"{item.label}: dimension {dim.index} is {got}, outside the compiled range {limits}{of}{doubt}"
+    severity: Severity = "suspicious" if soft else "fatal"
+    return _mismatch(
+        "range", sentence, limits, str(got), fix, index=item.index, dim=dim.index, severity=severity
     )
 
 
-def _other_leaves(expected: tuple[str, ...], actual: tuple[str, ...]) -> Mismatch:
-    missing = [path for path in expected if path not in actual]
-    extra = [path for path in actual if path not in expected]
-    return Mismatch(
-        category="input_mismatch",
-        aspect="structure",
-        severity="fatal",
-        sentence=f"the arguments are not those of the export: missing {', '.join(missing) or 'none'}, "
-        f"unknown {', '.join(extra) or 'none'}; AOTInductor compares neither keys nor structure",
-        expected=", ".join(expected),
-        got=", ".join(actual),
-        fix=Fix(action="pass the arguments with the names and the nesting of the exported call"),
+def _strides(item: CompiledInput, tensor: GivenTensor, values: dict[str, int]) -> Iterator[Mismatch]:
+    expected: list[int | None] = []
+    for stride in item.strides:
+        value = evaluate(stride, values) if isinstance(stride, str) else stride
+        expected.append(int(value) if value is not None and value.denominator == 1 else None)
+    pairs = enumerate(zip(expected, tensor.strides, strict=False))
+    wrong = [dim for dim, (want, got) in pairs if want is not None and want != got]
+    if not wrong:
+        return
+    harmless = prod(tensor.shape) <= 1 or all(tensor.shape[dim] == 1 for dim in wrong)
+    effect = (
+        "only dimensions of size 1 differ: harmless to kernels, but AOTI_RUNTIME_CHECK_INPUTS refuses it"
+        if harmless
+        else "kernels step through memory with the compiled strides"
+    )
+    name, strides = _code_name(item), tuple_text(expected)
+    copy = f"torch.empty_strided({list(tensor.shape)}, {strides}, dtype={name}.dtype, device={name}.device)"
+    fix = Fix(action="copy it into a tensor of those strides", before=name, after=f"{copy}.copy_({name})")
+    if all(w in (None, h) for w, h in zip(expected, contiguous_strides(tensor.shape), strict=True)):
+        fix = Fix(action="make it contiguous before the call", before=name, after=f"{name}.contiguous()")
+    yield _mismatch(
+        "stride",
+        f"{item.label} has strides {tensor.strides} and was compiled for {strides}: {effect}",
+        strides,
+        str(tensor.strides),
+        fix,
+        index=item.index,
+        dim=wrong[0],
+        severity="suspicious" if harmless else "fatal",
     )
 
 
-SPECIALIZED_BELOW = 2
-CPU_CHUNK = 4096
+def tuple_text(expected: Sequence[int | str | None]) -> str:
+    """Format a tuple as Python does, with `?` for unknown strides."""
+    inner = ", ".join("?" if stride is None else str(stride) for stride in expected)
+    return f"({inner},)" if len(expected) == 1 else f"({inner})"
+
+
+def _code_name(item: CompiledInput) -> str:
+    return item.path or f"inputs[{item.index}]"
 
 
 def symbol_values(signature: Signature, passed: Sequence[GivenTensor]) -> dict[str, int]:
@@ -202,99 +448,23 @@ def _defined(definition: SymbolDefinition, tensor: GivenTensor | None) -> Fracti
     return evaluate(definition.solution, {f"{definition.name}_{definition.what}_{definition.dim}": value})
 
 
-def check_range(
-    item: CompiledInput, dim: CompiledDim, got: int, definition: SymbolDefinition | None
+def _relations(
+    signature: Signature, tensors: Sequence[GivenTensor], values: dict[str, int]
 ) -> Iterator[Mismatch]:
-    """A mismatch if a dynamic dimension is outside its compiled range."""
-    if dim.lower is not None and got < dim.lower:
-        yield _range_mismatch(item, dim, got, "suspicious" if _soft_lower(dim, definition) else "fatal")
-    elif dim.upper is not None and got > dim.upper:
-        yield _range_mismatch(item, dim, got, "suspicious" if _soft_upper(item, dim) else "fatal")
-
-
-def _soft_lower(dim: CompiledDim, definition: SymbolDefinition | None) -> bool:
-    """Whether the lower bound may come from export's assumption that every symbol is at least 2."""
-    if dim.expression is not None:
-        symbols = dict.fromkeys(names_in(dim.expression), SPECIALIZED_BELOW)
-        return evaluate(dim.expression, symbols) == dim.lower
-    if definition is not None and definition.solution is not None and dim.lower is not None:
-        lowest = {f"{definition.name}_size_{dim.index}": dim.lower}
-        return evaluate(definition.solution, lowest) == SPECIALIZED_BELOW
-    return dim.lower == SPECIALIZED_BELOW
-
-
-def _soft_upper(item: CompiledInput, dim: CompiledDim) -> bool:
-    """Whether the upper bound may come from the CPU guard: it is 4096 // k for an integer k."""
-    upper = dim.upper or 0
-    return item.device_type == "cpu" and upper > 0 and CPU_CHUNK // (CPU_CHUNK // upper or 1) == upper
-
-
-def _range_mismatch(item: CompiledInput, dim: CompiledDim, got: int, severity: Severity) -> Mismatch:
-    low = "0" if dim.lower is None else str(dim.lower)
-    high = "any" if dim.upper is None else str(dim.upper)
-    below = dim.lower is not None and got < dim.lower
-    return Mismatch(
-        category="shape_out_of_range",
-        aspect="range",
-        severity=severity,
-        sentence=f"{item.label}: dimension {dim.index} is {got}, outside the compiled range {low}..{high}"
-        f"{f' of {dim.expression}' if dim.expression else ''}{_doubt(severity, below)}",
-        expected=f"{low}..{high}",
-        got=str(got),
-        fix=_range_fix(dim, got, below),
-        input_index=item.index,
-        dim=dim.index,
-    )
-
-
-def _doubt(severity: Severity, below: bool) -> str:
-    if severity == "fatal":
-        return ""
-    if below:
-        return "; export raises every lower bound to 2, so that a smaller size may be right all the same"
-    return "; on the CPU code generation may have lowered this bound itself, and larger sizes may be right"
-
-
-def _range_fix(dim: CompiledDim, got: int, below: bool) -> Fix:
-    bound, wanted = ("min", dim.lower) if below else ("max", dim.upper)
-    return Fix(
-        action=f"keep dimension {dim.index} within the compiled range (pad or split the batch), or export "
-        "and compile again with a range that holds it; a bound that no Dim states comes from a branch of the "
-        "model on this size, of which a package has one side",
-        before=f"Dim('n', {bound}={wanted})",
-        after=f"Dim('n', {bound}={got})",
-    )
-
-
-def check_relations(signature: Signature, passed: Sequence[GivenTensor]) -> Iterator[Mismatch]:
     """Dimensions that share a symbol, or are an expression of one (`2*s0`), with inconsistent sizes.
 
     Wrappers record all of these dimensions from torch 2.13 on, before only where a symbol is first read.
     """
-    values = symbol_values(signature, passed)
-    for item, tensor in zip(signature.inputs, passed, strict=False):
+    for item, tensor in zip(signature.inputs, tensors, strict=False):
         yield from _indivisible(signature, item, tensor)
         for dim, got in zip(item.dims, tensor.shape, strict=False):
-            expected = evaluate(dim.expression, values) if dim.expression and dim.size is None else None
-            if expected is not None and expected != got:
-                yield _relation(signature, item, dim, int(expected), got)
-
-
-def _relation(
-    signature: Signature, item: CompiledInput, dim: CompiledDim, expected: int, got: int
-) -> Mismatch:
-    origin = _origin(signature, dim)
-    return Mismatch(
-        category="shape_out_of_range",
-        aspect="relation",
-        severity="fatal",
-        sentence=f"{item.label}: dimension {dim.index} is {got} and must be {dim} = {expected}{origin}",
-        expected=f"{dim} = {expected}",
-        got=str(got),
-        fix=Fix(action=f"pass {expected} at dimension {dim.index} of {item.label}{origin}"),
-        input_index=item.index,
-        dim=dim.index,
-    )
+            value = evaluate(dim.expression, values) if dim.expression and dim.size is None else None
+            if value is None or value == got:
+                continue
+            expected, origin = f"{dim} = {int(value)}", _origin(signature, dim)
+            sentence = f"{item.label}: dimension {dim.index} is {got} and must be {expected}{origin}"
+            fix = Fix(action=f"pass {int(value)} at dimension {dim.index} of {item.label}{origin}")
+            yield _mismatch("relation", sentence, expected, str(got), fix, index=item.index, dim=dim.index)
 
 
 def _origin(signature: Signature, dim: CompiledDim) -> str:
@@ -312,21 +482,15 @@ def _indivisible(signature: Signature, item: CompiledInput, tensor: GivenTensor)
         if definition.name != item.name or definition.solution is None or definition.what != "size":
             continue
         value = _defined(definition, tensor)
-        if value is not None and value.denominator != 1:
-            yield _fraction(item, definition, tensor.shape[definition.dim], value)
-
-
-def _fraction(item: CompiledInput, definition: SymbolDefinition, got: int, value: Fraction) -> Mismatch:
-    multiple = value.denominator
-    return Mismatch(
-        category="shape_out_of_range",
-        aspect="relation",
-        severity="fatal",
-        sentence=f"{item.label}: dimension {definition.dim} is {got}, and the compiled code needs a "
-        f"multiple of {multiple} (it computes {definition.symbol} = {definition.solution})",
-        expected=f"a multiple of {multiple}",
-        got=str(got),
-        fix=Fix(action=f"pad or cut dimension {definition.dim} to a multiple of {multiple}"),
-        input_index=item.index,
-        dim=definition.dim,
-    )
+        if value is None or value.denominator == 1:
+            continue
+        dim, multiple = definition.dim, value.denominator
+        got = str(tensor.shape[dim])
+        sentence = (
+            f"{item.label}: dimension {dim} is {got}, and the compiled code needs a "
+            f"multiple of {multiple} (it computes {definition.symbol} = {definition.solution})"
+        )
+        fix = Fix(action=f"pad or cut dimension {dim} to a multiple of {multiple}")
+        yield _mismatch(
+            "relation", sentence, f"a multiple of {multiple}", got, fix, index=item.index, dim=dim
+        )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal
 
 from mcp_server.errors import ProblemError
@@ -84,10 +84,6 @@ class _Archive:
     next_call: str
     below_top: bool = False
 
-    def matches(self, names: Collection[str], relative: Collection[str]) -> bool:
-        looked_at = relative if self.below_top else names
-        return all(any(re.match(pattern, name) for name in looked_at) for pattern in self.patterns)
-
 
 _COMPILE = "aoti-debug compile-with-flags, or torch._inductor.aoti_compile_and_package(exported_program)"
 _GIVE = f"take the .pt2 of {_COMPILE}"
@@ -134,58 +130,51 @@ _ARCHIVES = (
 
 def check_is_zip(path: Path) -> None:
     """Raise a `PackageError` that says what `path` is unless it is a zip archive."""
-    head = _head(path)
-    if not head:
-        raise PackageError("empty_file", f"{path} is empty", next_call="write or copy the package again")
-    if head.startswith(_ZIP_MAGIC):
-        return
-    if head.startswith(_PICKLE_PROTOCOLS):
-        _refuse_pickle(path, head)
-    if head.startswith(_ELF_MAGIC):
-        raise PackageError(
-            "shared_library_without_wrapper",
-            f"{path} is a shared library with no wrapper.cpp beside it",
-            next_call=_GIVE,
-        )
-    raise PackageError("not_a_zip", f"{path} is not a .pt2: {_file_kind(head)}", value=head[:8])
-
-
-def _file_kind(head: bytes) -> str:
-    """Describe a file by its first bytes."""
-    if _SAFETENSORS.match(head):
-        return "it is a safetensors file"
-    found = next((what for start, what in _STARTS if head.startswith(start)), None)
-    return f"it is {found}" if found else "it does not start like a zip archive"
-
-
-def _head(path: Path) -> bytes:
     try:
         if path.exists() and not path.is_file():
             raise PackageError("unreadable_file", f"{path} is no regular file (a pipe or a device)")
         with path.open("rb") as file:
-            return file.read(64)
+            head = file.read(64)
     except FileNotFoundError as error:
         raise PackageError("missing_file", f"{path} does not exist") from error
     except OSError as error:
         raise PackageError("unreadable_file", f"{path} cannot be read: {error.strerror}") from error
+    if not head:
+        raise PackageError("empty_file", f"{path} is empty", next_call="write or copy the package again")
+    if not head.startswith(_ZIP_MAGIC):
+        raise _other_file(path, head)
 
 
-def _refuse_pickle(path: Path, head: bytes) -> None:
-    legacy = _LEGACY_TORCH_MAGIC in head
-    slug, what = ("torch_save_file", "an old torch.save file") if legacy else ("pickle_file", "a pickle")
-    raise PackageError(
-        slug,  # type: ignore[arg-type]
-        f"{path} is {what}, not an AOTInductor package; it was not unpickled",
-        next_call=f"export and compile the model: {_COMPILE}",
-    )
+def _other_file(path: Path, head: bytes) -> PackageError:
+    """The error for a file that is no zip archive, by its first bytes."""
+    if head.startswith(_PICKLE_PROTOCOLS):
+        legacy = _LEGACY_TORCH_MAGIC in head
+        slug: Slug = "torch_save_file" if legacy else "pickle_file"
+        what = "an old torch.save file" if legacy else "a pickle"
+        return PackageError(
+            slug,
+            f"{path} is {what}, not an AOTInductor package; it was not unpickled",
+            next_call=f"export and compile the model: {_COMPILE}",
+        )
+    if head.startswith(_ELF_MAGIC):
+        what = f"{path} is a shared library with no wrapper.cpp beside it"
+        return PackageError("shared_library_without_wrapper", what, next_call=_GIVE)
+    kind = "it does not start like a zip archive"
+    if _SAFETENSORS.match(head):
+        kind = "it is a safetensors file"
+    elif found := next((what for start, what in _STARTS if head.startswith(start)), None):
+        kind = f"it is {found}"
+    return PackageError("not_a_zip", f"{path} is not a .pt2: {kind}", value=head[:8])
 
 
 def no_model(path: Path, names: Iterable[str]) -> PackageError:
     """The error for an archive or directory without an AOTInductor model."""
     names = list(names)
-    relative = {_below_top(name) for name in names}
+    # torch adds a top folder, the file's stem.
+    relative = {name.partition("/")[2] or name for name in names}
     for known in _ARCHIVES:
-        if known.matches(names, relative):
+        compared = relative if known.below_top else names
+        if all(any(re.match(pattern, name) for name in compared) for pattern in known.patterns):
             listed = [name for name in sorted(names) if name.endswith(".pt2")][:3]
             return PackageError(
                 known.slug, f"{path} {known.what}", value=listed or None, next_call=known.next_call
@@ -196,9 +185,3 @@ def no_model(path: Path, names: Iterable[str]) -> PackageError:
         value=[*sorted(relative)[:5]],
         next_call=_GIVE,
     )
-
-
-def _below_top(name: str) -> str:
-    """The name without the top folder (the file stem) that torch adds."""
-    parts = PurePosixPath(name).parts
-    return "/".join(parts[1:]) if len(parts) > 1 else name

@@ -56,20 +56,12 @@ class Provenance:
     source: Source
     post_grad: tuple[str, ...] = ()
     pre_grad: tuple[str, ...] = ()
-    atens: tuple[str, ...] = ()
     stacks: tuple[tuple[Frame, ...], ...] = ()
 
     @property
     def locations(self) -> tuple[ModelLocation, ...]:
         """The innermost user line of each stack, without duplicates."""
-        found = {}
-        for stack in self.stacks:
-            own = [frame for frame in stack if not frame.library]
-            if own:
-                frame = own[-1]
-                found[frame.file, frame.line] = ModelLocation(
-                    file=frame.file, line=frame.line, code=frame.code
-                )
+        found = {(at.file, at.line): at for stack in self.stacks if (at := innermost(stack))}
         return tuple(found.values())
 
     @property
@@ -86,27 +78,30 @@ def read_stack(text: str) -> tuple[Frame, ...]:
     )
 
 
+def innermost(stack: Iterable[Frame]) -> ModelLocation | None:
+    """The innermost line of the user's own code."""
+    own = [frame for frame in stack if not frame.library]
+    return ModelLocation(file=own[-1].file, line=own[-1].line, code=own[-1].code) if own else None
+
+
 def read_provenance(launch: Launch, information: Mapping[str, object]) -> Provenance:
     """The most detailed provenance of a launch. `information` is kernel_information.json, or empty."""
     entry = information.get(f"{launch.kernel}:{launch.handle}") if launch.handle is not None else None
     if isinstance(entry, Mapping):
-        return Provenance(
-            "kernel_information",
-            _texts(entry.get("post_grad_nodes")),
-            _texts(entry.get("pre_grad_nodes")),
-            launch.atens,
-            tuple(stack for text in _texts(entry.get("stack_traces")) if (stack := read_stack(text))),
+        post, pre, stacks = (
+            _texts(entry.get(f)) for f in ("post_grad_nodes", "pre_grad_nodes", "stack_traces")
         )
+        return Provenance("kernel_information", post, pre, _stacks(stacks))
     if launch.stack.strip():
-        return Provenance("context_guard", launch.sources, (), launch.atens, _guard_stacks(launch.stack))
+        stacks = tuple(re.split(r"\n\s*\n", launch.stack))  # separated by blank lines
+        return Provenance("context_guard", launch.sources, (), _stacks(stacks))
     if launch.sources or launch.atens:
-        return Provenance("comments", launch.sources, (), launch.atens)
+        return Provenance("comments", launch.sources)
     return Provenance("none")
 
 
-def _guard_stacks(text: str) -> tuple[tuple[Frame, ...], ...]:
-    """The tracebacks of a guard, which are separated by blank lines."""
-    return tuple(stack for part in re.split(r"\n\s*\n", text) if (stack := read_stack(part)))
+def _stacks(texts: Iterable[str]) -> tuple[tuple[Frame, ...], ...]:
+    return tuple(filter(None, map(read_stack, texts)))
 
 
 def _texts(value: object) -> tuple[str, ...]:
@@ -131,9 +126,12 @@ _PARAMETERS = frozenset({"weight", "bias"})
 def indexing_first(provenance: Provenance, indexed: Collection[str]) -> Provenance:
     """Sort stacks: lines that name the indexed constant's module first, then lines that index. Stable.
 
-    `indexed`: names of constants in the model, such as `encoder.tokens.weight`.
+    `indexed`: names of constants in the model, such as `encoder.tokens.weight`, which code calls `tokens`.
     """
-    modules = [name for constant in indexed if (name := _module(constant))]
+    modules = []
+    for constant in indexed:
+        names = [part for part in constant.split(".") if not part.isdigit() and part not in _PARAMETERS]
+        modules += names[-1:]
 
     def distance(stack: tuple[Frame, ...]) -> int:
         own = [frame.code for frame in stack if not frame.library]
@@ -152,13 +150,6 @@ def unbounded_first(provenance: Provenance) -> Provenance:
     return replace(provenance, stacks=tuple(sorted(provenance.stacks, key=distance)))
 
 
-def _module(constant: str) -> str | None:
-    """The attribute name that model code uses for a constant: `tokens` for `encoder.tokens.weight`."""
-    parts = [part for part in constant.split(".") if not part.isdigit()]
-    names = [part for part in parts if part not in _PARAMETERS]
-    return names[-1] if names else None
-
-
 _MAX_DEPTH = 6
 _MAX_BYTES = 1 << 20  # bytes of a source file
 _OPERATORS: dict[type[ast.AST], str] = {
@@ -170,42 +161,10 @@ _OPERATORS: dict[type[ast.AST], str] = {
     ast.Add: "add",
     ast.Sub: "sub",
     ast.Mult: "mul",
-    ast.Subscript: "index",
 }
 _NOT_DATA = re.compile(r"\.(?:shape|size\(\)|sizes|stride\(\))$")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A parsed file."""
-
-    lines: list[str]
-    tree: ast.Module
-
-    def function_at(self, line: int) -> tuple[Function, ast.ClassDef | None] | None:
-        """The innermost function around a line, and the class of a method."""
-        found: tuple[Function, ast.ClassDef | None] | None = None
-        for node, owner in _functions(self.tree, None):
-            if node.lineno <= line <= (node.end_lineno or node.lineno):
-                found = node, owner
-        return found
-
-    def called(self, call: ast.Call, owner: ast.ClassDef | None) -> Function | None:
-        """The function or method of this file that is called. Raises `LookupError` for another file's."""
-        if isinstance(call.func, ast.Name):
-            return self._function(call.func.id)
-        own = isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name)
-        if own and call.func.value.id == "self" and owner is not None:  # type: ignore[attr-defined]
-            return _named(owner.body, call.func.attr)  # type: ignore[attr-defined]
-        return None
-
-    def _function(self, name: str) -> Function | None:
-        found = _named(self.tree.body, name)
-        if found is None and not hasattr(builtins, name):
-            raise LookupError(name)
-        return found
 
 
 def lines_doing(at: ModelLocation, operators: re.Pattern[str]) -> list[ModelLocation] | None:
@@ -213,71 +172,78 @@ def lines_doing(at: ModelLocation, operators: re.Pattern[str]) -> list[ModelLoca
 
     None if unknown: the file has changed since, or the line calls a function of another file.
     """
-    source = _read(at)
-    function = source.function_at(at.line) if source is not None else None
-    if source is None or function is None:
-        return None
-    statements = [
-        node for node in ast.walk(function[0]) if isinstance(node, ast.stmt) and node is not function[0]
-    ]
-    around = [node for node in statements if node.lineno <= at.line <= (node.end_lineno or node.lineno)]
-    try:
-        found = sorted(set(_lines(source, around[-1:], function[1], operators, _MAX_DEPTH)))
-    except LookupError:
-        return None
-    return [ModelLocation(file=at.file, line=n, code=source.lines[n - 1].strip()) for n in found]
-
-
-def _read(at: ModelLocation) -> _Source | None:
-    """Parse the file; None if the recorded line has changed."""
     path = Path(at.file)
     try:
         if path.stat().st_size > _MAX_BYTES:
             return None
         text = path.read_text(encoding="utf-8")
-        lines = text.splitlines()
-        same = at.line <= len(lines) and lines[at.line - 1].strip() == at.code.strip() != ""
-        return _Source(lines, ast.parse(text)) if same else None
+        tree = ast.parse(text)
     except (OSError, ValueError, SyntaxError, RecursionError):
         return None
+    lines = text.splitlines()
+    if at.line > len(lines) or not lines[at.line - 1].strip() == at.code.strip() != "":
+        return None
+    functions = list(_functions(tree, None))
+    around = [(f, owner) for f, owner in functions if f.lineno <= at.line <= (f.end_lineno or f.lineno)]
+    if not around:
+        return None
+    function, owner = around[-1]
+    inside = (node for node in ast.walk(function) if isinstance(node, ast.stmt) and node is not function)
+    statements = [node for node in inside if node.lineno <= at.line <= (node.end_lineno or node.lineno)]
+    try:
+        calls = _Calls(tree, dict(functions), operators)
+        found = sorted(set(calls.lines(statements[-1:], owner, _MAX_DEPTH)))
+    except LookupError:
+        return None
+    return [ModelLocation(file=at.file, line=n, code=lines[n - 1].strip()) for n in found]
 
 
-def _lines(
-    source: _Source,
-    statements: list[ast.stmt],
-    owner: ast.ClassDef | None,
-    operators: re.Pattern[str],
-    depth: int,
-) -> Iterator[int]:
-    """Lines with one of the operators in these statements and in the functions that they call."""
-    if not depth:
-        raise LookupError("calls go too deep")
-    for node in (node for statement in statements for node in ast.walk(statement)):
-        function = source.called(node, owner) if isinstance(node, ast.Call) else None
-        if function is not None and function.name != "forward":
-            yield from _lines(source, list(function.body), _owner(source, function), operators, depth - 1)
-        elif operators.fullmatch(_operator(node)):
-            yield getattr(node, "lineno", 0)
+@dataclass(frozen=True)
+class _Calls:
+    """Follows the calls within a file. `owners` are its functions, each with the class of a method."""
 
+    tree: ast.Module
+    owners: Mapping[Function, ast.ClassDef | None]
+    operators: re.Pattern[str]
 
-def _owner(source: _Source, function: Function) -> ast.ClassDef | None:
-    return next((owner for node, owner in _functions(source.tree, None) if node is function), None)
+    def lines(self, statements: list[ast.stmt], owner: ast.ClassDef | None, depth: int) -> Iterator[int]:
+        """Lines with one of the operators in these statements and in the functions that they call.
+
+        Raises `LookupError` for a function of another file, and for calls that go too deep.
+        """
+        if not depth:
+            raise LookupError("calls go too deep")
+        for node in (node for statement in statements for node in ast.walk(statement)):
+            function = self._called(node, owner) if isinstance(node, ast.Call) else None
+            if function is not None and function.name != "forward":
+                yield from self.lines(list(function.body), self.owners[function], depth - 1)
+            elif self.operators.fullmatch(_operator(node)):
+                yield getattr(node, "lineno", 0)
+
+    def _called(self, call: ast.Call, owner: ast.ClassDef | None) -> Function | None:
+        match call.func:
+            case ast.Name(id=name):
+                found = _named(self.tree.body, name)
+                if found is None and not hasattr(builtins, name):
+                    raise LookupError(name)
+                return found
+            case ast.Attribute(value=ast.Name(id="self"), attr=name) if owner is not None:
+                return _named(owner.body, name)
+        return None
 
 
 def _operator(node: ast.AST) -> str:
     """The operator name of a syntax node; empty for other nodes."""
-    if isinstance(node, ast.BinOp):
-        return _OPERATORS.get(type(node.op), "")
-    if isinstance(node, ast.Subscript):
-        return "" if _NOT_DATA.search(ast.unparse(node.value)) or _is_constant_index(node.slice) else "index"
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return node.func.attr.rstrip("_")
+    match node:
+        case ast.BinOp(op=op):
+            return _OPERATORS.get(type(op), "")
+        case ast.Subscript(value=value, slice=index):
+            # Data cannot make literals and slices out of bounds.
+            data = any(isinstance(part, ast.Name | ast.Attribute | ast.Call) for part in ast.walk(index))
+            return "index" if data and not _NOT_DATA.search(ast.unparse(value)) else ""
+        case ast.Call(func=ast.Attribute(attr=name)):
+            return name.rstrip("_")
     return ""
-
-
-def _is_constant_index(index: ast.expr) -> bool:
-    """Whether an index consists of literals and slices only, so that data cannot make it out of bounds."""
-    return not any(isinstance(node, ast.Name | ast.Attribute | ast.Call) for node in ast.walk(index))
 
 
 def _functions(node: ast.AST, owner: ast.ClassDef | None) -> Iterator[tuple[Function, ast.ClassDef | None]]:

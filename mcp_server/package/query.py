@@ -1,23 +1,23 @@
-"""Answers queries about kernels and launches of a package as records. Nothing runs.
+"""Answers queries about launches, kernels, tensors, symbols and assertions of a package as records.
 
-Lists of launch numbers are cut to their first 100 (backward slices: the last 100). The count fields next to
-them are complete.
+Nothing runs. Lists of launch numbers are cut to their first 100 (backward slices: the last 100). The count
+fields next to them are complete.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, TypedDict
 
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
 from mcp_server.model import Fix, ModelLocation, Record
-from mcp_server.package.assertion import Candidate, explain, propose, read_assertion
+from mcp_server.package.assertion import explain, propose, read_assertion
 from mcp_server.package.kernel_code import find_asserts
 from mcp_server.package.kernels import Kernel
-from mcp_server.package.launches import Argument, Launch
-from mcp_server.package.symbols import plain
+from mcp_server.package.launches import Argument, Buffer, Launch
+from mcp_server.package.symbols import Symbol, names_in, plain, resolve_bound
 from mcp_server.package.view import PackageView
 
 
@@ -162,29 +162,34 @@ FOLDING = "constant folding, once before the first call (_const_run_impl)"
 
 def launch_facts(view: PackageView, numbers: Iterable[int], *, brief: bool = False) -> list[LaunchFact]:
     """Launches by number. Raises `ProblemError` for an unknown number."""
-    return [_launch_fact(view, _launch(view, number), brief) for number in numbers]
-
-
-def _launch(view: PackageView, number: int) -> Launch:
     launches = view.wrapper.launches
-    if not 0 <= number < len(launches):
-        allowed = f"0 to {len(launches) - 1}" if launches else "none: no launch could be read"
-        raise ProblemError("the package has no launch of this number", value=number, allowed=allowed)
-    return launches[number]
+    facts = []
+    for number in numbers:
+        if not 0 <= number < len(launches):
+            allowed = f"0 to {len(launches) - 1}" if launches else "none: no launch could be read"
+            raise ProblemError("the package has no launch of this number", value=number, allowed=allowed)
+        facts.append(_launch_fact(view, launches[number], brief))
+    return facts
 
 
 def _launch_fact(view: PackageView, launch: Launch, brief: bool) -> LaunchFact:
     provenance = view.provenance(launch)
     shown = [a for a in launch.arguments if a.kind != "context"]
+    within = [block.header for block in launch.context if block.kind != "scope"]
+    reads_from = []
+    for name in launch.reads if not brief else ():
+        writers = [s.launch for s in view.flow_of(launch).last_writers(name, launch.index)]
+        if written := ", ".join(str(number) for number in writers if number is not None):
+            reads_from.append(f"{name} was last written by launch {written}")
     return LaunchFact(
         index=launch.index,
         kernel=launch.kernel,
         kind=launch.kind,
         line=launch.line,
         arguments=[_argument(view, a) for a in shown if not brief or a.is_tensor],
-        reads_from=[] if brief else _reads_from(view, launch),
+        reads_from=reads_from,
         grid=[] if brief else [plain(part) for part in view.wrapper.grid(launch)],
-        within=_within(launch),
+        within=within if launch.function == "run_impl" else [FOLDING, *within],
         checked=launch.checked,
         nodes=list((provenance.post_grad or launch.sources)[:_LISTED]),
         operators=list(launch.atens[:_LISTED]),
@@ -192,11 +197,6 @@ def _launch_fact(view: PackageView, launch: Launch, brief: bool) -> LaunchFact:
         folded_frames=provenance.folded,
         told_by=provenance.source,
     )
-
-
-def _within(launch: Launch) -> list[str]:
-    blocks = [block.header for block in launch.context if block.kind != "scope"]
-    return blocks if launch.function == "run_impl" else [FOLDING, *blocks]
 
 
 def folding_facts(
@@ -215,16 +215,6 @@ def _argument(view: PackageView, argument: Argument) -> str:
     return f"{name}: {view.label(argument.target)}{shape} [{argument.role}]"
 
 
-def _reads_from(view: PackageView, launch: Launch) -> list[str]:
-    found = []
-    flow = view.flow_of(launch)
-    for name in launch.reads:
-        writers = [s.launch for s in flow.last_writers(name, launch.index) if s.launch is not None]
-        if writers:
-            found.append(f"{name} was last written by launch {', '.join(map(str, writers))}")
-    return found
-
-
 def kernel_fact(view: PackageView, name: str) -> KernelFact:
     """A kernel by its name in the wrapper or on the device. Raises `ProblemError` if unknown."""
     kernel = _kernel(view, name)
@@ -233,7 +223,7 @@ def kernel_fact(view: PackageView, name: str) -> KernelFact:
         name=kernel.name,
         kind=kernel.kind,
         symbol=kernel.symbol,
-        launches=view.launches_of.get(kernel.name, []),
+        launches=view.wrapper.launches_of.get(kernel.name, []),
         parameters=[f"{p.name}: {p.type} [{p.role}]" for p in kernel.parameters],
         location=f"{file}:{kernel.first_line or kernel.line}",
         asserts=[f"line {a.line}: {a.text}" for a in find_asserts(kernel.source)],
@@ -270,9 +260,8 @@ def ambiguity(facts: Sequence[AssertionFact]) -> str:
 
 def sourceless(view: PackageView) -> str:
     """A sentence if the package lacks sources of Triton kernels; else empty."""
-    names = [
-        kernel.name for kernel in view.wrapper.kernels.values() if kernel.kind != "cpp" and not kernel.source
-    ]
+    kernels = view.wrapper.kernels.values()
+    names = [kernel.name for kernel in kernels if kernel.kind != "cpp" and not kernel.source]
     if not names:
         return ""
     shown = ", ".join(names[:_LISTED])
@@ -289,11 +278,11 @@ def is_kernel(view: PackageView, name: str) -> bool:
 
 def launches_of_kernel(view: PackageView, name: str) -> list[int]:
     """Launches of a kernel, a shim (`aoti_torch_cuda_mm_out`) or a custom operator, by name."""
-    if name in view.launches_of:
-        return view.launches_of[name]
+    if name in view.wrapper.launches_of:
+        return view.wrapper.launches_of[name]
     target = view.package.proxy_target
     numbers = [n.index for n in view.wrapper.launches if name and target(n.proxy_index) == name]
-    return numbers or view.launches_of.get(_kernel(view, name).name, [])
+    return numbers or view.wrapper.launches_of.get(_kernel(view, name).name, [])
 
 
 def launches_at_line(view: PackageView, location: str) -> list[int]:
@@ -301,22 +290,14 @@ def launches_at_line(view: PackageView, location: str) -> list[int]:
     file, _, line = location.rpartition(":")
     if not file or not line.isdigit():
         raise ProblemError("a model line is given as file.py:LINE", value=location)
-    found = {
-        number
-        for (known, at), numbers in view.launches_at.items()
-        if at == int(line) and (known == file or known.endswith(f"/{file}"))
-        for number in numbers
-    }
-    if not found:
-        raise ProblemError(
-            "no launch is known to come from this line", value=location, allowed=_known_lines(view)
-        )
-    return sorted(found)
-
-
-def _known_lines(view: PackageView) -> str:
-    lines = [f"{file.rpartition('/')[2]}:{line}" for file, line in sorted(view.launches_at)]
-    return ", ".join(lines[:_LISTED]) or "none: compile with INDUCTOR_PROVENANCE=1 to have model lines"
+    known = view.launches_at
+    places = [(at, n) for at, n in known if n == int(line) and (at == file or at.endswith(f"/{file}"))]
+    if not places:
+        lines = ", ".join([f"{at.rpartition('/')[2]}:{n}" for at, n in sorted(known)][:_LISTED])
+        unknown = "none: compile with INDUCTOR_PROVENANCE=1 to have model lines"
+        what = "no launch is known to come from this line"
+        raise ProblemError(what, value=location, allowed=lines or unknown)
+    return sorted({number for place in places for number in known[place]})
 
 
 def assertion_facts(
@@ -333,20 +314,152 @@ def assertion_facts(
             value=text[:200],
             allowed="index out of bounds: 0 <= tmp6 < ks0",
         )
-    return [_assertion_fact(candidate) for candidate in view.tracer.trace(assertion)]
+    return [
+        AssertionFact(
+            launch=candidate.launch.index,
+            kernel=candidate.kernel.name,
+            location=candidate.location,
+            condition=candidate.check.text,
+            bound=candidate.bound.describe() if candidate.bound else "none",
+            lowest=candidate.lowest,
+            facts=list(explain(candidate)),
+            index_from=[source.label for source in candidate.sources],
+            model=list(candidate.provenance.locations),
+            told_by=candidate.provenance.source,
+            fix=propose(candidate),
+        )
+        for candidate in view.tracer.trace(assertion)
+    ]
 
 
-def _assertion_fact(candidate: Candidate) -> AssertionFact:
-    return AssertionFact(
-        launch=candidate.launch.index,
-        kernel=candidate.kernel.name,
-        location=candidate.location,
-        condition=candidate.check.text,
-        bound=candidate.bound.describe() if candidate.bound else "none",
-        lowest=candidate.lowest,
-        facts=list(explain(candidate)),
-        index_from=[source.label for source in candidate.sources],
-        model=list(candidate.provenance.locations),
-        told_by=candidate.provenance.source,
-        fix=propose(candidate),
+def buffer_fact(view: PackageView, name: str) -> BufferFact:
+    """A tensor variable of the wrapper. Raises `ProblemError` for an unknown name."""
+    buffer = view.wrapper.buffers.get(name)
+    if buffer is None:
+        known = ", ".join(list(view.wrapper.buffers)[:_LISTED])
+        raise ProblemError("the wrapper has no tensor of this name", value=name, allowed=f"{known}, …")
+    behind = view.flow.backward(name, _last_use(view, buffer))
+    return BufferFact(
+        name=name,
+        kind=buffer.kind,
+        line=buffer.line,
+        shape=_listed(buffer.sizes),
+        strides=_listed(buffer.strides),
+        dtype=buffer.dtype or "",
+        device=buffer.device or "",
+        base=buffer.base or "",
+        shares_memory_with=[n for n in view.sharing[buffer.storage] if n != name][:_NAMES],
+        **_users(view, buffer),
+        computed_by=list(behind.launches[-_NAMES:]),
+        computed_by_launches=len(behind.launches),
+        from_inputs=[view.label(n) for n in behind.inputs],
+        from_constants=[view.label(n) for n in behind.constants[:_LISTED]],
+        never_set=list(behind.unset),
+        freed_at_line=view.wrapper.run.freed.get(name),
     )
+
+
+def _last_use(view: PackageView, buffer: Buffer) -> int | None:
+    """The last launch that reads the variable by this name; None if it lives to the end."""
+    reads = view.readers_of_name.get(buffer.name, [])
+    writes = view.writers_of_name.get(buffer.name, [])
+    if reads and (not writes or reads[-1] > writes[-1]):
+        return reads[-1]
+    following = writes[-1] + 1 if writes else None
+    return following if following is not None and following < len(view.wrapper.launches) else None
+
+
+def _listed(parts: tuple[str, ...] | None) -> str:
+    return "not told by the wrapper" if parts is None else f"[{', '.join(map(plain, parts))}]"
+
+
+def symbol_fact(view: PackageView, name: str) -> SymbolFact:
+    """A symbol such as `s77` or `u0`. Raises `ProblemError` for an unknown name."""
+    symbol = view.wrapper.symbols.get(name)
+    if symbol is None:
+        known = ", ".join(view.wrapper.symbols) or "none: all shapes are static"
+        raise ProblemError("the wrapper has no symbol of this name", value=name, allowed=known)
+    lines = view.wrapper.uses(name)
+    launches = [
+        launch.index
+        for launch in view.wrapper.launches
+        if any(a.kind in ("symbol", "scalar") and name in names_in(a.expression) for a in launch.arguments)
+    ]
+    return SymbolFact(
+        name=name,
+        definition=f"{name} = {plain(symbol.expression)}",
+        line=symbol.line,
+        meaning=_meaning(view, symbol),
+        known_only_at_run_time=symbol.unbacked or symbol.kind == "value",
+        lines=list(lines[:_NAMES]),
+        used_on_lines=len(lines),
+        launches=launches[:_NAMES],
+        used_by_launches=len(launches),
+    )
+
+
+def _meaning(view: PackageView, symbol: Symbol) -> str:
+    if symbol.kind == "value":
+        return f"a value of {view.label(symbol.tensor)}, read back while running"
+    launch = next(iter(view.wrapper.launches), None)
+    if launch is None:
+        return plain(symbol.expression)
+    return resolve_bound(symbol.name, launch, view.wrapper.symbols, view.package.inputs).describe()
+
+
+def input_fact(view: PackageView, wanted: str) -> InputFact:
+    """A model input by index, wrapper name or caller's path. Raises `ProblemError` if unknown."""
+    inputs = view.package.inputs
+    compiled = next((i for i in inputs if wanted in (str(i.index), i.name, i.path)), None)
+    if compiled is None:
+        known = ", ".join(f"{i.index} ({i.path or i.name})" for i in inputs)
+        raise ProblemError("the package has no such input", value=wanted, allowed=known or "none")
+    ahead = view.flow.forward([compiled.name])
+    ranges = [(d.index, d.lower, d.upper) for d in compiled.dims if (d.lower, d.upper) != (None, None)]
+    return InputFact(
+        index=compiled.index,
+        name=compiled.name,
+        path=compiled.path or "",
+        dtype=compiled.dtype or "",
+        shape=compiled.shape,
+        ranges=[f"dim {dim}: {_end(lower)} to {_end(upper)}" for dim, lower, upper in ranges],
+        **_users(view, view.wrapper.buffers.get(compiled.name)),
+        reaches=list(ahead.launches[:_NAMES]),
+        reaches_launches=len(ahead.launches),
+        reaches_outputs=list(ahead.outputs),
+    )
+
+
+def _end(limit: int | None) -> str:
+    return "unchecked" if limit is None else str(limit)
+
+
+def constant_fact(view: PackageView, wanted: str) -> ConstantFact:
+    """A constant by its name in the model or wrapper. Raises `ProblemError` if unknown."""
+    constants = view.package.constants
+    constant = next((c for c in constants if wanted in (c.fqn, c.name)), None)
+    if constant is None:
+        known = ", ".join(c.fqn for c in constants[:_LISTED])
+        raise ProblemError("the package has no such constant", value=wanted, allowed=known or "none")
+    return ConstantFact(
+        index=constant.index,
+        name=constant.name,
+        fqn=constant.fqn,
+        dtype=constant.dtype,
+        shape=list(constant.shape),
+        kind=constant.kind,
+        **_users(view, view.wrapper.buffers.get(constant.name)),
+    )
+
+
+class _Users(TypedDict):
+    read_by: list[int]
+    written_by: list[int]
+
+
+def _users(view: PackageView, buffer: Buffer | None) -> _Users:
+    """The launches that read and write the memory of a tensor."""
+    if buffer is None:
+        return {"read_by": [], "written_by": []}
+    read, written = view.readers.get(buffer.storage, []), view.writers.get(buffer.storage, [])
+    return {"read_by": read[:_NAMES], "written_by": written[:_NAMES]}

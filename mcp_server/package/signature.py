@@ -1,15 +1,27 @@
-"""The compiled signature: inputs, dimensions, symbols, outputs, and the pytree with the caller's names.
+"""The compiled signature: inputs, dimensions, symbols, and the pytree with the caller's names.
+
+Sources in the wrapper (torch 2.8-2.15, `_inductor/codegen/cpp_wrapper_cpu.py`): `inputs_info_[i].name`, one
+function `check_input_i` with dtype, static sizes, compiled ranges, static strides and device type, the
+symbol definitions at the top of `run_impl`, and, from 2.13, `assert_size_stride(arg, {...}, {...}, "input")`
+with the whole shape as expressions. Example inputs, exported guards and Python scalars are not recorded.
 
 `in_spec_` of the wrapper is `torch.utils._pytree.treespec_dumps` output, protocol 1 (torch 2.8-2.15):
 `[1, {"type": ..., "context": "...", "children_spec": [...]}]`, a leaf having neither type nor context.
+
+Misaligned inputs: at the top of `run_impl` a GPU model copies inputs whose address is not aligned as compiled
+(`codegen_inputs` in torch/_inductor/codegen/cpp_wrapper_gpu.py, 2.8-2.15). It then works on the copy, so the
+caller does not see in-place writes to such an input.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from mcp_server.errors import read_json
+from mcp_server.package.statements import split_arguments
 
 KEYED = ("builtins.dict", "collections.OrderedDict")
 _PROTOCOL = 1
@@ -31,10 +43,6 @@ class TreeNode:
     keys: tuple[object, ...] = ()
     children: tuple[TreeNode, ...] = ()
 
-    @property
-    def is_leaf(self) -> bool:
-        return self.type is None
-
 
 def read_treespec(text: str) -> TreeNode:
     """Parse a tree spec. Raises `TreeSpecError`."""
@@ -54,21 +62,17 @@ def _node(raw: object, depth: int) -> TreeNode:
     kind = raw.get("type")
     if kind is None:
         return TreeNode(None)
-    keys = _keys(str(kind), raw.get("context"))
-    return TreeNode(str(kind), keys if len(keys) == len(children) else (), children)
-
-
-def _keys(kind: str, context: object) -> tuple[object, ...]:
-    """Keys of a dictionary; other containers' contexts are not lists of keys."""
-    if kind not in KEYED and kind != "collections.defaultdict":
-        return ()
-    try:
-        keys = read_json(context) if isinstance(context, str) else context
-    except ValueError:
-        return ()
-    if isinstance(keys, dict):
-        keys = keys.get("dict_context")
-    return tuple(keys) if isinstance(keys, list) else ()
+    keys: object = ()
+    if kind in KEYED or kind == "collections.defaultdict":  # other contexts are not lists of keys
+        context = raw.get("context")
+        try:
+            keys = read_json(context) if isinstance(context, str) else context
+        except ValueError:
+            keys = ()
+        if isinstance(keys, dict):
+            keys = keys.get("dict_context")
+    known = isinstance(keys, list) and len(keys) == len(children)
+    return TreeNode(str(kind), tuple(keys) if known and isinstance(keys, list) else (), children)
 
 
 def leaf_paths(root: TreeNode) -> tuple[str, ...]:
@@ -82,13 +86,8 @@ def leaf_paths(root: TreeNode) -> tuple[str, ...]:
     return tuple(_paths(root, ""))
 
 
-def output_paths(root: TreeNode) -> tuple[str, ...]:
-    """The caller's expression for each output: `output`, `output[1]`, `output['score']`."""
-    return tuple(_paths(root, "output"))
-
-
 def _paths(node: TreeNode, prefix: str) -> Iterator[str]:
-    if node.is_leaf:
+    if node.type is None:
         yield prefix
         return
     keys = node.keys or range(len(node.children))
@@ -161,7 +160,7 @@ class SymbolDefinition:
 
 @dataclass(frozen=True)
 class Signature:
-    """Inputs, outputs and symbols of a model.
+    """Inputs, number of outputs, and symbols of a model.
 
     `problems` lists unread parts with their lines, `notes` facts that the wrapper does not record. `known`:
     the wrapper lists as many inputs as it declares; otherwise `inputs` may be incomplete.
@@ -169,9 +168,7 @@ class Signature:
 
     inputs: tuple[CompiledInput, ...] = ()
     output_count: int | None = None
-    output_paths: tuple[str, ...] = ()
     in_spec: TreeNode | None = None
-    out_spec: TreeNode | None = None
     symbols: tuple[SymbolDefinition, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -179,7 +176,222 @@ class Signature:
 
     def definition(self, name: str, dim: int) -> SymbolDefinition | None:
         """The symbol that is read from the size of input `name` at `dim`."""
-        return next(
-            (s for s in self.symbols if (s.name, s.what, s.dim) == (name, "size", dim)),
-            None,
+        read = (s for s in self.symbols if (s.name, s.what, s.dim) == (name, "size", dim))
+        return next(read, None)
+
+
+# Digits are limited: a dimension number of 10**9 would allocate a tuple as long, and `int` rejects 4,300.
+_BASE = re.compile(r":\s*AOTInductorModelBase\(\s*(\d{1,6}),\s*(\d{1,6})(?:,\s*(\d{1,6}))?")
+_NAME = re.compile(r'inputs_info_\[(\d{1,6})\]\.name = "((?:[^"\\]|\\.)*)"')
+_OUTPUT = re.compile(r"outputs_info_\[(\d{1,6})\]\.name =")
+_SPEC = re.compile(r'\b(in|out)_spec_ =\s*((?:R"\(.*?\)"\s*)+);', re.S)
+_RAW_STRING = re.compile(r'R"\((.*?)\)"', re.S)
+_CHECK = re.compile(r"static void check_input_(\d{1,6})\(")
+_EXPECTED_DTYPE = re.compile(r"_expected_dtype = aoti_torch_dtype_(\w+)\(\)")
+_STATIC_SIZE = re.compile(r"if \((\d{1,19})L? != \w+_size\[(\d{1,3})\]\)")
+_BOUND = re.compile(r"if \(\w+_size\[(\d{1,3})\] ([<>]) (-?\d{1,19})L*\)")
+_STATIC_STRIDE = re.compile(r"if \((-?\d{1,19})L? != \w+_stride\[(\d{1,3})\]\)")
+_DEVICE = re.compile(r'_expected_device_type << "\d*\((\w+)\)')
+_SYMBOL = re.compile(r"\bint64_t (\w+) = (\w+)_(size|stride)\[(\d{1,3})\];")
+_SOLVED = re.compile(r"\bint64_t (\w+) = (.*\b(\w+)_(size|stride)_(\d{1,3})\b.*);")
+_SIZE_ASSERT = re.compile(r'assert_size_stride\((\w+), \{([^}]*)\}, \{([^}]*)\}[^;]*"input"')
+_ARGUMENT = re.compile(r"arg(\d{1,9})_1")
+_INTEGER = re.compile(r"-?\d{1,19}")
+_RUN = "::run_impl"
+
+UNKNOWN = "the package does not say which inputs it takes: its wrapper.cpp is not there or not whole"
+UNBOUNDED = 2**63 - 1
+"""The generator clips upper bounds to this value (cpp_wrapper_cpu.py, torch 2.13): unbounded."""
+
+
+def read_signature(wrapper: str) -> Signature:
+    """The compiled signature from a wrapper's text. Never raises: `problems` lists unread parts."""
+    lines = wrapper.count("\n") + 1
+    problems = []
+    if "__check_inputs_outputs(" not in wrapper:
+        problems.append(f"the input checks end at line {lines}: sizes and dtypes may be missing")
+    at = wrapper.rfind(_RUN)  # no regex: a wrapper may have 30 MB
+    if at < 0 or not wrapper.startswith("} // ", wrapper.rfind("\n", 0, at) + 1):
+        problems.append(f"run_impl ends at line {lines}: symbols and relations may be missing")
+    # From the base constructor call to the end of the model's constructor.
+    start = max(wrapper.find("AOTInductorModelBase("), 0) or wrapper.find("inputs_info_[")
+    line = wrapper.rfind("\n", 0, max(start, 0)) + 1
+    head = _between(wrapper, line, "const_run_impl(") if start >= 0 else ""
+    base = _BASE.search(head)
+    names = {int(m[1]): m[2] for m in _NAME.finditer(head)}
+    known = base is not None and int(base[1]) == len(names)
+    if base is None:
+        problems.append("no AOTInductorModel constructor: the wrapper is cut or not AOTInductor's")
+    elif not known:
+        problems.append(f"the constructor declares {base[1]} inputs, and names {len(names)}")
+    symbols = tuple(_symbols(wrapper))
+    checks, asserts = dict(_checks(wrapper)), _size_asserts(wrapper, set(names.values()))
+    inputs = []
+    for index in sorted(names):
+        item = _with_symbols(_input(index, names[index], checks.get(index), problems), symbols)
+        inputs.append(_with_assert(item, *asserts[item.name]) if item.name in asserts else item)
+    notes = [] if known else [UNKNOWN]
+    in_spec = _in_spec(head, problems)
+    return Signature(
+        inputs=tuple(_with_paths(inputs, in_spec, notes)),
+        output_count=int(base[2]) if base else len(set(_OUTPUT.findall(head))) or None,
+        in_spec=in_spec,
+        symbols=symbols,
+        problems=tuple(problems),
+        notes=tuple(notes),
+        known=known,
+    )
+
+
+def _between(text: str, start: int, end: str) -> str:
+    """The text from an offset to the next `end`, or to the end of the text."""
+    at = text.find(end, start)
+    return text[start : at if at > 0 else None]
+
+
+def _checks(text: str) -> Iterator[tuple[int, str]]:
+    """The body of each `check_input_N`."""
+    start = text.find("static void check_input_")
+    if start < 0:
+        return
+    region = _between(text, start, "__check_inputs_outputs(")
+    found = list(_CHECK.finditer(region))
+    for match, after in zip_longest(found, found[1:]):
+        yield int(match[1]), region[match.end() : after.start() if after else None]
+
+
+def _input(index: int, name: str, body: str | None, problems: list[str]) -> CompiledInput:
+    """An input from its `check_input_N`."""
+    if body is None:
+        problems.append(
+            f"input {index} ({name}) has no check_input_{index}: its shape and dtype are not known"
         )
+        return CompiledInput(index, name)
+    dtype, device = _EXPECTED_DTYPE.search(body), _DEVICE.search(body)
+    if dtype is None:
+        problems.append(f"check_input_{index} names no dtype")
+    sizes = {int(dim): int(size) for size, dim in _STATIC_SIZE.findall(body)}
+    strides = {int(dim): int(stride) for stride, dim in _STATIC_STRIDE.findall(body)}
+    bounds = {(int(dim), sign): int(bound) for dim, sign, bound in _BOUND.findall(body)}
+    bounds = {key: bound for key, bound in bounds.items() if key[1] == "<" or bound < UNBOUNDED}
+    rank = 1 + max((*sizes, *strides, *(dim for dim, _ in bounds)), default=-1)
+    dims = (
+        CompiledDim(i, sizes.get(i), None, bounds.get((i, "<")), bounds.get((i, ">"))) for i in range(rank)
+    )
+    return CompiledInput(
+        index,
+        name,
+        dtype=dtype[1] if dtype else None,
+        dims=tuple(dims),
+        strides=tuple(strides.get(i) for i in range(rank)),
+        device_type=device[1] if device else None,
+    )
+
+
+def _symbols(text: str) -> Iterator[SymbolDefinition]:
+    """The symbols that the top of `run_impl` defines."""
+    start = text.find(f"{_RUN}(")
+    end = text.find("inputs.clear();", start)
+    prologue = text[start : end if end > 0 else start + 1_000_000] if start >= 0 else ""
+    for line in prologue.splitlines():
+        if match := _SYMBOL.search(line):
+            if not match[1].endswith(f"_{match[3]}_{match[4]}"):
+                yield SymbolDefinition(match[1], match[2], match[3], int(match[4]))
+        elif match := _SOLVED.search(line):
+            yield SymbolDefinition(match[1], match[3], match[4], int(match[5]), match[2])
+
+
+def _with_symbols(item: CompiledInput, symbols: tuple[SymbolDefinition, ...]) -> CompiledInput:
+    """Attach symbols to the dimensions that define them. May extend `dims` by dimensions without a check."""
+    own = {s.dim: s.symbol for s in symbols if s.name == item.name and s.what == "size" and not s.solution}
+    rank = max((len(item.dims), *(dim + 1 for dim in own)))
+    dims = (*item.dims, *(CompiledDim(i) for i in range(len(item.dims), rank)))
+    return replace(
+        item,
+        dims=tuple(replace(dim, expression=own.get(dim.index)) for dim in dims),
+        strides=(*item.strides, *(None,) * (rank - len(item.strides))),
+    )
+
+
+def _size_asserts(text: str, names: set[str]) -> dict[str, tuple[list[int | str], list[int | str]]]:
+    """Sizes and strides of the first `assert_size_stride` of each input (torch >= 2.13)."""
+    found: dict[str, tuple[list[int | str], list[int | str]]] = {}
+    for match in _SIZE_ASSERT.finditer(text, max(text.find(f"{_RUN}("), 0)):
+        if match[1] in names and match[1] not in found:
+            found[match[1]] = _numbers(match[2]), _numbers(match[3])
+    return found
+
+
+def _numbers(items: str) -> list[int | str]:
+    """The elements of a C++ brace list: numbers, and expressions without integer suffixes."""
+    texts = [re.sub(r"(?<=\d)L+\b", "", items[a:b]) for a, b in split_arguments(items, 0, len(items))]
+    return [int(text) if _INTEGER.fullmatch(text) else text for text in texts]
+
+
+def _with_assert(item: CompiledInput, sizes: list[int | str], strides: list[int | str]) -> CompiledInput:
+    dims = []
+    for index, size in enumerate(sizes):
+        dim = item.dims[index] if index < len(item.dims) else CompiledDim(index)
+        dims.append(replace(dim, size=size) if isinstance(size, int) else replace(dim, expression=size))
+    return replace(item, dims=tuple(dims), strides=tuple(strides))
+
+
+def _in_spec(head: str, problems: list[str]) -> TreeNode | None:
+    """The tree of the inputs; None for a package lowered without specs."""
+    found = None
+    for match in _SPEC.finditer(head):
+        text = "".join(_RAW_STRING.findall(match[2]))
+        try:
+            tree = read_treespec(text) if text else None
+        except TreeSpecError as error:
+            problems.append(f"{match[1]}_spec_ cannot be read: {error}")
+        else:
+            found = tree if match[1] == "in" else found
+    return found
+
+
+def _with_paths(inputs: list[CompiledInput], spec: TreeNode | None, notes: list[str]) -> list[CompiledInput]:
+    """Set the caller's path of each input, and note non-tensor leaves, which are fixed in the code."""
+    if spec is None:
+        return inputs
+    paths = leaf_paths(spec)
+    leaves = _leaves(inputs, len(paths))
+    if leaves is None:
+        notes.append(
+            f"the exported call had {len(paths)} leaves, of which {len(inputs)} are tensors: the others are "
+            "fixed in the code, so that the caller's names of the inputs cannot be told"
+        )
+        return inputs
+    fixed = [path for leaf, path in enumerate(paths) if leaf not in leaves]
+    if fixed:
+        notes.append(f"{', '.join(fixed)}: fixed in the code as at export; what the caller passes is ignored")
+    return [replace(item, path=paths[leaf]) for item, leaf in zip(inputs, leaves, strict=True)]
+
+
+def _leaves(inputs: list[CompiledInput], count: int) -> list[int] | None:
+    """The leaf index of each input among `count` leaves; None if ambiguous.
+
+    `argN_1` numbers parameters first, then all leaves, tensors or not (seen in torch 2.11 and 2.13). So with
+    non-tensor leaves the numbers identify the leaves, if the first and last leaf are tensors.
+    """
+    if len(inputs) == count:
+        return list(range(count))
+    matches = [_ARGUMENT.fullmatch(item.name) for item in inputs]
+    numbers = [int(match[1]) for match in matches if match]
+    if not numbers or len(numbers) < len(inputs) or numbers[-1] - numbers[0] != count - 1:
+        return None
+    leaves = [number - numbers[0] for number in numbers]
+    return leaves if leaves == sorted(set(leaves)) else None
+
+
+_COPY = re.compile(
+    r"if \(\(reinterpret_cast<std::uintptr_t>\((?P<name>\w+)\.data_ptr\(\)\)"
+    r" & \((?P<bytes>\d{1,4}) ?- ?1\)\) != 0\) \{"
+    r"[^{}]*aoti_torch_clone_preserve_strides\((?P=name), &(?P<copy>\w+)\);"
+    r"\s*(?P=name) = std::move\(RAIIAtenTensorHandle\((?P=copy)\)\);"
+)
+
+
+def copied_when_misaligned(wrapper: str) -> dict[str, int]:
+    """Map each input that is copied when misaligned to its required alignment in bytes."""
+    return {found["name"]: int(found["bytes"]) for found in _COPY.finditer(wrapper)}

@@ -1,4 +1,4 @@
-"""Splits generated C++ into statements, and reads the expressions in them.
+"""Splits generated C++ into statements, reads the expressions in them, and evaluates those of sizes.
 
 A lexer, not a parser: for Inductor's code recognising strings, comments and brackets is enough.
 Each statement has exact offsets, so that a rewriter can insert text around it.
@@ -6,9 +6,12 @@ Each statement has exact offsets, so that a rewriter can insert text around it.
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal, NamedTuple
 
 BlockKind = Literal["function", "if", "else", "loop", "scope", "lambda"]
@@ -52,11 +55,7 @@ _TOKEN = re.compile(
 _LAMBDA = re.compile(r"\[[^\[\]]*\]\s*(?:\([^()]*\)\s*)?(?:mutable\s*)?(?:->\s*[\w:<>&*]+\s*)?$")
 _CONTROL = re.compile(r"(?:if|else\s+if|while|for|switch|catch)\b")
 _LOOP = re.compile(r"(?:while|for|do)\b")
-
-
-def line_of(text: str, offset: int) -> int:
-    """The 1-based line of an offset."""
-    return text.count("\n", 0, offset) + 1
+_PLAIN_BLOCKS: dict[str, BlockKind] = {"": "scope", "try": "scope", "else": "else", "do": "loop"}
 
 
 def split_body(text: str, start: int, line: int, header: str) -> Iterator[Statement]:
@@ -79,38 +78,31 @@ class _Splitter:
 
     def run(self) -> Iterator[Statement]:
         while True:
-            self.at = self._skip(self.at)
-            if self.at >= len(self.text):
-                yield self._statement("cut", self.at, self.at)
-                return
+            if match := _SPACE.match(self.text, self.at):
+                self.at = match.end()
             statement = self._next()
             yield statement
             if statement.kind == "open":
                 self.block = statement.block
-            elif statement.kind == "cut":
+            elif statement.kind == "cut" or (statement.kind == "close" and self.block.parent is None):
                 return
-            elif statement.kind == "close":
-                if self.block.parent is None:
-                    return
+            elif statement.kind == "close" and self.block.parent is not None:
                 self.block = self.block.parent
-
-    def _skip(self, at: int) -> int:
-        match = _SPACE.match(self.text, at)
-        return match.end() if match else at
 
     def _next(self) -> Statement:
         text, at = self.text, self.at
-        simple = _SIMPLE.match(text, at)
-        if simple:
-            end = simple.end()
-            body = text[at : end - 1]
+        if at >= len(text):
+            return self._statement("cut", at, at)
+        if simple := _SIMPLE.match(text, at):
+            body = text[at : simple.end()]
             if body.count("(") == body.count(")"):
-                return self._statement("simple", at, end)
-        first = text[at]
-        if first == "}":
+                return self._statement("simple", at, simple.end())
+        if text[at] == "}":
             return self._statement("close", at, at + 1)
-        if first == "#" or text.startswith("//", at):
-            return self._statement("directive" if first == "#" else "comment", at, self._line_end(at))
+        if text[at] == "#":
+            return self._statement("directive", at, self._find("\n", at))
+        if text.startswith("//", at):
+            return self._statement("comment", at, self._find("\n", at))
         if text.startswith("/*", at):
             return self._statement("comment", at, self._after("*/", at + 2))
         return self._scan()
@@ -128,7 +120,9 @@ class _Splitter:
             elif token == "{":
                 head = text[start : at - 1].rstrip()
                 if (kind := _block_kind(head, parens + braces)) is not None:
-                    return self._open(kind, head, start, at)
+                    line = self._line_at(start)
+                    self.at = at
+                    return Statement("open", head, line, start, at, Block(kind, head, line, self.block))
                 braces += 1
             elif token == "}":
                 if braces == 0:
@@ -142,12 +136,6 @@ class _Splitter:
                 at = self._after(f'){match["tag"]}"', at)
         return self._statement("cut", start, len(text))
 
-    def _open(self, kind: BlockKind, head: str, start: int, end: int) -> Statement:
-        line = self._line_at(start)
-        block = Block(kind, head, line, self.block)
-        self.at = end
-        return Statement("open", head, line, start, end, block)
-
     def _statement(self, kind: StatementKind, start: int, end: int) -> Statement:
         body = self.text[start:end]
         self.at = end
@@ -160,31 +148,24 @@ class _Splitter:
         self.counted = offset
         return self.line
 
-    def _line_end(self, at: int) -> int:
-        end = self.text.find("\n", at)
+    def _find(self, wanted: str, at: int) -> int:
+        end = self.text.find(wanted, at)
         return len(self.text) if end < 0 else end
 
     def _after(self, closing: str, at: int) -> int:
-        end = self.text.find(closing, at)
-        return len(self.text) if end < 0 else end + len(closing)
+        return min(self._find(closing, at) + len(closing), len(self.text))
 
 
 def _block_kind(head: str, depth: int) -> BlockKind | None:
     """The kind of block that `{` opens; None for an initialiser. In parentheses only a lambda is a block."""
-    if (
-        head.endswith((")", "]", "mutable"))
-        and _LAMBDA.search(head)
-        and "[" in head
-        and not _CONTROL.match(head)
-    ):
+    control = _CONTROL.match(head)
+    if head.endswith((")", "]", "mutable")) and _LAMBDA.search(head) and not control:
         return "lambda" if not head.endswith("[]") else None
     if depth:
         return None
-    if not head:
-        return "scope"
-    if head in ("else", "do", "try"):
-        return {"else": "else", "do": "loop", "try": "scope"}[head]  # type: ignore[return-value]
-    if _CONTROL.match(head) and head.endswith(")"):
+    if head in _PLAIN_BLOCKS:
+        return _PLAIN_BLOCKS[head]
+    if control and head.endswith(")"):
         return "loop" if _LOOP.match(head) else "if"
     return None
 
@@ -200,40 +181,43 @@ def split_arguments(text: str, start: int, end: int) -> list[tuple[int, int]]:
 
     A trailing comma, as in `{8L, }`, adds no argument.
     """
-    if not _BRACKET.search(text, start, end):
-        return _flat(text, start, end)
     places = []
     depth, begin = 0, start
-    for match in _PIECE.finditer(text, start, end):
-        token = match.group()
-        if token in "({[":
-            depth += 1
-        elif token in ")}]":
-            depth -= 1
-        elif token == "," and depth == 0:
-            places.append(_stripped(text, begin, match.start()))
-            begin = match.end()
+    if not _BRACKET.search(text, start, end):  # most calls, and faster
+        for part in text[start:end].split(",")[:-1]:
+            places.append(_stripped(text, begin, begin + len(part)))
+            begin += len(part) + 1
+    else:
+        for match in _PIECE.finditer(text, start, end):
+            token = match.group()
+            if token in "({[":
+                depth += 1
+            elif token in ")}]":
+                depth -= 1
+            elif token == "," and depth == 0:
+                places.append(_stripped(text, begin, match.start()))
+                begin = match.end()
     last = _stripped(text, begin, end)
-    if last[0] < last[1]:
-        places.append(last)
-    return places
-
-
-def _flat(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    """Fast path of `split_arguments` for text without brackets and strings: most calls."""
-    places = []
-    at = start
-    for part in text[start:end].split(","):
-        places.append(_stripped(text, at, at + len(part)))
-        at += len(part) + 1
-    if places[-1][0] >= places[-1][1]:
-        places.pop()
-    return places
+    return [*places, last] if last[0] < last[1] else places
 
 
 def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
     part = text[start:end]
     return start + len(part) - len(part.lstrip()), start + len(part.rstrip())
+
+
+def closing(text: str, start: int, stop_at: str = "") -> int:
+    """The offset of the bracket that closes the one open at `start`, or of a letter of `stop_at` before it.
+
+    The length of the text if there is none.
+    """
+    depth = 0
+    for at in range(start, len(text)):
+        letter = text[at]
+        if depth == 0 and (letter in ")]}" or letter in stop_at):
+            return at
+        depth += (letter in "([{") - (letter in ")]}")
+    return len(text)
 
 
 CHECK = "AOTI_TORCH_ERROR_CODE_CHECK"
@@ -323,18 +307,12 @@ def _unwrap(expression: str) -> Reference:
         expression = expression[match.end() : -1]
     if _NAME.fullmatch(expression):
         return Reference(expression, address=address)
-    if _VIEW.match(expression) and expression.endswith(")"):
-        return _view(expression)
+    if (view := _VIEW.match(expression)) and expression.endswith(")"):
+        spans = split_arguments(expression, view.end(), len(expression) - 1)
+        parts = [expression[a:b] for a, b in spans]
+        if len(parts) == 5:
+            return Reference(_unwrap(parts[0]).name, view=(parts[2], parts[3], parts[4]))
     return Reference(None)
-
-
-def _view(expression: str) -> Reference:
-    begin, end = len("reinterpret_tensor_wrapper("), len(expression) - 1
-    parts = [expression[a:b] for a, b in split_arguments(expression, begin, end)]
-    if len(parts) != 5:
-        return Reference(None)
-    inner = _unwrap(parts[0])
-    return Reference(inner.name, view=(parts[2], parts[3], parts[4]))
 
 
 def braced(text: str) -> tuple[str, ...]:
@@ -343,3 +321,84 @@ def braced(text: str) -> tuple[str, ...]:
     if open_ < 0 or close < open_:
         return ()
     return tuple(text[a:b] for a, b in split_arguments(text, open_ + 1, close))
+
+
+# Shape expressions, as `cexpr` (torch/_inductor/codegen/cpp_utils.py, 2.8-2.15) prints them: sums, products,
+# rational factors (`(1.0/2.0)*n`), floor division, modulus, min and max.
+_MAX_LENGTH = 2000
+_LARGEST = 1 << 256
+_REWRITES = (
+    (re.compile(r"(?<=\d)L+\b"), ""),
+    (re.compile(r"static_cast<\w+>"), ""),
+    (re.compile(r"(?:c10|at::native)::div_floor_integer"), "floordiv"),
+    (re.compile(r"std::(min|max)(?:<\w+>)?"), r"\1"),
+)
+_Operator = Callable[[Fraction, Fraction], Fraction | int]
+_BINARY: dict[type[ast.operator], _Operator] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Mod: operator.mod,
+}
+_FUNCTIONS: dict[str, _Operator] = {"floordiv": operator.floordiv, "min": min, "max": max}
+
+
+class _Unknown(Exception):
+    """The expression has a name without a value, or is not arithmetic."""
+
+
+def evaluate(text: str, values: Mapping[str, int]) -> Fraction | None:
+    """The exact value of a shape expression; None for an unknown name, other syntax or division by zero."""
+    if len(text) > _MAX_LENGTH:
+        return None
+    try:
+        return _value(_parsed(text).body, values)
+    except (_Unknown, SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return None
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """The symbols of an expression, in order; empty if it cannot be parsed."""
+    try:
+        tree = _parsed(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ()
+    names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    return tuple(dict.fromkeys(name for name in names if name not in _FUNCTIONS))
+
+
+def _parsed(text: str) -> ast.Expression:
+    for pattern, replacement in _REWRITES:
+        text = pattern.sub(replacement, text)
+    return ast.parse(text.strip(), mode="eval")
+
+
+def _value(node: ast.expr, values: Mapping[str, int]) -> Fraction:
+    match node:
+        case ast.Constant(value=int() | float() as number):
+            result = Fraction(number)
+        case ast.Name(id=name) if name in values:
+            result = Fraction(values[name])
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            result = -_value(operand, values)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+            result = Fraction(_BINARY[type(op)](_value(left, values), _value(right, values)))
+        case ast.Call(func=ast.Name(id=name), args=[left, right]) if name in _FUNCTIONS:
+            result = Fraction(_FUNCTIONS[name](_value(left, values), _value(right, values)))
+        case _:
+            raise _Unknown
+    if abs(result) > _LARGEST:
+        raise _Unknown
+    return result
+
+
+_WHOLE = re.compile(r"[0-9]{1,19}")
+
+
+def whole_number(text: str) -> int | None:
+    """Parse an integer; None for other text, and for more digits than 64 bits have.
+
+    Stricter than `int`, which raises beyond 4,300 digits, and `str.isdigit`, which accepts "²".
+    """
+    return int(text) if _WHOLE.fullmatch(text) else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from mcp_server.package.launches import Launch, substitute
@@ -15,10 +15,8 @@ from mcp_server.package.signature import CompiledInput
 
 SymbolKind = Literal["size", "stride", "value", "computed"]
 
-_SIZES = re.compile(r"(?P<tensor>\w+)_(?P<what>size|stride)\[(?P<dim>\d+)\]")
-_METHOD = re.compile(r"(?P<tensor>\w+)\.(?P<what>size|stride)\((?P<dim>\d+)\)")
+_SIZE = re.compile(r"(\w+)(?:_|\.)(size|stride)(?:\[(\d+)\]|\((\d+)\))")
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_WORD = re.compile(r"\w")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +42,9 @@ class Symbol:
 
 def define(name: str, expression: str, line: int) -> Symbol:
     """The symbol defined by `int64_t name = expression;`."""
-    match = _SIZES.fullmatch(expression) or _METHOD.fullmatch(expression)
-    if match:
-        kind: SymbolKind = "size" if match["what"] == "size" else "stride"
-        return Symbol(name, kind, expression, line, match["tensor"], int(match["dim"]))
+    if match := _SIZE.fullmatch(expression):
+        kind: SymbolKind = "size" if match[2] == "size" else "stride"
+        return Symbol(name, kind, expression, line, match[1], int(match[3] or match[4]))
     return Symbol(name, "computed", expression, line)
 
 
@@ -73,22 +70,9 @@ def origins(name: str, symbols: Mapping[str, Symbol]) -> tuple[Symbol, ...]:
 
 def uses(name: str, text: str, start: int, end: int, line: int) -> tuple[int, ...]:
     """The 1-based lines between two offsets that use `name`; `line` is the line of `start`."""
-    found = []
-    at, counted = start, start
-    while (at := text.find(name, at, end)) >= 0:
-        after = at + len(name)
-        if not _WORD.match(text, after) and not _WORD.match(text, at - 1):
-            line += text.count("\n", counted, at)
-            counted = at
-            found.append(line)
-            after = text.find("\n", after, end)
-        if after < 0:
-            break
-        at = after
-    return tuple(found)
-
-
-_LONG = re.compile(r"(?<=\d)L\b")
+    lines = enumerate(text[start:end].split("\n"), line)
+    word = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
+    return tuple(number for number, part in lines if name in part and word.search(part))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +89,15 @@ class SizeOrigin:
     label: str = ""
     lower: int | None = None
     upper: int | None = None
+
+    def __str__(self) -> str:
+        if self.dim is None:
+            return f"{self.symbol} is a value of {self.tensor}"
+        where = f"{self.symbol} is the size of dim {self.dim} of {self.label or self.tensor}"
+        if self.lower is None and self.upper is None:
+            return where
+        lower = "?" if self.lower is None else self.lower
+        return f"{where}, compiled for {lower} to {self.upper or 'any'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +122,8 @@ class Bound:
         """The bound as a phrase."""
         if self.value is not None:
             return str(self.value)
-        parts = [_describe(size) for size in self.sizes]
         chain = self.text if self.text == self.expression else f"{self.text} = {self.expression}"
-        return f"{chain} ({'; '.join(parts)})" if parts else chain
+        return f"{chain} ({'; '.join(map(str, self.sizes))})" if self.sizes else chain
 
 
 def resolve_bound(
@@ -141,39 +133,20 @@ def resolve_bound(
     values = {a.name: a.expression for a in launch.arguments if a.name}
     expression = plain(substitute(text, values))
     value = int(expression) if re.fullmatch(r"-?\d+", expression) else None
-    sizes = tuple(
-        origin for symbol in origins(expression, symbols) if (origin := _size(symbol, inputs)) is not None
-    )
-    return Bound(plain(text), expression, value, sizes)
+    sizes = []
+    for symbol in origins(expression, symbols):
+        size = SizeOrigin(symbol.name, symbol.tensor or "", symbol.dim)
+        compiled = next((i for i in inputs if i.name == symbol.tensor), None)
+        if compiled is not None and symbol.kind == "size" and symbol.dim is not None:
+            size = replace(size, input_index=compiled.index, label=compiled.label)
+            if symbol.dim < len(compiled.dims):
+                dim = compiled.dims[symbol.dim]
+                size = replace(size, lower=dim.lower, upper=dim.upper)
+        if symbol.tensor is not None:
+            sizes.append(size)
+    return Bound(plain(text), expression, value, tuple(sizes))
 
 
 def plain(expression: str) -> str:
     """A C++ expression without integer suffixes."""
-    return _LONG.sub("", expression)
-
-
-def _size(symbol: Symbol, inputs: Sequence[CompiledInput]) -> SizeOrigin | None:
-    if symbol.tensor is None:
-        return None
-    compiled = next((i for i in inputs if i.name == symbol.tensor), None)
-    if compiled is None or symbol.kind != "size" or symbol.dim is None:
-        return SizeOrigin(symbol.name, symbol.tensor, symbol.dim)
-    dim = compiled.dims[symbol.dim] if symbol.dim < len(compiled.dims) else None
-    return SizeOrigin(
-        symbol.name,
-        symbol.tensor,
-        symbol.dim,
-        compiled.index,
-        compiled.label,
-        dim.lower if dim else None,
-        dim.upper if dim else None,
-    )
-
-
-def _describe(size: SizeOrigin) -> str:
-    if size.dim is None:
-        return f"{size.symbol} is a value of {size.tensor}"
-    where = f"{size.symbol} is the size of dim {size.dim} of {size.label or size.tensor}"
-    if size.lower is None and size.upper is None:
-        return where
-    return f"{where}, compiled for {size.lower if size.lower is not None else '?'} to {size.upper or 'any'}"
+    return re.sub(r"(?<=\d)L\b", "", expression)

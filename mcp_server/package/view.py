@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from functools import cached_property, lru_cache
-from pathlib import Path
-from typing import TypeVar
+from pathlib import Path, PurePosixPath
 
 from mcp_server.package.archive import Package, open_package
 from mcp_server.package.assertion import Tracer
-from mcp_server.package.dataflow import Dataflow, Slice
+from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.launches import Launch
 from mcp_server.package.provenance import Provenance, read_provenance
-from mcp_server.package.symbols import names_in
-from mcp_server.package.wrapper import Wrapper, read_wrapper
+from mcp_server.package.wrapper import Wrapper, grouped, read_wrapper
 
-Key = TypeVar("Key")
 _CUBIN_LIMIT = 64 << 20
 
 
@@ -56,61 +53,31 @@ class PackageView:
 
     @cached_property
     def tracer(self) -> Tracer:
-        package = self.package
-        return Tracer(
-            self.wrapper,
-            package.inputs,
-            package.constants,
-            package.kernel_information,
-            self.kernels_of_file,
-            self.flow,
-        )
-
-    @cached_property
-    def launches_of(self) -> dict[str, list[int]]:
-        """Launch numbers of each kernel name."""
-        return _grouped((launch.kernel, launch.index) for launch in self.wrapper.launches)
+        files = self.package
+        facts = files.inputs, files.constants, files.kernel_information
+        return Tracer(self.wrapper, *facts, self.kernels_of_file, self.flow)
 
     @cached_property
     def readers(self) -> dict[int, list[int]]:
         """Launches that read each storage."""
-        return _grouped(
-            (use.storage, step.launch)
-            for step in self.flow.steps
-            for use in step.reads
-            if step.launch is not None
-        )
+        steps = self.flow.steps
+        return grouped((u.storage, n) for s in steps if (n := s.launch) is not None for u in s.reads)
 
     @cached_property
     def writers(self) -> dict[int, list[int]]:
         """Launches that write each storage."""
-        return _grouped(
-            (use.storage, step.launch)
-            for step in self.flow.steps
-            for use in step.writes
-            if step.launch is not None
-        )
+        steps = self.flow.steps
+        return grouped((u.storage, n) for s in steps if (n := s.launch) is not None for u in s.writes)
 
     @cached_property
     def readers_of_name(self) -> dict[str, list[int]]:
         """Launches that read a variable by this name, not through an alias."""
-        return _grouped((name, n.index) for n in self.wrapper.launches for name in n.reads)
+        return grouped((name, n.index) for n in self.wrapper.launches for name in n.reads)
 
     @cached_property
     def writers_of_name(self) -> dict[str, list[int]]:
         """Launches that write a variable by this name, not through an alias."""
-        return _grouped((name, n.index) for n in self.wrapper.launches for name in n.writes)
-
-    @cached_property
-    def launches_naming(self) -> dict[str, list[int]]:
-        """Launches that use a symbol in a scalar argument."""
-        return _grouped(
-            (name, launch.index)
-            for launch in self.wrapper.launches
-            for argument in launch.arguments
-            if argument.kind in ("symbol", "scalar")
-            for name in names_in(argument.expression)
-        )
+        return grouped((name, n.index) for n in self.wrapper.launches for name in n.writes)
 
     @cached_property
     def sharing(self) -> dict[int, list[str]]:
@@ -123,7 +90,7 @@ class PackageView:
     @cached_property
     def launches_at(self) -> dict[tuple[str, int], list[int]]:
         """Launches of each line of the user's model."""
-        return _grouped(
+        return grouped(
             ((location.file, location.line), launch.index)
             for launch in self.wrapper.launches
             for location in self.provenance(launch).locations
@@ -140,36 +107,17 @@ class PackageView:
         """Labels of the model inputs that a launch depends on."""
         return [self.label(name) for name in self.flow.backward_from(launch).inputs]
 
-    def slice_through(self, launch: int) -> Slice:
-        """Everything that a launch depends on and everything that depends on it."""
-        back, ahead = self.flow.backward_from(launch), self.flow.forward_from(launch)
-        steps = {step.order: step for step in (*back.steps, *ahead.steps)}
-        edges = tuple(dict.fromkeys((*back.edges, *ahead.edges)))
-        ordered = tuple(steps[order] for order in sorted(steps))
-        return Slice(ordered, edges, back.inputs, back.constants, back.unset, ahead.outputs)
-
     def kernels_of_file(self, file: str) -> Collection[str]:
         """Kernels whose cubin contains the name of the generated Python file, as a plain string."""
         needle = Path(file).name.encode()
+        binaries = {PurePosixPath(m.name).name: m.name for m in self.package.files.kernel_binaries}
         names = set()
         for kernel in self.wrapper.kernels.values():
-            if kernel.cubin and needle in self._binary(kernel.cubin):
-                names.add(kernel.name)
+            if member := binaries.get(kernel.cubin):
+                with self.package.container.open(member) as stream:
+                    if needle in stream.read(_CUBIN_LIMIT):
+                        names.add(kernel.name)
         return names
-
-    def _binary(self, name: str) -> bytes:
-        for member in self.package.files.kernel_binaries:
-            if member.name.endswith(f"/{name}"):
-                with self.package.container.open(member.name) as stream:
-                    return stream.read(_CUBIN_LIMIT)
-        return b""
-
-
-def _grouped(pairs: Iterable[tuple[Key, int]]) -> dict[Key, list[int]]:
-    found: dict[Key, dict[int, None]] = defaultdict(dict)
-    for key, number in pairs:
-        found[key][number] = None
-    return {key: list(numbers) for key, numbers in found.items()}
 
 
 def view_package(path: Path, model_name: str | None = None) -> PackageView:

@@ -8,13 +8,15 @@ never skipped silently.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypeVar
 
 from mcp_server.package import symbols as symbol_table
 from mcp_server.package.calls import Problem, Scope, add_transfer, handle_call
 from mcp_server.package.kernels import Kernel, LineCounter, read_cpp_kernels, read_triton_kernels
-from mcp_server.package.launches import Buffer, Launch, Notes, Transfer, substitute
+from mcp_server.package.launches import Buffer, BufferKind, Launch, Transfer, substitute
 from mcp_server.package.statements import Block, Statement, braced, read_call, read_reference, split_body
 from mcp_server.package.symbols import Symbol, define, names_in
 
@@ -40,60 +42,15 @@ _SIZES = re.compile(r"\w+\.(?:sizes|strides)\(\)$")
 _GUARD = re.compile(r'KernelContextGuard _ctx\("([^"]*)",\s*R"\((.*)\)"\)', re.S)
 _REASSIGNED = re.compile(r"^\s*(\w+) = std::move\(\w+\);", re.M)
 _SYMBOL = re.compile(r"(?:(?:z?uf?|s|ps)\d+(?:_\w+)?|\w*(?:numel|_size_\d+|_stride_\d+))$")
-_TYPES = frozenset(
-    [
-        "int64_t",
-        "int32_t",
-        "int16_t",
-        "int8_t",
-        "uint64_t",
-        "uint32_t",
-        "uint16_t",
-        "uint8_t",
-        "int",
-        "bool",
-        "float",
-        "double",
-        "half",
-        "bfloat16",
-        "long",
-        "size_t",
-        "at::Half",
-        "at::BFloat16",
-        "c10::complex",
-    ]
+_TYPES = re.compile(
+    r"u?int(?:8|16|32|64)_t|int|bool|float|double|half|bfloat16|long|size_t|at::Half|at::BFloat16|c10::complex"
 )
-_QUIET = frozenset(
-    [
-        "KernelContextGuard",
-        "RAIIAtenRecordFunctionHandle",
-        "AOTICudaStreamGuard",
-        "AOTICudaGuard",
-        "AOTIXpuStreamGuard",
-        "throw",
-        "return",
-        "break",
-        "continue",
-        "alignas",
-        "cudaStream_t",
-        "std::unordered_map",
-        "std::vector",
-        "C10IValueHandle",
-        "RAIIC10IValueHandle",
-        "torch::aot_inductor::RAIIAtenRecordFunctionHandle",
-        "#pragma",
-    ]
+# Statements without a tensor or a number that a launch uses.
+_QUIET = re.compile(
+    r"AOTI(?:Cuda|Xpu)StreamGuard|AOTICudaGuard|(?:torch::aot_inductor::)?RAIIAtenRecordFunctionHandle"
+    r"|(?:RAII)?C10IValueHandle|AtenTensorHandle|cudaStream_t|std::(?:unordered_map|vector)"
+    r"|throw|return|break|continue|alignas"
 )
-
-
-def read_body(scope: Scope, start: int, line: int) -> int:
-    """Read the function whose `{` is just before offset `start` on `line`. Returns its end offset."""
-    reader = _Reader(scope, start)
-    end = start
-    for statement in split_body(scope.text, start, line, scope.function):
-        end = statement.end
-        reader.take(statement)
-    return end
 
 
 class _Reader:
@@ -102,10 +59,8 @@ class _Reader:
     def __init__(self, scope: Scope, start: int) -> None:
         self.scope = scope
         self.reassigned = frozenset(_REASSIGNED.findall(scope.text, start))
-        self.guards: dict[int, str] = {}
         self.last_made: str | None = None
         self.handlers: dict[str, Callable[[Statement], bool]] = {
-            "AtenTensorHandle": lambda _: True,
             "RAIIAtenTensorHandle": self._owner,
             "auto": self._bind,
             "auto&": self._bind,
@@ -121,59 +76,46 @@ class _Reader:
         }
 
     def take(self, statement: Statement) -> None:
-        if statement.kind == "simple":
-            self._simple(statement)
-        elif statement.kind == "comment":
-            self._comment(statement.text)
-        elif statement.kind == "cut":
-            self.scope.problem("the text ends inside this function", statement.line, statement.text)
-        elif statement.kind == "open" and statement.block.kind == "lambda":
-            self.scope.problem(
-                "a lambda: its calls are listed where it stands", statement.line, statement.text
-            )
-
-    def _simple(self, statement: Statement) -> None:
         text = statement.text
-        match = _FIRST.match(text)
-        if match is None:
-            if text.strip("();, "):
+        if statement.kind == "simple":
+            match = _FIRST.match(text)
+            first = match.group() if match else ""
+            if handler := self.handlers.get(first):
+                known = handler(statement)
+            elif _TYPES.fullmatch(first):
+                known = self._scalar(statement)
+            elif match is not None:
+                known = _QUIET.fullmatch(first) is not None or self._call_or_assignment(statement)
+            else:
+                known = not text.strip("();, ")
+            if not known:
                 self.scope.problem("a statement of unknown form", statement.line, text)
-            return
-        first = match.group()
-        handler = self.handlers.get(first)
-        if handler is not None:
-            known = handler(statement)
-        elif first in _QUIET:
-            known = True
-        elif first in _TYPES:
-            known = self._scalar(statement)
-        else:
-            known = self._call_or_assignment(statement)
-        if not known:
-            self.scope.problem("a statement of unknown form", statement.line, text)
+        elif statement.kind == "comment":
+            self._comment(text)
+        elif statement.kind == "cut":
+            self.scope.problem("the text ends inside this function", statement.line, text)
+        elif statement.kind == "open" and statement.block.kind == "lambda":
+            self.scope.problem("a lambda: its calls are listed where it stands", statement.line, text)
 
     def _comment(self, text: str) -> None:
-        notes = self.scope.notes
+        scope = self.scope
         if match := _HANDLE.match(text):
-            self.scope.notes = Notes(notes.sources, notes.atens, int(match[2]), match[1], notes.stack)
+            scope.notes = replace(scope.notes, handle=int(match[2]), kernel=match[1])
         elif match := _SOURCES.match(text):
-            sources, atens = _listed(match[1]), _listed(match[2])
-            self.scope.notes = Notes(sources, atens, notes.handle, notes.kernel, notes.stack)
-        elif text.startswith("// reuse") and self.last_made in self.scope.buffers and self.last_made:
-            buffer = self.scope.buffers.by_name[self.last_made]
-            self.scope.buffers.by_name[self.last_made] = replace(buffer, reused=True)
+            sources, atens = (tuple(filter(None, map(str.strip, part.split(",")))) for part in match.groups())
+            scope.notes = replace(scope.notes, sources=sources, atens=atens)
+        elif text.startswith("// reuse") and (buffer := scope.buffers.get(self.last_made)):
+            scope.buffers.by_name[buffer.name] = replace(buffer, reused=True)
 
     def _owner(self, statement: Statement) -> bool:
         """RAIIAtenTensorHandle in its forms: adopting a handle, declared empty, made of a scalar."""
         if match := _OWN.fullmatch(statement.text):
             return self._adopt(match[1], match[2], statement)
-        if match := _DECLARE.fullmatch(statement.text):
-            self.scope.buffers.add(match[1], "assigned", statement.line)
-            return True
-        if match := _SCALAR_TENSOR.fullmatch(statement.text):
-            self.scope.buffers.add(match[1], "returned", statement.line)
-            return True
-        return False
+        match = _DECLARE.fullmatch(statement.text) or _SCALAR_TENSOR.fullmatch(statement.text)
+        if match:
+            kind: BufferKind = "assigned" if match.re is _DECLARE else "returned"
+            self.scope.buffers.add(match[1], kind, statement.line)
+        return match is not None
 
     def _adopt(self, name: str, handle: str, statement: Statement) -> bool:
         buffers = self.scope.buffers
@@ -181,49 +123,35 @@ class _Reader:
         if known not in buffers:
             return False
         if known != name:
-            buffers.rename(known, name)
-        if name in self.reassigned:
-            self._own_storage(name, statement)
+            buffers.by_name[name] = replace(buffers.by_name.pop(known), name=name)
+        old = buffers.by_name[name]
+        if name in self.reassigned and old.base is not None and old.kind == "alias":
+            # A loop-carried variable has its own storage, copied from its base.
+            new = buffers.add(name, "assigned", statement.line)
+            buffers.by_name[name] = replace(old, kind="assigned", storage=new.storage)
+            add_transfer(self.scope, statement, "assign", name, old.base)
         return True
-
-    def _own_storage(self, name: str, statement: Statement) -> None:
-        """Give a loop-carried variable, which is reassigned later, its own storage, copied from its base."""
-        old = self.scope.buffers.by_name[name]
-        if old.base is None or old.kind != "alias":
-            return
-        new = self.scope.buffers.add(name, "assigned", statement.line)
-        self.scope.buffers.by_name[name] = replace(old, kind="assigned", storage=new.storage)
-        add_transfer(self.scope, statement, "assign", name, old.base)
 
     def _bind(self, statement: Statement) -> bool:
         """auto x = …: inputs, constants, moves, views, symbols."""
         text, scope = statement.text, self.scope
-        if match := _INPUT.fullmatch(text):
-            scope.buffers.add(match[1], "input", statement.line, position=int(match[2]))
-            return True
-        if match := _CONSTANT.fullmatch(text):
-            scope.buffers.add(match[1], "constant", statement.line, position=int(match[2]))
+        if match := _INPUT.fullmatch(text) or _CONSTANT.fullmatch(text):
+            source: BufferKind = "input" if match.re is _INPUT else "constant"
+            scope.buffers.add(match[1], source, statement.line, position=int(match[2]))
             return True
         if not (match := _BIND.fullmatch(text)):
             return False
         name, value = match[1], match[2].strip()
         if name in ("inputs", "kernels") or _SIZES.fullmatch(value):
             return True
-        return self._bind_tensor(name, value, statement) or self._bind_value(name, value, statement)
-
-    def _bind_tensor(self, name: str, value: str, statement: Statement) -> bool:
-        scope = self.scope
         reference = read_reference(value, 0, len(value))
         base = scope.pointers.get(reference.name or "", reference.name)
         if base is None or base not in scope.buffers:
-            return False
+            return self._bind_value(name, value, statement)
         self.last_made = name
-        if reference.view is not None:
-            sizes, strides, offset = reference.view
-            scope.buffers.view(name, base, statement.line, scope.array(sizes), scope.array(strides), offset)
-        else:
-            scope.buffers.derive(name, base, "moved" if _MOVED.fullmatch(value) else "alias", statement.line)
-        return True
+        view = scope.view(reference)
+        kind: BufferKind = "view" if view else "moved" if _MOVED.fullmatch(value) else "alias"
+        return scope.buffers.derive(name, base, kind, statement.line, view)
 
     def _bind_value(self, name: str, value: str, statement: Statement) -> bool:
         """A symbol or other scalar; False for a value computed from unknown tensors."""
@@ -317,10 +245,6 @@ class _Reader:
         return True
 
 
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(part for part in (p.strip() for p in text.split(",")) if part)
-
-
 _FUNCTION = re.compile(r"^void \w+::(?P<name>_const_run_impl|run_impl)\(", re.M)
 _OPEN = re.compile(r"\)\s*\{")
 _FOLDED = re.compile(r'folded_constants_map\["(\w+)"\] = \w+\[(\d+)\]')
@@ -368,6 +292,11 @@ class Wrapper:
         """The launches of a call, in order."""
         return self.run.launches
 
+    @cached_property
+    def launches_of(self) -> dict[str, list[int]]:
+        """Launch numbers of each kernel name."""
+        return grouped((launch.kernel, launch.index) for launch in self.launches)
+
     @property
     def buffers(self) -> Mapping[str, Buffer]:
         return self.run.buffers
@@ -400,15 +329,16 @@ def read_wrapper(text: str, kernel_text: str = "") -> Wrapper:
     """
     count_line = LineCounter(text)
     kernels = {**read_cpp_kernels(text, count_line), **read_triton_kernels(text, count_line)}
-    kernels.update(_with_bodies(kernels, kernel_text))
+    for name, kernel in read_cpp_kernels(kernel_text, LineCounter(kernel_text)).items():
+        if name not in kernels or not kernels[name].source:
+            kernels[name] = kernel
     problems: list[Problem] = []
     bodies = {}
     for match in _FUNCTION.finditer(text):
         if opened := _OPEN.search(text, match.end()):
-            body = _read_function(
-                text, match["name"], opened.end(), count_line(opened.end()), kernels, problems
-            )
-            bodies[body.name] = body
+            scope = Scope(text, kernels, match["name"])
+            bodies[scope.function] = _read_function(scope, opened.end(), count_line(opened.end()))
+            problems += scope.problems
     if "run_impl" not in bodies:
         problems.append(Problem("no run_impl: this is not a wrapper, or it is cut", 1))
     run = bodies.get("run_impl") or Body("run_impl", 0, 0, 1)
@@ -416,28 +346,18 @@ def read_wrapper(text: str, kernel_text: str = "") -> Wrapper:
     return Wrapper(text, kernels, run, bodies.get("_const_run_impl"), tuple(problems), folded)
 
 
-def _with_bodies(kernels: Mapping[str, Kernel], kernel_text: str) -> dict[str, Kernel]:
-    """Kernels defined in kernel.cpp that the wrapper only declares or does not have."""
-    found = read_cpp_kernels(kernel_text, LineCounter(kernel_text)) if kernel_text else {}
-    return {name: kernel for name, kernel in found.items() if name not in kernels or not kernels[name].source}
-
-
-def _ends_early(text: str, name: str, end: int) -> bool:
-    """Whether `} // Class::name` follows on a later line (torch 2.8-2.15): the braces do not match."""
+def _read_function(scope: Scope, start: int, line: int) -> Body:
+    """Read the function whose `{` is just before offset `start` on `line`."""
+    text, name, end = scope.text, scope.function, start
+    reader = _Reader(scope, start)
+    for statement in split_body(text, start, line, name):
+        end = statement.end
+        reader.take(statement)
+    # `} // Class::name` ends a function (torch 2.8-2.15).
     marker = text.find(f"::{name}\n", end)
-    return marker >= 0 and "\n" in text[end:marker]
-
-
-def _read_function(
-    text: str, name: str, start: int, line: int, kernels: Mapping[str, Kernel], problems: list[Problem]
-) -> Body:
-    scope = Scope(text, kernels, name)
-    end = read_body(scope, start, line)
-    if _ends_early(text, name, end):
-        scope.problem(
-            "braces do not match: the function ends here, before its end", text.count("\n", 0, end) + 1
-        )
-    problems += scope.problems
+    if marker >= 0 and "\n" in text[end:marker]:
+        what = "braces do not match: the function ends here, before its end"
+        scope.problem(what, text.count("\n", 0, end) + 1)
     return Body(
         name,
         start,
@@ -451,3 +371,14 @@ def _read_function(
         scope.freed,
         scope.exits,
     )
+
+
+Key = TypeVar("Key")
+
+
+def grouped(pairs: Iterable[tuple[Key, int]]) -> dict[Key, list[int]]:
+    """The numbers of each key, in order, without duplicates."""
+    found: dict[Key, dict[int, None]] = {}
+    for key, number in pairs:
+        found.setdefault(key, {})[number] = None
+    return {key: list(numbers) for key, numbers in found.items()}

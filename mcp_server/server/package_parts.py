@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mcp_server.model import Record
 from mcp_server.operations.paths import package_file
-from mcp_server.package import query, tensor_query
+from mcp_server.package import query
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.package.wrapper import Wrapper
 
@@ -22,7 +22,7 @@ def kernel_text(package: str, kernel: str) -> str:
 
 def buffer_text(package: str, buffer: str) -> str:
     """A tensor of the wrapper, who writes and who reads it, as JSON. Raises ProblemError."""
-    return _json([tensor_query.buffer_fact(_view(package), buffer)])
+    return _json([query.buffer_fact(_view(package), buffer)])
 
 
 def wrapper_of(package: str) -> Wrapper:

@@ -14,11 +14,16 @@ from pydantic import Field
 from mcp_server.errors import ProblemError
 from mcp_server.model import Fix, PackageWorkload, Record, TensorSpec, Workload
 from mcp_server.package.archive import Package, open_package
-from mcp_server.package.inputs import UNKNOWN
-from mcp_server.package.match import compare_inputs, tuple_text
-from mcp_server.package.mismatch import GivenTensor, Mismatch, calling_order, compare_structure
+from mcp_server.package.mismatch import (
+    GivenTensor,
+    Mismatch,
+    calling_order,
+    compare_inputs,
+    compare_structure,
+    tuple_text,
+)
 from mcp_server.package.problems import PackageError
-from mcp_server.package.signature import CompiledInput, Signature
+from mcp_server.package.signature import UNKNOWN, CompiledInput, Signature
 from mcp_server.tools.context import Context
 from mcp_server.tools.machine import Machine, Problem, compiler_problems, find_problems, read_machine
 

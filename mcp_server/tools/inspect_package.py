@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import Field
 
 from mcp_server.model import Artifact, Record
-from mcp_server.package import query, tensor_query
+from mcp_server.package import query
 from mcp_server.package.archive import Package
 from mcp_server.package.graph import dataflow_graph, render_svg
 from mcp_server.package.members import Member
@@ -173,16 +173,16 @@ def _folding(view: PackageView) -> str:
 def _thing(view: PackageView, question: Question) -> _Answer | None:
     """A tensor, a size, an input or a constant."""
     if question.buffer is not None:
-        buffer = tensor_query.buffer_fact(view, question.buffer)
+        buffer = query.buffer_fact(view, question.buffer)
         return _of([buffer], buffer.written_by)
     if question.symbol is not None:
-        symbol = tensor_query.symbol_fact(view, question.symbol)
+        symbol = query.symbol_fact(view, question.symbol)
         return _of([symbol], symbol.launches)
     if question.input is not None:
-        taken = tensor_query.input_fact(view, question.input)
+        taken = query.input_fact(view, question.input)
         return _of([taken], taken.read_by)
     if question.constant is not None:
-        constant = tensor_query.constant_fact(view, question.constant)
+        constant = query.constant_fact(view, question.constant)
         folding = (
             query.folding_facts(view, constant=constant.name) if constant.name in view.wrapper.folded else []
         )

@@ -18,8 +18,7 @@ from typing import Any
 from mcp_server.model import PackageWorkload
 from mcp_server.package.archive import Package
 from mcp_server.package.assertion import Assertion, Candidate, Tracer, generated_line
-from mcp_server.package.index_form import Allowed
-from mcp_server.package.kernel_code import find_asserts
+from mcp_server.package.kernel_code import Allowed, find_asserts
 from mcp_server.package.launches import Argument, Launch, operator_name
 from mcp_server.package.symbols import plain
 from mcp_server.package.wrapper import Wrapper

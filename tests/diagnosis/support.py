@@ -15,8 +15,7 @@ from mcp_server.jobs.types import Ending, Finished
 from mcp_server.logs.log import read_log
 from mcp_server.model import Category, Component, Evidence, PackageWorkload
 from mcp_server.package.archive import open_package
-from mcp_server.package.match import compare_inputs
-from mcp_server.package.mismatch import GivenTensor
+from mcp_server.package.mismatch import GivenTensor, compare_inputs
 from mcp_server.tools.capture import Capture
 from mcp_server.tools.check_devices import Given
 from mcp_server.tools.context import Event, WorkerRun, read_events

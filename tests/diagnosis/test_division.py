@@ -14,8 +14,7 @@ from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.value_sources import InputSlice
-from mcp_server.package.assertion import IndexSource
-from mcp_server.package.divisors import Division
+from mcp_server.package.assertion import Division, IndexSource
 from mcp_server.package.kernel_code import Load
 from mcp_server.package.launches import Launch
 from mcp_server.tools.check_devices import Given

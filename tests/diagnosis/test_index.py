@@ -25,8 +25,8 @@ from mcp_server.diagnosis.value_sources import (
     checked_inputs,
     whole_slice,
 )
-from mcp_server.package.arithmetic import evaluate
 from mcp_server.package.mismatch import GivenTensor
+from mcp_server.package.statements import evaluate
 from mcp_server.tools.check_devices import Given
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import GOOD_IDS, failing, index_text, package_case, trial

@@ -15,7 +15,7 @@ from mcp_server.diagnosis.observe.intervene import against_program
 from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.logs.captured import Leaf
-from mcp_server.package.inputs import copied_when_misaligned
+from mcp_server.package.signature import copied_when_misaligned
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.worker import run as running
 from mcp_server.worker.inputs import apply

@@ -14,8 +14,7 @@ from mcp_server.diagnosis.observe.calls import PlainRun
 from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.model import PackageWorkload
-from mcp_server.package.match import compare_inputs
-from mcp_server.package.mismatch import GivenTensor
+from mcp_server.package.mismatch import GivenTensor, compare_inputs
 from mcp_server.tools.check_devices import Given
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import GOOD_IDS, called, capture, failing, package_case, phase, run, trial

@@ -14,8 +14,7 @@ from mcp_server.model import ScriptWorkload
 from mcp_server.operations.arguments import CallArguments, DiagnoseArguments
 from mcp_server.operations.workload import called_package, workload_of
 from mcp_server.package.archive import open_package
-from mcp_server.package.match import compare_inputs
-from mcp_server.package.mismatch import GivenTensor
+from mcp_server.package.mismatch import GivenTensor, compare_inputs
 from tests.conftest import ZooPackage
 from tests.diagnosis.test_end_to_end import of_package, verdict
 from tests.package.archives import changed, name_ending, without

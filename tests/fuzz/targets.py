@@ -16,14 +16,12 @@ from mcp_server.logs.journal import read_journal
 from mcp_server.logs.log import read_log
 from mcp_server.logs.printer import summarise
 from mcp_server.logs.sanitizer import read_sanitizer
-from mcp_server.package.archive import open_package, read_metadata, read_proxy_nodes
+from mcp_server.package.archive import open_package, read_constants, read_metadata, read_proxy_nodes
 from mcp_server.package.assertion import read_assertion
-from mcp_server.package.constants import read_constants
 from mcp_server.package.defects import read_library
 from mcp_server.package.exported import read_exported
-from mcp_server.package.inputs import read_signature
 from mcp_server.package.problems import PackageError
-from mcp_server.package.signature import TreeSpecError, leaf_paths, read_treespec
+from mcp_server.package.signature import TreeSpecError, leaf_paths, read_signature, read_treespec
 from mcp_server.package.view import PackageView
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes.commands import read_recorded, safe_flags

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.package.arithmetic import evaluate, names_in
+from mcp_server.package.statements import evaluate, names_in
 
 
 @pytest.mark.parametrize(

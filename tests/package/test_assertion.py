@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mcp_server.package.assertion import Candidate, Tracer, can_be_empty, explain, propose, read_assertion
-from mcp_server.package.inputs import read_signature
+from mcp_server.package.signature import read_signature
 from mcp_server.package.view import PackageView, view_package
 from tests.conftest import ZooPackage
 from tests.package.summaries import recorded

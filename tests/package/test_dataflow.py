@@ -141,7 +141,8 @@ def test_a_loop_hands_values_back() -> None:
     assert flow.backward("buf3").launches == (0, 1, 2, 3, 4)
     assert flow.backward("buf3").inputs == ("arg0_1", "arg1_1")
     assert flow.forward(["arg0_1"]).launches == (1, 2, 4)
-    assert flow.forward_from(3).launches == (0, 1, 2, 3, 4)
+    written = [use.name for use in flow.steps[flow.order_of[3]].writes]
+    assert flow.forward(written, 3).launches == (0, 1, 2, 3, 4)
 
 
 def test_a_loop_does_not_reach_what_ran_before_it() -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.package.assertion import IndexSource
-from mcp_server.package.divisors import Division, divisions
+from mcp_server.package.assertion import Division, IndexSource, divisions
 from mcp_server.package.kernel_code import Load
 from mcp_server.package.kernels import Kernel, Parameter
 from mcp_server.package.launches import Argument, Launch

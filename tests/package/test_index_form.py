@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_server.package.assertion import Candidate, Tracer, explain, propose, read_assertion
-from mcp_server.package.index_form import IndexForm, allowed_elements, position_limit, read_form
-from mcp_server.package.inputs import read_signature
+from mcp_server.package.kernel_code import IndexForm, allowed_elements, position_limit, read_form
+from mcp_server.package.signature import read_signature
 from mcp_server.package.wrapper import read_wrapper
 from tests.package.summaries import WRAPPERS
 from tests.recorded import RECORDINGS

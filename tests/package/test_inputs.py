@@ -6,10 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mcp_server.package.archive import open_package
-from mcp_server.package.constants import read_constants
-from mcp_server.package.inputs import read_signature
-from mcp_server.package.signature import CompiledDim, SymbolDefinition
+from mcp_server.package.archive import open_package, read_constants
+from mcp_server.package.signature import CompiledDim, SymbolDefinition, read_signature
 from tests.conftest import ZooPackage
 from tests.recorded import RECORDINGS
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.package.constants import read_constants
+from mcp_server.package.archive import read_constants
 from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.wrapper import Wrapper, read_wrapper
 from tests.package.summaries import WRAPPERS

@@ -41,7 +41,7 @@ def use_all(wrapper: Wrapper) -> None:
     flow = Dataflow(wrapper.run)
     for launch in wrapper.launches:
         flow.backward_from(launch.index)
-        flow.forward_from(launch.index)
+        flow.through(launch.index)
         wrapper.grid(launch)
     for kernel in wrapper.kernels.values():
         find_asserts(kernel.source)

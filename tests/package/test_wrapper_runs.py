@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mcp_server.package.archive import open_package
-from mcp_server.package.arithmetic import evaluate
 from mcp_server.package.launches import Launch
+from mcp_server.package.statements import evaluate
 from mcp_server.package.wrapper import Wrapper, read_wrapper
 from tests.conftest import CACHE, ROOT, torch_environment
 

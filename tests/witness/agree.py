@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from mcp_server.package.arithmetic import evaluate, names_in
 from mcp_server.package.launches import Argument, Buffer, Launch, Transfer, shifted
-from mcp_server.package.statements import Block, braced, read_reference
+from mcp_server.package.statements import Block, braced, evaluate, names_in, read_reference
 from mcp_server.package.wrapper import Body, Wrapper
 
 Json = dict[str, Any]

@@ -14,7 +14,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedUpdate, Leaf
 from mcp_server.model import Component, Evidence, Fix
-from mcp_server.package.constants import CompiledConstant
+from mcp_server.package.archive import CompiledConstant
 
 _OF_GENERATED_NAMES = ("update_constant_buffer", "update_constant_buffer_from_cpu")  # torch 2.8-2.15
 KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}"

@@ -12,7 +12,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.value_sources import InputSlice, divisor_parts, failed_divisions, failure, raised
 from mcp_server.model import Category, Component, Evidence, Fix, ModelLocation
-from mcp_server.package.divisors import Division
+from mcp_server.package.assertion import Division
 from mcp_server.package.provenance import DIVIDES
 from mcp_server.package.signature import CompiledInput
 

@@ -8,7 +8,7 @@ from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind, 
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, Evidence, Fix, ModelLocation
-from mcp_server.package.inputs import copied_when_misaligned
+from mcp_server.package.signature import copied_when_misaligned
 
 
 def detect_sharing(case: DiagnosisState) -> Iterator[Suspect]:

@@ -15,10 +15,10 @@ from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.facts import ErrorFact, LogFacts
 from mcp_server.logs.journal import ITEM_SIZES
 from mcp_server.model import Component, Evidence, Fix
-from mcp_server.package.arithmetic import evaluate, names_in
 from mcp_server.package.launches import Buffer
 from mcp_server.package.mismatch import symbol_values
 from mcp_server.package.signature import CompiledInput
+from mcp_server.package.statements import evaluate, names_in
 from mcp_server.package.symbols import Symbol, origins
 
 UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}

@@ -24,8 +24,7 @@ from mcp_server.logs.captured import CapturedCompile
 from mcp_server.model import ExportedWorkload, ModelLocation, PackageWorkload, ScriptWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.exported import node_lines, read_exported
-from mcp_server.package.match import compare_inputs
-from mcp_server.package.mismatch import Mismatch, compare_structure
+from mcp_server.package.mismatch import Mismatch, compare_inputs, compare_structure
 from mcp_server.package.problems import PackageError
 from mcp_server.tools.check_devices import from_leaves
 from mcp_server.tools.compile_with_flags import compile_with_flags

@@ -10,8 +10,7 @@ from mcp_server.diagnosis.origin.records import OffendingElement, Operand, Opera
 from mcp_server.diagnosis.origin.walk import Computed, Given, Place, Produced, Source, Walker, argument_of
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
-from mcp_server.package.terms.term import Element, Number, Position, Scalar, Size, Term, parts, rebuilt
-from mcp_server.package.terms.wording import say
+from mcp_server.package.terms.term import Element, Number, Position, Scalar, Size, Term, parts, rebuilt, say
 
 _DEEPEST = 12
 _LARGEST = 400

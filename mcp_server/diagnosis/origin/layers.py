@@ -15,8 +15,7 @@ from mcp_server.diagnosis.origin.records import SiblingDifference
 from mcp_server.package.kernel_code import find_asserts, indexed_by
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.program import Check, Store, read_program
-from mcp_server.package.terms.term import Apply, Fold, Number, Scalar, Term, key, parts
-from mcp_server.package.terms.wording import number
+from mcp_server.package.terms.term import Apply, Fold, Number, Scalar, Term, key, number, parts
 from mcp_server.package.view import PackageView
 
 _LAYER = re.compile(r"^(.*\.\d+)(?:\.|$)")

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from mcp_server.diagnosis.origin.carriers import carried_by, same_value
 from mcp_server.diagnosis.origin.values import Tensor, Values
-from mcp_server.package.arithmetic import whole_number
 from mcp_server.package.dataflow import SOURCES, Dataflow, Step
 from mcp_server.package.launches import Argument, Launch, shifted
+from mcp_server.package.statements import whole_number
 from mcp_server.package.terms.evaluate import Evaluator, Read, UnknownValue
 from mcp_server.package.terms.program import Program, Store, position_of, read_program
 from mcp_server.package.terms.term import Apply, Element, Fold, Scalar, Term, elements

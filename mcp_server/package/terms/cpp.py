@@ -22,10 +22,10 @@ from mcp_server.package.terms.term import (
     Unread,
     promoted,
     rebuilt,
+    say,
     understood,
 )
 from mcp_server.package.terms.translate import Translator, cast, dtype_of
-from mcp_server.package.terms.wording import say
 
 _LOOP = re.compile(
     r"for\s*\(\s*\w+\s+(?P<name>\w+)\s*=\s*(?P<start>[^;]+);\s*(?P=name)\s*<\s*(?P<stop>[^;]+);[^;]*$"
@@ -54,6 +54,12 @@ _KINDS = (
 
 
 @dataclass(eq=False)
+class _Statement:
+    text: str
+    line: int
+
+
+@dataclass(eq=False)
 class _Block:
     """A pair of braces. `header` is the text before it, `place` its number among the items of its parent."""
 
@@ -74,18 +80,8 @@ class _Block:
         return match["name"] if match else ""
 
 
-@dataclass(eq=False)
-class _Statement:
-    text: str
-    line: int
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Just before item number `at` of a block."""
-
-    block: _Block
-    at: int
+_Place = tuple[_Block, int]
+"""Just before an item of a block, by its number."""
 
 
 def read_cpp_program(kernel: Kernel) -> tuple[tuple[Store, ...], tuple[Check, ...]]:
@@ -97,12 +93,8 @@ def read_cpp_program(kernel: Kernel) -> tuple[tuple[Store, ...], tuple[Check, ..
     for place, statement in _statements(_blocks(reader.source)):
         if statement.line in asserts:
             checks.append(reader.check(asserts[statement.line], statement, place))
-        elif (store := reader.store(statement, place)) is None:
-            continue
-        elif store.parameter in reader.local:
-            reader.local[store.parameter].append(store)
-        else:
-            stores.append(store)
+        elif (store := reader.store(statement, place)) is not None:
+            reader.local.get(store.parameter, stores).append(store)
     return tuple(stores), tuple(checks)
 
 
@@ -129,12 +121,22 @@ def _blocks(source: str) -> _Block:
     return root
 
 
-def _statements(block: _Block) -> Iterator[tuple[_Place, _Statement]]:
-    for number, item in enumerate(block.items):
+def _statements(block: _Block, end: int | None = None) -> Iterator[tuple[_Place, _Statement]]:
+    """The statements of a block and of the blocks in it, lambdas left out; only those before item `end`."""
+    for number, item in enumerate(block.items[:end]):
         if isinstance(item, _Statement):
-            yield _Place(block, number), item
+            yield (block, number), item
         elif not item.function:
             yield from _statements(item)
+
+
+def _upward(place: _Place) -> Iterator[_Place]:
+    """A place, and the places of the blocks around it, innermost first."""
+    block, at = place
+    yield block, at
+    while block.parent is not None:
+        block, at = block.parent, block.place
+        yield block, at
 
 
 class _Reader:
@@ -150,8 +152,8 @@ class _Reader:
         self.local: dict[str, list[Store]] = {name: [] for name in locals_}
         self.pointers = {**pointers, **locals_}
         self.translator = Translator(self.pointers)
-        self._known: dict[tuple[int, str], Term] = {}
-        self._open: set[tuple[int, str]] = set()
+        self._known: dict[_Block | _Statement, Term] = {}
+        self._open: set[_Block | _Statement] = set()
 
     def term(self, text: str, place: _Place, line: int) -> Term:
         """What an expression computes at a place."""
@@ -180,41 +182,33 @@ class _Reader:
             return Number(0, "int64")
         if match := _ACCUMULATOR.match(name):
             return self._reduced(match[1], name.partition(".")[2], place)
-        block: _Block | None = place.block
-        at = place.at
-        while block is not None:
+        for block, at in _upward(place):
             for number in range(at - 1, -1, -1):
                 if (found := self._defined(name, block, number)) is not None:
                     return found
             if (loop := block.loop) and loop["name"] == name:
                 return Position(name)
-            at, block = block.place, block.parent
         return Size(name, self.scalars[name]) if name in self.scalars else Unread(name)
 
     def _defined(self, name: str, block: _Block, number: int) -> Term | None:
         """The value that item `number` gives to `name`; None when it does not."""
         item = block.items[number]
-        if isinstance(item, _Block):
-            return self._once(item, name, lambda: self._returned(item)) if item.function == name else None
-        match = _ASSIGN.match(item.text)
-        if match is None or match["name"] != name:
+        match = _ASSIGN.match(item.text) if isinstance(item, _Statement) else None
+        defined = item.function if isinstance(item, _Block) else match["name"] if match else ""
+        if defined != name:
             return None
-        return self._once(item, name, lambda: self._assigned(match, _Place(block, number), item.line))
-
-    def _assigned(self, match: re.Match[str], place: _Place, line: int) -> Term:
-        value = self.term(match["value"], place, line)
-        return cast(value, dtype_of(match["type"])) if match["type"] not in (None, "auto") else value
-
-    def _once(self, item: _Block | _Statement, name: str, read: object) -> Term:
-        key = (id(item), name)
-        if key in self._open:
+        if item in self._open:
             return Unread(name)
-        if key not in self._known:
-            self._open.add(key)
-            assert callable(read)
-            self._known[key] = read()
-            self._open.discard(key)
-        return self._known[key]
+        if item not in self._known:
+            self._open.add(item)
+            if isinstance(item, _Block):
+                self._known[item] = self._returned(item)
+            elif match is not None:
+                value = self.term(match["value"], (block, number), item.line)
+                type_ = match["type"] or "auto"
+                self._known[item] = value if type_ == "auto" else cast(value, dtype_of(type_))
+            self._open.discard(item)
+        return self._known[item]
 
     def _returned(self, block: _Block) -> Term:
         """What a lambda gives: what it writes to its buffer, else what it returns last."""
@@ -232,14 +226,12 @@ class _Reader:
 
     def _reduced(self, name: str, part: str, place: _Place) -> Term:
         """The result of the reduction into an accumulator, from the loop that updates it."""
-        block: _Block | None = place.block
-        at = place.at
-        while block is not None:
-            for where, statement in reversed(list(_before(block, at))):
+        for block, at in _upward(place):
+            inner = [found for found in _statements(block, at) if found[0][0] is not block]
+            for where, statement in reversed(inner):
                 found = self._update(name, part, block, where, statement)
                 if found is not None and understood(found):
                     return found
-            at, block = block.place, block.parent
         return Unread(name)
 
     def _update(
@@ -266,38 +258,30 @@ class _Reader:
     def ranges(self, place: _Place, outer: _Block | None = None) -> tuple[Range, ...]:
         """The loops around a place, outermost first, up to a block outside of them."""
         found: list[Range] = []
-        block: _Block | None = place.block
-        while block is not None and block is not outer:
-            loop, around = block.loop, block.parent
-            if loop and around and not loop["name"].endswith("_inner"):
-                before = _Place(around, block.place)
+        for block, _ in _upward(place):
+            if block is outer:
+                break
+            loop = block.loop
+            if loop and block.parent and not loop["name"].endswith("_inner"):
+                before = (block.parent, block.place)
                 ends = [self.term(loop[end], before, block.line) for end in ("start", "stop")]
                 found.append(Range(loop["name"], *ends))
-            block = around
         tails = {each.name.removesuffix("_tail") for each in found if each.name.endswith("_tail")}
         return tuple(each for each in reversed(found) if each.name not in tails)
 
     def store(self, statement: _Statement, place: _Place) -> Store | None:
         """The store that a statement makes to a parameter."""
-        for pattern, mode in ((_ATOMIC, "add"), (_PLAIN_STORE, "plain")):
-            match = pattern.match(statement.text)
-            if match and match["to"] in self.pointers:
-                return self._store(match["to"], match["index"], match["value"], statement, place, mode)
-        match = _VECTOR_STORE.match(statement.text)
-        if match is None:
+        text, line, mode = statement.text, statement.line, "plain"
+        if match := _ATOMIC.match(text) or _PLAIN_STORE.match(text):
+            to, index = match["to"], match["index"]
+            mode = "add" if match.re is _ATOMIC else mode
+        if (match is None or to not in self.pointers) and (match := _VECTOR_STORE.match(text)):
+            start, end = split_arguments(match["place"], 0, len(match["place"]))[0]
+            to, _, index = (part.strip() for part in match["place"][start:end].partition("+"))
+        if match is None or to not in self.pointers:
             return None
-        start, end = split_arguments(match["place"], 0, len(match["place"]))[0]
-        to, _, index = match["place"][start:end].partition("+")
-        if to.strip() not in self.pointers:
-            return None
-        return self._store(to.strip(), index.strip() or "0", match["value"], statement, place, "plain")
-
-    def _store(
-        self, to: str, index: str, value: str, statement: _Statement, place: _Place, mode: str
-    ) -> Store:
-        line = statement.line
-        stored = cast(self.term(value, place, line), self.pointers[to])
-        return Store(to, self.term(index, place, line), stored, self.ranges(place), line, mode)
+        stored = cast(self.term(match["value"], place, line), self.pointers[to])
+        return Store(to, self.term(index or "0", place, line), stored, self.ranges(place), line, mode)
 
     def check(self, found: IndexAssert, statement: _Statement, place: _Place) -> Check:
         """An index check with its ends as terms."""
@@ -312,13 +296,6 @@ class _Reader:
             self.ranges(place),
             self.term(excepted["test"], place, line) if excepted else None,
         )
-
-
-def _before(block: _Block, at: int) -> Iterator[tuple[_Place, _Statement]]:
-    """The statements in blocks inside `block` that stand before its item number `at`."""
-    for item in block.items[:at]:
-        if isinstance(item, _Block) and not item.function:
-            yield from _statements(item)
 
 
 def _kind(call: Call, part: str) -> str:

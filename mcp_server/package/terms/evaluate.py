@@ -7,6 +7,7 @@ differ from the vector library's, so that a caller compares what is computed wit
 from __future__ import annotations
 
 import math
+import operator
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
@@ -26,13 +27,7 @@ from mcp_server.package.terms.term import (
 )
 
 Read = Callable[[Element, int], Scalar | None]
-_BITS = {
-    "uint8": (8, False),
-    "int8": (8, True),
-    "int16": (16, True),
-    "int32": (32, True),
-    "int64": (64, True),
-}
+_BITS = {"uint8": (8, False), **{f"int{bits}": (bits, True) for bits in (8, 16, 32, 64)}}
 _MOST = 1 << 16
 NAN, INF = math.nan, math.inf
 
@@ -46,15 +41,13 @@ class Evaluator:
 
     def __init__(self, positions: Mapping[str, int], sizes: Mapping[str, int], read: Read) -> None:
         self.positions, self.sizes, self.read = dict(positions), sizes, read
-        self._known: dict[int, Scalar] = {}
-        self._kept: list[Term] = []
+        self._known: dict[Term, Scalar] = {}
 
     def value(self, term: Term) -> Scalar:
         """Raises `UnknownValue`."""
-        if id(term) not in self._known:
-            self._known[id(term)] = self._value(term)
-            self._kept.append(term)
-        return self._known[id(term)]
+        if term not in self._known:
+            self._known[term] = self._value(term)
+        return self._known[term]
 
     def _value(self, term: Term) -> Scalar:
         match term:
@@ -73,17 +66,12 @@ class Evaluator:
                 return rounded(self.value(first if self.value(test) else second), dtype)
             case Apply(op=op, args=args, dtype=dtype):
                 return applied(op, [self.value(argument) for argument in args], dtype)
-            case Fold():
-                return self._folded(term)
+            case Fold(kind=kind, ranges=ranges, body=body, dtype=dtype):
+                inner = ({**self.positions, **place} for place in self.places(ranges))
+                values = [Evaluator(each, self.sizes, self.read).value(body) for each in inner]
+                return fold(kind, values, dtype)
             case Unread(text=text):
                 raise UnknownValue(text)
-
-    def _folded(self, term: Fold) -> Scalar:
-        values = []
-        for place in self.places(term.ranges):
-            inner = Evaluator({**self.positions, **place}, self.sizes, self.read)
-            values.append(inner.value(term.body))
-        return fold(term.kind, values, term.dtype)
 
     def places(self, ranges: Sequence[Range], most: int = _MOST) -> Iterator[dict[str, int]]:
         """Every combination of the loop variables. Raises `UnknownValue` when there are more than `most`."""
@@ -113,22 +101,16 @@ def rounded(value: Scalar, dtype: str) -> Scalar:
     number = float(value)
     if dtype == "float64" or not math.isfinite(number):
         return number
-    return _short(number, dtype)
-
-
-def _short(number: float, dtype: str) -> float:
-    """The nearest float32, float16 or bfloat16."""
     try:
         code = "e" if dtype == "float16" else "f"
-        single: float = struct.unpack(code, struct.pack(code, number))[0]
+        short: float = struct.unpack(code, struct.pack(code, number))[0]
     except OverflowError:
         return math.copysign(INF, number)
-    if dtype != "bfloat16":
-        return single
-    (bits,) = struct.unpack("I", struct.pack("f", single))
-    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-    near: float = struct.unpack("f", struct.pack("I", bits))[0]
-    return near
+    if dtype == "bfloat16":
+        (bits,) = struct.unpack("I", struct.pack("f", short))
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+        short = struct.unpack("f", struct.pack("I", bits))[0]
+    return short
 
 
 def applied(op: str, values: Sequence[Scalar], dtype: str) -> Scalar:
@@ -202,12 +184,7 @@ def _power(a: Scalar, b: Scalar) -> Scalar:
 
 
 def _logarithm(function: Callable[[float], float], pole: float) -> Callable[[Scalar], float]:
-    def compute(value: Scalar) -> float:
-        if value == pole:
-            return -INF
-        return INF if value == INF else function(value)
-
-    return compute
+    return lambda value: -INF if value == pole else INF if value == INF else function(value)
 
 
 def _rounding(function: Callable[[float], float]) -> Callable[[Scalar], Scalar]:
@@ -216,38 +193,16 @@ def _rounding(function: Callable[[float], float]) -> Callable[[Scalar], Scalar]:
     )
 
 
-def _sign(value: Scalar) -> Scalar:
-    return value if value != value else (value > 0) - (value < 0)
-
-
 def _rsqrt(value: Scalar) -> float:
     return math.copysign(INF, value) if value == 0 else 0.0 if value == INF else 1 / math.sqrt(value)
 
 
-def _sigmoid(value: Scalar) -> float:
-    return 0.0 if value < -740 else 1 / (1 + math.exp(-value))
-
-
-def _atanh(value: Scalar) -> float:
-    return math.copysign(INF, value) if abs(value) == 1 else math.atanh(value)
-
-
-FUNCTIONS: dict[str, Callable[..., Scalar]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": _divided,
-    "floordiv": lambda a, b: a // b,
-    "truncdiv": _cut,
-    "mod": lambda a, b: a % b,
-    "remainder": lambda a, b: math.fmod(a, b) if isinstance(a, float) else a - b * _cut(a, b),
-    "pow": _power,
-    "neg": lambda a: -a,
+MATH: dict[str, Callable[..., Scalar]] = {
     "abs": abs,
-    "sqrt": lambda a: math.sqrt(a),
+    "pow": _power,
+    "sqrt": math.sqrt,
     "rsqrt": _rsqrt,
     "reciprocal": lambda a: _divided(1.0, a),
-    "square": lambda a: a * a,
     "exp": math.exp,
     "exp2": lambda a: 2.0**a,
     "expm1": math.expm1,
@@ -267,35 +222,49 @@ FUNCTIONS: dict[str, Callable[..., Scalar]] = {
     "atan2": math.atan2,
     "asinh": math.asinh,
     "acosh": math.acosh,
-    "atanh": _atanh,
+    "atanh": lambda a: math.copysign(INF, a) if abs(a) == 1 else math.atanh(a),
     "erf": math.erf,
     "erfc": math.erfc,
-    "sigmoid": _sigmoid,
+    "sigmoid": lambda a: 0.0 if a < -740 else 1 / (1 + math.exp(-a)),
     "floor": _rounding(math.floor),
     "ceil": _rounding(math.ceil),
     "trunc": _rounding(math.trunc),
-    "round": _rounding(round),
-    "sign": _sign,
+    "sign": lambda a: a if a != a else (a > 0) - (a < 0),
     "signbit": lambda a: math.copysign(1, a) < 0,
     "hypot": math.hypot,
     "copysign": math.copysign,
+    "isnan": lambda a: a != a,
+    "isinf": lambda a: a in (INF, -INF),
+}
+"""Functions that C++, Triton and the terms call by the same name."""
+FUNCTIONS: dict[str, Callable[..., Scalar]] = {
+    **MATH,
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": _divided,
+    "floordiv": operator.floordiv,
+    "truncdiv": _cut,
+    "mod": operator.mod,
+    "remainder": lambda a, b: math.fmod(a, b) if isinstance(a, float) else a - b * _cut(a, b),
+    "neg": operator.neg,
+    "square": lambda a: a * a,
+    "round": _rounding(round),
     "minimum": _least,
     "maximum": _greatest,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "eq": operator.eq,
+    "ne": operator.ne,
     "and": lambda a, b: bool(a) and bool(b),
     "or": lambda a, b: bool(a) or bool(b),
-    "not": lambda a: not a,
+    "not": operator.not_,
     "bitand": lambda a, b: int(a) & int(b),
     "bitor": lambda a, b: int(a) | int(b),
     "bitxor": lambda a, b: int(a) ^ int(b),
-    "bitnot": lambda a: ~a,
+    "bitnot": operator.invert,
     "shl": lambda a, b: int(a) << int(b),
     "shr": lambda a, b: int(a) >> int(b),
-    "isnan": lambda a: a != a,
-    "isinf": lambda a: a in (INF, -INF),
 }

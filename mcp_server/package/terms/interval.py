@@ -11,41 +11,24 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from mcp_server.package.terms.evaluate import UnknownValue, applied, rounded
+from mcp_server.package.terms.evaluate import FUNCTIONS, UnknownValue, applied, rounded
 from mcp_server.package.terms.term import Apply, Element, Fold, Number, Scalar, Term, is_float
 
 INF = math.inf
+_ALL = (-INF, INF)
 # Operators that rise with their operand where they are defined (inclusive ends); NaN elsewhere.
 _RISING: dict[str, tuple[float, float]] = {
-    "sqrt": (0.0, INF),
-    "exp": (-INF, INF),
-    "exp2": (-INF, INF),
-    "expm1": (-INF, INF),
-    "log": (0.0, INF),
-    "log2": (0.0, INF),
-    "log10": (0.0, INF),
+    **dict.fromkeys(("exp", "exp2", "expm1", "tanh", "sinh", "atan", "asinh", "erf", "sigmoid"), _ALL),
+    **dict.fromkeys(("floor", "ceil", "trunc", "round", "sign"), _ALL),
+    **dict.fromkeys(("sqrt", "log", "log2", "log10"), (0.0, INF)),
+    **dict.fromkeys(("asin", "atanh"), (-1.0, 1.0)),
     "log1p": (-1.0, INF),
-    "tanh": (-INF, INF),
-    "sinh": (-INF, INF),
-    "asin": (-1.0, 1.0),
-    "atan": (-INF, INF),
-    "asinh": (-INF, INF),
     "acosh": (1.0, INF),
-    "atanh": (-1.0, 1.0),
-    "erf": (-INF, INF),
-    "sigmoid": (-INF, INF),
-    "floor": (-INF, INF),
-    "ceil": (-INF, INF),
-    "trunc": (-INF, INF),
-    "round": (-INF, INF),
-    "sign": (-INF, INF),
 }
 _FALLING: dict[str, tuple[float, float]] = {
-    "neg": (-INF, INF),
-    "erfc": (-INF, INF),
+    **dict.fromkeys(("neg", "erfc", "bitnot"), _ALL),
     "acos": (-1.0, 1.0),
     "rsqrt": (0.0, INF),
-    "bitnot": (-INF, INF),
 }
 _LIMITS = {
     "bool": (0, 1),
@@ -57,7 +40,6 @@ _LIMITS = {
     "float64": (-1.7976931348623157e308, 1.7976931348623157e308),
 }
 _WRAPS = frozenset({"add", "sub", "mul", "neg", "abs", "square"})
-_COMPARED: dict[str, Callable[[Interval, Interval], bool | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +61,9 @@ class Interval:
         return self.nan if value != value else self.low <= value <= self.high
 
 
+_NO_NUMBER = Interval(INF, -INF, nan=True)
+
+
 def limits(dtype: str) -> Interval:
     """Every finite value of a type."""
     low, high = _LIMITS.get(dtype, (-INF, INF))
@@ -95,52 +80,33 @@ class Bounds:
 
     def __init__(self, known: Mapping[str, Interval]) -> None:
         self.known = known
-        self._intervals: dict[int, Interval] = {}
-        self._directions: dict[tuple[int, str], int | None] = {}
-        self._kept: list[Term] = []
+        self._intervals: dict[Term, Interval] = {}
+        self._directions: dict[tuple[Term, str], int | None] = {}
 
     def of(self, term: Term) -> Interval:
         """The values that a term may have."""
-        if id(term) not in self._intervals:
-            self._intervals[id(term)] = self._of(term)
-            self._kept.append(term)
-        return self._intervals[id(term)]
+        if term not in self._intervals:
+            self._intervals[term] = self._of(term)
+        return self._intervals[term]
 
     def _of(self, term: Term) -> Interval:
         match term:
             case Number(value=value, dtype=dtype):
                 exact = rounded(value, dtype)
-                return Interval(INF, -INF, nan=True) if exact != exact else Interval(exact, exact)
+                return _NO_NUMBER if exact != exact else Interval(exact, exact)
             case Element(parameter=parameter, dtype=dtype):
                 return self.known.get(parameter, anything(dtype))
             case Apply(op=op, args=args):
-                given = [self.of(argument) for argument in args]
-                return self._applied(op, given, term.dtype)
+                return _applied(op, [self.of(argument) for argument in args], term.dtype)
             case Fold(kind=("max" | "min"), body=body):
                 return self.of(body)
         return anything(term.dtype)
 
-    def _applied(self, op: str, given: list[Interval], dtype: str) -> Interval:
-        if op == "where":
-            return _chosen(given)
-        if op in _COMPARED:
-            decided = None if any(g.nan for g in given) else _COMPARED[op](given[0], given[1])
-            return Interval(0, 1) if decided is None else Interval(int(decided), int(decided))
-        if op in ("and", "or", "not"):
-            return _logical(op, given)
-        if any(g.empty for g in given):
-            return Interval(INF, -INF, nan=True) if is_float(dtype) else anything(dtype)
-        try:
-            return _interval(op, given, dtype)
-        except (UnknownValue, OverflowError, ZeroDivisionError):
-            return anything(dtype)
-
     def direction(self, term: Term, variable: str) -> int | None:
         """1 when a term never falls as the element rises, -1 when it never rises, 0 constant, None open."""
-        key = (id(term), variable)
+        key = (term, variable)
         if key not in self._directions:
             self._directions[key] = self._direction(term, variable)
-            self._kept.append(term)
         return self._directions[key]
 
     def _direction(self, term: Term, variable: str) -> int | None:
@@ -153,45 +119,43 @@ class Bounds:
             case Element(parameter=parameter):
                 return 1 if parameter == variable else 0
             case Apply(op=op, args=args):
-                given = [self.direction(argument, variable) for argument in args]
-                if all(way == 0 for way in given):
+                ways = [self.direction(argument, variable) for argument in args]
+                if all(way == 0 for way in ways):
                     return 0
+                spans = [self.of(argument) for argument in args]
                 if op == "where":
-                    return self._branch(args, given)
-                if span.nan or None in given:
+                    test = spans[0]
+                    return ways[1 if test.low else 2] if test.low == test.high else None
+                if span.nan or None in ways:
                     return None
-                known = [way or 0 for way in given]
-                return self._of_operator(op, [self.of(a) for a in args], known, term.dtype)
-        return 0 if not isinstance(term, Fold) else self.direction(term.body, variable)
+                return _direction(op, spans, [way or 0 for way in ways], term.dtype)
+            case Fold(body=body):
+                return self.direction(body, variable)
+        return 0
 
-    def _branch(self, args: tuple[Term, ...], given: list[int | None]) -> int | None:
-        test = self.of(args[0])
-        if test.low != test.high:
-            return None
-        return given[1] if test.low else given[2]
 
-    @staticmethod
-    def _of_operator(op: str, spans: list[Interval], ways: list[int], dtype: str) -> int | None:
-        first, last = spans[0], spans[-1]
-        if op in _RISING or op == "cast":
-            return ways[0] if op != "cast" or _fits(first, dtype) else None
-        if op in _FALLING:
-            return -ways[0]
-        if op in ("add", "minimum", "maximum"):
-            return _together(*ways)
-        if op == "sub":
-            return _together(ways[0], -ways[1])
-        if op in ("abs", "square"):
-            return ways[0] if first.low >= 0 else -ways[0] if first.high <= 0 else None
-        if op == "mul":
-            return _together(_signed(ways[0], last), _signed(ways[1], first))
-        if op in ("div", "floordiv", "truncdiv") and (last.low > 0 or last.high < 0):
-            return _together(_signed(ways[0], last), _signed(-ways[1], first))
-        if op in ("lt", "le"):
-            return _together(-ways[0], ways[1])
-        if op in ("gt", "ge"):
-            return _together(ways[0], -ways[1])
-        return None
+def _direction(op: str, spans: list[Interval], ways: list[int], dtype: str) -> int | None:
+    """The direction of an operator from the intervals and directions of its operands."""
+    first, last = spans[0], spans[-1]
+    if op in _RISING:
+        return ways[0]
+    if op in _FALLING:
+        return -ways[0]
+    if op == "cast":
+        return ways[0] if _fits(first, dtype) else None
+    if op in ("abs", "square"):
+        return _signed(ways[0], first)
+    if op in ("add", "minimum", "maximum"):
+        return _together(*ways)
+    if op in ("sub", "gt", "ge"):
+        return _together(ways[0], -ways[1])
+    if op in ("lt", "le"):
+        return _together(-ways[0], ways[1])
+    if op == "mul":
+        return _together(_signed(ways[0], last), _signed(ways[1], first))
+    if op in ("div", "floordiv", "truncdiv") and (last.low > 0 or last.high < 0):
+        return _together(_signed(ways[0], last), _signed(-ways[1], first))
+    return None
 
 
 def _together(*ways: int | None) -> int | None:
@@ -209,91 +173,76 @@ def _signed(way: int, other: Interval) -> int | None:
     return way if other.low >= 0 else -way if other.high <= 0 else None
 
 
-def _chosen(given: list[Interval]) -> Interval:
-    test, first, second = given
-    if test.low == test.high:
-        return first if test.low else second
-    return _hull(first, second)
-
-
-def _hull(*given: Interval) -> Interval:
-    full = [each for each in given if not each.empty]
-    nan = any(each.nan for each in given)
-    if not full:
-        return Interval(INF, -INF, nan)
-    return Interval(min(each.low for each in full), max(each.high for each in full), nan)
-
-
-def _logical(op: str, given: list[Interval]) -> Interval:
-    if op == "not":
-        return Interval(int(not given[0].high), int(not given[0].low))
-    both = min if op == "and" else max
-    return Interval(both(bool(g.low) for g in given), both(bool(g.high) for g in given))
-
-
 def _fits(span: Interval, dtype: str) -> bool:
     """Whether a cast changes no value by more than its rounding."""
     limit = limits(dtype)
     return is_float(dtype) or (not span.nan and limit.low <= span.low and span.high <= limit.high)
 
 
-def _interval(op: str, given: list[Interval], dtype: str) -> Interval:
-    """The result of an operator on intervals that are not empty. Raises `UnknownValue` for an unknown one."""
+def _applied(op: str, given: list[Interval], dtype: str) -> Interval:
+    """The interval of an operator's result; anything for an operator that is not known."""
     nan = any(each.nan for each in given)
+    if op == "where":
+        test, *branches = given
+        if test.low == test.high:
+            return branches[0 if test.low else 1]
+        full = [each for each in branches if not each.empty]
+        low = min((each.low for each in full), default=INF)
+        high = max((each.high for each in full), default=-INF)
+        return Interval(low, high, any(each.nan for each in branches))
+    if op in _COMPARED:
+        decided = None if nan else _COMPARED[op](given[0], given[1])
+        return Interval(0, 1) if decided is None else Interval(int(decided), int(decided))
+    if op == "not":
+        return Interval(int(not given[0].high), int(not given[0].low))
+    if op in ("and", "or"):
+        both = min if op == "and" else max
+        return Interval(both(bool(each.low) for each in given), both(bool(each.high) for each in given))
+    if any(each.empty for each in given):
+        return _NO_NUMBER if is_float(dtype) else anything(dtype)
+    try:
+        return _arithmetic(op, given, dtype, nan)
+    except (UnknownValue, OverflowError, ZeroDivisionError):
+        return anything(dtype)
+
+
+def _arithmetic(op: str, given: list[Interval], dtype: str, nan: bool) -> Interval:
+    """The result of an operator on intervals that are not empty. Raises `UnknownValue` for an unknown one."""
+    first, last = given[0], given[-1]
     if op == "cast":
-        if not _fits(given[0], dtype):
+        if not _fits(first, dtype):
             return anything(dtype)
-        return Interval(rounded(given[0].low, dtype), rounded(given[0].high, dtype), nan)
-    if op in _RISING or op in _FALLING:
-        return _unary(op, given[0], dtype)
+        return Interval(rounded(first.low, dtype), rounded(first.high, dtype), nan)
     if op in ("abs", "square"):
-        ends = [applied(op, [end], dtype) for end in (given[0].low, given[0].high)]
-        crosses = given[0].low < 0 < given[0].high
-        return Interval(0 if crosses else min(ends), max(ends), nan)
+        ends = [applied(op, [end], dtype) for end in (first.low, first.high)]
+        return Interval(0 if first.low < 0 < first.high else min(ends), max(ends), nan)
     if op in ("sin", "cos"):
-        return Interval(-1.0, 1.0, nan or not all(map(math.isfinite, (given[0].low, given[0].high))))
-    if op in ("minimum", "maximum", "add", "sub", "mul"):
-        return _corners(op, given, dtype)
-    if op in ("div", "floordiv", "truncdiv") and (given[1].low > 0 or given[1].high < 0):
-        return _corners(op, given, dtype)
-    if op == "mod" and not nan and not is_float(dtype) and given[1].low > 0:
-        fits = given[0].low >= 0 and given[0].high < given[1].low
-        return given[0] if fits else Interval(0, given[1].high - 1)
-    raise UnknownValue(op)
-
-
-def _unary(op: str, given: Interval, dtype: str) -> Interval:
-    low, high = _RISING.get(op) or _FALLING[op]
-    inside = Interval(max(given.low, low), min(given.high, high))
-    nan = given.nan or given.low < low or given.high > high
-    if inside.empty:
-        return Interval(INF, -INF, nan=True)
-    ends = [applied(op, [end], dtype) for end in (inside.low, inside.high)]
-    if any(end != end for end in ends):
+        return Interval(-1.0, 1.0, nan or not all(map(math.isfinite, (first.low, first.high))))
+    if op == "mod" and not nan and not is_float(dtype) and last.low > 0:
+        return first if first.low >= 0 and first.high < last.low else Interval(0, last.high - 1)
+    if domain := _RISING.get(op) or _FALLING.get(op):
+        inside = Interval(max(first.low, domain[0]), min(first.high, domain[1]))
+        if inside.empty:
+            return _NO_NUMBER
+        nan |= first.low < domain[0] or first.high > domain[1]
+        return _hull([applied(op, [end], dtype) for end in (inside.low, inside.high)], nan)
+    divides = op in ("div", "floordiv", "truncdiv") and (last.low > 0 or last.high < 0)
+    if op not in ("minimum", "maximum", "add", "sub", "mul") and not divides:
         raise UnknownValue(op)
-    return Interval(min(ends), max(ends), nan)
+    pairs = [(a, b) for a in (first.low, first.high) for b in (last.low, last.high)]
+    if is_float(dtype):
+        return _hull([applied(op, pair, dtype) for pair in pairs], nan)
+    # Without the wrap of the type, so that an overflow shows.
+    exact = FUNCTIONS["truncdiv" if op == "div" else op]
+    result = _hull([exact(int(a), int(b)) for a, b in pairs], nan)
+    return result if _fits(result, dtype) else anything(dtype)
 
 
-def _corners(op: str, given: list[Interval], dtype: str) -> Interval:
-    """Operators whose extremes lie at the ends of their operands. Whole numbers that overflow: anything."""
-    first, second = given
-    exact = dtype if is_float(dtype) else "exact"
-    found = [
-        applied(op, [a, b], dtype) if exact == dtype else _whole(op, a, b)
-        for a in (first.low, first.high)
-        for b in (second.low, second.high)
-    ]
-    if any(each != each for each in found):
-        raise UnknownValue(op)
-    result = Interval(min(found), max(found), first.nan or second.nan)
-    return result if is_float(dtype) or _fits(result, dtype) else anything(dtype)
-
-
-def _whole(op: str, a: Scalar, b: Scalar) -> Scalar:
-    """Without the wrap of a type, so that an overflow shows."""
-    from mcp_server.package.terms.evaluate import FUNCTIONS
-
-    return FUNCTIONS["truncdiv" if op == "div" else op](int(a), int(b))
+def _hull(values: list[Scalar], nan: bool) -> Interval:
+    """The least interval around values. Raises `UnknownValue` for a NaN among them."""
+    if any(each != each for each in values):
+        raise UnknownValue("NaN")
+    return Interval(min(values), max(values), nan)
 
 
 def _less(a: Interval, b: Interval) -> bool | None:
@@ -310,18 +259,13 @@ def _equal(a: Interval, b: Interval) -> bool | None:
     return False if a.high < b.low or b.high < a.low else None
 
 
-def _unequal(a: Interval, b: Interval) -> bool | None:
-    known = _equal(a, b)
-    return None if known is None else not known
-
-
-_COMPARED = {
+_COMPARED: dict[str, Callable[[Interval, Interval], bool | None]] = {
     "lt": _less,
     "le": _at_most,
     "gt": lambda a, b: _less(b, a),
     "ge": lambda a, b: _at_most(b, a),
     "eq": _equal,
-    "ne": _unequal,
+    "ne": lambda a, b: None if (known := _equal(a, b)) is None else not known,
 }
 
 

@@ -10,7 +10,7 @@ from math import prod
 
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.terms.evaluate import Evaluator, Read, UnknownValue
-from mcp_server.package.terms.term import Element, Position, Range, Scalar, Term, Unread, parts
+from mcp_server.package.terms.term import Element, Position, Range, Term, parts
 
 _MOST = 1 << 17
 
@@ -73,7 +73,7 @@ def places(
     ranges: Sequence[Range], sizes: Mapping[str, int], most: int = _MOST
 ) -> tuple[list[dict[str, int]], bool]:
     """The combinations of loop variables, and whether these are all of them."""
-    evaluator = Evaluator({}, sizes, _nothing)
+    evaluator = Evaluator({}, sizes, lambda _element, _offset: None)
     spans = [(int(evaluator.value(r.start)), int(evaluator.value(r.stop))) for r in ranges]
     total = prod(max(0, stop - start) for start, stop in spans)
     found = islice(evaluator.places(ranges, max(total, 1)), most)
@@ -127,10 +127,6 @@ def _searched(
     return None
 
 
-def _nothing(_element: Element, _offset: int) -> Scalar | None:
-    return None
-
-
 @lru_cache(maxsize=512)
 def read_program(kernel: Kernel) -> Program:
     """The program of a kernel; an empty one when its source is not in the package."""
@@ -141,8 +137,3 @@ def read_program(kernel: Kernel) -> Program:
         return Program(kernel, (), ())
     stores, checks = read_cpp_program(kernel) if kernel.kind == "cpp" else read_triton_program(kernel)
     return Program(kernel, stores, checks)
-
-
-def unread(term: Term) -> str:
-    """The first code in a term that was not understood; empty when all was."""
-    return next((t.text for t in parts(term, inside_indices=True) if isinstance(t, Unread)), "")

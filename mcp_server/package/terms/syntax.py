@@ -52,27 +52,8 @@ _TOKEN = re.compile(
     r"\s*(?:(?P<number>0x[0-9a-fA-F]+|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?P<suffix>[uUlLfF]*)"
     r"|(?P<name>[A-Za-z_]\w*)|(?P<sign>::|->|<=|>=|==|!=|&&|\|\||<<|>>|[-+*/%&|^~!?:,()\[\]{}.<>]))"
 )
-_BINDING = {
-    "?": 1,
-    "||": 2,
-    "&&": 3,
-    "|": 4,
-    "^": 5,
-    "&": 6,
-    "==": 7,
-    "!=": 7,
-    "<": 8,
-    ">": 8,
-    "<=": 8,
-    ">=": 8,
-    "<<": 9,
-    ">>": 9,
-    "+": 10,
-    "-": 10,
-    "*": 11,
-    "/": 11,
-    "%": 11,
-}
+_LEVELS = ("?", "||", "&&", "|", "^", "&", "== !=", "< > <= >=", "<< >>", "+ -", "* / %")
+_BINDING = {sign: binding for binding, signs in enumerate(_LEVELS, 1) for sign in signs.split()}
 _UNARY = 12
 
 
@@ -146,12 +127,11 @@ class _Cpp:
         """A name with its qualifiers and template arguments; a call when an argument list follows."""
         template = ""
         while True:
-            if self.text.startswith("<", self.at) and (end := self.bracketed()):
-                template, self.at = self.text[self.at + 1 : end - 1], end
+            template = self.bracketed() or template
             if name == "decltype":
                 self.take("(")
                 inner = self.arguments(")")
-                name, template = "decltype", _name_of(inner)
+                template = inner[0].name if len(inner) == 1 and isinstance(inner[0], Name) else ""
             if not self.text.startswith("::", self.at):
                 break
             self.at += 2
@@ -161,17 +141,20 @@ class _Cpp:
             return Call(name, self.arguments(")"), template)
         return Literal(name == "true", "bool") if name in ("true", "false") else Name(name)
 
-    def bracketed(self) -> int:
-        """The end of `<...>` that starts here; 0 when it is no list of types or numbers."""
+    def bracketed(self) -> str:
+        """Take the text of `<...>` that starts here; empty when it is no list of types or numbers."""
+        if not self.text.startswith("<", self.at):
+            return ""
         depth = 0
         for position in range(self.at, min(len(self.text), self.at + 200)):
             letter = self.text[position]
             depth += (letter == "<") - (letter == ">")
             if depth == 0:
-                return position + 1
+                start, self.at = self.at + 1, position + 1
+                return self.text[start:position]
             if not (letter.isalnum() or letter in "_:,<> *"):
-                return 0
-        return 0
+                break
+        return ""
 
     def postfix(self, base: Syntax) -> Syntax:
         while (sign := self.peek()) in (".", "->", "[", "("):
@@ -183,20 +166,16 @@ class _Cpp:
                 self.take("]")
                 base = Item(base, index)
             else:
-                base = self.member(base)
+                name = self.take()
+                if name == "template":
+                    name = self.take()
+                template = self.bracketed()
+                if self.peek() == "(":
+                    self.take()
+                    base = Call(name, self.arguments(")"), template, base)
+                else:
+                    base = Call(f".{name}", (), template, base)
         return base
-
-    def member(self, base: Syntax) -> Syntax:
-        name = self.take()
-        if name == "template":
-            name = self.take()
-        template = ""
-        if self.text.startswith("<", self.at) and (end := self.bracketed()):
-            template, self.at = self.text[self.at + 1 : end - 1], end
-        if self.peek() != "(":
-            return Call(f".{name}", (), template, base)
-        self.take()
-        return Call(name, self.arguments(")"), template, base)
 
     def arguments(self, closing: str) -> tuple[Syntax, ...]:
         found: list[Syntax] = []
@@ -206,10 +185,6 @@ class _Cpp:
                 self.take()
         self.take(closing)
         return tuple(found)
-
-
-def _name_of(arguments: tuple[Syntax, ...]) -> str:
-    return arguments[0].name if len(arguments) == 1 and isinstance(arguments[0], Name) else ""
 
 
 def _number(token: str) -> Literal:

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mcp_server.package.kernel_code import find_asserts
+from mcp_server.package.kernel_code import IndexAssert, find_asserts
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.terms.program import Check, Store
 from mcp_server.package.terms.syntax import Call, Name, NotRead, Syntax, read_cpp, read_python
@@ -20,17 +20,11 @@ _SIGNATURE = re.compile(r"'signature':\s*\{([^}]*)\}")
 _CONSTANTS = re.compile(r"'constants':\s*\{([^}]*)\}")
 _ENTRY = re.compile(r"'(\w+)':\s*'?([^,'}]+)")
 _POINTERS = {
-    "fp32": "float32",
-    "fp64": "float64",
-    "fp16": "float16",
+    **{f"i{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"fp{bits}": f"float{bits}" for bits in (16, 32, 64)},
     "bf16": "bfloat16",
-    "i64": "int64",
-    "i32": "int32",
-    "i16": "int16",
-    "i8": "int8",
     "u8": "uint8",
-    "i1": "bool",
-    "u1": "bool",
+    **dict.fromkeys(("i1", "u1"), "bool"),
 }
 _REDUCTIONS = {
     "tl.sum": "sum",
@@ -56,10 +50,14 @@ class _Assign:
 
 def read_triton_program(kernel: Kernel) -> tuple[tuple[Store, ...], tuple[Check, ...]]:
     """The stores and index checks of a Triton kernel; nothing when its text cannot be parsed."""
-    function = _function(kernel.source)
-    if function is None:
+    try:
+        tree = ast.parse(textwrap.dedent(kernel.source))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return (), ()
-    reader = _Reader(kernel, function)
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    if not functions:
+        return (), ()
+    reader = _Reader(kernel, functions[-1])
     asserts = {check.line: check for check in find_asserts(kernel.source)}
     stores: list[Store] = []
     checks: list[Check] = []
@@ -70,17 +68,8 @@ def read_triton_program(kernel: Kernel) -> tuple[tuple[Store, ...], tuple[Check,
         if name in ("tl.store", "tl.atomic_add"):
             stores += reader.store(node, at, "plain" if name == "tl.store" else "add")
         elif name == "tl.device_assert" and node.lineno in asserts:
-            checks.append(reader.check(asserts[node.lineno].variable, node, at, kernel))
+            checks.append(reader.check(asserts[node.lineno], node, at))
     return tuple(stores), tuple(checks)
-
-
-def _function(source: str) -> ast.FunctionDef | None:
-    try:
-        tree = ast.parse(textwrap.dedent(source))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    found = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    return found[-1] if found else None
 
 
 def _flat(body: list[ast.stmt]) -> Iterator[_Assign | ast.Call]:
@@ -126,8 +115,8 @@ class _Reader:
         self.grid = kernel.grid
         self.translator = Translator(self.pointers)
         self.statements = tuple(_flat(function.body))
-        self._known: dict[int, Term] = {}
-        self._open: set[int] = set()
+        self._known: dict[_Assign, Term] = {}
+        self._open: set[_Assign] = set()
 
     def term(self, node: ast.expr, at: int, line: int) -> Term:
         """What an expression computes just before statement number `at`."""
@@ -149,10 +138,14 @@ class _Reader:
         """The value of a variable just before a statement."""
         if _INDEX.fullmatch(name) and not self._is_alias(name, at):
             return Position(name)
-        for number in range(at - 1, -1, -1):
-            statement = self.statements[number]
-            if isinstance(statement, _Assign) and statement.name == name:
-                return self._once(statement, number)
+        if (statement := self._definition(name, at)) is not None:
+            if statement in self._open:
+                return Unread(name)
+            if statement not in self._known:
+                self._open.add(statement)
+                self._known[statement] = self._assigned(statement)
+                self._open.discard(statement)
+            return self._known[statement]
         if name in self.constants:
             return Number(self.constants[name], "int64")
         if name.startswith(("tl.program_id(", "tl.arange(")):
@@ -168,17 +161,8 @@ class _Reader:
         found = (s for s in reversed(self.statements[:at]) if isinstance(s, _Assign) and s.name == name)
         return next(found, None)
 
-    def _once(self, statement: _Assign, at: int) -> Term:
-        key = id(statement)
-        if key in self._open:
-            return Unread(statement.name)
-        if key not in self._known:
-            self._open.add(key)
-            self._known[key] = self._assigned(statement, at)
-            self._open.discard(key)
-        return self._known[key]
-
-    def _assigned(self, statement: _Assign, at: int) -> Term:
+    def _assigned(self, statement: _Assign) -> Term:
+        at = self.statements.index(statement)
         if statement.number is None:
             return self.term(statement.value, at, statement.line)
         match statement.value:
@@ -194,11 +178,9 @@ class _Reader:
             body = self._gathered(operand.name, at)
         else:
             body = self._term(operand, at, line)
-        ranges = tuple(
-            each for each in self.ranges((body,)) if each.name.startswith(("r", "tl.arange"))
-        ) or tuple(each for each in self._all_ranges() if each.name.startswith("r"))
         dtype = "int64" if kind.startswith("arg") else promoted(body.dtype)
-        return Fold(kind, ranges, body, dtype)
+        ranges = tuple(r for r in self.ranges((body,)) if r.name.startswith(("r", "tl.arange")))
+        return Fold(kind, ranges or self._reduced_axes(), body, dtype)
 
     def _gathered(self, name: str, at: int) -> Term:
         """What a loop adds to `_tmp2` in each round: the other operand of the update."""
@@ -215,19 +197,18 @@ class _Reader:
             return Unread(name)
         return self._term(operand, self.statements.index(update), update.line)
 
-    def _all_ranges(self) -> tuple[Range, ...]:
+    def _reduced_axes(self) -> tuple[Range, ...]:
+        """All r axes of the kernel."""
+        end = len(self.statements)
         names = dict.fromkeys(s.name for s in self.statements if isinstance(s, _Assign))
-        axes = (name for name in names if _INDEX.fullmatch(name))
-        return tuple(self._range(name) for name in axes if not self._is_alias(name, len(self.statements)))
+        axes = (name for name in names if name.startswith("r") and _INDEX.fullmatch(name))
+        return tuple(self._range(name) for name in axes if not self._is_alias(name, end))
 
     def ranges(self, terms: tuple[Term, ...]) -> tuple[Range, ...]:
         """The index variables that terms depend on, those of a reduction inside them left out."""
-        names: dict[str, None] = {}
-        for term in terms:
-            for each in parts(term, inside_indices=True):
-                if isinstance(each, Position):
-                    names[each.name] = None
-        return tuple(self._range(name) for name in names)
+        inside = (each for term in terms for each in parts(term, inside_indices=True))
+        names = dict.fromkeys(each.name for each in inside if isinstance(each, Position))
+        return tuple(map(self._range, names))
 
     def _range(self, name: str) -> Range:
         start = Number(0, "int64")
@@ -236,18 +217,15 @@ class _Reader:
         inner = name.partition("(")[2].rstrip(")")
         if name.startswith("tl.arange"):
             end = inner.rpartition(",")[2].strip()
-            return Range(name, start, Number(int(end), "int64") if end.isdigit() else self._size(end))
+            return Range(name, start, Number(int(end), "int64") if end.isdigit() else self.look(end, 0))
         return Range(name, start, self._grid(int(inner)) if inner.isdigit() else Unread(name))
-
-    def _size(self, name: str) -> Term:
-        return self.look(name, 0)
 
     def _grid(self, axis: int) -> Term:
         """How many programs run along an axis, from the launcher's C++."""
         if axis >= len(self.grid):
             return Unread("grid")
         try:
-            return Translator({}).term(read_cpp(self.grid[axis]), lambda name: Size(name), 0)
+            return Translator({}).term(read_cpp(self.grid[axis]), Size, 0)
         except NotRead:
             return Unread("grid")
 
@@ -275,11 +253,10 @@ class _Reader:
                 return name, more if isinstance(index, Number) else operator("add", (index, more))
         return None
 
-    def check(self, variable: str, call: ast.Call, at: int, kernel: Kernel) -> Check:
+    def check(self, found: IndexAssert, call: ast.Call, at: int) -> Check:
         """A `tl.device_assert` with its ends as terms; a mask in it is the `test`."""
         line = call.lineno
-        found = next(c for c in find_asserts(kernel.source) if c.line == line)
-        value = self.look(variable, at)
+        value = self.look(found.variable, at)
         lower, upper = (
             self.term(ast.parse(end, mode="eval").body, at, line) if end else None
             for end in (found.lower, found.upper)

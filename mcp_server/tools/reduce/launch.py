@@ -15,8 +15,8 @@ from mcp_server.errors import ProblemError
 from mcp_server.jobs.types import Command, Finished
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.package.archive import open_package
-from mcp_server.package.arithmetic import evaluate
 from mcp_server.package.kernels import Kernel
+from mcp_server.package.statements import evaluate
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Options, read_recorded, safe_flags

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from mcp_server.package.terms.evaluate import Evaluator
 from mcp_server.package.terms.syntax import read_cpp
-from mcp_server.package.terms.term import Element, Number, Scalar, Term
+from mcp_server.package.terms.term import Element, Number, Scalar, Term, Unread, parts
 from mcp_server.package.terms.translate import Translator, cast, chosen, operator
 
 UNARY = ("floor", "ceil", "trunc", "abs", "neg", "sqrt")
@@ -50,3 +50,8 @@ def read(text: str, dtype: str = "int64") -> Term:
 def value(term: Term, x: Scalar) -> Scalar:
     """The value of a term at one value of its element."""
     return Evaluator({}, {}, lambda _element, _offset: x).value(term)
+
+
+def unread(term: Term) -> str:
+    """The first code in a term that was not understood; empty when all was."""
+    return next((t.text for t in parts(term, inside_indices=True) if isinstance(t, Unread)), "")

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_server.package.kernels import Kernel
-from mcp_server.package.terms.program import read_program, unread
-from mcp_server.package.terms.term import key, parts
-from mcp_server.package.terms.wording import say
+from mcp_server.package.terms.program import read_program
+from mcp_server.package.terms.term import key, parts, say
 from mcp_server.package.wrapper import read_wrapper
+from tests.package.terms.made import unread
 from tests.recorded import RECORDINGS
 
 

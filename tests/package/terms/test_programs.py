@@ -10,10 +10,10 @@ import torch
 
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.terms.evaluate import Evaluator
-from mcp_server.package.terms.program import Program, position_of, read_program, unread
-from mcp_server.package.terms.term import Element, Number, Scalar, Term
-from mcp_server.package.terms.wording import number, say
+from mcp_server.package.terms.program import Program, position_of, read_program
+from mcp_server.package.terms.term import Element, Number, Scalar, Term, number, say
 from mcp_server.package.wrapper import read_wrapper
+from tests.package.terms.made import unread
 from tests.recorded import RECORDINGS
 
 WRAPPERS = sorted((RECORDINGS / "wrappers").glob("*.cpp"))
