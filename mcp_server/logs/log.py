@@ -157,17 +157,22 @@ class _Reader:
                 self._processes[process] = None
 
     def _read_line(self, line: Line, look: LineMatches) -> None:
-        if look.launches and self._launches.feed(line):
+        if "launches" in look.marks and self._launches.feed(line):
             return
-        exception, in_frames = self._trace(line, look.traceback)
+        exception, in_frames = self._trace(line, "traceback" in look.marks)
         if in_frames:
             return
-        if look.details:
+        if "details" in look.marks:
             self._read_details(line)
-        if look.cut and not self._cut and _CUT.search(line.text):
+        if "cut" in look.marks and not self._cut and _CUT.search(line.text):
             self._cut = f"line {line.number} says that text was left out"
         matched = bool(look.families) and self._match(line, look.families, exception)
-        if look.suspicious and not matched and len(self._best) < MAX_BEST and not _WARNING.search(line.text):
+        if (
+            "suspicious" in look.marks
+            and not matched
+            and len(self._best) < MAX_BEST
+            and not _WARNING.search(line.text)
+        ):
             self._best.append((line.number, bound(line.text, 300)))
 
     def _trace(self, line: Line, begins: bool) -> tuple[PythonException | None, bool]:
