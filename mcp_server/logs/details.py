@@ -29,6 +29,7 @@ else:
 MAX_LOCATIONS = 20
 MAX_TEMPLATES = 20_000
 MAX_TEMPLATE_LENGTH = 500
+_DIGITS = frozenset(b"0123456789")  # templates have none
 MAX_ALTERNATIVES = 4  # of one text, such as "Error" and "error"
 
 # Frames through which torch calls a Python operator (torch 2.8-2.15).
@@ -51,7 +52,7 @@ def _required(parsed: Any) -> set[str]:
             letters = [value] if kind is sre.LITERAL else []
             if kind is sre.IN and all(of is sre.LITERAL for of, _ in value):
                 letters = [letter for _, letter in value]
-            if letters and len(letters) * len(run) <= MAX_ALTERNATIVES and not any(map(_is_digit, letters)):
+            if letters and len(letters) * len(run) <= MAX_ALTERNATIVES and not _DIGITS.intersection(letters):
                 run = {text + chr(letter) for text in run for letter in letters}
             elif kind is sre.SUBPATTERN:
                 visit(value[-1])
@@ -69,10 +70,6 @@ def _required(parsed: Any) -> set[str]:
     return max(texts, key=lambda one: (min(map(len, one)), -len(one)), default=set())
 
 
-def _is_digit(letter: int) -> bool:
-    return chr(letter).isdigit()
-
-
 class _Hinted:
     """A pattern that is only tried on lines with a text that its matches require, which is much faster."""
 
@@ -87,12 +84,8 @@ class _Hinted:
         return None
 
 
-def _all_hinted(*patterns: str) -> tuple[_Hinted, ...]:
-    return tuple(map(_Hinted, patterns))
-
-
 # What a line adds to the error before it, by the names of the groups.
-_FOLLOWING = _all_hinted(
+_ADDED_BY_LINES = (
     r"Exception raised from (?:(?P<kernel>cpp_\w+)|(?P<raised_in>.+?)) "
     r"at (?P<raised_file>\S+):(?P<raised_line>\d+)",
     r"Error in op: (?P<op>\S+)",
@@ -122,6 +115,7 @@ _FOLLOWING = _all_hinted(
     r"frame #\d+: .* in (?P<host>(?!\S*\.so)(?!\S*python)[^()\s]{1,300})\)\s*$",
     r"what\(\):\s+(?P<what>.+)",
 )
+_FOLLOWING = tuple(map(_Hinted, _ADDED_BY_LINES))
 _VERSIONS = {
     "torch": _Hinted(r"\b(?:[Pp]y)?[Tt]orch(?: version)?[\"' :=v]+(\d+\.\d+\.\d+(?:\+\w+)?)"),
     "triton": _Hinted(r"\b[Tt]riton(?: version)?[\"' :=v]+(\d+\.\d+\.\d+)"),

@@ -64,10 +64,6 @@ class TensorFacts:
     storage_offset: int
     storage_bytes: int
 
-    @property
-    def storage_start(self) -> int:
-        return self.pointer - self.storage_offset * self.itemsize
-
 
 @dataclass(frozen=True)
 class JournalArgument:

@@ -222,7 +222,7 @@ async def recompile_triton(
         raise ProblemError(
             "the package holds no binary of this kernel that could be replaced",
             value=kernel.name,
-            allowed="a package whose cubins lie beside its library (embed_kernel_binary off)",
+            allowed="a package whose cubins are next to its library (embed_kernel_binary off)",
             next_call="compile_with_flags on the exported program",
         )
     cache = cache or Cache()

@@ -239,7 +239,7 @@ def replaced_once(kernel: Kernel, old: str, new: str) -> str:
         raise ProblemError(
             f"this text occurs {len(places)} times in {kernel.name}: {'; '.join(lines)}",
             value=old,
-            allowed="a text that occurs once: add what stands beside it",
+            allowed="a text that occurs once: add the text around it",
         )
     check_expression(kernel, old, new)
     return kernel.source[: places[0]] + new + kernel.source[places[0] + len(old) :]
