@@ -1,8 +1,8 @@
-"""From the hook's journals to typed records, and to the call that will not come back."""
+"""Reads the journals of the capture hook into typed records, and finds the call that will not come back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from math import isfinite, prod
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,10 +24,10 @@ from mcp_server.logs.captured import (
     Phase,
 )
 
-Event = dict[str, Any]
+Event = dict[str, Any]  # one line of a journal, before it is checked
 P = TypeVar("P", bound=Phase)
 
-# the event that begins a phase, what numbers it, and the events that end it
+# The event that begins a phase, the key of its number, and the events that end it well and badly.
 PHASES = {
     "compiling": ("compile", "compiled", "compile_failed"),
     "loading": ("load", "loaded", "load_failed"),
@@ -35,68 +35,61 @@ PHASES = {
     "calling": ("call", "called", "call_failed"),
 }
 NUMBERS = {event: names[0] for begin, names in PHASES.items() for event in (begin, *names[1:])}
+OF_THE_END = ("outputs", "package", "seconds", "raced", "rewritten", "returned")
 
 
 def read_capture(directory: Path) -> Captured:
     """All journals in `directory`; lines cut by a crash, or written by anyone else, are left out."""
-    events = [_process_events(path) for path in sorted(directory.glob("capture-*[0-9].jsonl"))]
-    merged = sorted((event for of_one in events for event in of_one), key=lambda event: float(event["t"]))
+    events: list[Event] = []
+    for journal in sorted(directory.glob("capture-*[0-9].jsonl")):
+        tails = sorted(journal.parent.glob(journal.stem + ".tail*.jsonl"))
+        of_process = [event for path in (journal, *tails) for event in _events(path)]
+        events += sorted(of_process, key=lambda event: int(event["n"]))
+    events.sort(key=lambda event: float(event["t"]))
     return Captured(
-        processes=list(_processes(merged)),
-        compiles=_phases(merged, "compiling", CapturedCompile),
-        packagings=[_build(CapturedPackaging, e) for e in merged if e["event"] == "packaging"],
-        loads=_phases(merged, "loading", CapturedLoad),
-        updates=_phases(merged, "updating", CapturedUpdate),
-        calls=_phases(merged, "calling", CapturedCall),
-        exports=[_build(CapturedExport, e) for e in merged if e["event"] == "exporting"],
-        assertions=[
-            _build(CapturedAssertion, _failed(e, e)) for e in merged if e["event"] == "assertion_failed"
-        ],
-        replays=[_build(CapturedReplay, e) for e in merged if e["event"] == "graph_input_gone"],
-        loans=[_build(CrossStreamFree, e) for e in merged if e["event"] == "input_let_go"],
-        ends=[_build(CapturedEnd, _failed(e, e)) for e in merged if e["event"] == "program_failed"],
+        processes=_processes(events),
+        compiles=_phases(events, "compiling", CapturedCompile),
+        packagings=_single(events, "packaging", CapturedPackaging),
+        loads=_phases(events, "loading", CapturedLoad),
+        updates=_phases(events, "updating", CapturedUpdate),
+        calls=_phases(events, "calling", CapturedCall),
+        exports=_single(events, "exporting", CapturedExport),
+        assertions=_single(events, "assertion_failed", CapturedAssertion),
+        replays=_single(events, "graph_input_gone", CapturedReplay),
+        loans=_single(events, "input_let_go", CrossStreamFree),
+        ends=_single(events, "program_failed", CapturedEnd),
     )
 
 
-def _process_events(journal: Path) -> list[Event]:
-    """Events of one process: its journal, then its tails."""
-    tails = sorted(journal.parent.glob(journal.stem + ".tail*.jsonl"))
-    events = [event for path in (journal, *tails) for event in _events(path)]
-    return sorted(events, key=lambda event: int(event["n"]))
-
-
 def _events(path: Path) -> Iterator[Event]:
+    """The lines that have the parts which every event of their kind has."""
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             try:
                 event = read_json(line)
             except ValueError:
                 continue
-            if isinstance(event, dict) and _whole(event):
+            if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+                continue
+            numbers = [event.get(name) for name in ("n", "t", "pid")]
+            frames = event.get("frames", [])
+            if (
+                all(isinstance(number, int | float) and isfinite(number) for number in numbers)
+                and isinstance(event.get(NUMBERS.get(event["event"], "n")), int)
+                and isinstance(frames, list)
+                and all(isinstance(frame, dict) and {"file", "line"} <= frame.keys() for frame in frames)
+            ):
                 yield event
 
 
-def _whole(event: Event) -> bool:
-    """Whether it has the parts that every event of its kind has."""
-    numbers = [event.get(name) for name in ("n", "t", "pid")]
-    frames = event.get("frames", [])
-    return (
-        isinstance(event.get("event"), str)
-        and all(isinstance(number, int | float) and isfinite(number) for number in numbers)
-        and isinstance(event.get(NUMBERS.get(event["event"], "n")), int)
-        and isinstance(frames, list)
-        and all(isinstance(frame, dict) and {"file", "line"} <= frame.keys() for frame in frames)
-    )
-
-
-def _processes(events: Iterable[Event]) -> Iterator[CapturedProcess]:
-    begun = {event["pid"]: event for event in events if event["event"] == "process"}
+def _processes(events: list[Event]) -> list[CapturedProcess]:
     exits = {event["pid"] for event in events if event["event"] == "exit"}
-    for pid, event in begun.items():
-        failures = [str(e["error"]) for e in events if e["event"] == "hook_failed" and e["pid"] == pid]
-        yield CapturedProcess.model_validate(
-            {**event, "exited": pid in exits, "hook_failures": sorted(set(failures))}
-        )
+    processes = []
+    for pid, event in {event["pid"]: event for event in events if event["event"] == "process"}.items():
+        failures = {str(e["error"]) for e in events if e["event"] == "hook_failed" and e["pid"] == pid}
+        facts = {**event, "exited": pid in exits, "hook_failures": sorted(failures)}
+        processes.append(CapturedProcess.model_validate(facts))
+    return processes
 
 
 def _phases(events: list[Event], begin: str, kind: type[P]) -> list[P]:
@@ -107,27 +100,33 @@ def _phases(events: list[Event], begin: str, kind: type[P]) -> list[P]:
     for event in (e for e in events if e["event"] == begin):
         end = ends.get((event["pid"], event[number]))
         joined = {**event, "number": event[number]}
-        if end is not None:
-            joined = _failed(joined, end) if end["event"] == badly else _ended(joined, end)
+        if end is not None and end["event"] == badly:
+            joined = _failed(joined, end)
+        elif end is not None:
+            joined |= {key: end[key] for key in OF_THE_END if end.get(key) is not None}
+            joined["outcome"] = "ok"
         found.append(_build(kind, joined))
     return found
 
 
-def _ended(begun: Event, end: Event) -> Event:
-    told = ("outputs", "package", "seconds", "raced", "rewritten", "returned")
-    extra = {key: end[key] for key in told if end.get(key) is not None}
-    return {**begun, **extra, "outcome": "ok"}
+def _single(events: list[Event], name: str, kind: type[P]) -> list[P]:
+    """Records of one event each."""
+    found = [event for event in events if event["event"] == name]
+    return [_build(kind, _failed(event, event) if name.endswith("_failed") else event) for event in found]
 
 
 def _failed(begun: Event, end: Event) -> Event:
-    more = {"refilled": end["refilled"]} if end.get("refilled") else {}
-    return {**begun, **more, "outcome": "failed", "seconds": end.get("seconds"), "error": end}
+    refilled = {"refilled": end["refilled"]} if end.get("refilled") else {}
+    return {**begun, **refilled, "outcome": "failed", "seconds": end.get("seconds"), "error": end}
 
 
 def _build(kind: type[P], event: Event) -> P:
     """A record; a file that is gone by now is no file."""
-    facts = {**event, "stack": [_location(frame) for frame in event.get("frames", ())]}
-    facts["copy_path"] = event.get("copy")
+    facts = {**event, "copy_path": event.get("copy")}
+    facts["stack"] = [
+        {"file": frame["file"], "line": frame["line"], "code": frame.get("code", "")}
+        for frame in event.get("frames", ())
+    ]
     if event.get("package") is None:
         facts["package"] = event.get("package_path")
     for file in ("file", "returned"):
@@ -136,12 +135,8 @@ def _build(kind: type[P], event: Event) -> P:
     return kind.model_validate(facts)
 
 
-def _location(frame: Event) -> dict[str, Any]:
-    return {"file": frame["file"], "line": frame["line"], "code": frame.get("code", "")}
-
-
 SLOWER = 100.0  # times as long as any call before
-LARGER = 8.0  # times as many elements as the largest of those, at most, for them to be told alike
+LARGER = 8.0  # times as many elements as the largest of those, at most, for them to compare
 
 
 def stalled_call(seen: Captured, now: float, least_s: float) -> CapturedCall | None:

@@ -1,7 +1,7 @@
 """What a capture recorded: compiles, loads, constant updates and calls of every process of a run.
 
 Reads the journals that the hook writes (`worker/journal.py`). A process that died leaves a phase without its
-end: that is how a crash or a hang inside AOTInductor is told from one elsewhere.
+end, which separates a crash or a hang inside AOTInductor from one elsewhere.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class StoppedAt(JournalRecord):
 
 
 class CapturedError(JournalRecord):
-    """The exception that the program got.
+    """The exception that the program received.
 
-    `no_files` is the limit on open files, where the process could open no more of them by then; `file_bytes`
-    the limit on the size of a file, where there is one; `stopped_at` is of a compile.
+    `no_files` is the limit on open files, where the process had reached it; `file_bytes` the limit on the
+    size of a file, where there is one; `stopped_at` is of a compile.
     """
 
     type: str
@@ -62,7 +62,7 @@ class Leaf(JournalRecord):
 
     @property
     def device_index(self) -> int | None:
-        """As `cuda:1` tells it; None for `cpu`."""
+        """The index in `cuda:1`; None for `cpu`."""
         index = self.device.partition(":")[2]
         return int(index) if index.isdigit() else None
 
@@ -147,7 +147,7 @@ class CapturedLoad(Phase):
 
 
 class CapturedUpdate(Phase):
-    """One update of constants: those given, and the names that the model was compiled with.
+    """One update of constants: those that were passed, and the names that the model was compiled with.
 
     `views` are those that are a part of a larger block of memory.
     """
@@ -164,7 +164,7 @@ class CapturedUpdate(Phase):
 
     @property
     def user_managed(self) -> bool:
-        """Whether the package reads the given tensors' own memory from then on; 2.8-2.15 take it third."""
+        """Whether the package reads the caller's own memory from then on: the third argument (2.8-2.15)."""
         return self.how != "update_constant_buffer_from_cpu" and self.arguments[2:3] == [True]
 
     @property
@@ -177,20 +177,20 @@ class CapturedUpdate(Phase):
 
 
 class CapturedCall(Phase):
-    """One call. `file` holds its inputs; None when they were not kept, or were let go after it ended well.
+    """One call. `file` holds its inputs; None when they were not kept, or were freed after it ended well.
 
-    `threads` is how many torch computes with on the CPU; 0 when that was not told. `again` are the inputs
-    that are the very tensors of the call before, with nothing written to them since. `streams`: whether the
-    program had made another CUDA stream the current one by then. `headroom`: bytes that the process might
-    still map, None where nothing limited that, and `headroom_of` the limit; `stack_bytes` the size of the
-    thread's stack, where that is limited; `current_device` its CUDA device; `plain` the arguments that are
-    no tensors, as Python writes them, by `args[0]` or `kwargs['name']`. `unmapped` are the inputs whose
-    memory was not the process's any more; `overwritten` is (call, output, input) of each output of an earlier
-    call that the program kept while it wrote new values into that input, of which the output is a view.
+    `threads` is the number of torch's CPU threads; 0 when unknown. `again` are the inputs that are the same
+    tensors as in the call before, not written since. `streams`: whether the program had made another CUDA
+    stream the current one by then. `headroom`: bytes that the process might still map, None without a limit,
+    and `headroom_of` the limit; `stack_bytes` the size of the thread's stack, where that is limited;
+    `current_device` its CUDA device; `plain` the arguments that are no tensors, as Python writes them, by
+    `args[0]` or `kwargs['name']`. `unmapped` are the inputs whose memory was no longer the process's;
+    `overwritten` is (call, output, input) of each output of an earlier call that the program kept while it
+    wrote new values into that input, of which the output is a view.
 
-    `altered` and `refilled` are constants that the program manages: written in place since it gave them, by
-    a count that all views of one memory share, and of other values than it gave, None where nobody read them.
-    `returned` holds what a call gave with such values.
+    `altered` and `refilled` are constants that the program manages: written in place since it passed them, by
+    a count that all views of one memory share, and with other values than it passed, None where nobody read
+    them. `returned` holds the outputs of a call with such values.
     """
 
     number: int
@@ -225,7 +225,7 @@ class CapturedCall(Phase):
 
     @property
     def unreadable(self) -> str:
-        """What the device said when the outputs were looked at: a fault of this or an earlier call."""
+        """The device's error when the outputs were read: a fault of this or an earlier call."""
         return next((leaf.unreadable for leaf in self.outputs if leaf.unreadable), "")
 
     @property
@@ -234,19 +234,19 @@ class CapturedCall(Phase):
 
     @property
     def broke_device(self) -> bool:
-        """Whether it ended with an error of the device, which every later use of it meets again."""
+        """Whether it ended with an error of the device, which every later use of the device raises again."""
         return bool(self.unreadable) or (self.error is not None and "CUDA error" in self.error.text)
 
 
 class CapturedReplay(Phase):
-    """A replay of a CUDA graph after the memory of input `input` of the captured call was let go."""
+    """A replay of a CUDA graph after the memory of input `input` of the captured call was freed."""
 
     call: int
     input: int
 
 
 class CrossStreamFree(Phase):
-    """Input `input` of a call was let go while another stream than its owner might still read it.
+    """Input `input` of a call was freed while another stream than its owner might still read it.
 
     Something was allocated since, and the owner had not waited.
     """
@@ -280,7 +280,7 @@ class ModuleSnapshot(JournalRecord):
 class CapturedAssertion(Phase):
     """A failed `torch.testing.assert_close` of the script; `file` holds {"actual", "expected"}.
 
-    `modules` are the program's own, near the comparison; `calls` those that gave what it compared.
+    `modules` are the program's own, near the comparison; `calls` those whose outputs it compared.
     `refilled`: by load, the constants that the program manages and that had other values by then.
     """
 
@@ -294,7 +294,7 @@ class CapturedEnd(Phase):
     """An exception that ended a process; `modules` are those in the frames that it passed, where it compiled.
 
     `own`: it was raised outside of torch. `file` holds the tensors in the variables of those frames, by name.
-    `calls` gave the tensors that the check names which raised it. `refilled` is as of a failed assertion.
+    `calls` are those whose outputs the check names that raised it. `refilled` is as of a failed assertion.
     `compared`: names that the check computed with, where it failed over too great a difference.
     """
 

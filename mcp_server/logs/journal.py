@@ -6,7 +6,7 @@ c10::DeviceType (torch 2.8-2.15).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,12 +15,11 @@ from mcp_server.errors import read_json
 
 RunEnd = Literal["returned", "threw", "unfinished"]
 Role = Literal["read", "written", "read_write", "unknown"]
+RunKey = tuple[int, int, int]  # process, runner, number of the call
 
-MAX_LAUNCHES = 200_000
-"""Launches kept; of a longer journal the newest."""
-
+MAX_LAUNCHES = 200_000  # kept; of a longer journal the newest
+# The function that folds constants (`use_runtime_constant_folding`; cpp_wrapper_cpu.py, torch 2.8-2.15).
 FOLDING = "_const_run_impl"
-"""The function that folds constants (`use_runtime_constant_folding`; cpp_wrapper_cpu.py, torch 2.8-2.15)."""
 
 _ROLES: dict[int, Role] = {1: "read", 2: "written", 3: "read_write"}
 # c10::DeviceType (DeviceType.h).
@@ -65,14 +64,6 @@ class TensorFacts:
     storage_offset: int
     storage_bytes: int
 
-    @property
-    def storage_start(self) -> int:
-        return self.pointer - self.storage_offset * self.itemsize
-
-    @property
-    def storage_end(self) -> int:
-        return self.storage_start + self.storage_bytes
-
 
 @dataclass(frozen=True)
 class JournalArgument:
@@ -96,7 +87,7 @@ class JournalLaunch:
     nanoseconds of the monotonic clock.
     """
 
-    run: tuple[int, int, int]
+    run: RunKey
     launch: int
     sequence: int
     kernel: str
@@ -113,9 +104,9 @@ class JournalLaunch:
 
 @dataclass(frozen=True)
 class JournalRun:
-    """One call of a model. `key` is (process, runner, number): unique within a journal."""
+    """One call of a model. `key` is unique within a journal."""
 
-    key: tuple[int, int, int]
+    key: RunKey
     function: str
     thread: int
     end: RunEnd = "unfinished"
@@ -184,44 +175,44 @@ class Journal:
 
 def read_journal_file(path: Path) -> Journal:
     """Read `path`, and the older half that the writer set aside as `path.1`. No file is an empty journal."""
-    parts = [part for part in (path.with_name(path.name + ".1"), path) if part.exists()]
-    return read_journal(line for part in parts for line in _lines(part))
-
-
-def _lines(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8", errors="replace") as file:
-        yield from file
+    reader = _Reader()
+    for part in (path.with_name(path.name + ".1"), path):
+        if part.exists():
+            with part.open(encoding="utf-8", errors="replace") as lines:
+                reader.read(lines)
+    return reader.journal()
 
 
 def read_journal(lines: Iterable[str]) -> Journal:
     """Never raises on damaged lines: they are counted."""
-    builder = _Builder()
-    for line in lines:
-        builder.take(line)
-    return builder.journal()
+    reader = _Reader()
+    reader.read(lines)
+    return reader.journal()
 
 
 @dataclass
-class _Builder:
+class _Reader:
     """Runs and launches by key, in order of appearance."""
 
-    runs: dict[tuple[int, int, int], JournalRun] = field(default_factory=dict)
-    launches: dict[tuple[tuple[int, int, int], int], JournalLaunch] = field(default_factory=dict)
+    runs: dict[RunKey, JournalRun] = field(default_factory=dict)
+    launches: dict[tuple[RunKey, int], JournalLaunch] = field(default_factory=dict)
     cut_lines: int = 0
     forgotten: int = 0
 
-    def take(self, line: str) -> None:
-        if not line.strip():
-            return
-        try:
-            self._take(read_json(line))
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-            self.cut_lines += 1
+    def read(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            try:
+                if line.strip():
+                    self._take(read_json(line))
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+                self.cut_lines += 1
 
     def _take(self, event: dict[str, Any]) -> None:
         key = (int(event["pid"]), int(event["runner"]), int(event["run"]))
         if event["event"] == "run":
-            self._take_run(key, event)
+            run = self.runs.get(key) or JournalRun(key, str(event["function"]), int(event["thread"]))
+            ends: dict[str, RunEnd] = {"end": "returned", "threw": "threw"}
+            self.runs[key] = replace(run, end=ends.get(event["phase"], "unfinished"))
         elif event["event"] == "fault":
             self._close(key, event, fault=str(event["error"])[:2000])
         elif event["phase"] == "before":
@@ -229,12 +220,7 @@ class _Builder:
         else:
             self._close(key, event)
 
-    def _take_run(self, key: tuple[int, int, int], event: dict[str, Any]) -> None:
-        run = self.runs.get(key) or JournalRun(key, str(event["function"]), int(event["thread"]))
-        ends: dict[str, RunEnd] = {"end": "returned", "threw": "threw"}
-        self.runs[key] = replace(run, end=ends.get(event["phase"], "unfinished"))
-
-    def _open(self, key: tuple[int, int, int], event: dict[str, Any]) -> None:
+    def _open(self, key: RunKey, event: dict[str, Any]) -> None:
         self.runs.setdefault(key, JournalRun(key, "", int(event["thread"])))
         launch = JournalLaunch(
             run=key,
@@ -250,7 +236,7 @@ class _Builder:
             self.launches.pop(next(iter(self.launches)))
             self.forgotten += 1
 
-    def _close(self, key: tuple[int, int, int], event: dict[str, Any], fault: str = "") -> None:
+    def _close(self, key: RunKey, event: dict[str, Any], fault: str = "") -> None:
         """Add what the launch produced. Its beginning may have been rotated away."""
         place = (key, int(event["sequence"]))
         launch = self.launches.get(place)
@@ -261,7 +247,7 @@ class _Builder:
         self.launches[place] = replace(launch, ended_ns=int(event["ns"]), arguments=arguments, fault=fault)
 
     def journal(self) -> Journal:
-        grouped: dict[tuple[int, int, int], list[JournalLaunch]] = {}
+        grouped: dict[RunKey, list[JournalLaunch]] = {}
         for launch in self.launches.values():
             grouped.setdefault(launch.run, []).append(launch)
         runs = tuple(replace(run, launches=tuple(grouped.get(key, ()))) for key, run in self.runs.items())
@@ -269,27 +255,26 @@ class _Builder:
 
 
 def _argument(raw: dict[str, Any]) -> JournalArgument:
+    tensor = None
+    if "pointer" in raw:
+        dtype, itemsize = DTYPES.get(raw["dtype"], (f"dtype code {raw['dtype']}", 1))
+        device = DEVICES.get(raw["device_type"], f"device type {raw['device_type']}")
+        index = int(raw["device_index"])
+        tensor = TensorFacts(
+            pointer=int(raw["pointer"]),
+            dtype=dtype,
+            itemsize=itemsize,
+            device=device if index < 0 else f"{device}:{index}",
+            shape=tuple(int(size) for size in raw["shape"]),
+            stride=tuple(int(step) for step in raw["stride"]),
+            storage_offset=int(raw["storage_offset"]),
+            storage_bytes=int(raw["storage_bytes"]),
+        )
     value = raw.get("value")
     return JournalArgument(
         name=str(raw["name"]),
         parameter=str(raw["parameter"]),
         role=_ROLES.get(raw["role"], "unknown"),
-        tensor=_tensor(raw) if "pointer" in raw else None,
+        tensor=tensor,
         value=float(value) if isinstance(value, str) else value,
-    )
-
-
-def _tensor(raw: dict[str, Any]) -> TensorFacts:
-    dtype, itemsize = DTYPES.get(raw["dtype"], (f"dtype code {raw['dtype']}", 1))
-    device = DEVICES.get(raw["device_type"], f"device type {raw['device_type']}")
-    index = int(raw["device_index"])
-    return TensorFacts(
-        pointer=int(raw["pointer"]),
-        dtype=dtype,
-        itemsize=itemsize,
-        device=device if index < 0 else f"{device}:{index}",
-        shape=tuple(int(size) for size in raw["shape"]),
-        stride=tuple(int(step) for step in raw["stride"]),
-        storage_offset=int(raw["storage_offset"]),
-        storage_bytes=int(raw["storage_bytes"]),
     )

@@ -1,10 +1,7 @@
 """Reads a log as a stream: the errors in it, the one that is the cause, and where it points.
 
-Memory is bounded whatever the log's size: repeated texts are counted, not kept.
-
-Reads a log from a file: of a large one the beginning and the end, of a growing one what is there now.
-
-A workload's log begins with what was run and ends with its failure: of gigabytes the middle is only counted.
+Memory is bounded whatever the log's size: repeated texts are counted, not kept. A workload's log begins with
+what was run and ends with its failure: of gigabytes the lines in the middle are only counted.
 """
 
 from __future__ import annotations
@@ -23,10 +20,14 @@ from mcp_server.errors import ProblemError
 from mcp_server.logs.details import NOTHING, Details, LineMatches, LinePrefilter
 from mcp_server.logs.facts import ErrorFact, LastLaunch, LogFacts, PythonException
 from mcp_server.logs.families import BY_ID, Family, Rank, find_family
-from mcp_server.logs.raised import settle_exception, unnamed_exception
-from mcp_server.logs.roots import choose_root, refine, sanitizer_errors
-from mcp_server.logs.sanitizer import SanitizerReader
-from mcp_server.logs.sanitizer_lines import MARK, is_record
+from mcp_server.logs.roots import (
+    choose_root,
+    refine,
+    sanitizer_errors,
+    settle_exception,
+    unnamed_exception,
+)
+from mcp_server.logs.sanitizer import MARK, SanitizerReader, is_record
 from mcp_server.logs.text import Line, bound, read_line
 from mcp_server.logs.traceback import TracebackReader
 
@@ -45,18 +46,16 @@ class LaunchTracker:
         alone = _LAUNCH.fullmatch(line.text)
         found = [alone] if alone else list(_LAUNCH.finditer(line.text))
         for launch in found:
-            self._take(line, launch["when"], bound(launch["kernel"], 300))
+            if launch["when"] == "before":
+                kernel = bound(launch["kernel"], 300)
+                self._open[line.process] = LastLaunch(kernel, line.number, self.finished, line.process)
+            else:
+                self.finished += 1
+                self._open.pop(line.process, None)
         return alone is not None or (bool(found) and not _LAUNCH.sub("", line.text).strip())
 
-    def _take(self, line: Line, when: str, kernel: str) -> None:
-        if when == "before":
-            self._open[line.process] = LastLaunch(kernel, line.number, self.finished, line.process)
-        else:
-            self.finished += 1
-            self._open.pop(line.process, None)
-
     def open_launch(self) -> LastLaunch | None:
-        """The launch announced last that was not announced as ended."""
+        """The launch whose begin was printed last, and its end not."""
         return max(self._open.values(), key=lambda launch: launch.line, default=None)
 
 
@@ -65,6 +64,7 @@ MAX_ERRORS = 200
 MAX_PROCESSES = 64
 TAIL = 15
 MAX_BEST = 20
+MAX_BETWEEN = 40  # lines between an error and what a later line adds to it
 
 _Key = tuple[str, str, tuple[str, ...]]
 
@@ -74,21 +74,11 @@ _CUT = re.compile(
     r"(?:\[|<|\.\.\.|…) ?(?:(?:output|log|Output|Log) )?"
     r"(?:truncated|\d+ (?:more )?(?:lines|characters|bytes) (?:omitted|truncated|skipped|elided))"
 )
-
-
 _LOGGED = re.compile(r".{0,60}?\b(?:ERROR|CRITICAL)\b")
 
 
-def _is_logged(before: Line) -> bool:
-    """Whether the exception below this line was caught: the program logged it, or Python passed it over."""
-    if before.text.startswith("Exception ignored in"):
-        return True
-    own = "torch/" not in before.source
-    return own and (before.level == "E" or _LOGGED.match(before.text) is not None)
-
-
 def read_log(lines: Iterable[str], process: str = "") -> LogFacts:
-    """Read a log, one string a line (with or without its newline), and say what it holds.
+    """Read a log, one string a line (with or without its newline).
 
     With `process`, lines that name another process count as empty.
     """
@@ -99,19 +89,16 @@ def read_parts(parts: Iterable[tuple[int, Iterable[str]]], process: str = "") ->
     """Read a log of which parts are left out: of each part the number of its first line, and its lines."""
     reader = _Reader()
     for first, lines in parts:
-        for batch in _batches(lines, first):
-            reader.read([_only(process, line) for line in batch] if process else batch)
+        numbered = enumerate(lines, start=first)
+        while batch := [read_line(raw, number) for number, raw in islice(numbered, BATCH)]:
+            if process:
+                empty = Line(0, "", "", "", "")
+                batch = [
+                    line if line.process in ("", process) else empty._replace(number=line.number)
+                    for line in batch
+                ]
+            reader.read(batch)
     return reader.facts()
-
-
-def _only(process: str, line: Line) -> Line:
-    return line if line.process in ("", process) else Line(line.number, "", "", "", "")
-
-
-def _batches(lines: Iterable[str], first: int) -> Iterator[list[Line]]:
-    numbered = enumerate(lines, start=first)
-    while batch := [read_line(raw, number) for number, raw in islice(numbered, BATCH)]:
-        yield batch
 
 
 class _Reader:
@@ -124,7 +111,7 @@ class _Reader:
         self._tracebacks: dict[str, TracebackReader] = {}
         self._busy = False
         self._before: Line | None = None
-        self._scout = LinePrefilter()
+        self._prefilter = LinePrefilter()
         self._sanitizer = SanitizerReader()
         self._sanitizer_line = 0
         self._launches = LaunchTracker()
@@ -137,7 +124,8 @@ class _Reader:
 
     def read(self, batch: list[Line]) -> None:
         """Take a few hundred lines; on each only what its template can hold is looked for."""
-        for before, line, look in zip([self._before, *batch], batch, self._scout.looks(batch), strict=False):
+        looks = self._prefilter.looks(batch)
+        for before, line, look in zip([self._before, *batch], batch, looks, strict=False):
             self._before = before
             if line.text.startswith(MARK):
                 self._sanitizer.feed(line.text)
@@ -145,29 +133,31 @@ class _Reader:
                     self._sanitizer_line = line.number
             elif look is not NOTHING or self._busy:
                 self._read_line(line, look)
-        self._read_processes(batch)
+        for process in {line.process for line in batch if line.process}:
+            if len(self._processes) < MAX_PROCESSES:
+                self._processes[process] = None
         self._before = batch[-1]
         self._lines = batch[-1].number
         self._characters += sum(len(line.text) + 1 for line in batch)
         self._tail.extend((line.number, bound(line.text, 300)) for line in batch[-TAIL:] if line.text.strip())
 
-    def _read_processes(self, batch: list[Line]) -> None:
-        for process in {line.process for line in batch if line.process}:
-            if len(self._processes) < MAX_PROCESSES:
-                self._processes[process] = None
-
     def _read_line(self, line: Line, look: LineMatches) -> None:
-        if look.launches and self._launches.feed(line):
+        if "launches" in look.marks and self._launches.feed(line):
             return
-        exception, in_frames = self._trace(line, look.traceback)
+        exception, in_frames = self._trace(line, "traceback" in look.marks)
         if in_frames:
             return
-        if look.details:
+        if "details" in look.marks:
             self._read_details(line)
-        if look.cut and not self._cut and _CUT.search(line.text):
+        if "cut" in look.marks and not self._cut and _CUT.search(line.text):
             self._cut = f"line {line.number} says that text was left out"
-        matched = bool(look.families) and self._match(line, look.families, exception)
-        if look.suspicious and not matched and len(self._best) < MAX_BEST and not _WARNING.search(line.text):
+        found = find_family(line.text, look.families)
+        warning = "Warning: " in line.text and _WARNING.search(line.text) is not None
+        if found is not None:
+            family, fields = found
+            if family.rank <= Rank.CONSEQUENCE or not warning:
+                self._add(line, family, fields, exception)
+        elif "suspicious" in look.marks and len(self._best) < MAX_BEST and not warning:
             self._best.append((line.number, bound(line.text, 300)))
 
     def _trace(self, line: Line, begins: bool) -> tuple[PythonException | None, bool]:
@@ -177,7 +167,9 @@ class _Reader:
         if reader is None or not reader.busy:
             if not begins:
                 return None, False
-            reader = self._tracebacks.setdefault(self._bounded(key), TracebackReader(line.process))
+            if len(self._tracebacks) >= MAX_PROCESSES:
+                key = next(iter(self._tracebacks))
+            reader = self._tracebacks.setdefault(key, TracebackReader(line.process))
             reader.logged = self._before is not None and _is_logged(self._before)
         role = reader.feed(line.text, line.number)
         if reader.busy != self._busy:
@@ -185,35 +177,17 @@ class _Reader:
         exception = reader.exceptions[-1] if role in ("exception", "message") else None
         return exception, role == "frame"
 
-    def _bounded(self, key: str) -> str:
-        return key if len(self._tracebacks) < MAX_PROCESSES else next(iter(self._tracebacks))
-
-    def _match(self, line: Line, families: tuple[Family, ...], exception: PythonException | None) -> bool:
-        found = find_family(line.text, families)
-        if found is None:
-            return False
-        family, fields = found
-        if family.rank > Rank.CONSEQUENCE and _WARNING.search(line.text):
-            return True
-        if self._is_teardown(line):
-            family, fields = BY_ID["cuda_teardown"], {"status": line.text.strip()}
-        self._add(line, family, fields, exception)
-        return True
-
-    def _is_teardown(self, line: Line) -> bool:
-        """Whether this is the text of the `terminate` that follows a failed destructor of the model."""
-        if "what():" not in line.text:
-            return False
-        return any(
+    def _add(
+        self, line: Line, family: Family, fields: dict[str, str], exception: PythonException | None
+    ) -> None:
+        if "what():" in line.text and any(
             error.family.id == "cuda_teardown"
             and error.process == line.process
             and line.number - error.line <= 5
             for error in self._errors.values()
-        )
-
-    def _add(
-        self, line: Line, family: Family, fields: dict[str, str], exception: PythonException | None
-    ) -> None:
+        ):
+            # The text of the `terminate` that follows a failed destructor of the model.
+            family, fields = BY_ID["cuda_teardown"], {"status": line.text.strip()}
         stable = tuple(value for name, value in fields.items() if name not in _VOLATILE)
         key = (family.id, line.process, stable)
         self._latest[line.process] = (key, line.number)
@@ -222,48 +196,44 @@ class _Reader:
             if exception is not None and self._errors[key].exception is None:
                 self._errors[key] = replace(self._errors[key], exception=exception)
             return
-        if len(self._errors) >= MAX_ERRORS and not self._make_room(family.rank):
+        if len(self._errors) >= MAX_ERRORS:  # the last of the lowest rank goes
             self._dropped += 1
-            return
+            lowest = min(reversed(self._errors), key=lambda key: self._errors[key].rank)
+            if self._errors[lowest].rank >= family.rank:
+                return
+            del self._errors[lowest], self._counts[lowest]
         fields = {name: bound(value, 300) for name, value in fields.items()}
         self._counts[key] = 1
         self._errors[key] = ErrorFact(
             family, fields, line.number, bound(line.text), family.candidates, 1, line.process, exception
         )
 
-    def _make_room(self, rank: Rank) -> bool:
-        """Drop the last of the lowest errors if it is lower than `rank`."""
-        lowest = min(reversed(self._errors), key=lambda key: self._errors[key].rank)
-        if self._errors[lowest].rank >= rank:
-            return False
-        del self._errors[lowest], self._counts[lowest]
-        self._dropped += 1
-        return True
-
     def _read_details(self, line: Line) -> None:
         """Add what a following line says (kernel, operator, size of a difference) to the error before it."""
         fields = self._details.feed(line)
-        latest = self._latest.get(line.process)
-        if not fields or latest is None or line.number - latest[1] > 40:
-            return
-        error = self._errors.get(latest[0])
-        if error is not None:
-            self._errors[latest[0]] = replace(error, fields={**fields, **error.fields})
+        key, number = self._latest.get(line.process, (None, 0))
+        if fields and key in self._errors and line.number - number <= MAX_BETWEEN:
+            error = self._errors[key]
+            self._errors[key] = replace(error, fields={**fields, **error.fields})
 
     def facts(self) -> LogFacts:
         """Close the stream and join what was found."""
-        for reader in self._tracebacks.values():
+        readers = self._tracebacks.values()
+        for reader in readers:
             reader.finish()
         exceptions = sorted(
-            (item for reader in self._tracebacks.values() for item in reader.exceptions),
-            key=lambda item: item.line,
+            (one for reader in readers for one in reader.exceptions), key=lambda one: one.line
         )
-        threads = tuple(item for reader in self._tracebacks.values() for item in reader.threads)
-        errors = self._settled(exceptions)
+        threads = tuple(thread for reader in readers for thread in reader.threads)
+        errors = [replace(error, count=self._counts[key]) for key, error in self._errors.items()]
+        unnamed = unnamed_exception(errors, exceptions)
+        errors += [unnamed] if unnamed is not None else []
+        errors = sorted((settle_exception(error) for error in errors), key=lambda error: error.line)
         sanitizer = self._sanitizer.report() if self._sanitizer.seen else None
         if sanitizer is not None:
             errors = [*sanitizer_errors(sanitizer, self._sanitizer_line), *errors]
         root = choose_root(errors, exceptions)
+        open_since = max((reader.open_since for reader in readers if not reader.headless), default=0)
         return LogFacts(
             root=refine(root, errors, threads) if root else None,
             errors=tuple(errors),
@@ -278,24 +248,18 @@ class _Reader:
             lines=self._lines,
             characters=self._characters,
             dropped_errors=self._dropped,
-            truncated=self._truncated(),
+            truncated=f"the traceback of line {open_since} has no last line" if open_since else self._cut,
             best_lines=tuple(self._best),
             tail=tuple(self._tail),
         )
 
-    def _settled(self, exceptions: list[PythonException]) -> list[ErrorFact]:
-        """All errors in the order of lines, each in the family that its place gives it."""
-        found = [replace(error, count=self._counts[key]) for key, error in self._errors.items()]
-        unnamed = unnamed_exception(found, exceptions)
-        found += [unnamed] if unnamed is not None else []
-        return sorted((settle_exception(error) for error in found), key=lambda error: error.line)
 
-    def _truncated(self) -> str:
-        readers = [reader for reader in self._tracebacks.values() if not reader.headless]
-        open_since = [reader.open_since for reader in readers if reader.open_since]
-        if open_since:
-            return f"the traceback of line {max(open_since)} has no last line"
-        return self._cut
+def _is_logged(before: Line) -> bool:
+    """Whether the exception below this line was caught: the program logged it, or Python passed it over."""
+    if before.text.startswith("Exception ignored in"):
+        return True
+    own = "torch/" not in before.source
+    return own and (before.level == "E" or _LOGGED.match(before.text) is not None)
 
 
 MIB = 1 << 20
@@ -312,6 +276,8 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFDIR: "a directory",
 }
+# File systems whose files are made while they are read: size and end say nothing.
+_KERNEL_FILES = (Path("/proc"), Path("/sys"))
 
 
 @dataclass(frozen=True)
@@ -332,10 +298,8 @@ def read_log_file(path: Path, limits: Limits | None = None) -> LogFacts:
     with open_log(path) as file:
         size = os.fstat(file.fileno()).st_size
         left_out = size - limits.head - limits.tail
-        if left_out <= 0:
-            facts = read_parts([(1, _lines(file, 0, size))])
-        else:
-            facts = read_parts(_ends(file, size, limits))
+        parts = [(1, _lines(file, 0, size))] if left_out <= 0 else _ends(file, size, limits)
+        facts = read_parts(parts)
         grown = os.fstat(file.fileno()).st_size - size
     notes = [facts.truncated] if facts.truncated else []
     if left_out > 0:
@@ -361,40 +325,26 @@ def open_log(path: Path) -> io.BufferedReader:
         os.close(fd)
         what = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
         raise ProblemError(f"the log is {what}, not a file", value=str(path), allowed=ALLOWED)
-    if found.st_dev in _kernel_devices():
+    if found.st_dev in {place.stat().st_dev for place in _KERNEL_FILES if place.exists()}:
         os.close(fd)
         raise ProblemError("the log is a file of the kernel", value=str(path), allowed=ALLOWED)
     return os.fdopen(fd, "rb")
 
 
-def _kernel_devices() -> set[int]:
-    """The file systems whose files are made while they are read: size and end say nothing."""
-    return {place.stat().st_dev for place in (Path("/proc"), Path("/sys")) if place.exists()}
-
-
 def _ends(file: io.BufferedReader, size: int, limits: Limits) -> Iterator[tuple[int, Iterator[str]]]:
     """Beginning and end, with the number of the first line of each."""
     yield 1, _lines(file, 0, limits.head)
-    tail = _next_line(file, size - limits.tail)
-    yield 1 + _count_lines(file, 0, tail), _lines(file, tail, size)
-
-
-def _next_line(file: io.BufferedReader, place: int) -> int:
-    """Where the next line begins behind `place`; `place` itself within a line of more than 64 KiB."""
-    file.seek(place)
-    found = file.read(LONGEST_LINE).find(b"\n")
-    return place + found + 1
-
-
-def _count_lines(file: io.BufferedReader, begin: int, end: int) -> int:
-    file.seek(begin)
-    count = 0
-    while begin < end and (chunk := file.read(min(CHUNK, end - begin))):
-        begin += len(chunk)
-        count += chunk.count(b"\n")
+    # The next whole line; within a line of more than 64 KiB, what is there.
+    file.seek(size - limits.tail)
+    begin = size - limits.tail + file.read(LONGEST_LINE).find(b"\n") + 1
+    file.seek(0)
+    number, left = 1, begin
+    while left > 0 and (chunk := file.read(min(CHUNK, left))):
+        left -= len(chunk)
+        number += chunk.count(b"\n")
         if b"\r" in chunk:  # ends a line, too, when no newline follows it
-            count += chunk.count(b"\r") - chunk.count(b"\r\n")
-    return count
+            number += chunk.count(b"\r") - chunk.count(b"\r\n")
+    yield number, _lines(file, begin, size)
 
 
 class _Part(io.RawIOBase):

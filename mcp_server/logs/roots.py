@@ -1,144 +1,127 @@
-"""Chooses the root error of a log, and reorders its candidate categories by the rest of the log."""
+"""Chooses the root error of a log, and says by the rest of the log which family and categories it has.
+
+The file that raised it classifies an exception that no family matched: package, compiler, model or script.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from mcp_server.logs.details import OPERATOR_FILE
 from mcp_server.logs.facts import ErrorFact, Frame, PythonException, ThreadStack, last_chain
 from mcp_server.logs.families import BY_ID, FAMILIES, Rank
-from mcp_server.logs.raised import first, is_passed_on
-from mcp_server.logs.sanitizer import SanitizerReport, Site
+from mcp_server.logs.sanitizer import SanitizerReport
+from mcp_server.logs.text import bound
 from mcp_server.model import Category
 
-# Category of a crash by the C++ function on its stack.
-_NATIVE: tuple[tuple[re.Pattern[str], Category], ...] = (
-    (re.compile(r"constant_buffer|load_constants"), "constants"),
-    (re.compile(r"roxy"), "custom_op"),
-    (re.compile(r"AOTI"), "toolchain"),
+_COMPILE_FILE = re.compile(
+    r"[/\\]torch[/\\](?:_inductor|_dynamo|export|fx|_functorch|_export)[/\\]|[/\\]triton[/\\]"
 )
-# Causes in the arguments of a call. While a package loads, there is no call yet.
-_IN_ARGUMENTS: frozenset[Category] = frozenset(
-    {"input_mismatch", "shape_out_of_range", "index_out_of_bounds"}
+# `AOTICompiledModel.__call__`: the frames inside it belong to the package (torch 2.8-2.15).
+_PACKAGE_CALL = re.compile(r"\bloader\.(?:boxed_)?run\(")
+_PACKAGE_FILE = re.compile(r"[/\\]torch[/\\](?:export[/\\]pt2_archive|_inductor[/\\]package)[/\\]")
+_LOAD = re.compile(r"\b(?:aoti_load_package|load_package|AOTIModelPackageLoader|aot_load)\(")
+# The frame of `Module.__call__`: the frames inside it belong to the model.
+_MODULE_FILE = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\]module\.py$")
+_ENVIRON = re.compile(r"^<frozen os>$|[/\\]os\.py$")  # of `os.environ.__getitem__` (Python 3.9-3.14)
+_OF_FILES = frozenset({"OSError", "FileNotFoundError", "BlockingIOError", "ChildProcessError"})
+# An exit status in a message that the program wrote itself. Larger numbers are HTTP statuses.
+_EXIT_STATUS = re.compile(
+    r"\b(?:fail|exit|end|terminat|die|return|crash)\w*\b[^\n]{0,40}?"
+    r"\b(?:status|code|rc)\b[ =:]*(?P<status>-?\d{1,3})\b"
 )
-_COMPILING = re.compile(r"torch\._(?:inductor|dynamo)\.exc\.\w+: |\bInductorError: |\bLoweringException: ")
-# AOTAutograd's names of a graph's inputs and parameters.
-_GRAPH_INPUT = re.compile(r"assert_size_stride\((?P<tensor>(?:primals_|arg)\d\w*),")
-
-
-def settle(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
-    """Adjust the root's family and candidates to the other errors of its process."""
-    known = [error for error in errors if error.process == root.process]
-    root = _in_headers(_without_files(root, known), known)
-    root = _with_op_line(_without_kernels(_in_autotune(root, known), known), known)
-    return _in_native(_in_graph_input(_at_compile(_at_load(root, known))))
-
-
-def _in_autotune(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
-    """A kernel that failed while the compiler tuned it: the tensors were the compiler's."""
-    tuned = next((error for error in errors if error.family.id == "autotune_device_fault"), None)
-    if tuned is None or root.family.stage != "call" or root.family.id == tuned.family.id:
-        return root
-    return replace(tuned, fields={**root.fields, **tuned.fields})
-
-
-def _without_files(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
-    """A package could not be opened because the process had too many open files."""
-    limit = next((e for e in errors if e.fields.get("detail") == "Too many open files"), None)
-    if limit is None or root.family.id != "zip_open":
-        return root
-    return replace(limit, exception=root.exception)
-
-
-def _in_headers(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
-    """A C++ error while headers were precompiled: no code of the model was involved."""
-    precompiles = any("precompiled" in error.fields for error in errors if error.line < root.line)
-    if not precompiles or root.family.id not in ("cpp_error", "cpp_undeclared"):
-        return root
-    family = BY_ID["cpp_headers"]
-    return replace(root, family=family, candidates=family.candidates)
-
-
-def _without_kernels(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
-    """A missing kernel image, where torch warned that it has no kernels for this GPU."""
-    build = next((error for error in errors if error.family.id == "torch_without_arch"), None)
-    if build is None or root.family.id != "no_kernel_image":
-        return root
-    return replace(root, family=BY_ID["torch_without_arch"], fields={**root.fields, **build.fields})
-
-
-def _with_op_line(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
-    """Copy the operator's name from the last of several equal errors: `Error in op` is printed once."""
-    named = (e.fields["op"] for e in errors if e.family.id == root.family.id and "op" in e.fields)
-    op = next(named, None)
-    if root.family.id != "size_stride_assert" or op is None:
-        return root
-    return replace(root, fields={**root.fields, "op": op})
-
-
-def _at_load(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
-    """An error while a model was created: no call was made yet."""
-    creating = any(e.fields.get("call") == "create_func_" and e.line >= root.line for e in errors)
-    left = tuple(category for category in root.candidates if category not in _IN_ARGUMENTS)
-    return replace(root, candidates=left) if creating and left else root
-
-
-def _at_compile(root: ErrorFact) -> ErrorFact:
-    """An operator's error inside an exception of the compiler: its operands were fake tensors."""
-    if "fake_operand" not in root.family.tags or not _COMPILING.search(root.text):
-        return root
-    return replace(root, candidates=first("compile_failure", root.candidates))
-
-
-def _in_graph_input(root: ErrorFact) -> ErrorFact:
-    """A size mismatch of a graph input. No operator returned that tensor, so none is at fault."""
-    frames = root.exception.frames if root.exception is not None else ()
-    found = _GRAPH_INPUT.search(frames[-1].code) if frames else None
-    if root.family.id != "size_stride_assert" or found is None or "op" in root.fields:
-        return root
-    fields = {**root.fields, "tensor": found["tensor"]}
-    return replace(root, fields=fields, candidates=("input_mismatch", "constants", "shape_out_of_range"))
-
-
-def _in_native(root: ErrorFact) -> ErrorFact:
-    """A crash inside the load, an update of constants or a custom operator, by its C++ stack."""
-    native = root.fields.get("native", "")
-    category = next((category for pattern, category in _NATIVE if pattern.search(native)), None)
-    if "native_stack" not in root.family.tags or category is None:
-        return root
-    return replace(root, candidates=first(category, root.candidates))
-
-
-# Arguments of `aoti_torch_proxy_executor_call_function` (torch 2.8-2.15).
-_NODE = re.compile(r"proxy_executor, (\d+),")
-_STAGES: tuple[tuple[re.Pattern[str], Category], ...] = (
-    (
-        re.compile(r"\b(?:load_constants|update_constant_buffer|swap_constant_buffer|load_state_dict)\b"),
-        "constants",
-    ),
-    (re.compile(r"\b(?:aoti_load_package|load_package|AOTIModelPackageLoader|aot_load)\b"), "toolchain"),
-    (re.compile(r"\b(?:aoti_compile_and_package|aot_compile)\b"), "compile_failure"),
+_EXIT_STATUSES = range(-64, 256)
+# Where Inductor lowers a model and writes code for it (torch 2.8-2.15); the rest runs compilers and files.
+_LOWERS = re.compile(
+    r"[/\\]torch[/\\]_inductor[/\\](?:codegen[/\\]\w+|kernel[/\\]\w+|fx_passes[/\\]\w+|\w*lowering|graph|ir|scheduler|"
+    r"loop_body|dependencies|sizevars|ops_handler|index_propagation|decomposition)\.py$"
 )
-_DEVICE_STATUS: tuple[tuple[str, tuple[Category, ...]], ...] = (
-    (
-        "device-side assert",
-        ("index_out_of_bounds", "input_mismatch", "device_mismatch", "illegal_memory_access"),
-    ),
-    (
-        "illegal memory access",
-        ("illegal_memory_access", "device_mismatch", "input_mismatch", "index_out_of_bounds"),
-    ),
-    ("address space", ("illegal_memory_access", "device_mismatch", "input_mismatch", "index_out_of_bounds")),
-    ("misaligned", ("illegal_memory_access", "input_mismatch")),
-    ("out of memory", ("out_of_memory",)),
+_INDUCTOR = re.compile(r"[/\\]torch[/\\]_inductor[/\\]")
+_TORCH = re.compile(r"[/\\]torch[/\\]")
+# Exceptions that the machine causes, whatever the model is.
+_OF_HOST = re.compile(
+    r"(?:\w*OSError|\w*IOError|\w*MemoryError|\w*Timeout\w*|\w*Interrupt|File\w+|Permission\w+)\b"
 )
-_BY_SITE = {kind: family for family in FAMILIES for kind in family.sites}
-_NULL_PAGE = 1 << 16
-_FAR = 1 << 40
-_NOT_FINITE = re.compile(r"(?<![\w.])(?:nan|inf)(?![\w.])", re.IGNORECASE)
-_SCALAR_INPUT = "input"
+_OWN_CHECK = re.compile(r"(?:raise|assert)\b|self\.fail\(|sys\.exit\(")
+
+
+def settle_exception(error: ErrorFact) -> ErrorFact:
+    """Classify an exception that no family matched by the file that raised it."""
+    exception = error.exception
+    if exception is None or not exception.frames:
+        return error
+    in_package = "inside" in error.fields
+    if error.family.id == "inductor_error":
+        return _in_family(error, "inductor_internal") if _is_of_lowering(error, exception) else error
+    if "operand" in error.family.tags:
+        in_model = any(
+            _is_package_call(frame) or _MODULE_FILE.search(frame.file) for frame in exception.frames
+        )
+        if exception.frames[-1].user and not in_model and not in_package:
+            return replace(error, candidates=_first("script_error", error.candidates))
+        return error
+    if error.family.id != "python_exception":
+        return error
+    error = _in_family(error, "operator_refused" if in_package else _exception_family(exception))
+    if error.family.id == "environment_variable" and (variable := exception.message.strip("'\"")):
+        return replace(error, fields={**error.fields, "variable": variable})
+    return error
+
+
+def _in_family(error: ErrorFact, family: str) -> ErrorFact:
+    return replace(error, family=BY_ID[family], candidates=BY_ID[family].candidates)
+
+
+def _first(category: Category, candidates: tuple[Category, ...]) -> tuple[Category, ...]:
+    """`candidates` with `category` moved to the front."""
+    return (category, *(other for other in candidates if other != category))
+
+
+def _is_of_lowering(error: ErrorFact, exception: PythonException) -> bool:
+    """Whether Inductor's lowering or code generation raised it, and no fault of the machine."""
+    deeper = list(takewhile(lambda frame: not _INDUCTOR.search(frame.file), reversed(exception.frames)))
+    at = exception.frames[: len(exception.frames) - len(deeper)][-1:]
+    within = any(_LOWERS.search(frame.file) for frame in at) and all(_TORCH.search(f.file) for f in deeper)
+    return within and not _OF_HOST.match(error.fields.get("detail", ""))
+
+
+def _is_package_call(frame: Frame) -> bool:
+    return _PACKAGE_FILE.search(frame.file) is not None and _PACKAGE_CALL.search(frame.code) is not None
+
+
+def _exception_family(exception: PythonException) -> str:
+    frames, inner = exception.frames, exception.frames[-1]
+    if exception.type == "KeyError" and inner.function == "__getitem__" and _ENVIRON.search(inner.file):
+        return "environment_variable"
+    if any(_is_package_call(frame) for frame in frames):
+        return "operator_raised" if inner.user else "operator_refused"
+    if any(_LOAD.search(frame.code) for frame in frames[-1 if inner.user else -3 :]):
+        return "load_exception"
+    if inner.user:
+        if not _OWN_CHECK.match(inner.code) and not exception.type.endswith("AssertionError"):
+            return "script_exception"
+        status = _EXIT_STATUS.search(exception.message)
+        return "child_failed" if status and int(status["status"]) in _EXIT_STATUSES else "own_check"
+    for frame in frames:
+        named = any(word in frame.function for word in ("compile", "export", "lower"))
+        if named and _COMPILE_FILE.search(frame.file):
+            return "bad_path" if exception.type in _OF_FILES else "compiler_exception"
+    return "python_exception"
+
+
+def unnamed_exception(errors: Sequence[ErrorFact], exceptions: Sequence[PythonException]) -> ErrorFact | None:
+    """The exception that ended the program, if no family matched any text of its chain."""
+    chain = last_chain(exceptions)
+    if not chain or any(error.exception in chain for error in errors):
+        return None
+    last = chain[-1]
+    family = BY_ID["python_exception"]
+    text = bound(f"{last.type}: {last.message}".rstrip(": "))
+    fields = {"type": last.type, "detail": bound(last.message, 300)}
+    return ErrorFact(family, fields, last.line, text, family.candidates, 1, last.process, last)
 
 
 def choose_root(errors: Sequence[ErrorFact], exceptions: Sequence[PythonException]) -> ErrorFact | None:
@@ -148,9 +131,9 @@ def choose_root(errors: Sequence[ErrorFact], exceptions: Sequence[PythonExceptio
     nor a known error that the program raised again is a root.
     """
     known = [error for error in errors if error.rank > Rank.NOISE]
+    known = [error for error in known if not _raises_again(error, known, exceptions)]
     if not known:
         return None
-    known = [error for error in known if not _passes_on(error, known, exceptions)]
     best = max(error.rank for error in known)
     equals = sorted((error for error in known if error.rank == best), key=lambda error: error.line)
     chain = last_chain(exceptions)
@@ -158,181 +141,247 @@ def choose_root(errors: Sequence[ErrorFact], exceptions: Sequence[PythonExceptio
     return (fatal or equals)[0]
 
 
-def _passes_on(error: ErrorFact, known: Sequence[ErrorFact], exceptions: Sequence[PythonException]) -> bool:
-    """Whether the program only re-raised another error of the log."""
+def _raises_again(
+    error: ErrorFact, known: Sequence[ErrorFact], exceptions: Sequence[PythonException]
+) -> bool:
+    """Whether the program raised another error again: with `from`, or in the function that caught it."""
     raised = error.exception
-    if error.family.id != "own_check" or raised is None or raised not in exceptions:
+    if error.family.id != "own_check" or raised is None or raised not in exceptions[1:]:
         return False
-    place = exceptions.index(raised)
-    before = exceptions[place - 1] if place else None
-    if before is None or not any(other.exception == before for other in known):
+    caught = exceptions[exceptions.index(raised) - 1]
+    if not any(other.exception == caught for other in known):
         return False
-    return is_passed_on(raised, before)
+    if raised.relation != "during":
+        return raised.relation == "cause"
+    ends = [(frame.file, frame.function) for frame in (*raised.frames[-1:], *caught.frames[:1])]
+    return len(ends) == 2 and ends[0] == ends[1]
+
+
+_BY_SITE = {kind: family for family in FAMILIES for kind in family.sites}
+_NULL_PAGE = 1 << 16  # addresses below it are offsets from a null pointer
+_FAR = 1 << 40  # bytes from the nearest device allocation, beyond which an address is one of the host
 
 
 def sanitizer_errors(report: SanitizerReport, line: int) -> list[ErrorFact]:
     """An error for each site that compute-sanitizer reported."""
-    return [_sanitizer_error(site, line) for site in report.faults if site.kind in _BY_SITE]
+    errors = []
+    for site in report.faults:
+        if site.kind not in _BY_SITE:
+            continue
+        pointer = ""
+        if site.kind == "invalid_access" and site.address is not None:
+            far = site.nearest is not None and site.nearest.distance > _FAR
+            pointer = "null" if site.address < _NULL_PAGE else "host" if far else ""
+        known = {
+            "kernel": site.kernel,
+            "file": site.file,
+            "line": site.line,
+            "direction": site.direction,
+            "size": site.size,
+            "problem": site.problem,
+            "address": None if site.address is None else hex(site.address),
+            "pointer": pointer,
+        }
+        fields = {name: str(value) for name, value in known.items() if value not in (None, "")}
+        family = _BY_SITE[site.kind]
+        candidates = family.candidates if pointer != "host" else _first("device_mismatch", family.candidates)
+        errors.append(ErrorFact(family, fields, line, site.text, candidates, site.count))
+    return errors
 
 
-def _sanitizer_error(site: Site, line: int) -> ErrorFact:
-    family = _BY_SITE[site.kind]
-    known = {
-        "kernel": site.kernel,
-        "file": site.file,
-        "line": site.line,
-        "direction": site.direction,
-        "size": site.size,
-        "problem": site.problem,
-        "address": None if site.address is None else hex(site.address),
-    }
-    fields = {name: str(value) for name, value in known.items() if value not in (None, "")}
-    pointer = _pointer(site)
-    if pointer:
-        fields["pointer"] = pointer
-    candidates = first("device_mismatch", family.candidates) if pointer == "host" else family.candidates
-    return ErrorFact(family, fields, line, site.text, candidates, site.count)
+# Category of a crash by the C++ function on its stack.
+_NATIVE: tuple[tuple[re.Pattern[str], Category], ...] = (
+    (re.compile(r"constant_buffer|load_constants"), "constants"),
+    (re.compile(r"roxy"), "custom_op"),
+    (re.compile(r"AOTI"), "toolchain"),
+)
+# Category of an error without a stage, by the innermost Python frame that shows it.
+_STAGES: tuple[tuple[re.Pattern[str], Category], ...] = (
+    (
+        re.compile(r"\b(?:load_constants|update_constant_buffer|swap_constant_buffer|load_state_dict)\b"),
+        "constants",
+    ),
+    (re.compile(r"\b(?:aoti_load_package|load_package|AOTIModelPackageLoader|aot_load)\b"), "toolchain"),
+    (re.compile(r"\b(?:aoti_compile_and_package|aot_compile)\b"), "compile_failure"),
+)
+# Causes in the arguments of a call. While a package loads, there is no call yet.
+_IN_ARGUMENTS = frozenset({"input_mismatch", "shape_out_of_range", "index_out_of_bounds"})
+_COMPILING = re.compile(r"torch\._(?:inductor|dynamo)\.exc\.\w+: |\bInductorError: |\bLoweringException: ")
+# AOTAutograd's names of a graph's inputs and parameters.
+_GRAPH_INPUT = re.compile(r"assert_size_stride\((?P<tensor>(?:primals_|arg)\d\w*),")
+# Arguments of `aoti_torch_proxy_executor_call_function` (torch 2.8-2.15).
+_NODE = re.compile(r"proxy_executor, (\d+),")
+# Candidates by the status that CUDA prints at teardown.
+_ASSERTS: tuple[Category, ...] = (
+    "index_out_of_bounds",
+    "input_mismatch",
+    "device_mismatch",
+    "illegal_memory_access",
+)
+_ACCESSES: tuple[Category, ...] = (
+    "illegal_memory_access",
+    "device_mismatch",
+    "input_mismatch",
+    "index_out_of_bounds",
+)
+_DEVICE_STATUS: tuple[tuple[str, tuple[Category, ...]], ...] = (
+    ("device-side assert", _ASSERTS),
+    ("illegal memory access", _ACCESSES),
+    ("address space", _ACCESSES),
+    ("misaligned", ("illegal_memory_access", "input_mismatch")),
+    ("out of memory", ("out_of_memory",)),
+)
+_NOT_FINITE = re.compile(r"(?<![\w.])(?:nan|inf)(?![\w.])", re.IGNORECASE)
 
 
-def _pointer(site: Site) -> str:
-    """Classify an address far from every device allocation: "null", "host", or "" if unknown."""
-    if site.address is None or site.kind != "invalid_access":
-        return ""
-    if site.address < _NULL_PAGE:
-        return "null"
-    far = site.nearest is not None and site.nearest.distance > _FAR
-    return "host" if far else ""
-
-
-def refine(root: ErrorFact, errors: Iterable[ErrorFact], threads: Sequence[ThreadStack]) -> ErrorFact:
-    """Reorder the root's candidates by the other errors and the stacks of the log."""
-    root = settle(_with_device_status(root, errors), errors)
-    root = _uncompiled(_with_machine(_with_compiler(root, errors), errors))
-    root = _died_in_operator(_in_operator(_with_shim(root, errors), errors), threads)
-    root = _with_stage(root, _root_frames(root, threads))
-    root = _with_op_candidates(_with_values(root, errors))
+def refine(root: ErrorFact, errors: Sequence[ErrorFact], threads: Sequence[ThreadStack]) -> ErrorFact:
+    """Adjust the root's family and candidates to the other errors and the stacks of the log."""
+    if "bare_status" in root.family.tags:  # the status of CUDA's teardown names the fault
+        statuses = " ".join(error.fields.get("status", "") for error in errors if error is not root)
+        for text, candidates in _DEVICE_STATUS:
+            if text in statuses:
+                root = _with_fields(replace(root, candidates=candidates), device_status=text)
+                break
+    of_process = [error for error in errors if error.process == root.process]
+    root = _as_another_says(root, of_process)
+    root = _at_its_stage(root, of_process)
+    root = _by_the_machine(root, errors)
+    root = _in_operator(_reported_by_call(root, errors), errors)
+    stack = next((thread.frames for thread in threads if thread.current), ())
+    root = _died_in_operator(root, stack)
+    if "stageless" in root.family.tags:
+        root = _by_frames(root, stack if root.exception is None else root.exception.frames)
+    if "result_check" in root.family.tags:
+        not_finite = any(error.family.id == "not_close_nan" for error in errors)
+        if not_finite or _NOT_FINITE.search(root.text):
+            root = replace(root, candidates=_first("nan_or_inf", root.candidates))
+    if root.family.id == "size_stride_assert" and "op" in root.fields:
+        # `Error in op: input` blames the caller's tensor, any other name blames the operator.
+        of_input = root.fields["op"].strip() == "input"
+        blamed: tuple[Category, ...] = (
+            ("input_mismatch", "shape_out_of_range") if of_input else ("custom_op",)
+        )
+        root = replace(root, candidates=blamed)
     return replace(root, fields={name: value for name, value in root.fields.items() if name != "inside"})
 
 
-def _root_frames(root: ErrorFact, threads: Sequence[ThreadStack]) -> tuple[Frame, ...]:
-    if root.exception is not None:
-        return root.exception.frames
-    return next((thread.frames for thread in threads if thread.current), ())
+def _with_fields(error: ErrorFact, **fields: str) -> ErrorFact:
+    return replace(error, fields={**error.fields, **fields})
 
 
-def _with_device_status(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
-    """Take the candidates from the device status that CUDA printed at teardown."""
-    if "bare_status" not in root.family.tags:
-        return root
-    statuses = " ".join(error.fields.get("status", "") for error in errors if error is not root)
-    for text, candidates in _DEVICE_STATUS:
-        if text in statuses:
-            fields = {**root.fields, "device_status": text}
-            return replace(root, fields=fields, candidates=candidates)
+def _as_another_says(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFact:
+    """The root as another error of its process explains it."""
+    by_id = {error.family.id: error for error in reversed(known)}
+    limit = next((e for e in known if e.fields.get("detail") == "Too many open files"), None)
+    if limit is not None and root.family.id == "zip_open":
+        root = replace(limit, exception=root.exception)
+    precompiles = any("precompiled" in error.fields for error in known if error.line < root.line)
+    if precompiles and root.family.id in ("cpp_error", "cpp_undeclared"):  # no code of the model was involved
+        root = _in_family(root, "cpp_headers")
+    tuned = by_id.get("autotune_device_fault")
+    if tuned is not None and root.family.stage == "call":  # the tensors were the compiler's
+        root = replace(tuned, fields={**root.fields, **tuned.fields})
+    build = by_id.get("torch_without_arch")
+    if build is not None and root.family.id == "no_kernel_image":
+        root = _with_fields(replace(root, family=build.family), **build.fields)
+    if (
+        root.family.id == "size_stride_assert"
+    ):  # `Error in op` is printed once, after the last of equal errors
+        ops = (e.fields["op"] for e in known if e.family.id == root.family.id and "op" in e.fields)
+        op = next(ops, None)
+        root = root if op is None else _with_fields(root, op=op)
     return root
 
 
-def _with_stage(root: ErrorFact, frames: Sequence[Frame]) -> ErrorFact:
-    if "stageless" not in root.family.tags:
-        return root
-    for frame in reversed(frames):
-        for pattern, category in _STAGES:
-            if pattern.search(frame.function) or pattern.search(frame.code):
-                return replace(root, candidates=first(category, root.candidates))
+def _at_its_stage(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFact:
+    """The candidates that are left where the model was being created, compiled or changed."""
+    creating = any(e.fields.get("call") == "create_func_" and e.line >= root.line for e in known)
+    left = tuple(category for category in root.candidates if category not in _IN_ARGUMENTS)
+    if creating and left:
+        root = replace(root, candidates=left)
+    if "fake_operand" in root.family.tags and _COMPILING.search(root.text):
+        root = replace(root, candidates=_first("compile_failure", root.candidates))
+    code = root.exception.frames[-1].code if root.exception is not None and root.exception.frames else ""
+    tensor = _GRAPH_INPUT.search(code)
+    if root.family.id == "size_stride_assert" and tensor is not None and "op" not in root.fields:
+        # No operator returned a graph's input, so none is at fault.
+        root = replace(root, candidates=("input_mismatch", "constants", "shape_out_of_range"))
+        root = _with_fields(root, tensor=tensor["tensor"])
+    native = root.fields.get("native", "")
+    category = next((category for pattern, category in _NATIVE if pattern.search(native)), None)
+    if "native_stack" in root.family.tags and category is not None:
+        root = replace(root, candidates=_first(category, root.candidates))
     return root
 
 
-def _with_machine(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
-    """A library failed to load because the package was built for another processor."""
-    other = next((e for e in errors if e.family.id == "device_information" and _foreign(e)), None)
-    if other is None or root.family.stage != "load" or root.rank < Rank.ERROR:
-        return root
-    fields = {**root.fields, "built_for": other.fields["package"], "here": other.fields["here"]}
-    return replace(root, fields=fields, candidates=("arch_mismatch",))
-
-
-def _with_compiler(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
-    """The compiler lacks its own C++ library: the missing header has no suffix, as in `<vector>`."""
+def _by_the_machine(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
+    """The root where the compiler, the processor or the kind of the file explains it."""
     header = root.fields.get("header", root.fields.get("header2", "."))
     compiler = next((e.fields["compiler"] for e in errors if "compiler" in e.fields), None)
-    if root.family.id != "cpp_header" or compiler is None or "." in header:
-        return root
-    return replace(root, fields={**root.fields, "blind": compiler})
+    if root.family.id == "cpp_header" and compiler is not None and "." not in header:
+        root = _with_fields(root, blind=compiler)  # it lacks its own C++ library: `<vector>` has no suffix
+    if root.family.stage == "load" and root.rank >= Rank.ERROR:
+        # Other instruction sets and GPUs may still work, another machine type does not.
+        machines = [e.fields for e in errors if e.family.id == "device_information"]
+        of_machine = (fields for fields in machines if fields.get("key") == "AOTI_MACHINE")
+        other = next((fields for fields in of_machine if fields["here"] != fields["package"]), None)
+        if other is not None:
+            root = _with_fields(root, built_for=other["package"], here=other["here"])
+            root = replace(root, candidates=("arch_mismatch",))
+    if root.family.id == "model_name" and "holds" not in root.fields:  # the archive is no compiled package
+        if "archive" in root.fields:
+            return replace(root, family=BY_ID["not_compiled"])
+        if {"saved", "wrapped"} & root.fields.keys():
+            return replace(root, family=BY_ID["other_archive"])
+    return root
 
 
-def _uncompiled(root: ErrorFact) -> ErrorFact:
-    """No model was found, because the archive's members are not those of a compiled package."""
-    if root.family.id != "model_name" or "holds" in root.fields:
-        return root
-    other = bool({"saved", "wrapped"} & root.fields.keys())
-    kind = "not_compiled" if "archive" in root.fields else "other_archive" if other else ""
-    return replace(root, family=BY_ID[kind]) if kind else root
-
-
-def _foreign(error: ErrorFact) -> bool:
-    """Whether the machine type differs. Other instruction sets and GPUs may still work."""
-    return error.fields.get("key") == "AOTI_MACHINE" and error.fields["here"] != error.fields["package"]
-
-
-def _with_shim(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
+def _reported_by_call(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
     """An unclassified exception that an operator call of the generated code reported."""
     logged = root.family.id == "shim_exception"
     if not logged and "unclassified" not in root.family.tags:
         return root
-    called = {"shim_call", "shim_exception"} if logged else {"shim_call"}
+    reports = {"shim_call", "shim_exception"} if logged else {"shim_call"}
     after = root.line if logged else 0
-    calls = (e for e in errors if e.family.id in called and e.process == root.process and e.line > after)
+    calls = (e for e in errors if e.family.id in reports and e.process == root.process and e.line > after)
     call = next(calls, None)
-    named = {"op": call.fields["call"]} if call is not None and "call" in call.fields else {}
-    if not named and not logged:
-        return root
-    family = BY_ID["operator_refused"]
-    return replace(root, family=family, fields={**root.fields, **named}, candidates=family.candidates)
+    if call is not None and "call" in call.fields:
+        return _with_fields(_in_family(root, "operator_refused"), op=call.fields["call"])
+    return _in_family(root, "operator_refused") if logged else root
 
 
-def _in_operator(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
+def _in_operator(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
     """An exception of a Python operator: torch's operator call is on the stack outside the user's frames.
 
     Out-of-memory and late CUDA errors are excluded: they can surface in any operator.
     Field `node` is the number of the operator's node in the package, if the caller reported it.
     """
-    within, call = root.fields.get("at"), root.fields.get("operator_call")
-    if within is None or call is None or int(within) > int(call):
+    at, call = root.fields.get("at"), root.fields.get("operator_call")
+    if at is None or call is None or int(at) > int(call):
         return root
     if root.family.late or "out_of_memory" in root.candidates:
         return root
     calls = (_NODE.match(e.fields["arguments"]) for e in errors if e.family.id == "shim_call")
     node = next((found[1] for found in calls if found), None)
-    fields = {**root.fields, **({"node": node} if node else {})}
-    family = BY_ID["operator_raised"]
-    return replace(root, family=family, fields=fields, candidates=("custom_op", "input_mismatch"))
+    root = root if node is None else _with_fields(root, node=node)
+    return replace(root, family=BY_ID["operator_raised"], candidates=("custom_op", "input_mismatch"))
 
 
-def _died_in_operator(root: ErrorFact, threads: Sequence[ThreadStack]) -> ErrorFact:
+def _died_in_operator(root: ErrorFact, stack: Sequence[Frame]) -> ErrorFact:
     """A crash inside a Python operator, by faulthandler's stack."""
-    if "crash" not in root.family.tags:
+    own = next((place for place in reversed(range(len(stack))) if stack[place].user), 0)
+    called = any(OPERATOR_FILE.search(frame.file) for frame in stack[max(own - 2, 0) : own])
+    if "crash" not in root.family.tags or not called:
         return root
-    frames = next((thread.frames for thread in threads if thread.current), ())
-    own = next((place for place in reversed(range(len(frames))) if frames[place].user), 0)
-    if not any(OPERATOR_FILE.search(frame.file) for frame in frames[max(own - 2, 0) : own]):
-        return root
-    at = {"at_file": frames[own].file, "at_line": str(frames[own].line), "at_function": frames[own].function}
-    candidates = first("custom_op", first("illegal_memory_access", root.candidates))
-    return replace(root, fields={**root.fields, **at}, candidates=candidates)
+    frame = stack[own]
+    candidates = _first("custom_op", _first("illegal_memory_access", root.candidates))
+    root = replace(root, candidates=candidates)
+    return _with_fields(root, at_file=frame.file, at_line=str(frame.line), at_function=frame.function)
 
 
-def _with_values(root: ErrorFact, errors: Iterable[ErrorFact]) -> ErrorFact:
-    """A failed check of results whose text shows NaN or inf: suspect the values first."""
-    if "result_check" not in root.family.tags:
-        return root
-    nan_seen = any(error.family.id == "not_close_nan" for error in errors) or _NOT_FINITE.search(root.text)
-    return replace(root, candidates=first("nan_or_inf", root.candidates)) if nan_seen else root
-
-
-def _with_op_candidates(root: ErrorFact) -> ErrorFact:
-    """`Error in op: input` blames the caller's tensor, any other name blames the operator."""
-    if root.family.id != "size_stride_assert" or "op" not in root.fields:
-        return root
-    if root.fields["op"].strip() == _SCALAR_INPUT:
-        return replace(root, candidates=("input_mismatch", "shape_out_of_range"))
-    return replace(root, candidates=("custom_op",))
+def _by_frames(root: ErrorFact, frames: Sequence[Frame]) -> ErrorFact:
+    for frame in reversed(frames):
+        for pattern, category in _STAGES:
+            if pattern.search(frame.function) or pattern.search(frame.code):
+                return replace(root, candidates=_first(category, root.candidates))
+    return root

@@ -51,17 +51,13 @@ def clean(raw: str) -> str:
     """`raw` without escapes and control characters; of a line redrawn by carriage returns the last."""
     text = raw.rstrip("\r\n")
     if not text.isprintable():
-        text = _visible(text)
+        text = _ESCAPE.sub("", text)
+        if "\r" in text:
+            text = next((part for part in reversed(text.split("\r")) if part.strip()), "")
+        text = _CONTROL.sub("", text)
     if len(text) > MAX_LINE:
         text = f"{text[: MAX_LINE - _TAIL]} … {text[-_TAIL:]}"
     return text
-
-
-def _visible(text: str) -> str:
-    text = _ESCAPE.sub("", text)
-    if "\r" in text:
-        text = next((part for part in reversed(text.split("\r")) if part.strip()), "")
-    return _CONTROL.sub("", text)
 
 
 def bound(text: str, limit: int = 500) -> str:
@@ -79,13 +75,9 @@ def read_line(raw: str, number: int) -> Line:
     text = clean(raw)
     if " | " in text[:64] and (service := _SERVICE.match(text)):
         text = text[service.end() :]
-    if text[:1] not in _PREFIX_STARTS:
-        return Line(number, "", "", "", text)
-    return _split_prefixes(text, number)
-
-
-def _split_prefixes(text: str, number: int) -> Line:
     process = level = source = ""
+    if text[:1] not in _PREFIX_STARTS:
+        return Line(number, process, level, source, text)
     if stamp := _STAMP.match(text):
         text = text[stamp.end() :]
     if rank := _PROCESS.match(text):
@@ -95,3 +87,30 @@ def _split_prefixes(text: str, number: int) -> Line:
         level, source = logger["level"], logger["source"]
         text = text[logger.end() :]
     return Line(number, process, level, source, text)
+
+
+# Messages whose form torch defines (torch/_inductor/codegen/{cpp,triton}.py and
+# torch/csrc/inductor/aoti_runtime/model_base.h, 2.8-2.15): safe to quote, wherever they are in a text.
+_MESSAGES = (
+    re.compile(r"index out of bounds: [-\w ()+*/<>=.]{3,100}"),
+    re.compile(r"device-side assert triggered"),
+    re.compile(r"an illegal memory access was encountered"),
+    re.compile(r"misaligned address"),
+    re.compile(r"input_handles\[\d+\]: unmatched [^\n]{3,120}"),
+    re.compile(r"(?:CUDA )?out of memory"),
+)
+_SUFFIX = re.compile(r"(?<=\d)(?:LL|L|UL|ULL)\b")
+_PREFIX = re.compile(r"^\s*(?:what\(\):\s*|(?:\w+\.)*\w*(?:Error|Exception):\s*)")
+_LONGEST_MESSAGE = 160  # characters inside a sentence
+
+
+def kernel_message(text: str) -> str:
+    """What a kernel or a check printed, without the C++ frames around it, bounded; empty without one."""
+    found = next((match for match in (message.search(text) for message in _MESSAGES) if match), None)
+    return _SUFFIX.sub("", bound(found[0].strip(), _LONGEST_MESSAGE)) if found else ""
+
+
+def short_message(text: str) -> str:
+    """The kernel's own message when there is one, else the first line without its prefix, bounded."""
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    return kernel_message(text) or bound(_PREFIX.sub("", first).strip(), _LONGEST_MESSAGE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Literal
 
 from mcp_server.logs.facts import Frame, PythonException, Relation, ThreadStack
@@ -13,7 +14,7 @@ Role = Literal["none", "frame", "exception", "message"]
 MAX_FRAMES = 120
 MAX_MESSAGE_LINES = 60
 MAX_KEPT = 40
-MAX_STRAYS = 5
+MAX_ORPHANS = 5
 
 _START = "Traceback (most recent call last):"
 _STACK_START = re.compile(
@@ -41,7 +42,7 @@ def is_user_file(file: str) -> bool:
 
 
 class TracebackReader:
-    """Feed it the lines of one process; it tells what each line is, and keeps what was complete.
+    """Reads the lines of one process: says what each line is, and keeps what was complete.
 
     `logged` is set from outside, by who saw the line before the traceback. `headless`: the log begins, or
     goes on after a gap, within the frames of a traceback.
@@ -55,7 +56,7 @@ class TracebackReader:
         self.logged = False
         self.headless = False
         self._indent = ""
-        self._orphans = 0
+        self._orphans = 0  # lines in a headless traceback that are none of its own
         self._frames: list[Frame] = []
         self._relation: Relation = ""
         self._message_lines = 0
@@ -69,68 +70,76 @@ class TracebackReader:
     def feed(self, text: str, number: int) -> Role:
         """Take one line and say what it is."""
         if _START in text:
-            self._begin(number)
-            self._indent = before if not (before := text.partition(_START)[0]).strip() else ""
+            before = text.partition(_START)[0]
+            self._begin(number, indent="" if before.strip() else before)
             return "frame"
         if "most recent call first" in text and (stack := _STACK_START.match(text)):
-            self._begin_stack(stack["thread"], number)
+            self.finish()
+            self.open_since, self._frames = 0, []
+            self._stack = bound(stack["thread"], 100), stack["thread"].startswith("Current"), number
             return "frame"
+        frame = _FRAME.match(text)
         if self._stack is not None:
-            return self._feed_stack(text)
+            if frame:
+                self._add_frame(frame)
+            elif not text.startswith("  "):
+                self.finish()
+                return "none"
+            return "frame"
         if self.open_since:
             return self._feed_frames(text.removeprefix(self._indent), number)
-        if self._message_lines == 0 and (frame := _FRAME.match(text)) and frame["function"]:
+        if self._message_lines == 0 and frame and frame["function"]:
             self._begin(number)
             self.headless = True
             self._add_frame(frame)
             return "frame"
-        return self._feed_message(text)
+        if relation := _RELATIONS.get(text.strip(" |")):
+            self._relation = relation
+            return "frame"
+        if self._message_lines == 0:
+            return "none"
+        self._message_lines -= 1
+        return "message"
 
     def finish(self) -> None:
-        """The stream ended: keep a stack that was being read."""
-        self._end_stack()
+        """Keep a faulthandler stack that was being read: it has no last line."""
+        if self._stack is None:
+            return
+        thread, current, number = self._stack
+        if len(self.threads) < MAX_KEPT:
+            self.threads.append(ThreadStack(thread, current, tuple(reversed(self._frames)), number))
+        self._stack, self._frames = None, []
 
-    def _begin(self, number: int) -> None:
-        self._end_stack()
+    def _begin(self, number: int, indent: str = "") -> None:
+        self.finish()
         self.open_since, self._frames, self._message_lines = number, [], 0
-        self.headless, self._indent, self._orphans = False, "", 0
+        self.headless, self._indent, self._orphans = False, indent, 0
 
     def _feed_frames(self, text: str, number: int) -> Role:
         body = text.lstrip("|+ ") if text.lstrip().startswith(("|", "+")) else text
-        frame = _FRAME.match(body)
-        if frame:
+        if frame := _FRAME.match(body):
             self._add_frame(frame)
             return "frame"
         if text.startswith("  ") or not text.strip():
-            self._add_code(text.strip())
+            code = text.strip()
+            if self._frames and not self._frames[-1].code and code.strip("^~ "):
+                self._frames[-1] = replace(self._frames[-1], code=bound(code, 200))
             return "frame"
         found = _EXCEPTION.match(body)
         if found is None or (self.headless and not _CERTAIN.search(found["type"])):
-            self._orphan()
+            self._orphans += 1
+            if self.headless and self._orphans > MAX_ORPHANS:  # the frames were something else
+                self.open_since, self._frames = 0, []
             return "none"
-        self._end_exception(found["type"], found["message"] or "", number)
-        return "exception"
-
-    def _orphan(self) -> None:
-        """A line that is none of the traceback's: frames without a header may have been something else."""
-        self._orphans += 1
-        if self.headless and self._orphans > MAX_STRAYS:
-            self.open_since, self._frames = 0, []
-
-    def _end_exception(self, type_name: str, message: str, number: int) -> None:
+        message = bound(found["message"] or "")
         exception = PythonException(
-            type_name,
-            bound(message),
-            tuple(self._frames),
-            number,
-            self._relation,
-            self.process,
-            self.logged,
+            found["type"], message, tuple(self._frames), number, self._relation, self.process, self.logged
         )
         if len(self.exceptions) >= MAX_KEPT:
             del self.exceptions[MAX_KEPT // 2]
         self.exceptions.append(exception)
         self.open_since, self._relation, self._message_lines = 0, "", MAX_MESSAGE_LINES
+        return "exception"
 
     def _add_frame(self, found: re.Match[str]) -> None:
         file = found["file"]
@@ -139,41 +148,3 @@ class TracebackReader:
         if len(self._frames) >= MAX_FRAMES:
             del self._frames[MAX_FRAMES // 2]
         self._frames.append(frame)
-
-    def _add_code(self, code: str) -> None:
-        if self._frames and code and not self._frames[-1].code and code.strip("^~ "):
-            last = self._frames[-1]
-            self._frames[-1] = Frame(last.file, last.line, last.function, bound(code, 200), last.user)
-
-    def _feed_message(self, text: str) -> Role:
-        relation = _RELATIONS.get(text.strip(" |"))
-        if relation is not None:
-            self._relation = relation
-            return "frame"
-        if self._message_lines > 0:
-            self._message_lines -= 1
-            return "message"
-        return "none"
-
-    def _begin_stack(self, thread: str, number: int) -> None:
-        self._end_stack()
-        self.open_since = 0
-        self._stack, self._frames = (bound(thread, 100), thread.startswith("Current"), number), []
-
-    def _feed_stack(self, text: str) -> Role:
-        found = _FRAME.match(text)
-        if found:
-            self._add_frame(found)
-            return "frame"
-        if text.startswith("  "):
-            return "frame"
-        self._end_stack()
-        return "none"
-
-    def _end_stack(self) -> None:
-        if self._stack is None:
-            return
-        thread, current, number = self._stack
-        if len(self.threads) < MAX_KEPT:
-            self.threads.append(ThreadStack(thread, current, tuple(reversed(self._frames)), number))
-        self._stack, self._frames = None, []

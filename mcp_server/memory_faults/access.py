@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mcp_server.logs.crash_reports import CoreDump, LoggedException, NativeError, NativeFrame
-from mcp_server.logs.sanitizer import Site, Triple
-from mcp_server.logs.sanitizer_lines import Nearest
+from mcp_server.logs.sanitizer import Nearest, Site, Triple
 from mcp_server.package.assertion import Assertion
 
 Tool = Literal[

@@ -1,4 +1,6 @@
-"""A content-addressed cache of rebuilt packages. Of several processes that need an entry, one builds it.
+"""A content-addressed cache of rebuilt packages, and the digests that address it.
+
+Of several processes that need an entry, one builds it.
 
 Layout: `<root>/<key>/` contains `package.pt2` and `manifest.json`; `<key>.lock` is locked during a build;
 `<key>.building/` is the work directory, which the next sweep removes if its builder died.
@@ -7,19 +9,24 @@ Layout: `<root>/<key>/` contains `package.pt2` and `manifest.json`; `<key>.lock`
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
 import os
 import re
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
 
+from mcp_server.package.members import DirectoryContainer
+
 SIZE_CAP = 8 << 30  # bytes
 IN_USE_S = 600.0  # younger entries may be in use, and stay
 POLL_S = 0.02
+CHUNK = 1 << 20  # bytes that are read at once
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 MANIFEST = "manifest.json"
@@ -71,41 +78,47 @@ class Cache:
 
         `on_wait` is called once if another builder has the lock.
         """
-        descriptor = os.open(self.root / f"{key}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = self._open_lock(key)
         try:
             if not _try_lock(descriptor):
-                on_wait("waiting for another who builds the same")
+                on_wait("waiting for another process that builds the same")
                 while not _try_lock(descriptor):
                     await anyio.sleep(POLL_S)
             yield
         finally:
             os.close(descriptor)
 
+    async def built(
+        self, key: str, build: Callable[[Path], Awaitable[None]], on_progress: Callable[[str], None]
+    ) -> tuple[Path, bool]:
+        """The entry of `key`, and whether it was there; else `build` fills it, with its manifest."""
+        async with self.locked(key, on_progress):
+            entry = self.find(key)
+            if entry is not None:
+                return entry, True
+            work = self.building(key)
+            await build(work)
+            return self.finish(key, work), False
+
     def sweep(self) -> None:
         """Remove abandoned work, then the least recently used entries until the rest fits the cap."""
         for work in self.root.glob("*.building"):
-            self._remove_abandoned(work)
-        entries = sorted(self._entries(), key=lambda e: e.stat().st_mtime, reverse=True)
+            with suppress(OSError):
+                descriptor = self._open_lock(work.stem)
+                try:
+                    if _try_lock(descriptor):  # a builder has the lock for as long as it lives
+                        shutil.rmtree(work, ignore_errors=True)
+                finally:
+                    os.close(descriptor)
+        entries = [path for path in self.root.iterdir() if _KEY.fullmatch(path.name)]
         total = 0
-        for entry in entries:
+        for entry in sorted(entries, key=lambda e: e.stat().st_mtime, reverse=True):
             total += sum(f.stat().st_size for f in entry.iterdir() if f.is_file())
             if total > self.cap and time.time() - entry.stat().st_mtime > IN_USE_S:
                 shutil.rmtree(entry, ignore_errors=True)
 
-    def _entries(self) -> Iterator[Path]:
-        return (path for path in self.root.iterdir() if _KEY.fullmatch(path.name))
-
-    def _remove_abandoned(self, work: Path) -> None:
-        """Remove `work` if its lock is free: a builder has the lock for as long as it lives."""
-        with suppress(OSError):
-            descriptor = os.open(
-                self.root / f"{work.stem}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
-            try:
-                if _try_lock(descriptor):
-                    shutil.rmtree(work, ignore_errors=True)
-            finally:
-                os.close(descriptor)
+    def _open_lock(self, key: str) -> int:
+        return os.open(self.root / f"{key}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _try_lock(descriptor: int) -> bool:
@@ -114,3 +127,42 @@ def _try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def digest_file(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def digest_file_cached(path: Path, directory: Path) -> str:
+    """`digest_file`, cached in `directory` until the file's size, time or inode change.
+
+    Packages can have gigabytes of weights, hashed at 1.4 GB/s; a cached rebuild takes 0.2 s in all.
+    """
+    facts = path.stat()
+    known = directory / digest_values([str(path.resolve()), facts.st_size, facts.st_mtime_ns, facts.st_ino])
+    if not known.exists():
+        digest = digest_file(path)
+        directory.mkdir(exist_ok=True)
+        partial = known.with_suffix(f".{os.getpid()}")
+        partial.write_text(digest)
+        partial.replace(known)
+    return known.read_text()
+
+
+def digest_package(path: Path, directory: Path) -> str:
+    """SHA-256 of a package: of the file, or of the names and contents of a directory."""
+    if path.is_file() and path.suffix != ".so":
+        return digest_file_cached(path, directory)
+    root = path if path.is_dir() else path.parent
+    members = DirectoryContainer(root).members
+    return digest_values({m.name: digest_file(root / m.name) for m in members})
+
+
+def digest_values(values: object) -> str:
+    """SHA-256 of plain data."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()

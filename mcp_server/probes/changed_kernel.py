@@ -12,7 +12,6 @@ import json
 import re
 import shutil
 import textwrap
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -28,25 +27,22 @@ from mcp_server.package.kernels import Kernel
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes import commands
 from mcp_server.probes.build import DIGESTS, PACKAGE, find_toolchain, instrument
-from mcp_server.probes.cache import MANIFEST, Cache
+from mcp_server.probes.cache import MANIFEST, Cache, digest_file, digest_package, digest_values
 from mcp_server.probes.commands import Options, Toolchain, compile_in, compile_or_raise, first_error
-from mcp_server.probes.contents import digest_file, digest_package, digest_values, write_package
-from mcp_server.probes.kernel_source import compiled_form
+from mcp_server.probes.model_build import SOURCES, extract, write_package
+from mcp_server.probes.rewrite import compiled_form
 from mcp_server.tools.context import Context, gpus_of
 
 _ERROR = re.compile(r"^[^\n:]*:(\d+)(?::\d+)?: (?:fatal )?error: (.*)", re.M)
-_OWN = (Path(__file__), Path(__file__).with_name("kernel_source.py"))
+# Sources that determine the copy. They are part of the cache key, so a change invalidates old entries.
+_OWN = (Path(__file__), Path(__file__).with_name("rewrite.py"))
 
 
 @dataclass(frozen=True)
 class Interposed:
-    """A copy with the changed kernel, made in `seconds`."""
+    """A copy with the changed kernel."""
 
     package: Path
-    kernel: str
-    launches: tuple[int, ...]
-    cached: bool
-    seconds: float
 
 
 class CalledDirectlyError(Exception):
@@ -101,12 +97,11 @@ async def interpose(
 
     Raises `ProblemError` with the compiler's first error and its line.
     """
-    started = time.monotonic()
     opened = open_package(package, model_name)
     env = env or {}
-    environ = child_environment(env)
     recorded = commands.read_recorded(opened.kernel_text or opened.wrapper_text)
     toolchain = await find_toolchain(python or context.python, context, env)
+    environ = child_environment(env)
     compiler = await anyio.to_thread.run_sync(commands.choose_compiler, None, recorded, environ)
     build = _Build(opened, kernel, source, toolchain, compiler, context, env)
     cache = cache or Cache()
@@ -115,57 +110,37 @@ async def interpose(
     key = digest_values(
         [content, model_name, kernel.name, source, toolchain.torch_version, compiler, recorded, own]
     )
-    launches = launches_of(opened, kernel.name)
-    async with cache.locked(key, context.progress):
-        entry = cache.find(key)
-        cached = entry is not None
-        if entry is None:
-            context.progress(f"compiling {kernel.name} anew")
-            work = cache.building(key)
-            try:
-                await _build_interposed(build, work, key)
-            except CalledDirectlyError:
-                shutil.rmtree(work)
-            else:
-                entry = cache.finish(key, work)
-    if entry is not None:
-        seconds = round(time.monotonic() - started, 3)
-        return Interposed(entry / PACKAGE, kernel.name, launches, cached, seconds)
-    options = Options(probes=False, kernels=((kernel.name, kernel.source, source),))
-    rebuilt = await instrument(package, options, context, python=python, env=env, cache=cache)
-    seconds = round(time.monotonic() - started, 3)
-    return Interposed(rebuilt.package, kernel.name, launches, rebuilt.cached, seconds)
+    try:
+        entry, _ = await cache.built(key, lambda work: _build_interposed(build, work, key), context.progress)
+    except CalledDirectlyError:
+        options = Options(probes=False, kernels=((kernel.name, kernel.source, source),))
+        rebuilt = await instrument(package, options, context, python=python, env=env, cache=cache)
+        return Interposed(rebuilt.package)
+    return Interposed(entry / PACKAGE)
 
 
 async def _build_interposed(build: _Build, work: Path, key: str) -> None:
+    """Fill the cache entry. Raises `CalledDirectlyError`, and `ProblemError` for a compiler error."""
     library = build.package.files.library
     if library is None:
         raise ProblemError("the package has no library", value=build.package.model_name)
+    build.context.progress(f"compiling {build.kernel.name} again")
     original = work / f"aoti-debug-{key[:24]}.original"  # unique, since ld.so identifies libraries by name
-    await anyio.to_thread.run_sync(_extract, build.package, library.name, original)
+    await anyio.to_thread.run_sync(extract, build.package, library.name, original)
     if not await anyio.to_thread.run_sync(calls_through_relocation, original, build.kernel.name):
         raise CalledDirectlyError
     await _compile(build, work)
     target = work / "changed.so"
     argv = commands.link_command(build.compiler, ["kernel.o"], original, str(target))
     await compile_or_raise(build.context, argv, work, "link-kernel", build.env)
-    place = PurePosixPath(library.name).parent
-    await anyio.to_thread.run_sync(
-        write_package,
-        build.package.container,
-        {library.name: target},
-        {str(place / original.name): original},
-        work / PACKAGE,
-    )
+    added = {str(PurePosixPath(library.name).parent / original.name): original}
+    replaced = {library.name: target}
+    container = build.package.container
+    await anyio.to_thread.run_sync(write_package, container, replaced, added, work / PACKAGE)
     for name in (original.name, "changed.so", "kernel.o"):
         (work / name).unlink()
-    shutil.rmtree(work / "sources")
+    shutil.rmtree(work / SOURCES)
     (work / MANIFEST).write_text(json.dumps({"kernel": build.kernel.name}))
-
-
-def _extract(package: Package, member: str, target: Path) -> None:
-    with package.container.open(member) as stream, target.open("wb") as file:
-        shutil.copyfileobj(stream, file, 1 << 22)
 
 
 def calls_through_relocation(library: Path, symbol: str) -> bool:
@@ -186,31 +161,25 @@ def calls_through_relocation(library: Path, symbol: str) -> bool:
 
 async def _compile(build: _Build, work: Path) -> None:
     """Compile the changed kernel with the package's flags and its original line numbers."""
+    package = build.package
     text, name = _source_file(build)
-    source = work / "sources" / name
-    source.parent.mkdir()
-    source.write_text(text)
-    flags = commands.safe_flags(
-        commands.read_recorded(build.package.kernel_text or build.package.wrapper_text)
-    )
+    (work / SOURCES).mkdir()
+    (work / SOURCES / name).write_text(text)
+    flags = commands.safe_flags(commands.read_recorded(package.kernel_text or package.wrapper_text))
     argv = commands.compile_command(
-        build.compiler, flags, build.toolchain, f"sources/{name}", "kernel.o", ("-O3",)
+        build.compiler, flags, build.toolchain, f"{SOURCES}/{name}", "kernel.o", ("-O3",)
     )
     log = await compile_in(build.context, argv, work, "compile-kernel", build.env)
-    if log is not None:
-        raise ProblemError(_compile_problem(log, build), value=name, next_call="correct the replacement")
-
-
-def _compile_problem(log: str, build: _Build) -> str:
-    match = _ERROR.search(log)
-    if match is None:
-        return f"the changed kernel does not compile: {first_error(log)}"
-    line = int(match[1])
-    lines = build.source.split("\n")
-    place = line - build.kernel.first_line
-    code = f" ({lines[place].strip()[:200]})" if 0 <= place < len(lines) else ""
-    message = "".join(char for char in match[2] if char.isprintable())[:300]
-    return f"the changed kernel does not compile: line {line}: {message}{code}"
+    if log is None:
+        return
+    what, error = first_error(log), _ERROR.search(log)
+    if error is not None:
+        lines, place = build.source.split("\n"), int(error[1]) - build.kernel.first_line
+        code = f" ({lines[place].strip()[:200]})" if 0 <= place < len(lines) else ""
+        message = "".join(char for char in error[2] if char.isprintable())[:300]
+        what = f"line {error[1]}: {message}{code}"
+    what = f"the changed kernel does not compile: {what}"
+    raise ProblemError(what, value=name, next_call="correct the replacement")
 
 
 def _source_file(build: _Build) -> tuple[str, str]:
@@ -247,34 +216,24 @@ async def recompile_triton(
     the package has no separate binary of the kernel, without a GPU, on a compiler error, and if the original
     configuration is unknown.
     """
-    started = time.monotonic()
     opened = open_package(package, model_name)
-    member = _binary(opened, kernel)
-    cache = cache or Cache()
-    content = await anyio.to_thread.run_sync(digest_package, package, cache.root / DIGESTS)
-    key = digest_values(["triton", content, model_name, kernel.name, source])
-    async with cache.locked(key, context.progress):
-        entry = cache.find(key)
-        cached = entry is not None
-        if entry is None:
-            context.progress(f"compiling {kernel.name} anew")
-            work = cache.building(key)
-            await _build_triton(opened, kernel, source, member, work, context, python, env or {})
-            entry = cache.finish(key, work)
-    seconds = round(time.monotonic() - started, 3)
-    return Interposed(entry / PACKAGE, kernel.name, launches_of(opened, kernel.name), cached, seconds)
-
-
-def _binary(package: Package, kernel: Kernel) -> str:
-    found = [member.name for member in package.members if member.name.endswith(f"/{kernel.cubin}")]
-    if not kernel.cubin or not found:
+    binaries = [member.name for member in opened.members if member.name.endswith(f"/{kernel.cubin}")]
+    if not kernel.cubin or not binaries:
         raise ProblemError(
             "the package holds no binary of this kernel that could be replaced",
             value=kernel.name,
-            allowed="a package whose cubins lie beside its library (embed_kernel_binary off)",
+            allowed="a package whose cubins are next to its library (embed_kernel_binary off)",
             next_call="compile_with_flags on the exported program",
         )
-    return found[0]
+    cache = cache or Cache()
+    content = await anyio.to_thread.run_sync(digest_package, package, cache.root / DIGESTS)
+    key = digest_values(["triton", content, model_name, kernel.name, source])
+
+    async def build(work: Path) -> None:
+        await _build_triton(opened, kernel, source, binaries[0], work, context, python, env or {})
+
+    entry, _ = await cache.built(key, build, context.progress)
+    return Interposed(entry / PACKAGE)
 
 
 async def _build_triton(
@@ -287,11 +246,12 @@ async def _build_triton(
     python: Path | None,
     env: Mapping[str, str],
 ) -> None:
+    """Fill the cache entry; `member` is the kernel's binary in the package."""
+    context.progress(f"compiling {kernel.name} again")
     files = {"original": work / "original.py", "changed": work / "changed.py"}
     files["original"].write_text(textwrap.dedent(kernel.source))
     files["changed"].write_text(textwrap.dedent(source))
-    with package.container.open(member) as stream, (work / "original.cubin").open("wb") as file:
-        shutil.copyfileobj(stream, file)
+    extract(package, member, work / "original.cubin")
     request = {
         **files,
         "kernel": kernel.symbol,

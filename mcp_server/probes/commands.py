@@ -10,8 +10,8 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -66,18 +66,8 @@ class Toolchain:
 
 
 @dataclass(frozen=True)
-class Timings:
-    """Wall-clock seconds of each part of a rebuild."""
-
-    read_s: float = 0.0
-    compile_s: float = 0.0
-    pack_s: float = 0.0
-    total_s: float = 0.0
-
-
-@dataclass(frozen=True)
 class Instrumented:
-    """A rebuilt package. `preload` goes into LD_PRELOAD of whatever loads it."""
+    """A rebuilt package, made in `seconds`. `preload` goes into LD_PRELOAD of whatever loads it."""
 
     package: Path
     original: Path
@@ -85,7 +75,7 @@ class Instrumented:
     skipped: tuple[Skipped, ...] = ()
     preload: tuple[str, ...] = ()
     cached: bool = False
-    timings: Timings = field(default_factory=Timings)
+    seconds: float = 0.0
     notes: tuple[str, ...] = ()
 
 
@@ -134,14 +124,12 @@ def read_recorded(source: str) -> tuple[str, ...]:
             "the wrapper records no compile command, so it cannot be rebuilt",
             next_call="compile_with_flags on the exported program",
         )
-    return _words(compiles[-1])
-
-
-def _words(line: str) -> tuple[str, ...]:
     try:
-        return tuple(shlex.split(line))
+        return tuple(shlex.split(compiles[-1]))
     except ValueError as error:
-        raise ProblemError(f"the recorded command cannot be read: {error}", value=line[:200]) from error
+        raise ProblemError(
+            f"the recorded command cannot be read: {error}", value=compiles[-1][:200]
+        ) from error
 
 
 def safe_flags(command: Sequence[str]) -> Flags:
@@ -149,32 +137,23 @@ def safe_flags(command: Sequence[str]) -> Flags:
     kept: list[str] = []
     includes: list[str] = []
     dropped: list[str] = []
-    for flag, value in _pairs(command[1:]):
+    words = iter(command[1:])
+    for word in words:
+        flag, value = word, ""
+        if word in ("-D", "-I", "-include", "-o"):  # the value is the next word
+            value = next(words, "")
+        elif word[:2] in ("-D", "-I"):
+            flag, value = word[:2], word[2:]
+        is_input = not flag.startswith(("-", "@")) or _REPLACED.fullmatch(flag) is not None
         if flag == "-D" and _DEFINE.fullmatch(value):
             kept.append(f"-D{value}")
         elif flag == "-I" and _SANE_PATH.fullmatch(value):
             includes.append(value)
         elif not value and _FLAG.fullmatch(flag):
             kept.append(flag)
-        elif flag not in ("-include", "-o", "-c", "-shared") and not _is_input(flag):
+        elif flag not in ("-include", "-o", "-c", "-shared") and not is_input:
             dropped.append(f"{flag} {value}".strip())
     return Flags(tuple(kept), tuple(includes), tuple(dropped))
-
-
-def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Flags with their value; -D and -I join theirs or take the next word."""
-    rest = iter(words)
-    for word in rest:
-        if word in ("-D", "-I", "-include", "-o"):
-            yield word, next(rest, "")
-        elif word[:2] in ("-D", "-I") and len(word) > 2:
-            yield word[:2], word[2:]
-        else:
-            yield word, ""
-
-
-def _is_input(word: str) -> bool:
-    return not word.startswith(("-", "@")) or _REPLACED.fullmatch(word) is not None
 
 
 def compile_command(
@@ -221,11 +200,18 @@ def choose_compiler(asked: str | None, recorded: Sequence[str], environ: Mapping
     A compiler whose libstdc++ exists only as an archive is passed over: a library with its own copy
     crashes in std::regex (seen with torch 2.11). Raises `ProblemError` when none is left.
     """
-    name = Path(recorded[0]).name if recorded else ""
-    usual = [*_compiler_in_cxx(environ), name if _COMPILER.fullmatch(name) else "g++", *COMPILERS]
-    names = [asked] if asked else usual
+    names = [asked] if asked else []
+    if not asked:
+        try:
+            words = shlex.split(environ.get("CXX", ""))
+        except ValueError:
+            words = []
+        # CXX may name a launcher first (`ccache g++`), and flags behind the compiler.
+        named = [word for word in words if not word.startswith("-") and Path(word).name not in LAUNCHERS]
+        name = Path(recorded[0]).name if recorded else ""
+        names = [*named[:1], name if _COMPILER.fullmatch(name) else "g++", *COMPILERS]
     paths = [path for path in (shutil.which(name, path=environ.get("PATH")) for name in names) if path]
-    usable = next((path for path in paths if _has_shared_runtime(path, environ)), None)
+    usable = next((path for path in paths if _file_of(path, "libstdc++.so", environ) is not None), None)
     if usable is None:
         raise ProblemError(
             "no C++ compiler with a shared libstdc++ was found",
@@ -234,19 +220,6 @@ def choose_compiler(asked: str | None, recorded: Sequence[str], environ: Mapping
             next_call="install g++; without it use compile_with_flags where torch finds a compiler",
         )
     return usable
-
-
-def _compiler_in_cxx(environ: Mapping[str, str]) -> list[str]:
-    """The compiler that CXX names: it may stand behind a launcher (`ccache g++`) and before flags."""
-    try:
-        words = [word for word in shlex.split(environ.get("CXX", "")) if not word.startswith("-")]
-    except ValueError:
-        return []
-    return [word for word in words if Path(word).name not in LAUNCHERS][:1]
-
-
-def _has_shared_runtime(compiler: str, environ: Mapping[str, str]) -> bool:
-    return _file_of(compiler, "libstdc++.so", environ) is not None
 
 
 def runtime_library(compiler: str, name: str, environ: Mapping[str, str]) -> str | None:
@@ -258,14 +231,9 @@ def runtime_library(compiler: str, name: str, environ: Mapping[str, str]) -> str
 def _file_of(compiler: str, name: str, environ: Mapping[str, str]) -> Path | None:
     """Where the compiler has a file of its own; None when it only repeats the name."""
     argv = [compiler, f"-print-file-name={name}"]
+    nothing = subprocess.DEVNULL
     done = subprocess.run(
-        argv,
-        env=dict(environ),
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-        stdin=subprocess.DEVNULL,
+        argv, env=dict(environ), capture_output=True, text=True, timeout=20, check=False, stdin=nothing
     )
     return Path(done.stdout.strip()) if done.returncode == 0 and done.stdout.startswith("/") else None
 

@@ -1,79 +1,38 @@
-"""Rebuilds one model of a package: rewrite, compile, link, with the objects that all rebuilds share."""
+"""Rebuilds one model of a package: rewrite, compile, link; and writes packages with files replaced.
+
+The rebuilt library links the original one, which stays next to it under a name that loaders ignore. So C++
+kernels keep their machine code, weights need not pass through a compiler, and dependencies are found as
+before.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import struct
+import zipfile
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import anyio
+from elftools.elf.elffile import ELFFile
 
 from mcp_server.errors import ProblemError
 from mcp_server.package.archive import Package
+from mcp_server.package.members import Container, DirectoryContainer
 from mcp_server.package.wrapper import Wrapper, read_wrapper
-from mcp_server.probes import commands, contents
-from mcp_server.probes.cache import MANIFEST, Cache
-from mcp_server.probes.commands import (
-    Flags,
-    Options,
-    Skipped,
-    Toolchain,
-    collection_flags,
-    compile_in,
-    compile_or_raise,
-    first_error,
-    together,
-)
-from mcp_server.probes.contents import digest_file, digest_values
-from mcp_server.probes.kernel_source import compiled_form
-from mcp_server.probes.rewrite import Rewritten, numbered, rewrite
+from mcp_server.probes import commands
+from mcp_server.probes.cache import MANIFEST, Cache, digest_file, digest_values
+from mcp_server.probes.commands import Flags, Options, Skipped, Toolchain, compile_in, compile_or_raise
+from mcp_server.probes.rewrite import Rewritten, compiled_form, numbered, rewrite
 from mcp_server.tools.context import Context
 
 NATIVE = Path(__file__).with_name("native")
-
-
-@dataclass(frozen=True)
-class SupportObject:
-    """A native source and its optimisation level: the runtime is hot, std::regex is not."""
-
-    source: str
-    optimization: str
-
-    def command(self, compiler: str, flags: Flags) -> tuple[str, ...]:
-        # The standard and the library's ABI decide the names of symbols.
-        kept = [f for f in flags.kept if f.startswith(("-std=", "-D_GLIBCXX"))]
-        cuda = ["-DAOTI_DEBUG_CUDA"] if "USE_CUDA" in flags.defines else []
-        target = str(Path(self.source).with_suffix(".o"))
-        hidden = ("-fPIC", "-fvisibility=hidden", "-w")
-        flags_of_ours = (*cuda, self.optimization, *collection_flags(compiler), *hidden)
-        return (compiler, *kept, *flags_of_ours, "-c", str(NATIVE / self.source), "-o", target)
-
-
-OBJECTS = (SupportObject("runtime.cpp", "-O2"), SupportObject("regex.cpp", "-O0"))
-
-
-async def support_objects(
-    cache: Cache, compiler: str, flags: Flags, context: Context, env: Mapping[str, str]
-) -> Path:
-    """The directory with the objects, made if it is not in the cache. Raises `ProblemError`."""
-    commands = [one.command(compiler, flags) for one in OBJECTS]
-    stamp = Path(compiler).resolve().stat().st_mtime_ns
-    sources = {path.name: digest_file(path) for path in sorted(NATIVE.iterdir())}
-    key = digest_values(["support", commands, stamp, sources])
-    async with cache.locked(key, context.progress):
-        entry = cache.find(key)
-        if entry is not None:
-            return entry
-        work = cache.building(key)
-        # One after the other: the wrapper compiles at the same time, and there is often no third core.
-        for command in commands:
-            await compile_or_raise(context, command, work, f"compile-{Path(command[-1]).stem}", env)
-        (work / MANIFEST).write_text(json.dumps({"objects": [one.source for one in OBJECTS]}))
-        return cache.finish(key, work)
-
+# Our native sources with their optimisation level: the runtime is hot, std::regex is not.
+OBJECTS = {"runtime.cpp": "-O2", "regex.cpp": "-O0"}
 
 ATTEMPTS = 4
 SOURCES = "sources"
@@ -89,6 +48,24 @@ SANITIZE_FLAGS = {
     ),
     "undefined": ("-fsanitize=undefined", "-fno-sanitize=vptr", "-fno-omit-frame-pointer", "-g1", "-O1"),
 }
+
+COPIED = 1 << 22  # bytes at a time
+_MAPPED_HEADER = struct.Struct("<Q")
+_MAP_ALIGNMENT = 0x4000  # model_base.h, _get_constants_start: the appended weights start at 16 KiB
+# The constants under the symbols that model_base.h declares.
+_CONSTANTS_ASSEMBLY = """\
+.section .lrodata,"a",@progbits
+.balign 64
+.globl _binary_constants_bin_start
+_binary_constants_bin_start:
+.incbin "constants.bin"
+.globl _binary_constants_bin_end
+_binary_constants_bin_end:
+.section .note.GNU-stack,"",@progbits
+"""
+STEM = "package"  # of a new archive
+# What torch.export.pt2_archive looks for in an archive (torch 2.8-2.15).
+_MARKS = {"archive_format": "pt2", "archive_version": "0", "byteorder": "little", ".data/version": "6\n"}
 
 
 @dataclass(frozen=True)
@@ -132,55 +109,60 @@ class ModelBuild:
                 next_call="compile_with_flags on the exported program",
             )
         old = await anyio.to_thread.run_sync(self._extract, library.name)
-        rewritten = await self._compile_all(old)
+        wrapper = read_wrapper(self.package.wrapper_text, self.package.kernel_text)
+        rewritten: list[Rewritten] = []
+
+        async def compile_wrapper() -> None:
+            rewritten.append(await self._wrapper(wrapper, source.name))
+
+        support = [self._support] if self.tools.options.probes else []
+        await commands.together(compile_wrapper, *support, *self._missing_parts(old, wrapper))
         rebuilt = await self._link(old, library.name)
         place = str(PurePosixPath(library.name).parent)
         companion = old.name if place == "." else f"{place}/{old.name}"
         return Rebuilt(
             replaced={library.name: rebuilt, source.name: self.work / SOURCES / Path(source.name).name},
             added={companion: old},
-            probed=rewritten.probed,
-            skipped=rewritten.skipped,
+            probed=rewritten[0].probed,
+            skipped=rewritten[0].skipped,
             notes=tuple(self.notes),
         )
 
-    async def _compile_all(self, old: Path) -> Rewritten:
-        """Every object that is linked with the old library, side by side."""
-        wrapper = read_wrapper(self.package.wrapper_text, self.package.kernel_text)
-        rewritten: list[Rewritten] = []
-
-        async def compile_wrapper() -> None:
-            rewritten.append(await self._wrapper(wrapper))
-
-        support = [self._support] if self.tools.options.probes else []
-        await together(compile_wrapper, *support, *self._missing_parts(old, wrapper))
-        return rewritten[0]
-
     def _extract(self, member: str) -> Path:
-        """The old library, under its companion name."""
+        """The old library, named by its content: ld.so takes two libraries of one name for the same."""
         path = self.work / "original.so"
-        with self.package.container.open(member) as stream, path.open("wb") as file:
-            shutil.copyfileobj(stream, file, 1 << 22)
-        return path.rename(self.work / contents.companion_name(path))
+        extract(self.package, member, path)
+        return path.rename(self.work / f"aoti-debug-{digest_file(path)[:24]}.original")
 
-    def _missing_parts(self, old: Path, wrapper: Wrapper) -> list[Callable[[], Coroutine[None, None, None]]]:
+    def _missing_parts(self, old: Path, wrapper: Wrapper) -> list[Callable[[], Awaitable[None]]]:
         """What must be made anew because the old library does not offer it, or a sanitizer is asked for."""
         names = [name for name, kernel in wrapper.kernels.items() if kernel.kind == "cpp"]
         options = self.tools.options
-        anew = contents.missing_symbols(old, names) or options.sanitize or options.kernels
-        made: list[Callable[[], Coroutine[None, None, None]]] = []
+        anew = missing_symbols(old, names) or options.sanitize or options.kernels
+        made: list[Callable[[], Awaitable[None]]] = []
         if self.package.kernel_text and names and anew:
             made.append(self._kernels)
-        if contents.missing_symbols(old, ["_binary_constants_bin_start"]):
-            made.append(lambda: self._constants(old))
+        if missing_symbols(old, ["_binary_constants_bin_start"]):
+            made.append(partial(self._constants, old))
         return made
 
-    async def _wrapper(self, wrapper: Wrapper) -> Rewritten:
+    async def _wrapper(self, wrapper: Wrapper, member: str) -> Rewritten:
         """Compile the rewritten wrapper; launches whose probes the compiler refuses are given up."""
+        options = self.tools.options
+        separate = options.sanitize == "address" or options.separate_weights
+        probes = ("-include", str(NATIVE / "probes.h")) if options.probes else ()
+        rewritten = Rewritten(wrapper.text, (), ())
         refused: dict[int, str] = {}
+        log: str | None = None
         for _ in range(ATTEMPTS):
-            rewritten = self._rewrite(wrapper, refused)
-            log = await self._compile_wrapper(rewritten.text)
+            if options.probes:
+                name = self.package.model_name
+                rewritten = rewrite(wrapper, name, refused, separate_weights=separate)
+            placed = self._place(member, rewritten.text)
+            argv = self._compile_command(
+                self.flags, placed, "wrapper.o", (options.optimization, *probes, MAP)
+            )
+            log = await compile_in(self.tools.context, argv, self.work, "compile-wrapper", self.tools.env)
             if log is None:
                 return rewritten
             news = blame(log, wrapper, refused)
@@ -188,26 +170,11 @@ class ModelBuild:
                 break
             refused.update(news)
         raise ProblemError(
-            "the wrapper does not compile with this interpreter's torch: " + first_error(log or ""),
+            "the wrapper does not compile with this interpreter's torch: " + commands.first_error(log or ""),
             value=f"torch {self.tools.toolchain.torch_version}, {self.tools.compiler}",
             allowed="the torch version that built the package",
             next_call="pass `python` of an environment with that torch, or recompile the model",
         )
-
-    def _rewrite(self, wrapper: Wrapper, refused: dict[int, str]) -> Rewritten:
-        if not self.tools.options.probes:
-            return Rewritten(wrapper.text, (), ())
-        separate = self.tools.options.sanitize == "address" or self.tools.options.separate_weights
-        return rewrite(wrapper, self.package.model_name, refused, separate_weights=separate)
-
-    async def _compile_wrapper(self, text: str) -> str | None:
-        """None, or what the compiler said."""
-        source = self.package.files.wrapper_source
-        assert source is not None
-        placed = self._place(source.name, text)
-        probes = ("-include", str(NATIVE / "probes.h")) if self.tools.options.probes else ()
-        extra = (self.tools.options.optimization, *probes, MAP)
-        return await self._compile(placed, "wrapper.o", extra)
 
     def _place(self, member: str, text: str) -> str:
         """Write a source under its own name, which errors and reports will show; its path below `work`."""
@@ -216,10 +183,41 @@ class ModelBuild:
         path.write_text(text)
         return f"{SOURCES}/{path.name}"
 
+    def _compile_command(self, flags: Flags, source: str, target: str, extra: Iterable[str]) -> Sequence[str]:
+        tools = self.tools
+        return commands.compile_command(tools.compiler, flags, tools.toolchain, source, target, extra)
+
     async def _support(self) -> None:
         """Objects that are the same for every package of this compiler: the probe runtime, std::regex."""
         tools = self.tools
-        directory = await support_objects(tools.cache, tools.compiler, self.flags, tools.context, tools.env)
+        # The standard and the library's ABI decide the names of symbols.
+        kept = [f for f in self.flags.kept if f.startswith(("-std=", "-D_GLIBCXX"))]
+        cuda = ["-DAOTI_DEBUG_CUDA"] if "USE_CUDA" in self.flags.defines else []
+        fixed = (*cuda, *commands.collection_flags(tools.compiler), "-fPIC", "-fvisibility=hidden", "-w")
+        made = {
+            source: (
+                tools.compiler,
+                *kept,
+                level,
+                *fixed,
+                "-c",
+                str(NATIVE / source),
+                "-o",
+                f"{Path(source).stem}.o",
+            )
+            for source, level in OBJECTS.items()
+        }
+        stamp = Path(tools.compiler).resolve().stat().st_mtime_ns
+        digests = {path.name: digest_file(path) for path in sorted(NATIVE.iterdir())}
+        key = digest_values(["support", made, stamp, digests])
+
+        async def build(work: Path) -> None:
+            # One after the other: the wrapper compiles at the same time, and there is often no third core.
+            for source, argv in made.items():
+                await compile_or_raise(tools.context, argv, work, f"compile-{Path(source).stem}", tools.env)
+            (work / MANIFEST).write_text(json.dumps({"objects": list(OBJECTS)}))
+
+        directory, _ = await tools.cache.built(key, build, tools.context.progress)
         for path in directory.glob("*.o"):
             shutil.copyfile(path, self.work / path.name)
 
@@ -233,26 +231,16 @@ class ModelBuild:
         placed = self._place(self.package.files.kernel_source.name, text)
         flags = commands.safe_flags(commands.read_recorded(text))
         sanitize = SANITIZE_FLAGS[self.tools.options.sanitize] if self.tools.options.sanitize else ("-O3",)
-        argv = commands.compile_command(
-            self.tools.compiler, flags, self.tools.toolchain, placed, "kernels.o", (*sanitize, MAP)
-        )
+        argv = self._compile_command(flags, placed, "kernels.o", (*sanitize, MAP))
         await self._make(argv, "compile-kernels")
 
     async def _constants(self, old: Path) -> None:
-        """Bring the constants back by assembly, when the old library hides where they are."""
-        facts = self.package.library
-        with old.open("rb") as stream:
-            if facts is None or not contents.dump_constants(facts, stream, self.work / "constants.bin"):
-                raise ProblemError("the package's library hides its constants", value=old.name)
-        (self.work / "constants.S").write_text(contents.constants_assembly(Path("constants.bin")))
+        """Embed the constants by assembly, when the old library hides where they are."""
+        if not dump_constants(self.package, old, self.work / "constants.bin"):
+            raise ProblemError("the package's library hides its constants", value=old.name)
+        (self.work / "constants.S").write_text(_CONSTANTS_ASSEMBLY)
         argv = (self.tools.compiler, "-c", "constants.S", "-o", "constants.o")
         await self._make(argv, "assemble-constants")
-
-    async def _compile(self, source: str, target: str, extra: Sequence[str]) -> str | None:
-        argv = commands.compile_command(
-            self.tools.compiler, self.flags, self.tools.toolchain, source, target, extra
-        )
-        return await compile_in(self.tools.context, argv, self.work, "compile-wrapper", self.tools.env)
 
     async def _make(self, argv: Sequence[str], name: str) -> None:
         await compile_or_raise(self.tools.context, argv, self.work, name, self.tools.env)
@@ -264,13 +252,8 @@ class ModelBuild:
         objects = [path.name for path in sorted(self.work.glob("*.o"))]
         argv = commands.link_command(self.tools.compiler, [*objects, *sanitize], old, str(target))
         await self._make(argv, "link")
-        await anyio.to_thread.run_sync(self._append_weights, old, target)
+        await anyio.to_thread.run_sync(append_mapped_weights, self.package, old, target)
         return target
-
-    def _append_weights(self, old: Path, target: Path) -> None:
-        if self.package.library is not None:
-            with old.open("rb") as stream:
-                contents.append_mapped_weights(self.package.library, stream, target)
 
 
 def blame(log: str, wrapper: Wrapper, refused: dict[int, str]) -> dict[int, str]:
@@ -286,3 +269,76 @@ def blame(log: str, wrapper: Wrapper, refused: dict[int, str]) -> dict[int, str]
         lines[at]: f"the compiler refuses its probes: {text}" for at, text in errors.items() if at in lines
     }
     return {number: reason for number, reason in found.items() if number not in refused}
+
+
+def extract(package: Package, member: str, target: Path) -> None:
+    """Copy a member of the package to a file."""
+    with package.container.open(member) as stream, target.open("wb") as file:
+        shutil.copyfileobj(stream, file, COPIED)
+
+
+def missing_symbols(library: Path, names: Iterable[str]) -> tuple[str, ...]:
+    """Those of `names` that the library does not export."""
+    with library.open("rb") as file:
+        table = ELFFile(file).get_section_by_name(".dynsym")
+        exported = {s.name for s in table.iter_symbols() if s["st_shndx"] != "SHN_UNDEF"} if table else set()
+    return tuple(name for name in names if name not in exported)
+
+
+def append_mapped_weights(package: Package, original: Path, rebuilt: Path) -> None:
+    """Copy weights that are appended to the library (`force_mmap_weights`).
+
+    Their size is the first word of the constants' section, which the rebuilt library reads from the original.
+    """
+    facts = package.library
+    if facts is None or facts.mapped_weights_bytes is None or facts.constants_offset is None:
+        return
+    with original.open("rb") as source, rebuilt.open("ab") as target:
+        source.seek(facts.constants_offset)
+        (size,) = _MAPPED_HEADER.unpack(source.read(_MAPPED_HEADER.size))
+        source.seek(source.seek(0, 2) - size)
+        target.write(b"\0" * (-target.tell() % _MAP_ALIGNMENT))
+        shutil.copyfileobj(source, target, COPIED)
+
+
+def dump_constants(package: Package, library: Path, target: Path) -> bool:
+    """Write the constants' section of the library to `target`. False if its location is unknown."""
+    facts = package.library
+    if facts is None or facts.constants_offset is None or facts.constants_bytes is None:
+        return False
+    left = facts.constants_bytes
+    with library.open("rb") as source, target.open("wb") as file:
+        source.seek(facts.constants_offset)
+        while left > 0 and (chunk := source.read(min(left, COPIED))):
+            left -= file.write(chunk)
+    return left == 0
+
+
+def write_package(
+    container: Container, replaced: Mapping[str, Path], added: Mapping[str, Path], target: Path
+) -> None:
+    """Copy every member of `container` to the zip `target`, with files from elsewhere for some.
+
+    Keys of `replaced` and `added` are member names of `container`. A directory becomes a proper archive.
+    """
+    names = {member.name for member in container.members}
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for member in container.members:
+            if member.name not in replaced:
+                info = zipfile.ZipInfo(_archive_name(container, member.name))
+                with container.open(member.name) as source, archive.open(info, "w", force_zip64=True) as file:
+                    shutil.copyfileobj(source, file, COPIED)
+        for name, path in {**replaced, **added}.items():
+            archive.write(path, _archive_name(container, name))
+        if isinstance(container, DirectoryContainer):
+            for name, text in _MARKS.items():
+                if name not in names:
+                    archive.writestr(f"{STEM}/{name}", text)
+
+
+def _archive_name(container: Container, name: str) -> str:
+    if not isinstance(container, DirectoryContainer):
+        return name
+    if "/" in name or name in _MARKS:
+        return f"{STEM}/{name}"
+    return f"{STEM}/data/aotinductor/model/{name}"

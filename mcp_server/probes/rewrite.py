@@ -1,6 +1,6 @@
-"""Puts probes around every launch of a wrapper, without moving a line.
+"""Changes the text of generated code without moving a line: probes in wrappers, other expressions in kernels.
 
-A launch statement becomes, on its own lines,
+A launch statement of a wrapper becomes, on its own lines,
 `{ aoti_debug::Launch aoti_debug_launch(7, "kernel", 3); <views> <arguments> before(); STATEMENT after(); }`.
 Views created inside the call are bound to a variable first, so that a probe can see them. The block destroys
 them where the original statement would have.
@@ -8,12 +8,16 @@ them where the original statement would have.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from mcp_server.errors import ProblemError
+from mcp_server.package.kernel_code import copied_name, definition_above, find_asserts
+from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Launch, Role
-from mcp_server.package.wrapper import Body, Wrapper
+from mcp_server.package.wrapper import Wrapper
 from mcp_server.probes.commands import Skipped
 
 ROLE_BITS: dict[Role, int] = {"read": 1, "written": 2, "read_write": 3, "unknown": 0}
@@ -66,7 +70,12 @@ def rewrite(
     `separate_weights` gives each weight that no launch writes an allocation of its own.
     """
     refused = refused or {}
-    edits = [_run_edit(body) for body in (wrapper.run, wrapper.folding) if body is not None and body.launches]
+    bodies = [body for body in (wrapper.run, wrapper.folding) if body is not None and body.launches]
+    # The scope object of one call. The base class pointer is enough to separate runners.
+    edits = [
+        Edit(at.start, at.start, f' aoti_debug::Run aoti_debug_run(this, "{at.name}", (void*)(stream));')
+        for at in bodies
+    ]
     if separate_weights:
         edits += _separations(wrapper)
     probed: list[int] = []
@@ -112,15 +121,6 @@ def why_not(text: str, launch: Launch) -> str:
     return ""
 
 
-def _run_edit(body: Body) -> Edit:
-    """The scope object of one call. The base class pointer is enough to tell runners apart."""
-    return Edit(
-        body.start,
-        body.start,
-        f' aoti_debug::Run aoti_debug_run(this, "{body.name}", (void*)(stream));',
-    )
-
-
 def _launch_edits(text: str, number: int, launch: Launch) -> list[Edit]:
     hoists: list[Edit] = []
     bindings: list[str] = []
@@ -147,23 +147,15 @@ def _hoist(text: str, argument: Argument, count: int) -> tuple[Edit, str] | None
     match = _HOISTED.search(expression) if argument.is_tensor and argument.view else None
     if match is None:
         return None
-    start = argument.start + match.start()
-    end = _closing(text, argument.start + match.end(), argument.end)
-    if end is None:
+    start, end, depth = argument.start + match.start(), argument.start + match.end(), 1
+    while depth and end < argument.end:  # to the parenthesis that closes the call
+        depth += {"(": 1, ")": -1}.get(text[end], 0)
+        end += 1
+    if depth:
         return None
     name = f"aoti_debug_view_{count}"
     value = text[start:end].replace("\n", " ")
     return Edit(start, end, name), f"auto&& {name} = {value}; "
-
-
-def _closing(text: str, at: int, limit: int) -> int | None:
-    """The offset after the parenthesis that closes the one just before `at`."""
-    depth = 1
-    for place in range(at, limit):
-        depth += {"(": 1, ")": -1}.get(text[place], 0)
-        if depth == 0:
-            return place + 1
-    return None
 
 
 def _report(argument: Argument, hoisted: str | None) -> Iterator[str]:
@@ -182,3 +174,204 @@ def _report(argument: Argument, hoisted: str | None) -> Iterator[str]:
 def quoted(name: str) -> str:
     """A C++ string literal of a name from untrusted text."""
     return '"' + _PLAIN.sub("?", name)[:200] + '"'
+
+
+# Pure functions that a C++ replacement may call besides those that the kernel calls itself.
+_CPP_FUNCTIONS = re.compile(
+    r"abs|acos|asin|atan2?|bool|ceil|clamp(?:_max|_min)?|convert|copysign|cosh?|decltype|double|erfc?|exp2?|expm1"
+    r"|fabs|float|floor|fma|fmax|fmin|fmod|hypot|infinity|int(?:32_t|64_t)?|isfinite|isinf|isnan|log(?:10|1p|2)?"
+    r"|lowest|max(?:_propagate_nan|imum)?|min(?:_propagate_nan|imum)?|nearbyint|numeric_limits|pow|quiet_NaN"
+    r"|reciprocal|round|rsqrt|sigmoid|sinh?|sizeof|sqrt|static_cast|tanh?|trunc|Vectorized|blendv"
+)
+TRITON_MODULES = frozenset({"tl", "libdevice", "tl_math", "triton_helpers", "math"})
+_TRITON_EFFECTS = re.compile(r"store|atomic_\w+|device_\w+|inline_asm\w*|debug_barrier")
+FINITE_FILL = "-1e30f"  # exp of its difference to any score is 0, and equal ones give equal shares
+
+_ASSIGNS = re.compile(r"(?<![=<>!])=(?!=)|\+\+|--")
+_CALL = re.compile(r"([A-Za-z_]\w*)\s*(?:<[^<>()]*(?:<[^<>()]*>[^<>()]*)*>)?\s*\(")
+_INDIRECT = re.compile(r"[)\]]\s*\(")
+_KEYWORDS = re.compile(r"\b(?:new|delete|throw|asm|goto|return|co_await|co_yield)\b")
+_INFINITY = re.compile(
+    r"(auto \w+ = [^;\n]*?)-\s*std::numeric_limits<float>::infinity\(\)([^;\n]*;)"
+    r"|(tl\.full\([^\n]*?)float\([\"']-inf[\"']\)"
+)
+_STORED = re.compile(r"^(?P<head>\s*(?!in_out)\w*ptr\d+\[[^;\n]*\] = )(?P<value>\w+);", re.M)
+_STORE_CALL = re.compile(r"^(?P<head>\s*)(?P<value>\w+)(?P<tail>\.store\((?!in_out)\w*ptr\d+[^;\n]*;)", re.M)
+
+_KEEP_IN_BOUNDS = (
+    "template <typename T> inline T aoti_debug_keep(T value, int64_t low, int64_t bound) "
+    "{ return value < T(low) ? T(low) : value < T(bound) ? value : T(bound - 1); } "
+)
+
+
+def compiled_form(source: str) -> str:
+    """The kernel with the definition of the helper that it may call, on the same lines."""
+    return _KEEP_IN_BOUNDS + source if "aoti_debug_keep(" in source else source
+
+
+def replaced_once(kernel: Kernel, old: str, new: str) -> str:
+    """The kernel's source with its only occurrence of `old` replaced by the expression `new`.
+
+    Raises `ProblemError` if `old` does not occur exactly once (with the lines), or if `new` is not a pure
+    expression of numbers.
+    """
+    if not old.strip():
+        raise ProblemError("the text to replace is empty", allowed=f"a text out of {kernel.name}")
+    # overlapping ones too
+    places = [match.start() for match in re.finditer(f"(?={re.escape(old)})", kernel.source)]
+    if not places:
+        spaced = r"\s*".join(re.escape(part) for part in re.findall(r"\w+|[^\w\s]", old))
+        match = re.search(spaced, kernel.source)
+        with_spaces = (
+            f" (with other spaces on line {_line(kernel, match.start())}: {match[0]})" if match else ""
+        )
+        raise ProblemError(
+            f"this text does not occur in {kernel.name}{with_spaces}",
+            value=old,
+            allowed="a text that occurs once, with its spaces",
+            next_call=f"inspect_package with kernel={kernel.name} prints the source",
+        )
+    if len(places) > 1:
+        texts = kernel.source.split("\n")
+        numbers = [kernel.source.count("\n", 0, place) for place in places[:6]]
+        first = _line(kernel, 0)
+        lines = [f"line {first + number}: {texts[number].strip()[:160]}" for number in numbers]
+        raise ProblemError(
+            f"this text occurs {len(places)} times in {kernel.name}: {'; '.join(lines)}",
+            value=old,
+            allowed="a text that occurs once: add the text around it",
+        )
+    check_expression(kernel, old, new)
+    return kernel.source[: places[0]] + new + kernel.source[places[0] + len(old) :]
+
+
+def _line(kernel: Kernel, place: int) -> int:
+    """The line of an offset, in the file that holds the kernel."""
+    return max(kernel.first_line, 1) + kernel.source.count("\n", 0, place)
+
+
+def check_expression(kernel: Kernel, old: str, new: str) -> None:
+    """Raise `ProblemError` unless `new` only computes a value: no assignment, no unknown function."""
+    if not new.strip():
+        raise ProblemError("the replacement is empty", allowed="an expression")
+    if kernel.kind == "cpp":
+        _check_cpp(kernel, old, new)
+    else:
+        _check_python(new)
+
+
+def _check_cpp(kernel: Kernel, old: str, new: str) -> None:
+    kept = (
+        "only the right-hand side is replaced; a trailing ';' stays where it is"
+        if ";" in old or _ASSIGNS.search(old)
+        else "an expression of numbers: operators, casts, functions of the kernel and of std"
+    )
+    signs = (sign for sign in (*";{}#\"'\\", "//", "/*") if sign in new)
+    known = set(_CALL.findall(kernel.source)) - {kernel.name, "store", "AOTI_TORCH_CHECK"}
+    called = (name for name in _CALL.findall(new) if not _CPP_FUNCTIONS.fullmatch(name) and name not in known)
+    problem = ""
+    if sign := next(signs, ""):
+        problem = f"holds {sign!r}, which no expression needs"
+    elif _ASSIGNS.search(new):
+        problem = "assigns a value, a side effect"
+    elif _KEYWORDS.search(new):
+        problem = "is more than an expression"
+    elif _INDIRECT.search(new):
+        problem = "calls a parenthesised or indexed name"
+    elif unknown := next(called, ""):
+        problem = f"calls {unknown}, an unknown function that may have side effects"
+    if problem:
+        raise ProblemError(f"the replacement {problem}", value=new, allowed=kept)
+
+
+def _check_python(new: str) -> None:
+    try:
+        tree = ast.parse(new.strip(), mode="eval")
+    except SyntaxError as error:
+        raise ProblemError(
+            f"the replacement is no expression: {error.msg}", value=new, allowed="a Triton expression"
+        ) from None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom | ast.Lambda):
+            raise ProblemError("the replacement is more than a value", value=new)
+        if isinstance(node, ast.Call) and not _pure(node):
+            raise ProblemError(
+                f"the replacement calls {ast.unparse(node.func)}, which may have side effects",
+                value=new,
+                allowed="functions of tl, libdevice and triton_helpers, and what the kernel calls itself",
+            )
+
+
+def _pure(call: ast.Call) -> bool:
+    """Whether a call only computes a value: `tl.where(...)`, `float(...)`, `tmp0.to(...)`."""
+    function = call.func
+    if isinstance(function, ast.Name):
+        return function.id in ("float", "int", "min", "max", "abs")
+    if not isinstance(function, ast.Attribute) or _TRITON_EFFECTS.fullmatch(function.attr):
+        return False
+    base = function.value
+    module = base.id if isinstance(base, ast.Name) else ""
+    return module in TRITON_MODULES or function.attr in ("to", "exp", "sum", "max", "min")
+
+
+def with_bounds_kept(kernel: Kernel) -> str:
+    """The kernel with every checked index clamped into its bounds at its definition.
+
+    Raises `ProblemError` for a kernel without such checks, or with an index whose definition is not found.
+    """
+    asserts = find_asserts(kernel.source)
+    if kernel.kind != "cpp" or not asserts:
+        raise ProblemError(
+            f"{kernel.name} has no index check in C++ that says the bound",
+            value=kernel.kind,
+            allowed="a C++ kernel with an index check",
+            next_call="--kernel NAME --replace OLD NEW",
+        )
+    lines = kernel.source.split("\n")
+    for check in asserts:
+        number = None
+        definition = definition_above(lines, check.variable, check.line)
+        while definition is not None:  # to the original value of which the variable is a copy
+            number, name = definition.line, copied_name(definition)
+            definition = definition_above(lines, name, number) if name else None
+        if number is None or check.upper is None:
+            raise ProblemError(f"the definition of the index is not found: {check.text}", value=kernel.name)
+        head, sign, value = lines[number - 1].partition(" = ")
+        if value.startswith("aoti_debug_keep("):
+            continue
+        if not sign or not value.endswith(";"):
+            raise ProblemError("the definition of the index spans lines", value=lines[number - 1].strip())
+        bounds = f"{check.lower or '0'}, {check.upper.rstrip('L')}"
+        lines[number - 1] = f"{head} = aoti_debug_keep({value[:-1]}, {bounds});"
+    return "\n".join(lines)
+
+
+def with_finite_mask(kernel: Kernel) -> str:
+    """The kernel with the minus infinity of masked scores replaced by a large finite number.
+
+    Raises `ProblemError` if there is none.
+    """
+    if kernel.kind == "cpp":
+        text, count = _INFINITY.subn(rf"\g<1>{FINITE_FILL}\g<2>", kernel.source)
+    else:
+        text, count = re.subn(r"float\([\"']-inf[\"']\)", FINITE_FILL.rstrip("f"), kernel.source)
+    if not count:
+        raise ProblemError(
+            f"{kernel.name} fills nothing with minus infinity",
+            allowed="a kernel with -std::numeric_limits<float>::infinity() or float('-inf')",
+        )
+    return text
+
+
+def with_zeros(kernel: Kernel) -> str:
+    """The kernel computes as before and stores 0 in place of its results; what it adds in place stays.
+
+    Raises `ProblemError` where no store is found.
+    """
+    if kernel.kind != "cpp":
+        raise ProblemError("only a C++ kernel can be made to store zeros", value=kernel.name)
+    text, first = _STORED.subn(r"\g<head>decltype(\g<value>)(0);", kernel.source)
+    text, second = _STORE_CALL.subn(r"\g<head>decltype(\g<value>)(0)\g<tail>", text)
+    if not first + second:
+        raise ProblemError(f"no store of {kernel.name} is found that could be made 0", value=kernel.name)
+    return text

@@ -15,7 +15,7 @@ from mcp_server.logs.printer import (
     PrintedTensor,
     SavedTensor,
     read_printer,
-    summarise,
+    read_saved,
 )
 from mcp_server.model import ExportedWorkload, PackageWorkload
 from mcp_server.package.archive import Package, open_package
@@ -241,7 +241,7 @@ def _last_launch(done: WorkerRun) -> str:
 async def _saved(context: Context, model: Model, done: WorkerRun) -> Seen:
     """Level 1: only the last file of a name still holds what its record says."""
     kernels = {launch.kernel for launch in model.wrapper.launches}
-    report = summarise(_lines(done.finished.stdout), kernels)
+    report = read_saved(_lines(done.finished.stdout), kernels)
     facts = await _describe(context, done, sorted({record.path for record in report.saved}))
     lost = overwritten(report.saved)
     notes = [*DEFECTS["1"], MISSING]

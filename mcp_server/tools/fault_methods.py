@@ -62,7 +62,7 @@ async def read_core(context: Context, directory: Path, output: Path, debugger: P
         if dump.exception or dump.kernel:
             return from_core(dump)
     with output.open(encoding="utf-8", errors="replace") as lines:
-        first = read_progress_log(lines).first
+        first = read_progress_log(lines)
     return from_progress(first) if first is not None else None
 
 

@@ -131,7 +131,7 @@ def _prepared(rebuilt: Instrumented, environment: dict[str, str], sync: bool) ->
         package=rebuilt.package,
         environment=environment,
         skipped=_skipped(rebuilt),
-        rebuild_s=rebuilt.timings.total_s,
+        rebuild_s=rebuilt.seconds,
         cached=rebuilt.cached,
     )
 
@@ -168,7 +168,7 @@ def _result(
         environment=environment,
         skipped=_skipped(rebuilt),
         cut_lines=journal.cut_lines,
-        rebuild_s=rebuilt.timings.total_s,
+        rebuild_s=rebuilt.seconds,
         cached=rebuilt.cached,
         artifacts=artifacts,
     )

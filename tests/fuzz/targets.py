@@ -14,7 +14,7 @@ from mcp_server.logs.capture_journal import read_capture
 from mcp_server.logs.crash_reports import read_cuda_gdb, read_native, read_progress_log
 from mcp_server.logs.journal import read_journal
 from mcp_server.logs.log import read_log
-from mcp_server.logs.printer import summarise
+from mcp_server.logs.printer import read_saved
 from mcp_server.logs.sanitizer import read_sanitizer
 from mcp_server.package.archive import open_package, read_constants, read_metadata, read_proxy_nodes
 from mcp_server.package.assertion import read_assertion
@@ -103,7 +103,7 @@ TARGETS: dict[str, Target] = {
     "cuda_gdb": Target(lambda data: read_cuda_gdb(_lines(data)), seeds=("**/*gdb*.txt",)),
     "progress_log": Target(lambda data: read_progress_log(_lines(data)), seeds=("**/*coredump*.txt",)),
     "native": Target(lambda data: read_native(_lines(data)), seeds=("**/*asan*.txt",)),
-    "printer": Target(lambda data: summarise(_lines(data)), seeds=("**/*printer*.txt",)),
+    "printer": Target(lambda data: read_saved(_lines(data)), seeds=("**/*printer*.txt",)),
     "journal": Target(lambda data: read_journal(_lines(data)), made=journals),
     "capture": Target(
         _of_file(lambda path: read_capture(path.parent), "capture-1.jsonl"),

@@ -6,7 +6,7 @@ import pytest
 
 from mcp_server.errors import ProblemError
 from mcp_server.package.kernels import Kernel, KernelKind
-from mcp_server.probes.kernel_source import replaced_once, with_bounds_kept, with_finite_mask, with_zeros
+from mcp_server.probes.rewrite import replaced_once, with_bounds_kept, with_finite_mask, with_zeros
 
 CPP = """\
 extern "C"  void  cpp_fused_0(const int64_t* in_ptr0, float* out_ptr0, float* in_out_ptr0)

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from mcp_server.logs.details import LinePrefilter
+from mcp_server.logs.details import LinePrefilter, literals
 from mcp_server.logs.families import FAMILIES, Family, Rank, find_family
 from mcp_server.logs.text import read_line
 from mcp_server.model import CATEGORIES
@@ -36,16 +38,28 @@ def test_fast_search_agrees(family: Family) -> None:
     assert family in look.families
 
 
+@pytest.mark.parametrize("family", MATCHED, ids=lambda family: family.id)
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_matches_hold_a_required_text(family: Family, data: st.DataObject) -> None:
+    """Whatever a pattern matches holds one of the texts by which the fast search looks for it."""
+    for pattern in family.patterns:
+        hints = literals(pattern.pattern)
+        found = pattern.search(data.draw(st.from_regex(pattern)))
+        assert min(map(len, hints), default=0) >= 3
+        assert found is not None and any(hint in found[0] for hint in hints)
+
+
 def begins_anew(items: Iterable[Any]) -> bool:
     """Whether a pattern can begin at every character of one word, and then reads it to its end each time."""
-    for kind, given in items:
+    for kind, value in items:
         if kind is sre.SUBPATTERN:
-            return begins_anew(given[-1])
+            return begins_anew(value[-1])
         if kind is sre.BRANCH:
-            return any(begins_anew(branch) for branch in given[1])
+            return any(begins_anew(branch) for branch in value[1])
         if kind not in (sre.MAX_REPEAT, sre.MIN_REPEAT):
             return False
-        low, high, body = given
+        low, high, body = value
         if high is sre.MAXREPEAT or begins_anew(body):
             return True
         if low:

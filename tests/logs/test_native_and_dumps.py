@@ -23,7 +23,7 @@ PROGRESS = """\
 
 
 def test_illegal_access_takes_the_exact_line() -> None:
-    """The line is that of $errorpc, not of frame #0, with the whole path of the frame."""
+    """The line is that of $errorpc, not of frame #0, with the whole path of the frame, block and thread."""
     dump = read_cuda_gdb(lines_of("ima-user-triton.cuda-gdb.txt"))
     assert (dump.exception, dump.kernel, dump.line, dump.exact) == (
         "Warp Illegal Address",
@@ -31,8 +31,7 @@ def test_illegal_access_takes_the_exact_line() -> None:
         25,
         True,
     )
-    assert (dump.offset, dump.grid_dim, dump.block_dim) == (880, (4, 1, 1), (128, 1, 1))
-    assert (dump.block, dump.thread, dump.device) == ((2, 0, 0), (0, 0, 0), 0)
+    assert (dump.block, dump.thread) == ((2, 0, 0), (0, 0, 0))
     assert dump.file.startswith("/cache/")
 
 
@@ -40,34 +39,27 @@ def test_assert_has_only_a_near_line() -> None:
     """After an assertion the line of frame #0 is given as not exact."""
     dump = read_cuda_gdb(lines_of("index-oob.cuda-gdb.txt"))
     assert dump.is_assert and not dump.exact
-    assert (dump.line, dump.code, dump.offset) == (38, "tmp3 = tmp0 + tmp2", None)
-    assert dump.kernels == ("triton_per_fused_add_embedding_native_layer_norm_0",)
+    assert (dump.line, dump.kernel) == (38, "triton_per_fused_add_embedding_native_layer_norm_0")
 
 
 def test_progress_log() -> None:
-    """The driver's log names exception, PC and kernel, repeated ones counted once."""
-    log = read_progress_log(["other output", *PROGRESS, *PROGRESS])
-    assert log.first is not None
-    assert (log.first.name, log.first.code, log.first.pc) == (
-        "CUDBG_EXCEPTION_WARP_ILLEGAL_ADDRESS",
-        14,
-        0x7462C3BAC310,
-    )
-    assert (log.first.kernel, log.counts) == ("add_position_kernel", (2,))
+    """The driver's log names the exception and the kernel of the first one, amid other output."""
+    first = read_progress_log(["other output", *PROGRESS, *PROGRESS])
+    assert first is not None
+    assert (first.name, first.kernel) == ("CUDBG_EXCEPTION_WARP_ILLEGAL_ADDRESS", "add_position_kernel")
 
 
 def test_progress_lines_without_an_exception() -> None:
     """Progress alone is no exception."""
-    assert read_progress_log(["coredump: SM 1/132 has finished state collection"]).first is None
+    assert read_progress_log(["coredump: SM 1/132 has finished state collection"]) is None
 
 
 def test_heap_overflow() -> None:
-    """AddressSanitizer's report gives access, block, distance and the kernel."""
+    """AddressSanitizer's report gives access and kernel; the stack of the allocation is left out."""
     (error,) = read_native(lines_of("heap-overflow.asan.txt")).errors
     assert (error.kind, error.direction, error.size) == ("heap-buffer-overflow", "read", 4)
-    assert (error.region, error.distance, error.side) == (24, 0, "after")
     assert (error.frames[0].function, error.frames[0].line) == ("cpp_fused_add_0", 3)
-    assert error.allocated[1].function == "main"
+    assert [frame.function for frame in error.frames].count("main") == 1
 
 
 def test_undefined_behaviour() -> None:
@@ -78,9 +70,9 @@ def test_undefined_behaviour() -> None:
 
 
 def test_the_stack_after_a_runtime_error_names_its_function() -> None:
-    """`print_stacktrace=1` adds frames: the first is the function of the line that was told."""
+    """`print_stacktrace=1` adds frames: the first is the function of the line before them."""
     (error,) = read_native(lines_of("index-overflow.ubsan.txt")).errors
-    assert error.kernel == "cpp_fused_embedding_0"
+    assert error.frames[0].function == "cpp_fused_embedding_0"
     assert (error.frames[0].line, error.frames[1].function.partition("(")[0]) == (
         24,
         "torch::aot_inductor::AOTInductorModel::run_impl",
@@ -104,8 +96,8 @@ def test_c10_backtrace() -> None:
     assert not frames[0].generated
 
 
-def test_kernel_is_the_innermost_generated_frame() -> None:
-    """The kernel of a report is its innermost function in generated code."""
+def test_frames_of_a_package_are_generated() -> None:
+    """A signal's report says read or write, and which frames are code of the package."""
     lines = [
         "==1==ERROR: AddressSanitizer: SEGV on unknown address 0x000000000000 (pc 0x1 bp 0x2 sp 0x3 T0)",
         "==1==The signal is caused by a READ memory access.",
@@ -115,7 +107,8 @@ def test_kernel_is_the_innermost_generated_frame() -> None:
         "SUMMARY: AddressSanitizer: SEGV",
     ]
     (error,) = read_native(lines).errors
-    assert (error.direction, error.kernel) == ("read", "cpp_fused_mul_3(float const*, long)")
+    assert (error.direction, [frame.generated for frame in error.frames]) == ("read", [False, True, True])
+    assert error.frames[1].function == "cpp_fused_mul_3(float const*, long)"
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
@@ -155,4 +148,4 @@ LINES = [
 @given(lines=st.lists(st.one_of(st.text(max_size=60), st.sampled_from(LINES)), max_size=60))
 def test_never_raises(reader: Callable[[list[str]], object], lines: list[str]) -> None:
     """Any mixture of lines is read without an error."""
-    assert reader(lines) is not None
+    reader(lines)

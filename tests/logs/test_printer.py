@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_server.logs.log import LaunchTracker
-from mcp_server.logs.printer import PrintedScalar, PrintedTensor, read_printer, summarise
+from mcp_server.logs.printer import MAX_SAVED, PrintedScalar, PrintedTensor, read_printer, read_saved
 from mcp_server.logs.text import read_line
 from tests.logs.support import lines_of
 
@@ -56,7 +56,7 @@ def test_recorded_statistics() -> None:
 
 def test_recorded_files() -> None:
     """A recorded level 1 run gives kernel and argument of each file, of weights too."""
-    saved = summarise(lines_of("printer1.txt")).saved
+    saved = read_saved(lines_of("printer1.txt")).saved
     assert {record.kernel for record in saved} == {
         "triton_per_fused_native_layer_norm_0",
         "aoti_torch_cuda_mm_out",
@@ -71,7 +71,7 @@ def test_paths_with_and_without_separator(directory: str) -> None:
     """The file name is read with the missing separator of 2.11-2.13 and without."""
     path = f"{directory}after_launch_at::_ops::nonzero::call_buf3_cpu.pt"
     line = f"aoti_torch_save_tensor_handle: Saved tensor to {path}"
-    (record,) = summarise([line]).saved
+    (record,) = read_saved([line]).saved
     assert (record.kernel, record.argument, record.device) == ("at::_ops::nonzero::call", "buf3", "cpu")
 
 
@@ -84,31 +84,30 @@ def test_scalars_share_a_line() -> None:
         (PrintedScalar, "s77"),
         (PrintedScalar, "c"),
     ]
-    assert isinstance(records[2], PrintedTensor) and records[2].non_finite
+    assert isinstance(records[2], PrintedTensor) and math.isnan(records[2].values[0])
 
 
-def test_non_finite_first() -> None:
-    """Tensors with NaN or infinity are apart, in the order of the run."""
-    lines = (
-        block("after_launch", "buf0", "1")
-        + block("after_launch", "buf1", "nan")
-        + block("after_launch", "buf2", "-inf")
-    )
-    report = summarise(lines)
-    assert [record.argument for record in report.non_finite] == ["buf1", "buf2"]
-    assert [record.argument for record in report.tensors] == ["buf0"]
+def tensors(lines: list[str]) -> list[PrintedTensor]:
+    """The tensors of level 2."""
+    return [record for record in read_printer(lines) if isinstance(record, PrintedTensor)]
 
 
-def test_outputs_before_their_launch_do_not_count() -> None:
-    """NaN in an output before anything wrote it is uninitialised memory; after a launch it counts."""
+def test_values_that_are_not_finite() -> None:
+    """NaN and infinity are read as such, in the order of the run."""
+    lines = block("after_launch", "buf1", "nan") + block("after_launch", "buf2", "-inf")
+    first, second = tensors(lines)
+    assert first.minimum is not None and math.isnan(first.minimum)
+    assert (first.argument, second.argument, second.minimum) == ("buf1", "buf2", -math.inf)
+
+
+def test_outputs_before_their_launch_are_uninitialised() -> None:
+    """An output before anything wrote it is uninitialised memory; after a launch it is not."""
     lines = (
         block("before_launch", "buf1", "nan")
         + block("after_launch", "buf1", "2")
         + block("before_launch", "buf1", "nan", "k_1")
     )
-    report = summarise(lines)
-    assert [(record.kernel, record.when) for record in report.non_finite] == [("k_1", "before_launch")]
-    assert report.tensors[0].uninitialised
+    assert [record.uninitialised for record in tensors(lines)] == [True, False, False]
 
 
 def test_empty_tensor_has_no_statistics() -> None:
@@ -120,14 +119,21 @@ def test_empty_tensor_has_no_statistics() -> None:
         "Size: [0, 8]",
         "Requires grad: 0",
     ]
-    (record,) = summarise(lines).tensors
+    (record,) = tensors(lines)
     assert (record.elements, record.size, record.mean) == (0, (0, 8), None)
 
 
 def test_cut_block_is_kept() -> None:
     """A block that the process's death cut off gives what it held."""
-    (record,) = summarise(block("after_launch", "buf0", "nan")[:6]).non_finite
+    (record,) = tensors(block("after_launch", "buf0", "nan")[:6])
     assert record.mean is not None and math.isnan(record.mean) and record.maximum is None
+
+
+def test_saved_files_are_bounded() -> None:
+    """Files beyond the limit are counted."""
+    line = "aoti_torch_save_tensor_handle: Saved tensor to /a/after_launch_k_0_buf3_cpu.pt"
+    report = read_saved([line] * (MAX_SAVED + 3))
+    assert (len(report.saved), report.dropped) == (MAX_SAVED, 3)
 
 
 def test_launch_names_on_one_line() -> None:
@@ -146,5 +152,5 @@ ODD = [*block("after_launch", "buf0", "nan"), "Size: [1, 2, x]", "Number of elem
 @given(st.lists(st.one_of(st.text(max_size=50), st.sampled_from(ODD)), max_size=60))
 def test_never_raises(lines: list[str]) -> None:
     """Any mixture of lines gives records with at most 64 values."""
-    report = summarise(lines)
-    assert all(len(record.values) <= 64 for record in (*report.non_finite, *report.tensors))
+    assert all(len(record.values) <= 64 for record in tensors(lines))
+    assert not read_saved(lines).dropped

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import anyio
 
-from mcp_server.probes.cache import IN_USE_S, MANIFEST, Cache
-from mcp_server.probes.contents import digest_file, digest_file_cached
+from mcp_server.probes.cache import IN_USE_S, MANIFEST, Cache, digest_file, digest_file_cached
 
 KEY, OTHER = "a" * 64, "b" * 64
 

@@ -88,7 +88,7 @@ def test_cuda_models_are_the_same_programs(packages: dict[str, Path], cache: Cac
         inputs = packages[name].with_name(f"{name}.inputs.pt")
         pair = {"original": packages[name], "rebuilt": done.package, "inputs": inputs, "device": "cuda"}
         pairs.append({key: str(value) for key, value in pair.items()})
-        print(name, done.probed, done.timings)
+        print(name, done.probed, done.seconds)
     (tmp_path / "pairs.json").write_text(json.dumps(pairs))
     argv = [sys.executable, "-W", "ignore", "-m", "tests.probes.pairs", str(tmp_path / "pairs.json")]
     done_pairs = subprocess.run(

@@ -19,9 +19,8 @@ from mcp_server.logs.journal import Journal, read_journal_file
 from mcp_server.package.archive import open_package
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes.build import instrument
-from mcp_server.probes.cache import Cache
+from mcp_server.probes.cache import Cache, digest_file
 from mcp_server.probes.commands import Options
-from mcp_server.probes.contents import digest_file
 from mcp_server.tools.context import Context
 from tests.conftest import ROOT, ZooPackage
 from tests.probes.conftest import Rebuild

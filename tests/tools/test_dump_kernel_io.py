@@ -13,7 +13,7 @@ import pytest
 from safetensors.torch import load_file
 
 from mcp_server.errors import ProblemError
-from mcp_server.logs.printer import read_printer, summarise
+from mcp_server.logs.printer import read_printer, read_saved
 from mcp_server.model import ExportedWorkload, PackageWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.wrapper import read_wrapper
@@ -165,8 +165,8 @@ def test_level_1_files_are_read_from_a_directory_of_their_own(zoo: ZooPackage, t
 def test_overwritten_files_are_counted() -> None:
     """Of a kernel that is launched twice only the last tensors are still there."""
     line = "aoti_torch_save_tensor_handle: Saved tensor to /w/tmp/aoti_torchafter_launch_k_0_buf1_cpu.pt"
-    assert overwritten(summarise([line, line], ["k_0"]).saved) == 1
-    assert overwritten(summarise([line], ["k_0"]).saved) == 0
+    assert overwritten(read_saved([line, line], ["k_0"]).saved) == 1
+    assert overwritten(read_saved([line], ["k_0"]).saved) == 0
 
 
 def test_level_3_names_the_launch_of_a_failure(

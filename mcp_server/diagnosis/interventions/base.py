@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal
 
-from mcp_server.logs.kernel_message import kernel_message, short_message
+from mcp_server.logs.text import kernel_message, short_message
 from mcp_server.plurals import share
 from mcp_server.worker.trial_facts import CallFacts, ElementChange
 

@@ -22,7 +22,7 @@ from mcp_server.probes.changed_kernel import (
     launches_of,
     recompile_triton,
 )
-from mcp_server.probes.kernel_source import replaced_once, with_bounds_kept, with_finite_mask, with_zeros
+from mcp_server.probes.rewrite import replaced_once, with_bounds_kept, with_finite_mask, with_zeros
 from mcp_server.tools.context import Context
 
 How = Literal["skip", "guard", "finite-mask"]

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import difflib
 
-from . import accelerators, compiling, device, host, inputs, loading, resources
+from . import compiling, device, host, inputs, loading, resources
 from .kinds import Advice, Family, Naming, Rank, Stage
 
-FAMILIES: tuple[Family, ...] = (
-    *device.FAMILIES,
-    *accelerators.FAMILIES,
-    *inputs.INPUT_FAMILIES,
-    *loading.LOAD_FAMILIES,
-    *inputs.OPERATOR_FAMILIES,
-    *loading.WEIGHT_FAMILIES,
-    *inputs.CALL_FAMILIES,
-    *resources.FAMILIES,
-    *compiling.FAMILIES,
-    *host.FAMILIES,
-    *inputs.LAST,
-)
+_TABLES = (device.TABLE, inputs.TABLE, loading.TABLE, resources.TABLE, compiling.TABLE, host.TABLE)
+FAMILIES: tuple[Family, ...] = tuple(family for table in _TABLES for family in table.rows)
 BY_ID: dict[str, Family] = {family.id: family for family in FAMILIES}
 
 _ALIKE = 0.6  # difflib's own default: below it, texts share little but common words

@@ -6,10 +6,10 @@ torch 2.8-2.15; Triton's CompilationError; GCC and Clang.
 
 from __future__ import annotations
 
-from .kinds import BUILD_GUIDE, SHAPES_GUIDE, Defaults, Family, Naming, Rank
+from .kinds import BUILD_GUIDE, SHAPES_GUIDE, Naming, Rank, Table
 
-_table = Defaults(stage="compile", guide=BUILD_GUIDE, advice="recompile")
-_add = _table.add
+TABLE = Table(stage="compile")
+_add = TABLE.add
 
 # A file and place as GCC, Clang and Metal (of a shader without a file) print it; as MSVC does.
 _SOURCE = r"(?<![^\s:])(?P<file>[^\s:]+\.(?:cpp|cc|cxx|h|hpp|cu|cuh)|program_source):(?P<line>\d+):(?P<column>\d+): "
@@ -23,12 +23,11 @@ _add(
         r"You marked (?P<dim>\S+) as dynamic but your code specialized it to be a constant \((?P<value>\d+)\)",
         r"(?<!\S)(?P<dim>\S+) was inferred to be a constant \((?P<value>\d+)\)",
     ),
-    ("Constraints violated", "Not all values of", "You marked", "inferred to be a constant"),
     "compile_failure",
     "The model does not allow all sizes of a dynamic dimension.",
     'UserError: Constraints violated (batch)! For more information, run with TORCH_LOGS="+dynamic".',
-    stage="export",
     guide=SHAPES_GUIDE,
+    stage="export",
     names=(
         Naming("dimension {dim}", "{value}", kind="script"),
         Naming("dimension {dims}", kind="script"),
@@ -41,12 +40,11 @@ _add(
         r"(?P<detail>Could not (?:guard on|extract specialized integer from) data-dependent expression)(?: (?P<expression>.+?)(?: \(unhinted|\.?\s*$))?",
         r"(?P<detail>GuardOnDataDependentSymNode)",
     ),
-    ("data-dependent", "GuardOnDataDependent"),
     "compile_failure",
     "The export met a branch on a value that is known only at run time.",
     "Could not guard on data-dependent expression u0 > 3 (unhinted: u0 > 3).",
-    stage="export",
     guide=SHAPES_GUIDE,
+    stage="export",
     names=Naming("{expression}", kind="script"),
     fix="use torch.where or torch.cond for the branch, or promise it with torch._check",
 )
@@ -56,36 +54,24 @@ _add(
         r"torch\._dynamo\.exc\.(?P<kind>Unsupported|UserError|TorchRuntimeError|InternalTorchDynamoError)(?:: (?P<detail>.*))?",
         r"(?P<detail>Data-dependent branching|Graph break|Dynamic control flow is not supported)",
     ),
-    ("torch._dynamo.exc.", "Data-dependent branching", "Graph break", "control flow is not supported"),
     "compile_failure",
     "The export could not trace the model.",
     "torch._dynamo.exc.Unsupported: Data-dependent branching",
-    stage="export",
     guide=SHAPES_GUIDE,
+    stage="export",
 )
 _add(
     "wrong_api_argument",
     r"(?P<detail>Only ExportedProgram is supported|exported_program\.example_inputs is required to be set|Expect package path to be a file ending in \.pt2.*|torch\._inductor\.config\.(?P<option>[\w.]+) does not exist|'(?P<level>[^']*)' is not a valid IntermediateValueDebuggingLevel|cannot both be True|Metadata must only contain strings|Unexpected optimization option (?P<flag>\S+))",
-    (
-        "Only ExportedProgram",
-        "example_inputs is required",
-        "Expect package path",
-        "does not exist",
-        "IntermediateValueDebuggingLevel",
-        "cannot both be True",
-        "only contain strings",
-        "Unexpected optimization option",
-    ),
     ("script_error", "compile_failure"),
     "The compiler was called with an argument or option that it does not take.",
     "AttributeError: torch._inductor.config.aot_inductor.nope does not exist",
-    advice="fix_script",
+    guide=BUILD_GUIDE,
 )
 _add(
     "cpp_undeclared",
     _SOURCE
     + r"(?:fatal )?error: (?:use of undeclared identifier )?['‘`]?(?P<name>[\w:~<>]+)['’`]?(?: was not declared.*| has not been declared|; did you mean.*)?$",
-    ("error: ",),
     "compile_failure",
     "The generated C++ uses a name that is not declared.",
     "/c/x.wrapper.cpp:123:45: error: ‘s1’ was not declared in this scope; did you mean ‘y1’?",
@@ -99,12 +85,10 @@ _add(
         r"(?<![^\s:])(?P<file>[^\s:]+):(?P<line>\d+):(?P<column>\d+): fatal error: '?(?P<header>[^\s']+?)'?:? (?:No such file or directory|file not found)|fatal error: '?(?P<header2>[\w./+-]+)'? file not found",
         r"fatal error C1083: [^']*'(?P<header2>[^']+)'",
     ),
-    "fatal error",
     "toolchain",
     "The compiler does not find a header: an incomplete compiler, Python or CUDA installation.",
     "/usr/include/x.h:12:10: fatal error: Python.h: No such file or directory",
     rank=Rank.CAUSE,
-    advice="check_machine",
     names=(
         Naming("{blind}", "does not find <{header}>, of the C++ library"),
         Naming("{header}"),
@@ -115,28 +99,23 @@ _add(
 _add(
     "compiler_killed",
     r"(?P<detail>(?:fatal error: )?Killed signal terminated program (?P<program>\w+)|virtual memory exhausted|cc1plus: out of memory|LLVM ERROR: out of memory)",
-    ("Killed signal terminated", "virtual memory exhausted", "out of memory"),
     "out_of_memory",
     "The compiler ran out of memory and was killed.",
     "g++: fatal error: Killed signal terminated program cc1plus",
     rank=Rank.CAUSE,
-    advice="check_machine",
     names=Naming("host memory", "the compiler was killed"),
 )
 _add(
     "compiler_crash",
     r"(?P<detail>internal compiler error: .+|PLEASE submit a bug report to|Segmentation fault: .*compiler)",
-    ("internal compiler error", "PLEASE submit a bug report"),
     ("toolchain", "compile_failure"),
     "The compiler itself crashed.",
     "x.cpp:1:1: internal compiler error: Segmentation fault",
     rank=Rank.CAUSE,
-    advice="check_machine",
 )
 _add(
     "cpp_error",
     (_SOURCE + r"(?:fatal )?error: (?P<detail>.+)", _MSVC_SOURCE + r"error (?P<code>C\d{4}): (?P<detail>.+)"),
-    ("error: ", "error C"),
     ("compile_failure", "toolchain"),
     "The generated C++ does not compile.",
     "/c/x.kernel.cpp:30:5: error: cannot convert ‘float*’ to ‘const double*’",
@@ -145,13 +124,11 @@ _add(
 _add(
     "cpp_headers",
     (),
-    (),
     "toolchain",
     "torch's own headers do not compile here, before any generated code: another header stands in the place of a "
     "standard one, or the compiler does not fit this torch.",
     "/v/torch/include/c10/util/Optional.h:30:5: error: ‘optional’ in namespace ‘std’ does not name a template type",
     rank=Rank.CAUSE,
-    advice="check_machine",
     names=Naming("C++ headers", "{file}:{line}"),
     fix="see which directories CPATH, CPLUS_INCLUDE_PATH and options put before the compiler's own, and whether the compiler is new enough for this torch",
 )
@@ -161,12 +138,10 @@ _add(
         r"(?<![\w+./-])(?P<program>[\w+./-]*(?:g\+\+|gcc|clang(?:\+\+)?|cc1plus|nvcc)[\w.-]*): (?:fatal )?error: (?P<detail>.*(?:unrecognized|unknown|unsupported|no input files|bad value|not recognized|cannot execute|No such file).*)",
         r"(?P<program>\bcl)\b.* error (?P<code>D8\d{3}): (?P<detail>.+)",
     ),
-    ("error: ", "error D8"),
     "toolchain",
     "The compiler does not know an option that was asked for: too old, or another compiler than expected.",
     "g++: error: unrecognized command-line option '-std=c++20'",
     rank=Rank.CAUSE,
-    advice="check_machine",
     names=Naming("{program}", "{detail}"),
 )
 _add(
@@ -176,19 +151,10 @@ _add(
         r"ld(?:\.\w+)?: (?:error: )?(?P<detail>(?:skipping incompatible|file not recognized|unrecognized option)[^\n]*)",
         r"LINK : fatal error (?P<detail>LNK(?:1104|1181): [^']*'(?P<library>[^']+)')",
     ),
-    (
-        "cannot find -l",
-        "find library -l",
-        "skipping incompatible",
-        "not recognized",
-        "unrecognized option",
-        "fatal error LNK",
-    ),
     "toolchain",
     "A library that the linker is told to use is missing or of another kind.",
     "/usr/bin/ld: cannot find -lstdc++: No such file or directory",
     rank=Rank.CAUSE,
-    advice="check_machine",
     names=(
         Naming("-l{library}"),
         Naming("linker", "{detail}"),
@@ -201,12 +167,10 @@ _add(
         r"(?P<detail>undefined reference to [`‘']?(?P<symbol>aoti_torch_\w+)[’']?)",
         r"error LNK\d+: (?P<detail>unresolved external symbol (?P<symbol>aoti_torch_\w+).*)",
     ),
-    ("aoti_torch_",),
     ("toolchain", "compile_failure"),
     "The generated code calls a function of torch's C interface that the libtorch at hand does not have.",
     "/usr/bin/ld: a.o: undefined reference to `aoti_torch_cpu_mm_out'",
     rank=Rank.CAUSE,
-    advice="check_machine",
     not_proven="Whether libtorch is of another release than the headers, or the operator never had such a function.",
     names=Naming("{symbol}"),
 )
@@ -218,19 +182,10 @@ _add(
         r"error LNK\d+: (?P<detail>.+)",
         r"(?P<detail>relocation truncated to fit)",
     ),
-    (
-        "undefined reference",
-        "ld: ",
-        "ld.lld: ",
-        "ld.gold: ",
-        "error LNK",
-        "relocation truncated",
-    ),
     "toolchain",
     "The linker failed.",
     "example-app.cpp:(.text+0xdc): undefined reference to `c10::Error::Error(c10::SourceLocation, std::string const&)'",
     rank=Rank.CAUSE,
-    advice="check_machine",
     names=(
         Naming("{symbol}"),
         Naming("linker", "{detail}"),
@@ -240,23 +195,19 @@ _add(
 _add(
     "linker_status",
     r"(?P<detail>collect2: error: ld returned \d+ exit status|linker command failed with exit code \d+)",
-    ("ld returned", "linker command failed"),
     ("toolchain",),
     "The linker failed; its own message precedes this.",
     "collect2: error: ld returned 1 exit status",
     rank=Rank.CONSEQUENCE,
-    advice="check_machine",
     tags="build_tool",
 )
 _add(
     "compiler_status",
     r"CalledProcessError: Command '\[?'?(?P<program>[^' ]*(?:g\+\+|gcc|clang(?:\+\+)?|/ld|objcopy|nvcc|ptxas|ninja))[' ](?P<detail>.*)",
-    ("CalledProcessError",),
     ("toolchain",),
     "A tool of the compiler failed; its own message, where it was kept, precedes this.",
     "subprocess.CalledProcessError: Command '['/usr/bin/ld', '-r', '-b', 'binary']' returned non-zero exit status 1.",
     rank=Rank.SYMPTOM,
-    advice="check_machine",
     names=Naming("{program}", "{detail}"),
     tags="build_tool",
 )
@@ -268,21 +219,10 @@ _add(
         r"InvalidCxxCompiler",
         r"(?P<detail>Failed to find C compiler|nvcc is required to build fatbin|No such file or directory: '(?P<program>[^']*(?:g\+\+|gcc|clang|nvcc|ptxas|ld)[^'/]*)'|(?<![\w./+-])(?P<missing>[\w./+-]*(?:g\+\+|gcc|clang|nvcc|ptxas)[\w.-]*): (?:command )?not found|CUDA_HOME environment variable is not set)",
     ),
-    (
-        "No working C++",
-        "Compiler: ",
-        "InvalidCxxCompiler",
-        "Failed to find C compiler",
-        "nvcc is required",
-        "No such file or directory: '",
-        "not found",
-        "CUDA_HOME",
-    ),
     "toolchain",
     "No usable compiler was found.",
     "torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: (None, 'g++')",
     rank=Rank.CAUSE,
-    advice="check_machine",
     names=(
         Naming("{program}"),
         Naming("{compiler}"),
@@ -297,34 +237,28 @@ _add(
         r"ptxas.* (?:fatal|error)\s*: (?P<detail>Value '(?P<arch>\w+)' is not defined for option 'gpu-name')",
         r"ptxas.* (?:fatal|error)\s*: (?P<detail>Unsupported \.version (?P<version>[\d.]+); current version is .*)",
     ),
-    ("for option 'gpu-name'", "Unsupported .version"),
     "toolchain",
     "The GPU assembler is older than the GPU or than Triton: it does not know the architecture or the PTX version.",
     "ptxas fatal   : Value 'sm_103a' is not defined for option 'gpu-name'",
     rank=Rank.CAUSE,
-    advice="check_machine",
     names=Naming("ptxas", "{detail}"),
     fix="let TRITON_PTXAS_PATH name the ptxas of a CUDA toolkit that knows this GPU, or install a newer Triton",
 )
 _add(
     "ptxas",
     r"ptxas.* (?:fatal|error)\s*: (?P<detail>.+)",
-    ("ptxas",),
     ("compile_failure", "arch_mismatch", "toolchain"),
     "The GPU assembler refused the kernel: what it does is not for this architecture, or the PTX is invalid.",
     "ptxas /tmp/a.ptx, line 606; error   : Feature '.tile::gather4' not supported on .target 'sm_120a'",
     rank=Rank.CAUSE,
-    advice="recompile",
 )
 _add(
     "ptxas_status",
     r"(?P<detail>PTXASError|`ptxas` (?:failed|error|fatal))",
-    ("PTXASError", "`ptxas`"),
     ("toolchain", "compile_failure", "arch_mismatch"),
     "The GPU assembler failed; its own message follows.",
     "triton.runtime.errors.PTXASError: PTXAS error: Internal Triton PTX codegen error",
     rank=Rank.SYMPTOM,
-    advice="check_machine",
 )
 _add(
     "triton_compile",
@@ -332,15 +266,6 @@ _add(
         r"(?:triton\.compiler\.errors\.)?(?:CompilationError|UnsupportedLanguageConstruct|CompileTimeAssertionFailure): at (?P<kernel_line>\d+):(?P<kernel_column>\d+):",
         r"Failed to run autotuning code block: at (?P<kernel_line>\d+):(?P<kernel_column>\d+):",
         r"(?P<detail>error: operation scheduled before its operands|PassManager::run failed|LLVM ERROR: .+)",
-    ),
-    (
-        "CompilationError",
-        "UnsupportedLanguageConstruct",
-        "CompileTimeAssertionFailure",
-        "Failed to run autotuning code block: at",
-        "PassManager::run",
-        "LLVM ERROR",
-        "operation scheduled",
     ),
     "compile_failure",
     "Triton could not compile a kernel; line and column count from the kernel's `def`.",
@@ -355,7 +280,6 @@ _add(
 _add(
     "triton_kernel_named",
     r"Triton compilation failed: (?P<kernel>\w+)",
-    "Triton compilation failed",
     "compile_failure",
     "Names the kernel that Triton could not compile.",
     "Triton compilation failed: decay_scan_0",
@@ -367,7 +291,6 @@ _add(
         r"Failed during launch (?P<kernel>\w+) with config (?P<config>.+)",
         r"No valid triton configs\. (?P<detail>.*)",
     ),
-    ("Failed to run autotuning", "Failed during launch", "No valid triton configs"),
     "compile_failure",
     "A kernel failed while the compiler benchmarked it.",
     "RuntimeError: Failed to run autotuning code block: name 'x' is not defined",
@@ -381,20 +304,6 @@ _add(
         r"(?P<detail>C\+\+ wrapper codegen error: .+|NYI support for return type: \w+|arg type .+ is not yet supported by custom_op_wrapper|codegen invoke_subgraph is not implemented for cpp wrapper|input name='.*' cannot be symbolic|CudaKernelParamCache not populated for \w+|Models with buffer mutation included doesn't support constants greater than 2GB)",
         r"is too big to optimize|compile_wrapper_opt_level = 'O0' flag",
     ),
-    (
-        "LoweringException",
-        "MissingOperator",
-        "UnsupportedOperator",
-        "codegen error",
-        "NYI support",
-        "custom_op_wrapper",
-        "invoke_subgraph is not",
-        "cannot be symbolic",
-        "CudaKernelParamCache",
-        "greater than 2GB",
-        "too big to optimize",
-        "compile_wrapper_opt_level = ",
-    ),
     "compile_failure",
     "Inductor cannot lower the model or write code for it.",
     "torch._inductor.exc.LoweringException: AttributeError: 'float' object has no attribute 'node'",
@@ -402,7 +311,6 @@ _add(
 _add(
     "inductor_internal",
     r"InductorError: (?P<kind>AssertionError|NotImplementedError|AttributeError|KeyError|IndexError|TypeError|ZeroDivisionError)(?:: ?(?P<detail>.*))?$",
-    "InductorError: ",
     "compile_failure",
     "Inductor itself failed while it lowered the model or wrote code for it.",
     "torch._inductor.exc.InductorError: AssertionError: ",
@@ -410,7 +318,6 @@ _add(
 _add(
     "inductor_error",
     r"torch\._inductor\.exc\.(?P<kind>InductorError|CppCompileError|CUDACompileError|\w*Error|\w*Exception)(?:: (?P<detail>.*))?",
-    "torch._inductor.exc.",
     ("compile_failure", "toolchain"),
     "Compilation failed; the reason is inside the message or in the lines before it.",
     "torch._inductor.exc.InductorError: CppCompileError: C++ compile error",
@@ -419,12 +326,9 @@ _add(
 _add(
     "cpp_compile_error",
     r"(?P<detail>C\+\+ compile error)\s*$",
-    "C++ compile error",
     ("compile_failure", "toolchain"),
     "A C++ compiler failed; its command and output follow.",
     "CppCompileError: C++ compile error",
     rank=Rank.CONSEQUENCE,
     tags="build_tool",
 )
-
-FAMILIES: tuple[Family, ...] = tuple(_table.rows)

@@ -1,26 +1,15 @@
-"""Errors of the device: asserts, bad accesses, launches, streams, memory, drivers.
+"""Errors of the device: asserts, bad accesses, launches, streams, memory, drivers; at the end those beyond CUDA.
 
-Texts: facts of torch 2.8-2.15 (c10/cuda, ATen/cuda, aoti_runtime/device_utils.h, model_base.h) and of the
-CUDA driver.
+Texts: torch 2.8-2.15 (c10/{cuda,hip,xpu}, ATen/cuda, aoti_runtime/device_utils.h, model_base.h), the CUDA driver and
+its Xid lines (docs.nvidia.com/deploy/xid-errors), ROCm's runtime and SYCL's Unified Runtime.
 """
 
 from __future__ import annotations
 
-from .kinds import (
-    BUILD_GUIDE,
-    HANG_GUIDE,
-    INDEX_GUIDE,
-    MEMORY_GUIDE,
-    NAN_GUIDE,
-    SHAPES_GUIDE,
-    Defaults,
-    Family,
-    Naming,
-    Rank,
-)
+from .kinds import BUILD_GUIDE, HANG_GUIDE, INDEX_GUIDE, MEMORY_GUIDE, Naming, Rank, Table
 
-_table = Defaults(stage="call", guide=MEMORY_GUIDE, advice="locate")
-_add = _table.add
+TABLE = Table(stage="call")
+_add = TABLE.add
 
 _SITE = (
     r"(?<![^\s:])(?P<file>[^\s:]+):(?P<line>\d+): (?P<function>[^:]+(?:::[^:]+)*): "
@@ -30,13 +19,11 @@ _SITE = (
 _add(
     "autotune_device_fault",
     r"Failed to run autotuning code block: (?P<detail>.*(?:device-side assert|illegal memory|invalid argument|CUDA error).*)",
-    ("Failed to run autotuning code block",),
     ("compile_failure", "index_out_of_bounds", "illegal_memory_access"),
     "A kernel failed while the compiler benchmarked it on synthetic tensors; the user's inputs were not involved.",
     "Failed to run autotuning code block: Triton Error [CUDA]: device-side assert triggered",
-    stage="compile",
     guide=INDEX_GUIDE,
-    advice="recompile",
+    stage="compile",
     not_proven="That the model is wrong: synthetic index tensors can be out of range although real ones are not.",
 )
 _add(
@@ -45,14 +32,11 @@ _add(
         r"OutOfResources: out of resource: (?P<status>[^,]+), Required: (?P<required>\d+), Hardware limit: (?P<limit>\d+)",
         r"out of resource: (?P<kernel>\w+) Required: (?P<required>\d+) Hardware limit: ?(?P<limit>\d+)",
     ),
-    ("out of resource: ",),
     "compile_failure",
     "A kernel's configuration (block sizes, stages) needs more shared memory or registers than this GPU has.",
     "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 147456, Hardware limit: 101376. Reducing",
     stage="compile",
     rank=Rank.CAUSE,
-    guide=BUILD_GUIDE,
-    advice="recompile",
     sentence="A kernel needs {required} of {status}, and this GPU has {limit}.",
     names=(
         Naming("{kernel}", "{required} needed, {limit} there", kind="kernel"),
@@ -64,14 +48,12 @@ _add(
     "aten_assert",
     _SITE.replace(r"<file>[^\s:]+", r"<file>[^\s:]*aten/src/[^\s:]+", 1)
     + r"Assertion `(?P<assertion>[^`]*(?:index|Index|idx|indices|n_classes|num_classes|cur_target)[^`]*)` failed",
-    ("Assertion `",),
     ("index_out_of_bounds", "input_mismatch", "script_error"),
     "A kernel of ATen met an index outside its bound: not one that Inductor wrote, but an operator that the package "
     "calls, or the program's own code around it.",
     "/pytorch/aten/src/ATen/native/cuda/Loss.cu:245: nll_loss: block: [0,0,0], thread: [3,0,0] Assertion `t >= 0 && t < n_classes` failed.",
-    rank=Rank.CAUSE,
-    guide=INDEX_GUIDE,
     advice="run_again",
+    rank=Rank.CAUSE,
     not_proven="Whether the package or the program called the operator: the line that waits for the device is not the "
     "one that called it.",
     late=True,
@@ -85,13 +67,10 @@ _add(
         _SITE
         + r"Assertion `(?P<assertion>[^`]*(?:srcIndex|index out of bounds|idx_dim|dstIndex)[^`]*)` failed",
     ),
-    ("Assertion `",),
     ("index_out_of_bounds", "input_mismatch", "device_mismatch", "shape_out_of_range"),
     "A kernel loaded an index outside [0, bound) and stopped the device; one line per failing thread.",
     "/c/mf/cmf.py:43: unknown: block: [12,0,0], thread: [0,0,0] Assertion `index out of bounds: 0 <= tmp7 < 1000` failed.",
     rank=Rank.CAUSE,
-    guide=INDEX_GUIDE,
-    advice="trace_index",
     not_proven=(
         "That the caller sent a bad index: int32 ids read as int64, an input on another device, a size of the "
         "wrong dimension or an index computed by an earlier kernel give the same text."
@@ -105,13 +84,10 @@ _add(
     "device_assert_nan",
     _SITE
     + r"Assertion `(?P<assertion>[^`]*(?:NaN or Inf found|contains either `inf`, `nan`)[^\n]*?)` failed",
-    ("Assertion `",),
     ("nan_or_inf",),
     "A value of a kernel is NaN or infinite.",
     "/c/ab.py:31: unknown: block: [0,0,0], thread: [1,0,0] Assertion `NaN or Inf found` failed.",
     rank=Rank.CAUSE,
-    guide=NAN_GUIDE,
-    advice="find_nan",
     not_proven="That this kernel makes the value: it may have received it; infinite attention masks are normal.",
     late=True,
     tags="nan",
@@ -119,13 +95,10 @@ _add(
 _add(
     "device_assert",
     _SITE + r"Assertion `(?P<assertion>.+)` failed",
-    ("Assertion `",),
     ("index_out_of_bounds", "input_mismatch", "illegal_memory_access"),
     "An assertion inside a kernel failed and stopped the device.",
     "/c/ab.py:31: unknown: block: [0,0,0], thread: [3,0,0] Assertion `sizes must be positive` failed.",
     rank=Rank.CAUSE,
-    guide=INDEX_GUIDE,
-    advice="trace_index",
     late=True,
 )
 _add(
@@ -134,13 +107,11 @@ _add(
         r"(?:CUDA|HIP|Triton|driver)[^\n]*?(?P<status>device-side assert triggered)",
         r"(?P<status>cudaErrorAssert|CUDA_ERROR_ASSERT)",
     ),
-    ("device-side assert triggered", "rrorAssert", "ERROR_ASSERT"),
     ("index_out_of_bounds", "input_mismatch", "illegal_memory_access"),
     "A kernel's assertion failed earlier; its own lines, with file, line and condition, are elsewhere in the output.",
     "torch.AcceleratorError: CUDA error: device-side assert triggered",
-    rank=Rank.CONSEQUENCE,
-    guide=INDEX_GUIDE,
     advice="run_again",
+    rank=Rank.CONSEQUENCE,
     not_proven="Which assertion: keep the whole standard error, the assertion lines may come after this one.",
     late=True,
     sites="assert",
@@ -148,12 +119,10 @@ _add(
 _add(
     "stream_capture",
     r"(?P<status>operation not permitted when stream is capturing|cudaErrorStreamCapture(?!Invalidated)\w+|operation would make the legacy stream depend on a capturing blocking stream)",
-    ("stream is capturing", "StreamCapture", "capturing blocking stream"),
     ("concurrency",),
     "The package was called inside a CUDA graph capture; its default run path queries events, which a capture forbids.",
     "Error: The model did not finish successfully. Error: operation not permitted when stream is capturing",
     advice="run_again",
-    guide=HANG_GUIDE,
     not_proven="That another operation of the captured region is allowed in a capture.",
     names=Naming("the call inside a CUDA graph capture", kind="call"),
 )
@@ -163,18 +132,15 @@ _add(
         r"(?P<status>operation failed due to a previous error during capture)",
         r"(?P<status>cudaErrorStreamCaptureInvalidated)",
     ),
-    ("previous error during capture", "StreamCaptureInvalidated"),
     ("concurrency", "illegal_memory_access"),
     "A CUDA graph capture was invalidated by an earlier error.",
     "torch.AcceleratorError: CUDA error: operation failed due to a previous error during capture",
     rank=Rank.CONSEQUENCE,
     late=True,
-    guide=HANG_GUIDE,
 )
 _add(
     "cuda_teardown",
     r"Failed to (?:destroy CUDA event|free GPU memory|unload CUDA module) in AOTInductor model: (?P<status>.+)",
-    ("in AOTInductor model: ",),
     ("illegal_memory_access", "index_out_of_bounds"),
     "Noise of a process that ends after a device fault; only the status tells which kind of fault it was.",
     "Failed to destroy CUDA event in AOTInductor model: an illegal memory access was encountered",
@@ -190,19 +156,6 @@ _add(
         r"an illegal instruction was encountered|hardware stack error|invalid program counter)",
         r"(?P<status>cudaErrorIllegalAddress|cudaErrorMisalignedAddress|cudaErrorInvalidAddressSpace|"
         r"CUDA_ERROR_ILLEGAL_ADDRESS|CUDA_ERROR_MISALIGNED_ADDRESS|CUDA_ERROR_LAUNCH_FAILED)",
-    ),
-    (
-        "illegal memory access",
-        "misaligned address",
-        "address space",
-        "unspecified launch failure",
-        "illegal instruction was",
-        "hardware stack error",
-        "invalid program counter",
-        "rrorIllegalAddress",
-        "rrorMisalignedAddress",
-        "rrorInvalidAddressSpace",
-        "CUDA_ERROR_",
     ),
     (
         "illegal_memory_access",
@@ -226,12 +179,9 @@ _add(
         r"(?:CUDA|HIP)[^\n]*?(?:error|Error[^\n]*?): out of memory",
         r"(?P<status>OutOfMemoryError|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED)",
     ),
-    ("out of memory", "OutOfMemoryError", "rrorMemoryAllocation", "ALLOC_FAILED", "ERROR_OUT_OF_"),
     ("out_of_memory",),
     "The device has no memory for the request; a package's weights lie outside PyTorch's caching allocator.",
     "RuntimeError: CUDA out of memory. Tried to allocate 5.00 GiB. GPU 0 has a total capacity of 23.69 GiB",
-    guide=BUILD_GUIDE,
-    advice="check_machine",
     not_proven="Who holds the memory: another process, PyTorch's cache or this model.",
     names=(
         Naming("memory of GPU {device}", "{asked} asked for, {total} in all"),
@@ -243,7 +193,6 @@ _add(
 _add(
     "cublas_status",
     r"(?P<status>CU(?:BLAS|DNN|SPARSE|SOLVER|FFT)_STATUS_\w+)(?: when calling `?(?P<call>[^`\n(]+))?",
-    ("_STATUS_",),
     ("illegal_memory_access", "index_out_of_bounds", "device_mismatch", "input_mismatch", "out_of_memory"),
     "A library call found the device already broken (or out of memory); the fault is usually in an earlier kernel.",
     "CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasCreate(handle)`",
@@ -255,68 +204,51 @@ _add(
 _add(
     "no_kernel_image",
     r"(?P<status>no kernel image is available for execution on the device|no binary for GPU|cudaErrorNoKernelImageForDevice|CUDA_ERROR_NO_BINARY_FOR_GPU|PTX was compiled with an unsupported toolchain|unsupported PTX version)",
-    ("kernel image is available", "binary for GPU", "KernelImageForDevice", "NO_BINARY_FOR_GPU", "PTX"),
     ("arch_mismatch",),
     "The package's kernels were built for another GPU architecture.",
     "CUDA driver error: no kernel image is available for execution on the device",
-    guide=BUILD_GUIDE,
-    advice="check_package",
 )
 _add(
     "torch_without_arch",
     r"^\s*(?P<gpu>\S.*) with CUDA capability (?P<arch>sm_\d+\w?) is not compatible with the current PyTorch installation",
-    ("is not compatible with the current PyTorch",),
     ("arch_mismatch",),
     "This build of torch has no kernels for this GPU, whatever package it runs.",
     "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch installation.",
-    rank=Rank.NOISE,
-    guide=BUILD_GUIDE,
     advice="check_machine",
+    rank=Rank.NOISE,
     names=Naming("torch", "has no kernels for {gpu} ({arch})", kind="environment"),
     fix="install a build of torch whose torch.cuda.get_arch_list() holds {arch}",
 )
 _add(
     "kernel_file_missing",
     r"^(?!.*(?:InductorError|BackendCompilerFailed|autotuning)).*CUDA driver error: (?P<status>file not found)",
-    ("file not found",),
     "invalid_package",
     "A kernel file (.cubin) is not at the path that the package holds; kernels load at their first launch. A bare .so "
     "names the directory in which it was compiled.",
     "Error: CUDA driver error: file not found",
-    guide=BUILD_GUIDE,
-    advice="check_package",
     fix="load a .pt2 of torch._inductor.aoti_compile_and_package, which holds them; a bare .so needs its .cubin files where it was compiled",
 )
 _add(
     "kernel_image_invalid",
     r"CUDA (?:driver )?error: (?P<status>device kernel image is invalid|named symbol not found|file not found|a PTX JIT compilation failed)",
-    ("CUDA driver error: ", "CUDA error: "),
     ("invalid_package", "arch_mismatch"),
     "A kernel file (.cubin) of the package is missing, damaged or of another architecture; kernels load at their first launch.",
     "Error: CUDA driver error: device kernel image is invalid",
-    guide=BUILD_GUIDE,
-    advice="check_package",
 )
 _add(
     "launch_invalid_argument",
     r"(?:CUDA (?:driver )?error|Triton Error \[CUDA\]|Error): (?P<status>invalid argument|invalid configuration argument|too many resources requested for launch|out of resource)",
-    ("invalid argument", "invalid configuration", "too many resources", "out of resource"),
     ("shape_out_of_range", "device_mismatch", "compile_failure"),
     "A launch was refused: a grid of zero or more than 65535 blocks in y or z, too many resources, or a pointer that is not of the device.",
     "RuntimeError: CUDA driver error: invalid argument",
     not_proven="Which of these.",
-    advice="check_inputs",
-    guide=SHAPES_GUIDE,
 )
 _add(
     "host_pointer",
     r"The specified pointer resides on host memory and is not registered with any CUDA device",
-    ("resides on host memory",),
     ("device_mismatch",),
     "A tensor in host memory was given where device memory is needed.",
     "The specified pointer resides on host memory and is not registered with any CUDA device.",
-    guide=SHAPES_GUIDE,
-    advice="check_inputs",
 )
 _add(
     "no_driver",
@@ -326,24 +258,10 @@ _add(
         r"initialization error|forward compatibility was attempted|system not yet initialized|driver/library version mismatch|"
         r"0 active drivers)",
     ),
-    (
-        "NVIDIA driver",
-        "CUDA driver",
-        "CUDA-capable",
-        "CUDA GPUs",
-        "CUDA unknown error",
-        "initialization error",
-        "forward compat",
-        "not yet initialized",
-        "active drivers",
-        "version mismatch",
-    ),
     ("environment",),
     "CUDA cannot be used in this process: no driver, no visible device, or a driver older than the runtime.",
     "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
     stage="any",
-    guide=BUILD_GUIDE,
-    advice="check_machine",
     names=Naming("CUDA driver", "{status}"),
 )
 _add(
@@ -355,19 +273,12 @@ _add(
         r"Invalid device: (?P<device>\S+)",
         r"[Dd]evice index (?P<index>-?\d+)[^\n]*(?:out of range|must be|available)",
     ),
-    (
-        "invalid device ordinal",
-        "deserialize object on CUDA",
-        "Specified device",
-        "Invalid device",
-        "evice index",
-    ),
     ("device_mismatch",),
     "A device index does not exist here, or constants and data are on different devices.",
     "RuntimeError: CUDA error: invalid device ordinal",
-    stage="any",
-    guide=BUILD_GUIDE,
     advice="check_machine",
+    guide=BUILD_GUIDE,
+    stage="any",
     names=(
         Naming("device {specified}", "the data is on {actual}", kind="call"),
         Naming("device {index}", "{count} devices", kind="call"),
@@ -381,38 +292,106 @@ _add(
         r"Expected (?:out )?tensor to have device (?P<expected>\S+), but got (?P<got>\S+) instead",
         r"tensors? (?:is|are) on (?P<got>\S+?),? but expected them to be on GPU",
     ),
-    ("on the same device", "tensor to have device", "expected them to be on GPU"),
     ("device_mismatch", "input_mismatch"),
     "An operation met tensors on different devices.",
     "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
-    guide=SHAPES_GUIDE,
-    advice="check_inputs",
     tags="fake_operand",
 )
 _add(
     "nccl_timeout",
     r"(?P<status>Watchdog caught collective operation timeout)(?:: WorkNCCL\(.*?OpType=(?P<collective>\w+).*?Timeout\(ms\)=(?P<limit_ms>\d+))?",
-    ("Watchdog caught",),
     ("hang", "environment", "concurrency"),
     "A collective operation did not end in time: another rank did not take part, or the network failed.",
     "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE, NumelIn=46, Timeout(ms)=600000) ran for 600060 milliseconds before timing out.",
-    rank=Rank.CONSEQUENCE,
-    guide=HANG_GUIDE,
     advice="run_again",
+    rank=Rank.CONSEQUENCE,
     not_proven="Which rank is at fault: it is one that died, hangs or took another path, seldom one that says this.",
     tags="bare_status",
 )
 _add(
     "nccl",
     r"(?P<status>NCCL error|ncclUnhandledCudaError|ncclSystemError|ncclInternalError|ProcessGroupNCCL)",
-    ("NCCL", "nccl"),
     ("environment", "hang", "illegal_memory_access"),
     "A collective operation failed or timed out; it often only reports another rank's fault.",
     "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:94, unhandled cuda error",
-    rank=Rank.CONSEQUENCE,
-    guide=HANG_GUIDE,
     advice="run_again",
+    guide=HANG_GUIDE,
+    rank=Rank.CONSEQUENCE,
     tags="bare_status",
 )
 
-FAMILIES: tuple[Family, ...] = tuple(_table.rows)
+_XID = r"NVRM: Xid \([^)]*\): "
+
+_add(
+    "device_function",
+    (
+        r"(?:CUDA|HIP) (?:driver )?error: (?P<status>invalid device function|invalid kernel file|shared object initialization failed)",
+        r"(?P<status>hipErrorNoBinaryForGpu|hipErrorInvalidDeviceFunction|cudaErrorInvalidDeviceFunction)",
+    ),
+    ("arch_mismatch", "environment"),
+    "A kernel was built for no architecture that this GPU can run: of torch itself, or of what it loaded.",
+    "RuntimeError: HIP error: invalid device function",
+    advice="check_machine",
+    not_proven="Whether torch, an extension or a package lacks the code: some cards are in no build.",
+)
+_add(
+    "gpu_page_fault",
+    (
+        r"(?P<status>Memory access fault by GPU node-\d+).* on address (?P<address>0x[0-9a-f]+)",
+        _XID + r"(?P<xid>13|31|43|45), (?P<detail>.*)",
+    ),
+    (
+        "illegal_memory_access",
+        "device_mismatch",
+        "input_mismatch",
+        "shape_out_of_range",
+        "index_out_of_bounds",
+    ),
+    "A kernel touched memory that is not mapped on the device.",
+    "Memory access fault by GPU node-1 (Agent handle: 0x55d0) on address 0x7f1c00000000. Reason: Page not present or supervisor privilege.",
+    rank=Rank.SYMPTOM,
+    not_proven="Which kernel, and whether it is at fault: a bad index or a host pointer may have been given to it.",
+    late=True,
+)
+_add(
+    "device_lost",
+    (
+        r"(?P<status>uncorrectable ECC error encountered|GPU is lost|has fallen off the bus|devices? (?:is|are) busy or unavailable|cudaErrorECCUncorrectable|cudaErrorDevicesUnavailable)",
+        _XID + r"(?P<xid>48|62|63|64|74|79|9[2-5]|119|120), (?P<detail>.*)",
+    ),
+    "environment",
+    "The GPU itself failed, or another process holds it: no program can use it as it is.",
+    "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+    stage="any",
+    rank=Rank.CAUSE,
+)
+_add(
+    "device_reset",
+    r"(?P<status>UR_RESULT_ERROR_DEVICE_LOST|PI_ERROR_DEVICE_NOT_AVAILABLE|hipErrorLaunchTimeOut|cudaErrorLaunchTimeout|the launch timed out and was terminated|HW Exception by GPU node-\d+)",
+    ("hang", "illegal_memory_access", "environment"),
+    "The driver reset the device: a kernel ran longer than it allows, or did what the hardware does not bear.",
+    "RuntimeError: level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)",
+    advice="check_machine",
+    rank=Rank.SYMPTOM,
+    not_proven="Which kernel, and whether it or the driver is at fault.",
+    late=True,
+)
+_add(
+    "device_status",
+    (
+        r"\b(?P<backend>CUDA|HIP|XPU|MPS|NPU)(?: driver| runtime)? error: (?P<status>[A-Za-z].*)",
+        r"\b(?P<backend>level_zero|opencl) backend failed with error: (?P<status>.+)",
+        r"\b(?P<call>(?:cuda|hip)[A-Z]\w{2,40})\b.{0,60}? failed(?: with error)?: (?P<status>.+)",
+        r"Native API failed\. Native API returns: (?P<status>.+)",
+        r"Error: (?P<status>UR error)\s*$",
+    ),
+    ("environment", "illegal_memory_access", "device_mismatch", "input_mismatch"),
+    "The device or its driver refused some work or broke it off; the call that raises is seldom the one that did it.",
+    "RuntimeError: CUDA error: operation not supported",
+    advice="run_again",
+    guide=MEMORY_GUIDE,
+    rank=Rank.CONSEQUENCE,
+    not_proven="What the device refused: run again with blocking launches.",
+    late=True,
+    tags="bare_status",
+)

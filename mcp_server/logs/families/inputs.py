@@ -1,35 +1,25 @@
-"""Errors about what the model was called with, and of the operators that it calls.
+"""Errors about what the model was called with, and of the operators and generated code that it calls.
 
-Errors about what the model was called with.
-
-Texts: generated `check_input_N` (cpp_wrapper_cpu.py), aoti_runtime/utils.h, interface.cpp, _tree_utils.py.
-
-The texts that say only which call into a package, or of its generated code, failed.
-
-Texts: model_container_runner.cpp and the checks of generated wrappers (aoti_runtime/utils.h) of torch 2.8-2.15.
-
-Errors of custom operators: not registered, not callable, their fake functions.
-
-Texts: the proxy executor (oss_proxy_executor.cpp), torch/_ops.py, torch/_library and the dispatcher of torch
-2.8-2.15.
+Texts: generated `check_input_N` and wrapper checks (cpp_wrapper_cpu.py, aoti_runtime/utils.h), interface.cpp,
+_tree_utils.py, model_container_runner.cpp, the proxy executor (oss_proxy_executor.cpp), torch/_ops.py, torch/_library
+and the dispatcher of torch 2.8-2.15.
 """
 
 from __future__ import annotations
 
-from .kinds import INDEX_GUIDE, NAN_GUIDE, SHAPES_GUIDE, Defaults, Family, Naming, Rank
+from .kinds import MAIN_GUIDE, SHAPES_GUIDE, Naming, Rank, Table
 
-_input_table = Defaults(stage="call", guide=SHAPES_GUIDE, advice="check_inputs")
-_add_input = _input_table.add
+TABLE = Table(stage="call")
+_add = TABLE.add
 _INPUT = Naming("input {input}", "{got} (compiled: {expected})", kind="input")
 
 # People quote these texts without the name in front.
 _HANDLE = r"(?:input_handles\[(?P<input>\d+)\]: )?"
 
-_add_input(
+_add(
     "input_dtype",
     _HANDLE
     + r"unmatched dtype, expected: (?P<expected>\d+)\((?P<expected_name>[^)]*)\), but got: (?P<got>\d+)",
-    "unmatched dtype",
     "input_mismatch",
     "The run-time input check found another dtype; the numbers are c10::ScalarType.",
     "input_handles[0]: unmatched dtype, expected: 6(at::kFloat), but got: 7",
@@ -38,10 +28,9 @@ _add_input(
     names=_INPUT,
     tags="input_check",
 )
-_add_input(
+_add(
     "input_static_dim",
     _HANDLE + r"unmatched dim value at (?P<dim>\d+), expected: (?P<expected>-?\d+), but got: (?P<got>-?\d+)",
-    "unmatched dim value",
     "input_mismatch",
     "The run-time input check found another size for a static dimension. It reads past the sizes of an input of lower rank.",
     "input_handles[0]: unmatched dim value at 1, expected: 16, but got: 17",
@@ -51,11 +40,10 @@ _add_input(
     names=_INPUT,
     tags="input_check",
 )
-_add_input(
+_add(
     "input_range",
     _HANDLE
     + r"dim value is too (?P<side>small|large) at (?P<dim>\d+), expected (?:it )?to be (?P<relation>>=|<=) (?P<expected>-?\d+), but got: (?P<got>-?\d+)",
-    "dim value is too",
     "shape_out_of_range",
     "The run-time input check found a dynamic dimension outside the compiled range.",
     "input_handles[0]: dim value is too large at 0, expected to be <= 256, but got: 512",
@@ -68,11 +56,10 @@ _add_input(
     names=Naming("input {input}", "{got} (compiled: {relation} {expected})", kind="input"),
     tags="input_check",
 )
-_add_input(
+_add(
     "input_stride",
     _HANDLE
     + r"unmatched stride value at (?P<dim>\d+), expected: (?P<expected>-?\d+), but got: (?P<got>-?\d+)",
-    "unmatched stride value",
     "input_mismatch",
     "The run-time input check found another stride; generated code assumes the compiled one.",
     "input_handles[0]: unmatched stride value at 0, expected: 16, but got: 1",
@@ -81,11 +68,10 @@ _add_input(
     names=_INPUT,
     tags="input_check",
 )
-_add_input(
+_add(
     "input_device",
     _HANDLE
     + r"unmatched device type, expected: (?P<expected>\d+)\((?P<expected_name>\w+)\), but got: (?P<got>\d+)",
-    "unmatched device type",
     "device_mismatch",
     "The run-time input check found another device type (0 cpu, 1 cuda); the expected number is printed twice.",
     "input_handles[0]: unmatched device type, expected: 11(cuda), but got: 0",
@@ -95,13 +81,12 @@ _add_input(
     names=_INPUT,
     tags="input_check",
 )
-_add_input(
+_add(
     "input_count",
     (
         r"expected inputs vector size to be (?P<expected>\d+), but got (?P<got>\d+)",
         r"Expected (?P<expected>\d+) inputs?,? but got (?P<got>\d+)",
     ),
-    ("inputs vector size", " inputs"),
     "input_mismatch",
     "The number of tensors is not that of the package; arguments that are not tensors are dropped before this check.",
     "expected inputs vector size to be 2, but got 1",
@@ -111,29 +96,27 @@ _add_input(
     fix="pass {expected} tensors; arguments that are no tensors do not count",
     tags="input_check",
 )
-_add_input(
+_add(
     "kwarg_names",
     r"Ran into a kwarg keyword mismatch: Got the following keywords (?P<got>\[.*?\]) but expected (?P<expected>\[.*?\])",
-    "kwarg keyword mismatch",
     "input_mismatch",
     "The keyword arguments are not those of the export.",
     "ValueError: Ran into a kwarg keyword mismatch: Got the following keywords ['x'] but expected []",
     names=Naming("keyword arguments {got}", "{got} (exported: {expected})", kind="call"),
     fix="call the package with the keyword arguments {expected}",
 )
-_add_input(
+_add(
     "input_tree",
     (
         r"treespec\.unflatten\(leaves\): `leaves` has length (?P<got>\d+) but the spec refers to a pytree that holds (?P<expected>\d+) items",
         r"(?:Node arity mismatch|Node type mismatch|Node keys? mismatch|Trying to flatten user inputs with exported input tree spec)(?P<detail>.*)",
     ),
-    ("treespec.unflatten", "mismatch", "exported input tree spec"),
     ("input_mismatch",),
     "The structure of the arguments is not that of the export.",
     "ValueError: treespec.unflatten(leaves): `leaves` has length 7 but the spec refers to a pytree that holds 1 items (*).",
     names=Naming("the call's inputs", "{got} leaves (exported: {expected})", kind="call"),
 )
-_add_input(
+_add(
     "size_stride_assert",
     (
         r"expected size (?P<got_size>\d+)==(?P<expected_size>\d+), stride (?P<got_stride>-?\d+)==(?P<expected_stride>-?\d+) at dim=(?P<dim>\d+)",
@@ -141,7 +124,6 @@ _add_input(
         r"expected dtype (?P<expected_dtype>torch\.\w+) but got dtype code (?P<got_dtype>\d+)",
         r"Expect the tensor to be (?P<bytes>\d+) bytes aligned\. Fail due to (?P<detail>.*)",
     ),
-    ("expected size ", "expected ndim ", "expected dtype torch", "bytes aligned. Fail"),
     ("custom_op", "input_mismatch", "shape_out_of_range"),
     "A tensor has other sizes or strides than the compiler was told: of an input, or of what an operator really returned.",
     "expected size 6==4, stride 4==6 at dim=0; expected size 4==6, stride 1==1 at dim=1",
@@ -150,43 +132,39 @@ _add_input(
     not_proven="That a fake function is wrong, when `Error in op` names `input`: then the caller's tensor is.",
     tags="input_check",
 )
-_add_input(
+_add(
     "guard_size",
     r"Expected input at (?P<path>\S+) to be (?P<relation>equal to) (?P<expected>.+?), but got (?P<got>.+)",
-    "Expected input at ",
     ("input_mismatch", "shape_out_of_range"),
     "The exported program's own check rejects a size, which it takes as fixed, or as that of another input.",
     "RuntimeError: Expected input at *args[0].shape[0] to be equal to 1, but got 3",
     rank=Rank.CAUSE,
     names=Naming("{path}", "{got} (exported: {expected})", kind="input"),
 )
-_add_input(
+_add(
     "guard_range",
     r"Expected input at (?P<path>\S+) to be (?P<relation>>=|<=|of the form) (?P<expected>.+?), but got (?P<got>.+)",
-    "Expected input at ",
     "shape_out_of_range",
     "The exported program's own check rejects a size of a dynamic dimension.",
     "RuntimeError: Expected input at *args[0].shape[0] to be <= 128, but got 200",
     rank=Rank.CAUSE,
     names=Naming("{path}", "{got} (exported: {relation} {expected})", kind="input"),
 )
-_add_input(
+_add(
     "guard_failed",
     r"Guard failed: (?P<guard>.+)",
-    "Guard failed: ",
     ("shape_out_of_range", "input_mismatch"),
     "The exported program's own guard rejects these inputs; the package drops such guards.",
     "AssertionError: Guard failed: x.size()[0] % 100 == 0",
     rank=Rank.CAUSE,
 )
-_add_input(
+_add(
     "runtime_assert",
     (
         r"Expected (?P<condition>\S.*?) (?:to be True )?but received (?P<value>-?\d+)",
         r"Runtime assertion failed for expression (?P<condition>.+?)(?: on node|$)",
         r"^(?:RuntimeError: |Error: )(?P<condition>u\d+ (?:>=|<=|<|>|==|!=) \S+)$",
     ),
-    ("but received ", "Runtime assertion failed", " u", "Error: u"),
     ("shape_out_of_range", "input_mismatch"),
     "A size computed at run time breaks an assumption of the export.",
     "RuntimeError: Expected u0 <= 5 but received 9",
@@ -194,7 +172,7 @@ _add_input(
     sentence="The package expects {condition} and got {value}.",
     names=Naming("the call's inputs", "{value} where {condition} is assumed", kind="call"),
 )
-_add_input(
+_add(
     "cpu_index_assert",
     (
         # An expression to the end of the line; before words that follow it, one without a space.
@@ -202,19 +180,16 @@ _add_input(
         r"(?P<bound>(?![^`\n]*[A-Za-z_]\w*\s+[A-Za-z_])[^`\n]{1,160}?)L?\s*$",
         r"index out of bounds: (?P<lower>\S{1,80}) <= (?P<index>\w+) < (?P<bound>[\w().*+/-]{1,80}?)L?(?=[\s`]|$)",
     ),
-    "index out of bounds: ",
     ("index_out_of_bounds", "input_mismatch", "shape_out_of_range"),
     "A CPU kernel met an index outside [0, bound); in a parallel kernel this ends the process.",
     "RuntimeError: index out of bounds: 0 <= tmp27 < 32L",
     rank=Rank.CAUSE,
-    guide=INDEX_GUIDE,
-    advice="trace_index",
     not_proven="That the caller sent a bad index: int32 ids read as int64 give the same text.",
     sentence="A CPU kernel's check {lower} <= {index} < {bound} failed.",
     names=Naming("{kernel}", kind="kernel"),
     tags=("index_assert", "kernel_assert"),
 )
-_add_input(
+_add(
     "aten_index",
     (
         r"(?P<detail>index out of range in self)",
@@ -225,38 +200,22 @@ _add_input(
         r"[Ii]ndex (?P<at>\d+) of \w+ takes value (?P<value>-?\d+) which is not in the valid range \[-?\d+, (?P<bound>\d+)\)",
         r"(?P<detail>index_\w+\(\): (?:self indexing axis )?(?:index )?out of (?:range|bounds).*|indices? (?:element )?(?:is )?out of (?:range|bounds).*)",
     ),
-    (
-        "index out of range",
-        "is out of bounds",
-        "imension out of range",
-        "offsets[0]",
-        "INDICES element",
-        " to be true",
-        "valid range [",
-        "out of range",
-        "out of bounds",
-    ),
     ("index_out_of_bounds",),
     "An ATen operator refused an index.",
     "IndexError: index out of range in self",
-    guide=INDEX_GUIDE,
-    advice="trace_index",
     tags=("operand", "fake_operand"),
 )
-_add_input(
+_add(
     "nan_check",
     r"At least one (?P<kind>NaN|INF) in (?P<buffer>\w+)",
-    "At least one ",
     "nan_or_inf",
     "The compiled-in check found a non-finite value in this buffer, after the launch that uses it (or in an input, from 2.13).",
     "RuntimeError: At least one NaN in buf8",
     rank=Rank.CAUSE,
-    guide=NAN_GUIDE,
-    advice="find_nan",
     not_proven="That the kernel before the check made the value: kernels without a check (C++, extern) are passed over; INF in a mask is normal.",
     sentence="{kind} in {buffer}.",
 )
-_add_input(
+_add(
     "matrix_shapes",
     (
         r"mat1 and mat2 shapes cannot be multiplied \((?P<left>\w+) and (?P<right>\w+)\)",
@@ -266,54 +225,48 @@ _add_input(
         r"Given groups=\d+, weight of size (?P<weight>\[.*?\]), expected input(?P<input>\[.*?\])",
         r"size mismatch, (?:got|tensors)(?P<detail>.*)",
     ),
-    ("cannot be multiplied", "must match", "is invalid for input of size", "Given groups=", "size mismatch"),
     ("input_mismatch", "shape_out_of_range", "custom_op", "script_error"),
     "An operator's operands do not fit together; a package checks no input shapes by default.",
     "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x17 and 16x32)",
     tags=("operand", "fake_operand"),
 )
-_add_input(
+_add(
     "operand_dtypes",
     (
         r"must have the same dtype, but got (?P<left>\w+) and (?P<right>\w+)",
         r"expected (?:m1 and m2|scalar type|mat1 and mat2) (?:to have the same dtype, but got: )?(?P<expected>\w+) (?:but found|!=) (?P<got>[\w:]+)",
         r"Expected tensor for argument #(?P<argument>\d+) '(?P<name>\w+)' to have (?:one of the following )?scalar types?:? (?P<expected>[^;]+); but got (?P<got>\S+) instead",
     ),
-    ("the same dtype", "but found", "scalar type"),
     ("input_mismatch", "custom_op", "constants", "script_error"),
     "An operator's operands have different dtypes.",
     "RuntimeError: mat1 and mat2 must have the same dtype, but got Double and Float",
     tags=("operand", "fake_operand"),
 )
-_add_input(
+_add(
     "kernel_division",
     r"(?P<detail>cpp_prefix\.h:\d+, ZeroDivisionError|RuntimeError: ZeroDivisionError)",
-    ("ZeroDivisionError",),
     ("input_mismatch", "script_error"),
     "A kernel of the package divided a whole number by zero.",
     "Error: inductor_cpu_throw_if_integer_div_error, /torch/csrc/inductor/cpp_prefix.h:827, ZeroDivisionError",
     not_proven="Whether an input holds the zero, or the model computes it.",
 )
-_add_input(
+_add(
     "int_division",
     r"(?P<detail>Integer floor division by zero|ZeroDivisionError|integer division or modulo by zero)",
-    ("ivision by zero", "ZeroDivision", "modulo by zero"),
     ("shape_out_of_range", "input_mismatch", "script_error"),
     "A size or scalar of zero was divided by.",
     "RuntimeError: Integer floor division by zero",
     tags=("operand", "fake_operand"),
 )
-_add_input(
+_add(
     "scalar_input",
     r"Expected a proper Tensor but got None \(or an undefined Tensor in C\+\+\) for argument #(?P<argument>\d+) '(?P<name>\w+)'",
-    "proper Tensor but got None",
     ("input_mismatch", "compile_failure"),
     "A missing tensor; a dynamic integer input is not supported by AOTInductor.",
     "RuntimeError: Expected a proper Tensor but got None (or an undefined Tensor in C++) for argument #1 'other'",
 )
-_add_input(
+_add(
     "operator_refused",
-    (),
     (),
     ("input_mismatch", "shape_out_of_range", "custom_op", "index_out_of_bounds"),
     "An operator inside the package refused its operands; a package checks no input shapes by default.",
@@ -321,86 +274,31 @@ _add_input(
     not_proven="Whether the caller's tensors, or what an earlier operator returned, do not fit.",
     tags="open_refusal",
 )
-_add_input(
+_add(
     "operator_raised",
-    (),
     (),
     ("custom_op", "input_mismatch", "script_error"),
     "A Python operator that the package calls raised an exception.",
     "ValueError: table not loaded",
 )
-_add_input(
+_add(
     "misaligned_input",
     r"Input (?P<input>\d+) was compiled as (?P<bytes>\d+)-bytes aligned, but it is not aligned at run time",
-    "bytes aligned, but it is not",
     ("input_mismatch",),
     "A warning: the input is copied to an aligned tensor, which is right but slower.",
     "Input 0 was compiled as 16-bytes aligned, but it is not aligned at run time. Copying to an aligned tensor",
     rank=Rank.NOISE,
 )
-
-INPUT_FAMILIES: tuple[Family, ...] = tuple(_input_table.rows)
-
-
-_call_table = Defaults(stage="load", advice="check_package")
-_add_call = _call_table.add
-
-_add_call(
-    "generic_api_call",
-    r"(?P<call>run_func_|create_func_|delete_func_|update_constant_buffer_func_|update_inactive_constant_buffer_func_|run_const_fold_func_|swap_constant_buffer_func_|(?<!\w)\w+_func_)\(.*API call failed at (?P<file>\S+), line (?P<line>\d+)",
-    "API call failed at",
-    ("input_mismatch", "index_out_of_bounds", "device_mismatch", "illegal_memory_access", "out_of_memory"),
-    "Only says that the package's call failed; the cause is another line, mostly on standard error (`Error: …`).",
-    "RuntimeError: run_func_( container_handle_, input_handles.data() ) API call failed at /pytorch/torch/csrc/inductor/aoti_runner/model_container_runner.cpp, line 144",
-    stage="call",
-    rank=Rank.GENERIC,
-    advice="read_cause",
-    torch="<=2.12 for run errors; all for load and constant errors",
-    tags=("native_stack", "stageless", "bare_status"),
-)
-_add_call(
-    "shim_call",
-    r"(?:Error: )?(?P<call>(?:aoti_torch|at::|torch::)\w[\w:]*)\((?P<arguments>.*)\) API call failed at (?P<file>\S+?), line (?P<line>\d+)",
-    "API call failed at",
-    ("input_mismatch", "index_out_of_bounds", "illegal_memory_access", "custom_op"),
-    "The operator call of the generated code that reported the error; file and line are in the generated wrapper.",
-    "Error: aoti_torch_cuda_mm_out(buf11, buf10, w) API call failed at /c/ab.wrapper.cpp, line 1508",
-    stage="call",
-    rank=Rank.GENERIC,
-    advice="read_cause",
-    tags="bare_status",
-)
-
-CALL_FAMILIES: tuple[Family, ...] = tuple(_call_table.rows)
-
-_last = Defaults(stage="call", guide=SHAPES_GUIDE, advice="check_inputs")
-_last.add(
-    "shim_exception",
-    r"Exception in aoti_torch: (?P<detail>.+)",
-    "Exception in aoti_torch: ",
-    ("input_mismatch", "shape_out_of_range", "custom_op", "index_out_of_bounds"),
-    "An operator that the generated code called raised: this line is all that tells, where its error is not checked.",
-    "[E1121 06:44:01.0 shim_common.cpp:271] Exception in aoti_torch: mat1 must be a matrix, got 1-D tensor",
-    torch="<=2.12",
-    not_proven="Whether the call ended there: up to 2.12 the package goes on after an error of a custom operator.",
-)
-
-# Behind every other row: what the operator said may have a family of its own.
-LAST: tuple[Family, ...] = tuple(_last.rows)
-
-
-_operator_table = Defaults(stage="load", guide=SHAPES_GUIDE, advice="check_package")
-_add_operator = _operator_table.add
-
-_add_operator(
+_add(
     "proxy_executor",
     r"Unable to find a proxy executor to run custom ops",
-    "proxy executor",
     ("invalid_package", "custom_op"),
     "The description of the custom operators (wrapper.json) is not beside the library.",
     "Unable to find a proxy executor to run custom ops. Please check if there is a json file generated",
+    stage="load",
+    guide=SHAPES_GUIDE,
 )
-_add_operator(
+_add(
     "op_not_registered",
     (
         r"Cou[nl]d not find schema for (?P<op>\w+::?\w+(?:\.\w+)?)",
@@ -409,22 +307,16 @@ _add_operator(
         r"'_OpNamespace' '(?P<namespace>\w+)' object has no attribute '(?P<op>\w+)'",
         r"Tried to access or call an operator with a wrong signature\.\s+operator: (?P<op>[\w.]+::\w+)",
     ),
-    (
-        "d not find schema",
-        "Could not find any similar",
-        "Could not find the operator",
-        "No such operator",
-        "_OpNamespace",
-        "wrong signature",
-    ),
     "custom_op",
     "The custom operator is not registered in this process: packages do not ship it.",
     "RuntimeError: Could not find schema for mylib::plus1. Custom operators created via torch.library.custom_op cannot be run",
+    stage="load",
+    advice="check_package",
     not_proven="That the op exists anywhere: import the module that defines it before loading.",
     sentence="The operator {op} is not registered in this process.",
     fix="import the module that registers {op} before the package is loaded",
 )
-_add_operator(
+_add(
     "custom_op_call",
     (
         r"ProxyExecutor does not have a custom object named (?P<name>\S+)",
@@ -435,32 +327,43 @@ _add_operator(
         r"(?<![\w.])(?P<op>[\w.]+::[\w.]+): attempted to run this operator with Meta tensors",
         r"(?<!\S)(?P<op>\S+) \(with implementation in .+?\): The output of this custom operator .*(?:alias|must not)",
     ),
-    (
-        "ProxyExecutor",
-        "Mismatch between tensors consumed",
-        "NYI: Unsupported",
-        "() Expected",
-        "() expected",
-        "() is missing",
-        "no fake impl registered",
-        "with Meta tensors",
-        "this custom operator",
-    ),
     "custom_op",
     "A custom operator cannot be called as the package or the compiler wants to.",
     "NYI: Unsupported return type for schema: mylib::f(Tensor x) -> (Tensor, SymInt)",
+    advice="check_package",
     stage="any",
     fix="give the operator a fake function (register_fake) that returns new tensors of the layout of the real result",
 )
-_add_operator(
+_add(
     "opcheck",
     r"(?P<detail>opcheck\(op, \.\.\.\)|This error most often comes from an? incorrect fake \(aka meta\) kernel for a custom op)",
-    ("opcheck(op", "incorrect fake (aka meta)"),
     "custom_op",
     "A hint about custom operators' fake functions. For an input it misleads.",
     "This error most often comes from a incorrect fake (aka meta) kernel for a custom op.",
-    rank=Rank.NOISE,
+    stage="load",
     advice="read_cause",
+    rank=Rank.NOISE,
 )
-
-OPERATOR_FAMILIES: tuple[Family, ...] = tuple(_operator_table.rows)
+_add(
+    "generic_api_call",
+    r"(?P<call>run_func_|create_func_|delete_func_|update_constant_buffer_func_|update_inactive_constant_buffer_func_|run_const_fold_func_|swap_constant_buffer_func_|(?<!\w)\w+_func_)\(.*API call failed at (?P<file>\S+), line (?P<line>\d+)",
+    ("input_mismatch", "index_out_of_bounds", "device_mismatch", "illegal_memory_access", "out_of_memory"),
+    "Only says that the package's call failed; the cause is another line, mostly on standard error (`Error: …`).",
+    "RuntimeError: run_func_( container_handle_, input_handles.data() ) API call failed at /pytorch/torch/csrc/inductor/aoti_runner/model_container_runner.cpp, line 144",
+    advice="read_cause",
+    guide=MAIN_GUIDE,
+    rank=Rank.GENERIC,
+    torch="<=2.12 for run errors; all for load and constant errors",
+    tags=("native_stack", "stageless", "bare_status"),
+)
+_add(
+    "shim_call",
+    r"(?:Error: )?(?P<call>(?:aoti_torch|at::|torch::)\w[\w:]*)\((?P<arguments>.*)\) API call failed at (?P<file>\S+?), line (?P<line>\d+)",
+    ("input_mismatch", "index_out_of_bounds", "illegal_memory_access", "custom_op"),
+    "The operator call of the generated code that reported the error; file and line are in the generated wrapper.",
+    "Error: aoti_torch_cuda_mm_out(buf11, buf10, w) API call failed at /c/ab.wrapper.cpp, line 1508",
+    advice="read_cause",
+    guide=MAIN_GUIDE,
+    rank=Rank.GENERIC,
+    tags="bare_status",
+)

@@ -55,8 +55,29 @@ SHAPES_GUIDE = "inputs-shapes-custom-ops.md"
 BUILD_GUIDE = "building-and-loading.md"
 HANG_GUIDE = "hangs-and-concurrency.md"
 CONSTANTS_GUIDE = "weights-and-constants.md"
-MAIN_GUIDE = "SKILL.md"
-"""For generic texts: its first section leads to the text with the cause."""
+MAIN_GUIDE = "SKILL.md"  # for generic texts: its first section leads to the text with the cause
+
+# What to do next, and the guide to read, by a family's likeliest category. A row names only what differs.
+_NEXT: dict[Category, tuple[Advice, str]] = {
+    "input_mismatch": ("check_inputs", SHAPES_GUIDE),
+    "shape_out_of_range": ("check_inputs", SHAPES_GUIDE),
+    "device_mismatch": ("check_inputs", SHAPES_GUIDE),
+    "custom_op": ("check_inputs", SHAPES_GUIDE),
+    "index_out_of_bounds": ("trace_index", INDEX_GUIDE),
+    "illegal_memory_access": ("locate", MEMORY_GUIDE),
+    "nan_or_inf": ("find_nan", NAN_GUIDE),
+    "wrong_output": ("compare", NAN_GUIDE),
+    "constants": ("constants", CONSTANTS_GUIDE),
+    "concurrency": ("locate", HANG_GUIDE),
+    "hang": ("trace_hang", HANG_GUIDE),
+    "compile_failure": ("recompile", BUILD_GUIDE),
+    "toolchain": ("check_machine", BUILD_GUIDE),
+    "environment": ("check_machine", BUILD_GUIDE),
+    "out_of_memory": ("check_machine", BUILD_GUIDE),
+    "invalid_package": ("check_package", BUILD_GUIDE),
+    "arch_mismatch": ("check_package", BUILD_GUIDE),
+    "script_error": ("fix_script", MAIN_GUIDE),
+}
 
 
 class Rank(IntEnum):
@@ -78,7 +99,7 @@ class Rank(IntEnum):
 
 @dataclass(frozen=True)
 class Naming:
-    """Templates over a row's fields for the component that the text names, and for what the text says of it.
+    """Templates over a row's fields: the component that the text names, and what the text says about it.
 
     `kind` is None for the usual component of the category.
     """
@@ -92,7 +113,6 @@ class Naming:
 class Family:
     """One family of error texts.
 
-    Each line that a pattern matches contains one of `hints`: plain literals, which keep the search fast.
     `candidates` are categories, the likeliest first; a single one is certain.
     `torch` says which releases print the text ("" = all from 2.8 on). `example` is a line that matches.
     `late`: a kernel caused the error and CUDA reports it at a later call, so its traceback proves nothing.
@@ -103,27 +123,24 @@ class Family:
 
     id: str
     patterns: tuple[re.Pattern[str], ...]
-    hints: tuple[str, ...]
     candidates: tuple[Category, ...]
     stage: Stage
     rank: Rank
     meaning: str
     example: str
-    guide: str = MAIN_GUIDE
-    advice: Advice = "run_again"
-    not_proven: str = ""
-    torch: str = ""
-    late: bool = False
-    sentence: str = ""
-    names: tuple[Naming, ...] = ()
-    fix: str = ""
-    tags: frozenset[Tag] = frozenset()
-    sites: tuple[str, ...] = ()
+    guide: str
+    advice: Advice
+    not_proven: str
+    torch: str
+    late: bool
+    sentence: str
+    names: tuple[Naming, ...]
+    fix: str
+    tags: frozenset[Tag]
+    sites: tuple[str, ...]
 
     def match(self, text: str) -> dict[str, str] | None:
         """The named fields of the first pattern found in `text`; None when there is none."""
-        if not any(hint in text for hint in self.hints):
-            return None
         for pattern in self.patterns:
             found = pattern.search(text)
             if found:
@@ -132,28 +149,24 @@ class Family:
 
 
 @dataclass(frozen=True)
-class Defaults:
-    """Defaults for the rows of one file."""
+class Table:
+    """The rows of one file, and the stage that they share unless a row names its own."""
 
     stage: Stage
-    guide: str = MAIN_GUIDE
-    advice: Advice = "run_again"
-    rank: Rank = Rank.ERROR
     rows: list[Family] = field(default_factory=list)
 
     def add(
         self,
         id: str,
         patterns: str | tuple[str, ...],
-        hints: str | tuple[str, ...],
         candidates: Category | tuple[Category, ...],
         meaning: str,
         example: str,
         *,
-        rank: Rank | None = None,
+        rank: Rank = Rank.ERROR,
         stage: Stage | None = None,
-        guide: str | None = None,
         advice: Advice | None = None,
+        guide: str = "",
         not_proven: str = "",
         torch: str = "",
         late: bool = False,
@@ -163,19 +176,20 @@ class Defaults:
         tags: Tag | tuple[Tag, ...] = (),
         sites: str | tuple[str, ...] = (),
     ) -> None:
-        """Append a row; the defaults replace None."""
+        """Append a row. The likeliest category decides `advice` and `guide` unless they are named."""
+        categories = candidates if isinstance(candidates, tuple) else (candidates,)
+        usual_advice, usual_guide = _NEXT[categories[0]]
         self.rows.append(
             Family(
                 id=id,
                 patterns=tuple(re.compile(pattern) for pattern in _several(patterns)),
-                hints=_several(hints),
-                candidates=(candidates,) if isinstance(candidates, str) else candidates,
+                candidates=categories,
                 stage=stage or self.stage,
-                rank=self.rank if rank is None else rank,
+                rank=rank,
                 meaning=meaning,
                 example=example,
-                guide=self.guide if guide is None else guide,
-                advice=advice or self.advice,
+                guide=guide or usual_guide,
+                advice=advice or usual_advice,
                 not_proven=not_proven,
                 torch=torch,
                 late=late,

@@ -1,26 +1,19 @@
-"""Errors of opening and loading a package and its constants.
+"""Errors of opening and loading a package, and of its constants: names, devices, storage, the mapped file.
 
-Errors of opening and loading a package.
-
-Texts: model_package_loader.cpp, model_container_runner.cpp, model_base.h, package.py, _package.py of torch
-2.8-2.15, and the dynamic linker's.
-
-Errors of a package's constants: names, devices, storage, the mapped file.
-
-Texts: model_base.h, model_container.h, model_container_runner.cpp and nn/modules/module.py of torch 2.8-2.15.
+Texts: model_package_loader.cpp, model_container.h, model_container_runner.cpp, model_base.h, package.py, _package.py
+and nn/modules/module.py of torch 2.8-2.15, and the dynamic linker's.
 """
 
 from __future__ import annotations
 
-from .kinds import BUILD_GUIDE, CONSTANTS_GUIDE, HANG_GUIDE, Defaults, Family, Naming, Rank
+from .kinds import BUILD_GUIDE, CONSTANTS_GUIDE, HANG_GUIDE, Naming, Rank, Table
 
-_load_table = Defaults(stage="load", guide=BUILD_GUIDE, advice="check_package")
-_add_load = _load_table.add
+TABLE = Table(stage="load")
+_add = TABLE.add
 
-_add_load(
+_add(
     "zip_open",
     r"Failed to initialize zip archive: (?P<reason>file open failed)",
-    "file open failed",
     ("invalid_package", "environment"),
     "The package cannot be opened: there is no such file, it may not be read, or the process has as many files open "
     "as it may.",
@@ -28,59 +21,43 @@ _add_load(
     not_proven="Which of the three: the text names neither the path nor the reason.",
     fix="see that the path is right, that this process may read it, and that it may open more files",
 )
-_add_load(
+_add(
     "zip_archive",
     r"(?P<detail>Failed to initialize zip archive|(?:PytorchStreamReader )?failed (?:reading zip archive|finding central directory|finding file|locating file)|not a ZIP archive|File is not a zip file|BadZipFile|invalid header or archive is corrupted)(?:: (?P<reason>.+))?",
-    (
-        "zip archive",
-        "central directory",
-        "ZIP archive",
-        "zip file",
-        "BadZipFile",
-        "finding file",
-        "locating file",
-        "archive is corrupted",
-    ),
     "invalid_package",
     "The file is not a .pt2, or is cut short (the directory of a zip is at its end).",
     "RuntimeError: Failed to initialize zip archive: failed finding central directory",
 )
-_add_load(
+_add(
     "unpacking",
     r"Failed to extract (?:zip )?file (?P<member>\S+) to destination file (?P<path>[^,\s]+), mz_zip error string: (?P<detail>(?:write callback|file (?:create|write|open|close)) failed)",
-    "Failed to extract",
     "environment",
     "The package could not be unpacked into the temporary directory: no room, no permission, or a limit on file sizes.",
     "RuntimeError: Failed to extract zip file m/x.wrapper.so to destination file /tmp/a/x.so, mz_zip error string: write callback failed",
-    advice="check_machine",
     names=Naming("TMPDIR", "{path}: {detail}"),
     fix="set TMPDIR to a directory with room for the package, and raise limits on file sizes",
 )
-_add_load(
+_add(
     "unpacking_damaged",
     r"Failed to extract (?:zip )?file (?P<member>[^\s,]+).*mz_zip error string: (?P<detail>.+)",
-    "Failed to extract",
     "invalid_package",
     "A member of the package is damaged.",
     "RuntimeError: Failed to extract zip file m/x.wrapper.so to destination file /tmp/a/x.so, mz_zip error string: CRC-32 check failed",
 )
-_add_load(
+_add(
     "load_exception",
-    (),
     (),
     ("invalid_package", "environment", "toolchain", "arch_mismatch"),
     "The load of a package failed with an error that has no family of its own.",
     "RuntimeError: something unheard of",
-    advice="check_package",
 )
-_add_load(
+_add(
     "model_name",
     (
         r"Failed to find (?:a generated cpp file or so file|wrapper metadata) for model '(?P<model>[^']*)' in the zip archive",
         # torch 2.8, with no space before the list of members
         r"No AOTInductor generate cpp file or so file found in zip archive with the prefix \S*?(?P<model>[^/\s]+)Loaded the following",
     ),
-    ("in the zip archive", "found in zip archive"),
     "invalid_package",
     "The package holds no model of this name.",
     "Failed to find a generated cpp file or so file for model 'nope' in the zip archive.",
@@ -90,9 +67,8 @@ _add_load(
     ),
     fix="pass the model_name under which the model was packaged; the text lists what is there",
 )
-_add_load(
+_add(
     "other_archive",
-    (),
     (),
     "invalid_package",
     "The file is a zip archive with no compiled model in it.",
@@ -103,9 +79,8 @@ _add_load(
     ),
     fix="load the .pt2 that torch._inductor.aoti_compile_and_package wrote; unpack what lies in another archive",
 )
-_add_load(
+_add(
     "not_compiled",
-    (),
     (),
     "invalid_package",
     "The file holds an exported program (torch.export.save), which is not compiled yet.",
@@ -113,7 +88,7 @@ _add_load(
     names=Naming("{archive}", "an exported program"),
     fix="compile it with torch._inductor.aoti_compile_and_package, and load what that writes",
 )
-_add_load(
+_add(
     "package_format",
     (
         r"Saved archive version (?P<got>-?\d+) does not match our current archive version (?P<expected>-?\d+)",
@@ -122,48 +97,44 @@ _add_load(
         r"(?P<detail>No such file or directory|Is a directory|cannot open).*?(?<![^\s'\"])(?P<path>[^\s'\"]+\.pt2)",
         r"^(?P<detail>.*\.pt2.*: No such file or directory)",
     ),
-    ("archive version", "Unable to load package", "Multiple wrapper shared", ".pt2"),
     "invalid_package",
     "The file is not a package that this release can load.",
     "ValueError: Saved archive version 7 does not match our current archive version 0.",
 )
-_add_load(
+_add(
     "package_file_missing",
     r"File not found: (?P<path>\S*(?:_compile_flags\.json|metadata\.json|\.so|\.cubin|\.json))",
-    "File not found: ",
     "invalid_package",
     "A file that belongs into the package is not in it.",
     "File not found: /tmp/ab/data/aotinductor/model/kernel_metadata.json",
     names=Naming("{path}"),
 )
-_add_load(
+_add(
     "outdated_package",
     r"Loading outdated pt2 file\. Please regenerate your package",
-    "Loading outdated pt2",
     ("invalid_package",),
     "Printed for every error of the first load attempt, whatever its cause; usually untrue.",
     "Loading outdated pt2 file. Please regenerate your package.",
-    rank=Rank.NOISE,
     advice="read_cause",
+    rank=Rank.NOISE,
 )
-_add_load(
+_add(
     "build_at_load",
     r"(?P<detail>Failed to (?:compile cpp file|link files))",
-    ("Failed to compile cpp", "Failed to link files"),
     "toolchain",
     "The package ships sources only and is built when it is loaded; the compiler's own message precedes this.",
     "RuntimeError: Failed to compile cpp file.",
-    advice="check_machine",
 )
-_add_load(
+_add(
     "device_key",
     r"(?P<detail>Unsupported device key found: (?P<device>\w+)|No device information found)",
-    ("Unsupported device key", "No device information"),
     ("device_mismatch", "invalid_package"),
     "This torch has no runner for the package's device type.",
     "RuntimeError: Unsupported device key found: cuda",
+    advice="check_package",
+    guide=BUILD_GUIDE,
 )
-_add_load(
+_add(
     "device_unavailable",
     (
         r"Cannot load AOTInductor package for device '(?P<device>\w+)' because",
@@ -172,79 +143,60 @@ _add_load(
         r"Could not run '(?P<op>[^']+)' with arguments from the '(?P<backend>\w+)' backend",
         r"[Tt]orch\.cuda\.is_available\(\) is False",
     ),
-    (
-        "Cannot load AOTInductor package",
-        "Torch not compiled with",
-        "libtorch_",
-        "Could not run '",
-        "is_available() is False",
-    ),
     ("device_mismatch", "environment"),
     "The package (or a tensor) is for a device type that this process cannot use.",
     "AssertionError: Torch not compiled with CUDA enabled",
     advice="check_machine",
+    guide=BUILD_GUIDE,
 )
-_add_load(
+_add(
     "runner_device",
     r"Incorrect device passed to (?P<runner>aoti_runner_\w+)",
-    "Incorrect device passed",
     "device_mismatch",
     "A device index was given for a package that was compiled for another device type.",
     "RuntimeError: Incorrect device passed to aoti_runner_cpu",
+    advice="check_package",
+    guide=BUILD_GUIDE,
     names=Naming("device_index of the load", "{runner}", kind="call"),
 )
-_add_load(
+_add(
     "driver_library",
     r"(?P<library>libcuda\.so\S*|libnvidia\S+|libcudart\S*): cannot open shared object file",
-    ("libcuda", "libnvidia"),
     ("environment", "device_mismatch"),
     "The CUDA driver's library is not on this machine: a CUDA package cannot load here.",
     "Error in dlopen: libcuda.so.1: cannot open shared object file: No such file or directory",
-    advice="check_machine",
 )
-_add_load(
+_add(
     "undefined_symbol",
     r"(?:(?<!\S)(?P<library>(?!\w*Error: )\S+): )?undefined symbol: (?P<symbol>\S+)",
-    "undefined symbol: ",
     "toolchain",
     "The library was built against another libtorch or C++ ABI, or a library that it needs (a custom operator's, for "
     "example) is not loaded.",
     "Error in dlopen: /tmp/m.so: undefined symbol: _ZN3c107WarningC1ENS_7variantE",
-    advice="check_machine",
     sentence="{library} needs the symbol {symbol}, which no loaded library has.",
     names=Naming("{symbol}", "needed by {library}"),
     fix="link {library} with the library that defines {symbol}, or load that one first, for all to see (RTLD_GLOBAL)",
 )
-_add_load(
+_add(
     "wrong_elf",
     r"(?<!\S)(?P<library>\S+): (?P<detail>wrong ELF class: \w+|invalid ELF header|file too short|cannot dynamically load [\w -]+|ELF load command .+)",
-    (
-        "wrong ELF class",
-        "invalid ELF header",
-        "file too short",
-        "cannot dynamically load",
-        "ELF load command",
-    ),
     ("invalid_package", "arch_mismatch", "toolchain"),
     "The shared library is damaged or was built for another machine.",
     "Error in dlopen: /tmp/m.wrapper.so: wrong ELF class: ELFCLASS32",
 )
-_add_load(
+_add(
     "library_version",
     r"(?<!\S)(?P<library>\S+): version [`'](?P<version>(?:GLIBCXX|GLIBC|CXXABI|GCC)_[\w.]+)' not found(?: \(required by (?P<needed_by>[^)]+)\))?",
-    "' not found",
     "toolchain",
     "The C or C++ library here is older than the one that another library was built with.",
     "/lib/x86_64-linux-gnu/libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by /tmp/m.so)",
-    advice="check_machine",
     sentence="{library} has no {version}: it is older than what {needed_by} was built with.",
     names=Naming("{library}", "lacks {version}"),
     fix="start with a newer {library}, or compile with the older compiler",
 )
-_add_load(
+_add(
     "unpacked_library",
     r"Error in dlopen: (?P<path>\S*/aotinductor_\w{6}/\S+\.so): cannot open shared object file",
-    "cannot open shared object file",
     ("arch_mismatch", "invalid_package", "environment"),
     "The loader unpacked this library itself, and the dynamic linker does not take it: it says the same of a library "
     "for another kind of processor.",
@@ -253,185 +205,146 @@ _add_load(
     not_proven="That it is for another processor: the machine type in the library's header tells.",
     names=Naming("{path}"),
 )
-_add_load(
+_add(
     "model_library_missing",
     r"(?:Error in dlopen|Failure loading \.so): (?P<path>\S*/\S+|c[a-z2-7]{51}\.(?:wrapper\.)?so): cannot open shared object file",
-    "cannot open shared object file",
     ("invalid_package", "arch_mismatch", "toolchain"),
     "The compiled model itself is not at the path that was given to the loader, or is no library of this machine.",
     "RuntimeError: Error in dlopen: /srv/model.so: cannot open shared object file: No such file or directory",
     not_proven="That the file is missing: the dynamic linker says the same of one for another kind of processor.",
     fix="give the loader the path of the compiled model as it is on this machine",
 )
-_add_load(
+_add(
     "library_missing",
     r"(?<![\w.+-])(?P<library>[\w.+-]+\.so[\w.]*): cannot open shared object file",
-    "cannot open shared object file",
     ("toolchain", "environment"),
     "A library that the package or an extension needs is not found.",
     "OSError: libgomp-abc.so.1: cannot open shared object file: No such file or directory",
-    advice="check_machine",
 )
-_add_load(
+_add(
     "loaded_twice",
     (
         r"(?P<detail>Tried to register multiple backend fallbacks for the same dispatch key \w+)",
         r"(?P<detail>Only a single TORCH_LIBRARY can be used to register the namespace \w+)",
         r"OMP: Error #15: Initializing (?P<library>\S+), but found (?P<other>\S+) already initialized",
     ),
-    ("multiple backend fallbacks", "Only a single TORCH_LIBRARY", "OMP: Error #15"),
     "toolchain",
     "The process loaded two copies of a library (libtorch, an extension, OpenMP's runtime): each keeps its own state.",
     "OMP: Error #15: Initializing libomp.dylib, but found libomp.dylib already initialized.",
     rank=Rank.CAUSE,
-    advice="check_machine",
     names=(
         Naming("{library}", "loaded twice"),
         Naming("libtorch", "loaded twice"),
     ),
     fix="link and load one copy of it: the one that torch brings",
 )
-_add_load(
+_add(
     "inductor_not_imported",
     r"AttributeError: module '(?P<package>torch\._inductor)' has no attribute '(?P<module>codecache)'",
-    "has no attribute 'codecache'",
     "environment",
     "A fault of torch 2.10.0: its loader of packages needs torch._inductor.codecache and does not import it, so that "
     "aoti_load_package fails in a process which has compiled nothing (pytorch/pytorch#173706).",
     "AttributeError: module 'torch._inductor' has no attribute 'codecache'",
     rank=Rank.CAUSE,
-    advice="check_machine",
     torch="==2.10",
     names=Naming("torch", "does not import {package}.{module}", kind="environment"),
     fix="put `import {package}.{module}` before the load, or install another torch",
 )
-_add_load(
+_add(
     "static_tls",
     r"(?<![^\s:])(?P<library>[^\s:]+): (?P<detail>cannot allocate memory in static TLS block)",
-    "static TLS block",
     "toolchain",
     "The library keeps thread-local memory in a block that is full: it has to be loaded before the others.",
     "OSError: /lib/x86_64-linux-gnu/libgomp.so.1: cannot allocate memory in static TLS block",
-    advice="check_machine",
 )
-_add_load(
+_add(
     "executable_stack_or_mount",
     r"(?<!\S)(?P<library>\S+): (?P<detail>failed to map segment from shared object(?!: Cannot allocate)|cannot enable executable stack.*|cannot apply additional memory protection.*)",
-    ("failed to map segment", "executable stack", "memory protection"),
     ("environment", "toolchain"),
     "The library's directory forbids execution (a noexec mount of the temporary directory, say).",
     "Error in dlopen: /tmp/abc/m.so: failed to map segment from shared object",
-    advice="check_machine",
 )
-_add_load(
+_add(
     "device_information",
     r"Device information mismatch for (?P<key>\w+): (?P<here>.*?) vs (?P<package>.*?)\. This could cause",
-    "Device information mismatch",
     ("arch_mismatch",),
     "A warning: the package was compiled on a machine with another ISA or GPU. Harmful only when this machine has less.",
     "Device information mismatch for AOTI_CPU_ISA: AVX512 AVX512_VNNI vs AVX2. This could cause some issues when loading the AOTInductor compiled artifacts.",
     rank=Rank.NOISE,
     torch=">=2.10",
 )
-_add_load(
+_add(
     "runner_options",
     r"(?P<detail>num_runners must be .+|use_stream_affinity cannot be enabled .+)",
-    ("num_runners must be", "use_stream_affinity cannot"),
     ("script_error",),
     "The loader's options contradict each other.",
     "RuntimeError: num_runners must be 1 when run_single_threaded is true",
-    advice="fix_script",
     guide=HANG_GUIDE,
 )
-_add_load(
+_add(
     "shim_missing",
     r"\[WARNING\] Could not dlsym (?P<symbol>\w+)",
-    "Could not dlsym",
     ("invalid_package",),
     "A warning: the package is older than this torch; harmless unless the named function is needed.",
     "[WARNING] Could not dlsym AOTInductorModelContainerDidCallLoadConstants. This is okay",
     rank=Rank.NOISE,
 )
-
-LOAD_FAMILIES: tuple[Family, ...] = tuple(_load_table.rows)
-
-
-_weight_table = Defaults(stage="load", guide=CONSTANTS_GUIDE, advice="check_package")
-_add_weight = _weight_table.add
-
-_add_weight(
+_add(
     "constant_unknown",
     (r"Constant not found: (?P<constant>\S+)", r"Cannot find constants (?P<constant>\S+) in constants_map"),
-    ("Constant not found", "Cannot find constants"),
     "constants",
     "The given weights and the package's do not have the same names: one is missing, too many, or was folded into the code.",
     "RuntimeError: Constant not found: enc.1.co.bias",
-    advice="constants",
     not_proven="That the name is misspelt: parameters of up to eight elements are folded into the code and refused.",
     sentence="Constant {constant} is not on both sides: the given weights and the package.",
     names=Naming("{constant}"),
     fix="pass the names that get_constant_fqns returns to load_constants; a parameter of up to eight elements is folded into the code, unless it is compiled with always_keep_tensor_constants",
 )
-_add_weight(
+_add(
     "constant_device",
     (
         r"update_constant_buffer: constant '(?P<constant>[^']+)' is on device type (?P<got>\d+) but expected device type (?P<expected>\d+)",
         r"Mixed-device constants are only supported when the secondary device is CPU",
         r"load_constants: allow_h2d_copy is not supported with user_managed",
     ),
-    ("update_constant_buffer: constant", "Mixed-device constants", "allow_h2d_copy"),
     ("constants", "device_mismatch"),
     "A weight is on another device type than the package expects.",
     "Error: update_constant_buffer: constant 'lin_weight' is on device type 14 but expected device type 0",
-    advice="constants",
 )
-_add_weight(
+_add(
     "constant_not_given",
     r"\[WARNING\] Found constant or module state buffer or empty module state parameter (?P<constant>\S+) in model, but not provided by user",
-    "but not provided by user",
     ("constants",),
     "A warning: this weight keeps its old value.",
     "[WARNING] Found constant or module state buffer or empty module state parameter L__self___scale in model, but not provided by user!",
     rank=Rank.CONSEQUENCE,
-    advice="constants",
 )
-_add_weight(
+_add(
     "constant_freed",
     r"The tensor has a non-zero number of elements, but its data is not allocated yet",
-    "its data is not allocated yet",
     ("concurrency", "constants"),
     "A tensor's storage was freed while the package still uses it: a weight given as user-managed, or an input.",
     "Exception in aoti_torch: The tensor has a non-zero number of elements, but its data is not allocated yet.",
-    stage="call",
     advice="constants",
+    guide=CONSTANTS_GUIDE,
+    stage="call",
     not_proven="Who freed it; in an export this text means instead that a custom kernel was traced into.",
 )
-_add_weight(
+_add(
     "weights_blob",
     r"(?P<detail>Weights data seems corrupt|Shared library file is smaller than embedded weights size|weights_offset must be aligned to \d+K boundary|mmap\(\) failed|Constants are not mmap'd.*|Calling constant_folding in model, but compiled with config.*)",
-    (
-        "Weights data seems",
-        "embedded weights size",
-        "weights_offset must",
-        "mmap() failed",
-        "are not mmap'd",
-        "Calling constant_folding",
-    ),
     ("invalid_package", "constants", "environment"),
     "The package's weights could not be mapped.",
     "RuntimeError: Weights data seems corrupt",
+    guide=CONSTANTS_GUIDE,
 )
-_add_weight(
+_add(
     "state_dict",
     (
         r"Error\(s\) in loading state_dict for (?P<module>\w+)",
         r"size mismatch for (?P<constant>\S+): copying a param with shape (?P<got>torch\.Size\(.*?\)) from checkpoint, the shape in current model is (?P<expected>torch\.Size\(.*?\))",
     ),
-    ("loading state_dict", "size mismatch for"),
     ("constants", "script_error"),
     "The weights do not fit the eager module.",
     "RuntimeError: Error(s) in loading state_dict for Ranker:",
-    advice="constants",
 )
-
-WEIGHT_FAMILIES: tuple[Family, ...] = tuple(_weight_table.rows)

@@ -5,15 +5,14 @@ They come before the families of compilation: a compiler's error that wraps one 
 
 from __future__ import annotations
 
-from .kinds import BUILD_GUIDE, Defaults, Family, Naming, Rank
+from .kinds import Naming, Rank, Table
 
-_table = Defaults(stage="any", guide=BUILD_GUIDE, advice="check_machine")
-_add = _table.add
+TABLE = Table(stage="any")
+_add = TABLE.add
 
 _add(
     "temp_directory",
     r"(?P<detail>Error generating temporary directory: .*|Failed to create (?:a )?(?:temp\w*|output) director\w+.*|No usable temporary directory found.*)",
-    ("temporary directory", "Failed to create"),
     "environment",
     "The directory for temporary files (TMPDIR) is missing or cannot be written.",
     "RuntimeError: Error generating temporary directory: No such file or directory",
@@ -27,16 +26,6 @@ _add(
     (
         r"(?P<detail>DefaultCPUAllocator: can't allocate memory): you tried to allocate (?P<bytes>\d+) bytes",
         r"(?P<detail>(?:^|\W)MemoryError|std::bad_alloc|DefaultCPUAllocator: can't allocate memory|Cannot allocate memory|Unable to allocate [\d.]+ \w+ for an array|oom-kill|Out of memory: Killed process|\[enforce fail at .*alloc_cpu)",
-    ),
-    (
-        "MemoryError",
-        "bad_alloc",
-        "can't allocate",
-        "Cannot allocate memory",
-        "Unable to allocate",
-        "oom-kill",
-        "Out of memory: ",
-        "alloc_cpu",
     ),
     "out_of_memory",
     "The host has no memory for the request.",
@@ -53,7 +42,6 @@ _add(
         r"(?P<detail>(?:CPU time|File size) limit exceeded(?: signal terminated program (?P<program>[\w+.-]+))?)",
         r"(?P<detail>\bSIGXCPU\b|\bSIGXFSZ\b|died with <Signals\.SIGX(?:CPU|FSZ): \d+>)",
     ),
-    ("limit exceeded", "SIGXCPU", "SIGXFSZ"),
     "environment",
     "A limit of the process, on its processor time (RLIMIT_CPU) or on the size of its files (RLIMIT_FSIZE), ended it.",
     "g++: fatal error: CPU time limit exceeded signal terminated program cc1plus",
@@ -64,7 +52,6 @@ _add(
 _add(
     "disk",
     r"(?P<detail>No space left on device|Disk quota exceeded|Read-only file system|Too many open files|File too large)",
-    ("No space left", "quota exceeded", "Read-only file", "Too many open files", "File too large"),
     "environment",
     "A file could not be written or opened.",
     "OSError: [Errno 28] No space left on device: '/tmp/torchinductor'",
@@ -73,7 +60,6 @@ _add(
 _add(
     "compiler_refused",
     r"(?P<detail>Permission denied|Exec format error)[^\n]*?: '(?P<program>[^']*(?:g\+\+|gcc|clang|nvcc|ptxas|/ld)[^'/]*)'",
-    ("Permission denied", "Exec format error"),
     "toolchain",
     "The compiler is a file that this machine cannot run.",
     "torch._inductor.exc.InductorError: OSError: [Errno 8] Exec format error: '/opt/cross/bin/g++'",
@@ -83,7 +69,6 @@ _add(
 _add(
     "program_missing",
     r"InductorError: FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<program>(?!g\+\+|gcc|clang|nvcc|ptxas|ld)[\w+-]+)'$",
-    "InductorError: FileNotFoundError",
     "environment",
     "A program that the compile starts by its bare name is in no directory of PATH.",
     "torch._inductor.exc.InductorError: FileNotFoundError: [Errno 2] No such file or directory: 'openssl'",
@@ -94,7 +79,6 @@ _add(
 _add(
     "permission",
     r"(?P<detail>PermissionError|Permission denied|Operation not permitted(?! when))(?:.*?: '(?P<path>[^']+)')?",
-    ("PermissionError", "Permission denied", "Operation not permitted"),
     "environment",
     "Access to a file or device was refused.",
     "PermissionError: [Errno 13] Permission denied: '/cache/x'",
@@ -111,21 +95,6 @@ _add(
         r"(?P<detail>can't start new thread|\[Errno 11\] Resource temporarily unavailable)",
         r"(?P<detail>libgomp: Thread creation failed|OMP: Error #34|pthread_create failed)(?:: (?P<why>.*))?",
     ),
-    (
-        "NotADirectory",
-        "Not a directory",
-        "IsADirectory",
-        "FileExists",
-        "name too long",
-        "Stale file",
-        "Transport endpoint",
-        "output error",
-        "start new thread",
-        "temporarily unavailable",
-        "Thread creation failed",
-        "OMP: Error #34",
-        "pthread_create failed",
-    ),
     "environment",
     "The operating system refuses a directory, a file or a thread.",
     "NotADirectoryError: [Errno 20] Not a directory: '/cache/inductor'",
@@ -137,14 +106,6 @@ _add(
 _add(
     "network",
     r"(?P<detail>Connection(?:Refused|Reset|Aborted)Error|Connection refused|Connection reset by peer|Name or service not known|Temporary failure in name resolution|Network is unreachable|No route to host|Address already in use)",
-    (
-        "Connection",
-        "Name or service",
-        "name resolution",
-        "Network is",
-        "No route",
-        "Address already",
-    ),
     "environment",
     "A host or port cannot be reached or used.",
     "ConnectionRefusedError: [Errno 111] Connection refused",
@@ -153,11 +114,8 @@ _add(
 _add(
     "environment_variable",
     (),
-    (),
     "environment",
     "A variable that the program reads is not in its environment.",
     "KeyError: 'MODEL_DIR'",
     names=Naming("{variable}", "not set"),
 )
-
-FAMILIES: tuple[Family, ...] = tuple(_table.rows)
