@@ -139,7 +139,7 @@ class Recorder(torch.fx.Interpreter):
         return super().run_node(node)
 
     def count_terms(self, node: torch.fx.Node, result: Any) -> None:
-        before = max((self.longest.get(given, 1.0) for given in node.all_input_nodes), default=1.0)
+        before = max((self.longest.get(one, 1.0) for one in node.all_input_nodes), default=1.0)
         own = self._terms(node, result) if node.op == "call_function" else 1.0
         self.longest[node] = max(before, own)
         if node.op == "output":
@@ -213,8 +213,8 @@ class ExactRecorder(Recorder):
             both = isinstance(value, torch.Tensor) and isinstance(fake, torch.Tensor)
             return value.to(fake.dtype) if both else value
 
-        def fetch(given: torch.fx.Node) -> Any:
-            return _pytree.tree_map(narrowed, self.env[given], fakes(given, self.env[given]))
+        def fetch(source: torch.fx.Node) -> Any:
+            return _pytree.tree_map(narrowed, self.env[source], fakes(source, self.env[source]))
 
         args = torch.fx.node.map_arg(node.args, fetch)
         kwargs = torch.fx.node.map_arg(node.kwargs, fetch)
@@ -239,7 +239,7 @@ class NoisyRecorder(ExactRecorder):
         result = super().evaluate(node)
         if node.op != "call_function":
             return result
-        shared = {_memory(given) for given in only_tensors(self.fetch_args_kwargs_from_env(node))}
+        shared = {_memory(one) for one in only_tensors(self.fetch_args_kwargs_from_env(node))}
 
         def perturbed(value: Any, fake: Any) -> Any:
             floats = isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())

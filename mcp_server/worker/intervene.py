@@ -65,13 +65,13 @@ def operate(request: InterveneRequest, report: Report) -> None:
 class Made:
     """A call that came back: outputs, what its changes did to the inputs, and which it changed in place.
 
-    `given` are the leaves as they were before the call, with the changes.
+    `leaves` are the inputs as they were before the call, with the changes.
     """
 
     outputs: list[torch.Tensor]
     changes: tuple[InputChange, ...]
     mutated: tuple[int, ...]
-    given: list[Any]
+    leaves: list[Any]
 
 
 class Caller:
@@ -94,7 +94,7 @@ class Caller:
         loader = self._loaded(request, other=bool(options))
         self.phase = "inputs"
         step = steps[-1] if steps else Step()
-        original = copy.deepcopy(self.given(request, step, loader))
+        original = copy.deepcopy(self.leaves_of(request, step, loader))
         flat = apply(original, planned.get("changes") or ())
         changes = (input_change(place, *pair) for place, pair in enumerate(zip(original, flat)))
         made = Made([], tuple(change for change in changes if change), (), [leaf.clone() for leaf in flat])
@@ -103,7 +103,7 @@ class Caller:
         self.phase = "outputs"
         made.mutated = tuple(
             place
-            for place, (old, now) in enumerate(zip(made.given, flat))
+            for place, (old, now) in enumerate(zip(made.leaves, flat))
             if old.shape == now.shape and input_change(place, old, now) is not None
         )
         return made
@@ -134,7 +134,7 @@ class Caller:
             else:
                 self.phase = "earlier call"
                 with torch.no_grad():
-                    loader.run(copy.deepcopy(self.given(request, step, loader)))
+                    loader.run(copy.deepcopy(self.leaves_of(request, step, loader)))
         for step in request.get("updates", ()):
             self.phase = "updating_constants"
             self._alive.append(update_package(loader, step, {}, self.report))
@@ -142,7 +142,7 @@ class Caller:
             self.loader = loader
         return loader
 
-    def given(self, request: InterveneRequest, step: Step, loader: Any) -> list[Any]:
+    def leaves_of(self, request: InterveneRequest, step: Step, loader: Any) -> list[Any]:
         """The leaves of the call, read from the file or made from specs the first time."""
         source = step.get("file") or str(request.get("inputs"))
         if source not in self._inputs:
@@ -265,7 +265,7 @@ class Trial:
         stateful = self.request.get("fresh") or any(step["do"] == "call" for step in steps[:-1])
         if made is None or self.request.get("check") or planned.get("options") or stateful:
             return None
-        if self.reference is None and any(leaf.is_cuda for leaf in made.given):
+        if self.reference is None and any(leaf.is_cuda for leaf in made.leaves):
             return None
         step = steps[-1] if steps else Step()
 
@@ -277,7 +277,7 @@ class Trial:
                 return None
             return None if any(bool(mask.any()) for mask in self._faults(outputs)) else outputs
 
-        return Search(caller.given(self.request, step, caller.loader), made.given, good)
+        return Search(caller.leaves_of(self.request, step, caller.loader), made.leaves, good)
 
     def _faults(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
         return faults(outputs, self.expected, self.request.get("infinities", False), self.limits)

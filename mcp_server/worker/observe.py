@@ -62,7 +62,7 @@ def operate(request: ObserveRequest, report: Report) -> None:
                 "the package is not instrumented", request["package"], "a package with launch probes"
             )
         for library in observer.libraries:
-            library.subscribe(observer.take, observer.selection.mask())
+            library.subscribe(observer.take, observer.mask())
         report.event("attached", libraries=len(observer.libraries))
 
     try:
@@ -190,56 +190,34 @@ class Saver:
 BITS = {"before": 1, "after": 2}
 
 
-class Selection:
-    """The request's choices. What is left out is not restricted."""
-
-    def __init__(self, request: ObserveRequest) -> None:
-        self.launches = request.get("launches")
-        self.kernels = request.get("kernels")
-        self.names = request.get("names")
-        self.phases = set(request.get("phases") or PHASES)
-        if not self.phases <= set(PHASES):
-            raise Refused("unknown phase", sorted(self.phases), "before, after")
-        self.unset_too = request.get("unset_too", False)
-        self.skip_before = {int(n): frozenset(names) for n, names in request.get("skip_before", {}).items()}
-
-    def mask(self) -> Optional[bytes]:
-        """What the C++ side lets through; None when every launch is asked for in both phases."""
-        bits = sum(BITS[phase] for phase in self.phases)
-        if self.launches is None:
-            return None if bits == sum(BITS.values()) else bytes([bits]) * 65536
-        return bytes(bits if n in self.launches else 0 for n in range(max(self.launches, default=0) + 1))
-
-    def takes(self, launch: int, phase: str, name: str, parameter: str, role: str) -> bool:
-        """Whether an argument is to be looked at; before a launch only what holds values then."""
-        if self.names is not None and name not in self.names and parameter not in self.names:
-            return False
-        if phase == "after":
-            return role != "read"
-        return self.unset_too or (role != "written" and name not in self.skip_before.get(launch, ()))
-
-
 class Observer:
     """Receives the events of all libraries of one observation."""
 
     def __init__(self, request: ObserveRequest, report: Report) -> None:
-        self.selection = Selection(request)
+        self.request = request
         self.report = report
+        self.phases = set(request.get("phases") or PHASES)
+        if not self.phases <= set(PHASES):
+            raise Refused("unknown phase", sorted(self.phases), "before, after")
         self.libraries: list[Library] = []
-        self._bounds = request.get("bounds") or []
+        self._skip_before = {int(n): names for n, names in request.get("skip_before", {}).items()}
         self._saver = Saver(request.get("save"), request.get("save_bytes", SAVE_BYTES))
-        self._stop = request.get("stop_at_first_bad", False)
         self._events_left = MAX_EVENTS
         self._bad_inputs: dict[tuple[int, int, int], list[str]] = {}
         self._left_out = 0
 
+    def mask(self) -> Optional[bytes]:
+        """What the C++ side lets through; None when every launch is asked for in both phases."""
+        bits, launches = sum(BITS[phase] for phase in self.phases), self.request.get("launches")
+        if launches is None:
+            return None if bits == sum(BITS.values()) else bytes([bits]) * 65536
+        return bytes(bits if n in launches else 0 for n in range(max(launches, default=0) + 1))
+
     def take(self, event: Event) -> bool:
         """Look at one launch in one phase; true stops the run."""
         kernel = event.kernel.decode()
-        if (self.selection.kernels is not None and kernel not in self.selection.kernels) or capturing():
-            return False
         phase = "after" if event.phase == AFTER else "before"
-        if phase not in self.selection.phases:
+        if kernel not in self.request.get("kernels", [kernel]) or phase not in self.phases or capturing():
             return False
         where = {
             "launch": event.launch,
@@ -250,13 +228,13 @@ class Observer:
         }
         synchronize()
         bad = [self._argument(where, phase, argument) for argument in arguments(event)]
-        return any(bad) and self._stop
+        return any(bad) and self.request.get("stop_at_first_bad", False)
 
     def _argument(self, where: Mapping[str, Any], phase: str, argument: Argument) -> bool:
         """Report one argument. Returns whether its values are bad; minus infinity may be a mask."""
         name, parameter = argument.name.decode(), argument.parameter.decode()
         role = ROLES.get(argument.role, "unknown")
-        if not self.selection.takes(where["launch"], phase, name, parameter, role):
+        if not self._wants(where["launch"], phase, name, parameter, role):
             return False
         facts: dict[str, Any] = {"name": name, "parameter": parameter, "role": role}
         if argument.kind in (INTEGER, REAL):
@@ -276,20 +254,29 @@ class Observer:
             self._report_non_finite(where, phase, name, odd)
         return facts["outside"] is not None or (odd is not None and odd["value"] != MASK)
 
+    def _wants(self, launch: int, phase: str, name: str, parameter: str, role: str) -> bool:
+        """Whether an argument is to be looked at; before a launch only what has values then."""
+        if not {name, parameter} & set(self.request.get("names", [name])):
+            return False
+        if phase == "after":
+            return role != "read"
+        unset = role == "written" or name in self._skip_before.get(launch, ())
+        return not unset or self.request.get("unset_too", False)
+
     def _report_non_finite(self, where: Mapping[str, Any], phase: str, name: str, odd: OddElement) -> None:
         """Remember non-finite inputs; report a non-finite output with the non-finite inputs of its launch."""
         key = (where["runner"] or 0, where["run"], where["sequence"])
         if phase == "before":
             self._bad_inputs.setdefault(key, []).append(name)
             return
-        looked_at, bad = "before" in self.selection.phases, self._bad_inputs.get(key, [])
+        looked_at, bad = "before" in self.phases, self._bad_inputs.get(key, [])
         self.report.event(
             "non_finite", **where, name=name, first=odd, inputs_looked_at=looked_at, bad_inputs=bad
         )
 
     def _outside(self, launch: int, facts: Mapping[str, Any], tensor: torch.Tensor) -> Optional[OddElement]:
         """The first element beyond a bound that the request knows for this argument."""
-        for bound in self._bounds:
+        for bound in self.request.get("bounds", ()):
             named = bound["name"] in (facts["name"], facts["parameter"])
             if named and bound["launch"] == launch:
                 return first_outside(tensor, bound["low"], bound["high"])
