@@ -80,9 +80,13 @@ def expectations(
     for node, values in eager.kept.items():
         references = exact.kept.get(node, [])
         spreads = noisy.noise.get(node) or [0.0] * len(values)
-        for place, (tensor, terms) in enumerate(values):
-            known = (references[place][0], terms, spreads[place]) if len(references) == len(values) else None
-            nodes.setdefault(node, []).append(Expected(node, tensor, *(known or (None, terms))))
+        known = len(references) == len(values)
+        nodes[node] = [
+            Expected(node, tensor, references[place][0], terms, spreads[place])
+            if known
+            else Expected(node, tensor, None, terms)
+            for place, (tensor, terms) in enumerate(values)
+        ]
     return nodes, outputs
 
 
