@@ -53,6 +53,17 @@ def drop_script_dir() -> None:
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != HERE]
 
 
+def register_as_package() -> None:
+    """Make this directory a package under a private name, here or in a process with the hook."""
+    spec = importlib.util.spec_from_file_location(
+        PACKAGE, os.path.join(HERE, "__init__.py"), submodule_search_locations=[HERE]
+    )
+    assert spec is not None and spec.loader is not None
+    package = importlib.util.module_from_spec(spec)
+    sys.modules[PACKAGE] = package
+    spec.loader.exec_module(package)
+
+
 def run_operation(request: Request, report: Report) -> int:
     """Do the asked operation; the exit status."""
     failures = importlib.import_module(PACKAGE + ".report")
@@ -75,14 +86,7 @@ def run_operation(request: Request, report: Report) -> int:
 
 
 def main(argv: list[str]) -> int:
-    # This directory becomes a package under a private name.
-    spec = importlib.util.spec_from_file_location(
-        PACKAGE, os.path.join(HERE, "__init__.py"), submodule_search_locations=[HERE]
-    )
-    assert spec is not None and spec.loader is not None
-    package = importlib.util.module_from_spec(spec)
-    sys.modules[PACKAGE] = package
-    spec.loader.exec_module(package)
+    register_as_package()
     reports = importlib.import_module(PACKAGE + ".report")
     if reports.other_rank():
         return 0
