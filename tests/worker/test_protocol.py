@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.interventions.base import Options
+from mcp_server.diagnosis.interventions.base import KEEPING, LEAVING_OUT, Options
 from mcp_server.diagnosis.interventions.plan import FACTS, Planned, TriedCall
 from mcp_server.diagnosis.value_sources import InputSlice
 from mcp_server.model import PackageWorkload
 from mcp_server.tools.requests import OPTIONS, run_request
 from mcp_server.worker import protocol
+from mcp_server.worker.inputs import CHANGES
 from mcp_server.worker.main import OPERATIONS
 from mcp_server.worker.protocol import (
     CallFacts,
@@ -86,3 +87,4 @@ def test_the_server_sends_the_keys_that_the_worker_reads(tmp_path: Path) -> None
     judged = {"expect", "rtol", "atol", "check", "infinities", "fresh"}
     assert judged <= {field.name for field in fields(TriedCall)} & keys(protocol.InterveneRequest)
     assert set(InputSlice(0, 0, 1, 0, 9).request()) <= keys(protocol.Part)
+    assert set(CHANGES) >= KEEPING | LEAVING_OUT
