@@ -10,7 +10,7 @@ from pydantic import Field
 from mcp_server.diagnosis.interventions.base import Effect, Trial
 from mcp_server.model import Record
 from mcp_server.package.signature import CompiledInput
-from mcp_server.worker.trial_facts import ElementChange, Smallest
+from mcp_server.worker.protocol import ElementChange, Smallest
 
 Outcome = Literal["fixed", "harmful", "changed", "same", "no_failure", "not_applicable"]
 SHOWN = 8  # elements that are listed of each kind

@@ -128,7 +128,7 @@ def _preload(tools: Tools) -> tuple[str, ...]:
 
 async def find_toolchain(python: Path, context: Context, env: Mapping[str, str] | None = None) -> Toolchain:
     """Find the torch of an interpreter. Raises `ProblemError` if it has none, or one without headers."""
-    script = WORKER_MAIN.with_name("toolchain.py")
+    script = WORKER_MAIN.with_name("machine.py")
     command = Command(argv=(str(python), str(script)), cwd=Path.cwd(), timeout_s=60, env=dict(env or {}))
     finished = await context.run(command, "toolchain")
     output = finished.stdout.read_text()

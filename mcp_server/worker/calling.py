@@ -1,16 +1,19 @@
-"""One call, told before and after."""
+"""One call of a package, reported before and after, and the state of the device around it."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from typing import Any, Callable, ContextManager
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, Union
 
 import torch
 
 from .lease import take
 from .report import Report
 from .tensors import layout, leaves, outputs
+
+if TYPE_CHECKING:
+    from .protocol import ExportedRequest, RunRequest
 
 
 def synchronize() -> None:
@@ -61,8 +64,8 @@ def call(function: Callable[[], Any], index: int, report: Report) -> Any:
     return result
 
 
-def watching(request: dict[str, Any], report: Report) -> ContextManager[Any]:
-    """A context for calls in which `request["operators"]`, `watch` or `repair`, acts on custom operators."""
+def watching(request: Union[RunRequest, ExportedRequest], report: Report) -> ContextManager[Any]:
+    """A context for calls in which custom operators are watched or repaired, as the request asks."""
     if not request.get("operators"):
         return contextlib.nullcontext()
     from .interpret import Operators  # loads much of torch that a plain call does not need
@@ -72,19 +75,8 @@ def watching(request: dict[str, Any], report: Report) -> ContextManager[Any]:
 
 def report_inputs(tree: Any, report: Report) -> None:
     """Event `given`: the layout of every leaf of a call."""
-    report.event(
-        "given",
-        leaves=[
-            {
-                "path": path,
-                **(layout(leaf) if isinstance(leaf, torch.Tensor) else {"value": repr(leaf)[:200]}),
-            }
-            for path, leaf in leaves(tree)
-        ],
-    )
-
-
-def save(result: Any, path: str, report: Report) -> None:
-    """`torch.save` the tensors of `result` as a flat list."""
-    report.event("saving", path=path)
-    torch.save([leaf.detach() for _, leaf in leaves(result) if isinstance(leaf, torch.Tensor)], path)
+    found = [
+        {"path": path, **(layout(leaf) if isinstance(leaf, torch.Tensor) else {"value": repr(leaf)[:200]})}
+        for path, leaf in leaves(tree)
+    ]
+    report.event("given", leaves=found)

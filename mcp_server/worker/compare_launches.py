@@ -1,125 +1,109 @@
-"""`beside`: compares an instrumented package with eager mode, launch by launch, constants included."""
+"""Runs a package several times: `beside` eager mode, launch by launch, or as it is (`repeat`)."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+import ctypes
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Callable, Iterator, Mapping, Optional
 
 import torch
 from torch.utils import _pytree
 
 from .calling import call
-from .compare import Expected, expectations, measure
-from .eager_values import tensors
-from .exported import arguments, load_exported
+from .compare import compare
+from .eager_values import Expected, expectations, measure
 from .imports import import_all
-from .loading import constants_of, load, update_package, update_program
+from .inputs import flatten, read
+from .loading import arguments, constants_of, load, load_exported, update_package, update_program
 from .probes import AFTER, BEFORE, ROLES, Event, find_libraries, mapped_files, tensor_of
 from .probes import arguments as probe_arguments
+from .protocol import BesideRequest, Step
 from .report import Refused, Report
-from .tensors import checksum
+from .tensors import checksum, dtype_name, only_tensors, span
 
 PART = 1 << 22  # elements compared at once; bounds the temporaries
-
-
-class Constants:
-    """Event `constant_differs` at the first launch of a constant that differs from the program's.
-
-    `names` maps the package's names of constants to the program's. A constant that Inductor laid out
-    differently is not compared.
-    """
-
-    def __init__(self, module: Any, names: "dict[str, str]", report: Report) -> None:
-        self.own = constants_of(module)
-        self.names = names
-        self.report = report
-        self.seen: "set[str]" = set()
-
-    def check(self, event: Event) -> None:
-        if event.phase != BEFORE:
-            return
-        for argument in probe_arguments(event):
-            name = argument.name.decode()
-            tensor = tensor_of(argument) if name in self.names and name not in self.seen else None
-            if tensor is not None:
-                self.seen.add(name)
-                self._compare(self.names[name], tensor, int(event.launch))
-
-    def _compare(self, name: str, tensor: torch.Tensor, launch: int) -> None:
-        own = self.own.get(name)
-        actual = _whole(tensor, own) if own is not None else None
-        if own is None or actual is None:
-            return
-        different = _differing(actual, own.detach())
-        if different:
-            self.report.event(
-                "constant_differs",
-                name=name,
-                launch=launch,
-                elements=actual.numel(),
-                different=different,
-            )
-
-
-def _differing(actual: torch.Tensor, own: torch.Tensor) -> int:
-    """How many elements differ; NaN equals NaN. In parts, since the masks of a large weight are large."""
-    rows = max(1, PART // max(1, own[:1].numel())) if own.dim() else 1
-    pairs = zip(actual.split(rows), own.split(rows)) if own.dim() else [(actual, own)]
-    return sum(_differing_part(left, right.to(left.device)) for left, right in pairs)
-
-
-def _differing_part(actual: torch.Tensor, own: torch.Tensor) -> int:
-    return int(((actual != own) & ~(actual.isnan() & own.isnan())).sum())
-
-
-def _whole(tensor: torch.Tensor, own: torch.Tensor) -> "Optional[torch.Tensor]":
-    """`tensor`, which may be a view of the constant, with the layout of `own`; None if it does not fit."""
-    span = 1 + sum((size - 1) * step for size, step in zip(own.shape, own.stride()))
-    room = tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
-    if tensor.dtype != own.dtype or room < span or not own.numel():
-        return None
-    return tensor.as_strided(own.shape, own.stride(), 0)
-
-
 KEPT_BYTES = 2 << 30  # of eager values, and as much again of float64 ones
 CLOSEST = 3  # nodes to report for a tensor
 
 
-def operate(request: dict[str, Any], report: Report) -> None:
+def operate(request: BesideRequest, report: Report) -> None:
     """Event `beside` for each tensor that a launch writes, `output` for each output, `rerun` for repeats.
-
-    Request: `package` (instrumented unless `probes` is false), `exported`, `inputs`, `factor` of the
-    tolerance; `nodes`: {launch: names of nodes that it may compute}, by default every node is tried; `unset`:
-    {launch: names of tensors that nothing writes before it}; `steps`: captured updates of constants, applied
-    to both sides; `constants`: {name in the package: name in the program}.
 
     The package runs four times, each time in a fresh load: for the comparison, twice unchanged, and once with
     the unset tensors filled, which shows reads of uninitialised memory. If the unchanged runs differ, it runs
     a fifth time, filled again: what no longer differs came from that memory.
     """
-    import_all(list(request.get("extra_imports", ())), report)
+    import_all(request.get("extra_imports", ()), report)
     program = load_exported(request, report)
     report.event("reading_inputs")
     leaves = _pytree.tree_leaves(arguments(program, request))
-    nodes = {int(launch): names for launch, names in (request.get("nodes") or {}).items()}
+    nodes = _by_launch(request.get("nodes"))
     wanted = frozenset(name for names in nodes.values() for name in names) if nodes else None
     module = program.module()
     for step in updates(request):
         update_program(module, step, report)
     expected, outputs = expectations(module, leaves, wanted, KEPT_BYTES, report)
     bench = Bench(request, leaves, report)
-    constants = Constants(module, dict(request.get("constants") or {}), report)
-    comparison = Comparison(expected, nodes, float(request.get("factor", 1.0)), constants, report)
-    _outputs(bench.run("compared", comparison.take), outputs, comparison)
-    marks = [bench.mark(kind) for kind in ("first", "second")]
-    unset = {int(launch): frozenset(names) for launch, names in (request.get("unset") or {}).items()}
-    for kind in ("filled",) if marks[0] == marks[1] else ("filled", "filled_again"):
-        bench.mark(kind, unset)
+    constants = Constants(constants_of(module), request.get("constants") or {}, report)
+    comparison = Comparison(expected, nodes, request.get("factor", 1.0), constants, report)
+    _compare_outputs(bench.run("compared", comparison.take), outputs, comparison)
+    same = bench.mark("first") == bench.mark("second")
+    for kind in ("filled",) if same else ("filled", "filled_again"):
+        bench.mark(kind, _by_launch(request.get("unset")))
 
 
-def updates(request: dict[str, Any]) -> list[dict[str, Any]]:
+def updates(request: BesideRequest) -> list[Step]:
     return [step for step in request.get("steps", ()) if step["do"] == "constants"]
 
 
+def _by_launch(names: Optional[Mapping[str, list[str]]]) -> dict[int, list[str]]:
+    return {int(launch): found for launch, found in (names or {}).items()}
+
+
+# glibc fills what malloc gives out with the complement of this byte, what free takes back with the byte
+# itself (malloc.c, alloc_perturb and free_perturb). 0x7f7f7f7f is 3.4e38 as float32, 0x3f3f3f3f is 0.75.
+M_PERTURB = -6
+FILLS = {"first": 0x80, "second": 0x80, "filled": 0xC0}
+RELATIVE = 1e-3  # threads may sum in another order, which is no different result
+
+
+def operate_repeat(request: BesideRequest, report: Report) -> None:
+    """Event `repeated` (`run`, `equal`, `outputs`) for the second and the last call, compared with the first.
+
+    With `probes` the package is instrumented, and event `rerun` has the checksum of each tensor that a launch
+    wrote. Random numbers differ in the second call; the contents of new memory differ in the last one. If the
+    C library cannot fill memory (event `unfilled`), there is no last call.
+    """
+    request.setdefault("probes", False)
+    import_all(request.get("extra_imports", ()), report)
+    in_spec = load(request, report).get_call_spec()[0]
+    report.event("reading_inputs")
+    bench = Bench(request, flatten(read(request.get("inputs")), in_spec), report)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda _option, _byte: 0)
+    first: list[torch.Tensor] = []
+    for kind, byte in FILLS.items():
+        if not mallopt(M_PERTURB, byte) and kind == "filled":
+            report.event("unfilled")
+            break
+        outputs = [tensor.clone() for tensor in bench.run(kind, marks(kind, report))]
+        if kind == "first":
+            first = outputs
+            continue
+        pairs = [compare(want, got, (RELATIVE, RELATIVE * _size(want))) for want, got in zip(first, outputs)]
+        report.event("repeated", run=kind, equal=all(pair["equal"] for pair in pairs), outputs=pairs)
+    mallopt(M_PERTURB, 0)
+
+
+def _size(tensor: torch.Tensor) -> float:
+    """The largest finite magnitude; 0 for integers, which must be equal."""
+    if not tensor.is_floating_point():
+        return 0.0
+    finite = tensor[torch.isfinite(tensor)]
+    return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+@dataclass
 class Bench:
     """Runs the package, with a subscriber for its launches if it has probes.
 
@@ -127,17 +111,16 @@ class Bench:
     mapped because `find_libraries` opened it; its weights are freed.
     """
 
-    def __init__(self, request: dict[str, Any], leaves: list[Any], report: Report) -> None:
-        self.request = request
-        self.leaves = leaves
-        self.report = report
-        self.runs = 0
-        self.loader: Any = None
-        self.alive: list[Any] = []  # constants that the caller of an update owns
+    request: BesideRequest
+    leaves: list[Any]
+    report: Report
+    runs: int = 0
+    loader: Any = None
+    alive: list[Any] = field(default_factory=list)  # constants that the caller of an update owns
 
-    def mark(self, kind: str, unset: Optional[dict[int, frozenset[str]]] = None) -> list[Any]:
+    def mark(self, kind: str, unset: Optional[dict[int, list[str]]] = None) -> list[str]:
         """Checksums of the outputs of one call, which also reports a checksum of every tensor written."""
-        return [checksum(tensor) for tensor in self.run(kind, Marks(kind, self.report, unset).take)]
+        return [checksum(tensor) for tensor in self.run(kind, marks(kind, self.report, unset))]
 
     def run(self, kind: str, take: Callable[[Event], bool]) -> list[torch.Tensor]:
         """The outputs of one call of a fresh load, since a package may keep state from call to call.
@@ -146,110 +129,112 @@ class Bench:
         """
         self.loader, self.alive = None, []
         before = mapped_files()
-        self.loader = loader = load(self.request, self.report)
-        self.alive = [update_package(loader, step, {}, self.report) for step in updates(self.request)]
-        libraries = find_libraries(before) if self.request.get("probes", True) else []
-        if self.request.get("probes", True) and not libraries:
+        self.loader = load(self.request, self.report)
+        self.alive = [update_package(self.loader, step, {}, self.report) for step in updates(self.request)]
+        probes = self.request.get("probes", True)
+        libraries = find_libraries(before) if probes else []
+        if probes and not libraries:
             raise Refused("the package is not instrumented", self.request["package"])
         for library in libraries:
             library.subscribe(take)
         flat = [leaf.clone() for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
-        result = call(lambda: loader.run(flat), self.runs, self.report)
+        result = call(partial(self.loader.run, flat), self.runs, self.report)
         self.runs += 1
         for library in libraries:
-            library.unsubscribe()
-            if library.failure:
-                self.report.event("observer_failed", text=library.failure[-4000:])
-        outputs = tensors(result)
+            library.unsubscribe(self.report)
+        outputs = only_tensors(result)
         self.report.event("outputs", run=kind, checksums=[checksum(tensor) for tensor in outputs])
         return outputs
 
 
+@dataclass
+class Constants:
+    """Event `constant_differs` at the first launch of a constant that differs from the program's.
+
+    `own` are those of the program, `names` maps the package's names to them. A constant that Inductor laid
+    out differently is not compared.
+    """
+
+    own: dict[str, torch.Tensor]
+    names: Mapping[str, str]
+    report: Report
+    seen: set[str] = field(default_factory=set)
+
+    def check(self, event: Event) -> None:
+        for argument in probe_arguments(event) if event.phase == BEFORE else ():
+            name = argument.name.decode()
+            tensor = tensor_of(argument) if name in self.names and name not in self.seen else None
+            if tensor is None:
+                continue
+            self.seen.add(name)
+            own = self.own.get(self.names[name])
+            if own is None or tensor.dtype != own.dtype or not own.numel():
+                continue
+            # The launch may read a view of the constant.
+            room = tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
+            if room < span(own.shape, own.stride()):
+                continue
+            different = _differing(tensor.as_strided(own.shape, own.stride(), 0), own.detach())
+            if different:
+                self.report.event(
+                    "constant_differs",
+                    name=self.names[name],
+                    launch=int(event.launch),
+                    elements=own.numel(),
+                    different=different,
+                )
+
+
+def _differing(actual: torch.Tensor, own: torch.Tensor) -> int:
+    """How many elements differ; NaN equals NaN. In parts, since the masks of a large weight are large."""
+    rows = max(1, PART // max(1, own[:1].numel())) if own.dim() else 1
+    different = 0
+    for left, right in zip(actual.split(rows), own.split(rows)) if own.dim() else [(actual, own)]:
+        right = right.to(left.device)
+        different += int(((left != right) & ~(left.isnan() & right.isnan())).sum())
+    return different
+
+
+@dataclass
 class Comparison:
     """Compares the tensors that each launch writes with the eager values of its nodes."""
 
-    def __init__(
-        self,
-        expected: dict[str, list[Expected]],
-        nodes: dict[int, list[str]],
-        factor: float,
-        constants: Constants,
-        report: Report,
-    ) -> None:
-        self.expected = expected
-        self.nodes = nodes
-        self.factor = factor
-        self.constants = constants
-        self.report = report
+    expected: dict[str, list[Expected]]
+    nodes: dict[int, list[str]]
+    factor: float
+    constants: Constants
+    report: Report
 
     def take(self, event: Event) -> bool:
         self.constants.check(event)
         for facts, tensor in written(event):
-            self.report.event("beside", **facts, **self.compare(tensor, self._candidates(int(event.launch))))
+            names = self.nodes.get(int(event.launch), ()) if self.nodes else self.expected
+            candidates = [one for name in names for one in self.expected.get(name, ())]
+            self.report.event("beside", **facts, **self.compare(tensor, candidates))
         return False
 
     def compare(self, tensor: torch.Tensor, candidates: list[Expected]) -> dict[str, Any]:
         """The closest candidates of the same shape, best first; of another shape only one that fits."""
-        alike = [one for one in candidates if _squeezed(one.eager) == _squeezed(tensor)]
-        found = sorted((self._measured(tensor, one) for one in alike), key=_distance)
+
+        def squeezed(one: torch.Tensor) -> list[int]:
+            return [size for size in one.shape if size != 1]
+
+        alike = [one for one in candidates if squeezed(one.eager) == squeezed(tensor)]
+        found = [measure(tensor, one, self.factor) for one in alike]
+        found.sort(key=lambda facts: float(facts.get("excess", facts["error"])))
         if not (found and found[0]["within"]):
             others = [one for one in candidates if one not in alike and one.eager.numel() == tensor.numel()]
-            fitting = [facts for one in others if (facts := self._measured(tensor, one))["within"]]
+            fitting = [facts for one in others if (facts := measure(tensor, one, self.factor))["within"]]
             found = fitting[:1] + found
-        shape = list(tensor.shape)
-        dtype = str(tensor.dtype).replace("torch.", "")
-        return {"shape": shape, "dtype": dtype, "device": tensor.device.type, "closest": found[:CLOSEST]}
-
-    def _candidates(self, launch: int) -> list[Expected]:
-        names = self.nodes.get(launch, ()) if self.nodes else self.expected
-        return [one for name in names for one in self.expected.get(name, ())]
-
-    def _measured(self, tensor: torch.Tensor, one: Expected) -> dict[str, Any]:
-        return measure(tensor, one, self.factor)
+        return {
+            "shape": list(tensor.shape),
+            "dtype": dtype_name(tensor.dtype),
+            "device": tensor.device.type,
+            "closest": found[:CLOSEST],
+        }
 
 
-class Marks:
-    """Reports checksums of the tensors written. Fills the `unset` tensors before their first launch."""
-
-    def __init__(self, kind: str, report: Report, unset: Optional[dict[int, frozenset[str]]] = None) -> None:
-        self.kind = kind
-        self.report = report
-        self.unset = unset or {}
-
-    def take(self, event: Event) -> bool:
-        if event.phase != AFTER:
-            self._fill(event)
-        for facts, tensor in written(event):
-            self.report.event("rerun", run=self.kind, **facts, checksum=checksum(tensor))
-        return False
-
-    def _fill(self, event: Event) -> None:
-        names = self.unset.get(int(event.launch), frozenset())
-        for argument in probe_arguments(event):
-            tensor = tensor_of(argument) if argument.name.decode() in names else None
-            if tensor is not None and tensor.is_floating_point():
-                tensor.fill_(float("nan"))
-                self.report.event("filled", launch=int(event.launch), name=argument.name.decode())
-
-
-def written(event: Event) -> "list[tuple[dict[str, Any], torch.Tensor]]":
-    """The tensors that a launch wrote, each with its position. Empty before the launch."""
-    found = []
-    for argument in probe_arguments(event) if event.phase == AFTER else ():
-        tensor = tensor_of(argument) if ROLES.get(argument.role) != "read" else None
-        if tensor is not None and tensor.layout is torch.strided:
-            _synchronize(tensor)
-            facts = {
-                "launch": int(event.launch),
-                "sequence": int(event.sequence),
-                "kernel": event.kernel.decode(),
-                "name": argument.name.decode(),
-            }
-            found.append((facts, tensor))
-    return found
-
-
-def _outputs(got: list[torch.Tensor], wanted: list[Expected], comparison: Comparison) -> None:
+def _compare_outputs(got: list[torch.Tensor], wanted: list[Expected], comparison: Comparison) -> None:
     """Compare the outputs of the whole program."""
     report = comparison.report
     report.event("counted_outputs", package=len(got), eager=len(wanted))
@@ -261,14 +246,38 @@ def _outputs(got: list[torch.Tensor], wanted: list[Expected], comparison: Compar
         report.event("output", **facts)
 
 
-def _distance(facts: dict[str, Any]) -> float:
-    return float(facts.get("excess", facts["error"]))
+def marks(
+    kind: str, report: Report, unset: Optional[Mapping[int, list[str]]] = None
+) -> Callable[[Event], bool]:
+    """Reports checksums of the tensors written. Fills the `unset` tensors before their first launch."""
+
+    def take(event: Event) -> bool:
+        names = (unset or {}).get(int(event.launch), []) if event.phase != AFTER else []
+        for argument in probe_arguments(event) if names else ():
+            name = argument.name.decode()
+            tensor = tensor_of(argument) if name in names else None
+            if tensor is not None and tensor.is_floating_point():
+                tensor.fill_(float("nan"))
+                report.event("filled", launch=int(event.launch), name=name)
+        for facts, tensor in written(event):
+            report.event("rerun", run=kind, **facts, checksum=checksum(tensor))
+        return False
+
+    return take
 
 
-def _squeezed(tensor: torch.Tensor) -> list[int]:
-    return [size for size in tensor.shape if size != 1]
-
-
-def _synchronize(tensor: torch.Tensor) -> None:
-    if tensor.is_cuda:
-        torch.cuda.synchronize(tensor.device)
+def written(event: Event) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:
+    """The tensors that a launch wrote, each with its position. Empty before the launch."""
+    for argument in probe_arguments(event) if event.phase == AFTER else ():
+        tensor = tensor_of(argument) if ROLES.get(argument.role) != "read" else None
+        if tensor is None or tensor.layout is not torch.strided:
+            continue
+        if tensor.is_cuda:
+            torch.cuda.synchronize(tensor.device)
+        facts = {
+            "launch": int(event.launch),
+            "sequence": int(event.sequence),
+            "kernel": event.kernel.decode(),
+            "name": argument.name.decode(),
+        }
+        yield facts, tensor

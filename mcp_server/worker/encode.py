@@ -9,14 +9,18 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+from operator import attrgetter
 from types import CodeType, FrameType
-from typing import Any, Callable, Hashable, Iterable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, Hashable, Iterable, NamedTuple, Optional
 
 import torch
 
 from .report import Encoded, plain
 from .report import encode as report_encode
 from .tensors import alignment, layout, nonfinite
+
+if TYPE_CHECKING:
+    from .protocol import Frame
 
 FINITE = ', "nan": 0, "inf": 0}'
 MOST = 4096  # texts of one kind that are remembered
@@ -103,15 +107,8 @@ def decode(configs: dict[str, Any]) -> dict[str, Any]:
     """The options for torch; an operator that is not registered raises AttributeError, as in a script."""
     found = dict(configs)
     if isinstance(found.get(BY_OPERATOR), dict):
-        found[BY_OPERATOR] = {_operator(name): shims for name, shims in found[BY_OPERATOR].items()}
-    return found
-
-
-def _operator(name: str) -> Any:
-    """`namespace.name.overload` as the operator itself."""
-    found: Any = torch.ops
-    for part in name.split("."):
-        found = getattr(found, part)
+        named = found[BY_OPERATOR].items()  # `namespace.name.overload`
+        found[BY_OPERATOR] = {attrgetter(name)(torch.ops): shims for name, shims in named}
     return found
 
 
@@ -133,9 +130,17 @@ def frames() -> Encoded:
     return _texts.get(chain, lambda: encode_frames(chain))
 
 
-def encode_frames(chain: Iterable[tuple[CodeType, int]]) -> list[dict[str, Any]]:
+def encode_frames(chain: Iterable[tuple[CodeType, int]]) -> list[Frame]:
     """File, line, function and source text of each place."""
-    return [_place(*each) for each in chain]
+    return [
+        {
+            "file": code.co_filename,
+            "line": line,
+            "function": code.co_name,
+            "code": linecache.getline(code.co_filename, line).strip()[:200],
+        }
+        for code, line in chain
+    ]
 
 
 def raised_in(error: BaseException) -> list[tuple[FrameType, int]]:
@@ -169,8 +174,3 @@ def is_ours(code: CodeType) -> bool:
         name = code.co_filename
         found = _ours[code] = name.startswith((OURS, TORCH, "<frozen"))
     return found
-
-
-def _place(code: CodeType, line: int) -> dict[str, Any]:
-    text = linecache.getline(code.co_filename, line).strip()[:200]
-    return {"file": code.co_filename, "line": line, "function": code.co_name, "code": text}

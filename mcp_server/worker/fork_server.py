@@ -105,7 +105,12 @@ def run_in_fork(
     stage = "session"
     try:
         supervisor.new_session(parent)
-        default_signals()
+        # The handlers of a Python that has just begun, and not those of the supervisor.
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         stage = "directory"
         os.chdir(cwd)
         os.environb.clear()
@@ -118,26 +123,23 @@ def run_in_fork(
     raise Forked(argv)
 
 
-def default_signals() -> None:
-    """The handlers of a Python that has just begun, and not those of the supervisor."""
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 def import_torch(modules: list[str]) -> bool:
     """Whether torch is here and may be used in a fork, which has none of the threads that a module began.
 
-    A module that cannot be imported is left to who needs it.
+    A module that cannot be imported is left to who needs it. A device that was touched cannot be used in a
+    fork: counting devices is enough for that.
     """
-    importlib.import_module("torch")
+    torch = importlib.import_module("torch")
     threads = len(os.listdir("/proc/self/task"))
     for name in modules:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
-    return len(os.listdir("/proc/self/task")) <= threads and not spoilt()
+    if len(os.listdir("/proc/self/task")) > threads or torch.cuda.is_initialized():
+        return False
+    child = os.fork()
+    if child == 0:
+        os._exit(1 if torch.cuda._is_in_bad_fork() else 0)
+    return os.waitpid(child, 0)[1] == 0
 
 
 def write_loaded_files(path: str) -> None:
@@ -152,18 +154,6 @@ def write_loaded_files(path: str) -> None:
     named = sorted(file for file in found if file and os.path.isabs(file) and os.path.exists(file))
     with open(path, "w", encoding="utf-8") as listing:
         json.dump(named, listing)
-
-
-def spoilt() -> bool:
-    """Whether a device was touched, such that a fork cannot use it: counting devices is enough for that."""
-    import torch
-
-    if torch.cuda.is_initialized():
-        return True
-    child = os.fork()
-    if child == 0:
-        os._exit(1 if torch.cuda._is_in_bad_fork() else 0)
-    return os.waitpid(child, 0)[1] != 0
 
 
 def main(argv: list[str]) -> int:

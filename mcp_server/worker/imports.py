@@ -1,7 +1,5 @@
 """Modules that register custom operators: imported, or only the registrations taken out of them.
 
-The operators that a script registers, taken out of it without running its program.
-
 A script without `if __name__ == "__main__"` runs when it is imported. What registers its operators are some
 of its statements: calls and decorators of `torch.library`, libraries that are loaded, imports, and what these
 read. Where one that registers needs another that would run more than that, none is taken.
@@ -106,20 +104,18 @@ class Names:
         self.defined: dict[str, Definition] = {}
         self.operators: set[str] = set()
         for node in ast.walk(tree):
-            self._import(node)
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    whole = alias.name if alias.asname else alias.name.partition(".")[0]
+                    self.imported[alias.asname or whole] = whole
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    name = "{}.{}".format(node.module or "", alias.name)
+                    self.imported[alias.asname or alias.name] = name
         for each in flat(tree.body):
             if isinstance(each, _DEFINITIONS):
                 self.defined.setdefault(each.name, each)
             self.operators |= set(self._operators(each))
-
-    def _import(self, node: ast.AST) -> None:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                whole = alias.name if alias.asname else alias.name.partition(".")[0]
-                self.imported[alias.asname or whole] = whole
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                self.imported[alias.asname or alias.name] = "{}.{}".format(node.module or "", alias.name)
 
     def _operators(self, node: ast.stmt) -> Iterator[str]:
         """Names that a registering statement binds."""
@@ -149,7 +145,7 @@ class Names:
         return name.startswith(_REGISTERING) and last not in _ASKING
 
 
-def flat(body: "list[ast.stmt]") -> Iterator[ast.stmt]:
+def flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     """Statements with those of their blocks."""
     for node in body:
         yield node
@@ -168,7 +164,7 @@ def why_not(node: ast.stmt, names: Names) -> str:
     return next((reason for each in called(node) for reason in _reasons(each, names, seen)), "")
 
 
-def _reasons(function: ast.expr, names: Names, seen: "set[str]") -> Iterator[str]:
+def _reasons(function: ast.expr, names: Names, seen: set[str]) -> Iterator[str]:
     if isinstance(function, ast.Call):  # a decorator with arguments; the call is looked at by itself
         return
     name = names.full(function)
@@ -201,10 +197,6 @@ class RegistrationSlice:
         """As a module of its own."""
         return "\n\n".join(ast.unparse(node) for node in self.statements) + "\n"
 
-    def code(self, path: str) -> CodeType:
-        """It keeps file and lines: Triton reads the source of a kernel there, and errors name them."""
-        return code_of(self.statements, path)
-
 
 @dataclass(frozen=True)
 class _Statement:
@@ -222,26 +214,16 @@ class _Script:
     def __init__(self, source: bytes, path: str) -> None:
         tree = ast.parse(source, path)
         self.names = Names(tree)
-        self.statements = [self._statement(node, path) for node in tree.body]
-
-    def _statement(self, node: ast.stmt, path: str) -> _Statement:
-        code = code_of([node], path)
-        binds = {i.argval for i in dis.get_instructions(code) if i.opname in ("STORE_NAME", "STORE_GLOBAL")}
-        changes = _changed(node)
-        known = "" if changes in self.names.imported else changes  # `torch.manual_seed(0)` changes no name
-        return _Statement(node, frozenset(binds), frozenset(_reads(code)), known)
-
-    def registering(self) -> list[int]:
-        names = self.names
-        return [
-            n
-            for n, each in enumerate(self.statements)
-            if any(names.registers(one) for one in called(each.node))
-        ]
-
-    def helping(self) -> list[int]:
-        """Imports that may register operators, and changes of where modules and libraries are looked for."""
-        return [n for n, e in enumerate(self.statements) if e.changes in _PLACES or _brings_operators(e.node)]
+        self.statements = []
+        for node in tree.body:
+            code = code_of([node], path)
+            stores = (
+                i.argval for i in dis.get_instructions(code) if i.opname in ("STORE_NAME", "STORE_GLOBAL")
+            )
+            changes = _changed(node)
+            if changes in self.names.imported:  # `torch.manual_seed(0)` changes no name
+                changes = ""
+            self.statements.append(_Statement(node, frozenset(stores), frozenset(_reads(code)), changes))
 
     def needed(self, number: int) -> set[int]:
         """A statement and, again and again, what binds or changes the names that these read."""
@@ -269,18 +251,24 @@ def registrations(source: bytes, path: str) -> RegistrationSlice:
         script = _Script(source, path)
     except (SyntaxError, ValueError, RecursionError) as error:
         return RegistrationSlice(refused="it cannot be read: {}".format(error))
-    roots = script.registering()
+    statements = [each.node for each in script.statements]
+    roots = [
+        n for n, node in enumerate(statements) if any(script.names.registers(one) for one in called(node))
+    ]
     wanted: set[int] = set().union(*(script.needed(n) for n in roots))
     refused = script.why_not(wanted)
     if refused:
         return RegistrationSlice(refused=refused)
-    for helping in map(script.needed, script.helping()):
-        wanted |= helping if not script.why_not(helping) else set()
-    taken = tuple(script.statements[n].node for n in sorted(wanted))
-    return RegistrationSlice(taken, tuple(script.statements[n].node.lineno for n in roots))
+    for n, each in enumerate(script.statements):
+        # Imports that may register operators, and changes of where modules and libraries are looked for.
+        if each.changes in _PLACES or _brings_operators(each.node):
+            helping = script.needed(n)
+            wanted |= helping if not script.why_not(helping) else set()
+    taken = tuple(statements[n] for n in sorted(wanted))
+    return RegistrationSlice(taken, tuple(statements[n].lineno for n in roots))
 
 
-def code_of(statements: "Sequence[ast.stmt]", path: str) -> CodeType:
+def code_of(statements: Sequence[ast.stmt], path: str) -> CodeType:
     """What a module of these statements runs when it is imported."""
     tree: Any = ast.Module(list(statements), [])  # taken as well as text, since Python 3.4
     return InspectLoader.source_to_code(tree, path)
@@ -319,30 +307,28 @@ def _brings_operators(node: ast.stmt) -> bool:
 OPERATORS = "#operators"  # after a file's name: only the operators that it registers
 
 
-def import_all(names: list[str], report: Report) -> None:
+def import_all(names: Sequence[str], report: Report) -> None:
     """Import modules, run .py files under a name other than `__main__`, load .so files as op libraries.
 
     Of `FILE.py#operators` only the statements run that register operators (see `registrations`); event
-    `operators_taken` tells their lines, or why there are none.
+    `operators_taken` has their lines, or why there are none.
     """
     for name in names:
         report.event("importing", name=name)
         if name.endswith(OPERATORS):
             _take_operators(name[: -len(OPERATORS)], report)
         elif name.endswith(".so"):
-            _load_library(name)
+            import torch
+
+            if not os.path.exists(name):
+                raise Refused("no such operator library", name)
+            torch.ops.load_library(name)
         elif name.endswith(".py"):
-            _import_file(name)
+            module, _ = _module_of(name)
+            assert module.__spec__ is not None and module.__spec__.loader is not None
+            module.__spec__.loader.exec_module(module)
         else:
             importlib.import_module(name)
-
-
-def _load_library(path: str) -> None:
-    import torch
-
-    if not os.path.exists(path):
-        raise Refused("no such operator library", path)
-    torch.ops.load_library(path)
 
 
 class _Operators(SourceFileLoader):
@@ -353,35 +339,26 @@ class _Operators(SourceFileLoader):
         self.taken = taken
 
     def get_code(self, _fullname: str) -> CodeType:
-        return self.taken.code(self.path)
+        # It keeps file and lines: Triton reads the source of a kernel there, and errors name them.
+        return code_of(self.taken.statements, self.path)
 
 
 def _take_operators(path: str, report: Report) -> None:
-    """What goes wrong here is told and not raised: the call may need none of them."""
+    """What goes wrong here is reported and not raised: the call may need none of them."""
     module, path = _module_of(path)
     with open(path, "rb") as file:
         taken = registrations(file.read(), path)
-    if taken.refused or not taken.statements:
-        report.event("operators_taken", file=path, lines=[], refused=taken.refused)
-        return
-    try:
-        _Operators(module.__name__, path, taken).exec_module(module)
-    except Exception as error:
-        told = facts(error)
-        refused = "{}: {}".format(told["type"], told["text"])[:500]
-        report.event("operators_taken", file=path, lines=[], refused=refused)
-        return
-    report.event("operators_taken", file=path, lines=list(taken.lines), refused="")
+    lines, refused = list(taken.lines), taken.refused
+    if taken.statements:
+        try:
+            _Operators(module.__name__, path, taken).exec_module(module)
+        except Exception as error:
+            raised = facts(error)
+            lines, refused = [], "{}: {}".format(raised["type"], raised["text"])[:500]
+    report.event("operators_taken", file=path, lines=lines, refused=refused)
 
 
-def _import_file(path: str) -> None:
-    """Run the file as a module."""
-    module, path = _module_of(path)
-    assert module.__spec__ is not None and module.__spec__.loader is not None
-    module.__spec__.loader.exec_module(module)
-
-
-def _module_of(path: str) -> "tuple[ModuleType, str]":
+def _module_of(path: str) -> tuple[ModuleType, str]:
     """A module for a file, and its whole path. Its directory comes first on `sys.path`, as for a script."""
     if not os.path.exists(path):
         raise Refused("no such file to import", path)

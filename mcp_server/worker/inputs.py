@@ -1,20 +1,43 @@
-"""Inputs of a call: read or made, described, changed for another try, and checked for changes."""
+"""Inputs of a call: read or made, described, changed for another try, and checked for changes.
+
+A change of elements alters those that are chosen, and only those. What is chosen by several keys must fulfil
+them all:
+- `flat`: numbers of elements in row-major order; `index`: one logical index;
+- `stride` and `offset`: flat elements offset + k * stride;
+- `rows`: indices along `dim` (default 0);
+- `where`: {"below": low}, {"above": high}, {"equals": value}, {"non_finite": true}, {"nan": true}; an element
+  fulfils it by any of its entries, so that {"below": 0, "above": 9} is what lies outside 0..9.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import pickle
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, Mapping, Optional
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 import torch
+from torch.utils import _pytree
 
-from .element_changes import drop_rows, pad, set_elements
+from .protocol import Change, InputsRequest, Part, TensorSpec
 from .report import Refused, Report
-from .tensors import CALL_FORMAT, checksum, describe, first_non_finite, leaves, restore, sharing, unravel
+from .tensors import (
+    CALL_FORMAT,
+    checksum,
+    describe,
+    first_non_finite,
+    leaves,
+    only_tensors,
+    restore,
+    sharing,
+    span,
+    unravel,
+)
 
 FORMS = "a tensor, a list, tuple or dict of tensors, {'args': ..., 'kwargs': ...}, or a captured call"
+Leaves = list[Any]
 
 
 @dataclass(frozen=True)
@@ -27,7 +50,7 @@ class Inputs:
     flat: bool = False
 
 
-def load_file(path: str, where: Any = None) -> Any:
+def load_file(path: str, what: str = "inputs file", where: Any = None) -> Any:
     """`torch.load` with weights_only; raises `Refused` with the reason.
 
     `where` is passed on as `map_location`.
@@ -35,103 +58,83 @@ def load_file(path: str, where: Any = None) -> Any:
     try:
         with open(path, "rb") as file:
             start = file.read(2)
+    except FileNotFoundError:
+        raise Refused("no such " + what, path, FORMS) from None
     except OSError as error:
-        raise Refused(_why_not_opened(error), path, FORMS) from None
+        raise Refused("the {} cannot be read: {}".format(what, error.strerror), path, FORMS) from None
     if start[:2] != b"PK" and start[:1] != b"\x80":  # a zip, or a pickle of protocol 2 and above
-        raise Refused("the inputs file was not written by torch.save", path, FORMS)
+        raise Refused("the {} was not written by torch.save".format(what), path, FORMS)
     try:
         return torch.load(path, map_location=where, weights_only=True)
     except Exception as error:  # the unpickler raises nearly anything on a file that is not what it seems
-        raise Refused(_why_not_loaded(error), path, FORMS) from None
-
-
-def _why_not_opened(error: OSError) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "no such inputs file"
-    return "the inputs file cannot be read: {}".format(error.strerror)
-
-
-def _why_not_loaded(error: Exception) -> str:
-    text = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-    if isinstance(error, pickle.UnpicklingError) and "GLOBAL" in str(error):
-        return "the inputs file holds objects that need pickle, which could run code; save only tensors"
-    if "CUDA" in text or "deserialize object on" in text:
-        return "the inputs file holds tensors of a device that is not available here: " + text
-    return "the inputs file cannot be read: " + text
+        text = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        why = "cannot be read: " + text
+        if isinstance(error, pickle.UnpicklingError) and "GLOBAL" in str(error):
+            why = "holds objects that need pickle, which could run code; save only tensors"
+        elif "CUDA" in text or "deserialize object on" in text:
+            why = "holds tensors of a device that is not available here: " + text
+        raise Refused("the {} {}".format(what, why), path, FORMS) from None
 
 
 def arrange(loaded: Any, path: str) -> Inputs:
     """Decide what the file's object means as arguments."""
-    if isinstance(loaded, dict) and loaded.get("format") == CALL_FORMAT:
-        leaves, tree = restore(loaded)
-        return Inputs(tuple(leaves), {}, flat=True) if tree is None else Inputs(*tree)
     if isinstance(loaded, torch.Tensor):
         return Inputs((loaded,), {})
     if isinstance(loaded, (list, tuple)):
         return Inputs(tuple(loaded), {})
-    if isinstance(loaded, dict) and loaded and set(loaded) <= {"args", "kwargs"}:
+    if not isinstance(loaded, dict):
+        raise Refused("the inputs file holds no tensors but " + type(loaded).__name__, path, FORMS)
+    if loaded.get("format") == CALL_FORMAT:
+        flat, tree = restore(loaded)
+        return Inputs(tuple(flat), {}, flat=True) if tree is None else Inputs(*tree)
+    if loaded and set(loaded) <= {"args", "kwargs"}:
         return Inputs(tuple(loaded.get("args", ())), dict(loaded.get("kwargs", {})))
-    if isinstance(loaded, dict):
-        return Inputs((loaded,), {}, mapping=True)
-    raise Refused("the inputs file holds no tensors but " + type(loaded).__name__, path, FORMS)
+    return Inputs((loaded,), {}, mapping=True)
 
 
-def make(spec: dict[str, Any], generator: torch.Generator) -> torch.Tensor:
-    """A tensor from a `TensorSpec`: uniform values in [low, high], strides as asked."""
-    dtype = _dtype(spec.get("dtype") or "float32")
-    shape = [int(size) for size in spec["shape"]]
-    values = _values(shape, dtype, spec.get("low"), spec.get("high"), generator)
-    if spec.get("stride") is not None:
-        values = _strided(values, [int(step) for step in spec["stride"]])
+def make(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
+    """Drawn in float64, so that int64 ids up to 2**53 are reached; integers include `high`."""
+    name = spec.get("dtype") or "float32"
+    dtype = getattr(torch, name.replace("torch.", ""), None)
+    if not isinstance(dtype, torch.dtype):
+        raise Refused("unknown dtype", name, "names of torch dtypes, such as float32 or int64")
+    low, high = spec.get("low"), spec.get("high")
+    first, last = float(0 if low is None else low), float(1 if high is None else high)
+    if last < first:
+        raise Refused("low is greater than high", [low, high])
+    values = torch.rand([int(size) for size in spec["shape"]], dtype=torch.float64, generator=generator)
+    if dtype.is_floating_point or dtype.is_complex:
+        values = (values * (last - first) + first).to(dtype)
+    else:
+        values = (values * (last - first + 1) + first).floor().clamp(max=last).to(dtype)
+    stride = spec.get("stride")
+    if stride is not None:
+        if len(stride) != values.dim() or any(step < 0 for step in stride):
+            raise Refused("stride does not fit the shape", stride, "one non-negative number per dimension")
+        if 0 in stride and values.numel():  # several elements share memory: all get one value
+            shared = values.reshape(-1)[:1].repeat(span(values.shape, stride))
+            values = shared.as_strided(values.shape, stride)
+        else:
+            values = strided(values, stride)
     try:
         return values.to(spec.get("device") or "cpu")
     except (RuntimeError, AssertionError) as error:
         raise Refused("cannot put an input there: {}".format(error), spec.get("device")) from None
 
 
-def _dtype(name: str) -> torch.dtype:
-    dtype = getattr(torch, name.replace("torch.", ""), None)
-    if not isinstance(dtype, torch.dtype):
-        raise Refused("unknown dtype", name, "names of torch dtypes, such as float32 or int64")
-    return dtype
+def strided(values: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    """A copy with these strides in memory of its own, which begins as allocators align it."""
+    memory = torch.zeros(span(values.shape, stride), dtype=values.dtype, device=values.device)
+    return memory.as_strided(values.shape, tuple(stride)).copy_(values)
 
 
-def _values(
-    shape: list[int],
-    dtype: torch.dtype,
-    low: Optional[float],
-    high: Optional[float],
-    generator: torch.Generator,
-) -> torch.Tensor:
-    """Drawn in float64, so that int64 ids up to 2**53 are reached; integers include `high`."""
-    whole = not (dtype.is_floating_point or dtype.is_complex)
-    first = float(0 if low is None else low)
-    last = float(1 if high is None else high)
-    if last < first:
-        raise Refused("low is greater than high", [low, high])
-    drawn = torch.rand(shape, dtype=torch.float64, generator=generator)
-    if whole:
-        return (drawn * (last - first + 1) + first).floor().clamp(max=last).to(dtype)
-    return (drawn * (last - first) + first).to(dtype)
-
-
-def _strided(values: torch.Tensor, stride: list[int]) -> torch.Tensor:
-    if len(stride) != values.dim() or any(step < 0 for step in stride):
-        raise Refused("stride does not fit the shape", stride, "one non-negative number per dimension")
-    span = 1 + sum((size - 1) * step for size, step in zip(values.shape, stride)) if values.numel() else 0
-    if 0 in stride and span:  # several elements share memory: all get one value
-        return values.reshape(-1)[:1].repeat(span).as_strided(values.shape, stride)
-    return torch.zeros(span, dtype=values.dtype).as_strided(values.shape, stride).copy_(values)
-
-
-def read(request: dict[str, Any]) -> Inputs:
-    """The inputs of `request["inputs"]`: a path, or a list of specs drawn from `request["seed"]`."""
-    asked = request.get("inputs")
+def read(asked: Union[str, list[TensorSpec], None]) -> Inputs:
+    """The inputs in a file, or made of specs: the same at each reading."""
     if asked is None:
         raise Refused("no inputs were given", None, "a file written by torch.save, or a list of specs")
     if isinstance(asked, str):
         return arrange(load_file(asked), asked)
-    generator = torch.Generator().manual_seed(int(request.get("seed", 0)))
+    generator = torch.Generator().manual_seed(0)
     return Inputs(tuple(make(spec, generator) for spec in asked), {})
 
 
@@ -141,156 +144,200 @@ def flatten(inputs: Inputs, in_spec: Optional[str]) -> list[Any]:
     The same steps as `AOTICompiledModel.__call__` (torch/export/pt2_archive/_package.py, 2.13), which drops
     every leaf that is no tensor and compares neither keys nor structure.
     """
-    from torch.utils import _pytree
-
     if inputs.flat:
-        return [leaf for leaf in inputs.args if isinstance(leaf, torch.Tensor)]
+        return only_tensors(list(inputs.args))
     args, kwargs = inputs.args, inputs.kwargs
     if in_spec:
         from torch.export._tree_utils import reorder_kwargs
 
-        if inputs.mapping and set(args[0]) == _keyword_names(in_spec):
+        # The names of the keyword arguments in a serialised (args, kwargs) spec.
+        names = json.loads(json.loads(in_spec)[1]["children_spec"][1]["context"] or "null") or ()
+        if inputs.mapping and set(args[0]) == set(names):
             kwargs, args = dict(args[0]), ()
         kwargs = reorder_kwargs(kwargs, _pytree.treespec_loads(in_spec))
-    return [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    return only_tensors((args, kwargs))
 
 
-def _keyword_names(in_spec: str) -> set[str]:
-    """Names of the keyword arguments in a serialised (args, kwargs) spec."""
-    kwargs = json.loads(in_spec)[1]["children_spec"][1]
-    return set(json.loads(kwargs["context"] or "null") or ())
+def apply(leaves: Leaves, changes: Sequence[Change]) -> Leaves:
+    """`leaves` with each change made in turn.
 
-
-Leaves = list[Any]
-
-
-def apply(leaves: Leaves, changes: list[dict[str, Any]]) -> Leaves:
-    """`leaves` with each change made in turn; a change is `{"change": NAME, "input": INDEX, ...}`.
-
-    Raises `Refused` for an unknown change or an input that is not there.
+    Raises `Refused` for an unknown change, or for an input, dimension or element that is not there.
     """
+    leaves = list(leaves)
     for change in changes:
-        name = change.get("change")
+        name = change.get("change", "")
+        if name == "permute":
+            order = change["order"]
+            if sorted(order) != list(range(len(leaves))):
+                raise Refused("not an order of the inputs", order, "each position once")
+            leaves = [
+                leaves[position] for position in order
+            ]  # of the new leaf i the old position is order[i]
+            continue
         if name not in CHANGES:
-            raise Refused("unknown change of inputs", name, ", ".join(sorted(CHANGES)))
-        leaves = CHANGES[name](list(leaves), change)
+            raise Refused("unknown change of inputs", name, ", ".join(sorted([*CHANGES, "permute"])))
+        index = change["input"]
+        if not 0 <= index < len(leaves):
+            raise Refused("no such input", index, "0 to {}".format(len(leaves) - 1))
+        leaves[index] = CHANGES[name](leaves[index], change)
     return leaves
 
 
-def _on_one(function: Callable[[torch.Tensor, dict[str, Any]], torch.Tensor]) -> Any:
-    """A change of one input, as a change of the whole list."""
-
-    def changed(leaves: Leaves, change: dict[str, Any]) -> Leaves:
-        index = int(change["input"])
-        if not 0 <= index < len(leaves):
-            raise Refused("no such input", index, "0 to {}".format(len(leaves) - 1))
-        leaves[index] = function(leaves[index], change)
-        return leaves
-
-    return changed
-
-
-def _cast(tensor: torch.Tensor, change: dict[str, Any]) -> torch.Tensor:
-    return tensor.to(getattr(torch, str(change["dtype"])))
-
-
-def _move(tensor: torch.Tensor, change: dict[str, Any]) -> torch.Tensor:
+def _move(tensor: torch.Tensor, change: Change) -> torch.Tensor:
     """On that device; what is on `meta` has no values, and becomes zeros."""
     if tensor.is_meta:
-        return torch.zeros_like(tensor, device=str(change["device"]))
-    return tensor.to(str(change["device"]))
+        return torch.zeros_like(tensor, device=change["device"])
+    return tensor.to(change["device"])
 
 
-def _contiguous(tensor: torch.Tensor, _change: dict[str, Any]) -> torch.Tensor:
-    return tensor.detach().clone(memory_format=torch.contiguous_format)
-
-
-def _restride(tensor: torch.Tensor, change: dict[str, Any]) -> torch.Tensor:
-    """The same values laid out with the strides that the package was compiled for."""
-    stride = [int(step) for step in change["stride"]]
-    span = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, stride)) if tensor.numel() else 0
-    out = torch.zeros(span, dtype=tensor.dtype, device=tensor.device).as_strided(tensor.shape, stride)
-    return out.copy_(tensor)
-
-
-def _align(tensor: torch.Tensor, _change: dict[str, Any]) -> torch.Tensor:
-    """A copy with the same strides at the begin of memory of its own, as allocators align it."""
-    return _restride(tensor.detach(), {"stride": tensor.stride()})
-
-
-def _clamp(tensor: torch.Tensor, change: dict[str, Any]) -> torch.Tensor:
-    """Values into [low, high]; with `stride` and `offset`, only flat elements offset + k * stride."""
-    low, high = change.get("low"), change.get("high")
-    if change.get("stride") is None:
-        return tensor.clamp(low, high)
-    flat = tensor.contiguous().view(-1).clone()
-    part = flat[int(change.get("offset", 0)) :: int(change["stride"])]
-    part.copy_(part.clamp(low, high))
-    return flat.view(tensor.shape)
-
-
-def _replace(tensor: torch.Tensor, change: dict[str, Any]) -> torch.Tensor:
-    """Elements equal to `old` set to `new`."""
-    return tensor.masked_fill(tensor == change["old"], change["new"])
-
-
-def _resize(tensor: torch.Tensor, change: dict[str, Any]) -> torch.Tensor:
+def _resize(tensor: torch.Tensor, change: Change) -> torch.Tensor:
     """Dimension `dim` cut, or filled up by repeating what is there, to `size` elements."""
-    dim, size = int(change["dim"]), int(change["size"])
+    dim, size = change["dim"], change["size"]
     have = tensor.shape[dim]
     if have == 0:
         shape = list(tensor.shape)
         shape[dim] = size
         return tensor.new_zeros(shape)
-    index = torch.arange(size, device=tensor.device) % have
-    return tensor.index_select(dim, index).contiguous()
+    return tensor.index_select(dim, torch.arange(size, device=tensor.device) % have).contiguous()
 
 
-def _fill(tensor: torch.Tensor, change: dict[str, Any]) -> torch.Tensor:
-    """Non-finite values replaced by `value`."""
-    finite = torch.isfinite(tensor)
-    return torch.where(finite, tensor, torch.full_like(tensor, float(change.get("value", 0.0))))
+def _pad(tensor: torch.Tensor, change: Change) -> torch.Tensor:
+    """Dimension `dim` cut, or filled up with `value` (default 0), to `size` elements."""
+    dim, size = _dimension(tensor, change), change["size"]
+    kept = tensor.narrow(dim, 0, min(size, tensor.shape[dim]))
+    shape = list(tensor.shape)
+    shape[dim] = size - kept.shape[dim]
+    value = _number(change.get("value", 0))
+    return torch.cat([kept, torch.full(shape, value, dtype=tensor.dtype, device=tensor.device)], dim)
 
 
-def _permute(leaves: Leaves, change: dict[str, Any]) -> Leaves:
-    """The leaves in another order: `order[i]` is the old position of the new leaf i."""
-    order = [int(position) for position in change["order"]]
-    if sorted(order) != list(range(len(leaves))):
-        raise Refused("not an order of the inputs", order, "each position once")
-    return [leaves[position] for position in order]
+def _drop_rows(tensor: torch.Tensor, change: Change) -> torch.Tensor:
+    """Without the `rows` of dimension `dim`."""
+    dim = _dimension(tensor, change)
+    line = torch.ones(tensor.shape[dim], dtype=torch.bool, device=tensor.device)
+    line[_existing(change["rows"], tensor.shape[dim], "row")] = False
+    return tensor.index_select(dim, line.nonzero().reshape(-1)).contiguous()
 
 
-CHANGES: dict[str, Any] = {
-    "cast": _on_one(_cast),
-    "move": _on_one(_move),
-    "contiguous": _on_one(_contiguous),
-    "restride": _on_one(_restride),
-    "align": _on_one(_align),
-    "clamp": _on_one(_clamp),
-    "replace": _on_one(_replace),
-    "resize": _on_one(_resize),
-    "fill": _on_one(_fill),
-    "elements": _on_one(set_elements),
-    "pad": _on_one(pad),
-    "drop_rows": _on_one(drop_rows),
-    "permute": _permute,
+def _set_elements(tensor: torch.Tensor, change: Change) -> torch.Tensor:
+    """The chosen elements made `value`, or clamped to [`low`, `high`]; the strides stay."""
+    mask = chosen(tensor, change)
+    if "value" in change:
+        value = _number(change["value"])
+        if isinstance(value, float) and not math.isfinite(value) and not tensor.is_floating_point():
+            raise Refused("whole numbers cannot be set to this", change["value"], "a whole number")
+        values = tensor.masked_fill(mask, value)
+    elif change.get("low") is None and change.get("high") is None:
+        raise Refused("the change of elements names neither a value nor limits", change, "value, low, high")
+    else:
+        low, high = _number(change.get("low")), _number(change.get("high"))
+        values = torch.where(mask, tensor.clamp(low, high).to(tensor.dtype), tensor)
+    if values.stride() == tensor.stride() or not values.numel():
+        return values
+    if any(step == 0 and size > 1 for size, step in zip(tensor.shape, tensor.stride())):
+        return values.contiguous()  # its elements shared memory
+    return strided(values, tensor.stride())
+
+
+CHANGES: dict[str, Callable[[torch.Tensor, Change], torch.Tensor]] = {
+    "cast": lambda tensor, change: tensor.to(getattr(torch, change["dtype"])),
+    "move": _move,
+    "contiguous": lambda tensor, _: tensor.detach().clone(memory_format=torch.contiguous_format),
+    "restride": lambda tensor, change: strided(tensor, change["stride"]),
+    "align": lambda tensor, _: strided(tensor.detach(), tensor.stride()),
+    "resize": _resize,
+    "elements": _set_elements,
+    "pad": _pad,
+    "drop_rows": _drop_rows,
+}
+
+CONDITIONS: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
+    "below": lambda values, limit: values < limit,
+    "above": lambda values, limit: values > limit,
+    "equals": lambda values, wanted: values == wanted,
+    "non_finite": lambda values, _: ~torch.isfinite(values),
+    "nan": lambda values, _: torch.isnan(values),
 }
 
 
+def chosen(tensor: torch.Tensor, change: Change) -> torch.Tensor:
+    """A mask of the shape of `tensor`. Raises `Refused` for places that it does not have."""
+    chosen_by: list[torch.Tensor] = []
+
+    def nothing(shape: Any) -> torch.Tensor:
+        return torch.zeros(shape, dtype=torch.bool, device=tensor.device)
+
+    if change.get("flat") is not None:
+        mask = nothing(tensor.numel())
+        mask[_existing(change["flat"], tensor.numel(), "element")] = True
+        chosen_by.append(mask.view(tensor.shape))
+    if change.get("index") is not None:
+        index, mask = change["index"], nothing(tensor.shape)
+        fits = len(index) == tensor.dim() and all(0 <= at < size for at, size in zip(index, tensor.shape))
+        if not fits:
+            raise Refused("no such element", index, "an index into shape {}".format(list(tensor.shape)))
+        mask[tuple(index)] = True
+        chosen_by.append(mask)
+    if change.get("stride") is not None:
+        mask = nothing(tensor.numel())
+        mask[change.get("offset", 0) :: change["stride"]] = True
+        chosen_by.append(mask.view(tensor.shape))
+    if change.get("rows") is not None:
+        dim, mask = _dimension(tensor, change), nothing(tensor.shape)
+        rows = _existing(change["rows"], tensor.shape[dim], "row")
+        chosen_by.append(mask.index_fill_(dim, torch.tensor(rows, device=tensor.device).long(), True))
+    if change.get("where") is not None:
+        conditions, mask = change["where"], nothing(tensor.shape)
+        unknown = sorted(set(conditions) - set(CONDITIONS))
+        if unknown or not conditions:
+            raise Refused("unknown condition on elements", unknown or None, ", ".join(sorted(CONDITIONS)))
+        for name, limit in conditions.items():
+            mask |= CONDITIONS[name](tensor, _number(limit))
+        chosen_by.append(mask)
+    every = ~nothing(tensor.shape)
+    for mask in chosen_by:
+        every &= mask
+    return every
+
+
+def _number(value: Any) -> Any:
+    """JSON has no words for NaN and infinities: they come as text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        raise Refused("no number to set elements to", value, "a number, nan, inf or -inf") from None
+
+
+def _existing(places: list[int], count: int, what: str) -> list[int]:
+    """The places, if they are all below `count`."""
+    for place in places:
+        if not 0 <= place < count:
+            raise Refused("no such " + what, place, "0 to {}".format(count - 1))
+    return places
+
+
+def _dimension(tensor: torch.Tensor, change: Change) -> int:
+    dim = change.get("dim", 0)
+    if not -tensor.dim() <= dim < tensor.dim():
+        raise Refused("no such dimension", dim, "0 to {}".format(tensor.dim() - 1))
+    return dim % tensor.dim()
+
+
 @contextlib.contextmanager
-def reporting_changes(asked: Mapping[str, int], flat: "list[Any]", report: Report) -> "Iterator[None]":
+def reporting_changes(asked: Mapping[str, int], flat: Leaves, report: Report) -> Iterator[None]:
     """Event `changed_inputs` after a call that returned: for each input in `asked` ({index: alignment}),
     whether its values changed and whether its address is misaligned.
     """
-    places = {int(place): int(size) for place, size in asked.items()}
-    tensors = {place: flat[place] for place in places if place < len(flat)}
+    tensors = {int(place): flat[int(place)] for place in asked if int(place) < len(flat)}
     before = {place: checksum(each) for place, each in tensors.items() if isinstance(each, torch.Tensor)}
     yield
     facts = [
         {
             "input": place,
             "changed": checksum(tensors[place]) != digest,
-            "misaligned": tensors[place].data_ptr() % places[place] != 0,
+            "misaligned": tensors[place].data_ptr() % asked[str(place)] != 0,
         }
         for place, digest in before.items()
     ]
@@ -298,82 +345,58 @@ def reporting_changes(asked: Mapping[str, int], flat: "list[Any]", report: Repor
         report.event("changed_inputs", inputs=facts)
 
 
-def operate_describe_inputs(request: dict[str, Any], report: Report) -> None:
-    """Event `inputs`: `leaves` (path, kind, layout, statistics), `sharing` (groups of one storage)."""
+def operate_describe_inputs(request: InputsRequest, report: Report) -> None:
+    """Event `inputs`: `leaves` (path, kind, layout, statistics), `sharing` (groups of one storage).
+
+    Every storage is read to the CPU, and `device` is where it was saved from.
+    """
     asked = request.get("inputs")
     devices: dict[int, str] = {}
-    if isinstance(asked, str):
-        loaded = load_file(asked, where=_remember(devices))
-        arranged = arrange(loaded, asked)
-    else:
-        arranged = read(request)
-    tree = arranged.args if arranged.flat else (arranged.args, arranged.kwargs)
-    found = leaves(tree)
-    tensors = [leaf for _, leaf in found if isinstance(leaf, torch.Tensor)]
-    report.event(
-        "inputs",
-        leaves=[_describe_inputs_facts(path, leaf, devices) for path, leaf in found],
-        sharing=sharing(tensors),
-    )
-
-
-def _remember(devices: dict[int, str]) -> Any:
-    """A map_location that keeps every storage on the CPU and notes where it was saved from."""
 
     def locate(storage: Any, location: str) -> Any:
         devices[storage.data_ptr()] = location
         return storage
 
-    return locate
+    arranged = arrange(load_file(asked, where=locate), asked) if isinstance(asked, str) else read(asked)
+    described: list[dict[str, Any]] = []
+    for path, leaf in leaves(arranged.args if arranged.flat else (arranged.args, arranged.kwargs)):
+        if not isinstance(leaf, torch.Tensor):
+            described.append({"path": path, "kind": type(leaf).__name__, "value": repr(leaf)[:200]})
+            continue
+        facts = {"path": path, "kind": "tensor", **describe(leaf)}
+        if leaf.layout is torch.strided and not leaf.is_nested:
+            facts["device"] = devices.get(leaf.untyped_storage().data_ptr(), str(leaf.device))
+        described.append(facts)
+    report.event("inputs", leaves=described, sharing=sharing(only_tensors((arranged.args, arranged.kwargs))))
 
 
-def _describe_inputs_facts(path: str, leaf: Any, devices: dict[int, str]) -> dict[str, Any]:
-    if not isinstance(leaf, torch.Tensor):
-        return {"path": path, "kind": type(leaf).__name__, "value": repr(leaf)[:200]}
-    facts = {"path": path, "kind": "tensor", **describe(leaf)}
-    if leaf.layout is torch.strided and not leaf.is_nested:
-        facts["device"] = devices.get(leaf.untyped_storage().data_ptr(), str(leaf.device))
-    return facts
-
-
-def operate_describe_files(request: dict[str, Any], report: Report) -> None:
+def operate_describe_files(request: InputsRequest, report: Report) -> None:
     """One event `file` for each of `files`: its path, and the tensor's facts or why it cannot be read."""
     for path in request["files"]:
-        report.event("file", path=path, **_describe_files_facts(path))
+        facts: Mapping[str, Any]
+        try:
+            tensor = load_file(path, where="cpu")
+        except Refused as refused:
+            facts = {"unreadable": refused.what}
+        else:
+            if isinstance(tensor, torch.Tensor):
+                facts = {**describe(tensor), "non_finite": first_non_finite(tensor)}
+            else:
+                facts = {"unreadable": "no tensor but " + type(tensor).__name__}
+        report.event("file", path=path, **facts)
 
 
-def _describe_files_facts(path: str) -> dict[str, Any]:
-    try:
-        tensor = load_file(path, where="cpu")
-    except Refused as refused:
-        return {"unreadable": refused.what}
-    if not isinstance(tensor, torch.Tensor):
-        return {"unreadable": "no tensor but " + type(tensor).__name__}
-    return {**describe(tensor), "non_finite": first_non_finite(tensor)}
-
-
-def operate_index_values(request: dict[str, Any], report: Report) -> None:
-    """Event `index_values`, one per part of `parts`.
-
-    A part is {"input", "offset", "stride", "low", "high"}: the elements offset, offset + stride, … of a flat
-    input, which must lie in [low, high]. Reports min, max, how many are outside, and the first of those.
-    With "unlike" instead, the elements that equal this number count as outside.
-    """
-    flat = _flat(request)
+def operate_index_values(request: InputsRequest, report: Report) -> None:
+    """Event `index_values`, one per part of `parts`: elements of the input tensors, in calling order."""
+    flat = [leaf.cpu() for leaf in flatten(read(request.get("inputs")), None)]
     for part in request["parts"]:
-        index = int(part["input"])
-        facts = look(flat[index], part) if index < len(flat) else {"elements": 0}
+        facts = look(flat[part["input"]], part) if part["input"] < len(flat) else {"elements": 0}
         report.event("index_values", part=part, **facts)
 
 
-def _flat(request: dict[str, Any]) -> list[torch.Tensor]:
-    """The input tensors on the CPU, in calling order."""
-    return [leaf.cpu() for leaf in flatten(read(request), request.get("in_spec"))]
-
-
-def look(tensor: torch.Tensor, part: dict[str, Any]) -> dict[str, Any]:
-    """Facts of the addressed elements of one tensor."""
-    offset, stride = int(part["offset"]), max(int(part["stride"]), 1)
+def look(tensor: torch.Tensor, part: Part) -> dict[str, Any]:
+    """Count of the addressed elements, min, max, how many are outside, and the first of those."""
+    offset, stride = part["offset"], max(part["stride"], 1)
     values = tensor.contiguous().view(-1)[offset::stride]
     found: dict[str, Any] = {"elements": values.numel()}
     if not values.numel():

@@ -10,7 +10,8 @@ a check. The proxy executor calls the operator through the dispatcher, where a d
 from __future__ import annotations
 
 import re
-from typing import Any, Optional
+from functools import partial
+from typing import Any, Iterator, Optional
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -20,50 +21,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .calling import call, synchronize, take_if_used, watching
 from .compare import compare_all
-from .eager_values import tensors
-from .exported import arguments, load_exported
 from .imports import import_all
-from .loading import load
+from .loading import arguments, load, load_exported
 from .process import call_padded
+from .protocol import ExportedRequest, Frame
 from .report import Report, facts
-from .tensors import checksum, outputs
-
-
-def difference(promised: Any, real: torch.Tensor, symbols: dict[Any, int]) -> dict[str, Any]:
-    """The `promised` and `returned` layouts if they differ, else {}. Strides of size 1 do not count.
-
-    `promised` is a fake tensor; `symbols` maps its shape symbols to their values in this call. A result of
-    data-dependent size is not compared.
-    """
-    wanted, got = layout(promised, symbols), layout(real, symbols)
-    known = all(size is not None for size in wanted["shape"])
-    return {"promised": wanted, "returned": got} if known and _differ(wanted, got) else {}
-
-
-def layout(tensor: Any, symbols: dict[Any, int]) -> dict[str, Any]:
-    """Shape and stride (elements; None where unknown), dtype, device type."""
-    return {
-        "shape": [_number(size, symbols) for size in tensor.shape],
-        "stride": [_number(step, symbols) for step in tensor.stride()],
-        "dtype": str(tensor.dtype),
-        "device": tensor.device.type,
-    }
-
-
-def _number(size: Any, symbols: dict[Any, int]) -> Optional[int]:
-    """A size with this call's values for its symbols; None if it depends on data."""
-    if isinstance(size, int):
-        return size
-    value = size.node.expr.subs(symbols)
-    return int(value) if value.is_number else None
-
-
-def _differ(wanted: dict[str, Any], got: dict[str, Any]) -> bool:
-    if any(wanted[what] != got[what] for what in ("shape", "dtype", "device")):
-        return True
-    steps = zip(got["shape"], wanted["stride"], got["stride"])
-    return any(size > 1 and want is not None and want != have for size, want, have in steps)
-
+from .tensors import checksum, dtype_name, only_tensors, outputs, span
 
 FRAME = re.compile(
     r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]*)\n\s*(?P<code>[^\n]*)'
@@ -71,21 +34,19 @@ FRAME = re.compile(
 MOST_EVENTS = 20
 
 
-def operate(request: dict[str, Any], report: Report) -> None:
+def operate(request: ExportedRequest, report: Report) -> None:
     """Events `guard_failed`, `node_raised`, `node_non_finite`, `fake_mismatch`; `interpreted` at the end.
 
     For the integer inputs of the operator that raised (indices, for example), `node_raised` has `behind`, the
     non-finite nodes that they are computed from, and `integers`, the minimum and maximum of each.
-    `operators` (`watch` or `repair`) acts on custom operators.
 
     With `package` the same call is then made there, and event `compared` compares both results. The inputs
     are read again for that, since the program may mutate them.
     """
-    import_all(list(request.get("extra_imports", ())), report)
+    import_all(request.get("extra_imports", ()), report)
     program = load_exported(request, report)
     report.event("reading_inputs")
-    args, kwargs = arguments(program, request)
-    leaves = _pytree.tree_leaves((args, kwargs))
+    leaves = _pytree.tree_leaves(arguments(program, request))
     take_if_used()
     watcher = Watcher(program.module(), leaves, report)
     with torch.no_grad(), watching(request, report):
@@ -93,9 +54,9 @@ def operate(request: dict[str, Any], report: Report) -> None:
     report.event("interpreted", nodes=watcher.count, outputs=outputs(result))
     if request.get("package"):
         loader = load(request, report)
-        flat = tensors(arguments(program, request))
-        got = call(lambda: loader.run(flat), 0, report)
-        compare_all(tensors(result), tensors(got), (None, None), report)
+        flat = only_tensors(arguments(program, request))
+        got = call(partial(loader.run, flat), 0, report)
+        compare_all(only_tensors(result), only_tensors(got), report)
 
 
 class Watcher(torch.fx.Interpreter):
@@ -114,14 +75,14 @@ class Watcher(torch.fx.Interpreter):
             result = super().run_node(n)
             synchronize()  # so that an error of its kernels is raised here
         except Exception as error:
-            guard = "guard" in str(n.target)
+            event = "guard_failed" if "guard" in str(n.target) else "node_raised"
             around = {"behind": self._behind(n), "integers": self._integers(n)}
-            self._report("guard_failed" if guard else "node_raised", n, **around, **facts(error))
+            self._report(event, n, **around, **facts(error))
             raise
         if n.op == "call_function":
             self.count += 1
             self._look(n, result)
-        elif n.op in ("placeholder", "get_attr") and not _finite(result):
+        elif n.op in ("placeholder", "get_attr") and _not_finite(result):
             self.bad.add(n.name)
         return result
 
@@ -139,20 +100,35 @@ class Watcher(torch.fx.Interpreter):
     def _integers(self, node: torch.fx.Node) -> list[list[int]]:
         """Minimum and maximum of each integer input; empty if a failed device cannot be read."""
         values = [self.env.get(one) for one in node.all_input_nodes if _holds_integers(one)]
+        filled = [value for value in values if isinstance(value, torch.Tensor) and value.numel()]
         try:
-            return [[int(value.min()), int(value.max())] for value in values if _is_filled(value)]
+            return [[int(value.min()), int(value.max())] for value in filled]
         except RuntimeError:
             return []
 
     def _look(self, node: torch.fx.Node, result: Any) -> None:
-        if not _finite(result):
+        made, odd = only_tensors(result), _not_finite(result)
+        if odd:
             fed = [arg.name for arg in node.all_input_nodes if arg.name in self.bad]
-            what = {"nan": _has_nan(result), "dtype": _dtype(result), "masked": _is_mask(result)}
-            self._report("node_non_finite", node, bad_inputs=fed, **what)
+            has_nan = any(bool(torch.isnan(each).any()) for each in made)
+            # Minus infinity alone is what attention masks hold.
+            masked = not has_nan and not any(bool((each == float("inf")).any()) for each in made)
+            self._report(
+                "node_non_finite",
+                node,
+                bad_inputs=fed,
+                nan=has_nan,
+                dtype=dtype_name(odd[0].dtype),
+                masked=masked,
+            )
             self.bad.add(node.name)
-        for promised, real in zip(tensors(node.meta.get("val")), tensors(result)):
+        for promised, real in zip(only_tensors(node.meta.get("val")), made):
             broken = difference(promised, real, self.symbols)
-            if broken and not (str(node.target).startswith("aten.") and _only_strides(broken)):
+            if not broken:
+                continue
+            wanted, got = broken["promised"], broken["returned"]
+            strides_only = all(wanted[what] == got[what] for what in ("shape", "dtype", "device"))
+            if not (strides_only and str(node.target).startswith("aten.")):  # torch's own may choose strides
                 self._report("fake_mismatch", node, **broken)
 
     def _report(self, event: str, node: torch.fx.Node, **more: Any) -> None:
@@ -175,18 +151,51 @@ def bind(module: Any, leaves: list[Any]) -> dict[Any, int]:
     return found
 
 
-def stack_of(node: torch.fx.Node) -> list[dict[str, Any]]:
+def stack_of(node: torch.fx.Node) -> list[Frame]:
     """The model's frames that created the node, innermost first, without installed packages."""
-    found: list[dict[str, Any]] = [
-        {**match.groupdict(), "line": int(match["line"])}
+    found: list[Frame] = [
+        {
+            "file": match["file"],
+            "line": int(match["line"]),
+            "function": match["function"],
+            "code": match["code"],
+        }
         for match in FRAME.finditer(node.meta.get("stack_trace") or "")
     ]
-    return [frame for frame in reversed(found) if "/site-packages/" not in str(frame["file"])]
+    return [frame for frame in reversed(found) if "/site-packages/" not in frame["file"]]
 
 
-def _only_strides(broken: dict[str, Any]) -> bool:
-    """Whether only strides differ, which torch's own operators may choose."""
-    return all(broken["promised"][what] == broken["returned"][what] for what in ("shape", "dtype", "device"))
+def difference(promised: Any, real: torch.Tensor, symbols: dict[Any, int]) -> dict[str, Any]:
+    """The `promised` and `returned` layouts if they differ, else {}. Strides of size 1 do not count.
+
+    `promised` is a fake tensor; `symbols` maps its shape symbols to their values in this call. A result of
+    data-dependent size is not compared.
+    """
+    wanted, got = layout(promised, symbols), layout(real, symbols)
+    if None in wanted["shape"]:
+        return {}
+    strides = zip(got["shape"], wanted["stride"], got["stride"])
+    differ = any(wanted[what] != got[what] for what in ("shape", "dtype", "device")) or any(
+        size > 1 and want is not None and want != have for size, want, have in strides
+    )
+    return {"promised": wanted, "returned": got} if differ else {}
+
+
+def layout(tensor: Any, symbols: dict[Any, int]) -> dict[str, Any]:
+    """Shape and stride (elements; None where they depend on data), dtype, device type."""
+
+    def number(size: Any) -> Optional[int]:
+        if isinstance(size, int):
+            return size
+        value = size.node.expr.subs(symbols)
+        return int(value) if value.is_number else None
+
+    return {
+        "shape": [number(size) for size in tensor.shape],
+        "stride": [number(step) for step in tensor.stride()],
+        "dtype": str(tensor.dtype),
+        "device": tensor.device.type,
+    }
 
 
 def _holds_integers(node: torch.fx.Node) -> bool:
@@ -194,28 +203,9 @@ def _holds_integers(node: torch.fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex()
 
 
-def _is_filled(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.numel() > 0
-
-
-def _finite(value: Any) -> bool:
-    return all(
-        bool(torch.isfinite(t).all()) for t in tensors(value) if t.is_floating_point() or t.is_complex()
-    )
-
-
-def _has_nan(value: Any) -> bool:
-    return any(bool(torch.isnan(t).any()) for t in tensors(value))
-
-
-def _dtype(value: Any) -> str:
-    """The dtype of the first result that is not finite."""
-    return next((str(t.dtype).replace("torch.", "") for t in tensors(value) if not _finite(t)), "")
-
-
-def _is_mask(value: Any) -> bool:
-    """Whether the only non-finite value is minus infinity, as in attention masks."""
-    return all(not bool((torch.isnan(t) | (t == float("inf"))).any()) for t in tensors(value))
+def _not_finite(value: Any) -> list[torch.Tensor]:
+    numbers = (each for each in only_tensors(value) if each.is_floating_point() or each.is_complex())
+    return [each for each in numbers if not bool(torch.isfinite(each).all())]
 
 
 # Namespaces of torch itself. Its fake functions are trusted.
@@ -238,28 +228,52 @@ class Operators(TorchDispatchMode):
         self.events = 0
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: "Optional[dict[str, Any]]" = None
+        self, func: Any, types: Any, args: Any = (), kwargs: Optional[dict[str, Any]] = None
     ) -> Any:
         kwargs = kwargs or {}
         if func.namespace in OWN:
             return func(*args, **kwargs)
         self.calls += 1
         promised = self._promised(func, args, kwargs)
-        if self.repair:
-            args, kwargs = _copies(func, args, kwargs)
-        before = _contents(func, args, kwargs)
+        if self.repair:  # copies of what the schema declares read-only
+            written = (
+                (one, tensor) for one, tensor in _named(func, args, kwargs) if one.alias_info is not None
+            )
+            kept = {id(tensor) for _, tensor in written}
+            args, kwargs = _pytree.tree_map(
+                lambda leaf: (
+                    leaf.clone() if isinstance(leaf, torch.Tensor) and id(leaf) not in kept else leaf
+                ),
+                (tuple(args), kwargs),
+            )
+        read_only = {
+            declared.name: (tensor, checksum(tensor))
+            for declared, tensor in _named(func, args, kwargs)
+            if declared.alias_info is None and tensor.layout is torch.strided
+        }
         result, overrun = call_padded(func, args, kwargs)
-        pairs = list(zip(promised, tensors(result)))
-        self._report(
-            func,
-            layouts=[found for fake, real in pairs if (found := difference(fake, real, {}))],
-            mutated=[name for name, (tensor, sum_) in before.items() if checksum(tensor) != sum_],
-            aliases=_aliases(func, args, kwargs, result),
-            overrun=overrun,
+        broken = {
+            "layouts": [
+                found
+                for fake, real in zip(promised, only_tensors(result))
+                if (found := difference(fake, real, {}))
+            ],
+            "mutated": [name for name, (tensor, digest) in read_only.items() if checksum(tensor) != digest],
+            "aliases": _aliases(func, args, kwargs, result),
+            "overrun": overrun,
+        }
+        if any(broken.values()) and self.events < MOST_EVENTS:
+            self.events += 1
+            self.report.event("operator", op=str(func), call=self.calls, repaired=self.repair, **broken)
+        if not self.repair:
+            return result
+        fakes = iter(promised)
+        return _pytree.tree_map(
+            lambda leaf: as_promised(leaf, next(fakes, None)) if isinstance(leaf, torch.Tensor) else leaf,
+            result,
         )
-        return self._as_promised(result, promised) if self.repair else result
 
-    def _promised(self, func: Any, args: Any, kwargs: "dict[str, Any]") -> "list[Any]":
+    def _promised(self, func: Any, args: Any, kwargs: dict[str, Any]) -> list[Any]:
         """The fake results for these inputs; empty if there is no fake function or it fails."""
         mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
 
@@ -269,25 +283,10 @@ class Operators(TorchDispatchMode):
         try:
             fake_args, fake_kwargs = _pytree.tree_map(fake, (tuple(args), kwargs))
             with mode:
-                return tensors(func(*fake_args, **fake_kwargs))
+                return only_tensors(func(*fake_args, **fake_kwargs))
         except Exception as error:
             self.report.event("no_fake", op=str(func), text=str(error)[:1000])
             return []
-
-    def _report(self, func: Any, **broken: Any) -> None:
-        if any(broken.values()) and self.events < MOST_EVENTS:
-            self.events += 1
-            self.report.event("operator", op=str(func), call=self.calls, repaired=self.repair, **broken)
-
-    def _as_promised(self, result: Any, promised: "list[Any]") -> Any:
-        """The result with the promised layout, in its own memory."""
-        leaves, tree = _pytree.tree_flatten(result)
-        fakes = iter(promised)
-        kept = [
-            as_promised(leaf, next(fakes, None)) if isinstance(leaf, torch.Tensor) else leaf
-            for leaf in leaves
-        ]
-        return _pytree.tree_unflatten(kept, tree)
 
 
 def as_promised(real: torch.Tensor, fake: Any) -> torch.Tensor:
@@ -295,10 +294,11 @@ def as_promised(real: torch.Tensor, fake: Any) -> torch.Tensor:
 
     A plain copy if nothing differs or the promised sizes depend on data.
     """
-    if fake is None or not difference(fake, real, {}) or not _fixed(fake):
+    if fake is None or not difference(fake, real, {}):
         return real.clone()
-    size = 1 + sum((length - 1) * step for length, step in zip(fake.shape, fake.stride()))
-    memory = torch.zeros(max(size, 0), dtype=fake.dtype, device=real.device)
+    if not all(isinstance(number, int) for number in (*fake.shape, *fake.stride())):
+        return real.clone()
+    memory = torch.zeros(span(fake.shape, fake.stride()), dtype=fake.dtype, device=real.device)
     made = memory.as_strided(tuple(fake.shape), tuple(fake.stride()))
     if made.dim() == real.dim():
         shared = tuple(slice(0, min(pair)) for pair in zip(made.shape, real.shape))
@@ -308,44 +308,22 @@ def as_promised(real: torch.Tensor, fake: Any) -> torch.Tensor:
     return made.to(fake.device.type)
 
 
-def _fixed(fake: Any) -> bool:
-    return all(isinstance(number, int) for number in (*fake.shape, *fake.stride()))
-
-
-def _named(func: Any, args: Any, kwargs: "dict[str, Any]") -> "list[tuple[Any, torch.Tensor]]":
+def _named(func: Any, args: Any, kwargs: dict[str, Any]) -> Iterator[tuple[Any, torch.Tensor]]:
     """Tensor arguments with their declarations in the operator's schema; lists of tensors leaf by leaf."""
     schema = func._schema.arguments
-    given = [*zip(schema, args), *((one, kwargs[one.name]) for one in schema if one.name in kwargs)]
-    return [(declared, tensor) for declared, value in given for tensor in tensors(value)]
+    named = ((one, kwargs[one.name]) for one in schema if one.name in kwargs)
+    for declared, value in [*zip(schema, args), *named]:
+        for tensor in only_tensors(value):
+            yield declared, tensor
 
 
-def _contents(func: Any, args: Any, kwargs: "dict[str, Any]") -> "dict[str, tuple[torch.Tensor, str]]":
-    """Digests of the arguments that the schema declares read-only."""
-    return {
-        declared.name: (tensor, checksum(tensor))
-        for declared, tensor in _named(func, args, kwargs)
-        if declared.alias_info is None and tensor.layout is torch.strided
-    }
-
-
-def _aliases(func: Any, args: Any, kwargs: "dict[str, Any]", result: Any) -> "list[str]":
+def _aliases(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> list[str]:
     """Arguments whose memory the result shares although the schema declares no alias."""
     if any(one.alias_info is not None for one in func._schema.returns):
         return []
-    made = {tensor.untyped_storage().data_ptr() for tensor in tensors(result) if tensor.numel()}
+    made = {tensor.untyped_storage().data_ptr() for tensor in only_tensors(result) if tensor.numel()}
     return [
         declared.name
         for declared, tensor in _named(func, args, kwargs)
         if tensor.numel() and tensor.untyped_storage().data_ptr() in made
     ]
-
-
-def _copies(func: Any, args: Any, kwargs: "dict[str, Any]") -> "tuple[Any, dict[str, Any]]":
-    """The arguments, with copies of those that the schema declares read-only."""
-    kept = {id(tensor) for declared, tensor in _named(func, args, kwargs) if declared.alias_info is not None}
-
-    def copy(leaf: Any) -> Any:
-        return leaf.clone() if isinstance(leaf, torch.Tensor) and id(leaf) not in kept else leaf
-
-    copied = _pytree.tree_map(copy, (tuple(args), kwargs))
-    return copied[0], copied[1]

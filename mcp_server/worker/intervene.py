@@ -1,74 +1,175 @@
 """`intervene`: makes one failing call several times in one process, unchanged and with changes.
 
 The package and the inputs are read once. If a call ends the process, the server continues the plan in another
-process.
+process. Which of the changed elements a cure needs is searched for by delta debugging (Zeller and
+Hildebrandt, 2002): parts of them and their complements, in ever smaller parts, with the call as the test.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import faulthandler
 import time
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Optional
+from functools import partial
+from typing import Any, Callable, Iterator, Optional, cast
 
 import torch
 
+from .calling import synchronize, take_if_used
+from .compare import compare_calls, differing, faults, input_change, text_of, unequal
 from .imports import import_all
-from .inputs import load_file
-from .outputs_check import run_check
-from .report import TEXT_LIMIT, Refused, Report
-from .trial_call import Caller, Made, Phase
-from .trial_compare import (
-    Places,
-    Search,
-    compare_calls,
-    compare_with_expectation,
-    differing,
-    elements,
-    expectation,
-    facts_of,
-    faults,
-    text_of,
+from .inputs import apply, arrange, flatten, load_file, read
+from .loading import load_captured, update_package
+from .process import on_stack
+from .protocol import (
+    FIRST_ELEMENTS,
+    CallFacts,
+    Comparison,
+    InputChange,
+    InterveneRequest,
+    NeededElement,
+    OutputFacts,
+    PlannedCall,
+    Smallest,
+    Step,
 )
-from .trial_facts import FIRST_ELEMENTS, CallFacts, Comparison, NeededElement, Smallest
+from .report import Refused, Report, facts
+from .run import as_captured, expectation, run_check
+from .tensors import checksum, dtype_name, nonfinite, only_tensors, unravel
 
 
-def operate(request: dict[str, Any], report: Report) -> None:
-    """Make the calls of `plan`, in order; event `intervening` before each and `intervened` after it.
+def operate(request: InterveneRequest, report: Report) -> None:
+    """Make the calls of the plan, in order; event `intervening` before each and `intervened` after it.
 
-    Request: what `run` takes (`package`, `inputs`), or what `replay` takes (`steps`, the last of which is the
-    call); and
-    - `plan`: a list of {"label", "key", "changes", "options", "save", "reference"}. A call without a key is
-      the original one; `changes` alter its inputs (`inputs.CHANGES`); `options` replace parts of the request,
-      and the package is then loaded again for this call; `save` names a file for its outputs.
-      `reference` marks a call that changes only what is at fault. If the original call fails, other calls
-      of that key are compared with the first reference; where two references differ, the output depends on
-      the fault. `smallest` asks for the fewest changed elements that cure the call (`trial_compare.Search`);
-    - `against`: a file that `save` wrote for the original call in another process;
-    - `call_limit_s`: seconds after which a call ends the process, with the stacks of its threads;
-    - `expect`: a file with the expected outputs; `rtol` and `atol` for every comparison;
-    - `check`: words of a command that ends with status 0 for good outputs (see `outputs_check`);
-    - `infinities`: whether infinities in outputs are faults;
-    - `fresh`: load the package again for every call, for packages that keep state from call to call.
-    `intervened` has the fields of `CallFacts`. After a lasting CUDA error, event `poisoned` ends the plan.
+    If the original call fails, other calls of a key are compared with the first reference of that key; where
+    two references differ, the output depends on the fault. After a lasting CUDA error, event `poisoned` ends
+    the plan.
     """
-    import_all(list(request.get("extra_imports", ())), report)
+    import_all(request.get("extra_imports", ()), report)
     trial = Trial(request, report)
     for planned in request["plan"]:
         report.event("intervening", label=planned["label"], key=planned.get("key", ""))
-        facts = trial.make(planned)
-        report.event("intervened", **asdict(facts))
-        if planned.get("smallest") and facts.ended == "ok":
-            facts = trial.refined(planned, facts)
-            report.event("intervened", **asdict(facts))
-        if facts.poisoned:
-            report.event("poisoned", label=facts.label)
+        found = trial.make(planned)
+        report.event("intervened", **asdict(found))
+        if planned.get("smallest") and found.ended == "ok":
+            found = trial.refined(planned, found)
+            report.event("intervened", **asdict(found))
+        if found.poisoned:
+            report.event("poisoned", label=found.label)
             return
+
+
+@dataclass
+class Made:
+    """A call that came back: outputs, what its changes did to the inputs, and which it changed in place.
+
+    `leaves` are the inputs as they were before the call, with the changes.
+    """
+
+    outputs: list[torch.Tensor]
+    changes: tuple[InputChange, ...]
+    mutated: tuple[int, ...]
+    leaves: list[Any]
+
+
+class Caller:
+    """Makes the calls of one plan. The package and the inputs are kept from one to the next."""
+
+    def __init__(self, request: InterveneRequest, report: Report) -> None:
+        self.request = request
+        self.report = report
+        self.loader: Any = None
+        self.phase = "starting"  # what is being done, for the report of an error
+        self._alive: list[Any] = []  # constants that a user-managed update needs
+        self._inputs: dict[str, list[Any]] = {}
+
+    def make(self, planned: PlannedCall) -> Made:
+        """The call of a plan, with its changes and options. Raises what the call raises."""
+        self.phase = "starting"
+        options = planned.get("options") or {}
+        request = cast(InterveneRequest, {**self.request, **options})
+        steps = request.get("steps", [])
+        loader = self._loaded(request, other=bool(options))
+        self.phase = "inputs"
+        step = steps[-1] if steps else Step()
+        original = copy.deepcopy(self.leaves_of(request, step, loader))
+        flat = apply(original, planned.get("changes") or ())
+        changes = (input_change(place, *pair) for place, pair in enumerate(zip(original, flat)))
+        made = Made([], tuple(change for change in changes if change), (), [leaf.clone() for leaf in flat])
+        self.phase = "calling"
+        made.outputs = self.run(loader, request, step, flat)
+        self.phase = "outputs"
+        made.mutated = tuple(
+            place
+            for place, (old, now) in enumerate(zip(made.leaves, flat))
+            if old.shape == now.shape and input_change(place, old, now) is not None
+        )
+        return made
+
+    def run(self, loader: Any, request: InterveneRequest, step: Step, flat: list[Any]) -> list[torch.Tensor]:
+        """One call on these leaves, as it was captured; copies of its outputs."""
+        take_if_used()
+        stack, limit = request.get("stack_bytes") or step.get("stack"), request.get("call_limit_s")
+        with as_captured(request, step, self.report), torch.no_grad(), ended_after(limit):
+            for _ in range(2 if request.get("twice") else 1):
+                result = on_stack(stack, partial(loader.run, list(flat)))
+            synchronize()
+        return [leaf.detach().clone() for leaf in only_tensors(result)]
+
+    def _loaded(self, request: InterveneRequest, other: bool) -> Any:
+        """The package as the plan's calls find it, or with `other` options loaded for this call alone."""
+        before = request.get("steps", [])[:-1]
+        history = any(step["do"] == "call" for step in before)
+        if self.loader is not None and not (other or history or request.get("fresh")):
+            return self.loader
+        self.phase = "loading"
+        loader = load_captured(request, self.report, weights=not request.get("steps"))
+        for step in before:
+            if step["do"] == "constants":
+                self.phase = "updating_constants"
+                dtypes, copied = request.get("cast", {}), request.get("copied", ())
+                self._alive.append(update_package(loader, step, dtypes, self.report, copied))
+            else:
+                self.phase = "earlier call"
+                with torch.no_grad():
+                    loader.run(copy.deepcopy(self.leaves_of(request, step, loader)))
+        for step in request.get("updates", ()):
+            self.phase = "updating_constants"
+            self._alive.append(update_package(loader, step, {}, self.report))
+        if not other:
+            self.loader = loader
+        return loader
+
+    def leaves_of(self, request: InterveneRequest, step: Step, loader: Any) -> list[Any]:
+        """The leaves of the call, read from the file or made from specs the first time."""
+        source = step.get("file") or str(request.get("inputs"))
+        if source not in self._inputs:
+            found = arrange(load_file(source), source) if step.get("file") else read(request.get("inputs"))
+            self._inputs[source] = flatten(found, loader.get_call_spec()[0])
+        return self._inputs[source]
+
+
+@contextlib.contextmanager
+def ended_after(seconds: Optional[float]) -> Iterator[None]:
+    """The process ends with status 1 when this takes longer, whatever native code it is in."""
+    if seconds is None:
+        yield
+        return
+    faulthandler.dump_traceback_later(seconds, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @dataclass
 class Reference:
     """Outputs to compare with, for the intervention `key`; those of the original call (no key) serve all.
-    `depends` are masks of the elements that depend on the fault, if known."""
+
+    `depends` are masks of the elements that depend on the fault, if known.
+    """
 
     label: str
     outputs: list[torch.Tensor]
@@ -79,140 +180,134 @@ class Reference:
 class Trial:
     """The calls of one plan: the loaded package, the inputs, and the outputs to compare with."""
 
-    def __init__(self, request: dict[str, Any], report: Report) -> None:
+    def __init__(self, request: InterveneRequest, report: Report) -> None:
+        self.request = request
         self.limits = (request.get("rtol"), request.get("atol"))
-        self.infinities = bool(request.get("infinities", False))
-        self.expected = expectation(str(request["expect"])) if request.get("expect") else None
-        self.check = [str(word) for word in request.get("check") or ()]
+        self.expected = expectation(request.get("expect"))
         self.reference: Optional[Reference] = None
         if request.get("against"):
-            self.reference = Reference("before", load_file(str(request["against"])))
+            self.reference = Reference("before", load_file(request["against"]))
         self.caller = Caller(request, report)
         self._made: Optional[Made] = None
 
-    def make(self, planned: dict[str, Any]) -> CallFacts:
+    def make(self, planned: PlannedCall) -> CallFacts:
         """Make one call of the plan. An exception becomes part of the facts."""
-        label, key = str(planned["label"]), str(planned.get("key", ""))
-        phase = Phase()
+        label, key = planned["label"], planned.get("key", "")
         start = time.monotonic()
         try:
-            made = self.caller.make(planned, phase)
+            made = self._made = self.caller.make(planned)
         except Refused as refused:
             text = "{}: {!r}".format(refused.what, refused.value)
             allowed = "; allowed: {}".format(refused.allowed) if refused.allowed else ""
-            return CallFacts(label, key, "refused", error_text=text + allowed, during=phase.name)
+            return CallFacts(label, key, "refused", error_text=text + allowed, during=self.caller.phase)
         except Exception as error:
-            return self._raised(label, key, phase, error, time.monotonic() - start)
-        seconds = time.monotonic() - start
-        self._made, outputs = made, made.outputs
-        compared, expected = self._compare(planned, outputs)
+            seconds, known = round(time.monotonic() - start, 4), facts(error)
+            return CallFacts(
+                label,
+                key,
+                "raised",
+                seconds=seconds,
+                error_type=known["type"],
+                error_text=known["text"],
+                during=self.caller.phase,
+                poisoned=_poisoned(),
+            )
+        seconds = round(time.monotonic() - start, 4)
+        compared = self._compare(planned, made.outputs)
+        expected = None
+        if self.expected is not None:
+            expected = compare_calls("expectation", self.expected, made.outputs, self.limits)
         if planned.get("save"):
-            torch.save(outputs, str(planned["save"]))
+            torch.save(made.outputs, planned["save"])
         return CallFacts(
             label,
             key,
             "ok",
-            seconds=round(seconds, 4),
-            outputs=tuple(facts_of(tensor) for tensor in outputs),
-            inputs=tuple(made.changes),
-            mutated=tuple(made.mutated),
+            seconds=seconds,
+            outputs=tuple(facts_of(tensor) for tensor in made.outputs),
+            inputs=made.changes,
+            mutated=made.mutated,
             beside=compared,
             expected=expected,
-            check=run_check(self.check, outputs) if self.check else None,
+            check=run_check(self.request["check"], made.outputs) if self.request.get("check") else None,
         )
 
-    def refined(self, planned: dict[str, Any], facts: CallFacts) -> CallFacts:
+    def refined(self, planned: PlannedCall, found: CallFacts) -> CallFacts:
         """The facts of the last call, with the fewest changed elements that cure it.
 
         Call this after reporting the facts, since a call of the search may end the process. If the original
         call failed, outputs are compared with those of the call with only these elements changed.
         """
-        search = self._search(planned)
+        made, search = self._made, self._search(planned)
         places = search.run() if search is not None else []
-        if search is None or self._made is None or not places:
-            return facts
+        if search is None or made is None or not places:
+            return found
         if self.reference is None:
-            self.reference = self._fewest(search, places, facts.key)
+            # Two calls with only these places changed, to two values: what differs depends on the fault.
+            one, two = search.outputs(places), search.outputs(places, other=True)
+            if one is not None and two is not None:
+                self.reference = Reference("smallest", one, found.key, differing(one, two, self.limits))
         if self.reference is not None:
-            facts = replace(facts, beside=self._compare_with_reference(self.reference, self._made.outputs))
-        first = [
-            NeededElement(
-                number, index, *(text_of(of[number][index]) for of in (search.original, search.changed))
-            )
-            for number, index in elements(places[:FIRST_ELEMENTS], search.original)
-        ]
-        changed = sum(change.changed for change in facts.inputs)
-        return replace(facts, smallest=Smallest(len(places), changed, search.calls, tuple(first)))
+            found = replace(found, beside=self._compare_with(self.reference, made.outputs))
+        first = []
+        for number, place in places[:FIRST_ELEMENTS]:
+            old, new = (leaves[number].reshape(-1)[place] for leaves in (search.original, search.changed))
+            index = tuple(unravel(place, tuple(search.original[number].shape)))
+            first.append(NeededElement(number, index, text_of(old), text_of(new)))
+        changed = sum(change.changed for change in found.inputs)
+        return replace(found, smallest=Smallest(len(places), changed, search.calls, tuple(first)))
 
-    def _search(self, planned: dict[str, Any]) -> Optional[Search]:
+    def _search(self, planned: PlannedCall) -> Optional[Search]:
         """None where more than values of inputs is changed, where the package keeps state from call to call,
         where a failing call would leave a CUDA context of no use, and where a command judges the outputs.
         """
-        made = self._made
-        if made is None or self.check or planned.get("options") or not self.caller.keeps_nothing:
+        caller, made, steps = self.caller, self._made, self.request.get("steps", [])
+        stateful = self.request.get("fresh") or any(step["do"] == "call" for step in steps[:-1])
+        if made is None or self.request.get("check") or planned.get("options") or stateful:
             return None
-        if self.reference is None and any(leaf.is_cuda for leaf in made.given):
+        if self.reference is None and any(leaf.is_cuda for leaf in made.leaves):
             return None
-        given = self.caller.given(self.caller.request, self.caller.step, self.caller.loader)
-        return Search(given, made.given, self._good)
+        step = steps[-1] if steps else Step()
 
-    def _good(self, leaves: list[Any]) -> Optional[list[torch.Tensor]]:
-        """The outputs of a call that returns without faulty elements, else None."""
-        try:
-            outputs = self.caller.again(leaves)
-        except Exception:  # any exception: the call fails with these values
-            return None
-        bad = faults(outputs, self.expected, self.infinities, self.limits)
-        return None if any(bool(mask.any()) for mask in bad) else outputs
+        def good(leaves: list[Any]) -> Optional[list[torch.Tensor]]:
+            """The outputs of a call that returns without faulty elements, else None."""
+            try:
+                outputs = caller.run(caller.loader, self.request, step, copy.deepcopy(leaves))
+            except Exception:  # any exception: the call fails with these values
+                return None
+            return None if any(bool(mask.any()) for mask in self._faults(outputs)) else outputs
 
-    def _fewest(self, search: Search, places: Places, key: str) -> Optional[Reference]:
-        """A reference from two calls with only these places changed, to two values; None if one fails."""
-        one, other = search.outputs(places), search.outputs(places, other=True)
-        if one is None or other is None:
-            return None
-        return Reference("smallest", one, key, differing(one, other, self.limits))
+        return Search(caller.leaves_of(self.request, step, caller.loader), made.leaves, good)
 
-    def _compare(
-        self, planned: dict[str, Any], outputs: list[torch.Tensor]
-    ) -> tuple[Optional[Comparison], Optional[Comparison]]:
-        """Compare with the reference and with the expectation, then update the reference."""
-        label, key = str(planned["label"]), str(planned.get("key", ""))
+    def _faults(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        return faults(outputs, self.expected, self.request.get("infinities", False), self.limits)
+
+    def _compare(self, planned: PlannedCall, outputs: list[torch.Tensor]) -> Optional[Comparison]:
+        """Compare with the reference, then update it."""
+        label, key = planned["label"], planned.get("key", "")
         if self.reference is not None and self.reference.key not in ("", key):
             self.reference = None
-        expected = (
-            None if self.expected is None else compare_with_expectation(self.expected, outputs, self.limits)
-        )
-        found = self._compare_with_reference(self.reference, outputs) if self.reference is not None else None
+        reference = self.reference
+        found = self._compare_with(reference, outputs) if reference is not None else None
         if not key:
             self.reference = Reference(label, outputs)
-        elif planned.get("reference") and self.reference is None:
+        elif planned.get("reference") and reference is None:
             self.reference = Reference(label, outputs, key)
-        elif planned.get("reference") and self.reference is not None and self.reference.key:
-            self.reference.depends = differing(self.reference.outputs, outputs, self.limits)
-        return found, expected
+        elif planned.get("reference") and reference is not None and reference.key:
+            reference.depends = differing(reference.outputs, outputs, self.limits)
+        return found
 
-    def _compare_with_reference(self, reference: Reference, outputs: list[torch.Tensor]) -> Comparison:
-        old, now = (
-            faults(each, self.expected, self.infinities, self.limits) for each in (reference.outputs, outputs)
-        )
+    def _compare_with(self, reference: Reference, outputs: list[torch.Tensor]) -> Comparison:
+        before, after = self._faults(reference.outputs), self._faults(outputs)
         if reference.depends is not None:
-            old = [bad | more for bad, more in zip(old, reference.depends)]
-        has_expectation = self.expected is not None
-        return compare_calls(
-            reference.label, reference.outputs, outputs, old, now, self.limits, has_expectation
-        )
+            before = [bad | more for bad, more in zip(before, reference.depends)]
+        masks, expects = (before, after), self.expected is not None
+        return compare_calls(reference.label, reference.outputs, outputs, self.limits, masks, expects)
 
-    def _raised(self, label: str, key: str, phase: Phase, error: Exception, seconds: float) -> CallFacts:
-        return CallFacts(
-            label,
-            key,
-            "raised",
-            seconds=round(seconds, 4),
-            error_type="{}.{}".format(type(error).__module__, type(error).__qualname__),
-            error_text=str(error)[:TEXT_LIMIT],
-            during=phase.name,
-            poisoned=_poisoned(),
-        )
+
+def facts_of(tensor: torch.Tensor) -> OutputFacts:
+    shape, dtype, counts = tuple(tensor.shape), dtype_name(tensor.dtype), nonfinite(tensor)
+    return OutputFacts(shape, dtype, str(tensor.device), counts["nan"], counts["inf"], checksum(tensor))
 
 
 def _poisoned() -> bool:
@@ -226,3 +321,84 @@ def _poisoned() -> bool:
     except RuntimeError:
         return True
     return False
+
+
+MOST_CALLS = 200
+MOST_SECONDS = 10.0
+MOST_ELEMENTS = 100_000
+
+Places = list[tuple[int, int]]  # input, flat index of the element in row-major order
+
+
+@dataclass
+class Search:
+    """The fewest changed elements that cure `call`, which gives the outputs, or None if it failed."""
+
+    original: list[Any]
+    changed: list[Any]
+    call: Callable[[list[Any]], Optional[list[torch.Tensor]]]
+    calls: int = 0
+    deadline: float = 0.0
+
+    def run(self) -> Places:
+        """The fewest places found that cure the call; empty if even all of them do not."""
+        self.deadline = time.monotonic() + MOST_SECONDS
+        places = self._differing()
+        if not places or self.outputs(places) is None:
+            return []
+        parts = 2
+        while len(places) > 1 and not self._spent():
+            smaller = self._smaller(places, parts)
+            if smaller is not None:
+                places, parts = smaller, max(2, min(parts - 1, len(smaller)))
+            elif parts >= len(places):
+                break
+            else:
+                parts = min(len(places), 2 * parts)
+        return places
+
+    def _differing(self) -> Places:
+        """The differing elements; none if a layout differs or there are over `MOST_ELEMENTS`."""
+        found: Places = []
+        for number, (old, now) in enumerate(zip(self.original, self.changed)):
+            if old is now:
+                continue
+            layouts = ((each.shape, each.dtype, each.device, each.stride()) for each in (old, now))
+            if len(set(layouts)) > 1:
+                return []
+            places = unequal(old, now).reshape(-1).nonzero().reshape(-1)[: MOST_ELEMENTS + 1]
+            found += [(number, int(place)) for place in places]
+        return found if len(found) <= MOST_ELEMENTS else []
+
+    def _smaller(self, places: Places, parts: int) -> Optional[Places]:
+        """A part that cures the call, else the complement of one."""
+        size = -(-len(places) // parts)
+        starts = range(0, len(places), size)
+        pieces = [places[start : start + size] for start in starts]
+        rests = [places[:start] + places[start + size :] for start in starts]
+        for candidate in [*pieces, *(rests if len(pieces) > 2 else ())]:
+            if self._spent():
+                return None
+            if self.outputs(candidate) is not None:
+                return candidate
+        return None
+
+    def _spent(self) -> bool:
+        return self.calls >= MOST_CALLS or time.monotonic() > self.deadline
+
+    def outputs(self, places: Places, other: bool = False) -> Optional[list[torch.Tensor]]:
+        """Outputs with only these places changed; with `other`, to a different valid value of that input."""
+        self.calls += 1
+        leaves = list(self.original)
+        for number in {number for number, _ in places}:
+            flat, after = leaves[number].reshape(-1).clone(), self.changed[number].reshape(-1)
+            at = torch.tensor([place for of, place in places if of == number], device=flat.device)
+            flat[at] = _others(flat[flat == after].unique(), after[at]) if other else after[at]
+            leaves[number] = flat.view(leaves[number].shape)
+        return self.call(leaves)
+
+
+def _others(kept: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """For each value a different one of those that the change keeps, if there is one."""
+    different = [kept[kept != value] for value in values]
+    return torch.stack([other[0] if other.numel() else value for other, value in zip(different, values)])

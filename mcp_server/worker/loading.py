@@ -1,150 +1,154 @@
-"""Loading a package, its weights from files, and captured updates of its constants."""
+"""Packages and exported programs: loaded, and their constants updated as captured.
+
+An exported program is taken from the script that compiles it where torch cannot save it or read it back:
+some higher-order operators (flex_attention), sparse weights and a user's Triton kernels are such (2.13).
+"""
 
 from __future__ import annotations
 
 import io
 import json
 import os
+import runpy
+import sys
 import time
 import zipfile
-from typing import Any, Optional, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import torch
+from torch.utils import _pytree
 
-from .inputs import load_file
+from .inputs import load_file, read
 from .lease import for_cuda, take
+from .process import go_to
+from .protocol import ExportedRequest, LoadRequest, MadeBy, ReplayRequest, Step
 from .report import Refused, Report
+from .tensors import dtype_name
 
 # A runner refers to weights that it was given and does not copy them: they live as long as this process.
 _alive: list[dict[str, torch.Tensor]] = []
 
 
-def load_weight_files(loader: Any, package: str, model: str, report: Report) -> None:
-    """Give `loader` the weights of `package`, if it has any outside its library.
-
-    As `load_pt2(..., load_weights_from_disk=True)` does (torch/export/pt2_archive/_package.py, 2.9-2.15, for
-    packages made with `package_constants_on_disk_format="pickle_weights"`).
-    """
-    weights = read_weight_files(package, model)
-    if not weights:
-        return
-    report.event("loading_weight_files", names=len(weights))
-    _alive.append(weights)
-    use_inactive, check_full_update, user_managed = False, True, True
-    loader.load_constants(weights, use_inactive, check_full_update, user_managed)
-
-
-def read_weight_files(package: str, model: str) -> dict[str, torch.Tensor]:
-    """By name; empty when the package keeps none, or is no archive."""
-    if not zipfile.is_zipfile(package):
-        return {}
-    with zipfile.ZipFile(package) as archive:
-        members = {name.partition("/")[2]: name for name in archive.namelist()}
-        config = members.get("data/aotinductor/{}/weights_config.json".format(model))
-        places = json.loads(archive.read(config)) if config else {}
-        files = {place[0] for place in places.values()}
-        loaded = {file: _read(archive, members["data/weights/" + file]) for file in files}
-    return {
-        name: loaded[file].as_strided(shape, stride, offset)
-        for name, (file, shape, stride, offset) in places.items()
-    }
-
-
-def _read(archive: zipfile.ZipFile, member: str) -> torch.Tensor:
-    tensor: torch.Tensor = torch.load(io.BytesIO(archive.read(member)), weights_only=True)
-    return tensor
-
-
-def load(request: dict[str, Any], report: Report, *, weights: bool = True) -> Any:
-    """The `AOTIModelPackageLoader` of `request["package"]`.
+def load(request: LoadRequest, report: Report, *, weights: bool = True) -> Any:
+    """The `AOTIModelPackageLoader` of a package.
 
     The raw loader neither probes the CPU's ISA (tens of seconds on some machines) nor hides the first error
     behind a second attempt, as `load_package` does (torch/_inductor/package/package.py, 2.8-2.15). Neither
     brings in weights that the package keeps beside its .so, and calling such a model is a segmentation fault:
     with `weights` they are loaded here.
     """
-    package = str(request["package"])
+    package = request["package"]
     if not os.path.exists(package):
         raise Refused("no such package", package)
     if for_cuda(package):
         take()
     start = time.monotonic()
-    loader = _either(request, report)
+    model = request.get("model_name", "model")
+    options = (
+        request.get("run_single_threaded", False),
+        request.get("num_runners", 1),
+        request.get("device_index", -1),
+    )
+    report.event("loading", package=package, loader="AOTIModelPackageLoader")
+    try:
+        loader = torch._C._aoti.AOTIModelPackageLoader(package, model, *options)
+    except RuntimeError as error:
+        report.event("load_failed", text=str(error)[:4000], type=type(error).__name__)
+        from torch._inductor.package import load_package
+
+        report.event("loading", package=package, loader="load_package")
+        loader = load_package(package, model, *options).loader
     report.event("loaded", seconds=time.monotonic() - start, constants=len(loader.get_constant_fqns()))
     if weights:
-        load_weight_files(loader, package, str(request.get("model_name", "model")), report)
+        _load_weight_files(loader, package, model, report)
     return loader
 
 
-def _either(request: dict[str, Any], report: Report) -> Any:
-    try:
-        return _raw(request, report)
-    except RuntimeError as error:
-        report.event("load_failed", text=str(error)[:4000], type=type(error).__name__)
-        return _public(request, report)
+def _load_weight_files(loader: Any, package: str, model: str, report: Report) -> None:
+    """Give `loader` the weights that the package keeps outside its library, if any.
+
+    As `load_pt2(..., load_weights_from_disk=True)` does (torch/export/pt2_archive/_package.py, 2.9-2.15, for
+    packages made with `package_constants_on_disk_format="pickle_weights"`).
+    """
+    if not zipfile.is_zipfile(package):
+        return
+    with zipfile.ZipFile(package) as archive:
+        members = {name.partition("/")[2]: name for name in archive.namelist()}
+        config = members.get("data/aotinductor/{}/weights_config.json".format(model))
+        places = json.loads(archive.read(config)) if config else {}
+        files: dict[str, torch.Tensor] = {
+            file: torch.load(io.BytesIO(archive.read(members["data/weights/" + file])), weights_only=True)
+            for file in {place[0] for place in places.values()}
+        }
+    if not places:
+        return
+    weights = {
+        name: files[file].as_strided(shape, stride, offset)
+        for name, (file, shape, stride, offset) in places.items()
+    }
+    report.event("loading_weight_files", names=len(weights))
+    _alive.append(weights)
+    use_inactive, check_full_update, user_managed = False, True, True
+    loader.load_constants(weights, use_inactive, check_full_update, user_managed)
 
 
-def _raw(request: dict[str, Any], report: Report) -> Any:
-    report.event("loading", package=request["package"], loader="AOTIModelPackageLoader")
-    return torch._C._aoti.AOTIModelPackageLoader(
-        str(request["package"]),
-        str(request.get("model_name", "model")),
-        bool(request.get("run_single_threaded", False)),
-        int(request.get("num_runners", 1)),
-        int(request.get("device_index", -1)),
-    )
-
-
-def _public(request: dict[str, Any], report: Report) -> Any:
-    from torch._inductor.package import load_package
-
-    report.event("loading", package=request["package"], loader="load_package")
-    return load_package(
-        str(request["package"]),
-        model_name=str(request.get("model_name", "model")),
-        run_single_threaded=bool(request.get("run_single_threaded", False)),
-        num_runners=int(request.get("num_runners", 1)),
-        device_index=int(request.get("device_index", -1)),
-    ).loader
-
-
-Step = dict[str, Any]
+def load_captured(request: ReplayRequest, report: Report, *, weights: bool) -> Any:
+    """The package, or the bare .so as `torch._export.aot_load` loads it; and its current device."""
+    if request.get("library"):
+        library, device = request["library"], request.get("device", "cpu")
+        if device != "cpu":
+            take()
+        report.event("loading", package=library, loader="aot_load")
+        if device == "cpu":
+            loader = torch._C._aoti.AOTIModelContainerRunnerCpu(library, 1)
+        else:
+            loader = torch._C._aoti.AOTIModelContainerRunnerCuda(library, 1, device)
+        report.event("loaded", constants=len(loader.get_constant_names_to_original_fqns()))
+    else:
+        loader = load(request, report, weights=weights)
+    go_to(request.get("current_device"))  # a load that names a device goes there, and stays
+    return loader
 
 
 def update_package(
-    loader: Any, step: Step, cast: dict[str, str], report: Report, copied: Sequence[str] = ()
+    loader: Any, step: Step, cast: Mapping[str, str], report: Report, copied: Sequence[str] = ()
 ) -> dict[str, torch.Tensor]:
-    """Apply one update; the tensors that it was given, which a user-managed update needs alive.
+    """Apply one update; returns the tensors of it, which a user-managed update needs alive.
 
     `cast` maps names to the dtype that they get before, `copied` are those that get memory of their own.
-    With `only_known` the step leaves out what the package does not have.
     """
-    constants = dict(load_file(str(step["file"])))
+    constants: dict[str, torch.Tensor] = dict(load_file(step["file"]))
     if step.get("only_known"):
         known = set(loader.get_constant_fqns())
         constants = {name: value for name, value in constants.items() if name in known}
-    constants.update(
-        {name: constants[name].to(getattr(torch, cast[name])) for name in cast if name in constants}
-    )
-    constants.update({name: constants[name].clone() for name in copied if name in constants})
+    for name in constants.keys() & cast.keys():
+        constants[name] = constants[name].to(getattr(torch, cast[name]))
+    for name in constants.keys() & set(copied):
+        constants[name] = constants[name].clone()
     arguments = list(step.get("arguments", ()))
     report.event("updating_constants", how=step["how"], names=len(constants), arguments=arguments)
-    getattr(loader, str(step["how"]))(constants, *arguments)
+    getattr(loader, step["how"])(constants, *arguments)
     report.event("updated_constants")
     return constants
 
 
 def update_program(module: Any, step: Step, report: Report) -> None:
-    """Apply one update to an eager module; event `not_applied` for each constant that it cannot take."""
+    """Apply one update to an eager module; event `not_applied` for each constant that it cannot take.
+
+    A package looks at neither shape nor dtype.
+    """
     known = constants_of(module)
     known.update({name.replace(".", "_"): tensor for name, tensor in known.items()})
-    for name, value in load_file(str(step["file"])).items():
-        refused = _refused(known.get(name), value)
-        if refused:
-            report.event("not_applied", name=name, what=refused)
-            continue
-        with torch.no_grad():
-            known[name].copy_(value)
+    for name, value in load_file(step["file"]).items():
+        own = known.get(name)
+        if own is None:
+            report.event("not_applied", name=name, what="the program has no constant of that name")
+        elif own.shape != value.shape or own.dtype != value.dtype:
+            sides = ("{} {}".format(dtype_name(one.dtype), list(one.shape)) for one in (value, own))
+            report.event("not_applied", name=name, what="it is {} and the program has {}".format(*sides))
+        else:
+            with torch.no_grad():
+                own.copy_(value)
 
 
 def constants_of(module: Any) -> dict[str, torch.Tensor]:
@@ -152,16 +156,113 @@ def constants_of(module: Any) -> dict[str, torch.Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-def _refused(own: Optional[torch.Tensor], value: torch.Tensor) -> str:
-    """Why a value cannot take the place of the program's; a package looks at neither shape nor dtype."""
-    if own is None:
-        return "the program has no constant of that name"
-    if own.shape != value.shape or own.dtype != value.dtype:
-        return "it is {} {} and the program has {} {}".format(
-            _dtype(value), list(value.shape), _dtype(own), list(own.shape)
-        )
-    return ""
+# Members that torch.export.save writes: from 2.8 on, and before.
+MARKS = ("models/", "serialized_exported_program.json")
+EXPORTED = "a file of torch.export.save"
 
 
-def _dtype(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).replace("torch.", "")
+def load_exported(request: ExportedRequest, report: Report) -> Any:
+    """The `ExportedProgram` of a file; raises `Refused` for a file of another kind.
+
+    With `made_by` the script's own, where no file gives it back.
+    """
+    path, made_by = request.get("exported"), request.get("made_by")
+    if path is None and made_by:
+        return recapture(made_by, report)
+    try:
+        return _read_exported(str(path), report)
+    except Exception as error:
+        if not made_by:
+            raise
+        report.event("not_loaded", text=str(error)[:500])
+        return recapture(made_by, report)
+
+
+def _read_exported(path: str, report: Report) -> Any:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (OSError, zipfile.BadZipFile) as error:
+        raise Refused("the exported program cannot be read: {}".format(error), path, EXPORTED) from None
+    if not any(mark in name for name in names for mark in MARKS):
+        packaged = any("data/aotinductor/" in name for name in names)
+        kind = "an AOTInductor package" if packaged else "another kind of archive"
+        raise Refused("this is {}, not an exported program".format(kind), path, EXPORTED)
+    report.event("loading_exported", exported=path)
+    program = torch.export.load(path)
+    report.event("loaded_exported", ranges={str(k): str(v) for k, v in program.range_constraints.items()})
+    return program
+
+
+class _ProgramFound(BaseException):
+    """Ends the script; no handler for its own errors is to stop that."""
+
+
+def recapture(made_by: MadeBy, report: Report) -> Any:
+    """The program that the script gives to the compile of that number.
+
+    The script runs up to there in this process, where torch is imported already. Raises `Refused` when it
+    ends before.
+    """
+    import torch._inductor
+    import torch.export
+
+    script = made_by["script"]
+    report.event("taking", script=script, compile=made_by["compile"])
+    names = ("aoti_compile_and_package", "aot_compile")
+    originals = {name: getattr(torch._inductor, name) for name in names if hasattr(torch._inductor, name)}
+    compiles, inside = 0, False
+
+    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, with compiles counted; one inside another is part of it."""
+
+        def compiling(program: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal compiles, inside
+            if inside:
+                return function(program, *args, **kwargs)
+            if compiles == made_by["compile"]:
+                raise _ProgramFound(program)
+            compiles, inside = compiles + 1, True
+            try:
+                return function(program, *args, **kwargs)
+            finally:
+                inside = False
+
+        return compiling
+
+    try:
+        for name, function in originals.items():
+            setattr(torch._inductor, name, watched(function))
+        sys.argv[:] = [
+            script,
+            *made_by.get("args", ()),
+        ]  # as `python script args` would; what it registers stays
+        sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+        runpy.run_path(script, run_name="__main__")
+    except _ProgramFound as found:
+        if isinstance(found.args[0], torch.export.ExportedProgram):
+            return found.args[0]
+    except SystemExit:
+        pass
+    finally:
+        for name, function in originals.items():
+            setattr(torch._inductor, name, function)
+    raise Refused("the script did not reach the compile of its program again", script)
+
+
+def arguments(program: Any, request: ExportedRequest) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """(args, kwargs) as asked; the program's own example inputs when none are."""
+    if request.get("inputs") is None:
+        args, kwargs = program.example_inputs
+        return tuple(args), dict(kwargs)
+    inputs, spec = read(request.get("inputs")), program.call_spec.in_spec
+    if inputs.flat:  # captured leaves, put into the tree that the program was exported with
+        if spec.num_leaves != len(inputs.args):
+            what = "the captured leaves do not fill the program's inputs"
+            raise Refused(what, len(inputs.args), str(spec.num_leaves))
+        args, kwargs = _pytree.tree_unflatten(list(inputs.args), spec)
+        return tuple(args), dict(kwargs)
+    names = _pytree.tree_unflatten([0] * spec.num_leaves, spec)[1]
+    if inputs.mapping and set(inputs.args[0]) == set(names):
+        return (), dict(inputs.args[0])
+    return inputs.args, inputs.kwargs

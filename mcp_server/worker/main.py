@@ -7,27 +7,32 @@ written before the phase that it names begins, so that a crash still tells how f
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import importlib.util
 import json
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .protocol import Request
+    from .report import Report
 
 PACKAGE = "_aoti_debug_worker"
 
 # operation -> the module here and its function, which gets (request, report)
 OPERATIONS = {
-    "probe": "probe.operate",
+    "probe": "machine.operate",
     "describe_inputs": "inputs.operate_describe_inputs",
     "run": "run.operate_run",
-    "compile": "exported.operate",
+    "compile": "compiling.operate_compile",
     "beside": "compare_launches.operate",
     "interpret": "interpret.operate",
     "replay": "run.operate_replay",
-    "repeat": "run.operate_repeat",
+    "repeat": "compare_launches.operate_repeat",
     "intervene": "intervene.operate",
-    "recompile_triton": "recompile_triton.operate",
+    "recompile_triton": "compiling.operate_recompile_triton",
     "index_values": "inputs.operate_index_values",
     "observe": "observe.operate",
     "describe_files": "inputs.operate_describe_files",
@@ -50,7 +55,7 @@ def drop_script_dir() -> None:
 
 
 def register_as_package() -> None:
-    """Make this directory a package under a private name."""
+    """Make this directory a package under a private name, here or in a process with the hook."""
     spec = importlib.util.spec_from_file_location(
         PACKAGE, os.path.join(HERE, "__init__.py"), submodule_search_locations=[HERE]
     )
@@ -60,16 +65,7 @@ def register_as_package() -> None:
     spec.loader.exec_module(package)
 
 
-def print_stacks_late() -> None:
-    """Every thread's stack shortly before the time limit: what a call that hangs is doing."""
-    after = os.environ.get("AOTI_DEBUG_STACKS_AFTER")
-    if after:
-        import faulthandler
-
-        faulthandler.dump_traceback_later(float(after), exit=False)
-
-
-def run_operation(request: dict[str, Any], report: Any) -> int:
+def run_operation(request: Request, report: Report) -> int:
     """Do the asked operation; the exit status."""
     failures = importlib.import_module(PACKAGE + ".report")
     try:
@@ -92,15 +88,17 @@ def run_operation(request: dict[str, Any], report: Any) -> int:
 
 def main(argv: list[str]) -> int:
     register_as_package()
-    if importlib.import_module(PACKAGE + ".report").other_rank():
+    reports = importlib.import_module(PACKAGE + ".report")
+    if reports.other_rank():
         return 0
     drop_script_dir()
     sys.path.append(os.getcwd())  # last, where it shadows no module
-    print_stacks_late()
+    after = os.environ.get("AOTI_DEBUG_STACKS_AFTER")
+    if after:  # every thread's stack shortly before the time limit: what a call that hangs is doing
+        faulthandler.dump_traceback_later(float(after), exit=False)
     with open(argv[1], encoding="utf-8") as file:
-        request = json.load(file)
-    report = importlib.import_module(PACKAGE + ".report").Report(argv[2])
-    status = run_operation(request, report)
+        request: Request = json.load(file)
+    status = run_operation(request, reports.Report(argv[2]))
     if request["operation"] in LEFT_AT_ONCE:
         sys.stdout.flush()
         sys.stderr.flush()

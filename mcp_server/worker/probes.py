@@ -7,12 +7,15 @@ symbol of that very library, so that several packages and runners stay apart.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import sys
 import traceback
 from typing import Any, Callable, Iterator, Optional
 
 import torch
+
+from .report import Report
 
 VERSION = 1
 BEFORE, AFTER = 0, 1
@@ -71,8 +74,7 @@ class State(ctypes.Structure):
 class Library:
     """The probes of one loaded library. The subscriber is kept alive here: hold on to this object."""
 
-    def __init__(self, path: str, state: State) -> None:
-        self.path = path
+    def __init__(self, state: State) -> None:
         self._state = state
         self._mask: Any = None
         self._callback: Any = None
@@ -99,36 +101,37 @@ class Library:
         self._state.mask_length = len(mask) if mask is not None else 0
         self._state.subscriber = ctypes.cast(self._callback, ctypes.c_void_p).value
 
-    def unsubscribe(self) -> None:
+    def unsubscribe(self, report: Report) -> None:
+        """Event `observer_failed` tells what went wrong here and not in the workload."""
         self._state.subscriber = None
+        if self.failure:
+            report.event("observer_failed", text=self.failure[-4000:])
 
 
-def mapped_files() -> "set[str]":
+def mapped_files() -> set[str]:
     """Files mapped into this process."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         return {line.split(None, 5)[5].strip() for line in maps if line.count("/")}
 
 
-def find_libraries(before: "set[str]") -> "list[Library]":
+def find_libraries(before: set[str]) -> list[Library]:
     """The instrumented libraries that were loaded since `before` (a result of `mapped_files`)."""
-    found = (_probes_of(path) for path in sorted(mapped_files() - before) if path.endswith(".so"))
-    return [library for library in found if library is not None]
+    found = []
+    for path in sorted(mapped_files() - before):
+        if not path.endswith(".so") or not os.path.exists(path):
+            continue
+        try:
+            entry = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW).aoti_debug_probes
+        except (OSError, AttributeError):
+            continue
+        entry.restype = ctypes.POINTER(State)
+        state = entry().contents
+        if state.version == VERSION:
+            found.append(Library(state))
+    return found
 
 
-def _probes_of(path: str) -> Optional[Library]:
-    if not os.path.exists(path):
-        return None
-    try:
-        handle = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-        entry = handle.aoti_debug_probes
-    except (OSError, AttributeError):
-        return None
-    entry.restype = ctypes.POINTER(State)
-    state = entry().contents
-    return Library(path, state) if state.version == VERSION else None
-
-
-def arguments(event: Event) -> "Iterator[Argument]":
+def arguments(event: Event) -> Iterator[Argument]:
     """The arguments of a launch, in the order of the call."""
     for index in range(event.count):
         yield event.arguments[index]
@@ -145,47 +148,38 @@ class _Shim:
         self._capsule = ctypes.pythonapi.PyCapsule_New
         self._capsule.restype = ctypes.py_object
         self._capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        self._steal = torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr
         self._delete = library.aoti_torch_delete_tensor_object
         self._delete.argtypes = [ctypes.c_void_p]
         self._leaves: Optional[bool] = None  # whether stealing leaves its handle behind
 
     def tensor(self, handle: int) -> Optional[torch.Tensor]:
         """The tensor; torch itself makes None of one that is undefined."""
-        copy = self._copied(handle)
-        tensor = self._stolen(copy) if copy is not None else None
+        copy, tensor = self._stolen(handle)
         if copy is None or tensor is None:
             return None
         if self._leaves is None:
-            self._leaves = self._left_behind(handle, tensor)
+            # Whether `steal` leaves the handle behind that it was given, as seen in 2.11 and 2.13, whatever
+            # its name says: one that nobody deletes keeps the tensor's memory to the end of the process.
+            before = tensor._use_count()
+            second = self._stolen(handle)[0]
+            self._leaves = second is not None and bool(tensor._use_count() > before)
+            if self._leaves:
+                self._delete(second)
         if self._leaves:
             self._delete(copy)
         return tensor
 
-    def _copied(self, handle: int) -> Optional[ctypes.c_void_p]:
+    def _stolen(self, handle: int) -> tuple[Optional[ctypes.c_void_p], Optional[torch.Tensor]]:
+        """A copy of the handle, and the tensor that was made of it; None if there is no copy."""
         copy = ctypes.c_void_p()
-        return None if self._copy(handle, ctypes.byref(copy)) else copy
-
-    def _stolen(self, copy: ctypes.c_void_p) -> Optional[torch.Tensor]:
-        tensor: Optional[torch.Tensor] = self._steal(self._capsule(copy, None, None))
-        return tensor
-
-    def _left_behind(self, handle: int, tensor: torch.Tensor) -> bool:
-        """Whether `steal` leaves the handle behind that it was given, as seen in 2.11 and 2.13, whatever its
-        name says: one that nobody deletes keeps the tensor's memory to the end of the process.
-        """
-        before = tensor._use_count()
-        copy = self._copied(handle)
-        if copy is None:
-            return False
-        self._stolen(copy)
-        left = bool(tensor._use_count() > before)
-        if left:
-            self._delete(copy)
-        return left
+        if self._copy(handle, ctypes.byref(copy)):
+            return None, None
+        return copy, torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr(self._capsule(copy, None, None))
 
 
-_shim: "list[_Shim]" = []
+@functools.lru_cache(maxsize=None)
+def _shim() -> _Shim:
+    return _Shim()
 
 
 def tensor_of(argument: Argument) -> Optional[torch.Tensor]:
@@ -195,6 +189,4 @@ def tensor_of(argument: Argument) -> Optional[torch.Tensor]:
     """
     if argument.kind != TENSOR or not argument.handle:
         return None
-    if not _shim:
-        _shim.append(_Shim())
-    return _shim[0].tensor(argument.handle)
+    return _shim().tensor(argument.handle)

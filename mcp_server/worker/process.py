@@ -15,38 +15,32 @@ import errno
 import os
 import resource
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Iterator, Optional, Sequence
 
 import torch
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .tensors import is_plain
+from .tensors import is_plain, only_tensors, span
 
 
 def process_limits() -> dict[str, int]:
     """`no_files`: the limit on open files, once reached; `file_bytes`: that on the size of a file, if any."""
-    return {**_no_files(), **_file_bytes()}
+    found = {}
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        if error.errno == errno.EMFILE:
+            found["no_files"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return found if limit == resource.RLIM_INFINITY else {**found, "file_bytes": limit}
 
 
 def processor_seconds() -> Optional[int]:
     """Seconds of processor time after which the process is killed (SIGXCPU, at a hard limit SIGKILL)."""
     limit = resource.getrlimit(resource.RLIMIT_CPU)[0]
     return None if limit == resource.RLIM_INFINITY else limit
-
-
-def _no_files() -> dict[str, int]:
-    try:
-        os.close(os.open(os.devnull, os.O_RDONLY))
-    except OSError as error:
-        if error.errno == errno.EMFILE:
-            return {"no_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0]}
-    return {}
-
-
-def _file_bytes() -> dict[str, int]:
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    return {} if limit == resource.RLIM_INFINITY else {"file_bytes": limit}
 
 
 ENOUGH_FOR_THREADS = 1 << 20  # elements that torch splits among its threads
@@ -56,17 +50,16 @@ _COLUMNS = {"RLIMIT_AS": 0, "RLIMIT_DATA": 5}
 
 def headroom() -> Optional[int]:
     """Bytes that this process may still map; None where nothing limits it."""
-    left = _headrooms()
-    return min(left.values()) if left else None
+    return min(_headrooms().values(), default=None)
 
 
 def headroom_of() -> str:
     """The limit that leaves the least; "" where there is none."""
     left = _headrooms()
-    return min(left, key=lambda name: left[name]) if left else ""
+    return min(left, key=lambda name: left[name], default="")
 
 
-def _headrooms() -> "dict[str, int]":
+def _headrooms() -> dict[str, int]:
     limits = {name: resource.getrlimit(getattr(resource, name))[0] for name in _COLUMNS}
     return {
         name: max(limit - _mapped(_COLUMNS[name]), 0)
@@ -86,10 +79,8 @@ def limited(left: Optional[int]) -> Iterator[None]:
         return
     torch.ones(ENOUGH_FOR_THREADS).sum()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = _mapped() + left
-    resource.setrlimit(
-        resource.RLIMIT_AS, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
-    )
+    wanted = _mapped() + left if hard == resource.RLIM_INFINITY else min(_mapped() + left, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
     try:
         yield
     finally:
@@ -138,25 +129,13 @@ def on_stack(size: Optional[int], function: Callable[[], Any]) -> Any:
     """Call `function` in a thread with a stack of `size` bytes; in this thread for None."""
     if size is None:
         return function()
-    found: list[Any] = []
-    errors: list[BaseException] = []
-
-    def work() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        before = threading.stack_size(size)
         try:
-            found.append(function())
-        except BaseException as error:
-            errors.append(error)
-
-    before = threading.stack_size(size)
-    try:
-        thread = threading.Thread(target=work)
-        thread.start()
-    finally:
-        threading.stack_size(before)
-    thread.join()
-    if errors:
-        raise errors[0]
-    return found[0]
+            result = pool.submit(function)
+        finally:
+            threading.stack_size(before)  # what the function starts has the usual one
+        return result.result()
 
 
 def current_device() -> Optional[int]:
@@ -175,36 +154,30 @@ def go_to(device: Optional[int]) -> None:
 
 def unmapped(tensors: Sequence[torch.Tensor]) -> list[int]:
     """Positions of the CPU tensors of which the first or the last byte is not mapped."""
-    ends = [(place, at) for place, tensor in enumerate(tensors) for at in _ends(tensor)]
+    ends: list[tuple[int, int]] = []  # position, address
+    for place, tensor in enumerate(tensors):
+        if is_plain(tensor) and tensor.device.type == "cpu" and tensor.numel() and tensor.data_ptr():
+            size = span(tensor.shape, tensor.stride()) * tensor.element_size()
+            ends += [(place, tensor.data_ptr()), (place, tensor.data_ptr() + size - 1)]
     if not ends:
         return []
     try:
         read, write = os.pipe()
     except OSError:
         return []  # no files left: that is the program's own affair
+    found: set[int] = set()
     try:
-        return sorted({place for place, at in ends if _refused(at, read, write)})
+        for place, address in ends:
+            try:
+                os.write(write, (ctypes.c_char * 1).from_address(address))
+                os.read(read, 1)
+            except OSError as error:
+                if error.errno == errno.EFAULT:
+                    found.add(place)
     finally:
         os.close(read)
         os.close(write)
-
-
-def _ends(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The addresses of its first and last byte; none for what has no plain memory on the host."""
-    if not is_plain(tensor) or tensor.device.type != "cpu" or not tensor.numel():
-        return ()
-    first = tensor.data_ptr()
-    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
-    return (first, first + (steps + 1) * tensor.element_size() - 1) if first else ()
-
-
-def _refused(address: int, read: int, write: int) -> bool:
-    try:
-        os.write(write, (ctypes.c_char * 1).from_address(address))
-    except OSError as error:
-        return error.errno == errno.EFAULT
-    os.read(read, 1)
-    return False
+    return sorted(found)
 
 
 PAD = 4096  # bytes on each side; keeps the alignment of what lies between
@@ -219,7 +192,7 @@ class Padded(TorchDispatchMode):
         self.allocated: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: "Optional[dict[str, Any]]" = None
+        self, func: Any, types: Any, args: Any = (), kwargs: Optional[dict[str, Any]] = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         if any(one.alias_info is not None for one in func._schema.returns):
@@ -228,36 +201,37 @@ class Padded(TorchDispatchMode):
         return _pytree.tree_map(lambda leaf: leaf if _address(leaf) in known else self._moved(leaf), result)
 
     def _moved(self, leaf: Any) -> Any:
-        if not (is_plain(leaf) and leaf.device.type == "cpu" and leaf.numel()) or leaf.is_inference():
+        if not _address(leaf) or leaf.is_inference():
             return leaf
-        extent = 1 + sum((size - 1) * step for size, step in zip(leaf.shape, leaf.stride()))
-        whole = torch.full((2 * PAD + extent * leaf.element_size(),), FILL, dtype=torch.uint8)
-        offset = PAD // leaf.element_size()
+        item = leaf.element_size()
+        size = 2 * PAD + span(leaf.shape, leaf.stride()) * item
+        whole = torch.full((size,), FILL, dtype=torch.uint8)
         moved = torch.empty(0, dtype=leaf.dtype)
-        moved.set_(whole.untyped_storage(), offset, leaf.shape, leaf.stride())
+        moved.set_(whole.untyped_storage(), PAD // item, leaf.shape, leaf.stride())
         moved.copy_(leaf)
         self.allocated.append((whole, moved))
         return moved
 
-    def overrun(self) -> "list[dict[str, Any]]":
+    def overrun(self) -> list[dict[str, Any]]:
         """The tensors whose guard bytes were overwritten, with the extent in bytes on each side."""
         found = []
         for whole, tensor in self.allocated:
-            before = _changed(whole[:PAD].flip(0))
-            after = _changed(whole[-PAD:])
+            # The farthest overwritten byte, counted from the tensor.
+            guards = ((side != FILL).nonzero() for side in (whole[:PAD].flip(0), whole[-PAD:]))
+            before, after = (int(written[-1]) + 1 if written.numel() else 0 for written in guards)
             if before or after:
                 layout = {"shape": list(tensor.shape), "dtype": str(tensor.dtype)}
                 found.append({**layout, "before": before, "after": after})
         return found
 
 
-def call_padded(func: Any, args: Any, kwargs: "dict[str, Any]") -> "tuple[Any, list[dict[str, Any]]]":
+def call_padded(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
     """The result of an operator, and its writes beyond the tensors that it allocated.
 
     A dispatch mode sees the operator's allocations only if its CPU kernel is called directly. Operators on
     other devices are called normally and report no overrun.
     """
-    tensors = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    tensors = only_tensors((args, kwargs))
     on_host = bool(tensors) and all(is_plain(leaf) and leaf.device.type == "cpu" for leaf in tensors)
     if not on_host or not torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "CPU"):
         return func(*args, **kwargs), []
@@ -267,11 +241,6 @@ def call_padded(func: Any, args: Any, kwargs: "dict[str, Any]") -> "tuple[Any, l
 
 
 def _address(leaf: Any) -> int:
+    """Of a plain tensor's memory on the host, else 0."""
     plain = is_plain(leaf) and leaf.device.type == "cpu" and leaf.numel()
     return int(leaf.untyped_storage().data_ptr()) if plain else 0
-
-
-def _changed(guard: torch.Tensor) -> int:
-    """Distance in bytes from the tensor to the farthest overwritten guard byte."""
-    written = (guard != FILL).nonzero()
-    return int(written[-1]) + 1 if written.numel() else 0

@@ -1,4 +1,4 @@
-"""What the worker says: JSON lines that survive its death, told failures, and its rank."""
+"""What the worker reports: JSON lines that survive its death, failures, and its rank."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import sys
 import time
 import traceback
 from json.encoder import encode_basestring_ascii
-from types import TracebackType
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the hook imports this file into every process
+    from .protocol import ErrorFacts
 
 
 def plain(value: Any) -> Any:
@@ -47,6 +49,9 @@ def encode(value: Any) -> str:
     return json.dumps(plain(value), allow_nan=False)
 
 
+_STRICT = json.JSONEncoder(allow_nan=False).encode
+
+
 class Report:
     """An append-only file. Every event is one `write` call of its own: no buffer is lost in an abort."""
 
@@ -59,17 +64,11 @@ class Report:
         """Append one event; `t` is seconds since the worker began."""
         self.last = event
         record = {"event": event, "t": round(time.monotonic() - self.start, 4), **facts}
-        os.write(self.file, (_line(record) + "\n").encode("utf-8", "replace"))
-
-
-def _line(record: dict[str, Any]) -> str:
-    try:
-        return _STRICT(record)  # most records are strict JSON as they are
-    except (TypeError, ValueError):
-        return _STRICT(plain(record))
-
-
-_STRICT = json.JSONEncoder(allow_nan=False).encode
+        try:
+            line = _STRICT(record)  # most records are strict JSON as they are
+        except (TypeError, ValueError):
+            line = _STRICT(plain(record))
+        os.write(self.file, (line + "\n").encode("utf-8", "replace"))
 
 
 TEXT_LIMIT = 20_000  # characters of one exception text
@@ -86,32 +85,26 @@ class Refused(Exception):
         self.allowed = allowed
 
 
-def frames(trace: Optional[TracebackType]) -> list[dict[str, Any]]:
-    """File, line, function and source text of each frame, outermost first."""
-    summary = traceback.extract_tb(trace)[-FRAME_LIMIT:]
-    return [
-        {
-            "file": frame.filename,
-            "line": frame.lineno,
-            "function": frame.name,
-            "code": linecache.getline(frame.filename, frame.lineno or 0).strip()[:300],
-        }
-        for frame in summary
-    ]
-
-
-def facts(error: BaseException) -> dict[str, Any]:
-    """Type, text and frames of `error` and of what caused it."""
+def facts(error: BaseException) -> ErrorFacts:
+    """Type, text and frames of `error`, outermost first, and of what caused it."""
     cause = error.__cause__ or error.__context__
     return {
         "type": "{}.{}".format(type(error).__module__, type(error).__qualname__),
         "text": str(error)[:TEXT_LIMIT],
-        "frames": frames(error.__traceback__),
+        "frames": [
+            {
+                "file": frame.filename,
+                "line": frame.lineno,
+                "function": frame.name,
+                "code": linecache.getline(frame.filename, frame.lineno or 0).strip()[:300],
+            }
+            for frame in traceback.extract_tb(error.__traceback__)[-FRAME_LIMIT:]
+        ],
         "cause": "" if cause is None else "{}: {}".format(type(cause).__qualname__, cause)[:TEXT_LIMIT],
     }
 
 
-def report_failure(error: BaseException, report: Any) -> None:
+def report_failure(error: BaseException, report: Report) -> None:
     """Event `failed` (`during` names the phase), and the traceback on stderr for a reader of logs."""
     report.event("failed", during=report.last, **facts(error))
     traceback.print_exception(type(error), error, error.__traceback__, file=sys.stderr)
@@ -131,7 +124,7 @@ def rank() -> str:
 
 
 def other_rank() -> bool:
-    """Whether this process stands beside the one of rank 0, which does the work."""
+    """Whether this process is not the one of rank 0, which does the work."""
     return rank() not in ("", "0")
 
 

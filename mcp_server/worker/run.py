@@ -1,180 +1,184 @@
-"""Operations that call a package: `run` from inputs, `replay` of a captured call, `repeat` in fresh loads."""
+"""Calls a package: `run` from inputs, `replay` of a captured call; and compares with what is expected."""
 
 from __future__ import annotations
 
-import ctypes
-from typing import Any, Callable
+import contextlib
+import os
+import subprocess
+import tempfile
+from dataclasses import asdict
+from functools import partial
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 import torch
 
-from .calling import call, report_inputs, save, watching
-from .compare import compare, compare_all, compare_frame_tensors, compare_returned
-from .compare_launches import Bench, Marks
+from .calling import call, report_inputs, watching
+from .compare import compare_all, compare_calls, compare_frame_tensors, compare_returned
 from .imports import import_all
 from .inputs import apply, arrange, flatten, load_file, read, reporting_changes
-from .judged import Judge
-from .lease import take
-from .loading import load, update_package
-from .process import go_to, limited, on_stack
-from .report import Report
+from .loading import load, load_captured, update_package
+from .process import limited, on_stack
+from .protocol import CheckFacts, ReplayRequest, RunRequest, Step
+from .report import Refused, Report
+from .tensors import only_tensors
+
+EXPECTATION = "a file of torch.save with one tensor for each output"
+CHECK_LIMIT_S = 120.0  # of one run of the command
+TEXT_LIMIT = 2000  # characters of what it printed
+_SHELL_COULD_NOT = (126, 127)  # what a shell ends with for a command that it cannot run or find
 
 
-def operate_run(request: dict[str, Any], report: Report, loaded: Callable[[], None] = lambda: None) -> None:
-    """Call `request["package"]` `request["calls"]` times (default 1), with fresh inputs each time.
+def operate_run(request: RunRequest, report: Report, loaded: Callable[[], None] = lambda: None) -> None:
+    """Call `package`, with fresh inputs each time, since a package may mutate them.
 
-    Fresh, because a package may mutate its inputs. Without inputs the package is only loaded.
-    `changes` alter the inputs before each call (`inputs.CHANGES`). `operators` (`watch` or `repair`) acts on
-    custom operators (`interpret.Operators`). `tell_changes` asks for event `changed_inputs`. `loaded` is
-    called after the load. `expect` and `check` say what the
-    outputs are to be (see `judged`).
+    `loaded` is called after the load.
     """
-    judge = Judge(request)
-    import_all(list(request.get("extra_imports", ())), report)
+    expected = expectation(request.get("expect"))  # a bad file is refused before the workload runs
+    import_all(request.get("extra_imports", ()), report)
     loader = load(request, report)
     loaded()
     if request.get("inputs") is None:
         return
     in_spec = loader.get_call_spec()[0]
     result: Any = None
-    for index in range(int(request.get("calls", 1))):
+    for index in range(request.get("calls", 1)):
         report.event("reading_inputs")
-        flat = apply(flatten(read(request), in_spec), list(request.get("changes", ())))
+        flat = apply(flatten(read(request["inputs"]), in_spec), request.get("changes", ()))
         if index == 0:
             report_inputs(flat, report)
         with watching(request, report), reporting_changes(request.get("tell_changes", {}), flat, report):
-            result = call(lambda flat=flat: loader.run(flat), index, report)  # type: ignore[misc]
-    judge.judge(result, report)
-    if request.get("save_outputs"):
-        save(result, str(request["save_outputs"]), report)
+            result = call(partial(loader.run, flat), index, report)
+    judge(request, expected, result, report)
 
 
-def operate_replay(request: dict[str, Any], report: Report) -> None:
-    """Load `package` (or the bare .so `library`) with the captured options, then do each of `steps`.
-
-    A step is {"do": "constants", "file", "how", "arguments"} or {"do": "call", "file", "threads"}. A call may
-    have "headroom" (bytes that it may map) and "stack" (bytes of its thread's stack). Other keys:
-    - `changes`: change the inputs of the last call (`inputs.CHANGES`); `twice`: repeat it on the same
-      tensors; `stack_bytes`: replaces its "stack"; `tell_changes`: asks for event `changed_inputs` of it;
-    - `save_outputs`: file for the outputs of the last call;
-    - `actual`: file of a failed comparison; both of its sides are compared with the outputs;
-    - `held`: file of the program's local tensors when its own check failed, compared with the outputs;
-    - `returned`: file of the outputs that the call had in the program, compared with the outputs;
-    - `current_device`: CUDA device to make current;
-    - `cast`: {constant: dtype} to convert before an update; `copied`: constants to copy before an update.
-    """
-    import_all(list(request.get("extra_imports", ())), report)
-    loader = load_library(request, report) if request.get("library") else load(request, report, weights=False)
-    go_to(request.get("current_device"))  # a load that names a device goes there, and stays
+def operate_replay(request: ReplayRequest, report: Report) -> None:
+    """Load as captured, and do each of the steps; then compare the last call with what the program had."""
+    import_all(request.get("extra_imports", ()), report)
+    loader = load_captured(request, report, weights=False)
     alive: list[Any] = []
     result: Any = None
-    steps = list(request.get("steps", ()))
+    steps = request.get("steps", [])
     for index, step in enumerate(steps):
         if step["do"] == "constants":
-            cast, copied = dict(request.get("cast", {})), list(request.get("copied", ()))
+            cast, copied = request.get("cast", {}), request.get("copied", ())
             alive.append(update_package(loader, step, cast, report, copied))
-        else:
-            last = index == len(steps) - 1
-            changes = list(request.get("changes", ())) if last else []
-            times = 2 if last and request.get("twice") else 1
-            if last and request.get("stack_bytes"):
-                step = {**step, "stack": int(request["stack_bytes"])}
-            with watching(request, report):
-                asked = dict(request.get("tell_changes", {})) if last else {}
-                result = _call(loader, {**step, "tell_changes": asked}, index, report, changes, times)
-    if request.get("save_outputs") and result is not None:
-        save(result, str(request["save_outputs"]), report)
-    if request.get("held") and result is not None:
-        compare_frame_tensors(load_file(str(request["held"])), result, report)
-    if request.get("returned") and result is not None:
-        saved = load_file(str(request["held"])) if request.get("held") else {}
-        compare_returned(load_file(str(request["returned"])), saved, result, report)
-    if request.get("actual") and result is not None:
-        sides = load_file(str(request["actual"]))
-        compare_all(sides["expected"], result, (None, None), report, "compared_expected")
-        compare_all(sides["actual"], result, (None, None), report)
+            continue
+        # What the request changes, it changes of the last call.
+        changed = request if index == len(steps) - 1 else ReplayRequest()
+        report.event("reading_inputs", file=step["file"])
+        flat = flatten(arrange(load_file(step["file"]), step["file"]), loader.get_call_spec()[0])
+        flat = apply(flat, changed.get("changes", ()))
+        report_inputs(flat, report)
+        made = partial(call, partial(loader.run, flat), index, report)
+        with (
+            as_captured(request, step, report),
+            reporting_changes(changed.get("tell_changes", {}), flat, report),
+        ):
+            for _ in range(2 if changed.get("twice") else 1):
+                result = on_stack(changed.get("stack_bytes") or step.get("stack"), made)
+    if result is not None:
+        _compare_with_program(request, result, report)
 
 
-RUNNERS: dict[str, Callable[[str, str], Any]] = {
-    "cpu": lambda path, _device: torch._C._aoti.AOTIModelContainerRunnerCpu(path, 1),
-    "cuda": lambda path, device: torch._C._aoti.AOTIModelContainerRunnerCuda(path, 1, device),
-}
+def _compare_with_program(request: ReplayRequest, result: Any, report: Report) -> None:
+    held = load_file(request["held"]) if request.get("held") else {}
+    if request.get("held"):
+        compare_frame_tensors(held, result, report)
+    if request.get("returned"):
+        compare_returned(load_file(request["returned"]), held, result, report)
+    if request.get("actual"):
+        sides = load_file(request["actual"])
+        compare_all(sides["expected"], result, report, "compared_expected")
+        compare_all(sides["actual"], result, report)
 
 
-def load_library(request: dict[str, Any], report: Report) -> Any:
-    """A runner of a bare .so, as `torch._export.aot_load` makes it."""
-    device = str(request.get("device", "cpu"))
-    if device != "cpu":
-        take()
-    report.event("loading", package=request["library"], loader="aot_load")
-    runner = RUNNERS[device.split(":")[0]](str(request["library"]), device)
-    report.event("loaded", constants=len(runner.get_constant_names_to_original_fqns()))
-    return runner
-
-
-def _call(
-    loader: Any, step: dict[str, Any], index: int, report: Report, changes: list[dict[str, Any]], times: int
-) -> Any:
+@contextlib.contextmanager
+def as_captured(request: ReplayRequest, step: Step, report: Report) -> Iterator[None]:
+    """A call with the threads and the limit on memory that it had in the program."""
     if step.get("threads"):  # the number of threads decides how kernels split their work
-        torch.set_num_threads(int(step["threads"]))
-    report.event("reading_inputs", file=step["file"])
-    inputs = arrange(load_file(str(step["file"])), str(step["file"]))
-    flat = apply(flatten(inputs, str(loader.get_call_spec()[0])), changes)
-    report_inputs(flat, report)
-    with limited(step.get("headroom")), reporting_changes(step["tell_changes"], flat, report):
-        for _ in range(times):
-            result = on_stack(step.get("stack"), lambda: call(lambda: loader.run(flat), index, report))
-        return result
+        torch.set_num_threads(step["threads"])
+    with watching(request, report), limited(step.get("headroom")):
+        yield
 
 
-# glibc fills what malloc gives out with the complement of this byte, what free takes back with the byte
-# itself (malloc.c, alloc_perturb and free_perturb). 0x7f7f7f7f is 3.4e38 as float32, 0x3f3f3f3f is 0.75.
-M_PERTURB = -6
-FILLS = {"first": 0x80, "second": 0x80, "filled": 0xC0}
+def expectation(path: Optional[str]) -> Optional[list[torch.Tensor]]:
+    """The tensors that a file says are right: those of any tree, or `expected` of a kept comparison.
 
-# Threads may sum in another order, which is no different result.
-RELATIVE = 1e-3
-
-
-def operate_repeat(request: dict[str, Any], report: Report) -> None:
-    """Event `repeated` (`run`, `equal`, `outputs`) for the second and the last call, compared with the first.
-
-    Request: what `run` takes, and `probes`: whether the package is instrumented; event `rerun` then has the
-    checksum of each tensor that a launch wrote. Random numbers differ in the second call; the contents of new
-    memory differ in the last one. If the C library cannot fill memory (event `unfilled`), there is no last
-    call.
+    None without a file. Raises `Refused` for a file that cannot be read, or holds no tensor.
     """
-    import_all(list(request.get("extra_imports", ())), report)
-    in_spec = load(request, report).get_call_spec()[0]
-    report.event("reading_inputs")
-    bench = Bench({"probes": False, **request}, flatten(read(request), in_spec), report)
-    first: list[torch.Tensor] = []
-    for kind, byte in FILLS.items():
-        if not perturb(byte) and kind == "filled":
-            report.event("unfilled")
-            break
-        outputs = [tensor.clone() for tensor in bench.run(kind, Marks(kind, report).take)]
-        if kind == "first":
-            first = outputs
-        else:
-            report_repeat(kind, first, outputs, report)
-    perturb(0)
+    if not path:
+        return None
+    try:
+        found = load_file(path, "expectation")
+    except Refused as refused:
+        raise Refused(refused.what, path, EXPECTATION) from None
+    if isinstance(found, dict) and {"expected", "actual"} <= set(found):
+        found = found["expected"]
+    tensors = only_tensors(found)
+    if not tensors:
+        raise Refused("the expectation holds no tensor", path, EXPECTATION)
+    return tensors
 
 
-def perturb(byte: int) -> bool:
-    """Make the C library fill memory with `byte`, or stop with 0. Returns False if it cannot."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and bool(mallopt(M_PERTURB, byte))
+def judge(request: RunRequest, expected: Optional[list[torch.Tensor]], result: Any, report: Report) -> None:
+    """Events `compared_expected` (each output) and `checked_outputs` (status and text).
+
+    Raises `Refused` for a check that refuses the expected outputs, too.
+    """
+    outputs = only_tensors(result)
+    if expected is not None:
+        limits = (request.get("rtol"), request.get("atol"))
+        compared = compare_calls("expectation", expected, outputs, limits)
+        shapes = [[list(want.shape), list(got.shape)] for want, got in zip(expected, outputs)]
+        report.event(
+            "compared_expected",
+            given=True,
+            equal=compared.equal,
+            layout=compared.layout,
+            counts=[len(expected), len(outputs)],
+            outputs=[{**asdict(each), "shape": pair} for each, pair in zip(compared.outputs, shapes)],
+        )
+    check = request.get("check")
+    if not check:
+        return
+    report.event("checking_outputs")
+    found = run_check(check, outputs)
+    report.event("checked_outputs", **asdict(found))
+    if found.status and expected is not None and run_check(check, expected).status:
+        printed = ": " + found.text[-300:] if found.text else ""
+        what = "the check command fails on the expected outputs, too" + printed
+        raise Refused(what, " ".join(check), "a command that ends with status 0 for good outputs")
 
 
-def report_repeat(kind: str, first: list[torch.Tensor], outputs: list[torch.Tensor], report: Report) -> None:
-    """Event `repeated`: whether the outputs equal those of the first run, up to rounding."""
-    pairs = [compare(want, got, (RELATIVE, RELATIVE * size(want))) for want, got in zip(first, outputs)]
-    report.event("repeated", run=kind, equal=all(pair["equal"] for pair in pairs), outputs=pairs)
+def run_check(argv: Sequence[str], outputs: list[torch.Tensor]) -> CheckFacts:
+    """Run `argv` with the path of a `torch.save`d list of `outputs` as the last argument.
 
-
-def size(tensor: torch.Tensor) -> float:
-    """The largest finite magnitude; 0 for integers, which must be equal."""
-    if not tensor.is_floating_point():
-        return 0.0
-    finite = tensor[torch.isfinite(tensor)]
-    return float(finite.abs().max()) if finite.numel() else 0.0
+    Raises `Refused` for a command that cannot be started, dies of a signal or does not end: that says nothing
+    about the outputs.
+    """
+    command = " ".join(argv)
+    with tempfile.TemporaryDirectory(prefix="aoti-debug-outputs-") as directory:
+        path = os.path.join(directory, "outputs.pt")
+        torch.save([tensor.detach().cpu() for tensor in outputs], path)
+        with open(os.path.join(directory, "printed.txt"), "w+b") as printed:
+            try:
+                status = subprocess.run(
+                    [*argv, path],
+                    stdin=subprocess.DEVNULL,
+                    stdout=printed,
+                    stderr=subprocess.STDOUT,
+                    timeout=CHECK_LIMIT_S,
+                    check=False,
+                ).returncode
+            except subprocess.TimeoutExpired:
+                what = "the check command did not end within {:g} s".format(CHECK_LIMIT_S)
+                raise Refused(what, command) from None
+            except OSError as error:
+                what = "the check command cannot be started: {}".format(error.strerror)
+                raise Refused(what, command, "a program that may be executed") from None
+            printed.seek(max(0, printed.tell() - TEXT_LIMIT))
+            text = printed.read().decode("utf-8", "replace").strip()
+    if status in _SHELL_COULD_NOT or status < 0:
+        why = "died of signal {}".format(-status) if status < 0 else "could not be run: " + text[-300:]
+        raise Refused("the check command " + why, command, "a program that ends with status 0 or 1")
+    return CheckFacts(status, text)

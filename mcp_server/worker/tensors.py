@@ -1,7 +1,6 @@
 """Facts about tensors: layout, statistics, digests, bad values, and how a call's leaves are saved.
 
-The leaves of a call, saved so that they come back with the same strides, offsets and aliasing.
-
+The leaves of a call are saved so that they come back with the same strides, offsets and aliasing:
 `torch.save` keeps whole storages and their sharing; a small view of a large storage is cut to the span that
 it touches when the whole would not fit the cap.
 """
@@ -11,50 +10,62 @@ from __future__ import annotations
 import cmath
 import hashlib
 import math
-from typing import Any, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import torch
 from torch.utils import _pytree
 
+if TYPE_CHECKING:
+    from .protocol import OddElement
+
+CHUNK = 1 << 24  # elements looked at together: bounds the temporaries
 WORD = 8  # bytes
 LANES = 256  # words of a row
 
-_places: "dict[torch.device, torch.Tensor]" = {}
+_places: dict[torch.device, torch.Tensor] = {}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`float32`, without the module."""
+    return str(dtype).replace("torch.", "")
+
+
+def only_tensors(tree: Any) -> list[torch.Tensor]:
+    """The leaves that are tensors."""
+    return [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def widest(tensor: torch.Tensor) -> torch.Tensor:
+    """In the largest dtype of its kind: complex128, float64 or int64."""
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.to(torch.float64 if tensor.is_floating_point() else torch.int64)
 
 
 def checksum(tensor: torch.Tensor) -> str:
     """A digest of the values in logical order, with their dtype and shape.
 
-    Sums over the bits, weighted by place: twenty times as fast as a cryptographic hash of the bytes, on a
-    device too, and enough to tell a change that nobody contrived.
+    Sums over the bits that wrap around at 64 bits, weighted by place: twenty times as fast as a cryptographic
+    hash of the bytes, on a device too, and enough to tell a change that nobody contrived. The bytes after the
+    last whole word count as they are.
     """
     digest = hashlib.blake2b(digest_size=12)
     digest.update("{} {}".format(tensor.dtype, list(tensor.shape)).encode())
-    for part in _chunks(tensor.reshape(-1)):
-        digest.update(_sums(part.resolve_conj().resolve_neg()))
+    flat = tensor.reshape(-1)
+    for part in flat.split(CHUNK) if flat.numel() else ():
+        part = part.resolve_conj().resolve_neg()
+        octets = (torch.view_as_real(part) if part.is_complex() else part).contiguous().reshape(-1)
+        octets = octets.view(torch.uint8)
+        whole = octets.numel() // WORD * WORD
+        words = octets[:whole]
+        if words.storage_offset() % WORD:
+            words = words.clone()
+        sums: list[Any] = torch.stack(_weighted(words.view(torch.int64))).tolist()
+        digest.update(repr((sums, octets[whole:].tolist())).encode())
     return digest.hexdigest()
 
 
-def _chunks(flat: torch.Tensor) -> "Sequence[torch.Tensor]":
-    """Parts of at most `CHUNK` elements; none of an empty tensor."""
-    if flat.numel() <= CHUNK:
-        return (flat,) if flat.numel() else ()
-    return flat.split(CHUNK)
-
-
-def _sums(flat: torch.Tensor) -> bytes:
-    """Sums that wrap around at 64 bits, over whole words; the bytes that are left over as they are."""
-    octets = (torch.view_as_real(flat) if flat.is_complex() else flat).contiguous().reshape(-1)
-    octets = octets.view(torch.uint8)
-    whole = octets.numel() // WORD * WORD
-    words = octets[:whole]
-    if words.storage_offset() % WORD:
-        words = words.clone()
-    sums: "list[Any]" = torch.stack(_weighted(words.view(torch.int64))).tolist()
-    return repr((sums, octets[whole:].tolist())).encode()
-
-
-def _weighted(bits: torch.Tensor) -> "list[torch.Tensor]":
+def _weighted(bits: torch.Tensor) -> list[torch.Tensor]:
     """The sum of the words, and sums by their places: of many by row and by place in the row, since plain
     sums are several times as fast as products of 64-bit numbers.
     """
@@ -69,53 +80,44 @@ def _weighted(bits: torch.Tensor) -> "list[torch.Tensor]":
 
 
 def _by_place(numbers: torch.Tensor) -> torch.Tensor:
-    weights = _weights(numbers)
+    """The sum of the numbers times 1, 2, 3, ...; the weights are kept, since making them takes longer."""
+    weights = _places.get(numbers.device)
+    if weights is None or weights.numel() < numbers.numel():
+        weights = _places[numbers.device] = torch.arange(1, numbers.numel() + 1, device=numbers.device)
+    weights = weights[: numbers.numel()]
     return torch.dot(numbers, weights) if numbers.device.type == "cpu" else (numbers * weights).sum()
 
 
-def _weights(numbers: torch.Tensor) -> torch.Tensor:
-    """1, 2, 3, ... on the device of `numbers`; kept, since making them takes longer than the sum."""
-    known = _places.get(numbers.device)
-    if known is None or known.numel() < numbers.numel():
-        known = _places[numbers.device] = torch.arange(1, numbers.numel() + 1, device=numbers.device)
-    return known[: numbers.numel()]
-
-
-CHUNK = 1 << 24  # elements looked at together: bounds the temporaries
-
-# minimum, maximum, sum, how many are not zero
-Quick = tuple[float, float, float, int]
-
-
-def summary(flat: torch.Tensor) -> "dict[str, Any]":
+def summary(flat: torch.Tensor) -> dict[str, Any]:
     """nan, inf and zero (counts); min, max and mean of the finite values where they have an order."""
     nan = inf = zero = count = 0
-    low: "list[Any]" = []
-    high: "list[Any]" = []
+    ends: list[Any] = []
     total = 0.0
     for part in flat.split(CHUNK):
         quick = _quick(part)
-        if quick is None:
+        if quick is not None:
+            zero += part.numel() - quick[3]
+        else:
             nan += int(torch.isnan(part).sum())
             inf += int(torch.isinf(part).sum())
             zero += int((part == 0).sum())
             part = part[torch.isfinite(part)] if not part.is_complex() else part[:0]
             quick = _quick(part) if part.numel() else None
-        else:
-            zero += part.numel() - quick[3]
         if quick is not None:
-            low.append(quick[0])
-            high.append(quick[1])
+            ends += quick[:2]
             total += quick[2]
             count += part.numel()
-    found: "dict[str, Any]" = {"nan": nan, "inf": inf, "zero": zero}
+    found: dict[str, Any] = {"nan": nan, "inf": inf, "zero": zero}
     if count:
-        found.update(min=min(low), max=max(high), mean=total / count)
+        found.update(min=min(ends), max=max(ends), mean=total / count)
     return found
 
 
-def _quick(part: torch.Tensor) -> "Optional[Quick]":
-    """None when a value is not finite, or has no order: `aminmax` hands NaN and infinities on."""
+def _quick(part: torch.Tensor) -> Optional[tuple[float, float, float, int]]:
+    """Minimum, maximum, sum, and how many are not zero.
+
+    None when a value is not finite, or has no order: `aminmax` hands NaN and infinities on.
+    """
     if part.is_complex():
         return None
     low, high = torch.aminmax(part)
@@ -123,33 +125,30 @@ def _quick(part: torch.Tensor) -> "Optional[Quick]":
     if not part.is_floating_point():
         exact = torch.stack([low.long(), high.long(), torch.count_nonzero(part)]).tolist()
         return exact[0], exact[1], float(total), exact[2]
-    facts = torch.stack([low.double(), high.double(), total, _nonzero(part).double()]).tolist()
+    if part.device.type == "cpu" and part.dtype in (torch.float32, torch.float64):
+        signs = part.sign()  # their squares are counted in a third of the time: exact up to 2^24 of them
+        nonzero = torch.dot(signs, signs)
+    else:
+        nonzero = torch.count_nonzero(part)
+    facts = torch.stack([low.double(), high.double(), total, nonzero.double()]).tolist()
     if not (math.isfinite(facts[0]) and math.isfinite(facts[1])):
         return None
     return facts[0], facts[1], facts[2], int(facts[3])
 
 
-def _nonzero(part: torch.Tensor) -> torch.Tensor:
-    """How many are not zero. On a CPU signs are counted, in a third of the time: exact up to 2^24 of them."""
-    if part.device.type != "cpu" or part.dtype not in (torch.float32, torch.float64):
-        return torch.count_nonzero(part)
-    signs = part.sign()
-    return torch.dot(signs, signs)
-
-
 MOST_SEEN = 10_000  # summaries kept
 STATISTICS_LIMIT = 1 << 30  # elements; beyond it the temporaries would need gigabytes
+_seen: dict[
+    str, dict[str, Any]
+] = {}  # by digest: each content is looked at once, though many launches read it
 
 
 def layout(tensor: torch.Tensor) -> dict[str, Any]:
     """dtype, shape and stride (elements), device, storage offset (elements), contiguity."""
-    known = {"dtype": str(tensor.dtype).replace("torch.", ""), "device": str(tensor.device)}
+    known = {"dtype": dtype_name(tensor.dtype), "device": str(tensor.device)}
     if tensor.layout is not torch.strided or tensor.is_nested:
-        return {
-            **known,
-            "shape": None if tensor.is_nested else list(tensor.shape),
-            "layout": str(tensor.layout),
-        }
+        shape = None if tensor.is_nested else list(tensor.shape)
+        return {**known, "shape": shape, "layout": str(tensor.layout)}
     return {
         **known,
         "shape": list(tensor.shape),
@@ -181,24 +180,22 @@ def statistics(tensor: torch.Tensor) -> dict[str, Any]:
     if tensor.numel() > STATISTICS_LIMIT:
         return {"skipped": "more than {} elements".format(STATISTICS_LIMIT)}
     digest = checksum(tensor)
-    return {"checksum": digest, **(_numbers(tensor, digest) if tensor.numel() else {})}
-
-
-_seen: dict[str, dict[str, Any]] = {}  # what a tensor holds is looked at once, though many launches read it
-
-
-def _numbers(tensor: torch.Tensor, digest: str) -> dict[str, Any]:
-    """The summary of the values that have this digest."""
+    if not tensor.numel():
+        return {"checksum": digest}
     if digest not in _seen:
         if len(_seen) >= MOST_SEEN:
             _seen.clear()
         _seen[digest] = summary(_comparable(tensor.reshape(-1)))
-    return _seen[digest]
+    return {"checksum": digest, **_seen[digest]}
 
 
 def is_plain(value: Any) -> bool:
     """Whether it is a tensor of torch's own class, with strides: its memory is what its address says."""
     return type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
+
+
+# A sum of finite halves may leave their range; one of floats may too, and is then counted to be sure.
+_WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
 def nonfinite(tensor: torch.Tensor) -> dict[str, int]:
@@ -211,10 +208,6 @@ def nonfinite(tensor: torch.Tensor) -> dict[str, int]:
     return {"nan": int(torch.isnan(values).sum()), "inf": int(torch.isinf(values).sum())}
 
 
-# A sum of finite halves may leave their range; one of floats may too, and is then counted to be sure.
-_WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
-
-
 # Dtypes with few operators, and one that holds their values and has them.
 _ROOMY = {
     torch.bool: torch.uint8,
@@ -224,11 +217,11 @@ _ROOMY = {
 }
 
 
-def _comparable(flat: torch.Tensor) -> torch.Tensor:
-    """A dtype on which isnan, min and sum exist."""
-    if flat.is_floating_point() and flat.element_size() == 1:
-        return flat.to(torch.float32)
-    return flat.to(_ROOMY.get(flat.dtype, flat.dtype))
+def _comparable(values: torch.Tensor) -> torch.Tensor:
+    """In a dtype on which isnan, min and sum exist; floats of eight bits have few operators."""
+    if values.is_floating_point() and values.element_size() == 1:
+        return values.to(torch.float32)
+    return values.to(_ROOMY.get(values.dtype, values.dtype))
 
 
 def describe(tensor: torch.Tensor) -> dict[str, Any]:
@@ -238,14 +231,12 @@ def describe(tensor: torch.Tensor) -> dict[str, Any]:
 
 def leaves(tree: Any) -> list[tuple[str, Any]]:
     """Every leaf with its path in the tree, in the order in which AOTInductor flattens it."""
-    from torch.utils import _pytree
-
     found, _ = _pytree.tree_flatten_with_path(tree)
     return [(_pytree.keystr(path), leaf) for path, leaf in found]
 
 
 def outputs(tree: Any) -> list[dict[str, Any]]:
-    """Facts of each output leaf; what is no tensor is told by its repr."""
+    """Facts of each output leaf; the repr of what is no tensor."""
     return [
         {"path": path, **(describe(leaf) if isinstance(leaf, torch.Tensor) else {"value": repr(leaf)[:200]})}
         for path, leaf in leaves(tree)
@@ -255,10 +246,10 @@ def outputs(tree: Any) -> list[dict[str, Any]]:
 MASK = str(-math.inf)
 
 
-def first_non_finite(tensor: torch.Tensor) -> "Optional[dict[str, Any]]":
-    """Logical index and value of the first NaN or infinity in row-major order, and how many there are.
+def first_non_finite(tensor: torch.Tensor) -> Optional[OddElement]:
+    """The first NaN or infinity in row-major order.
 
-    Minus infinity, which masks hold on purpose, is told only where there is nothing worse.
+    Minus infinity, which masks hold on purpose, only where there is nothing worse.
     """
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return None
@@ -269,36 +260,30 @@ def first_non_finite(tensor: torch.Tensor) -> "Optional[dict[str, Any]]":
     return found if worse is None else {**worse, "count": found["count"]}
 
 
-def _wide(part: torch.Tensor) -> torch.Tensor:
-    """Eight-bit floats have few operators."""
-    return part.to(torch.float32) if part.is_floating_point() and part.element_size() == 1 else part
-
-
-def first_outside(tensor: torch.Tensor, low: int, high: int) -> "Optional[dict[str, Any]]":
-    """Logical index and value of the first element outside [low, high), and how many there are."""
+def first_outside(tensor: torch.Tensor, low: int, high: int) -> Optional[OddElement]:
+    """The first whole number outside [low, high)."""
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool:
         return None
     return _first(tensor, lambda part: (part < low) | (part >= high))
 
 
-def _first(tensor: torch.Tensor, bad: Any) -> "Optional[dict[str, Any]]":
-    flat = tensor.detach().reshape(-1)
+def _first(tensor: torch.Tensor, bad: Callable[[torch.Tensor], torch.Tensor]) -> Optional[OddElement]:
     count = 0
-    first: "Optional[tuple[int, Any]]" = None
-    for number, part in enumerate(flat.split(CHUNK)):
-        wide = _wide(part)
-        mask = bad(wide)
+    first: Optional[tuple[int, Any]] = None
+    for number, part in enumerate(tensor.detach().reshape(-1).split(CHUNK)):
+        values = _comparable(part)
+        mask = bad(values)
         here = int(mask.sum())
         if here and first is None:
             offset = int(mask.to(torch.uint8).argmax())
-            first = (number * CHUNK + offset, wide[offset].item())
+            first = (number * CHUNK + offset, values[offset].item())
         count += here
     if first is None:
         return None
     return {"index": unravel(first[0], tuple(tensor.shape)), "value": str(first[1]), "count": count}
 
 
-def unravel(position: int, shape: "tuple[int, ...]") -> "list[int]":
+def unravel(position: int, shape: tuple[int, ...]) -> list[int]:
     """The logical index of the element at `position` in row-major order."""
     index = []
     for size in reversed(shape):
@@ -315,32 +300,22 @@ class TooLarge(Exception):
     """The leaves need more bytes than the cap."""
 
 
-def pack(args: Any, kwargs: Any, cap: int) -> dict[str, Any]:
-    """A record of plain types and tensors for `torch.save`; at most `cap` bytes of storage.
-
-    Raises `TooLarge`.
-    """
-    leaves, spec = _pytree.tree_flatten((args, kwargs))
-    return {
-        "format": CALL_FORMAT,
-        "leaves": pack_leaves(leaves, cap),
-        "spec": _dump(spec),
-    }
-
-
 _dumped: list[tuple[Any, str]] = []  # the last tree: a model is called with the same one again and again
 
 
-def _dump(spec: Any) -> str:
-    """The serialised tree, or an empty string when it has node types that cannot be serialised."""
-    if _dumped and _dumped[0][0] == spec:
-        return _dumped[0][1]
-    try:
-        text = str(_pytree.treespec_dumps(spec))
-    except Exception:
-        text = ""
-    _dumped[:] = [(spec, text)]
-    return text
+def pack(args: Any, kwargs: Any, cap: int) -> dict[str, Any]:
+    """A record of plain types and tensors for `torch.save`; at most `cap` bytes of storage.
+
+    `spec` is the serialised tree, empty if it has node types that cannot be serialised. Raises `TooLarge`.
+    """
+    leaves, spec = _pytree.tree_flatten((args, kwargs))
+    if not _dumped or _dumped[0][0] != spec:
+        try:
+            text = str(_pytree.treespec_dumps(spec))
+        except Exception:
+            text = ""
+        _dumped[:] = [(spec, text)]
+    return {"format": CALL_FORMAT, "leaves": pack_leaves(leaves, cap), "spec": _dumped[0][1]}
 
 
 def pack_leaves(leaves: list[Any], cap: int) -> list[Any]:
@@ -348,56 +323,49 @@ def pack_leaves(leaves: list[Any], cap: int) -> list[Any]:
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     whole = storage_bytes(tensors)
     cut = whole > cap
-    if cut and sum(_span(tensor) * tensor.element_size() for tensor in tensors) > cap:
+    if cut and sum(span(tensor.shape, tensor.stride()) * tensor.element_size() for tensor in tensors) > cap:
         raise TooLarge("{} bytes of inputs, the cap is {}".format(whole, cap))
-    return [_pack_leaf(leaf, cut) for leaf in leaves]
-
-
-def _pack_leaf(leaf: Any, cut: bool) -> Any:
-    if isinstance(leaf, torch.Tensor):
-        return _cut(leaf.detach()) if cut else leaf.detach()
-    if isinstance(leaf, PLAIN):
-        return {"value": leaf}
-    return {"repr": repr(leaf)[:300]}
+    packed: list[Any] = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            packed.append(_cut(leaf.detach()) if cut else leaf.detach())
+        else:
+            packed.append({"value": leaf} if isinstance(leaf, PLAIN) else {"repr": repr(leaf)[:300]})
+    return packed
 
 
 def storage_bytes(tensors: list[torch.Tensor]) -> int:
     """Bytes of the distinct storages behind `tensors`."""
-    sizes: dict[int, int] = {}
-    for tensor in tensors:
-        storage = tensor.untyped_storage()
-        sizes[storage.data_ptr()] = storage.nbytes()
-    return sum(sizes.values())
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
-def _span(tensor: torch.Tensor) -> int:
-    """Elements from the first to the last that the tensor touches."""
-    if not tensor.numel():
+def span(shape: Any, stride: Any) -> int:
+    """Elements from the first to the last that a tensor of this layout touches."""
+    if 0 in shape:
         return 0
-    return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride()))
+    return 1 + sum((size - 1) * step for size, step in zip(shape, stride))
 
 
 def _cut(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of the touched span with the same shape and strides, and the same offset modulo 64 bytes."""
     lead = tensor.storage_offset() % max(1, 64 // tensor.element_size())
-    span = _span(tensor)
-    copy = torch.empty(lead + span, dtype=tensor.dtype, device=tensor.device)
-    if span:
-        copy[lead:].copy_(tensor.as_strided((span,), (1,), tensor.storage_offset()))
+    length = span(tensor.shape, tensor.stride())
+    copy = torch.empty(lead + length, dtype=tensor.dtype, device=tensor.device)
+    if length:
+        copy[lead:].copy_(tensor.as_strided((length,), (1,), tensor.storage_offset()))
     return copy.as_strided(tuple(tensor.shape), tuple(tensor.stride()), lead)
 
 
 def restore(record: dict[str, Any]) -> tuple[list[Any], Optional[tuple[Any, Any]]]:
     """The leaves, and (args, kwargs) when the tree was serialisable and every leaf came back."""
-    leaves = [leaf["value"] if _is_value(leaf) else leaf for leaf in record["leaves"]]
+    leaves = [
+        leaf["value"] if isinstance(leaf, dict) and "value" in leaf else leaf for leaf in record["leaves"]
+    ]
     if not record.get("spec") or any(isinstance(leaf, dict) for leaf in leaves):
         return leaves, None
     args, kwargs = _pytree.tree_unflatten(leaves, _pytree.treespec_loads(record["spec"]))
     return leaves, (tuple(args), dict(kwargs))
-
-
-def _is_value(leaf: Any) -> bool:
-    return isinstance(leaf, dict) and "value" in leaf
 
 
 def sharing(tensors: list[torch.Tensor]) -> list[list[int]]:

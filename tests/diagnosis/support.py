@@ -20,8 +20,8 @@ from mcp_server.tools.capture import Capture
 from mcp_server.tools.check_devices import Given
 from mcp_server.tools.context import Event, WorkerRun, read_events
 from mcp_server.worker import interpret
+from mcp_server.worker.protocol import CallFacts, ExportedRequest
 from mcp_server.worker.report import Report
-from mcp_server.worker.trial_facts import CallFacts
 
 LOG = Path("output.log")
 RAISED = "Error: index out of bounds: 0 <= tmp2 < 32L"
@@ -83,7 +83,7 @@ def phase(n: int, **more: object) -> dict[str, Any]:
 def interpreted(directory: Path, exported: Path, inputs: Path) -> WorkerRun:
     """The program run operator by operator; one that raises has reported it by then."""
     report = directory / "report.jsonl"
-    request = {"exported": str(exported), "inputs": str(inputs), "extra_imports": []}
+    request: ExportedRequest = {"exported": str(exported), "inputs": str(inputs), "extra_imports": []}
     with contextlib.suppress(Exception):
         interpret.operate(request, Report(str(report)))
     return worker_run(*read_events(report))

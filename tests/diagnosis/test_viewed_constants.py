@@ -13,6 +13,7 @@ from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.worker.loading import update_package
+from mcp_server.worker.protocol import Step
 from mcp_server.worker.report import Report
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, failing, package_case, phase, run, trial
@@ -74,7 +75,7 @@ def test_the_counter_test_gives_constants_memory_of_their_own(tmp_path: Path) ->
         def load_constants(self, constants: dict[str, torch.Tensor]) -> None:
             got.update(constants)
 
-    step = {"how": "load_constants", "file": str(file)}
+    step: Step = {"how": "load_constants", "file": str(file)}
     update_package(Loader(), step, {}, Report(str(tmp_path / "report.jsonl")), ["a"])
     assert got["a"].untyped_storage().nbytes() == 16 and got["b"].untyped_storage().nbytes() == 48
     assert torch.equal(got["a"], block[2:6])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.worker.recompile_triton import code_of
+from mcp_server.worker.compiling import code_of
 
 
 def test_code_is_the_same_whatever_the_path_of_the_source(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -9,8 +11,9 @@ from mcp_server.worker.inputs import apply
 from mcp_server.worker.report import Refused
 
 
-def changed(tensor: torch.Tensor, **change: object) -> torch.Tensor:
-    found: torch.Tensor = apply([tensor], [{"change": "elements", "input": 0, **change}])[0]
+def changed(tensor: torch.Tensor, **change: Any) -> torch.Tensor:
+    asked: Any = {"change": "elements", "input": 0, **change}
+    found: torch.Tensor = apply([tensor], [asked])[0]
     return found
 
 

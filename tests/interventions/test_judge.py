@@ -6,7 +6,7 @@ import pytest
 
 from mcp_server.diagnosis.interventions.base import Effect, Seen
 from mcp_server.diagnosis.interventions.judge import chance_of, effect_of, side_effects_of
-from mcp_server.worker.trial_facts import CallFacts, Comparison, OutputChange, OutputFacts
+from mcp_server.worker.protocol import CallFacts, Comparison, OutputChange, OutputFacts
 
 
 def good(nan: int = 0, beside: Comparison | None = None) -> Seen:

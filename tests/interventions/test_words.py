@@ -8,7 +8,7 @@ from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, 
 from mcp_server.diagnosis.interventions.words import fix_in_words, trial_in_words, unchanged_in_words
 from mcp_server.logs.text import kernel_message, short_message
 from mcp_server.plurals import counted, listed, share
-from mcp_server.worker.trial_facts import CallFacts
+from mcp_server.worker.protocol import CallFacts
 
 CLAMP = Intervention("k", Kind.INPUT, "the call with args[1] clamped to 0..999")
 DIED = Seen("died", signal="SIGABRT")

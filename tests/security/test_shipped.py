@@ -23,10 +23,10 @@ STARTERS = {
     "mcp_server/jobs/child.py",  # every child of a job
     "mcp_server/jobs/gpus.py",  # asks the driver for the UUIDs of the GPUs
     "mcp_server/jobs/supervisor.py",  # becomes the child
-    "mcp_server/worker/outputs_check.py",  # the command that judges the outputs, an argument list
+    "mcp_server/worker/run.py",  # the command that judges the outputs, an argument list
     "mcp_server/worker/fork_server.py",  # itself anew, with torch alone
     "mcp_server/worker/reduction/children.py",  # a candidate in a fork of the worker
-    "mcp_server/worker/exported.py",  # the script whose program is taken
+    "mcp_server/worker/loading.py",  # the script whose program is taken
     "tools/demo_picture.py",  # the demo's command
     "tools/tracked.py",
 }

@@ -16,6 +16,7 @@ import torch
 from mcp_server.model import CommandWorkload, ScriptWorkload
 from mcp_server.tools.capture import Capture, capture
 from mcp_server.tools.context import Context, WorkerRun, read_events
+from mcp_server.worker import protocol
 from mcp_server.worker.main import OPERATIONS
 from mcp_server.worker.report import Report
 
@@ -30,6 +31,7 @@ def context_in(directory: Path) -> Context:
 
 def work(directory: Path, operation: str, request: Mapping[str, object], **options: Any) -> WorkerRun:
     """One operation of the worker, to its end."""
+    assert set(request) <= set(request_type(operation).__annotations__)
 
     async def run() -> WorkerRun:
         return await context_in(directory).worker(operation, request, **{"cwd": directory, **options})
@@ -41,9 +43,20 @@ def here(directory: Path, operation: str, request: Mapping[str, object]) -> tupl
     """One operation in this process, for what needs none of its own; its events."""
     report = Path(tempfile.mkdtemp(dir=directory)) / "report.jsonl"
     plain = json.loads(json.dumps(request, default=str))
-    module, _, function = OPERATIONS[operation].rpartition(".")
-    getattr(importlib.import_module(f"mcp_server.worker.{module}"), function)(plain, Report(str(report)))
+    assert set(plain) <= set(request_type(operation).__annotations__)
+    function_of(operation)(plain, Report(str(report)))
     return read_events(report)
+
+
+def function_of(operation: str) -> Any:
+    module, _, function = OPERATIONS[operation].rpartition(".")
+    return getattr(importlib.import_module(f"mcp_server.worker.{module}"), function)
+
+
+def request_type(operation: str) -> Any:
+    """The class of the protocol that the function of an operation takes."""
+    annotations = list(function_of(operation).__annotations__.values())
+    return getattr(protocol, annotations[0])
 
 
 def saved(directory: Path, name: str, value: object) -> Path:

@@ -34,7 +34,7 @@ def test_one_load_is_in_memory_at_a_time(zoo: ZooPackage, tmp_path: Path) -> Non
     package = zoo("logarithm")
     leaves = list(torch.load(package.with_name("logarithm.inputs.pt"), weights_only=True))
     report = Report(str(tmp_path / "report.jsonl"))
-    bench = Bench({"package": package, "probes": False}, leaves, report)
+    bench = Bench({"package": str(package), "probes": False}, leaves, report)
     first = [tensor.clone() for tensor in bench.run("first", lambda _: False)]
     loaded = weakref.ref(bench.loader)
     second = bench.run("second", lambda _: False)

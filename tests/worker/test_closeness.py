@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_server.worker.compare import Expected, measure
+from mcp_server.worker.eager_values import Expected, measure
 
 INF, NAN = math.inf, math.nan
 

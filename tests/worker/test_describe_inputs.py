@@ -40,17 +40,17 @@ def test_a_file_from_a_gpu_is_described_without_one(tmp_path: Path, monkeypatch:
 
 
 def test_made_up_inputs_keep_to_their_specs(tmp_path: Path) -> None:
-    """Shape, dtype, stride and bounds of specs hold, whole numbers include the upper bound, seeds repeat."""
+    """Shape, dtype, stride and bounds of specs hold, whole numbers include the upper bound, values repeat."""
     specs = [
         {"shape": [50, 4], "dtype": "int64", "low": 3, "high": 5},
         {"shape": [4, 3], "dtype": "float16", "low": -1, "high": 1, "stride": [1, 8]},
         {"shape": [0, 2], "dtype": "bool"},
         {"shape": [5, 3], "dtype": "float32", "stride": [0, 1]},
     ]
-    runs = [here(tmp_path, "describe_inputs", {"inputs": specs, "seed": seed})[0] for seed in (0, 0, 1)]
+    runs = [here(tmp_path, "describe_inputs", {"inputs": specs})[0] for _ in range(2)]
     ids, strided, empty, shared = runs[0]["leaves"]
     assert (ids["min"], ids["max"]) == (3, 5) and ids["shape"] == [50, 4]
     assert strided["stride"] == [1, 8] and -1 <= strided["min"] < strided["max"] <= 1
     assert empty["shape"] == [0, 2] and shared["stride"] == [0, 1]
     sums = [[leaf["checksum"] for leaf in run["leaves"]] for run in runs]
-    assert sums[0] == sums[1] != sums[2]
+    assert sums[0] == sums[1]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from mcp_server.worker.compare import expectations
+from mcp_server.worker.eager_values import expectations
 from mcp_server.worker.report import Report
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcp_server.worker.compare import compare
 from tests.conftest import ZooPackage
 from tests.worker.support import saved, work
 
@@ -45,16 +44,15 @@ def test_a_good_call_reports_each_phase_and_the_same_outputs_each_time(
     assert first["nan"] == first["inf"] == 0 and 0 < first["min"] <= first["mean"] <= first["max"] < 1
 
 
-def test_saved_outputs_are_those_of_eager(zoo: ZooPackage, tmp_path: Path) -> None:
-    """What `run` saves equals what the exported program computes, by the worker's comparison."""
+def test_outputs_are_those_of_eager(zoo: ZooPackage, tmp_path: Path) -> None:
+    """What `run` returns equals what the exported program computes, by the worker's comparison."""
     package = zoo("ranker")
     inputs = package.with_name("ranker.inputs.pt")
-    work(tmp_path, "run", {"package": package, "inputs": inputs, "save_outputs": tmp_path / "out.pt"})
     program = torch.export.load(package.with_name("ranker.exported.pt2"))
-    args = torch.load(inputs, weights_only=True)
-    expected = torch.utils._pytree.tree_leaves(program.module()(*args))
-    saved_outputs = torch.utils._pytree.tree_leaves(torch.load(tmp_path / "out.pt", weights_only=True))
-    assert [compare(want, got)["equal"] for want, got in zip(expected, saved_outputs, strict=True)] == [True]
+    expected = saved(tmp_path, "expected.pt", program.module()(*torch.load(inputs, weights_only=True)))
+    done = work(tmp_path, "run", {"package": package, "inputs": inputs, "expect": expected})
+    compared = done.last("compared_expected")
+    assert compared is not None and compared["equal"] and compared["counts"] == [1, 1]
 
 
 def test_an_exception_of_the_model_is_told_with_its_phase_and_frames(zoo: ZooPackage, tmp_path: Path) -> None:

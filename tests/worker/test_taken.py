@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcp_server.worker.exported import recapture
+from mcp_server.worker.loading import recapture
+from mcp_server.worker.protocol import MadeBy
 from mcp_server.worker.report import Refused, Report
 
 SCRIPT = """
@@ -41,7 +42,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_program_of_a_script_is_taken(here: Path) -> None:
     """With the script's own arguments; what it would do after the compile is not done."""
     compile_before = torch._inductor.aoti_compile_and_package
-    asked = {"script": here, "args": ["7", "compile"], "compile": 0}
+    asked: MadeBy = {"script": str(here), "args": ["7", "compile"], "compile": 0}
     program = recapture(asked, Report(str(here.with_suffix(".jsonl"))))
     assert program.module()(torch.ones(3)).tolist() == [8.0, 8.0, 8.0]
     assert not here.with_name("program.py.went-on").exists()
@@ -51,4 +52,4 @@ def test_the_program_of_a_script_is_taken(here: Path) -> None:
 def test_a_script_that_does_not_compile_is_refused(here: Path) -> None:
     """It says that the compile was not reached again."""
     with pytest.raises(Refused, match="did not reach"):
-        recapture({"script": here, "args": ["7"], "compile": 0}, Report(str(here.with_suffix(".jsonl"))))
+        recapture({"script": str(here), "args": ["7"], "compile": 0}, Report(str(here.with_suffix(".jsonl"))))

@@ -30,7 +30,7 @@ def test_an_update_fits_or_is_told(
     module = nn.Linear(3, 2)
     before = module.weight.detach().clone()
     report = tmp_path / "report.jsonl"
-    update_program(module, {"file": saved(tmp_path, "c.pt", {name: value})}, Report(str(report)))
+    update_program(module, {"file": str(saved(tmp_path, "c.pt", {name: value}))}, Report(str(report)))
     events = read_events(report)
     assert torch.equal(module.weight, value if refused is None else before)
     assert [event["name"] for event in events] == ([name] if refused else [])
@@ -41,5 +41,5 @@ def test_names_as_the_package_mangles_them_are_known(tmp_path: Path) -> None:
     """The older call names constants as C++ does: `0_weight` is `0.weight`."""
     module = nn.Sequential(nn.Linear(3, 2))
     file = saved(tmp_path, "c.pt", {"0_weight": torch.zeros(2, 3)})
-    update_program(module, {"file": file}, Report(str(tmp_path / "report.jsonl")))
+    update_program(module, {"file": str(file)}, Report(str(tmp_path / "report.jsonl")))
     assert not module[0].weight.any()

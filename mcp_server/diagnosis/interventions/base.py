@@ -10,7 +10,7 @@ from typing import Literal
 
 from mcp_server.logs.text import kernel_message, short_message
 from mcp_server.plurals import share
-from mcp_server.worker.trial_facts import CallFacts, ElementChange
+from mcp_server.worker.protocol import CallFacts, ElementChange
 
 Failure = Literal["none", "exception", "signal", "timeout", "out_of_memory", "nonfinite", "differs"]
 Number = int | float | str  # as text: nan, inf and -inf, for which JSON has no words

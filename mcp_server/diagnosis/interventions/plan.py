@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from mcp_server.diagnosis.interventions.base import Change, Intervention, Options, Seen
 from mcp_server.errors import ProblemError
 from mcp_server.logs.log import read_log
@@ -16,10 +18,11 @@ from mcp_server.package.archive import open_package
 from mcp_server.tools.context import Context, WorkerRun, gpus_of
 from mcp_server.tools.failure import read_output
 from mcp_server.tools.requests import run_request
-from mcp_server.worker.trial_facts import CallFacts, read_call
+from mcp_server.worker.protocol import CallFacts
 
 START_S = 120.0  # for the interpreter, the import of torch and the load, on top of the calls' own limits
 MOST_LIMITS = 4  # calls of one process that may each take their whole limit
+FACTS = TypeAdapter(CallFacts)
 _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|(?:/[\w.+\-]+)+/|\b[a-z0-9]{40,}\b")
 
 
@@ -155,7 +158,7 @@ def _read(done: WorkerRun, call: TriedCall) -> dict[str, Seen]:
     """The calls that were made, in order; the last one may have ended the process."""
     seen: dict[str, Seen] = {}
     for event in done.all("intervened"):
-        facts = read_call(event)
+        facts = FACTS.validate_python(event)
         seen[facts.label] = of_facts(facts, infinities=call.infinities)
     begun = [str(event["label"]) for event in done.all("intervening")]
     if begun and begun[-1] not in seen:

@@ -21,7 +21,7 @@ from mcp_server.diagnosis.ranking import is_cause, leaves_out, ranked, trials_of
 from mcp_server.diagnosis.state import DiagnosisState, RunSeen
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.tools.context import Context, WorkerRun, gpus_of
-from mcp_server.worker.trial_facts import CallFacts
+from mcp_server.worker.protocol import CallFacts
 
 MAX_ROUNDS = 4
 MAX_TOGETHER = 6  # interventions of one round, which share a loaded package

@@ -13,10 +13,10 @@ from torch.utils import _pytree
 
 from ..calling import call, synchronize, take_if_used
 from ..encode import decode
-from ..exported import arguments, load_exported
 from ..imports import import_all
 from ..interpret import bind, difference
-from ..loading import load
+from ..loading import arguments, load, load_exported
+from ..protocol import ReduceRequest
 from ..report import Refused, Report
 from .decisions import prepare
 from .show import departs, not_finite
@@ -47,7 +47,7 @@ class Program:
         return [node.name for node in self.nodes if is_unit(node)]
 
 
-def load_program(request: dict[str, Any], report: Report) -> Program:
+def load_program(request: ReduceRequest, report: Report) -> Program:
     """The program of `request["exported"]` with the asked inputs; raises `Refused` as `flatten_program`."""
     exported = load_exported(request, report)
     report.event("reading_inputs")
@@ -123,7 +123,7 @@ def maker(node: torch.fx.Node) -> Optional[torch.fx.Node]:
 CAP = 4 << 30  # bytes of all files
 
 
-def operate_record(request: dict[str, Any], report: Report) -> None:
+def operate_record(request: ReduceRequest, report: Report) -> None:
     """Run `exported` on `inputs`; the values go into the directory `values`. Event `recorded` at the end."""
     import_all(list(request.get("extra_imports", ())), report)
     program = load_program(request, report)
@@ -199,7 +199,7 @@ def _badness(value: Any) -> dict[str, bool]:
     return {"nan": bool(torch.isnan(wide).any()), "inf": bool(high.any())}
 
 
-def operate_attempt(request: dict[str, Any], report: Report) -> None:
+def operate_attempt(request: ReduceRequest, report: Report) -> None:
     """Events `compiling`, `loading`, `calling`, `judged` (`not_finite`, `nan`, `departs`), `recorded`.
 
     `values` is the directory for the nodes' values, `package_path` the place of the package. A failure ends

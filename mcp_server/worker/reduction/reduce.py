@@ -10,6 +10,7 @@ import torch
 
 from ..imports import import_all
 from ..interpret import bind, stack_of
+from ..protocol import ReduceRequest
 from ..report import Report
 from .cut import Cut, Plan, Recorded, cut, shrinkable, size_in_bytes, stand_ins, users_operators
 from .record import Program, load_program, maker
@@ -22,7 +23,7 @@ MOST_TOLD = 50  # nodes of a reproduction
 SIZES = 6  # distinct sizes that are tried
 
 
-def operate(request: dict[str, Any], report: Report) -> None:
+def operate(request: ReduceRequest, report: Report) -> None:
     """Reduce `exported` on `inputs` to what still fails like `failure`.
 
     `values` is the directory that `attempt` or `record` filled, `bad` and `guess` are what it saw: nodes
@@ -49,7 +50,7 @@ def operate(request: dict[str, Any], report: Report) -> None:
     report.event("reduced", complete=complete, units=len(program.units), tried=len(trials.tried))
 
 
-def _trials(program: Program, request: dict[str, Any], report: Report, forks: bool) -> Trials:
+def _trials(program: Program, request: ReduceRequest, report: Report, forks: bool) -> Trials:
     recorded = Recorded(str(request["values"]), frozenset(request.get("bad", ())))
 
     symbols = bind(program.module, list(program.values.values()))

@@ -1,0 +1,132 @@
+"""Compiles an exported program with chosen options, or a Triton kernel of a package from a changed source."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import struct
+import sys
+import time
+from typing import Any
+
+import torch
+
+from .encode import decode
+from .imports import import_all
+from .lease import take
+from .loading import load_exported
+from .protocol import CompileRequest, RecompileRequest
+from .report import Refused, Report
+
+
+def operate_compile(request: CompileRequest, report: Report) -> None:
+    """Compile into `package_path`; events `compiling` and `compiled` (seconds, package, bytes).
+
+    Flags that are environment variables act because the caller set them before this process began.
+    """
+    import_all(request.get("extra_imports", ()), report)
+    program = load_exported(request, report)
+    configs = decode(request.get("inductor_configs") or {})
+    report.event("importing_inductor")
+    from torch._inductor import aoti_compile_and_package
+
+    report.event("compiling", inductor_configs=configs)
+    start = time.monotonic()
+    with torch.no_grad():
+        package = aoti_compile_and_package(
+            program, package_path=request["package_path"], inductor_configs=configs
+        )
+    seconds = time.monotonic() - start
+    report.event("compiled", seconds=seconds, package=package, bytes=os.path.getsize(package))
+
+
+def operate_recompile_triton(request: RecompileRequest, report: Report) -> None:
+    """Compile the file `changed` by Inductor, and write its binary to `target`; event `recompiled`.
+
+    The configuration that autotuning chose is not in the source: it is the one whose compile of `original`
+    gives the package's own code, else the only one with the number of warps and shared bytes of the launch.
+    """
+    kernel, shared = request["kernel"], request.get("shared")
+    if not torch.cuda.is_available():
+        raise Refused("compiling a Triton kernel needs the GPU that it is for", kernel)
+    from torch._inductor import config
+
+    config.use_static_cuda_launcher = False  # it keeps no binary (torch/_inductor/runtime, 2.8-2.15)
+    take()  # compiling a kernel loads it
+    report.event("compiling_kernel", kernel=kernel)
+    before = _compiled(request["original"], kernel, "aoti_debug_original")
+    chosen, by = _chosen(before, request)
+    after = _compiled(request["changed"], kernel, "aoti_debug_changed")
+    found = next((one for one in after if _settings(one) == _settings(chosen)), None)
+    if found is None:
+        raise Refused("the changed source has other configurations", kernel)
+    metadata = found.kernel.metadata
+    if int(metadata.shared) > int(shared or 0):
+        what = "the changed kernel needs more shared memory than the package gives it"
+        raise Refused(what, int(metadata.shared), "at most {} bytes".format(shared))
+    with open(request["target"], "wb") as file:
+        file.write(found.kernel.asm["cubin"])
+    report.event("recompiled", by=by, symbol=str(metadata.name), shared=int(metadata.shared))
+
+
+def _compiled(path: str, name: str, module: str) -> list[Any]:
+    """The results of Inductor's own compile, one for each configuration."""
+    spec = importlib.util.spec_from_file_location(module, path)
+    assert spec is not None and spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[module] = loaded
+    spec.loader.exec_module(loaded)
+    kernel = getattr(loaded, name, None)
+    if kernel is None or not hasattr(kernel, "precompile"):
+        raise Refused("the source has no such kernel of Inductor", name)
+    kernel.precompile()
+    results = list(kernel.compile_results)
+    if not results:
+        raise Refused("the kernel compiles in no configuration", name)
+    return results
+
+
+def _chosen(results: list[Any], request: RecompileRequest) -> tuple[Any, str]:
+    """The result with the configuration that the package was compiled with, and how it is known."""
+    with open(request["binary"], "rb") as file:
+        code = code_of(file.read())
+    same = [one for one in results if code_of(one.kernel.asm["cubin"]) == code]
+    if code and same:
+        return same[0], "the same code"
+    launched = (request.get("num_warps"), request.get("shared"))
+    alike = [
+        one for one in results if (int(one.config.num_warps), int(one.kernel.metadata.shared)) == launched
+    ]
+    if len(alike) != 1:
+        raise Refused(
+            "it is not known with which configuration the kernel was compiled",
+            [_settings(one) for one in results][:8],
+            "one configuration that gives the package's code",
+        )
+    return alike[0], "warps and shared memory of the launch"
+
+
+def code_of(binary: bytes) -> dict[str, bytes]:
+    """The sections with code of a 64-bit ELF file; line tables beside them name the source's path.
+
+    Empty for what is no such file. Offsets as in the ELF specification, version 1.2.
+    """
+    if binary[:5] != b"\x7fELF\x02" or len(binary) < 64:
+        return {}
+    (table,) = struct.unpack_from("<Q", binary, 0x28)
+    size, count, names = struct.unpack_from("<HHH", binary, 0x3A)
+    if table + size * count > len(binary) or size < 64:
+        return {}
+    headers = [struct.unpack_from("<IIQQQQ", binary, table + size * place) for place in range(count)]
+    found = {}
+    for name, _kind, _flags, _address, offset, length in headers:
+        start = headers[names][4] + name
+        text = binary[start : binary.find(b"\0", start)].decode("ascii", "replace")
+        if text.startswith(".text"):
+            found[text] = binary[offset : offset + length]
+    return found
+
+
+def _settings(result: Any) -> str:
+    config = result.config
+    return "{} warps={} stages={}".format(sorted(config.kwargs.items()), config.num_warps, config.num_stages)

@@ -1,0 +1,452 @@
+"""What crosses the border between the server and the worker: requests, and the facts of events.
+
+Standard library only and Python 3.9, so that both sides import it. A request is one JSON object with
+`operation` and the keys of its class here. An event is one JSON object per line of the report: `event` (its
+name), `t` (seconds since the worker began) and its facts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional, TypedDict, Union
+
+
+class Request(TypedDict, total=False):
+    """What every request may have; `extra_imports` are modules, .py files and .so libraries."""
+
+    operation: str
+    extra_imports: list[str]
+
+
+class TensorSpec(TypedDict, total=False):
+    """A tensor to make: uniform values in [low, high], by default 0 to 1; `stride` in elements."""
+
+    shape: list[int]
+    dtype: Optional[str]
+    device: Optional[str]
+    low: Optional[float]
+    high: Optional[float]
+    stride: Optional[list[int]]
+
+
+class Change(TypedDict, total=False):
+    """A change of the inputs, named `change` (a key of `changes.CHANGES`), with what that one needs."""
+
+    change: str
+    input: int
+    dtype: str
+    device: str
+    dim: int
+    size: int
+    value: Any  # a number, or "nan", "inf", "-inf"
+    low: Any
+    high: Any
+    flat: list[int]
+    index: list[int]
+    rows: list[int]
+    where: dict[str, Any]
+    offset: int
+    stride: Any  # of `restride` a list, of chosen elements a number
+    order: list[int]
+
+
+class Step(TypedDict, total=False):
+    """A step of a captured program: `do` is `constants` (an update) or `call`.
+
+    A call may have `headroom` (bytes that it may map) and `stack` (bytes of its thread's stack). An update
+    with `only_known` leaves out constants that the package does not have.
+    """
+
+    do: str
+    file: str
+    how: str  # the method of the loader
+    arguments: list[Any]
+    only_known: bool
+    threads: int
+    headroom: int
+    stack: int
+
+
+class LoadRequest(Request, total=False):
+    """How to load a package."""
+
+    package: str
+    model_name: str
+    run_single_threaded: bool
+    num_runners: int
+    device_index: int
+
+
+class RunRequest(LoadRequest, total=False):
+    """`inputs`: a file of torch.save, or specs; without them the package is only loaded.
+
+    `calls`: how often to call. `changes` alter the inputs. `operators` (`watch` or `repair`) acts on custom
+    operators. `tell_changes` ({index: alignment}) asks for event `changed_inputs`. `expect` (a file), `rtol`
+    and `atol` (None: the dtype's), and `check` (words of a command) say what the outputs are to be.
+    """
+
+    inputs: Union[str, list[TensorSpec], None]
+    calls: int
+    changes: list[Change]
+    operators: str
+    tell_changes: dict[str, int]
+    expect: Optional[str]
+    rtol: Optional[float]
+    atol: Optional[float]
+    check: list[str]
+
+
+class ReplayRequest(RunRequest, total=False):
+    """A captured load of `package` or of the bare .so `library` (on `device`), and its `steps`.
+
+    `changes`, `tell_changes` and `stack_bytes` (in place of the step's `stack`) act on the last call; `twice`
+    repeats it on the same tensors. `current_device`: the CUDA device to make current. `cast` ({constant:
+    dtype}) and `copied` act on constants before an update.
+    Files of the program that the outputs are compared with: `actual` (both sides of a failed comparison),
+    `held` (local tensors when its own check failed), `returned` (the outputs that the call had there).
+    """
+
+    library: str
+    device: str
+    steps: list[Step]
+    current_device: Optional[int]
+    cast: dict[str, str]
+    copied: list[str]
+    twice: bool
+    stack_bytes: int
+    actual: str
+    held: str
+    returned: str
+
+
+class PlannedCall(TypedDict, total=False):
+    """One call of a plan. Without a `key` it is the original one.
+
+    `changes` alter its inputs. `options` replace parts of the request, and the package is then loaded again
+    for this call. `save` names a file for its outputs. `reference` marks a call that changes only what is at
+    fault. `smallest` asks for the fewest changed elements that cure the call.
+    """
+
+    label: str
+    key: str
+    changes: list[Change]
+    options: dict[str, Any]
+    save: Optional[str]
+    reference: bool
+    smallest: bool
+
+
+class InterveneRequest(ReplayRequest, total=False):
+    """A call of `run` or `replay` (the last of `steps`), and the `plan` of calls to make of it.
+
+    `against`: a file that `save` wrote for the original call in another process. `updates`: of constants,
+    after the load. `call_limit_s`: after so long a call ends the process. `infinities`: whether these are
+    faults in outputs. `fresh`: load the package again for every call.
+    """
+
+    plan: list[PlannedCall]
+    against: str
+    updates: list[Step]
+    call_limit_s: float
+    infinities: bool
+    fresh: bool
+
+
+class Bound(TypedDict):
+    """The range [low, high) of an index tensor of a launch, named by variable or parameter."""
+
+    name: str
+    launch: int
+    low: int
+    high: int
+
+
+class ObserveRequest(RunRequest, total=False):
+    """What to look at; what is left out is not restricted.
+
+    `launches` are numbers, `kernels` and `names` exact names (`names` of variables or parameters), `phases`
+    of before and after. `skip_before` lists arguments by launch that hold nothing yet before it; `unset_too`
+    asks for those, and for what is only written, all the same: to make the launch again. `save` is a
+    directory for the tensors, `save_bytes` the cap of all of them. `stop_at_first_bad` ends the run at the
+    first bad value but minus infinity. `handoff` is a file that will name the package (`observe.received`);
+    `warm` names a device to start meanwhile; without `probes` the package of the handoff is only run.
+    """
+
+    launches: list[int]
+    kernels: list[str]
+    names: list[str]
+    phases: list[str]
+    skip_before: dict[str, list[str]]
+    unset_too: bool
+    bounds: list[Bound]
+    save: Optional[str]
+    save_bytes: int
+    stop_at_first_bad: bool
+    handoff: str
+    warm: str
+    probes: bool
+
+
+class MadeBy(TypedDict, total=False):
+    """The script that gives an exported program to its compile number `compile`, counted from 0."""
+
+    script: str
+    args: list[str]
+    compile: int
+
+
+class ExportedRequest(LoadRequest, total=False):
+    """An exported program, from its file or else from the script that makes it, and inputs for it."""
+
+    exported: Optional[str]
+    made_by: Optional[MadeBy]
+    inputs: Union[str, list[TensorSpec], None]
+    operators: str
+
+
+class CompileRequest(ExportedRequest, total=False):
+    """`inductor_configs` are names of torch._inductor.config."""
+
+    package_path: str
+    inductor_configs: dict[str, Any]
+
+
+class ReduceRequest(CompileRequest, total=False):
+    """`values`: a directory for the values of the program's nodes; `bad`: names of nodes that are wrong.
+
+    `guess` is the node to try first. `title`, `environment` and `repro_imports` go into the script that comes
+    out. `budget_s` is for the whole search, `each_s` for one candidate, of which `side_by_side` run at once
+    in `directory`. `failure` is what a candidate has to show (`FailureClass`).
+    """
+
+    values: str
+    bad: list[str]
+    guess: Optional[str]
+    title: str
+    environment: dict[str, str]
+    repro_imports: list[str]
+    budget_s: float
+    each_s: float
+    side_by_side: int
+    failure: dict[str, Any]
+    directory: str
+
+
+class BesideRequest(ExportedRequest, total=False):
+    """`package` is instrumented, unless `probes` is false. `factor` is of the tolerance.
+
+    `nodes`: {launch: names of nodes that it may compute}, by default every node is tried. `unset`: {launch:
+    names of tensors that nothing writes before it}. `steps`: captured updates of constants, applied to both
+    sides. `constants`: {name in the package: name in the program}.
+    """
+
+    probes: bool
+    factor: float
+    nodes: dict[str, list[str]]
+    unset: dict[str, list[str]]
+    steps: list[Step]
+    constants: dict[str, str]
+
+
+class RecompileRequest(Request, total=False):
+    """`kernel` is its name in the files `changed` and `original`, the package's source.
+
+    `binary` is the package's cubin of it, `target` a file for the new one. `num_warps` and `shared` (bytes)
+    are those with which the wrapper launches it.
+    """
+
+    kernel: str
+    original: str
+    changed: str
+    binary: str
+    target: str
+    num_warps: Optional[int]
+    shared: Optional[int]
+
+
+class Part(TypedDict, total=False):
+    """The elements offset, offset + stride, ... of a flat input. They must lie in [low, high], or with
+    `unlike` be anything but that number."""
+
+    input: int
+    offset: int
+    stride: int
+    low: int
+    high: int
+    unlike: Optional[int]
+
+
+class InputsRequest(TypedDict, total=False):
+    """`parts` are of `index_values`, `files` of `describe_files`."""
+
+    inputs: Union[str, list[TensorSpec], None]
+    parts: list[Part]
+    files: list[str]
+
+
+class Frame(TypedDict):
+    """One line of a stack."""
+
+    file: str
+    line: Optional[int]
+    function: str
+    code: str
+
+
+class ErrorFacts(TypedDict):
+    """An exception, with the type and text of what caused it."""
+
+    type: str
+    text: str
+    frames: list[Frame]
+    cause: str
+
+
+class OddElement(TypedDict):
+    """The first element that is not finite or out of bounds, and how many such elements there are."""
+
+    index: list[int]
+    value: str
+    count: int
+
+
+FIRST_ELEMENTS = 8  # elements that a comparison lists
+MOST_ROWS = 32  # rows of dimension 0 that a comparison lists
+
+
+@dataclass(frozen=True)
+class OutputFacts:
+    """One output tensor: shape in elements, counts of NaN and infinities, digest of the values."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+    nan: int
+    inf: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class ElementChange:
+    """One element that differs: its logical index, and both values as text."""
+
+    index: tuple[int, ...]
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class OutputChange:
+    """One output compared with that of another call.
+
+    `layout` says how shape or dtype differ, and nothing else is known then. `changed` counts elements that
+    differ by more than rounding, `innocent` those of them that were not at fault in the first place. `rows`
+    are indices of dimension 0 that hold such elements, at most `MOST_ROWS`; `innocent_rows` those of rows in
+    which no element was at fault.
+    """
+
+    output: int
+    elements: int
+    layout: str = ""
+    changed: int = 0
+    innocent: int = 0
+    first: tuple[ElementChange, ...] = ()
+    first_innocent: tuple[ElementChange, ...] = ()
+    rows: tuple[int, ...] = ()
+    innocent_rows: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All outputs of one call compared with those of another, `against`.
+
+    `cured`, `left` and `new` count elements at fault there and not here, at both, and here alone. At fault is
+    what is not finite, or what differs from the expectation where there is one.
+    """
+
+    against: str
+    outputs: tuple[OutputChange, ...]
+    cured: int = 0
+    left: int = 0
+    new: int = 0
+
+    @property
+    def layout(self) -> str:
+        """How the first output of another layout differs; empty when all have the same."""
+        return next((output.layout for output in self.outputs if output.layout), "")
+
+    @property
+    def equal(self) -> bool:
+        return not any(output.layout or output.changed for output in self.outputs)
+
+    @property
+    def innocent(self) -> int:
+        """Elements that differ though they were not at fault."""
+        return sum(output.innocent for output in self.outputs)
+
+
+@dataclass(frozen=True)
+class InputChange:
+    """What the intervention did to one input: `changed` of its elements, or its `layout`."""
+
+    input: int
+    elements: int
+    changed: int
+    layout: str = ""
+    first: tuple[ElementChange, ...] = ()
+
+
+@dataclass(frozen=True)
+class NeededElement:
+    """An element of an input that has to change for the call to come back."""
+
+    input: int
+    index: tuple[int, ...]
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Smallest:
+    """The fewest of the changed elements with which the call comes back: `needed` of `changed`.
+
+    `calls` is how many calls it took to find them; `first` are at most `FIRST_ELEMENTS` of them.
+    """
+
+    needed: int
+    changed: int
+    calls: int
+    first: tuple[NeededElement, ...] = ()
+
+
+@dataclass(frozen=True)
+class CheckFacts:
+    """How the user's check command ended: its exit status, and the end of what it printed."""
+
+    status: int
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class CallFacts:
+    """Event `intervened`: one call. `label` is its place in the plan, `key` the intervention, if any.
+
+    `ended` is `ok`, `raised` or `refused`; a call that ended the process leaves no facts. `poisoned` marks a
+    CUDA context that is of no use after it. `mutated` are inputs that the call changed in place.
+    """
+
+    label: str
+    key: str
+    ended: str
+    seconds: float = 0.0
+    error_type: str = ""
+    error_text: str = ""
+    during: str = ""
+    poisoned: bool = False
+    outputs: tuple[OutputFacts, ...] = ()
+    inputs: tuple[InputChange, ...] = ()
+    mutated: tuple[int, ...] = ()
+    beside: Optional[Comparison] = None
+    expected: Optional[Comparison] = None
+    smallest: Optional[Smallest] = None
+    check: Optional[CheckFacts] = None

@@ -1,0 +1,90 @@
+"""The types of what server and worker exchange: both sides can import them, and mean the same keys."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.diagnosis.interventions.base import KEEPING, LEAVING_OUT, Options
+from mcp_server.diagnosis.interventions.plan import FACTS, Planned, TriedCall
+from mcp_server.diagnosis.value_sources import InputSlice
+from mcp_server.model import PackageWorkload
+from mcp_server.tools.requests import OPTIONS, run_request
+from mcp_server.worker import protocol
+from mcp_server.worker.inputs import CHANGES
+from mcp_server.worker.main import OPERATIONS
+from mcp_server.worker.protocol import (
+    CallFacts,
+    CheckFacts,
+    Comparison,
+    ElementChange,
+    InputChange,
+    NeededElement,
+    OutputChange,
+    OutputFacts,
+    Smallest,
+)
+from tests.worker.support import request_type
+
+CHANGE = ElementChange((0, 1), "1", "nan")
+FULL = CallFacts(
+    label="with-0",
+    key="input:0",
+    ended="ok",
+    seconds=0.25,
+    outputs=(OutputFacts((2, 3), "float32", "cpu", 1, 0, "ab"),),
+    inputs=(InputChange(0, 6, 1, first=(CHANGE,)),),
+    mutated=(0,),
+    beside=Comparison("before", (OutputChange(0, 6, changed=1, first=(CHANGE,), rows=(0,)),), cured=1),
+    expected=Comparison("expectation", ()),
+    smallest=Smallest(1, 2, 5, (NeededElement(0, (1,), "7", "3"),)),
+    check=CheckFacts(1, "no"),
+)
+
+
+def keys(kind: Any) -> set[str]:
+    return set(kind.__annotations__)
+
+
+@pytest.mark.parametrize("facts", [FULL, CallFacts("before", "", "raised", error_text="x", poisoned=True)])
+def test_the_facts_of_a_call_come_back_as_they_were(facts: CallFacts) -> None:
+    """Written as JSON with the keys of every event, and read by the server."""
+    event = json.loads(json.dumps({"event": "intervened", "t": 1.5, **asdict(facts)}))
+    assert FACTS.validate_python(event) == facts
+
+
+def test_facts_of_an_older_worker_are_read() -> None:
+    """What recordings have more is passed over, what they lack has its default."""
+    found = FACTS.validate_python({"label": "a", "key": "", "ended": "ok", "rows_in_all": 3})
+    assert found == CallFacts("a", "", "ok")
+
+
+def test_the_types_need_nothing_but_the_standard_library() -> None:
+    """They are imported without site-packages, as on a server whose interpreter has no torch."""
+    file = str(Path(protocol.__file__))
+    code = f"import runpy, sys; runpy.run_path({file!r}); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("operation", sorted(OPERATIONS))
+def test_every_operation_has_a_typed_request(operation: str) -> None:
+    """What each function of the table takes is a class of the protocol."""
+    assert request_type(operation).__module__ == protocol.__name__
+
+
+def test_the_server_sends_the_keys_that_the_worker_reads(tmp_path: Path) -> None:
+    """Of requests, plans, options and parts, each key is one of the class for it."""
+    workload = PackageWorkload(package=tmp_path / "m.pt2", inputs=tmp_path / "x.pt")
+    assert set(run_request(workload)) | set(OPTIONS) <= keys(protocol.RunRequest)
+    assert set(Planned("before").request()) == keys(protocol.PlannedCall)
+    assert {field.name for field in fields(Options)} - {"env"} <= keys(protocol.InterveneRequest)
+    judged = {"expect", "rtol", "atol", "check", "infinities", "fresh"}
+    assert judged <= {field.name for field in fields(TriedCall)} & keys(protocol.InterveneRequest)
+    assert set(InputSlice(0, 0, 1, 0, 9).request()) <= keys(protocol.Part)
+    assert set(CHANGES) >= KEEPING | LEAVING_OUT
