@@ -31,8 +31,7 @@ class Access:
     """A fault as a tool reported it. Fields that the tool did not report are empty.
 
     `kernel` is the device symbol or the C++ function. `line` is 1-based in the generated file. `size` is in
-    bytes. `address_low` and `address_high` span all records of the site. `launch_offset` is the offset of the
-    launching call in the package's library.
+    bytes. `launch_offset` is the offset of the launching call in the package's library.
     """
 
     tool: Tool
@@ -44,8 +43,6 @@ class Access:
     direction: str = ""
     size: int | None = None
     address: int | None = None
-    address_low: int | None = None
-    address_high: int | None = None
     thread: Triple | None = None
     block: Triple | None = None
     count: int = 1
@@ -67,8 +64,6 @@ def from_site(site: Site, tool: Tool) -> Access:
         direction=site.direction,
         size=site.size,
         address=site.address,
-        address_low=site.address_low,
-        address_high=site.address_high,
         thread=site.thread,
         block=site.block,
         count=site.count,

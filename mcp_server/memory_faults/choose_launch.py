@@ -8,7 +8,7 @@ code launches in textual order, through `launchKernel` inlined into `run_impl`, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mcp_server.logs.journal import Ending, JournalLaunch
@@ -38,9 +38,9 @@ class Choice:
 def choose_launch(view: PackageView, access: Access, evidence: Evidence) -> Choice:
     """Choose by kernel and file name, by the launch at which the journal ends, by host frame, by grid."""
     named = named_launches(view, access)
-    ended = _journal_end(evidence)
-    if ended is not None:
-        return _with_journal(view, named, ended, access, evidence)
+    ending = evidence.journal.ending if evidence.journal is not None else None
+    if ending is not None and ending.launch is not None and ending.how in _ENDED_THERE:
+        return _with_journal(view, named, ending, access, evidence)
     if named:
         return _without_journal(view, named, access, evidence, "the kernel that the tool names")
     # Library code is suspected only inside a call. racecheck prints no stack; kernels that Python code
@@ -50,15 +50,20 @@ def choose_launch(view: PackageView, access: Access, evidence: Evidence) -> Choi
     foreign = foreign_launches(view) if in_call and has_stack else []
     if foreign:
         return _without_journal(view, foreign, access, evidence, "code that the package only calls")
-    return Choice(
-        None, f"the package has no kernel {access.kernel}" if access.kernel else "no kernel is named"
-    )
+    how = f"the package has no kernel {access.kernel}" if access.kernel else "no kernel is named"
+    return Choice(None, how)
 
 
 def named_launches(view: PackageView, access: Access) -> list[int]:
     """Launch numbers of the kernel that the tool named, narrowed by the generated file's name."""
     if access.condition:
-        return _asserting_launches(view, access)
+        condition = read_condition(access.condition)
+        if condition is None:
+            return []
+        lower, variable, upper = condition
+        place = access.file or None, access.line, access.kernel or None
+        assertion = Assertion(access.condition, variable, lower, upper, *place)
+        return list(dict.fromkeys(c.launch.index for c in view.tracer.trace(assertion)))
     if not access.kernel:
         return []
     launches = [n for n in view.wrapper.launches if access.kernel in (n.symbol, n.kernel)]
@@ -73,87 +78,53 @@ def foreign_launches(view: PackageView) -> list[int]:
     return [n.index for n in view.wrapper.launches if n.kind in FOREIGN]
 
 
-def _asserting_launches(view: PackageView, access: Access) -> list[int]:
-    condition = read_condition(access.condition)
-    if condition is None:
-        return []
-    lower, variable, upper = condition
-    assertion = Assertion(
-        access.condition, variable, lower, upper, access.file or None, access.line, access.kernel or None
-    )
-    return list(dict.fromkeys(c.launch.index for c in view.tracer.trace(assertion)))
-
-
-def _journal_end(evidence: Evidence) -> Ending | None:
-    """The end of the journal, if it is a launch that did not return."""
-    if evidence.journal is None:
-        return None
-    ending = evidence.journal.ending
-    return ending if ending.how in _ENDED_THERE and ending.launch is not None else None
-
-
 def _with_journal(
     view: PackageView, named: Sequence[int], ending: Ending, access: Access, evidence: Evidence
 ) -> Choice:
-    seen = ending.launch
+    launches, seen = view.wrapper.launches, ending.launch
     assert seen is not None
-    launch = _launch(view, seen.launch)
-    if launch is None:
+    if seen.launch >= len(launches):
         return Choice(None, "the journal ends in constant folding, before the call", seen=seen)
-    waited = "each launch was waited for" if evidence.synchronous else "launches were not waited for"
     if not named or seen.launch in named:
-        how = f"the journal ends there ({ending.how}; {waited})" + (
-            ", and the tool names its kernel" if named else ""
-        )
-        return Choice(launch, how, evidence.synchronous or bool(named and len(named) == 1), (), seen)
-    earlier = [n for n in named if n <= seen.launch] or list(named)
-    chosen = earlier[-1]
+        waited = "each launch was waited for" if evidence.synchronous else "launches were not waited for"
+        agrees = ", and the tool names its kernel" if named else ""
+        how = f"the journal ends there ({ending.how}; {waited}){agrees}"
+        return Choice(launches[seen.launch], how, evidence.synchronous or len(named) == 1, (), seen)
+    chosen = ([n for n in named if n <= seen.launch] or list(named))[-1]
     how = f"the tool names {access.kernel}, but the journal ends at launch {seen.launch} ({seen.kernel})"
-    return Choice(_launch(view, chosen), how, False, tuple(named), _seen(evidence, seen, chosen))
+    return Choice(launches[chosen], how, False, tuple(named), _last_seen(evidence, chosen, seen.run))
 
 
 def _without_journal(
     view: PackageView, named: Sequence[int], access: Access, evidence: Evidence, what: str
 ) -> Choice:
     """Choose among `named` by host frame, then by grid. `what` describes the launches in `named`."""
+    launches = view.wrapper.launches
     site = evidence.sites.get(access.launch_offset) if access.launch_offset is not None else None
-    if site in named:
+    if site is not None and site in named:
         how = "the host frame's offset is that of this launch's call"
-        return Choice(_launch(view, site), how, True, (), _last_seen(evidence, site))
-    fitting = [n for n in named if _block_fits(view, view.wrapper.launches[n], access)] or list(named)
+        return Choice(launches[site], how, True, (), _last_seen(evidence, site))
+    fitting = [n for n in named if _block_fits(view, launches[n], access)] or list(named)
+    seen = _last_seen(evidence, fitting[0])
     if len(fitting) == 1:
         how = f"the only launch of {what}" + (" with so many blocks" if len(named) > 1 else "")
-        return Choice(_launch(view, fitting[0]), how, True, (), _last_seen(evidence, fitting[0]))
+        return Choice(launches[fitting[0]], how, True, (), seen)
     how = f"{len(fitting)} launches are of {what}, and nothing tells which"
-    return Choice(_launch(view, fitting[0]), how, False, tuple(fitting), _last_seen(evidence, fitting[0]))
+    return Choice(launches[fitting[0]], how, False, tuple(fitting), seen)
 
 
 def _block_fits(view: PackageView, launch: Launch, access: Access) -> bool:
     """Whether the faulting block lies in the launch's grid; True where the grid size is symbolic."""
-    if access.block is None:
-        return True
-    for part, at in zip(view.wrapper.grid(launch), access.block, strict=False):
-        size = evaluate(part, {})
-        if size is not None and at >= size:
-            return False
-    return True
+    sizes = [evaluate(part, {}) for part in view.wrapper.grid(launch)]
+    return all(size is None or at < size for size, at in zip(sizes, access.block or (), strict=False))
 
 
-def _launch(view: PackageView, number: int | None) -> Launch | None:
-    launches = view.wrapper.launches
-    return launches[number] if number is not None and number < len(launches) else None
-
-
-def _seen(evidence: Evidence, last: JournalLaunch, number: int) -> JournalLaunch | None:
-    """The newest journal entry of launch `number` in the call that `last` belongs to."""
+def _last_seen(
+    evidence: Evidence, number: int, run: tuple[int, int, int] | None = None
+) -> JournalLaunch | None:
+    """The newest journal entry of launch `number`, in call `run` if there is one."""
     launches = evidence.journal.launches if evidence.journal else ()
-    fitting = [one for one in launches if one.run == last.run and one.launch == number]
-    return fitting[-1] if fitting else None
-
-
-def _last_seen(evidence: Evidence, number: int | None) -> JournalLaunch | None:
-    launches = evidence.journal.launches if evidence.journal else ()
-    fitting = [one for one in launches if one.launch == number]
+    fitting = [n for n in launches if n.launch == number and (run is None or n.run == run)]
     return fitting[-1] if fitting else None
 
 
@@ -171,8 +142,14 @@ def read_call_sites(lines: Iterable[str]) -> dict[int, str]:
     """
     found: dict[int, str] = {}
     waiting: str | None = None
-    for line in _run_impl(lines):
-        instruction = _INSTRUCTION.match(line)
+    inside = False  # only `run_impl` counts
+    for line in lines:
+        function = _FUNCTION.match(line.strip())
+        if function is not None:
+            name = function["name"]
+            inside = "AOTInductorModel::run_impl(" in name and not name.endswith("@plt")
+            continue
+        instruction = _INSTRUCTION.match(line) if inside else None
         if instruction is None:
             continue
         if waiting is not None:
@@ -183,19 +160,6 @@ def read_call_sites(lines: Iterable[str]) -> dict[int, str]:
         if launching is not None:
             waiting = launching["kernel"] or ""
     return found
-
-
-def _run_impl(lines: Iterable[str]) -> Iterator[str]:
-    """The disassembly lines of `AOTInductorModel::run_impl` only."""
-    inside = False
-    for line in lines:
-        function = _FUNCTION.match(line.strip())
-        if function is not None:
-            inside = "AOTInductorModel::run_impl(" in function["name"] and not function["name"].endswith(
-                "@plt"
-            )
-        elif inside:
-            yield line
 
 
 def match_sites(sites: dict[int, str], launches: Sequence[Launch]) -> dict[int, int]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from mcp_server.logs.journal import JournalLaunch
 from mcp_server.memory_faults.access import Access
 from mcp_server.memory_faults.blame import BlameRules
 from mcp_server.memory_faults.choose_launch import Choice, choose_launch
 from mcp_server.memory_faults.kernel_lines import LineAccess
-from mcp_server.memory_faults.missed import describe_missed, find_missed, find_parts
 from mcp_server.memory_faults.records import AddressPart, Fault, FaultLaunch, MissedArgument, summarise
-from mcp_server.memory_faults.situation import Evidence, Situation
+from mcp_server.memory_faults.situation import (
+    Evidence,
+    Situation,
+    describe_missed,
+    find_missed,
+    find_parts,
+)
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
 from mcp_server.package.view import PackageView
@@ -54,12 +58,19 @@ def join_fault(view: PackageView, access: Access, evidence: Evidence) -> Fault:
     situation = Situation(view, access, choice.launch, evidence, choice.seen)
     located = find_missed(situation) if access.kind not in _NO_ADDRESS else None
     missed, used = located if located is not None else (None, situation.indirect)
-    parts = _parts(situation, missed, used)
-    missed, used, parts = _choose_by_values(situation, missed, used, parts)
+    parts: list[AddressPart] = []
+    if situation.indirect is not None:
+        parts = find_parts(situation, situation.indirect, None)
+    elif missed is not None and used is not None:
+        parts = find_parts(situation, used, situation.tensor(missed.parameter))
+    if access.address is None and missed is not None and missed.side not in ("empty", "host"):
+        missed, used, parts = _beyond(situation) or (missed, used, parts)
     found = fault.model_copy(
         update={
-            **_source_place(situation.kernel, choice.launch, access, used),
-            "launch": _launch(view, choice.launch, choice, choice.seen),
+            "kernel": access.kernel or choice.launch.symbol,
+            **({"access": used.code, "masked": used.masked} if used is not None else {}),
+            **_source_line(situation.kernel, access.line),
+            "launch": _launch(view, choice.launch, choice),
             "missed": missed,
             "parts": parts,
             "blame": BlameRules(situation, missed, parts).blame(),
@@ -69,47 +80,44 @@ def join_fault(view: PackageView, access: Access, evidence: Evidence) -> Fault:
     return found.model_copy(update={"summary": summarise(found)})
 
 
-def _parts(situation: Situation, missed: MissedArgument | None, used: LineAccess | None) -> list[AddressPart]:
-    if situation.indirect is not None:
-        return find_parts(situation, situation.indirect, None)
-    if missed is None or used is None:
-        return []
-    return find_parts(situation, used, situation.tensor(missed.parameter))
-
-
-def _choose_by_values(
-    situation: Situation, missed: MissedArgument | None, used: LineAccess | None, parts: list[AddressPart]
-) -> tuple[MissedArgument | None, LineAccess | None, list[AddressPart]]:
-    """Without an address, choose the argument whose index or scalar values lie outside it."""
-    if situation.access.address is not None or missed is None or missed.side in ("empty", "host"):
-        return missed, used, parts
+def _beyond(situation: Situation) -> tuple[MissedArgument, LineAccess, list[AddressPart]] | None:
+    """Without an address: the argument whose index or scalar values lie outside it."""
     for access in situation.accesses:
         for parameter in access.parameters:
             tensor = situation.tensor(parameter)
             found = find_parts(situation, access, tensor)
             if tensor is not None and any(part.beyond for part in found):
                 return describe_missed(situation, parameter, certain=False), access, found
-    return missed, used, parts
+    return None
 
 
-def _source_place(
-    kernel: Kernel | None, launch: Launch, access: Access, used: LineAccess | None
-) -> dict[str, object]:
-    """Kernel, location and source line in the package, as fields of `Fault`."""
-    found: dict[str, object] = {"kernel": access.kernel or launch.symbol}
-    if used is not None:
-        found.update(access=used.code, masked=used.masked)
-    if kernel is None or access.line is None:
-        return found
+def _source_line(kernel: Kernel | None, line: int | None) -> dict[str, str]:
+    """Location in the package and source line, as fields of `Fault`; `line` is 1-based in the tool's file."""
+    if kernel is None or line is None:
+        return {}
     cpp = kernel.kind == "cpp"
-    line = access.line if cpp else kernel.first_line + access.line - 1
+    at = line - kernel.first_line if cpp else line - 1
     lines = kernel.source.split("\n")
-    at = access.line - kernel.first_line if cpp else access.line - 1
     code = lines[at].strip() if 0 <= at < len(lines) else ""
-    return {**found, "location": f"{'kernel' if cpp else 'wrapper'}.cpp:{line}", "code": code[:500]}
+    location = f"kernel.cpp:{line}" if cpp else f"wrapper.cpp:{kernel.first_line + at}"
+    return {"location": location, "code": code[:500]}
 
 
-def _launch(view: PackageView, launch: Launch, choice: Choice, seen: JournalLaunch | None) -> FaultLaunch:
+def _launch(view: PackageView, launch: Launch, choice: Choice) -> FaultLaunch:
+    """The arguments are those recorded; without a journal, the wrapper's expressions."""
+    seen, arguments = choice.seen, []
+    for argument in seen.arguments[:_SHOWN] if seen is not None else ():
+        tensor = argument.tensor
+        if tensor is None:
+            arguments.append(f"{argument.parameter} = {argument.value}")
+            continue
+        where = f"{tensor.device} at {tensor.pointer:#x}"
+        shape = f"{tensor.dtype} {list(tensor.shape)} stride {list(tensor.stride)}"
+        label = view.label(argument.name)
+        arguments.append(f"{argument.parameter}: {label} [{argument.role}] {shape} {where}")
+    if seen is None:
+        shown = [a for a in launch.arguments if a.kind != "context"][:_SHOWN]
+        arguments = [f"{a.name}: {view.label(a.target) if a.is_tensor else a.expression}" for a in shown]
     return FaultLaunch(
         index=launch.index,
         kernel=launch.kernel,
@@ -119,26 +127,9 @@ def _launch(view: PackageView, launch: Launch, choice: Choice, seen: JournalLaun
         how=choice.how,
         certain=choice.certain,
         candidates=list(choice.candidates),
-        arguments=_arguments(view, launch, seen),
+        arguments=arguments,
         model=list(view.provenance(launch).locations),
     )
-
-
-def _arguments(view: PackageView, launch: Launch, seen: JournalLaunch | None) -> list[str]:
-    """The recorded arguments of the launch; without a journal, the wrapper's expressions."""
-    if seen is None:
-        shown = [a for a in launch.arguments if a.kind != "context"]
-        return [f"{a.name}: {view.label(a.target) if a.is_tensor else a.expression}" for a in shown[:_SHOWN]]
-    found = []
-    for argument in seen.arguments[:_SHOWN]:
-        tensor = argument.tensor
-        if tensor is None:
-            found.append(f"{argument.parameter} = {argument.value}")
-            continue
-        where = f"{tensor.device} at {tensor.pointer:#x}"
-        shape = f"{tensor.dtype} {list(tensor.shape)} stride {list(tensor.stride)}"
-        found.append(f"{argument.parameter}: {view.label(argument.name)} [{argument.role}] {shape} {where}")
-    return found
 
 
 def _unknown(

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import ast
 import math
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+
+from mcp_server.memory_faults.kernel_lines import argument_of, parsed
 
 UNKNOWN = math.nan
 _FLOAT: dict[str, Callable[[float], float]] = {
@@ -20,6 +21,7 @@ _FLOAT: dict[str, Callable[[float], float]] = {
     "sin": math.sin, "cos": math.cos, "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
 }  # fmt: skip
 _NEVER_NEGATIVE = frozenset({"exp", "exp2", "sqrt", "abs", "sigmoid"})
+NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf, "argmax": -math.inf, "argmin": math.inf}
 
 
 @dataclass(frozen=True)
@@ -39,19 +41,14 @@ class Lanes:
 
 def number(node: ast.expr) -> float | None:
     """The value of a literal number, including `float("-inf")`; else None."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
-        return float(node.value)
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        value = number(node.operand)
-        return -value if value is not None else None
-    if (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "float"
-        and node.args
-    ):
-        text = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
-        return {"inf": math.inf, "-inf": -math.inf}.get(str(text).strip())
+    match node:
+        case ast.Constant(value=int() | float() as value):
+            return float(value)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            inner = number(operand)
+            return -inner if inner is not None else None
+        case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=text), *_]):
+            return {"inf": math.inf, "-inf": -math.inf}.get(str(text).strip())
     return None
 
 
@@ -73,36 +70,12 @@ def computed(op: ast.operator, a: float, b: float) -> float:
     return a + b if isinstance(op, ast.Add) else a - b
 
 
-def stays(op: ast.operator, a: Lanes, b: Lanes) -> bool:
-    return a.never_negative and b.never_negative and isinstance(op, (ast.Add, ast.Mult, ast.Div))
-
-
-def extreme(name: str, a: Lanes | None, b: Lanes | None) -> Lanes | None:
-    """`tl.maximum` or `tl.minimum` of two values. The maximum with a value >= 0 is never negative."""
+def combined(a: Lanes | None, b: Lanes | None, filler: Callable[[float, float], float]) -> Lanes | None:
+    """Both values element by element; None where their lanes are not masked alike."""
     if a is None or b is None or not (a.uniform or b.uniform or a.mask == b.mask):
         return None
-    pick = max if name == "maximum" else min
     masked = a if not a.uniform else b
-    unknown = math.isnan(a.filler) or math.isnan(b.filler)
-    filler = UNKNOWN if unknown else pick(a.filler, b.filler)
-    clamped = name == "maximum" and b.uniform and b.never_negative
-    both = a.never_negative and b.never_negative
-    return replace(masked, filler=filler, uniform=a.uniform and b.uniform, never_negative=clamped or both)
-
-
-def mapped(name: str | None, value: Lanes) -> Lanes | None:
-    """A `tl` function applied element by element; None if it is not known."""
-    if name not in _FLOAT:
-        return None
-    try:
-        filler = _FLOAT[name](value.filler)
-    except (ValueError, OverflowError):
-        filler = UNKNOWN
-    return replace(value, filler=filler, never_negative=name in _NEVER_NEGATIVE)
-
-
-NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf, "argmax": -math.inf, "argmin": math.inf}
-_MAX_SOURCE = 100_000
+    return replace(masked, filler=filler(a.filler, b.filler), uniform=a.uniform and b.uniform)
 
 
 @dataclass(frozen=True)
@@ -129,10 +102,6 @@ class Reduction:
     call: ast.Call
     name: str
 
-    @property
-    def needed(self) -> float:
-        return NEUTRAL[self.name]
-
 
 @dataclass
 class _Reader:
@@ -140,31 +109,31 @@ class _Reader:
     values: dict[str, Lanes] = field(default_factory=dict)
 
     def block(self, body: list[ast.stmt]) -> None:
-        for statement in body:
-            self.statement(statement)
+        for node in body:
+            if isinstance(node, ast.Assign) and len(node.targets) == 1:
+                self.assign(node.targets[0], self.read(node.value))
+            elif isinstance(node, ast.AugAssign):
+                value = self.arithmetic(node.op, self.read(node.target), self.read(node.value))
+                self.assign(node.target, value)
+            elif isinstance(node, (ast.For, ast.While)):
+                self.block(node.body)
+                self.block(node.body)  # again, since a loop starts with the values of its last iteration
+            elif isinstance(node, ast.If):
+                self.block(node.body)
+                self.block(node.orelse)
+            else:
+                self.read_children(node)
 
-    def statement(self, node: ast.stmt) -> None:
-        if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            self.assign(node.targets[0], self.read(node.value))
-        elif isinstance(node, ast.AugAssign):
-            self.assign(node.target, self.arithmetic(node.op, self.read(node.target), self.read(node.value)))
-        elif isinstance(node, (ast.For, ast.While)):
-            self.block(node.body)
-            self.block(node.body)  # again, since a loop starts with the values of its last iteration
-        elif isinstance(node, ast.If):
-            self.block(node.body)
-            self.block(node.orelse)
-        else:
-            for child in ast.iter_child_nodes(node):
-                if isinstance(child, ast.expr):
-                    self.read(child)
+    def read_children(self, node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                self.read(child)
 
     def assign(self, target: ast.expr, value: Lanes | None) -> None:
-        if not isinstance(target, ast.Name):
-            return
-        self.values.pop(target.id, None)
-        if value is not None:
-            self.values[target.id] = value
+        if isinstance(target, ast.Name):
+            self.values.pop(target.id, None)
+            if value is not None:
+                self.values[target.id] = value
 
     def read(self, node: ast.expr) -> Lanes | None:
         """The lanes of an expression; None where they cannot be followed."""
@@ -181,9 +150,7 @@ class _Reader:
             return replace(value, filler=-value.filler, never_negative=False) if value else None
         if isinstance(node, ast.Call):
             return self.call(node)
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.expr):
-                self.read(child)
+        self.read_children(node)
         return None
 
     def call(self, node: ast.Call) -> Lanes | None:
@@ -193,7 +160,7 @@ class _Reader:
         arguments = [self.read(argument) for argument in node.args]
         first = arguments[0] if arguments else None
         if name == "load":
-            return _loaded(node, self.values)
+            return self.load(node)
         if name in NEUTRAL and name:
             self.check(node, name, first)
             return Lanes(UNKNOWN, uniform=True)
@@ -201,45 +168,74 @@ class _Reader:
             filler = 0.0 if name == "zeros" else number(node.args[1]) if len(node.args) > 1 else None
             return Lanes(filler, uniform=True) if filler is not None else None
         if name in ("maximum", "minimum") and len(arguments) == 2:
-            return extreme(name, *arguments)
+            return self.extreme(name, *arguments)
         if name == "where" and len(arguments) == 3:
-            return _where_lanes(node, arguments[1], arguments[2])
-        return mapped(name, first) if first is not None else None
+            # `tl.where(mask, x, filler)` with the mask of the load replaces the filler.
+            value, other = arguments[1:]
+            if value is None or other is None or not other.uniform or math.isnan(other.filler):
+                return None
+            if value.uniform or ast.dump(node.args[0]) != value.mask:
+                return None
+            return replace(value, filler=other.filler, never_negative=False)
+        if first is None or name not in _FLOAT:
+            return None
+        try:
+            mapped = _FLOAT[name](first.filler)
+        except (ValueError, OverflowError):
+            mapped = UNKNOWN
+        return replace(first, filler=mapped, never_negative=name in _NEVER_NEGATIVE)
+
+    def load(self, node: ast.Call) -> Lanes | None:
+        mask, other = mask_of(node), filler_of(node)
+        if mask is None:
+            names = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)} - {"tl"}
+            scalar = all(name in self.values and self.values[name].uniform for name in names)
+            return Lanes(UNKNOWN, uniform=True) if scalar else None
+        filler = UNKNOWN if other is None else number(other)
+        return Lanes(filler, load=node, mask=ast.dump(mask)) if filler is not None else None
+
+    def extreme(self, name: str, a: Lanes | None, b: Lanes | None) -> Lanes | None:
+        """`tl.maximum` or `tl.minimum` of two values. The maximum with a value >= 0 is never negative."""
+        pick = max if name == "maximum" else min
+        found = combined(a, b, lambda x, y: UNKNOWN if math.isnan(x) or math.isnan(y) else pick(x, y))
+        if found is None or a is None or b is None:
+            return None
+        clamped = name == "maximum" and b.uniform and b.never_negative
+        return replace(found, never_negative=clamped or (a.never_negative and b.never_negative))
 
     def check(self, node: ast.Call, name: str, value: Lanes | None) -> None:
         """Record a reduction over lanes that do not hold its neutral value."""
-        if value is None or value.uniform or value.load is None:
+        if value is None or value.uniform or value.load is None or value.filler == NEUTRAL[name]:
             return
-        wanted = NEUTRAL[name]
-        if value.filler == wanted or (value.never_negative and value.filler == 0 and "max" in name):
-            return
-        self.found[node.lineno, node.col_offset] = Reduction(value.load, node, name)
+        if not (value.never_negative and value.filler == 0 and "max" in name):
+            self.found[node.lineno, node.col_offset] = Reduction(value.load, node, name)
 
     def arithmetic(
         self, op: ast.operator, a: Lanes | None, b: Lanes | None, same: bool = False
     ) -> Lanes | None:
-        if a is None or b is None or not (a.uniform or b.uniform or a.mask == b.mask):
+        found = combined(a, b, lambda x, y: computed(op, x, y))
+        if found is None or a is None or b is None:
             return None
-        masked = a if not a.uniform else b
-        filler = computed(op, a.filler, b.filler)
         square = same and isinstance(op, ast.Mult)
-        return replace(
-            masked, filler=filler, uniform=a.uniform and b.uniform, never_negative=square or stays(op, a, b)
-        )
+        both = a.never_negative and b.never_negative and isinstance(op, (ast.Add, ast.Mult, ast.Div))
+        return replace(found, never_negative=square or both)
 
 
 def paddings(source: str, kernel: str) -> tuple[Padding, ...]:
     """The reductions of function `kernel` that masked lanes change, by line."""
     tree = parsed(source)
-    return tuple(_padding(found) for found in reductions(tree, kernel)) if tree is not None else ()
-
-
-def parsed(source: str) -> ast.Module | None:
-    """The syntax tree of a kernel's source; None if it does not parse or is too long."""
-    try:
-        return ast.parse(textwrap.dedent(source)) if len(source) <= _MAX_SOURCE else None
-    except (SyntaxError, ValueError, RecursionError):
-        return None
+    return tuple(
+        Padding(
+            load_line=found.load.lineno,
+            load=ast.unparse(found.load),
+            filler=ast.unparse(other) if (other := filler_of(found.load)) is not None else "",
+            line=found.call.lineno,
+            reduction=ast.unparse(found.call),
+            operation=f"tl.{found.name}",
+            needed=NEUTRAL[found.name],
+        )
+        for found in (reductions(tree, kernel) if tree is not None else ())
+    )
 
 
 def function_of(tree: ast.Module, name: str) -> ast.FunctionDef | None:
@@ -260,55 +256,17 @@ def reductions(tree: ast.Module, kernel: str) -> list[Reduction]:
 
 def filler_of(load: ast.Call) -> ast.expr | None:
     """The `other` argument of a load, its fill value; None without one."""
-    return _keyword(load, "other", 2)
+    return argument_of(load, "other", 2)
 
 
 def mask_of(load: ast.Call) -> ast.expr | None:
     """The `mask` argument of a load; None without one."""
-    return _keyword(load, "mask", 1)
-
-
-def _padding(found: Reduction) -> Padding:
-    other = filler_of(found.load)
-    return Padding(
-        load_line=found.load.lineno,
-        load=ast.unparse(found.load),
-        filler=ast.unparse(other) if other is not None else "",
-        line=found.call.lineno,
-        reduction=ast.unparse(found.call),
-        operation=f"tl.{found.name}",
-        needed=found.needed,
-    )
-
-
-def _loaded(node: ast.Call, values: dict[str, Lanes]) -> Lanes | None:
-    mask = mask_of(node)
-    if mask is None:
-        names = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)} - {"tl"}
-        scalar = all(name in values and values[name].uniform for name in names)
-        return Lanes(UNKNOWN, uniform=True) if scalar else None
-    other = filler_of(node)
-    filler = UNKNOWN if other is None else number(other)
-    return Lanes(filler, load=node, mask=ast.dump(mask)) if filler is not None else None
-
-
-def _keyword(node: ast.Call, name: str, position: int) -> ast.expr | None:
-    by_name = next((word.value for word in node.keywords if word.arg == name), None)
-    return by_name if by_name is not None or len(node.args) <= position else node.args[position]
+    return argument_of(load, "mask", 1)
 
 
 def called(node: ast.Call) -> str | None:
     """The attribute name of a call such as `tl.load(...)`; None for a plain name."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else None
-
-
-def _where_lanes(node: ast.Call, value: Lanes | None, other: Lanes | None) -> Lanes | None:
-    """`tl.where(mask, x, filler)` with the mask of the load replaces the filler."""
-    if value is None or other is None or not other.uniform or math.isnan(other.filler):
-        return None
-    if value.uniform or ast.dump(node.args[0]) != value.mask:
-        return None
-    return replace(value, filler=other.filler, never_negative=False)
 
 
 _MAX_CHANGES = 8  # rewrites of one kernel
@@ -333,19 +291,17 @@ def repaired(source: str, kernel: str) -> str | None:
 
 def _repair(tree: ast.Module, found: Reduction) -> None:
     """Change the load's fill value for a maximum or minimum; else, or if that is done, add a `tl.where`."""
-    wanted = _literal(found.needed)
-    other = filler_of(found.load)
-    if math.isinf(found.needed) and (other is None or ast.dump(other) != ast.dump(wanted)):
-        _fill(found.load, wanted)
+    needed, load = NEUTRAL[found.name], found.load
+    text = repr(needed) if math.isfinite(needed) else f"float('{needed}')"
+    wanted = ast.parse(text, mode="eval").body
+    other = filler_of(load)
+    if math.isinf(needed) and (other is None or ast.dump(other) != ast.dump(wanted)):
+        load.keywords = [word for word in load.keywords if word.arg != "other"]
+        del load.args[2:3]
+        load.keywords.append(ast.keyword("other", wanted))
         _set_initial_value(tree, found, wanted)
     else:
         _mask(tree, found, wanted)
-
-
-def _fill(load: ast.Call, value: ast.expr) -> None:
-    load.keywords = [word for word in load.keywords if word.arg != "other"]
-    del load.args[2:3]
-    load.keywords.append(ast.keyword("other", value))
 
 
 def _set_initial_value(tree: ast.Module, found: Reduction, value: ast.expr) -> None:
@@ -354,41 +310,34 @@ def _set_initial_value(tree: ast.Module, found: Reduction, value: ast.expr) -> N
     if not isinstance(running, ast.Name):
         return
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and _is_named(node.targets[0], running.id):
-            call = node.value
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-                if call.func.attr == "zeros":
-                    call.func.attr = "full"
+        match node:
+            case ast.Assign(
+                targets=[ast.Name(id=running.id), *_], value=ast.Call(func=ast.Attribute()) as call
+            ):
+                function = call.func
+                assert isinstance(function, ast.Attribute)
+                if function.attr == "zeros":
+                    function.attr = "full"
                     call.args.insert(1, value)
-                elif call.func.attr == "full" and len(call.args) > 1:
+                elif function.attr == "full" and len(call.args) > 1:
                     call.args[1] = value
 
 
 def _mask(tree: ast.Module, found: Reduction, value: ast.expr) -> None:
     """Put `tl.where(mask, x, value)` around the reduced value, or around the addend of a running sum."""
-    summed = found.call.args[0]
-    added = [node for node in ast.walk(tree) if isinstance(node, ast.AugAssign) and _adds(node, summed)]
-    for node in added:
-        node.value = _where_call(found, node.value, value)
-    if not added:
-        found.call.args[0] = _where_call(found, summed, value)
-
-
-def _adds(node: ast.AugAssign, to: ast.expr) -> bool:
-    return isinstance(to, ast.Name) and isinstance(node.op, ast.Add) and _is_named(node.target, to.id)
-
-
-def _is_named(node: ast.expr, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
-
-
-def _where_call(found: Reduction, operand: ast.expr, value: ast.expr) -> ast.expr:
     mask = mask_of(found.load)
     assert mask is not None, "only masked loads are found"
-    where = ast.Attribute(ast.Name("tl", ast.Load()), "where", ast.Load())
-    return ast.Call(where, [mask, operand, value], [])
 
+    def where(operand: ast.expr) -> ast.expr:
+        function = ast.Attribute(ast.Name("tl", ast.Load()), "where", ast.Load())
+        return ast.Call(function, [mask, operand, value], [])
 
-def _literal(value: float) -> ast.expr:
-    text = repr(value) if math.isfinite(value) else f"float('{value}')"
-    return ast.parse(text, mode="eval").body
+    summed = found.call.args[0]
+    running = summed.id if isinstance(summed, ast.Name) else None
+    added = False
+    for node in ast.walk(tree):
+        match node:
+            case ast.AugAssign(target=ast.Name(id=name), op=ast.Add()) if name == running:
+                node.value, added = where(node.value), True
+    if not added:
+        found.call.args[0] = where(summed)

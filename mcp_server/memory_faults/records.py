@@ -9,7 +9,7 @@ from pydantic import Field
 from mcp_server.model import Category, ModelLocation, Record
 
 Side = Literal["before", "after", "inside", "empty", "host", "unknown"]
-GuiltyKind = Literal["kernel", "upstream_kernel", "op", "input", "constant", "unknown"]
+BlamedKind = Literal["kernel", "upstream_kernel", "op", "input", "constant", "unknown"]
 
 
 class FaultLaunch(Record):
@@ -89,7 +89,7 @@ class Blame(Record):
     `received`: the crashing kernel was passed bad data, and is not itself at fault.
     """
 
-    kind: GuiltyKind
+    kind: BlamedKind
     name: str
     category: Category | None = None
     confidence: Literal["likely", "possible"] = "possible"

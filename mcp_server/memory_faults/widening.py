@@ -11,7 +11,8 @@ import ast
 import re
 from dataclasses import dataclass, field
 
-from mcp_server.memory_faults.masked_lanes import called, function_of, parsed
+from mcp_server.memory_faults.kernel_lines import parsed
+from mcp_server.memory_faults.masked_lanes import called, function_of
 
 _NARROW = frozenset({"float16", "bfloat16"})
 _WIDE = frozenset({"float32", "float64"})
@@ -38,8 +39,8 @@ def narrow_sums(source: str, kernel: str, pointers: frozenset[str]) -> tuple[Nar
     """The 16-bit sums of function `kernel`, by line."""
     tree = parsed(source)
     function = function_of(tree, kernel) if tree is not None else None
-    reader = _read(function, pointers) if function is not None else None
-    return tuple(reader.sums[line] for line in sorted(reader.sums)) if reader is not None else ()
+    sums = _read(function, pointers).sums if function is not None else {}
+    return tuple(sums[line] for line in sorted(sums))
 
 
 def widened(source: str, kernel: str, pointers: frozenset[str]) -> str | None:
@@ -76,30 +77,22 @@ class _Reader:
 
     def block(self, body: list[ast.stmt], *, loop: bool = False) -> None:
         for node in body:
-            self.statement(node, loop)
-
-    def statement(self, node: ast.stmt, loop: bool) -> None:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            self.assign(node.targets[0].id, node.value)
-        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-            self.add(node, node.target.id, loop)
-        elif isinstance(node, (ast.For, ast.While)):
-            self.block(node.body, loop=True)
-        elif isinstance(node, ast.If):
-            self.block([*node.body, *node.orelse], loop=loop)
-        elif isinstance(node, ast.Expr):
-            self.read(node.value)
-
-    def assign(self, name: str, value: ast.expr) -> None:
-        self.narrow[name] = self.read(value)
-        if self.points(value):
-            self.pointers.add(name)
-
-    def add(self, node: ast.AugAssign, name: str, loop: bool) -> None:
-        value = _either(self.narrow.get(name), self.read(node.value))
-        self.narrow[name] = value
-        if value and loop and isinstance(node.op, ast.Add) and name not in self.pointers:
-            self.sums[node.lineno] = NarrowSum(node.lineno, ast.unparse(node))
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                name = node.targets[0].id
+                self.narrow[name] = self.read(node.value)
+                if self.points(node.value):
+                    self.pointers.add(name)
+            elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+                name = node.target.id
+                value = self.narrow[name] = _either(self.narrow.get(name), self.read(node.value))
+                if value and loop and isinstance(node.op, ast.Add) and name not in self.pointers:
+                    self.sums[node.lineno] = NarrowSum(node.lineno, ast.unparse(node))
+            elif isinstance(node, (ast.For, ast.While)):
+                self.block(node.body, loop=True)
+            elif isinstance(node, ast.If):
+                self.block([*node.body, *node.orelse], loop=loop)
+            elif isinstance(node, ast.Expr):
+                self.read(node.value)
 
     def points(self, node: ast.expr) -> bool:
         """Whether the expression is an address in a 16-bit tensor, not a value loaded from it."""
