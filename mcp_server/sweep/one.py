@@ -20,6 +20,15 @@ REFUSED = 2
 WAIT_S = 30.0
 
 
+async def _diagnosed(arguments: DiagnoseArguments) -> JobState:
+    diagnose = next(operation for operation in OPERATIONS if operation.name == "diagnose")
+    async with Manager.open(open_store()) as manager:
+        job = manager.start(diagnose.name, work_of(diagnose, arguments))
+        while (state := await manager.wait(job.id, WAIT_S)).state == "running":
+            pass
+    return state
+
+
 def main() -> int:
     request, result = (Path(word) for word in sys.argv[1:3])
     arguments = DiagnoseArguments.model_validate_json(request.read_text(), strict=False)
@@ -30,15 +39,6 @@ def main() -> int:
     assert state.result is not None, "a job without a problem has a result"
     result.write_text(json.dumps(state.result))
     return 0
-
-
-async def _diagnosed(arguments: DiagnoseArguments) -> JobState:
-    diagnose = next(operation for operation in OPERATIONS if operation.name == "diagnose")
-    async with Manager.open(open_store()) as manager:
-        job = manager.start(diagnose.name, work_of(diagnose, arguments))
-        while (state := await manager.wait(job.id, WAIT_S)).state == "running":
-            pass
-    return state
 
 
 if __name__ == "__main__":
