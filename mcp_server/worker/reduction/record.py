@@ -20,6 +20,7 @@ from ..report import Refused, Report
 from .show import departs, not_finite
 
 WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+CAP = 4 << 30  # bytes of all files
 
 
 @dataclass(frozen=True)
@@ -57,35 +58,26 @@ def flatten_program(exported: Any, args: Any, kwargs: Any) -> Program:
 
     Raises `Refused` for a program that takes objects other than tensors and plain values.
     """
-    flat = _flat(exported, args, kwargs)
-    if any(_mutates(node) for node in exported.graph.nodes):
-        exported = exported.run_decompositions({})  # keeps the operators, makes them functional
-    values, weights = _values(exported, flat)
-    ranges = {str(s): (_int(r.lower), _int(r.upper)) for s, r in exported.range_constraints.items()}
-    return Program(exported.graph_module, tuple(flat), values, weights, ranges)
-
-
-def _flat(exported: Any, args: Any, kwargs: Any) -> list[Any]:
     from torch.export._tree_utils import reorder_kwargs
 
-    return list(_pytree.tree_leaves((args, reorder_kwargs(kwargs, exported.call_spec.in_spec))))
-
-
-def _values(exported: Any, flat: list[Any]) -> tuple[dict[str, Any], frozenset[str]]:
-    """What each placeholder stands for, and which of them are weights."""
-    given = iter(flat)
+    flat = list(_pytree.tree_leaves((args, reorder_kwargs(kwargs, exported.call_spec.in_spec))))
+    schemas = [getattr(node.target, "_schema", None) for node in exported.graph.nodes]
+    if any(schema is not None and schema.is_mutable for schema in schemas):
+        exported = exported.run_decompositions({})  # keeps the operators, makes them functional
+    inputs = iter(flat)
     values: dict[str, Any] = {}
     weights = set()
-    held = {**exported.constants, **exported.state_dict}
+    state = {**exported.constants, **exported.state_dict}
     for spec in exported.graph_signature.input_specs:
         if spec.kind is InputKind.USER_INPUT:
-            values[spec.arg.name] = next(given, None)
+            values[spec.arg.name] = next(inputs, None)
         elif spec.kind in WEIGHTS:
-            values[spec.arg.name] = held[spec.target].detach()
+            values[spec.arg.name] = state[spec.target].detach()
             weights.add(spec.arg.name)
         else:
             raise Refused("the program takes what a reproduction cannot hold", str(spec.kind), "tensors")
-    return values, frozenset(weights)
+    ranges = {str(s): (_int(r.lower), _int(r.upper)) for s, r in exported.range_constraints.items()}
+    return Program(exported.graph_module, tuple(flat), values, frozenset(weights), ranges)
 
 
 def _int(bound: Any) -> Optional[int]:
@@ -96,29 +88,18 @@ def _int(bound: Any) -> Optional[int]:
         return None
 
 
-def _mutates(node: torch.fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and bool(schema.is_mutable)
-
-
 def is_unit(node: torch.fx.Node) -> bool:
-    """Whether the node computes a tensor, or several; picking one of several belongs to their maker."""
-    return node.op == "call_function" and holds_tensor(node.meta.get("val")) and maker(node) is None
+    """Whether the node computes a tensor, or several; one that picks one of several is no unit."""
+    computes = node.op == "call_function" and bool(_tensors(node.meta.get("val")))
+    return computes and picks_from(node) is None
 
 
-def holds_tensor(value: Any) -> bool:
-    return any(isinstance(leaf, torch.Tensor) for leaf in _pytree.tree_leaves(value))
-
-
-def maker(node: torch.fx.Node) -> Optional[torch.fx.Node]:
+def picks_from(node: torch.fx.Node) -> Optional[torch.fx.Node]:
     """The node with several results of which this one picks one; None for any other node."""
     picks = node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
     source = node.args[0] if picks else None
     several = isinstance(source, torch.fx.Node) and isinstance(source.meta.get("val"), (list, tuple))
     return source if several else None
-
-
-CAP = 4 << 30  # bytes of all files
 
 
 def operate_record(request: dict[str, Any], report: Report) -> None:
@@ -143,7 +124,7 @@ class Recorder(torch.fx.Interpreter):
     def record(self) -> list[Any]:
         """The outputs of the graph. Events `node` before each node that computes, `value` after it.
 
-        And `broken_promise`, for a user's operator that returns another layout than its fake function.
+        And `fake_mismatch`, for a user's operator that returns another layout than its fake function.
         """
         take_if_used()
         os.makedirs(self.directory, exist_ok=True)
@@ -159,42 +140,38 @@ class Recorder(torch.fx.Interpreter):
         result = super().run_node(n)
         synchronize()
         if not str(n.target).startswith("aten."):
-            self._hold_to_promise(n, result)
+            pairs = zip(_tensors(n.meta.get("val")), _tensors(result))
+            if any(difference(wanted, got, self.symbols) for wanted, got in pairs):
+                self.report.event("fake_mismatch", node=n.name)
         self._keep(n.name, result)
         return result
 
-    def _hold_to_promise(self, node: torch.fx.Node, result: Any) -> None:
-        promised = [
-            leaf for leaf in _pytree.tree_leaves(node.meta.get("val")) if isinstance(leaf, torch.Tensor)
-        ]
-        real = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        if any(difference(want, got, self.symbols) for want, got in zip(promised, real)):
-            self.report.event("broken_promise", node=node.name)
-
     def _keep(self, name: str, result: Any) -> None:
-        kept: Any = result
+        """Save one value; of several results each is saved by the node that picks it."""
+        facts: dict[str, bool] = {}
         if isinstance(result, torch.Tensor):
             self.room -= result.numel() * result.element_size()
             if self.room < 0:
                 return
-            kept = compact(result)
+            result = compact(result)
+            if result.is_floating_point() or result.is_complex():
+                wide = result.float() if result.element_size() == 1 else result
+                # Minus infinity is what masks are made of.
+                high = torch.isinf(wide) if wide.is_complex() else torch.isposinf(wide)
+                facts = {"nan": bool(torch.isnan(wide).any()), "inf": bool(high.any())}
         elif not isinstance(result, (int, float, bool)):
-            return  # several results: each is kept by the node that picks it
-        torch.save(kept, os.path.join(self.directory, name + ".pt"))
-        self.report.event("value", node=name, **_badness(kept))
+            return
+        torch.save(result, os.path.join(self.directory, name + ".pt"))
+        self.report.event("value", node=name, **facts)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def compact(tensor: torch.Tensor) -> torch.Tensor:
     """On the CPU, without the rest of a larger storage; strides kept where no memory is shared or skipped."""
     return tensor.detach().cpu().clone(memory_format=torch.preserve_format)
-
-
-def _badness(value: Any) -> dict[str, bool]:
-    if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
-        return {}
-    wide = value.float() if value.element_size() == 1 else value
-    high = torch.isinf(wide) if wide.is_complex() else torch.isposinf(wide)  # minus infinity: masks hold it
-    return {"nan": bool(torch.isnan(wide).any()), "inf": bool(high.any())}
 
 
 def operate_attempt(request: dict[str, Any], report: Report) -> None:
@@ -218,8 +195,8 @@ def operate_attempt(request: dict[str, Any], report: Report) -> None:
             exported, package_path=str(request["package_path"]), inductor_configs=configs
         )
     loader = load({"package": package}, report)
-    given = [leaf for leaf in program.inputs if isinstance(leaf, torch.Tensor)]
-    outputs = call(lambda: loader.run([leaf.clone() for leaf in given]), 0, report)
+    inputs = [leaf for leaf in program.inputs if isinstance(leaf, torch.Tensor)]
+    outputs = call(lambda: loader.run([leaf.clone() for leaf in inputs]), 0, report)
     bad = [not_finite(place, output) for place, output in enumerate(outputs)]
     nan = any(o.is_floating_point() and bool(torch.isnan(o.float()).any()) for o in outputs)
     report.event("evaluating")

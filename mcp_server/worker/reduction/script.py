@@ -7,18 +7,19 @@ import re
 import shutil
 import types
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 import torch
 
 from ..encode import BY_OPERATOR
 from ..imports import OPERATORS, registrations
-from . import cut, show
+from . import show
 from .cut import TORCHS, Cut, users_operators
+from .record import compact
 
 SCRIPT = "repro.py"
 INPUTS = "inputs.pt"
-LINE = "# ---- from here on copied ----\n"
+LINE = re.compile("# ---- copied .* ----\n")  # before each part of show.py
 
 HEADER = '''"""{title}
 
@@ -49,58 +50,153 @@ class Setting:
     extra_imports: tuple[str, ...]
 
 
-def write(found: Cut, made: frozenset[str], setting: Setting, directory: str) -> None:
-    """`repro.py`, and beside it `inputs.pt` when there are values that the script does not make."""
-    saved = {name: _portable(t) for name, t in found.tensors.items() if name not in made}
+def write(found: Cut, seeded: frozenset[str], setting: Setting, directory: str) -> None:
+    """`repro.py`, `inputs.pt` for the values that are not seeded, and files that register operators."""
+    saved = {name: compact(t) for name, t in found.tensors.items() if name not in seeded}
+    needed = setting.extra_imports if users_operators(found) and not found.stand_ins else ()
+    files, loading = _operators(needed, directory)
     if saved:
         torch.save(saved, os.path.join(directory, INPUTS))
-    needed = setting.extra_imports if users_operators(found) and not found.stand_ins else ()
-    beside = [*([INPUTS] if saved else []), *_copied(needed, directory)]
-    with open(os.path.join(directory, SCRIPT), "w", encoding="utf-8") as file:
-        file.write(_text(found, made, setting, needed, beside))
-
-
-def _portable(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().cpu().clone(memory_format=torch.preserve_format)
-
-
-def _copied(names: tuple[str, ...], directory: str) -> list[str]:
-    """Files that register operators, copied beside the script."""
-    files = [name for name in names if name.endswith((".py", ".so"))]
-    for name in files:
-        shutil.copyfile(name, os.path.join(directory, os.path.basename(name)))
-    taken = [name[: -len(OPERATORS)] for name in names if name.endswith(OPERATORS)]
-    for name in taken:
-        with open(name, "rb") as file, open(os.path.join(directory, _module(name) + ".py"), "w") as copy:
-            copy.write(registrations(file.read(), name).text())
-    return [*(os.path.basename(name) for name in files), *(_module(name) + ".py" for name in taken)]
-
-
-def _module(path: str) -> str:
-    """The module's name for the operators of a script, whose own file may be what a reader has open."""
-    return os.path.basename(path)[:-3] + "_operators"
-
-
-def _text(found: Cut, made: frozenset[str], setting: Setting, needed: Any, beside: list[str]) -> str:
-    code, imports = _classes(found)
+        files.insert(0, INPUTS)
+    code, imports = _model(found)
+    environment = [
+        "os.environ.setdefault({!r}, {!r})\n".format(*pair) for pair in setting.environment.items()
+    ]
     header = HEADER.format(
         title=setting.title,
         torch=torch.__version__,
-        beside=" but " + " and ".join(beside) + " beside it" if beside else "",
-        environment="".join(
-            "os.environ.setdefault({!r}, {!r})\n".format(*pair)
-            for pair in sorted(setting.environment.items())
-        ),
+        beside=" but " + " and ".join(files) + " beside it" if files else "",
+        environment="".join(sorted(environment)),
         imports="".join(line + "\n" for line in sorted(imports)),
     )
-    operators = [_copied_part(cut), "\n".join(found.stand_ins)] if found.stand_ins else []
-    main = _main(found, made, setting, INPUTS in beside)
-    return "\n\n".join([header + _loading(needed), _copied_part(show), *operators, code, main])
+    with open(str(show.__file__), encoding="utf-8") as file:
+        _, common, stand_in = (part.strip() + "\n" for part in LINE.split(file.read()))
+    operators = [stand_in, "\n".join(found.stand_ins)] if found.stand_ins else []
+    parts = [header + loading, common, *operators, code, _main(found, seeded, setting, bool(saved))]
+    with open(os.path.join(directory, SCRIPT), "w", encoding="utf-8") as file:
+        file.write("\n\n".join(parts))
 
 
-def _copied_part(module: types.ModuleType) -> str:
-    with open(str(module.__file__), encoding="utf-8") as file:
-        return file.read().split(LINE, 1)[1].strip() + "\n"
+def _operators(names: tuple[str, ...], directory: str) -> tuple[list[str], str]:
+    """Copies files that register the user's operators; their names, and the lines that load them."""
+    files, lines = [], []
+    for name in names:
+        base = os.path.basename(name)
+        if name.endswith(OPERATORS):
+            # The operators of a script, under another name: a reader may have the script's own file open.
+            base = os.path.basename(name[: -len(OPERATORS)])[:-3] + "_operators.py"
+            with open(name[: -len(OPERATORS)], "rb") as file:
+                text = registrations(file.read(), name[: -len(OPERATORS)]).text()
+            with open(os.path.join(directory, base), "w") as copy:
+                copy.write(text)
+        elif name.endswith((".py", ".so")):
+            shutil.copyfile(name, os.path.join(directory, base))
+        else:
+            lines.append("import " + name)
+            continue
+        files.append(base)
+        library = "torch.ops.load_library(os.path.join(HERE, {!r}))".format(base)
+        lines.append(library if base.endswith(".so") else "import " + base[:-3])
+    return files, "\n".join(["sys.path.insert(0, HERE)", *lines]) + "\n" if lines else ""
+
+
+def _model(found: Cut) -> tuple[str, set[str]]:
+    """The model's class after those of its subgraphs, and the import lines that they need."""
+    texts, imports, register = _subgraphs("", found.submodules)
+    forward, more = _forward(found.graph)
+    buffers = ['self.register_buffer("{0}", weights["{0}"])'.format(name) for name in found.weights]
+    return "\n\n".join(
+        [*texts, _class("Model", forward, [*buffers, *register], "self, weights")]
+    ), imports | more
+
+
+def _subgraphs(prefix: str, modules: dict[str, Any]) -> tuple[list[str], set[str], list[str]]:
+    """Classes of these submodules and theirs, imports, and the lines that make one of each."""
+    texts: list[str] = []
+    imports: set[str] = set()
+    register: list[str] = []
+    for name, module in modules.items():
+        full = prefix + "_" + name if prefix else name
+        inner, more, lines = _subgraphs(full, dict(module.named_children()))
+        forward, used = _forward(module.graph)
+        title = "".join(part.capitalize() for part in full.split("_"))
+        texts += [*inner, _class(title, forward, lines, "self")]
+        imports |= more | used
+        register.append("self.{} = {}()".format(name, title))
+    return texts, imports, register
+
+
+def _class(name: str, forward: str, register: list[str], parameters: str) -> str:
+    head = ["class {}(torch.nn.Module):".format(name), "    def __init__({}):".format(parameters)]
+    head += ["        super().__init__()", *("        " + line for line in register)]
+    return "\n".join([*head, "", *("    " + line if line.strip() else "" for line in forward.split("\n"))])
+
+
+def _forward(graph: torch.fx.Graph) -> tuple[str, set[str]]:
+    """The graph as a method, and the imports of the names in it."""
+    code = graph.python_code("self")
+    text = re.sub(r";  (\w+ = )+None", "", code.src.strip("\n"))
+    imports = set()
+    for name, value in code.globals.items():
+        if name == "torch" or not re.search(r"\b%s\b" % re.escape(name), text):
+            continue
+        source, qualified = "math", name
+        if isinstance(value, types.ModuleType):
+            source, qualified = "", value.__name__
+        elif name not in ("inf", "nan"):
+            source = "torch" if name == "device" else getattr(value, "__module__", "torch")
+            qualified = getattr(value, "__qualname__", getattr(value, "__name__", name))
+        line = "from {} import {}".format(source, qualified) if source else "import " + qualified
+        imports.add(line if qualified == name else "{} as {}".format(line, name))
+    return text, imports
+
+
+def _main(found: Cut, seeded: frozenset[str], setting: Setting, saved: bool) -> str:
+    lines = ["def values():", '    """Weights and arguments of the model."""']
+    if saved:
+        lines.append('    saved = torch.load(os.path.join(HERE, "{}"), weights_only=True)'.format(INPUTS))
+    values = {
+        name: _value(name, tensor, seed if name in seeded else None)
+        for seed, (name, tensor) in enumerate(found.tensors.items())
+    }
+    lines += ["    weights = {}"]
+    lines += ['    weights["{}"] = {}'.format(name, values[name]) for name in found.weights]
+    lines += ["    arguments = ("]
+    lines += ["        {},  # {}".format(values[name], name) for name in found.arguments]
+    lines += ["    )", "    return weights, arguments", "", "", 'if __name__ == "__main__":']
+    lines += ["    weights, arguments = values()", "    dynamic_shapes = " + _dynamic_shapes(found)]
+    configs = _configs(found, setting.configs)
+    lines += ["    end(show(Model(weights), arguments, dynamic_shapes, {}))".format(configs), ""]
+    return "\n".join(lines)
+
+
+def _value(name: str, tensor: torch.Tensor, seed: Optional[int]) -> str:
+    """An expression for a tensor; with a seed: values between its smallest and largest finite ones."""
+    device = "" if tensor.device.type == "cpu" else '.to("{}")'.format(tensor.device)
+    if seed is None:
+        return 'saved["{}"]{}'.format(name, device)
+    small = compact(tensor)
+    wide = small.to(torch.float64).reshape(-1)
+    wide = wide[torch.isfinite(wide)]
+    low, high = (wide.min().item(), wide.max().item()) if wide.numel() else (0, 1)
+    if not tensor.is_floating_point():
+        low, high = int(low), int(high)
+    layout = "{}, {}, {}".format(tuple(tensor.shape), small.stride(), tensor.dtype)
+    return "seeded({}, {!r}, {!r}, {}){}".format(layout, low, high, seed, device)
+
+
+def _dynamic_shapes(found: Cut) -> str:
+    """The `dynamic_shapes` of the export; static sizes are None."""
+    if not any(found.dynamic.values()):
+        return "None"
+    arguments = []
+    for name in found.arguments:
+        dimensions = []
+        for dim, bounds in found.dynamic.get(name, {}).items():
+            limits = ["{}={}".format(*pair) for pair in zip(("min", "max"), bounds) if pair[1] is not None]
+            dimensions.append("{}: torch.export.Dim.AUTO({})".format(dim, ", ".join(limits)))
+        arguments.append("{" + ", ".join(dimensions) + "}")
+    return "({},)".format(", ".join(arguments))
 
 
 def _configs(found: Cut, configs: dict[str, Any]) -> str:
@@ -113,142 +209,3 @@ def _configs(found: Cut, configs: dict[str, Any]) -> str:
     inner = ", ".join("torch.ops.{}: {!r}".format(name, shims[name]) for name in kept)
     others = ["{!r}: {!r}".format(name, value) for name, value in configs.items() if name != BY_OPERATOR]
     return "{" + ", ".join([*others, "{!r}: {{{}}}".format(BY_OPERATOR, inner)]) + "}"
-
-
-def _loading(names: tuple[str, ...]) -> str:
-    """Lines that register the user's operators."""
-    lines = []
-    for name in names:
-        base = os.path.basename(name)
-        if name.endswith(".so"):
-            lines.append("torch.ops.load_library(os.path.join(HERE, {!r}))".format(base))
-        elif name.endswith(OPERATORS):
-            lines.append("import " + _module(name[: -len(OPERATORS)]))
-        else:
-            lines.append("import " + (base[:-3] if name.endswith(".py") else name))
-    return "\n".join(["sys.path.insert(0, HERE)", *lines]) + "\n" if lines else ""
-
-
-def _classes(found: Cut) -> tuple[str, set[str]]:
-    """The model's class after those of its subgraphs, and the import lines that they need."""
-    names: dict[str, str] = {}
-    texts, imports = [], set()
-    for attribute, module in found.submodules.items():
-        text, more = _subgraph(attribute, module)
-        texts.append(text)
-        imports |= more
-        names[attribute] = _camel(attribute)
-    forward, more = _forward(found.graph)
-    register = ['self.register_buffer("{0}", weights["{0}"])'.format(name) for name in found.weights]
-    register += ["self.{} = {}()".format(*pair) for pair in names.items()]
-    return "\n\n".join([*texts, _class("Model", forward, register, "weights")]), imports | more
-
-
-def _subgraph(attribute: str, module: torch.fx.GraphModule) -> tuple[str, set[str]]:
-    texts, imports, register = [], set(), []
-    for name, inner in module.named_children():
-        text, more = _subgraph(attribute + "_" + name, inner)
-        texts.append(text)
-        imports |= more
-        register.append("self.{} = {}()".format(name, _camel(attribute + "_" + name)))
-    forward, more = _forward(module.graph)
-    return "\n\n".join([*texts, _class(_camel(attribute), forward, register, "")]), imports | more
-
-
-def _class(name: str, forward: str, register: list[str], parameter: str) -> str:
-    head = ["class {}(torch.nn.Module):".format(name)]
-    signature = "self, " + parameter if parameter else "self"
-    head += ["    def __init__({}):".format(signature), "        super().__init__()"]
-    head += ["        " + line for line in register]
-    return "\n".join([*head, "", *("    " + line if line.strip() else "" for line in forward.split("\n"))])
-
-
-def _camel(name: str) -> str:
-    return "".join(part.capitalize() for part in name.split("_"))
-
-
-def _forward(graph: torch.fx.Graph) -> tuple[str, set[str]]:
-    """The graph as a method, and the imports of the names in it."""
-    code = graph.python_code("self")
-    text = re.sub(r";  (\w+ = )+None", "", code.src.strip("\n"))
-    used = {
-        name: value for name, value in code.globals.items() if re.search(r"\b%s\b" % re.escape(name), text)
-    }
-    return text, {line for line in map(_import_of, used.items()) if line}
-
-
-def _import_of(pair: tuple[str, Any]) -> str:
-    name, value = pair
-    if name == "torch":
-        return ""
-    if name in ("inf", "nan"):
-        return "from math import " + name
-    if isinstance(value, types.ModuleType):
-        return "import {} as {}".format(value.__name__, name) if value.__name__ != name else "import " + name
-    qualified = getattr(value, "__qualname__", getattr(value, "__name__", name))
-    source = getattr(value, "__module__", "torch")
-    source = "torch" if name == "device" else source
-    return (
-        "from {} import {} as {}".format(source, qualified, name)
-        if qualified != name
-        else ("from {} import {}".format(source, name))
-    )
-
-
-def _main(found: Cut, made: frozenset[str], setting: Setting, saved: bool) -> str:
-    lines = ["def values():", '    """Weights and arguments of the model."""']
-    if saved:
-        lines.append('    saved = torch.load(os.path.join(HERE, "{}"), weights_only=True)'.format(INPUTS))
-    values = {
-        name: _value(name, tensor, name in made, seed)
-        for seed, (name, tensor) in enumerate(found.tensors.items())
-    }
-    lines += ["    weights = {}"]
-    lines += ['    weights["{}"] = {}'.format(name, values[name]) for name in found.weights]
-    lines += ["    arguments = ("]
-    lines += ["        {},  # {}".format(values[name], name) for name in found.arguments]
-    lines += ["    )", "    return weights, arguments", "", "", 'if __name__ == "__main__":']
-    lines += ["    weights, arguments = values()", "    dynamic_shapes = " + _dynamic(found)]
-    configs = _configs(found, setting.configs)
-    lines += ["    end(show(Model(weights), arguments, dynamic_shapes, {}))".format(configs), ""]
-    return "\n".join(lines)
-
-
-def _value(name: str, tensor: torch.Tensor, is_made: bool, seed: int) -> str:
-    device = "" if tensor.device.type == "cpu" else '.to("{}")'.format(tensor.device)
-    if not is_made:
-        return 'saved["{}"]{}'.format(name, device)
-    low, high = bounds(tensor)
-    return "made({}, {}, {}, {!r}, {!r}, {}){}".format(
-        tuple(tensor.shape), _portable(tensor).stride(), tensor.dtype, low, high, seed, device
-    )
-
-
-def bounds(tensor: torch.Tensor) -> tuple[float, float]:
-    """Smallest and largest finite value."""
-    wide = tensor.detach().cpu().to(torch.float64).reshape(-1)
-    wide = wide[torch.isfinite(wide)]
-    if not wide.numel():
-        return 0, 1
-    low, high = float(wide.min()), float(wide.max())
-    return (low, high) if tensor.is_floating_point() else (int(low), int(high))
-
-
-def _dynamic(found: Cut) -> str:
-    """The `dynamic_shapes` of the export; static sizes are None."""
-    if not any(found.dynamic.values()):
-        return "None"
-    each = (_dimensions(found.dynamic.get(name, {})) for name in found.arguments)
-    return "({},)".format(", ".join(each))
-
-
-def _dimensions(symbolic: dict[int, Any]) -> str:
-    ranges = (
-        "{}: torch.export.Dim.AUTO({})".format(dim, _limits(*bounds)) for dim, bounds in symbolic.items()
-    )
-    return "{" + ", ".join(ranges) + "}"
-
-
-def _limits(low: Any, high: Any) -> str:
-    pairs = (("min", low), ("max", high))
-    return ", ".join("{}={}".format(name, value) for name, value in pairs if value is not None)

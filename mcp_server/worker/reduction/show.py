@@ -1,4 +1,4 @@
-"""What every reproduction does with its model. The part below the line is copied into each of them."""
+"""What reproductions do with their model: the parts below the lines are copied into them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-# ---- from here on copied ----
+# ---- copied into every reproduction ----
 
 # Relative and absolute tolerance of an output, by its dtype; whole numbers must be equal.
 TOLERANCES = {
@@ -22,7 +22,7 @@ TOLERANCES = {
 NO_FAULT, NOT_FINITE, DEPARTS, NOT_EXPORTED = 0, 3, 4, 5
 
 
-def made(shape: Any, stride: Any, dtype: torch.dtype, low: float, high: float, seed: int) -> torch.Tensor:
+def seeded(shape: Any, stride: Any, dtype: torch.dtype, low: float, high: float, seed: int) -> torch.Tensor:
     """A tensor of uniform values in [low, high], the same for the same seed."""
     drawn = torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     if not dtype.is_floating_point:
@@ -33,7 +33,7 @@ def made(shape: Any, stride: Any, dtype: torch.dtype, low: float, high: float, s
 
 
 def show(model: Any, arguments: Any, dynamic_shapes: Any, configs: Any) -> int:
-    """Export, compile, load and call; then hold the outputs against eager. The exit status."""
+    """Export, compile, load and call; then compare the outputs with eager. The exit status."""
     phase("exporting")
     try:
         program = torch.export.export(model, arguments, dynamic_shapes=dynamic_shapes, strict=False)
@@ -65,7 +65,7 @@ def phase(name: str) -> None:
 
 
 def not_finite(place: int, output: torch.Tensor) -> bool:
-    """Say what an output holds that is not finite; minus infinity alone is what masks are made of."""
+    """Print how many values of an output are not finite; minus infinity alone is what masks are made of."""
     if not (output.is_floating_point() or output.is_complex()):
         return False
     wide = output.float() if output.element_size() == 1 else output
@@ -77,7 +77,7 @@ def not_finite(place: int, output: torch.Tensor) -> bool:
 
 
 def departs(place: int, got: torch.Tensor, want: torch.Tensor) -> bool:
-    """Say where the package's output is not what eager gives."""
+    """Print where the package's output is not what eager gives."""
     if got.shape != want.shape or got.dtype != want.dtype:
         print("departs: output", place, "is", got.dtype, tuple(got.shape), flush=True)
         print("         eager gives", want.dtype, tuple(want.shape), flush=True)
@@ -95,3 +95,17 @@ def departs(place: int, got: torch.Tensor, want: torch.Tensor) -> bool:
 def end(status: int) -> None:
     print("exit status", status, flush=True)
     sys.exit(status)
+
+
+# ---- copied where an operator is not torch's ----
+
+
+def stand_in(name: str, schema: str, tags: Any, results: Any) -> None:
+    """Define an operator that returns memory of fixed layouts: it stands in for one that is not torch's."""
+
+    def give(*_args: Any, **_kwargs: Any) -> Any:
+        return results()
+
+    torch.library.define(name, schema, tags=tags)
+    torch.library.impl(name, "default")(give)
+    torch.library.register_fake(name)(give)

@@ -24,7 +24,7 @@ LOWERING = FailureShown(
 
 
 def class_of(shown: FailureShown) -> FailureClass:
-    return FailureClass.of(shown.request())
+    return FailureClass(**shown.request())
 
 
 @pytest.mark.parametrize(
