@@ -256,7 +256,8 @@ async def _verified(context: Context, target: Target, failure: FailureShown, don
     )
     context.cost.compiles += result.candidates
     gpus = gpus_of(exported_device(target.workload.exported))
-    notes: list[str] = []
+    failed = done.last("failed")
+    notes = [f"the reduction itself failed: {one_line(failed['text'])}"] if failed else []
     for kept in done.all("kept")[: -VERIFIED - 1 : -1]:
         directory = context.fresh("reproduction")
         shutil.copytree(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from dataclasses import replace
 from typing import Any, Collection, Optional, Sequence
@@ -20,6 +21,8 @@ SMALL = 64 << 10  # bytes of real values that a reproduction may hold without as
 TINY = 4 << 10  # bytes of values in which nothing is gained by smaller sizes
 MOST_NODES = 50  # of a reproduction that are reported
 SIZES = 6  # distinct sizes that are tried
+# Parts of Inductor that every child would import for itself.
+COMPILER = ("codegen.cpp", "codegen.cpp_wrapper_cpu", "compile_fx", "package")
 
 
 def operate(request: dict[str, Any], report: Report) -> None:
@@ -38,12 +41,10 @@ def operate(request: dict[str, Any], report: Report) -> None:
     tensors = [value for value in program.values.values() if isinstance(value, torch.Tensor)]
     on_cpu = all(tensor.device.type == "cpu" for tensor in tensors)
     forks = on_cpu and not imports and request.get("made_by") is None
-    if forks:  # what every child would import for itself
+    if forks:
         report.event("importing_inductor")
-        import torch._inductor.codegen.cpp
-        import torch._inductor.codegen.cpp_wrapper_cpu
-        import torch._inductor.compile_fx
-        import torch._inductor.package  # noqa: F401
+        for name in COMPILER:
+            importlib.import_module("torch._inductor." + name)
     trials = _trials(program, request, report, forks)
     complete = True
     try:

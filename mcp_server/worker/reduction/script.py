@@ -59,14 +59,12 @@ def write(found: Cut, seeded: frozenset[str], setting: Setting, directory: str) 
         torch.save(saved, os.path.join(directory, INPUTS))
         files.insert(0, INPUTS)
     code, imports = _model(found)
-    environment = [
-        "os.environ.setdefault({!r}, {!r})\n".format(*pair) for pair in setting.environment.items()
-    ]
+    variables = sorted(setting.environment.items())
     header = HEADER.format(
         title=setting.title,
         torch=torch.__version__,
         beside=" but " + " and ".join(files) + " beside it" if files else "",
-        environment="".join(sorted(environment)),
+        environment="".join("os.environ.setdefault({!r}, {!r})\n".format(*pair) for pair in variables),
         imports="".join(line + "\n" for line in sorted(imports)),
     )
     with open(str(show.__file__), encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Runs cut programs in isolated children, several in parallel, and keeps those that still fail in the same way.
+"""Runs cut programs in isolated children, in parallel, and keeps those that still fail in the same way.
 
 A child that dies or hangs is a normal result.
 """
