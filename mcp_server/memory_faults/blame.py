@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mcp_server.memory_faults.choose_launch import FOREIGN
 from mcp_server.memory_faults.records import AddressPart, Blame, BlamedKind, MissedArgument
-from mcp_server.memory_faults.situation import Situation, find_parts, span
+from mcp_server.memory_faults.situation import FOREIGN, Situation, find_parts, span
 from mcp_server.model import Category
 from mcp_server.package.launches import Launch
 from mcp_server.package.match import compare_inputs
@@ -240,9 +239,9 @@ class BlameRules:
 
     def _origin(self, variable: str, category: Category, reasons: list[str]) -> Blame:
         """Blame the source of a tensor: a model input, a constant, or the launch that last wrote it."""
-        given = next((i for i in self.view.package.inputs if i.name == variable), None)
-        if given is not None:
-            return self._input(given.label, given.index, "input_mismatch", reasons)
+        source = next((i for i in self.view.package.inputs if i.name == variable), None)
+        if source is not None:
+            return self._input(source.label, source.index, "input_mismatch", reasons)
         buffer = self.view.wrapper.buffers.get(variable)
         if buffer is not None and buffer.kind == "constant":
             return self._component("constant", self.view.label(variable), "constants", reasons)

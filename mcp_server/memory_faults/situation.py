@@ -10,9 +10,8 @@ from math import ceil, prod
 
 from mcp_server.logs.journal import Journal, JournalArgument, JournalLaunch, TensorFacts
 from mcp_server.memory_faults import kernel_lines
-from mcp_server.memory_faults.access import Access
 from mcp_server.memory_faults.kernel_lines import KernelUse, LineAccess, Term
-from mcp_server.memory_faults.records import AddressPart, MissedArgument, Side
+from mcp_server.memory_faults.records import Access, AddressPart, MissedArgument, Side
 from mcp_server.package.arithmetic import evaluate
 from mcp_server.package.assertion import generated_line
 from mcp_server.package.kernel_code import find_asserts, indexed_by, read_condition
@@ -21,6 +20,8 @@ from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.package.symbols import plain, resolve_bound
 from mcp_server.package.view import PackageView
+
+FOREIGN = ("proxy_executor", "fallback_shim", "extern")  # launches that run code outside the package
 
 
 @dataclass(frozen=True)

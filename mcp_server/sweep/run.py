@@ -1,5 +1,8 @@
 """Runs a sweep: reuses stored verdicts, diagnoses the other cases in parallel, retries lost ones.
 
+Each case is diagnosed in a process of its own: `python -m mcp_server.sweep.run ARGUMENTS.json RESULT.json`.
+Exit status 0: RESULT holds the verdict. Exit status 2: bad arguments, RESULT holds `problem`.
+
 Cases run on this machine (`Local`) or on an existing Ray cluster (`Cluster`). On a cluster the files of a
 case must have the same path on every node, as on a shared file system.
 """
@@ -23,14 +26,19 @@ import anyio
 import anyio.to_thread
 
 from mcp_server.errors import ProblemError
+from mcp_server.jobs.manager import JobState, Manager
 from mcp_server.jobs.run import run
 from mcp_server.jobs.types import Command
 from mcp_server.model import Verdict
-from mcp_server.sweep.one import REFUSED
+from mcp_server.operations.arguments import DiagnoseArguments
+from mcp_server.operations.table import OPERATIONS
+from mcp_server.operations.work import open_store, work_of
 from mcp_server.sweep.plan import Attempt, CaseRecord, Results, Sweep, SweepCase
 
 SLACK_S = 120.0  # beyond the budget: time to end the running step and write the verdict
 QUEUE_S = 3600.0  # waiting for a GPU lease does not spend the case's budget
+REFUSED = 2
+WAIT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -72,7 +80,7 @@ def _command(case: SweepCase, gpus: str | None, result: Path) -> Command:
     request = result.with_name("arguments.json")
     request.write_text(json.dumps(arguments))
     return Command(
-        argv=(sys.executable, "-m", "mcp_server.sweep.one", str(request), str(result)),
+        argv=(sys.executable, "-m", "mcp_server.sweep.run", str(request), str(result)),
         cwd=Path(case.arguments["cwd"]),
         env={name: value for name, value in os.environ.items() if name.startswith("AOTI_DEBUG_")},
         timeout_s=float(case.arguments.get("budget_s", 300)) + SLACK_S + (QUEUE_S if case.gpus else 0),
@@ -206,3 +214,28 @@ class Cluster:
             why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:300]}"
             return AttemptResult(Attempt(ended="lost", where="the cluster", wall_s=0.0, why=why))
         return result
+
+
+async def _diagnosed(arguments: DiagnoseArguments) -> JobState:
+    diagnose = next(operation for operation in OPERATIONS if operation.name == "diagnose")
+    async with Manager.open(open_store()) as manager:
+        job = manager.start(diagnose.name, work_of(diagnose, arguments))
+        while (state := await manager.wait(job.id, WAIT_S)).state == "running":
+            pass
+    return state
+
+
+def main() -> int:
+    request, result = (Path(word) for word in sys.argv[1:3])
+    arguments = DiagnoseArguments.model_validate_json(request.read_text(), strict=False)
+    state = anyio.run(_diagnosed, arguments)
+    if state.problem is not None:
+        result.write_text(json.dumps({"problem": f"{state.problem.what}: {state.problem.value}"}))
+        return REFUSED
+    assert state.result is not None, "a job without a problem has a result"
+    result.write_text(json.dumps(state.result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

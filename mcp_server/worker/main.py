@@ -31,9 +31,9 @@ OPERATIONS = {
     "index_values": "inputs.operate_index_values",
     "observe": "observe.operate",
     "describe_files": "inputs.operate_describe_files",
-    "attempt": "reduction.record.operate_attempt",
-    "record": "reduction.record.operate_record",
-    "reduce": "reduction.reduce.operate",
+    "attempt": "reduction.reduce.operate_attempt",
+    "record": "reduction.reduce.operate_record",
+    "reduce": "reduction.reduce.operate_reduce",
 }
 
 # These load nothing whose end could fail, and taking the interpreter down costs as much as they do: 0.3 s of

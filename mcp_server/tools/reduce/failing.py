@@ -118,7 +118,7 @@ def of_ending(finished: Finished, failure: Failure, phase: str) -> FailureShown:
     """A child that was killed or raised. Raises `ProblemError` for any other end."""
     if finished.ending not in ("exit", "signal"):
         raise ProblemError(
-            f"it ended with {finished.ending}, which smaller programs cannot be held against",
+            f"it ended with {finished.ending}, which smaller programs cannot be compared with",
             value=failure.text,
             allowed="a crash, an exception, an output that is not finite or departs from eager",
             next_call="trace_launches",
@@ -142,10 +142,10 @@ class Reduced(Record):
 
     `replayed` is a launch that was healthy in the call, and is alone.
 
-    `files` are the script and what must lie beside it. `real` names tensors that hold values of the workload,
-    `seeded` those that the script makes. `complete` is False when the time was over before everything was
-    tried. Exit status of the script: 0 no fault, 1 an exception, 3 an output is not finite, 4 it departs from
-    eager (for one launch: what it wrote is not what was recorded), 5 it cannot be exported.
+    `files` are the script and what must be in the same folder. `real` names tensors that hold values of the
+    workload, `seeded` those that the script makes. `complete` is False when the time was over before
+    everything was tried. Exit status of the script: 0 no fault, 1 an exception, 3 an output is not finite, 4
+    it departs from eager (for one launch: what it wrote is not what was recorded), 5 it cannot be exported.
     """
 
     outcome: Literal["reduced", "replayed", "not_reduced"]

@@ -67,33 +67,9 @@ class Recorded:
         return not self.number
 
 
-# How every such script begins; it is run with torch alone, by whom it is given to.
-HEADER = Path(__file__).with_name("launch_header.template")
-
-CPP = '''
-FLAGS = {flags!r}
-
-
-def build():
-    """Compile kernel.cpp against torch's headers; its library."""
-    root = os.path.dirname(torch.__file__)
-    include = [os.path.join(root, "include"), os.path.join(root, "include/torch/csrc/api/include")]
-    include.append(sysconfig.get_path("include"))
-    libraries = ["-L" + os.path.join(root, "lib"), "-ltorch_cpu", "-lc10"]
-    target = os.path.join(tempfile.mkdtemp(), "kernel.so")
-    command = [os.environ.get("CXX", "g++"), *FLAGS, "-w", *("-I" + path for path in include)]
-    command += ["-shared", "-fPIC", os.path.join(HERE, "kernel.cpp"), "-o", target, *libraries]
-    subprocess.run(command, check=True)
-    return ctypes.CDLL(target)
-
-
-def launch(arguments):
-    kernel = build().{symbol}
-    kernel.restype = None
-    print("phase: calling", flush=True)
-    kernel({call})
-'''
-
+# Such a script is run with torch alone, by anyone who gets it.
+SCRIPT_TEMPLATE = Path(__file__).with_name("launch_script.template")
+CPP_TEMPLATE = Path(__file__).with_name("launch_cpp.template")
 TRITON = """
 
 def launch(arguments):
@@ -103,21 +79,6 @@ def launch(arguments):
     print("phase: calling", flush=True)
     {symbol}[{grid}]({call})
     torch.cuda.synchronize()
-"""
-
-MAIN = """
-
-UNSET = {unset!r}  # before the launch nothing was written there
-KNOWN_AFTER = {after!r}
-
-if __name__ == "__main__":
-    arguments = {{
-{arguments}
-    }}
-    launch(arguments)
-    status = judge(arguments)
-    print("exit status", status, flush=True)
-    sys.exit(status)
 """
 
 
@@ -151,15 +112,22 @@ def files(replay: Replay) -> tuple[dict[str, str], list[str]]:
     else:
         name, text, needs = TRITON_FILE, triton_source(kernel), ", Triton and a GPU"
         body, notes = _triton(kernel, replay.recorded)
-    beside = f"the folder inputs and {name}"
-    head = HEADER.read_text().format(title=replay.title, torch=replay.torch, needs=needs, files=beside)
     tensors = "\n".join(
         f'        "{one.parameter}": place("{one.parameter}", {one.shape}, {one.stride}, {one.device!r}),'
         for one in replay.recorded
         if one.is_tensor
     )
-    main = MAIN.format(unset=replay.unset, after=replay.after, arguments=tensors)
-    return {SCRIPT: head + body + main, name: text}, notes
+    script = SCRIPT_TEMPLATE.read_text().format(
+        title=replay.title,
+        torch=replay.torch,
+        needs=needs,
+        files=f"the folder inputs and {name}",
+        launch=body,
+        unset=replay.unset,
+        after=replay.after,
+        arguments=tensors,
+    )
+    return {SCRIPT: script, name: text}, notes
 
 
 def _cpp(kernel: Kernel, recorded: Sequence[Recorded], code: str) -> str:
@@ -174,7 +142,7 @@ def _cpp(kernel: Kernel, recorded: Sequence[Recorded], code: str) -> str:
         pointer = f'ctypes.c_void_p(arguments["{parameter.name}"].data_ptr())'
         words.append(pointer if one.is_tensor else f"ctypes.{kind}({one.number})")
     flags = [flag for flag in safe_flags(read_recorded(code)).kept if not flag.startswith("-W")]
-    return CPP.format(flags=flags, symbol=kernel.symbol, call=", ".join(words))
+    return CPP_TEMPLATE.read_text().format(flags=flags, symbol=kernel.symbol, call=", ".join(words))
 
 
 def triton_source(kernel: Kernel) -> str:
@@ -190,12 +158,12 @@ def _triton(kernel: Kernel, recorded: Sequence[Recorded]) -> tuple[str, list[str
     parts = [part for part in signature[1].split(",") if part.strip()]
     names = [part.partition(":")[0].partition("=")[0].strip() for part in parts]
     constants, notes = _constants(kernel, names)
-    given = {one.parameter: one.number or f'arguments["{one.parameter}"]' for one in recorded}
-    given |= {name: repr(value) for name, value in constants.items()}
-    missing = next((name for name in names if name not in given), None)
+    values = {one.parameter: one.number or f'arguments["{one.parameter}"]' for one in recorded}
+    values |= {name: repr(value) for name, value in constants.items()}
+    missing = next((name for name in names if name not in values), None)
     if missing is not None:
         raise ProblemError("an argument of the launch was not recorded", value=missing)
-    words = [f"{name}={given[name]}" for name in names]
+    words = [f"{name}={values[name]}" for name in names]
     words += [f"num_warps={kernel.num_warps}"] if kernel.num_warps else []
     numbers = [one for one in recorded if re.fullmatch(r"-?\d+", one.number)]
     sizes = [evaluate(size, {one.parameter: int(one.number) for one in numbers}) for size in kernel.grid]

@@ -278,7 +278,7 @@ async def _verified(context: Context, target: Target, failure: FailureShown, don
             "command": shlex.join([str(context.python_for(target.workload)), str(directory / SCRIPT)]),
             "exit_status": finished.returncode,
             "files": [
-                context.artifact(path, "reproduction" if path.name == SCRIPT else "needed beside it")
+                context.artifact(path, "reproduction" if path.name == SCRIPT else "needed in the same folder")
                 for path in sorted(directory.iterdir())
                 if path.is_file()
             ],

@@ -29,7 +29,7 @@ from ..report import TEXT_LIMIT, Encoded, encode
 from ..tensors import CALL_FORMAT, PLAIN, TooLarge, pack, pack_leaves, sharing
 from .checks import Returned, digests, looked_at
 from .journal import CaptureStore, Journal
-from .memory import AT_FAILURE, Aliases, InputMemory, Managed, OutputRecorder, Repeats, rewritten, versions
+from .memory import AT_FAILURE, Aliases, InputMemory, Managed, Repeats, rewritten, versions
 from .streams import Snapshot, Streams
 
 # Parameters of the loaders' constructors in torch 2.8-2.15; the binding itself has no names.
@@ -77,7 +77,6 @@ class Calls:
         self.loads: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.thread = threading.local()
         self.managed = Managed()
-        self.outputs = OutputRecorder(store, self.managed)
         self.streams = Streams(journal)
         self.repeats = Repeats()
         self.aliases = Aliases()
@@ -167,8 +166,8 @@ class Calls:
                 return dict(zip(names, pack_leaves(list(constants.values()), self.store.cap)))
 
             path, notice = self._saved("constants", number, packed)
-            broken = device_error()
-            known = {} if broken else digests(constants)
+            known = {} if device_error() else digests(constants)
+            broken = device_error()  # again, since reading the values may be what fails
             # Layout and counts of NaN and infinities of each new constant.
             facts = [encode_output(value, broken, True).text for value in constants.values()]
             members = [encode(name) + ": " + text for name, text in zip(names, facts)]
@@ -288,6 +287,9 @@ class Calls:
             if not any(output.unreadable for output in outputs):
                 raced = state.snapshot.raced()
             self.streams.pending_uses.add(state.number, state.snapshot.inputs)
+        store, returned = self.store, None
+        if state.refilled:
+            returned = self.managed.keep_outputs(store, state.number, state.load, result)
         self.journal.event(
             "called",
             call=state.number,
@@ -295,9 +297,9 @@ class Calls:
             outputs=encode_all([output.text for output in outputs]),
             raced=raced,
             rewritten=rewritten(state.versions),
-            returned=self.outputs.keep(state.number, state.load, result) if state.refilled else None,
+            returned=returned,
         )
-        self.store.evict(state.path, state.load, any(output.odd for output in outputs))
+        store.evict(state.path, state.load, any(output.odd for output in outputs))
 
 
 def _plain(tree: Any) -> dict[str, str]:

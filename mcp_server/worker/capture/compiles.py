@@ -57,7 +57,7 @@ REPORTED = "aoti_debug_reported"  # attribute of an exception that is journaled 
 
 
 class Compiles:
-    """Numbers the compiles of this process."""
+    """Numbers the compiles of this process, and journals them, exports, packagings and failed checks."""
 
     def __init__(self, journal: Journal, store: CaptureStore, returned: Returned, managed: Managed) -> None:
         self.journal = journal
@@ -190,6 +190,15 @@ class Compiles:
                 "exporting", type=type(module).__name__, attributes=attributes(module), frames=frames()
             )
 
+    def packaging(self, archive: Any, aoti_files: Any = None, *_args: Any, **_kwargs: Any) -> None:
+        """The program packages files itself: the first of each model, by its name; a stream has no path."""
+        package = path_of(archive)
+        if package is None or self.inside():
+            return
+        files = aoti_files if isinstance(aoti_files, dict) else {"model": aoti_files}
+        first = {str(name): path for name, value in files.items() if (path := path_of(value)) is not None}
+        self.journal.event("packaging", package=package, files=first, frames=frames())
+
 
 def state_of(program: Any) -> dict[str, torch.Tensor]:
     """Parameters and buffers of a program that is compiled."""
@@ -234,20 +243,3 @@ def keep_lines(tracer: Any = None) -> None:
 
 def _own(file: str) -> bool:
     return not file.startswith((OURS, TORCH)) and not _INSTALLED.search(file)
-
-
-class Packagings:
-    """Journals which files the program packages itself; `inside` says whether a compile is under way."""
-
-    def __init__(self, journal: Journal, inside: Callable[[], bool]) -> None:
-        self.journal = journal
-        self.inside = inside
-
-    def packaging(self, archive: Any, aoti_files: Any = None, *_args: Any, **_kwargs: Any) -> None:
-        """The first file of each model, by its name; a package written to a stream has no path."""
-        package = path_of(archive)
-        if package is None or self.inside():
-            return
-        files = aoti_files if isinstance(aoti_files, dict) else {"model": aoti_files}
-        first = {str(name): path for name, value in files.items() if (path := path_of(value)) is not None}
-        self.journal.event("packaging", package=package, files=first, frames=frames())

@@ -14,7 +14,7 @@ import threading
 from typing import Any, Callable
 
 from .calls import Calls
-from .compiles import Compiles, Packagings, keep_lines
+from .compiles import Compiles, keep_lines
 from .journal import CaptureStore, Journal, nothing, safely, wrap
 from .streams import waits
 
@@ -88,8 +88,7 @@ class Hook:
 
     def package(self, module: Any) -> None:
         self.compiled_model(module)
-        packagings = Packagings(self.journal, self.compiles.inside)
-        wrap(self.journal, module, "package_aoti", packagings.packaging, nothing)
+        wrap(self.journal, module, "package_aoti", self.compiles.packaging, nothing)
         wrap(self.journal, module, "load_package", self.calls.opening, self.calls.opened)
 
     def export(self, module: Any) -> None:

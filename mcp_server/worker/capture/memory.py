@@ -150,6 +150,8 @@ def _values(output: torch.Tensor) -> str:
 SHARE = 0.02  # of the time so far may go into reading the constants at calls,
 AT_FAILURE = 0.2  # this much of it where something failed,
 ALLOWANCE_S = 0.1  # and so many seconds in any case
+MAX_KEPT_OUTPUTS = 8  # calls of one loaded model whose outputs are kept, the latest
+MAX_OUTPUT_BYTES = 8 << 20  # of one call
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,6 +232,7 @@ class Managed:
         self.began = time.monotonic()
         self.spent_s = 0.0
         self.needed_s: dict[int, float] = {}  # to read the constants of a load once
+        self.outputs: dict[int, deque[str]] = {}  # files
 
     def update(
         self, load: int, constants: Mapping[str, Any], managed: bool, digests: Mapping[str, str] = {}
@@ -274,31 +277,21 @@ class Managed:
         found = {load: self.refilled(load, AT_FAILURE) for load in list(self.known)}
         return {load: names for load, names in found.items() if names}
 
+    def keep_outputs(self, store: CaptureStore, number: int, load: int, result: Any) -> Optional[str]:
+        """Save the outputs of a call with mutated constants; None if they are too large or cannot be saved.
 
-MAX_KEPT_OUTPUTS = 8  # calls of one loaded model whose outputs are kept, the latest
-MAX_OUTPUT_BYTES = 8 << 20  # of one call
-
-
-class OutputRecorder:
-    """Saves the outputs of recent calls with mutated constants. Counts against the same time budget."""
-
-    def __init__(self, store: CaptureStore, managed: Managed) -> None:
-        self.store = store
-        self.managed = managed
-        self.kept: dict[int, deque[str]] = {}
-
-    def keep(self, number: int, load: int, result: Any) -> Optional[str]:
-        """Save the outputs of a call and return the file; None if they are too large or cannot be saved."""
+        Only the files of a load's latest calls stay. Counts against the same time budget.
+        """
         tensors = [leaf.detach() for leaf in result if isinstance(leaf, torch.Tensor)]
         if not tensors or storage_bytes(tensors) > MAX_OUTPUT_BYTES:
             return None
         begin = time.monotonic()
         try:
-            path = self.store.save("returned", number, tensors)
+            path = store.save("returned", number, tensors)
         except (OSError, RuntimeError):
             return None
-        self.managed.spent_s += time.monotonic() - begin
-        kept = self.kept.setdefault(load, deque())
+        self.spent_s += time.monotonic() - begin
+        kept = self.outputs.setdefault(load, deque())
         kept.append(path)
         if len(kept) > MAX_KEPT_OUTPUTS:
             os.unlink(kept.popleft())

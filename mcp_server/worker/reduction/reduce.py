@@ -1,4 +1,4 @@
-"""`reduce`: shrinks an exported program while it fails in the same way."""
+"""How an exported program fails, the values of its nodes, and a smaller program that fails alike."""
 
 from __future__ import annotations
 
@@ -9,12 +9,30 @@ from typing import Any, Collection, Optional, Sequence
 
 import torch
 
+from ..calling import call
+from ..encode import decode
+from ..exported import arguments, load_exported
 from ..imports import import_all
 from ..interpret import bind, stack_of
+from ..loading import load
 from ..report import Report
-from .cut import Cut, Plan, Recorded, cut, shrinkable, size_in_bytes, stand_ins, users_operators
-from .record import Program, load_program, picks_from
+from .program import (
+    Cut,
+    Plan,
+    Program,
+    Recorded,
+    Recorder,
+    cut,
+    flatten_program,
+    load_program,
+    picks_from,
+    shrinkable,
+    size_in_bytes,
+    stand_ins,
+    users_operators,
+)
 from .script import Setting
+from .show import departs, not_finite
 from .trials import FailureClass, Limits, OutOfTime, Trials, minimise
 
 SMALL = 64 << 10  # bytes of real values that a reproduction may hold without asking whether seeded ones do
@@ -25,7 +43,48 @@ SIZES = 6  # distinct sizes that are tried
 COMPILER = ("codegen.cpp", "codegen.cpp_wrapper_cpu", "compile_fx", "package")
 
 
-def operate(request: dict[str, Any], report: Report) -> None:
+def operate_attempt(request: dict[str, Any], report: Report) -> None:
+    """Events `compiling`, `loading`, `calling`, `judged` (`not_finite`, `nan`, `departs`), `recorded`.
+
+    `values` is the directory for the nodes' values, `package_path` the place of the package. A failure ends
+    the work where it happens; the operation `record` then does the rest in a process that is not damaged.
+    """
+    import_all(list(request.get("extra_imports", ())), report)
+    exported = load_exported(request, report)
+    report.event("reading_inputs")
+    args, kwargs = arguments(exported, request)
+    program = flatten_program(exported, args, kwargs)
+    report.event("importing_inductor")
+    from torch._inductor import aoti_compile_and_package
+
+    configs = decode(request.get("inductor_configs") or {})
+    report.event("compiling")
+    with torch.no_grad():
+        package = aoti_compile_and_package(
+            exported, package_path=str(request["package_path"]), inductor_configs=configs
+        )
+    loader = load({"package": package}, report)
+    inputs = [leaf for leaf in program.inputs if isinstance(leaf, torch.Tensor)]
+    outputs = call(lambda: loader.run([leaf.clone() for leaf in inputs]), 0, report)
+    bad = [not_finite(place, output) for place, output in enumerate(outputs)]
+    nan = any(o.is_floating_point() and bool(torch.isnan(o.float()).any()) for o in outputs)
+    report.event("evaluating")
+    expected = Recorder(program, str(request["values"]), report).record()[-len(outputs) :]
+    wanted = [value for value in expected if isinstance(value, torch.Tensor)]
+    away = [departs(place, *pair) for place, pair in enumerate(zip(outputs, wanted))]
+    report.event("judged", not_finite=any(bad), nan=nan, departs=any(away))
+    report.event("recorded", units=program.units)
+
+
+def operate_record(request: dict[str, Any], report: Report) -> None:
+    """Run `exported` on `inputs`; the values go into the directory `values`. Event `recorded` at the end."""
+    import_all(list(request.get("extra_imports", ())), report)
+    program = load_program(request, report)
+    Recorder(program, str(request["values"]), report).record()
+    report.event("recorded", units=program.units)
+
+
+def operate_reduce(request: dict[str, Any], report: Report) -> None:
     """Reduce `exported` on `inputs` to what still fails like `failure`.
 
     `values` is the directory that `attempt` or `record` filled, `bad` and `guess` are what it saw: nodes

@@ -14,8 +14,7 @@ import torch
 from ..encode import BY_OPERATOR
 from ..imports import OPERATORS, registrations
 from . import show
-from .cut import TORCHS, Cut, users_operators
-from .record import compact
+from .program import TORCHS, Cut, compact, users_operators
 
 SCRIPT = "repro.py"
 INPUTS = "inputs.pt"
@@ -23,7 +22,7 @@ LINE = re.compile("# ---- copied .* ----\n")  # before each part of show.py
 
 HEADER = '''"""{title}
 
-Run it with Python and torch {torch}; it needs nothing else{beside}.
+Run it with Python and torch {torch}; it needs nothing else{needs}.
 Exit status: 0 nothing is wrong here, 1 an exception (the last `phase:` line says where), 3 an output is not
 finite, 4 an output departs from eager, 5 it cannot be exported; killed by a signal: the process crashed.
 """
@@ -63,7 +62,7 @@ def write(found: Cut, seeded: frozenset[str], setting: Setting, directory: str) 
     header = HEADER.format(
         title=setting.title,
         torch=torch.__version__,
-        beside=" but " + " and ".join(files) + " beside it" if files else "",
+        needs=" but " + " and ".join(files) + " in the same folder" if files else "",
         environment="".join("os.environ.setdefault({!r}, {!r})\n".format(*pair) for pair in variables),
         imports="".join(line + "\n" for line in sorted(imports)),
     )

@@ -103,9 +103,9 @@ def end(status: int) -> None:
 def stand_in(name: str, schema: str, tags: Any, results: Any) -> None:
     """Define an operator that returns memory of fixed layouts: it stands in for one that is not torch's."""
 
-    def give(*_args: Any, **_kwargs: Any) -> Any:
+    def impl(*_args: Any, **_kwargs: Any) -> Any:
         return results()
 
     torch.library.define(name, schema, tags=tags)
-    torch.library.impl(name, "default")(give)
-    torch.library.register_fake(name)(give)
+    torch.library.impl(name, "default")(impl)
+    torch.library.register_fake(name)(impl)

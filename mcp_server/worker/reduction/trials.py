@@ -21,7 +21,7 @@ from typing import Any, Callable, Iterator, Optional, Sequence, TypeVar
 import torch
 
 from ..report import Report
-from .cut import Cut, Plan, Uncuttable, size_in_bytes
+from .program import Cut, Plan, Uncuttable, size_in_bytes
 from .script import SCRIPT, Setting, write
 from .show import DEPARTS, NOT_FINITE
 

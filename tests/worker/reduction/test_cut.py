@@ -16,8 +16,18 @@ from torch.export import Dim, export
 
 from mcp_server.worker.encode import BY_OPERATOR
 from mcp_server.worker.interpret import bind
-from mcp_server.worker.reduction.cut import Cut, Plan, Recorded, Uncuttable, cut, shrinkable, stand_ins
-from mcp_server.worker.reduction.record import Program, Recorder, flatten_program
+from mcp_server.worker.reduction.program import (
+    Cut,
+    Plan,
+    Program,
+    Recorded,
+    Recorder,
+    Uncuttable,
+    cut,
+    flatten_program,
+    shrinkable,
+    stand_ins,
+)
 from mcp_server.worker.reduction.script import Setting, write
 from mcp_server.worker.report import Report
 

@@ -11,7 +11,7 @@ import torch
 
 from mcp_server.tools.context import read_events
 from mcp_server.worker.reduction import trials
-from mcp_server.worker.reduction.cut import Cut, Plan, Uncuttable
+from mcp_server.worker.reduction.program import Cut, Plan, Uncuttable
 from mcp_server.worker.reduction.script import Setting
 from mcp_server.worker.reduction.trials import FailureClass, Limits, OutOfTime, Trials
 from mcp_server.worker.report import Report
