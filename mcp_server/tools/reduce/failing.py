@@ -17,7 +17,7 @@ from mcp_server.tools.failure import Failure, read_failure
 
 Kind = Literal["crash", "error", "not_finite", "departs"]
 
-# Exit status of a reproduction (worker/reduction/show.py).
+# Exit status of a reproduction (worker/reduction/script.py).
 STATUS: dict[Kind, int] = {"error": 1, "not_finite": 3, "departs": 4}
 # Events of the worker's `attempt` that begin a phase of AOTInductor's.
 PHASES = {"compiling": "compiling", "loading": "loading", "loaded": "loading", "calling": "calling"}

@@ -352,7 +352,7 @@ def size_in_bytes(tensors: dict[str, torch.Tensor]) -> int:
 
 
 def stand_ins(found: Cut, symbols: dict[Any, int]) -> tuple[str, ...]:
-    """A line for each user's operator of the cut, that defines it without the user's code (`show.stand_in`).
+    """A line for each user's operator of the cut, that defines it without the user's code (`stand_in`).
 
     `symbols` are the values of the size symbols in this call. Raises `Uncuttable` for an operator whose
     results are no tensors and plain values, depend on the data in size, or differ between two uses.

@@ -31,8 +31,7 @@ from .program import (
     stand_ins,
     users_operators,
 )
-from .script import Setting
-from .show import departs, not_finite
+from .script import Setting, departs, not_finite
 from .trials import FailureClass, Limits, OutOfTime, Trials, minimise
 
 SMALL = 64 << 10  # bytes of real values that a reproduction may hold without asking whether seeded ones do

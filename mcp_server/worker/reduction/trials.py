@@ -22,8 +22,7 @@ import torch
 
 from ..report import Report
 from .program import Cut, Plan, Uncuttable, size_in_bytes
-from .script import SCRIPT, Setting, write
-from .show import DEPARTS, NOT_FINITE
+from .script import DEPARTS, NOT_FINITE, SCRIPT, Setting, write
 
 LOG = "output.log"
 POLL_S = 0.05
