@@ -68,7 +68,7 @@ def _own(out: Path) -> None:
 def _executor(jobs: int, ray: str) -> Callable[[], Executor]:
     def make() -> Executor:
         if ray:
-            from mcp_server.sweep.cluster import Cluster
+            from mcp_server.sweep.run import Cluster
 
             return Cluster(ray)
         from mcp_server.sweep.run import Local

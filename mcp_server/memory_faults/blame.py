@@ -4,131 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mcp_server.memory_faults.choose_launch import FOREIGN
-from mcp_server.memory_faults.missed import extent, find_parts
-from mcp_server.memory_faults.records import AddressPart, Blame, MissedArgument
-from mcp_server.memory_faults.situation import Situation
+from mcp_server.memory_faults.records import AddressPart, Blame, BlamedKind, MissedArgument
+from mcp_server.memory_faults.situation import FOREIGN, Situation, find_parts, span
+from mcp_server.model import Category
 from mcp_server.package.launches import Launch
-from mcp_server.package.mismatch import Mismatch, compare_inputs
+from mcp_server.package.mismatch import compare_inputs
 
 OPS = ("proxy_executor", "fallback_shim")
-
-
-class BlameBuilder:
-    """Builds `Blame` records for one situation."""
-
-    def __init__(self, situation: Situation) -> None:
-        self.situation = situation
-
-    def origin(self, variable: str, category: str, reasons: list[str]) -> Blame:
-        """Blame the source of a tensor: a model input, a constant, or the launch that last wrote it."""
-        view = self.situation.view
-        buffer = view.wrapper.buffers.get(variable)
-        kind = buffer.kind if buffer else ""
-        position = next((i for i in view.package.inputs if i.name == variable), None)
-        if position is not None:
-            return Blame(
-                kind="input",
-                name=position.label,
-                category="input_mismatch",
-                confidence="likely",
-                received=True,
-                input_index=position.index,
-                reasons=reasons,
-            )
-        if kind == "constant":
-            return self.component("constant", view.label(variable), "constants", None, reasons)
-        maker = self.maker(variable)
-        if maker is None:
-            return self.component("unknown", view.label(variable), category, None, reasons)
-        if maker.kind in OPS:
-            reasons = [*reasons, f"{self.name(maker)} made it: its fake function promises another shape"]
-            return self.component("op", self.name(maker), "custom_op", maker, reasons)
-        return self.component("upstream_kernel", self.name(maker), category, maker, reasons)
-
-    def maker(self, variable: str) -> Launch | None:
-        """The last launch before this one that wrote `variable`; None for inputs and constants."""
-        writers = self.situation.view.flow.last_writers(variable, self.situation.launch.index)
-        numbers = [step.launch for step in writers if step.launch is not None]
-        return self.situation.view.wrapper.launches[numbers[0]] if numbers else None
-
-    def name(self, launch: Launch) -> str:
-        """The custom operator that the launch calls, else its kernel."""
-        target = self.situation.view.package.proxy_target(launch.proxy_index)
-        return target or launch.symbol or launch.kernel
-
-    def component(
-        self,
-        kind: str,
-        name: str,
-        category: str | None,
-        launch: Launch | None,
-        reasons: list[str],
-        sure: bool = True,
-    ) -> Blame:
-        at = launch or self.situation.launch
-        return Blame.model_validate(
-            {
-                "kind": kind,
-                "name": name,
-                "category": category,
-                "confidence": "likely" if sure else "possible",
-                "received": None if kind == "unknown" else kind != "kernel",
-                "launch": launch.index if launch else None,
-                "reasons": reasons,
-                "model": list(self.situation.view.provenance(at).locations),
-            }
-        )
-
-    def input(self, part: AddressPart, reasons: list[str]) -> Blame:
-        return Blame(
-            kind="input",
-            name=part.inputs[0] if part.inputs else part.label,
-            category="index_out_of_bounds",
-            confidence="likely",
-            received=True,
-            input_index=part.input_index,
-            reasons=reasons,
-            model=part.model,
-        )
-
-    def produced(self, part: AddressPart, reasons: list[str]) -> Blame:
-        """Blame the producer of an index tensor.
-
-        Inductor's code computes what the model says, so the model input is blamed instead. A user's kernel or
-        operator may be wrong itself, so it is blamed directly.
-        """
-        launches = [self.situation.view.wrapper.launches[n] for n in part.producers]
-        user_maker = next((n for n in launches if n.kind in ("user_triton", *OPS)), None)
-        reasons = [*reasons, f"launch {part.producers[0]} ({part.producer_kernels[0]}) wrote it"]
-        if user_maker is None and part.input_index is not None:
-            reasons.append(f"it is generated code over {part.inputs[0]} only")
-            return self.input(part, reasons)
-        maker = user_maker or launches[0]
-        behind = f"it depends on {', '.join(part.inputs)}" if part.inputs else "it depends on no input"
-        return self.component(
-            "upstream_kernel",
-            self.name(maker),
-            "index_out_of_bounds",
-            maker,
-            [*reasons, behind],
-            user_maker is not None,
-        )
-
-    def kernel(self, reasons: list[str], *, sure: bool) -> Blame:
-        launch = self.situation.launch
-        return Blame(
-            kind="kernel",
-            name=self.name(launch),
-            category="illegal_memory_access",
-            confidence="likely" if sure else "possible",
-            received=False,
-            launch=launch.index,
-            reasons=reasons,
-            model=list(self.situation.view.provenance(launch).locations),
-        )
-
-
 NEAR_NULL = 1 << 20  # neither CUDA nor Linux allocates below this address
 
 
@@ -137,7 +19,7 @@ class BlameRules:
 
     def __init__(self, situation: Situation, missed: MissedArgument | None, parts: list[AddressPart]) -> None:
         self.situation, self.missed, self.parts = situation, missed, parts
-        self.build = BlameBuilder(situation)
+        self.view, self.launch, self.access = situation.view, situation.launch, situation.access
         self.user = situation.kernel is None or situation.kernel.kind == "user_triton"
 
     def blame(self) -> Blame:
@@ -149,8 +31,7 @@ class BlameRules:
             self._other_size,
             self._pointer,
             self._index,
-            self._empty,
-            self._near_null,
+            self._no_memory,
             self._mismatch,
             self._scalar,
             self._unseen,
@@ -162,34 +43,32 @@ class BlameRules:
 
     def _unwritten(self) -> Blame | None:
         """initcheck: memory was read that nothing wrote. Blame the launch that should have written it."""
-        if self.situation.access.kind != "uninitialised" or self.missed is None:
+        if self.access.kind != "uninitialised" or self.missed is None:
             return None
-        maker = self.build.maker(self.missed.variable)
+        maker = self._maker(self.missed.variable)
         unwritten = f"{self.missed.label} holds elements that nothing wrote"
         if maker is None:
-            return self.build.component(
-                "unknown", self.missed.label, "wrong_output", None, [unwritten], False
-            )
-        kind = "op" if maker.kind in OPS else "upstream_kernel"
+            return self._component("unknown", self.missed.label, "wrong_output", [unwritten], sure=False)
+        kind: BlamedKind = "op" if maker.kind in OPS else "upstream_kernel"
         reasons = [f"{unwritten}; launch {maker.index} was to"]
-        return self.build.component(kind, self.build.name(maker), "wrong_output", maker, reasons)
-
-    def _misaligned(self) -> Blame | None:
-        """Tensors are aligned to their element size, so the kernel's own offset or cast is wrong."""
-        access = self.situation.access
-        if access.kind != "misaligned" or access.address is None or not access.size:
-            return None
-        off = access.address % access.size
-        reasons = [f"the address is {off} bytes off a multiple of {access.size}"]
-        reasons += [f"{p.parameter} = {p.maximum} goes into it" for p in self.parts if p.maximum is not None]
-        return self.build.kernel(reasons, sure=self.user)
+        return self._component(kind, self._name(maker), "wrong_output", reasons, maker)
 
     def _host(self) -> Blame | None:
         if self.missed is None or self.missed.side != "host":
             return None
         reason = f"{self.missed.label} is a {self.missed.device} tensor, and the kernel runs on the GPU"
-        found = self.build.origin(self.missed.variable, "device_mismatch", [reason])
+        found = self._origin(self.missed.variable, "device_mismatch", [reason])
         return found.model_copy(update={"category": "device_mismatch"})
+
+    def _misaligned(self) -> Blame | None:
+        """Tensors are aligned to their element size, so the kernel's own offset or cast is wrong."""
+        access = self.access
+        if access.kind != "misaligned" or access.address is None or not access.size:
+            return None
+        off = access.address % access.size
+        reasons = [f"the address is {off} bytes off a multiple of {access.size}"]
+        reasons += [f"{p.parameter} = {p.maximum} goes into it" for p in self.parts if p.maximum is not None]
+        return self._kernel(reasons, sure=self.user)
 
     def _other_size(self) -> Blame | None:
         if self.missed is None or self.missed.declared_shape is None:
@@ -198,7 +77,17 @@ class BlameRules:
             f"the wrapper computes with {self.missed.label} of shape {self.missed.declared_shape}, "
             f"and it has {self.missed.shape}"
         )
-        return self.build.origin(self.missed.variable, "illegal_memory_access", [reason])
+        return self._origin(self.missed.variable, "illegal_memory_access", [reason])
+
+    def _pointer(self) -> Blame | None:
+        """The address was itself loaded from a tensor: blame the writer of that tensor."""
+        if self.situation.indirect is None or not self.parts:
+            return None
+        part = self.parts[0]
+        reasons = [f"the address was loaded from {part.label} ({part.parameter})"]
+        if part.producers:
+            return self._produced(part, reasons).model_copy(update={"category": "illegal_memory_access"})
+        return self._origin(self.situation.variable(part.parameter), "illegal_memory_access", reasons)
 
     def _index(self) -> Blame | None:
         """An index tensor holds a value outside the addressed tensor: blame where the index came from."""
@@ -206,177 +95,223 @@ class BlameRules:
         if part is None or self.missed is None:
             return None
         room = f"room for {part.lowest} to {part.limit - 1}" if part.limit is not None else "fewer elements"
-        holds = f"{part.label} ({part.parameter}) holds {part.minimum} to {part.maximum}"
-        reason = f"{holds}; {self.missed.label} has {room}"
+        reasons = [f"{_range(part)}; {self.missed.label} has {room}"]
         if part.producers:
-            return self.build.produced(part, [reason])
-        variable = self.situation.variable(part.parameter)
-        found = self.build.origin(variable, "index_out_of_bounds", [reason])
+            return self._produced(part, reasons)
+        found = self._origin(self.situation.variable(part.parameter), "index_out_of_bounds", reasons)
         if part.input_index is not None and found.kind != "input":
-            found = self.build.input(part, [reason])
+            found = self._index_input(part, reasons)
         return found.model_copy(update={"category": "index_out_of_bounds"})
 
-    def _pointer(self) -> Blame | None:
-        """The address was itself loaded from a tensor: blame the writer of that tensor."""
-        if self.situation.indirect is None or not self.parts:
+    def _no_memory(self) -> Blame | None:
+        """The tensor has no memory; without a journal, an address close to zero says so."""
+        address = self.access.address
+        if self.missed is None:
             return None
-        part = self.parts[0]
-        reason = f"the address was loaded from {part.label} ({part.parameter})"
-        if part.producers:
-            return self.build.produced(part, [reason]).model_copy(
-                update={"category": "illegal_memory_access"}
-            )
-        return self.build.origin(self.situation.variable(part.parameter), "illegal_memory_access", [reason])
-
-    def _near_null(self) -> Blame | None:
-        """No journal, and an address close to zero: an offset from a null pointer."""
-        address = self.situation.access.address
-        if self.missed is None or self.missed.side != "unknown" or address is None or address >= NEAR_NULL:
+        if self.missed.side == "empty":
+            no_memory = "no memory, and the address is near null"
+            reasons = [f"{self.missed.label} has shape {self.missed.shape}: {no_memory}"]
+            if not self.user:
+                return self._origin(self.missed.variable, "shape_out_of_range", reasons)
+            if self._masked() is False:
+                reasons.append("the access has no mask, so it happens for an empty tensor too")
+            return self._kernel(reasons, sure=self._masked() is False)
+        if self.missed.side != "unknown" or address is None or address >= NEAR_NULL or not self.user:
             return None
         reason = f"address {address:#x} is an offset from null: {self.missed.label} may have no elements"
-        return self.build.kernel([reason], sure=False) if self.user else None
-
-    def _empty(self) -> Blame | None:
-        if self.missed is None or self.missed.side != "empty":
-            return None
-        reasons = [
-            f"{self.missed.label} has shape {self.missed.shape}: no memory, and the address is near null"
-        ]
-        if not self.user:
-            return self.build.origin(self.missed.variable, "shape_out_of_range", reasons)
-        if self._masked() is False:
-            reasons.append("the access has no mask, so it happens for an empty tensor too")
-        return self.build.kernel(reasons, sure=self._masked() is False)
-
-    def _masked(self) -> bool | None:
-        """Whether the access to the missed argument is masked; None when the access is unknown."""
-        name = self.missed.parameter if self.missed else ""
-        return next((a.masked for a in self.situation.accesses if name in a.parameters), None)
+        return self._kernel([reason], sure=False)
 
     def _mismatch(self) -> Blame | None:
         """An input that this launch depends on differs from what the package was compiled for."""
-        found = self._fatal_mismatch()
-        if found is None or found.input_index is None:
+        if not self.situation.evidence.inputs:
             return None
-        return Blame(
-            kind="input",
-            name=self.situation.view.package.inputs[found.input_index].label,
-            category=found.category,
-            confidence="likely",
-            received=True,
-            input_index=found.input_index,
-            dim=found.dim,
-            reasons=[found.sentence],
-        )
-
-    def _fatal_mismatch(self) -> Mismatch | None:
-        view, inputs = self.situation.view, self.situation.evidence.inputs
-        if not inputs:
-            return None
-        fatal = [m for m in compare_inputs(view.package.signature, inputs) if m.severity == "fatal"]
-        variables = [a.target for a in self.situation.launch.tensors if a.target]
-        reached = {
-            name
-            for variable in variables
-            for name in (variable, *view.flow.backward(variable, self.situation.launch.index).inputs)
-        }
-        names = {i.index: i.name for i in view.package.inputs}
-        return next((m for m in fatal if m.input_index is not None and names[m.input_index] in reached), None)
+        reached: set[str] = set()
+        for variable in (a.target for a in self.launch.tensors if a.target):
+            reached |= {variable, *self.view.flow.backward(variable, self.launch.index).inputs}
+        inputs = {i.index: i for i in self.view.package.inputs}
+        for found in compare_inputs(self.view.package.signature, self.situation.evidence.inputs):
+            index = found.input_index
+            if found.severity == "fatal" and index is not None and inputs[index].name in reached:
+                blame = self._input(inputs[index].label, index, found.category, [found.sentence])
+                return blame.model_copy(update={"dim": found.dim})
+        return None
 
     def _scalar(self) -> Blame | None:
         part = next((p for p in self.parts if p.kind == "scalar" and p.beyond), None)
         if part is None or self.missed is None:
             return None
         elements = (part.limit or 0) * (part.factor or 1)
-        reasons = [
+        reason = (
             f"the scalar {part.parameter} = {part.maximum} ({part.label}) alone leaves {self.missed.label}, "
             f"which has {elements} elements"
-        ]
-        found = self.build.kernel(reasons, sure=True)
+        )
+        found = self._kernel([reason], sure=True)
         return found.model_copy(update={"received": True, "input_index": part.input_index, "dim": part.dim})
 
     def _unseen(self) -> Blame | None:
         """No journal: an index used in the address is only a possible cause, as its values are unknown."""
         if self.situation.seen is not None or not self.user:
             return None
-        found = [p for access in self.situation.accesses for p in find_parts(self.situation, access, None)]
-        part = next((p for p in found if p.kind == "index"), None)
+        parts = [p for access in self.situation.accesses for p in find_parts(self.situation, access, None)]
+        part = next((p for p in parts if p.kind == "index"), None)
         if part is None:
             return None
-        reason = f"{part.label} ({part.parameter}) goes into the address, and its values were not seen"
-        return self._index_origin(part, [reason]).model_copy(update={"confidence": "possible"})
-
-    def _index_origin(self, part: AddressPart, reasons: list[str]) -> Blame:
-        """Blame an earlier launch or the caller for an index."""
+        reasons = [f"{part.label} ({part.parameter}) goes into the address, and its values were not seen"]
         if part.producers:
-            return self.build.produced(part, reasons)
-        if part.input_index is not None:
-            return self.build.input(part, reasons)
-        return self.build.component("unknown", part.label, "index_out_of_bounds", None, reasons, False)
+            found = self._produced(part, reasons)
+        elif part.input_index is not None:
+            found = self._index_input(part, reasons)
+        else:
+            found = self._component("unknown", part.label, "index_out_of_bounds", reasons)
+        return found.model_copy(update={"confidence": "possible"})
 
     def _library_code(self) -> Blame | None:
         """The launch runs code that was not generated: ATen, a library or a custom operator."""
-        launch = self.situation.launch
+        launch, ranges = self.launch, self.situation.evidence.ranges
         if launch.kind not in FOREIGN:
             return None
-        reasons = [
-            f"the fault is inside {self.build.name(launch)}, code that the package only calls",
-            *self._integer_ranges(),
-        ]
+        name = self._name(launch)
+        reasons = [f"the fault is inside {name}, code that the package only calls"]
+        for variable in dict.fromkeys(a.target for a in launch.tensors if a.target):
+            values = ranges.get((launch.index, variable))
+            if values is not None:
+                reasons.append(f"{self.view.label(variable)} holds {values.minimum} to {values.maximum}")
         if launch.kind == "extern":
-            return self.build.component(
-                "unknown", self.build.name(launch), "illegal_memory_access", launch, reasons, False
-            )
+            return self._component("unknown", name, "illegal_memory_access", reasons, launch, sure=False)
         sure = launch.kind == "proxy_executor"
-        found = self.build.component("op", self.build.name(launch), "custom_op", launch, reasons, sure)
+        found = self._component("op", name, "custom_op", reasons, launch, sure=sure)
         return found.model_copy(update={"received": None})
-
-    def _integer_ranges(self) -> list[str]:
-        """The value ranges of the launch's integer tensors, as sentences."""
-        ranges, launch = self.situation.evidence.ranges, self.situation.launch
-        found = {a.target: ranges.get((launch.index, a.target)) for a in launch.tensors if a.target}
-        label = self.situation.view.label
-        return [f"{label(n)} holds {r.minimum} to {r.maximum}" for n, r in found.items() if r is not None]
 
     def _generated(self) -> Blame | None:
         """Inductor's addresses are right for the compiled sizes, so a tensor has another size."""
         if self.user or self.missed is None:
             return None
-        indices = [p for p in self.parts if p.kind == "index"]
-        if indices:
-            return self._generated_index(indices)
-        reason = "generated code without a loaded index: a tensor is smaller than compiled for"
-        found = self.build.origin(self.missed.variable, "illegal_memory_access", [reason])
-        return found.model_copy(update={"confidence": "likely" if found.kind == "op" else "possible"})
-
-    def _generated_index(self, indices: list[AddressPart]) -> Blame:
-        part = indices[0]
+        part = next((p for p in self.parts if p.kind == "index"), None)
+        if part is None:
+            reason = "generated code without a loaded index: a tensor is smaller than compiled for"
+            found = self._origin(self.missed.variable, "illegal_memory_access", [reason])
+            return found.model_copy(update={"confidence": "likely" if found.kind == "op" else "possible"})
         reason = f"the address is computed from {part.label} ({part.parameter}), whose values were not seen"
         if part.beyond is False:
-            reason = f"{part.label} ({part.parameter}) holds {part.minimum} to {part.maximum}, which fits"
+            reason = f"{_range(part)}, which fits"
         if part.input_index is not None and part.beyond is None:
-            return self.build.input(part, [reason]).model_copy(update={"confidence": "possible"})
-        return self.build.component("unknown", part.label, "index_out_of_bounds", None, [reason], False)
+            return self._index_input(part, [reason]).model_copy(update={"confidence": "possible"})
+        return self._component("unknown", part.label, "index_out_of_bounds", [reason], sure=False)
 
     def _user_kernel(self) -> Blame:
         """Default: the user's kernel, since no input explains the address."""
-        seen = [p for p in self.parts if p.beyond is False]
-        reasons = [f"{p.parameter} holds {p.minimum} to {p.maximum}, which fits" for p in seen]
-        unseen = [p for p in self.parts if p.beyond is None]
-        stride = self.missed.stride if self.missed else None
+        missed, unseen = self.missed, [p for p in self.parts if p.beyond is None]
+        reasons = [
+            f"{p.parameter} holds {p.minimum} to {p.maximum}, which fits"
+            for p in self.parts
+            if p.beyond is False
+        ]
+        stride = missed.stride if missed else None
         reasons += [
             f"{p.parameter} = {p.maximum} goes into the address of a tensor with strides {stride}"
             for p in unseen
             if p.maximum is not None
         ]
-        open_indices = [p for p in unseen if p.kind == "index"]
-        tensor = self.situation.tensor(self.missed.parameter) if self.missed else None
-        beyond_int32 = tensor is not None and extent(tensor).bytes // tensor.itemsize > 1 << 31
+        tensor = self.situation.tensor(missed.parameter) if missed else None
         # An int32 offset that overflows is negative, so the access lies before the tensor.
-        if self.missed is not None and self.missed.side == "before" and beyond_int32:
-            reasons.insert(0, f"{self.missed.label} has elements beyond 2147483647: an int32 offset wraps")
+        if missed is not None and missed.side == "before" and tensor is not None and span(tensor) > 1 << 31:
+            reasons.insert(0, f"{missed.label} has elements beyond 2147483647: an int32 offset wraps")
         reasons = reasons or ["no argument explains the address"]
         if self._masked() is False:
             reasons.append("the access has no mask")
-        measured = self.missed is not None and self.missed.certain and self.situation.seen is not None
-        return self.build.kernel(reasons, sure=measured and not open_indices)
+        measured = missed is not None and missed.certain and self.situation.seen is not None
+        return self._kernel(reasons, sure=measured and not any(p.kind == "index" for p in unseen))
+
+    def _masked(self) -> bool | None:
+        """Whether the access to the missed argument is masked; None when the access is unknown."""
+        name = self.missed.parameter if self.missed else ""
+        return next((a.masked for a in self.situation.accesses if name in a.parameters), None)
+
+    def _maker(self, variable: str) -> Launch | None:
+        """The last launch before this one that wrote `variable`; None for inputs and constants."""
+        writers = self.view.flow.last_writers(variable, self.launch.index)
+        numbers = [step.launch for step in writers if step.launch is not None]
+        return self.view.wrapper.launches[numbers[0]] if numbers else None
+
+    def _name(self, launch: Launch) -> str:
+        """The custom operator that the launch calls, else its kernel."""
+        return self.view.package.proxy_target(launch.proxy_index) or launch.symbol or launch.kernel
+
+    def _origin(self, variable: str, category: Category, reasons: list[str]) -> Blame:
+        """Blame the source of a tensor: a model input, a constant, or the launch that last wrote it."""
+        source = next((i for i in self.view.package.inputs if i.name == variable), None)
+        if source is not None:
+            return self._input(source.label, source.index, "input_mismatch", reasons)
+        buffer = self.view.wrapper.buffers.get(variable)
+        if buffer is not None and buffer.kind == "constant":
+            return self._component("constant", self.view.label(variable), "constants", reasons)
+        maker = self._maker(variable)
+        if maker is None:
+            return self._component("unknown", self.view.label(variable), category, reasons)
+        if maker.kind in OPS:
+            reasons = [*reasons, f"{self._name(maker)} made it: its fake function promises another shape"]
+            return self._component("op", self._name(maker), "custom_op", reasons, maker)
+        return self._component("upstream_kernel", self._name(maker), category, reasons, maker)
+
+    def _produced(self, part: AddressPart, reasons: list[str]) -> Blame:
+        """Blame the producer of an index tensor.
+
+        Inductor's code computes what the model says, so the model input is blamed instead. A user's kernel or
+        operator may be wrong itself, so it is blamed directly.
+        """
+        launches = [self.view.wrapper.launches[n] for n in part.producers]
+        user_maker = next((n for n in launches if n.kind in ("user_triton", *OPS)), None)
+        reasons = [*reasons, f"launch {part.producers[0]} ({part.producer_kernels[0]}) wrote it"]
+        if user_maker is None and part.input_index is not None:
+            return self._index_input(part, [*reasons, f"it is generated code over {part.inputs[0]} only"])
+        maker = user_maker or launches[0]
+        reasons.append(f"it depends on {', '.join(part.inputs)}" if part.inputs else "it depends on no input")
+        sure = user_maker is not None
+        return self._component(
+            "upstream_kernel", self._name(maker), "index_out_of_bounds", reasons, maker, sure=sure
+        )
+
+    def _index_input(self, part: AddressPart, reasons: list[str]) -> Blame:
+        name = part.inputs[0] if part.inputs else part.label
+        found = self._input(name, part.input_index, "index_out_of_bounds", reasons)
+        return found.model_copy(update={"model": part.model})
+
+    def _input(self, name: str, index: int | None, category: Category | None, reasons: list[str]) -> Blame:
+        return Blame(
+            kind="input",
+            name=name,
+            category=category,
+            confidence="likely",
+            received=True,
+            input_index=index,
+            reasons=reasons,
+        )
+
+    def _kernel(self, reasons: list[str], *, sure: bool) -> Blame:
+        name = self._name(self.launch)
+        return self._component("kernel", name, "illegal_memory_access", reasons, self.launch, sure=sure)
+
+    def _component(
+        self,
+        kind: BlamedKind,
+        name: str,
+        category: Category,
+        reasons: list[str],
+        launch: Launch | None = None,
+        *,
+        sure: bool = True,
+    ) -> Blame:
+        return Blame(
+            kind=kind,
+            name=name,
+            category=category,
+            confidence="likely" if sure else "possible",
+            received=None if kind == "unknown" else kind != "kernel",
+            launch=launch.index if launch else None,
+            reasons=reasons,
+            model=list(self.view.provenance(launch or self.launch).locations),
+        )
+
+
+def _range(part: AddressPart) -> str:
+    return f"{part.label} ({part.parameter}) holds {part.minimum} to {part.maximum}"

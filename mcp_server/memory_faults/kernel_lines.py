@@ -1,18 +1,204 @@
-"""Memory accesses on one line of a kernel's source, for Triton and C++."""
+"""Memory accesses on one line of a Triton or C++ kernel, with their addresses as linear sums in elements."""
 
 from __future__ import annotations
 
 import ast
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from typing import Literal
 
-from mcp_server.memory_faults.linear import Reader, Sum, Term, callee, plus
-from mcp_server.package.kernel_code import Trace, accesses_at, trace_value
+from mcp_server.package.kernel_code import accesses_at, trace_value
 from mcp_server.package.kernels import Kernel
+
+TermKind = Literal["pointer", "load", "scalar", "other"]
+_MAX_DEPTH = 60
+_MAX_SOURCE = 400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A value that an address depends on. `line` is the 1-based line of a load, 0 for other kinds."""
+
+    kind: TermKind
+    name: str
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class Sum:
+    """`constant` plus the sum of factor * term. None stands for an unknown factor or constant.
+
+    `wraps`: the expression has a choice such as `x + n if x < 0 else x`, which maps negative values up.
+    """
+
+    terms: Mapping[Term, Fraction | None] = field(default_factory=dict)
+    constant: Fraction | None = Fraction(0)
+    wraps: bool = False
+
+    @classmethod
+    def single(cls, kind: TermKind, name: str) -> Sum:
+        return cls({Term(kind, name): Fraction(1)})
+
+    def of(self, kind: TermKind) -> tuple[Term, ...]:
+        return tuple(term for term in self.terms if term.kind == kind)
+
+    def unknown(self) -> Sum:
+        """The same terms with unknown factors."""
+        return Sum(dict.fromkeys(self.terms), None, self.wraps)
+
+    def scaled(self, number: Fraction) -> Sum:
+        terms = {term: None if factor is None else factor * number for term, factor in self.terms.items()}
+        return Sum(terms, None if self.constant is None else self.constant * number, self.wraps)
+
+
+def plus(a: Sum, b: Sum, sign: int = 1) -> Sum:
+    """`a + sign * b`."""
+    terms = dict(a.terms)
+    for term, factor in b.terms.items():
+        old = terms.get(term, Fraction(0))
+        terms[term] = None if factor is None or old is None else old + sign * factor
+    constant = None if a.constant is None or b.constant is None else a.constant + sign * b.constant
+    return Sum(terms, constant, a.wraps or b.wraps)
+
+
+def times(a: Sum, b: Sum, values: Mapping[str, int]) -> Sum:
+    """`a * b`. A side of known value scales the other side; its own factors become unknown."""
+    for one, other in ((a, b), (b, a)):
+        number = value_of(one, values)
+        if number is None:
+            continue
+        if not other.terms and other.constant is not None:
+            product = one.scaled(other.constant)
+            return Sum(product.terms, product.constant, a.wraps or b.wraps)
+        product = other.scaled(number)
+        own = [term for term in one.terms if term not in product.terms] if other.terms else []
+        return Sum({**product.terms, **dict.fromkeys(own)}, product.constant, a.wraps or b.wraps)
+    return Sum(dict.fromkeys([*a.terms, *b.terms]), None, a.wraps or b.wraps)
+
+
+def value_of(total: Sum, values: Mapping[str, int]) -> Fraction | None:
+    """The value of a sum whose terms are all scalars with a value; else None."""
+    if total.constant is None:
+        return None
+    found = total.constant
+    for term, factor in total.terms.items():
+        if term.kind != "scalar" or factor is None or term.name not in values:
+            return None
+        found += factor * values[term.name]
+    return found
+
+
+def merge(a: Sum, b: Sum) -> Sum:
+    """The result of a choice between `a` and `b`: all terms, with the factors on which both agree."""
+    terms: dict[Term, Fraction | None] = {**a.terms, **b.terms}
+    for term in a.terms.keys() & b.terms.keys():
+        if a.terms[term] != b.terms[term]:
+            terms[term] = None
+    return Sum(terms, a.constant if a.constant == b.constant else None, True)
+
+
+Resolve = Callable[[str, int, int], "Sum | None"]
+"""Maps (name, line of use, depth) to the sum that the name stands for; None for an unknown name."""
+
+LOADS = frozenset({"load", "descriptor_load"})
+_PASS_THROUGH = frozenset(
+    {
+        *("to", "cast", "int64_t", "int32_t", "static_cast", "multiple_of", "max_contiguous", "broadcast_to"),
+        *("expand_dims", "reshape", "view", "full", "debug_barrier", "convert"),
+    }
+)
+_CHOICES = frozenset({"where", "maximum", "minimum", "min", "max", "clamp"})
+
+
+@dataclass
+class Reader:
+    """Turns Python expressions into sums. C++ expressions are rewritten to Python syntax first."""
+
+    resolve: Resolve
+    values: Mapping[str, int]
+
+    def read(self, node: ast.expr, depth: int = 0) -> Sum:
+        if depth > _MAX_DEPTH:
+            return Sum(constant=None)
+        match node:
+            case ast.Constant(value=bool()):
+                return Sum(constant=None)
+            case ast.Constant(value=int() as number):
+                return Sum(constant=Fraction(number))
+            case ast.Name(id=name):
+                found = self.resolve(name, node.lineno, depth + 1)
+                return found if found is not None else Sum.single("other", name)
+            case ast.BinOp(left=left, op=op, right=right):
+                return self.operation(op, self.read(left, depth + 1), self.read(right, depth + 1))
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return plus(Sum(), self.read(operand, depth + 1), -1)
+            case ast.Subscript(value=value):
+                return self.read(value, depth + 1)
+            case ast.Call():
+                return self._call(node, depth + 1)
+            case ast.Attribute(value=ast.Name(id=name)) if name not in ("tl", "triton"):
+                return self.read(ast.Name(id=name, lineno=node.lineno), depth + 1)
+            case ast.IfExp(body=body, orelse=orelse):
+                return merge(self.read(body, depth + 1), self.read(orelse, depth + 1))
+        children = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        return self._all(children, depth + 1).unknown()
+
+    def operation(self, op: ast.operator, left: Sum, right: Sum) -> Sum:
+        """Sums and products keep factors; any other operation makes them unknown."""
+        match op:
+            case ast.Add():
+                return plus(left, right)
+            case ast.Sub():
+                return plus(left, right, -1)
+            case ast.Mult():
+                return times(left, right, self.values)
+        return plus(left.unknown(), right.unknown())
+
+    def _call(self, node: ast.Call, depth: int) -> Sum:
+        name, owner = callee(node)
+        arguments = [*node.args, *(k.value for k in node.keywords if k.arg not in ("mask", "other"))]
+        if name in LOADS and arguments:
+            pointers = self.read(arguments[0], depth).of("pointer")
+            return Sum({Term("load", p.name, node.lineno): Fraction(1) for p in pointers}, Fraction(0))
+        operands = [*([owner] if owner is not None else []), *arguments]
+        if name in _PASS_THROUGH:
+            return self.read(operands[0], depth) if operands else Sum(constant=None)
+        if name in _CHOICES:
+            choices = [self.read(a, depth) for a in (arguments[1:] if name == "where" else arguments)]
+            return merge(choices[0], choices[1]) if len(choices) >= 2 else Sum(constant=None)
+        found = self._all(operands, depth)
+        # make_block_ptr, advance, make_tensor_descriptor: the pointer is one of the arguments
+        return Sum({**found.terms, Term("other", name): None}, None, found.wraps)
+
+    def _all(self, nodes: list[ast.expr], depth: int) -> Sum:
+        found = Sum()
+        for node in nodes:
+            found = plus(found, self.read(node, depth).unknown())
+        return found
+
+
+def callee(node: ast.Call) -> tuple[str, ast.expr | None]:
+    """The name of the called function, and for a method call the object expression."""
+    match node.func:
+        case ast.Name(id=name):
+            return name, None
+        case ast.Attribute(attr=name, value=ast.Name(id="tl" | "triton" | "libdevice")):
+            return name, None
+        case ast.Attribute(attr=name, value=ast.Attribute(value=ast.Name(id="tl"))):  # tl.math and the like
+            return name, None
+        case ast.Attribute(attr=name, value=owner):
+            return name, owner
+    return "", None
+
+
+def argument_of(node: ast.Call, name: str, position: int) -> ast.expr | None:
+    """An argument given by name or by position; None without one."""
+    by_name = next((word.value for word in node.keywords if word.arg == name), None)
+    return by_name if by_name is not None or len(node.args) <= position else node.args[position]
 
 
 @dataclass(frozen=True)
@@ -49,6 +235,7 @@ class KernelUse:
     values: Mapping[str, int]
 
 
+# From C++ to Python syntax.
 _REWRITES = (
     (re.compile(r"(?<=\d)(?:UL|L|U)+\b"), ""),
     (re.compile(r"static_cast<[\w: ]+>"), ""),
@@ -56,8 +243,6 @@ _REWRITES = (
     (re.compile(r"c10::div_floor_integer"), "floordiv"),
     (re.compile(r"\b(?:std|at|c10)::"), ""),
 )
-
-
 # Arithmetic that may scale a value: a product (not the `*` of a pointer type), shifts, division.
 _ARITHMETIC = re.compile(r"\w\)* ?\* ?\(*[\w]|<<|>>|[/%]")
 
@@ -72,26 +257,24 @@ def cpp_accesses_on(use: KernelUse, line: int) -> tuple[LineAccess, ...]:
     text = lines[at - 1].strip()
     return tuple(
         LineAccess(
-            direction=_cpp_direction(text, load.parameter),
+            direction=_cpp_direction(text, re.escape(load.parameter)),
             code=text[:500],
             line=line,
             parameters=(load.parameter,),
-            address=plus(Sum({Term("pointer", load.parameter): Fraction(1)}), _index(use, load.index, at)),
-            masked=False,
+            address=plus(Sum.single("pointer", load.parameter), _cpp_index(use, load.index, at)),
         )
         for load in accesses_at(kernel.source, at, use.tensors)
     )
 
 
-def _cpp_direction(text: str, parameter: str) -> str:
-    name = re.escape(parameter)
+def _cpp_direction(text: str, name: str) -> str:
     if re.search(rf"atomic_add\w*(?:<[^()]*>)?\(&?{name}\b", text):
         return "atomic"
     stored = re.match(rf"{name}\[.*\] = ", text) or re.search(rf"\.store\({name}\b", text)
     return "write" if stored else "read"
 
 
-def _index(use: KernelUse, index: str, line: int) -> Sum:
+def _cpp_index(use: KernelUse, index: str, line: int) -> Sum:
     for pattern, replacement in _REWRITES:
         index = pattern.sub(replacement, index)
     try:
@@ -100,36 +283,26 @@ def _index(use: KernelUse, index: str, line: int) -> Sum:
         return Sum({Term("other", index[:80]): None}, None)
 
     def resolve(name: str, _line: int, _depth: int) -> Sum | None:
-        return _resolve_cpp(use, name, line)
+        if name in use.scalars:
+            return Sum.single("scalar", name)
+        if not name.startswith("tmp"):
+            return None
+        trace = trace_value(use.kernel.source, name, line, use.tensors, use.scalars)
+        if not trace.loads:
+            return None
+        # A single load that is only copied, converted or wrapped by its bound keeps the factor 1.
+        loaded = {load.line for load in trace.loads}
+        computed = [d.value for d in trace.definitions if d.line not in loaded]
+        plain = len(trace.loads) == 1 and not any(_ARITHMETIC.search(value) for value in computed)
+        first = use.kernel.first_line - 1
+        loads = dict.fromkeys(Term("load", load.parameter, load.line + first) for load in trace.loads)
+        factors = {term: Fraction(1) if plain else None for term in loads}
+        return Sum(factors, Fraction(0) if plain else None, trace.wraps)
 
     return Reader(resolve, use.values).read(tree.body)
 
 
-def _resolve_cpp(use: KernelUse, name: str, line: int) -> Sum | None:
-    if name in use.scalars:
-        return Sum({Term("scalar", name): Fraction(1)})
-    if not name.startswith("tmp"):
-        return None
-    trace = trace_value(use.kernel.source, name, line, use.tensors, use.scalars)
-    if not trace.loads:
-        return None
-    first = use.kernel.first_line - 1
-    factor = _factor(trace)
-    loads = {Term("load", load.parameter, load.line + first): factor for load in trace.loads}
-    return Sum(loads, Fraction(0) if factor is not None else None, trace.wraps)
-
-
-def _factor(trace: Trace) -> Fraction | None:
-    """1 for a load that is only copied, converted or wrapped by its bound; None after other arithmetic."""
-    loads = {load.line for load in trace.loads}
-    computed = [d.value for d in trace.definitions if d.line not in loads]
-    plain = len(trace.loads) == 1 and not any(_ARITHMETIC.search(value) for value in computed)
-    return Fraction(1) if plain else None
-
-
-_DIRECTIONS = {"load": "read", "store": "write"}
 _CONSTANTS = re.compile(r"'constants': (\{[^{}]*\})")
-_MAX_SOURCE = 400_000
 
 
 def triton_accesses_on(use: KernelUse, line: int) -> tuple[LineAccess, ...]:
@@ -139,8 +312,8 @@ def triton_accesses_on(use: KernelUse, line: int) -> tuple[LineAccess, ...]:
 
 def every_access(use: KernelUse) -> tuple[tuple[LineAccess, int, int], ...]:
     """Every access of a Triton kernel with its first and last line."""
-    source = _Source.read(use)
-    return tuple(source.accesses()) if source is not None else ()
+    tree = parsed(use.kernel.source)
+    return tuple(_TritonSource(use, tree).accesses()) if tree is not None else ()
 
 
 def constants_of(source: str) -> dict[str, int]:
@@ -153,88 +326,60 @@ def constants_of(source: str) -> dict[str, int]:
     return {str(k): v for k, v in values.items() if isinstance(v, int) and not isinstance(v, bool)}
 
 
+def parsed(source: str) -> ast.Module | None:
+    """The syntax tree of a kernel's source; None if it does not parse or is too long."""
+    try:
+        return ast.parse(textwrap.dedent(source)) if len(source) <= _MAX_SOURCE else None
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
 @dataclass
-class _Source:
+class _TritonSource:
     use: KernelUse
     tree: ast.Module
-    text: str
-
-    @classmethod
-    def read(cls, use: KernelUse) -> _Source | None:
-        text = textwrap.dedent(use.kernel.source)
-        if len(text) > _MAX_SOURCE:
-            return None
-        try:
-            return cls(use, ast.parse(text), text)
-        except (SyntaxError, ValueError, RecursionError):
-            return None
 
     @cached_property
     def functions(self) -> dict[str, ast.FunctionDef]:
         return {node.name: node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef)}
 
     def accesses(self) -> Iterator[tuple[LineAccess, int, int]]:
+        text = textwrap.dedent(self.use.kernel.source)
         for function in self.functions.values():
             scope = _Scope(self, function)
             for node in ast.walk(function):
-                if isinstance(node, ast.Call) and (direction := _triton_direction(node)) and node.args:
-                    yield self._access(node, direction, scope), node.lineno, node.end_lineno or node.lineno
-
-    def _access(self, node: ast.Call, direction: str, scope: _Scope) -> LineAccess:
-        address = scope.reader.read(node.args[0])
-        code = ast.get_source_segment(self.text, node) or ""
-        return LineAccess(
-            direction=direction,
-            code=" ".join(code.split())[:500],
-            line=node.lineno,
-            parameters=tuple(term.name for term in address.of("pointer")),
-            address=address,
-            masked=_masked(node, direction),
-        )
-
-    def calls_of(self, name: str) -> list[tuple[ast.Call, ast.FunctionDef]]:
-        return [
-            (node, function)
-            for function in self.functions.values()
-            for node in ast.walk(function)
-            if isinstance(node, ast.Call) and callee(node)[0] == name
-        ]
-
-
-def _triton_direction(node: ast.Call) -> str:
-    """`read`, `write` or `atomic`; empty for a call that is not a memory access."""
-    name = callee(node)[0]
-    return "atomic" if name.startswith("atomic_") else _DIRECTIONS.get(name, "")
-
-
-def _masked(node: ast.Call, direction: str) -> bool:
-    """Whether the access has a mask argument other than `None`."""
-    position = {"read": 1, "write": 2}.get(direction, 2)
-    argument = next((k.value for k in node.keywords if k.arg == "mask"), None)
-    if argument is None and len(node.args) > position:
-        argument = node.args[position]
-    return argument is not None and not (isinstance(argument, ast.Constant) and argument.value is None)
+                if not isinstance(node, ast.Call) or not node.args:
+                    continue
+                name = callee(node)[0]
+                direction = {"load": "read", "store": "write"}.get(name)
+                direction = "atomic" if name.startswith("atomic_") else direction
+                if direction is None:
+                    continue
+                address = scope.reader.read(node.args[0])
+                mask = argument_of(node, "mask", 1 if direction == "read" else 2)
+                access = LineAccess(
+                    direction=direction,
+                    code=" ".join((ast.get_source_segment(text, node) or "").split())[:500],
+                    line=node.lineno,
+                    parameters=tuple(term.name for term in address.of("pointer")),
+                    address=address,
+                    masked=not (mask is None or (isinstance(mask, ast.Constant) and mask.value is None)),
+                )
+                yield access, node.lineno, node.end_lineno or node.lineno
 
 
 class _Scope:
     """Resolves names of one function: assignments, then the caller's arguments, then module constants."""
 
-    def __init__(self, source: _Source, function: ast.FunctionDef, outer: int = 0) -> None:
+    def __init__(self, source: _TritonSource, function: ast.FunctionDef, outer: int = 0) -> None:
         self.source, self.function, self.outer = source, function, outer
         self.reader = Reader(self._resolve, source.use.values)
-        self._busy: set[tuple[str, int]] = set()
-
-    @cached_property
-    def assignments(self) -> dict[str, list[ast.stmt]]:
-        found: dict[str, list[ast.stmt]] = {}
-        for node in ast.walk(self.function):
+        self.parameters = [argument.arg for argument in function.args.args]
+        self.assignments: dict[str, list[ast.stmt]] = {}
+        for node in ast.walk(function):
             for target in _targets(node):
-                found.setdefault(target, []).append(node)  # type: ignore[arg-type]
-        return found
-
-    @cached_property
-    def parameters(self) -> list[str]:
-        return [argument.arg for argument in self.function.args.args]
+                self.assignments.setdefault(target, []).append(node)  # type: ignore[arg-type]
+        self._busy: set[tuple[str, int]] = set()
 
     def _resolve(self, name: str, line: int, depth: int) -> Sum | None:
         above = [n for n in self.assignments.get(name, []) if n.lineno < line]
@@ -242,7 +387,10 @@ class _Scope:
             return self._assigned(name, max(above, key=lambda n: n.lineno), depth)
         if name in self.parameters:
             return self._parameter(name, depth)
-        return _module_constant(self.source, name)
+        for node in self.source.tree.body:  # a module-level integer such as `NAME = 16`
+            if name in _targets(node) and isinstance(value := _value_for(name, node), ast.Constant):
+                return Sum(constant=Fraction(value.value)) if isinstance(value.value, int) else None
+        return None
 
     def _assigned(self, name: str, node: ast.stmt, depth: int) -> Sum | None:
         if (name, node.lineno) in self._busy:
@@ -260,44 +408,30 @@ class _Scope:
             self._busy.discard((name, node.lineno))
 
     def _parameter(self, name: str, depth: int) -> Sum | None:
+        """What the first caller in the source passes; of the kernel itself, what the launch passes."""
         use = self.source.use
-        calls = self.source.calls_of(self.function.name) if self.outer < 8 else []
-        if not calls:
-            return _kernel_parameter(use, name)
-        node, caller = calls[0]
-        position = self.parameters.index(name)
-        argument = next((k.value for k in node.keywords if k.arg == name), None)
-        if argument is None and position < len(node.args):
-            argument = node.args[position]
-        if argument is None:
-            return None
-        return _Scope(self.source, caller, self.outer + 1).reader.read(argument, depth)
-
-
-def _kernel_parameter(use: KernelUse, name: str) -> Sum | None:
-    """A parameter of the kernel function, as passed at the launch."""
-    if name in use.tensors:
-        return Sum({Term("pointer", name): Fraction(1)})
-    if name in use.scalars:
-        return Sum({Term("scalar", name): Fraction(1)})
-    return Sum(constant=Fraction(use.values[name])) if name in use.values else None
-
-
-def _module_constant(source: _Source, name: str) -> Sum | None:
-    """The value of a module-level integer such as `NAME = 16`."""
-    for node in source.tree.body:
-        if name in _targets(node) and isinstance(value := _value_for(name, node), ast.Constant):
-            return Sum(constant=Fraction(value.value)) if isinstance(value.value, int) else None
-    return None
+        for caller in self.source.functions.values() if self.outer < 8 else ():
+            for node in ast.walk(caller):
+                if isinstance(node, ast.Call) and callee(node)[0] == self.function.name:
+                    argument = argument_of(node, name, self.parameters.index(name))
+                    scope = _Scope(self.source, caller, self.outer + 1)
+                    return scope.reader.read(argument, depth) if argument is not None else None
+        if name in use.tensors:
+            return Sum.single("pointer", name)
+        if name in use.scalars:
+            return Sum.single("scalar", name)
+        return Sum(constant=Fraction(use.values[name])) if name in use.values else None
 
 
 def _targets(node: ast.AST) -> list[str]:
     match node:
         case ast.Assign(targets=targets):
             return [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
-        case ast.AnnAssign(target=ast.Name(id=name)) | ast.AugAssign(target=ast.Name(id=name)):
-            return [name]
-        case ast.For(target=ast.Name(id=name)):
+        case (
+            ast.AnnAssign(target=ast.Name(id=name))
+            | ast.AugAssign(target=ast.Name(id=name))
+            | ast.For(target=ast.Name(id=name))
+        ):
             return [name]
     return []
 

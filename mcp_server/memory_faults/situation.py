@@ -1,4 +1,4 @@
-"""Everything known about one fault: package, access, launch, recorded values. Input of the blame rules."""
+"""One fault with all that is known of it, the argument that it missed, and the terms of its address."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from math import ceil, prod
 
 from mcp_server.logs.journal import Journal, JournalArgument, JournalLaunch, TensorFacts
 from mcp_server.memory_faults import kernel_lines
-from mcp_server.memory_faults.access import Access
-from mcp_server.memory_faults.kernel_lines import KernelUse, LineAccess
+from mcp_server.memory_faults.kernel_lines import KernelUse, LineAccess, Term
+from mcp_server.memory_faults.records import Access, AddressPart, MissedArgument, Side
 from mcp_server.package.assertion import generated_line
 from mcp_server.package.kernel_code import find_asserts, indexed_by, read_condition
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.package.statements import evaluate
-from mcp_server.package.symbols import plain
+from mcp_server.package.symbols import plain, resolve_bound
 from mcp_server.package.view import PackageView
+
+FOREIGN = ("proxy_executor", "fallback_shim", "extern")  # launches that run code outside the package
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,23 @@ class Situation:
 
     @cached_property
     def symbols(self) -> dict[str, int]:
-        """Values of size symbols in this call, derived from the tensors of its launches."""
-        return symbol_values(self.view, self.evidence.journal, self.seen)
+        """Values of size symbols: from tensors recorded in the same call, then of computed symbols."""
+        journal, seen = self.evidence.journal, self.seen
+        if journal is None or seen is None:
+            return {}
+        launches = [launch for launch in journal.launches if launch.run == seen.run]
+        tensors = {a.name: a.tensor for launch in launches for a in launch.arguments if a.tensor}
+        found: dict[str, int] = {}
+        for symbol in self.view.wrapper.symbols.values():
+            value: Fraction | int | None = None
+            tensor = tensors.get(symbol.tensor or "")
+            if tensor is not None and symbol.dim is not None and symbol.dim < len(tensor.shape):
+                value = (tensor.shape if symbol.kind == "size" else tensor.stride)[symbol.dim]
+            elif symbol.kind == "computed":
+                value = evaluate(symbol.expression, found)
+            if value is not None:
+                found[symbol.name] = int(value)
+        return found
 
     @cached_property
     def scalars(self) -> dict[str, int]:
@@ -93,46 +111,41 @@ class Situation:
         return found
 
     @cached_property
-    def use(self) -> KernelUse | None:
-        if self.kernel is None:
-            return None
-        constants = kernel_lines.constants_of(self.kernel.source)
-        tensors = frozenset(a.name for a in self.launch.tensors if a.name)
-        return KernelUse(self.kernel, tensors, frozenset(self.scalars), {**constants, **self.scalars})
-
-    @cached_property
     def accesses(self) -> tuple[LineAccess, ...]:
         """Candidate source accesses: on the reported line and of the reported direction."""
-        if self.use is None:
+        if self.kernel is None:
             return ()
+        constants = kernel_lines.constants_of(self.kernel.source)
+        tensors = frozenset(a.name for a in self.launch.tensors if a.name)
+        use = KernelUse(self.kernel, tensors, frozenset(self.scalars), {**constants, **self.scalars})
+        cpp, reported = self.kernel.kind == "cpp", self.access.direction
+        on_line = kernel_lines.cpp_accesses_on if cpp else kernel_lines.triton_accesses_on
+        found: tuple[LineAccess, ...] = ()
         if self.access.condition:
-            found = self._asserted_accesses()
-        elif self.access.line is None:
-            triton = self.use.kernel.kind != "cpp"
-            found = tuple(access for access, _, _ in kernel_lines.every_access(self.use)) if triton else ()
-        else:
-            found = self._accesses_on(self.use, self.access.line)
-        fitting = [a for a in found if direction_matches(a.direction, self.access.direction)]
+            lines = self._asserted_lines(use)
+            unique = {(a.line, a.code): a for line in lines for a in on_line(use, line)}
+            found = tuple(unique.values())
+        elif self.access.line is not None:
+            found = on_line(use, self.access.line)
+        elif not cpp:
+            found = tuple(access for access, _, _ in kernel_lines.every_access(use))
+        # An atomic counts as a read and as a write.
+        fitting = [
+            a for a in found if not reported or a.direction == reported or "atomic" in (a.direction, reported)
+        ]
         return tuple(fitting or found)
 
-    def _asserted_accesses(self) -> tuple[LineAccess, ...]:
-        """The accesses whose index the failed assertion checks."""
-        use, condition = self.use, read_condition(self.access.condition)
-        if use is None or condition is None:
-            return ()
-        found: dict[tuple[int, str], LineAccess] = {}
-        for check in find_asserts(use.kernel.source):
-            if plain(check.text) != self.access.condition:
-                continue
-            for load in indexed_by(use.kernel.source, check.variable, check.line, use.tensors):
-                for access in self._accesses_on(use, generated_line(use.kernel, load.line)):
-                    found[access.line, access.code] = access
-        return tuple(found.values())
-
-    def _accesses_on(self, use: KernelUse, line: int) -> tuple[LineAccess, ...]:
-        if use.kernel.kind == "cpp":
-            return kernel_lines.cpp_accesses_on(use, line)
-        return kernel_lines.triton_accesses_on(use, line)
+    def _asserted_lines(self, use: KernelUse) -> list[int]:
+        """The lines that use the index which the failed assertion checks."""
+        source = use.kernel.source
+        if read_condition(self.access.condition) is None:
+            return []
+        return [
+            generated_line(use.kernel, load.line)
+            for check in find_asserts(source)
+            if plain(check.text) == self.access.condition
+            for load in indexed_by(source, check.variable, check.line, use.tensors)
+        ]
 
     @cached_property
     def indirect(self) -> LineAccess | None:
@@ -149,25 +162,221 @@ class Situation:
         return tuple(int(s) for s in sizes if s is not None) if None not in sizes else None
 
 
-def direction_matches(direction: str, reported: str) -> bool:
-    """Whether a source access can be the reported `read` or `write`; an atomic counts as both."""
-    return not reported or direction == reported or "atomic" in (direction, reported)
+def extent(tensor: TensorFacts) -> tuple[int, int]:
+    """Byte addresses [start, end) that the tensor's shape and strides reach; empty without elements."""
+    if 0 in tensor.shape:
+        return tensor.pointer, tensor.pointer
+    steps = [(size - 1) * step for size, step in zip(tensor.shape, tensor.stride, strict=True)]
+    low = sum(step for step in steps if step < 0)
+    high = sum(step for step in steps if step > 0) + 1
+    return tensor.pointer + low * tensor.itemsize, tensor.pointer + high * tensor.itemsize
 
 
-def symbol_values(view: PackageView, journal: Journal | None, seen: JournalLaunch | None) -> dict[str, int]:
-    """Values of symbols, from tensors recorded in the same call, then of computed symbols."""
-    if journal is None or seen is None:
-        return {}
-    launches = [launch for launch in journal.launches if launch.run == seen.run]
-    tensors = {a.name: a.tensor for launch in launches for a in launch.arguments if a.tensor}
-    found: dict[str, int] = {}
-    for symbol in view.wrapper.symbols.values():
-        value: Fraction | int | None = None
-        tensor = tensors.get(symbol.tensor or "")
-        if tensor is not None and symbol.dim is not None and symbol.dim < len(tensor.shape):
-            value = (tensor.shape if symbol.kind == "size" else tensor.stride)[symbol.dim]
-        elif symbol.kind == "computed":
-            value = evaluate(symbol.expression, found)
-        if value is not None:
-            found[symbol.name] = int(value)
-    return found
+def span(tensor: TensorFacts) -> int:
+    """Elements between the first and the last byte that the tensor reaches."""
+    start, end = extent(tensor)
+    return (end - start) // tensor.itemsize
+
+
+def find_missed(situation: Situation) -> tuple[MissedArgument, LineAccess | None] | None:
+    """The argument that the access was meant for, and the source access if known.
+
+    None when the launch has no tensors, or when the address was itself loaded from memory.
+    """
+    if situation.indirect is not None:
+        return None
+    # The pointers on the faulting line; all tensors of the launch when the line is not known.
+    options: dict[str, LineAccess | None] = {}
+    for access in situation.accesses:
+        for parameter in access.parameters:
+            options.setdefault(parameter, access)
+    options = options or {a.name: None for a in situation.launch.tensors if a.name}
+    if not options:
+        return None
+    chosen = min(options, key=lambda parameter: _rank(situation, parameter))
+    certain = len(options) == 1 and options[chosen] is not None
+    return describe_missed(situation, chosen, certain=certain), options[chosen]
+
+
+def _rank(situation: Situation, parameter: str) -> tuple[int, int]:
+    """Sort key: empty tensors and other devices, then by distance, then tensors that hold the address."""
+    tensor, address = situation.tensor(parameter), situation.access.address
+    if tensor is None:
+        return (2, 0)
+    side, distance = _side(situation, tensor)
+    if side == "host" or (side == "empty" and (address is None or address < 1 << 32)):
+        return (0, 0)
+    if side in ("before", "after"):
+        return (1, distance or 0)
+    return (3, 0)
+
+
+def _side(situation: Situation, tensor: TensorFacts) -> tuple[Side, int | None]:
+    """Where the access lies relative to the tensor, and the gap in bytes."""
+    if situation.view.package.device_type == "cuda" and tensor.device == "cpu":
+        return "host", None
+    start, end = extent(tensor)
+    if start == end:
+        return "empty", None
+    address = situation.access.address
+    if address is None:
+        return "unknown", None
+    if address < start:
+        return "before", start - address
+    if address + (situation.access.size or 1) > end:
+        return "after", max(0, address - end)
+    return "inside", 0
+
+
+def describe_missed(situation: Situation, parameter: str, *, certain: bool) -> MissedArgument:
+    """Describe an argument of the launch and its distance from the access."""
+    argument = situation.by_parameter[parameter]
+    variable = argument.target or ""
+    known = MissedArgument(
+        parameter=parameter,
+        variable=variable,
+        label=situation.view.label(variable),
+        kind=argument.kind,
+        certain=certain,
+    )
+    tensor, address = situation.tensor(parameter), situation.access.address
+    if tensor is None:
+        return known
+    side, distance = _side(situation, tensor)
+    element = index = None
+    if address is not None and side in ("before", "after", "inside"):
+        element = (address - tensor.pointer) // tensor.itemsize
+        index = logical_index(element, tensor.shape, tensor.stride)
+    start, end = extent(tensor)
+    return known.model_copy(
+        update={
+            "dtype": tensor.dtype,
+            "shape": list(tensor.shape),
+            "stride": list(tensor.stride),
+            "device": tensor.device,
+            "side": side,
+            "bytes_outside": distance,
+            "elements_outside": None if distance is None else distance // tensor.itemsize,
+            "element": element,
+            "index": list(index) if index is not None and tensor.shape else None,
+            "holds_bytes": end - start,
+            "declared_shape": _other_shape(situation, variable, tensor),
+        }
+    )
+
+
+def _other_shape(situation: Situation, variable: str, tensor: TensorFacts) -> list[int] | None:
+    """The wrapper's shape of the variable if its number of elements differs from the real tensor's.
+
+    Element counts are compared because a launch may get a view with another number of dimensions.
+    """
+    argument = next((a for a in situation.launch.tensors if a.target == variable), None)
+    declared = situation.declared_shape(variable)
+    if declared is None or argument is None or argument.view is not None:
+        return None
+    return list(declared) if prod(declared) != prod(tensor.shape) else None
+
+
+def logical_index(element: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Convert an element offset to an index. The dimension of largest stride may exceed its size.
+
+    None when a dimension of more than one element has no positive stride, or when the offset falls between
+    elements.
+    """
+    if any(step <= 0 and size > 1 for size, step in zip(shape, stride, strict=True)):
+        return None
+    index = [0] * len(shape)
+    rest = element
+    for dim in sorted(range(len(shape)), key=lambda d: -stride[d]):
+        if shape[dim] > 1:
+            index[dim], rest = divmod(rest, stride[dim])
+    return None if rest else tuple(index)
+
+
+def find_parts(situation: Situation, access: LineAccess, missed: TensorFacts | None) -> list[AddressPart]:
+    """The terms of an address, indices before scalars. `missed` is the addressed tensor."""
+    indices = [_index(situation, access, term, missed) for term in access.loads]
+    scalars = [_scalar(situation, access, term, missed) for term in access.scalars]
+    unique = {(part.parameter, part.factor): part for part in indices}
+    return [*unique.values(), *scalars]
+
+
+def _index(situation: Situation, access: LineAccess, term: Term, missed: TensorFacts | None) -> AddressPart:
+    view, launch = situation.view, situation.launch
+    variable = situation.variable(term.name)
+    inputs = view.flow.backward(variable, launch.index).inputs if variable else ()
+    writers = view.flow.last_writers(variable, launch.index) if variable else ()
+    producers = [step.launch for step in writers if step.launch is not None]
+    locations = [
+        place for number in producers for place in view.provenance(view.wrapper.launches[number]).locations
+    ]
+    values = situation.evidence.ranges.get((launch.index, variable))
+    factor = access.address.terms[term]
+    lowest, limit = _bounds(missed, factor, wraps=access.address.wraps)
+    beyond = _beyond(values.minimum, values.maximum, lowest, limit) if values else None
+    if values and limit is None and missed is not None:
+        # Without a known factor the index is compared with the number of elements.
+        beyond = True if 0 < span(missed) <= values.maximum else None
+    direct = inputs[0] if len(inputs) == 1 else None
+    return AddressPart(
+        kind="index",
+        parameter=term.name,
+        label=view.label(inputs[0] if direct and not producers else variable),
+        minimum=values.minimum if values else None,
+        maximum=values.maximum if values else None,
+        lowest=lowest,
+        limit=limit,
+        factor=_whole(factor),
+        beyond=beyond,
+        producers=producers,
+        producer_kernels=[view.wrapper.launches[n].kernel for n in producers],
+        inputs=[view.label(name) for name in inputs],
+        input_index=next((i.index for i in view.package.inputs if i.name == direct), None),
+        model=list({(place.file, place.line): place for place in locations}.values()),
+    )
+
+
+def _scalar(situation: Situation, access: LineAccess, term: Term, missed: TensorFacts | None) -> AddressPart:
+    view, value = situation.view, situation.scalars.get(term.name)
+    factor = access.address.terms[term]
+    lowest, limit = _bounds(missed, factor, wraps=False)
+    bound = resolve_bound(term.name, situation.launch, view.wrapper.symbols, view.package.inputs)
+    size = next((s for s in bound.sizes if s.input_index is not None), None)
+    return AddressPart(
+        kind="scalar",
+        parameter=term.name,
+        label=bound.describe(),
+        expression=plain(situation.by_parameter[term.name].expression),
+        minimum=value,
+        maximum=value,
+        lowest=lowest,
+        limit=limit,
+        factor=_whole(factor),
+        beyond=_beyond(value, value, lowest, limit),
+        input_index=size.input_index if size else None,
+        dim=size.dim if size else None,
+    )
+
+
+def _bounds(
+    missed: TensorFacts | None, factor: Fraction | None, *, wraps: bool
+) -> tuple[int | None, int | None]:
+    """The range [lowest, limit) of a term outside which every access is out of bounds.
+
+    Assumes that the other terms stay within the tensor. A wrapping index may be as low as -limit.
+    """
+    elements = span(missed) if missed is not None else 0
+    if not elements or factor is None or factor <= 0:
+        return None, None
+    limit = ceil(Fraction(elements) / factor)
+    return (-limit if wraps else 0), limit
+
+
+def _beyond(low: int | None, high: int | None, lowest: int | None, limit: int | None) -> bool | None:
+    if limit is None or lowest is None or low is None or high is None:
+        return None
+    return low < lowest or high >= limit
+
+
+def _whole(factor: Fraction | None) -> int | None:
+    return int(factor) if factor is not None and factor.denominator == 1 else None

@@ -46,35 +46,36 @@ class SweepCase:
     @property
     def digest(self) -> str:
         """Cache key: a hash of the arguments, and of size and modification time of the files they name."""
-        files = [_file_state(Path(str(self.arguments[key]))) for key in FILES if self.arguments.get(key)]
+        files: list[list[Any]] = []
+        for path in (str(self.arguments[key]) for key in FILES if self.arguments.get(key)):
+            try:
+                state = Path(path).stat()
+                files.append([path, state.st_size, state.st_mtime_ns])
+            except OSError:
+                files.append([path])
         text = json.dumps([self.arguments, files], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def read_plan(path: Path) -> tuple[SweepCase, ...]:
     """Parse the cases in `path`. Raises `ProblemError` naming the number of the faulty case."""
-    document = _load(path)
-    base = path.resolve().parent
-    defaults = _mapping(document.get("defaults") or {}, "defaults")
-    entries = document.get("cases")
-    if not isinstance(entries, list) or not entries:
-        raise ProblemError("no cases in the file", value=str(path), allowed=EXAMPLE)
-    cases = [case for number, entry in enumerate(entries) for case in _cases(number, entry, defaults, base)]
-    twice = [name for name, count in Counter(case.name for case in cases).items() if count > 1]
-    if twice:
-        allowed = "a name of its own for each case; give `name` where files are called alike"
-        raise ProblemError("two cases have one name", value=", ".join(twice), allowed=allowed)
-    return tuple(cases)
-
-
-def _load(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text()
         _check_size(yaml.compose(text, yaml.SafeLoader), {})
         document = yaml.safe_load(text)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ProblemError(f"the cases cannot be read: {error}", value=str(path), allowed=EXAMPLE) from error
-    return _mapping(document, "the file")
+    entries = _mapping(document, "the file").get("cases")
+    defaults = _mapping(document.get("defaults") or {}, "defaults")
+    if not isinstance(entries, list) or not entries:
+        raise ProblemError("no cases in the file", value=str(path), allowed=EXAMPLE)
+    base = path.resolve().parent
+    cases = [case for number, entry in enumerate(entries) for case in _cases(number, entry, defaults, base)]
+    twice = [name for name, count in Counter(case.name for case in cases).items() if count > 1]
+    if twice:
+        allowed = "a name of its own for each case; give `name` where files are called alike"
+        raise ProblemError("two cases have one name", value=", ".join(twice), allowed=allowed)
+    return tuple(cases)
 
 
 def _check_size(node: yaml.Node | None, sizes: dict[int, int]) -> int:
@@ -100,42 +101,33 @@ def _mapping(value: Any, what: str) -> dict[str, Any]:
 
 
 def _cases(number: int, entry: Any, defaults: dict[str, Any], base: Path) -> Iterator[SweepCase]:
-    entry = {**defaults, **_mapping(entry, f"case {number}")}
+    """The case with absolute paths; one copy per file when a path is a glob pattern."""
+    entry = {"cwd": str(base), **defaults, **_mapping(entry, f"case {number}")}
     name, gpus = entry.pop("name", None), entry.pop("gpus", 1)
     if not isinstance(gpus, int | float) or gpus < 0:
         raise ProblemError(f"case {number}: gpus is no number of GPUs", value=gpus, allowed="0 and above")
-    entry.setdefault("cwd", str(base))
-    for arguments in _expanded(number, entry, base):
-        yield SweepCase(_name(number, name, arguments, entry), _checked(number, arguments), gpus)
-
-
-def _expanded(number: int, entry: dict[str, Any], base: Path) -> Iterator[dict[str, Any]]:
-    """The case with absolute paths; one copy per file when a path is a glob pattern."""
-    paths = {key: str(base / value) for key, value in entry.items() if key in FILES and _is_path(value)}
+    # `inputs` may also hold tensor specs, as a list or as JSON text that starts with "[".
+    named = {key: entry[key] for key in FILES if isinstance(entry.get(key), str) and entry[key]}
+    paths = {key: str(base / value) for key, value in named.items() if not value.lstrip().startswith("[")}
     patterns = [key for key, value in paths.items() if glob.has_magic(value) and not Path(value).exists()]
     if len(patterns) > 1:
         value = ", ".join(paths[key] for key in patterns)
         raise ProblemError(f"case {number}: more than one pattern", value=value, allowed="one per case")
-    if not patterns:
-        yield {**entry, **paths}
-        return
-    pattern = Path(paths[patterns[0]])
-    found = sorted(map(str, Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))))
-    if not found:
-        raise ProblemError(f"case {number}: no file matches", value=str(pattern))
-    for path in found:
-        yield {**entry, **paths, patterns[0]: path}
+    copies = [{**entry, **paths}]
+    if patterns:
+        pattern = Path(paths[patterns[0]])
+        found = sorted(map(str, Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))))
+        if not found:
+            raise ProblemError(f"case {number}: no file matches", value=str(pattern))
+        copies = [{**entry, **paths, patterns[0]: path} for path in found]
+    for arguments in copies:
+        _check(number, arguments)
+        yield SweepCase(_name(number, name, arguments, patterns), arguments, gpus)
 
 
-def _is_path(value: Any) -> bool:
-    # `inputs` may also hold tensor specs, as a list or as JSON text that starts with "[".
-    return isinstance(value, str) and bool(value) and not value.lstrip().startswith("[")
-
-
-def _name(number: int, name: Any, arguments: dict[str, Any], entry: dict[str, Any]) -> str:
+def _name(number: int, name: Any, arguments: dict[str, Any], patterns: list[str]) -> str:
     """`name`, else the stem of the first file; with a pattern, `name-stem` so that names stay unique."""
-    patterns = [key for key in FILES if isinstance(entry.get(key), str) and glob.has_magic(entry[key])]
-    stems = [Path(arguments[key]).stem for key in patterns if entry[key] != arguments[key]]
+    stems = [Path(arguments[key]).stem for key in patterns]
     plain = next((Path(arguments[key]).stem for key in FILES if arguments.get(key)), f"case{number}")
     parts = [str(name)] if name is not None else ([] if stems else [plain])
     text = "-".join([*parts, *stems])
@@ -144,7 +136,7 @@ def _name(number: int, name: Any, arguments: dict[str, Any], entry: dict[str, An
     return text
 
 
-def _checked(number: int, arguments: dict[str, Any]) -> dict[str, Any]:
+def _check(number: int, arguments: dict[str, Any]) -> None:
     try:
         DiagnoseArguments.model_validate(arguments, strict=False)
     except ValidationError as error:
@@ -153,15 +145,6 @@ def _checked(number: int, arguments: dict[str, Any]) -> dict[str, Any]:
         allowed = ", ".join(["name", "gpus", *DiagnoseArguments.model_fields])
         what = f"case {number}: {where}: {first['msg']}"
         raise ProblemError(what, value=str(first["input"])[:120], allowed=allowed) from error
-    return arguments
-
-
-def _file_state(path: Path) -> list[Any]:
-    try:
-        state = path.stat()
-    except OSError:
-        return [str(path)]
-    return [str(path), state.st_size, state.st_mtime_ns]
 
 
 Ending = Literal["verdict", "refused", "lost"]

@@ -1,4 +1,11 @@
-"""Runs a sweep: reuses stored verdicts, diagnoses the other cases in parallel, retries lost ones."""
+"""Runs a sweep: reuses stored verdicts, diagnoses the other cases in parallel, retries lost ones.
+
+Each case is diagnosed in a process of its own: `python -m mcp_server.sweep.run ARGUMENTS.json RESULT.json`.
+Exit status 0: RESULT holds the verdict. Exit status 2: bad arguments, RESULT holds `problem`.
+
+Cases run on this machine (`Local`) or on an existing Ray cluster (`Cluster`). On a cluster the files of a
+case must have the same path on every node, as on a shared file system.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +18,35 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import anyio
+import anyio.to_thread
 
+from mcp_server.errors import ProblemError
+from mcp_server.jobs.manager import JobState, Manager
 from mcp_server.jobs.run import run
-from mcp_server.jobs.types import Command, Finished
+from mcp_server.jobs.types import Command
 from mcp_server.model import Verdict
-from mcp_server.sweep.one import REFUSED
+from mcp_server.operations.arguments import DiagnoseArguments
+from mcp_server.operations.table import OPERATIONS
+from mcp_server.operations.work import open_store, work_of
 from mcp_server.sweep.plan import Attempt, CaseRecord, Results, Sweep, SweepCase
 
 SLACK_S = 120.0  # beyond the budget: time to end the running step and write the verdict
 QUEUE_S = 3600.0  # waiting for a GPU lease does not spend the case's budget
+REFUSED = 2
+WAIT_S = 30.0
 
 
 @dataclass(frozen=True)
 class AttemptResult:
-    """An attempt, and the verdict as JSON data if there is one."""
+    """An attempt, and its verdict if there is one."""
 
     attempt: Attempt
-    verdict: dict[str, Any] | None = None
+    verdict: Verdict | None = None
 
 
 OnDone = Callable[[SweepCase, AttemptResult], None]
@@ -42,46 +57,34 @@ async def attempt(case: SweepCase, gpus: str | None = None) -> AttemptResult:
     """Diagnose `case` in a child process. `gpus`, if set, becomes CUDA_VISIBLE_DEVICES of its runs."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="aoti-debug-sweep-") as name:
-        directory = Path(name)
-        finished = await run(_command(case, gpus, directory), directory)
-        verdict = _result(directory / "result.json")
-        wall_s = time.monotonic() - started
-        return _attempt_result(finished, verdict, wall_s)
+        result = Path(name) / "result.json"
+        finished = await run(_command(case, gpus, result), result.parent)
+        text = result.read_text() if result.exists() else ""
+        tail = finished.output.read_text(errors="replace").strip().splitlines()[-1:]
+    facts: dict[str, Any] = {"where": socket.gethostname(), "wall_s": time.monotonic() - started}
+    try:
+        if finished.ok:
+            return AttemptResult(Attempt(ended="verdict", **facts), Verdict.model_validate_json(text))
+        if finished.returncode == REFUSED:
+            return AttemptResult(Attempt(ended="refused", why=json.loads(text)["problem"][:500], **facts))
+    except ValueError:
+        pass  # a result that was not written completely
+    why = f"its process ended by {finished.signal or finished.ending}: {' '.join(tail)[:300]}"
+    return AttemptResult(Attempt(ended="lost", why=why, **facts))
 
 
-def _command(case: SweepCase, gpus: str | None, directory: Path) -> Command:
+def _command(case: SweepCase, gpus: str | None, result: Path) -> Command:
     arguments = dict(case.arguments)
     if gpus is not None:
         arguments["env"] = {"CUDA_VISIBLE_DEVICES": gpus, **arguments.get("env", {})}
-    request = directory / "arguments.json"
+    request = result.with_name("arguments.json")
     request.write_text(json.dumps(arguments))
-    argv = (sys.executable, "-m", "mcp_server.sweep.one", str(request), str(directory / "result.json"))
-    env = {name: value for name, value in os.environ.items() if name.startswith("AOTI_DEBUG_")}
-    budget_s = float(case.arguments.get("budget_s", 300))
-    timeout_s = budget_s + SLACK_S + (QUEUE_S if case.gpus else 0)
-    return Command(argv=argv, cwd=Path(case.arguments["cwd"]), env=env, timeout_s=timeout_s)
-
-
-def _result(path: Path) -> dict[str, Any] | None:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    return found
-
-
-def _attempt_result(finished: Finished, found: dict[str, Any] | None, wall_s: float) -> AttemptResult:
-    where = socket.gethostname()
-    if finished.ok and found is not None:
-        return AttemptResult(Attempt(ended="verdict", where=where, wall_s=wall_s), found)
-    if finished.returncode == REFUSED and found is not None:
-        return AttemptResult(
-            Attempt(ended="refused", where=where, wall_s=wall_s, why=str(found["problem"])[:500])
-        )
-    how = finished.signal or finished.ending
-    tail = finished.output.read_text(errors="replace").strip().splitlines()[-1:]
-    why = f"its process ended by {how}: {' '.join(tail)[:300]}"
-    return AttemptResult(Attempt(ended="lost", where=where, wall_s=wall_s, why=why))
+    return Command(
+        argv=(sys.executable, "-m", "mcp_server.sweep.run", str(request), str(result)),
+        cwd=Path(case.arguments["cwd"]),
+        env={name: value for name, value in os.environ.items() if name.startswith("AOTI_DEBUG_")},
+        timeout_s=float(case.arguments.get("budget_s", 300)) + SLACK_S + (QUEUE_S if case.gpus else 0),
+    )
 
 
 class Executor(Protocol):
@@ -90,16 +93,13 @@ class Executor(Protocol):
     async def each(self, cases: Sequence[SweepCase], done: OnDone) -> None: ...
 
 
-OnRecord = Callable[[CaseRecord], None]
-
-
 async def sweep(
     cases: Sequence[SweepCase],
     results: Results,
     executor: Callable[[], Executor],
     *,
     retries: int = 1,
-    on_record: OnRecord = lambda _record: None,
+    on_record: Callable[[CaseRecord], None] = lambda _record: None,
 ) -> Sweep:
     """Diagnose every case that has no stored verdict; `on_record` is called with each new record.
 
@@ -111,22 +111,20 @@ async def sweep(
     attempts: dict[str, list[Attempt]] = {case.name: [] for case in cases}
 
     def done(case: SweepCase, result: AttemptResult) -> None:
-        attempts[case.name].append(result.attempt)
-        if result.attempt.ended == "lost" and len(attempts[case.name]) <= retries:
+        tries, ended = attempts[case.name], result.attempt.ended
+        tries.append(result.attempt)
+        if ended == "lost" and len(tries) <= retries:
             return
-        records[case.name] = _record(case, attempts[case.name], result)
-        results.keep(case, records[case.name])
-        on_record(records[case.name])
+        record = CaseRecord(
+            name=case.name, digest=case.digest, ended=ended, attempts=list(tries), verdict=result.verdict
+        )
+        records[case.name] = record
+        results.keep(case, record)
+        on_record(record)
 
     while left := [case for case in cases if case.name not in records]:
         await executor().each(left, done)
     return Sweep(cases=[records[case.name] for case in cases], reused=reused)
-
-
-def _record(case: SweepCase, attempts: list[Attempt], result: AttemptResult) -> CaseRecord:
-    verdict = Verdict.model_validate(result.verdict) if result.verdict is not None else None
-    ended, tries = result.attempt.ended, list(attempts)
-    return CaseRecord(name=case.name, digest=case.digest, ended=ended, attempts=tries, verdict=verdict)
 
 
 DEVICES = Path("/dev")
@@ -156,12 +154,88 @@ class Local:
         """Run every case once; call `done` as each attempt ends."""
         waiting = list(reversed(cases))
 
-        async def lane(number: int) -> None:
-            gpus = self.gpus[number % len(self.gpus)] if self.gpus else None
+        async def lane(gpus: str | None) -> None:
             while waiting:
                 case = waiting.pop()
                 done(case, await attempt(case, gpus if case.gpus else None))
 
         async with anyio.create_task_group() as tasks:
             for number in range(min(self.lanes, len(cases))):
-                tasks.start_soon(lane, number)
+                tasks.start_soon(lane, self.gpus[number % len(self.gpus)] if self.gpus else None)
+
+
+def _attempt(case: SweepCase) -> AttemptResult:
+    # Runs in the Ray worker. Ray has set CUDA_VISIBLE_DEVICES there, so no GPU is named here.
+    return anyio.run(attempt, case)
+
+
+class Cluster:
+    """The Ray cluster at `address`; `auto` finds the one this machine belongs to.
+
+    Ray's own retries are off: the sweep counts attempts, so it must see each lost one. Raises `ProblemError`
+    when Ray is not installed or no cluster answers.
+    """
+
+    def __init__(self, address: str) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise ProblemError(
+                "Ray is not installed",
+                value=address,
+                allowed="the extra `ray`",
+                next_call="pip install 'aoti-debug[ray]'",
+            ) from error
+        try:
+            ray.init(address=address, ignore_reinit_error=True, log_to_driver=False)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            what, allowed = f"no Ray cluster answers: {error}", "auto, or HOST:PORT"
+            raise ProblemError(what, value=address, allowed=allowed) from error
+        self.ray: Any = ray
+        self.task = ray.remote(max_retries=0, num_cpus=1)(_attempt)
+
+    async def each(self, cases: Sequence[SweepCase], done: OnDone) -> None:
+        """Run every case once; call `done` as each attempt ends."""
+        running = {self.task.options(num_gpus=case.gpus, name=case.name).remote(case): case for case in cases}
+        try:
+            while running:
+                wait = partial(self.ray.wait, list(running), num_returns=1)
+                ended, _ = await anyio.to_thread.run_sync(wait, abandon_on_cancel=True)
+                for task in ended:
+                    done(running.pop(task), self._outcome(task))
+        finally:
+            for task in running:
+                self.ray.cancel(task, force=True)
+
+    def _outcome(self, task: Any) -> AttemptResult:
+        try:
+            result: AttemptResult = self.ray.get(task)
+        except self.ray.exceptions.RayError as error:
+            why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:300]}"
+            return AttemptResult(Attempt(ended="lost", where="the cluster", wall_s=0.0, why=why))
+        return result
+
+
+async def _diagnosed(arguments: DiagnoseArguments) -> JobState:
+    diagnose = next(operation for operation in OPERATIONS if operation.name == "diagnose")
+    async with Manager.open(open_store()) as manager:
+        job = manager.start(diagnose.name, work_of(diagnose, arguments))
+        while (state := await manager.wait(job.id, WAIT_S)).state == "running":
+            pass
+    return state
+
+
+def main() -> int:
+    request, result = (Path(word) for word in sys.argv[1:3])
+    arguments = DiagnoseArguments.model_validate_json(request.read_text(), strict=False)
+    state = anyio.run(_diagnosed, arguments)
+    if state.problem is not None:
+        result.write_text(json.dumps({"problem": f"{state.problem.what}: {state.problem.value}"}))
+        return REFUSED
+    assert state.result is not None, "a job without a problem has a result"
+    result.write_text(json.dumps(state.result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

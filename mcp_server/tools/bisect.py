@@ -162,7 +162,7 @@ async def _search(context: Context, failing: Failing, reduced: Reduced, budget_s
         "precision": PRECISION if failure.kind == "departs" else None,
         "budget_s": budget_s,
         "each_s": target.workload.timeout_s,
-        "side_by_side": min(MOST_CHILDREN, len(os.sched_getaffinity(0))),
+        "parallel": min(MOST_CHILDREN, len(os.sched_getaffinity(0))),
         "fork": device == "cpu" and not target.imports and not target.workload.extra_imports,
     }
     context.progress("switching decisions of the compiler off, one kind after another")

@@ -13,7 +13,13 @@ from mcp_server.errors import ProblemError
 from mcp_server.jobs.types import Command
 from mcp_server.logs.crash_reports import read_cuda_gdb, read_native, read_progress_log
 from mcp_server.logs.sanitizer import SanitizerReport, Site, read_sanitizer_file
-from mcp_server.memory_faults.access import (
+from mcp_server.memory_faults.join import (
+    foreign_launches,
+    match_sites,
+    named_launches,
+    read_call_sites,
+)
+from mcp_server.memory_faults.records import (
     Access,
     from_assertion,
     from_backtrace,
@@ -21,12 +27,6 @@ from mcp_server.memory_faults.access import (
     from_native,
     from_progress,
     from_site,
-)
-from mcp_server.memory_faults.choose_launch import (
-    foreign_launches,
-    match_sites,
-    named_launches,
-    read_call_sites,
 )
 from mcp_server.package.assertion import read_assertion
 from mcp_server.package.view import PackageView

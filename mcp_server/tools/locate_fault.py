@@ -13,9 +13,8 @@ from pydantic import Field
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.types import Command
 from mcp_server.logs.captured import CapturedCall, CapturedLoad
-from mcp_server.memory_faults.access import Access
 from mcp_server.memory_faults.join import bare_fault, join_fault
-from mcp_server.memory_faults.records import Fault
+from mcp_server.memory_faults.records import Access, Fault
 from mcp_server.memory_faults.situation import Evidence
 from mcp_server.model import Artifact, CommandWorkload, Cost, PackageWorkload, Record, ScriptWorkload
 from mcp_server.package.members import refuse_unsafe

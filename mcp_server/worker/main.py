@@ -36,9 +36,9 @@ OPERATIONS = {
     "index_values": "inputs.operate_index_values",
     "observe": "observe.operate",
     "describe_files": "inputs.operate_describe_files",
-    "attempt": "reduction.record.operate_attempt",
-    "record": "reduction.record.operate_record",
-    "reduce": "reduction.reduce.operate",
+    "attempt": "reduction.reduce.operate_attempt",
+    "record": "reduction.reduce.operate_record",
+    "reduce": "reduction.reduce.operate_reduce",
     "bisect": "reduction.bisect.operate",
 }
 

@@ -215,8 +215,9 @@ class ReduceRequest(CompileRequest, total=False):
     """`values`: a directory for the values of the program's nodes; `bad`: names of nodes that are wrong.
 
     `guess` is the node to try first. `title`, `environment` and `repro_imports` go into the script that comes
-    out. `budget_s` is for the whole search, `each_s` for one candidate, of which `side_by_side` run at once
-    in `directory`. `failure` is what a candidate has to show (`FailureClass`).
+    out. `budget_s` is for the whole search, `each_s` for one candidate, of which `parallel` run at once
+    in `directory`. `failure` is what a candidate has to show (`FailureClass`). An attempt is made
+    with `workaround` (`reduction/decisions.py`), and its call repeated `timed_calls` times.
     """
 
     values: str
@@ -227,9 +228,30 @@ class ReduceRequest(CompileRequest, total=False):
     repro_imports: list[str]
     budget_s: float
     each_s: float
-    side_by_side: int
+    parallel: int
     failure: dict[str, Any]
     directory: str
+    workaround: dict[str, Any]
+    timed_calls: int
+
+
+class BisectRequest(TypedDict):
+    """`script` is a reproduction; `switches` are the options to try: name -> value that takes it back.
+
+    `precision` are the options under which intermediate results are rounded as in eager, or None. `operators`
+    are those of the reproduction. `fork`: children are forks of this process. The rest as in `ReduceRequest`.
+    """
+
+    script: str
+    directory: str
+    failure: dict[str, Any]
+    switches: dict[str, Any]
+    precision: Optional[dict[str, Any]]
+    operators: list[str]
+    budget_s: float
+    each_s: float
+    parallel: int
+    fork: bool
 
 
 class BesideRequest(ExportedRequest, total=False):

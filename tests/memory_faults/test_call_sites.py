@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mcp_server.memory_faults.choose_launch import match_sites, read_call_sites
+from mcp_server.memory_faults.join import match_sites, read_call_sites
 from tests.memory_faults.support import recorded
 
 TYPES = (

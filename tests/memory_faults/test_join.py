@@ -8,11 +8,9 @@ import pytest
 
 from mcp_server.logs.crash_reports import NativeFrame
 from mcp_server.logs.journal import Journal, TensorFacts
-from mcp_server.memory_faults.access import Access, Tool, from_backtrace
-from mcp_server.memory_faults.choose_launch import FOREIGN
 from mcp_server.memory_faults.join import join_fault
-from mcp_server.memory_faults.records import Fault
-from mcp_server.memory_faults.situation import Evidence, ValueRange
+from mcp_server.memory_faults.records import Access, Fault, Tool, from_backtrace
+from mcp_server.memory_faults.situation import FOREIGN, Evidence, ValueRange
 from tests.memory_faults.support import BASE, given, journal, launch, line_of, number, recorded, tensor
 
 ERROR = "cudaErrorLaunchFailure: unspecified launch failure"

@@ -8,8 +8,16 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.memory_faults.kernel_lines import KernelUse, LineAccess, constants_of, triton_accesses_on
-from mcp_server.memory_faults.linear import Reader, Sum, Term, value_of
+from mcp_server.memory_faults.kernel_lines import (
+    KernelUse,
+    LineAccess,
+    Reader,
+    Sum,
+    Term,
+    constants_of,
+    triton_accesses_on,
+    value_of,
+)
 from mcp_server.package.kernels import Kernel
 
 NAMES = ("a", "b", "c")

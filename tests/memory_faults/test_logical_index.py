@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.memory_faults.missed import logical_index
+from mcp_server.memory_faults.situation import logical_index
 
 
 @given(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.memory_faults.masked_lanes import paddings, repaired
+from mcp_server.memory_faults.triton_reductions import paddings, repaired
 
 SOFTMAX = """
 def kernel(x_ptr, y_ptr, width, BLOCK: tl.constexpr):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.memory_faults.widening import narrow_pointers, narrow_sums, widened
+from mcp_server.memory_faults.triton_reductions import narrow_pointers, narrow_sums, widened
 
 SIGNED = (
     "triton_meta={'signature': {'x': '*fp16', 'w': '*bf16', 'n': 'i32', 'out': '*fp32', 'B': 'constexpr'}}"
@@ -39,6 +39,7 @@ def test_the_signature_tells_which_tensors_are_narrow() -> None:
         ),
         (["tl.store(out, tl.sum(tl.exp(tl.load(w))))"], ["tl.sum(tl.exp(tl.load(w)))"]),
         (["v = tl.load(out).to(tl.float16)", "tl.store(out, tl.sum(v))"], ["tl.sum(v)"]),
+        (["v = tl.sum(tl.load(x), 1)[:, None]", "tl.store(out, v)"], ["tl.sum(tl.load(x), 1)"]),
         (["v = tl.load(x).to(tl.float32)", "tl.store(out, tl.sum(v * v))"], []),
         (["acc = tl.zeros([B], tl.float32)", "for i in range(n):", "    acc += tl.load(x + i)"], []),
         (["tl.store(out, tl.sum(tl.load(x), dtype=tl.float32))"], []),
@@ -47,7 +48,7 @@ def test_the_signature_tells_which_tensors_are_narrow() -> None:
         (["tl.store(out, tl.load(x) + tl.load(w))"], []),
     ],
     ids=[
-        "squares", "cast after", "derived pointer", "running", "function", "narrowed",
+        "squares", "cast after", "derived pointer", "running", "function", "narrowed", "in a subscript",
         "widened", "wide running", "dtype of the sum", "other tensor", "pointer moves", "no sum",
     ],
 )  # fmt: skip

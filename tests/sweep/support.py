@@ -15,7 +15,7 @@ KILLER = """
     if not marker.exists():
         marker.touch()
         pid = os.getppid()
-        while b"mcp_server.sweep.one" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        while b"mcp_server.sweep.run" not in Path(f"/proc/{pid}/cmdline").read_bytes():
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(pid, signal.SIGKILL)
 """

@@ -11,9 +11,8 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_server.sweep.cluster import Cluster
 from mcp_server.sweep.plan import Results
-from mcp_server.sweep.run import sweep
+from mcp_server.sweep.run import Cluster, sweep
 from tests.sweep.support import killer, plan
 
 pytestmark = pytest.mark.ray

@@ -45,7 +45,7 @@ def test_one_stream_costs_no_copies(tmp_path: Path) -> None:
     """Inputs are copied only where the program uses a stream of its own, and only those of a device."""
     streams = Streams(Journal(str(tmp_path)))
     assert streams.snapshot([torch.zeros(4)]) is None
-    streams.entered()
+    streams.several = True
     assert streams.snapshot([torch.zeros(4)]) is None
 
 

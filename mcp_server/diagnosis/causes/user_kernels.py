@@ -15,8 +15,15 @@ from mcp_server.diagnosis.components import (
 )
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.memory_faults.masked_lanes import Padding, paddings, repaired
-from mcp_server.memory_faults.widening import NarrowSum, narrow_pointers, narrow_sums, widened
+from mcp_server.memory_faults.triton_reductions import (
+    NarrowSum,
+    Padding,
+    narrow_pointers,
+    narrow_sums,
+    paddings,
+    repaired,
+    widened,
+)
 from mcp_server.model import Evidence, Fix, ModelLocation
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch

@@ -15,8 +15,7 @@ from mcp_server.diagnosis.observe.static import exported_path
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.value_sources import candidates, index_error
-from mcp_server.memory_faults.masked_lanes import repaired
-from mcp_server.memory_faults.widening import narrow_pointers, widened
+from mcp_server.memory_faults.triton_reductions import narrow_pointers, repaired, widened
 from mcp_server.model import ExportedWorkload, PackageWorkload, TensorSpec
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch

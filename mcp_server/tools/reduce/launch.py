@@ -7,12 +7,12 @@ import re
 import shlex
 import shutil
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.types import Command, Finished
+from mcp_server.jobs.types import Finished
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.kernels import Kernel
@@ -28,7 +28,6 @@ from mcp_server.tools.first_bad import Choice, Model, find_first_bad
 from mcp_server.tools.locate_fault import captured_call
 from mcp_server.tools.probe_backend import observe, unset_arguments
 from mcp_server.tools.reduce.failing import (
-    ALONE,
     SCRIPT,
     SMALL,
     FailureShown,
@@ -36,6 +35,7 @@ from mcp_server.tools.reduce.failing import (
     of_ending,
     of_script,
     one_line,
+    run_script,
 )
 from mcp_server.tools.requests import run_request
 
@@ -67,33 +67,9 @@ class Recorded:
         return not self.number
 
 
-# How every such script begins; it is run with torch alone, by whom it is given to.
-HEADER = Path(__file__).with_name("launch_header.template")
-
-CPP = '''
-FLAGS = {flags!r}
-
-
-def build():
-    """Compile kernel.cpp against torch's headers; its library."""
-    root = os.path.dirname(torch.__file__)
-    include = [os.path.join(root, "include"), os.path.join(root, "include/torch/csrc/api/include")]
-    include.append(sysconfig.get_path("include"))
-    libraries = ["-L" + os.path.join(root, "lib"), "-ltorch_cpu", "-lc10"]
-    target = os.path.join(tempfile.mkdtemp(), "kernel.so")
-    command = [os.environ.get("CXX", "g++"), *FLAGS, "-w", *("-I" + path for path in include)]
-    command += ["-shared", "-fPIC", os.path.join(HERE, "kernel.cpp"), "-o", target, *libraries]
-    subprocess.run(command, check=True)
-    return ctypes.CDLL(target)
-
-
-def launch(arguments):
-    kernel = build().{symbol}
-    kernel.restype = None
-    print("phase: calling", flush=True)
-    kernel({call})
-'''
-
+# Such a script is run with torch alone, by anyone who gets it.
+SCRIPT_TEMPLATE = Path(__file__).with_name("launch_script.template")
+CPP_TEMPLATE = Path(__file__).with_name("launch_cpp.template")
 TRITON = """
 
 def launch(arguments):
@@ -103,21 +79,6 @@ def launch(arguments):
     print("phase: calling", flush=True)
     {symbol}[{grid}]({call})
     torch.cuda.synchronize()
-"""
-
-MAIN = """
-
-UNSET = {unset!r}  # before the launch nothing was written there
-KNOWN_AFTER = {after!r}
-
-if __name__ == "__main__":
-    arguments = {{
-{arguments}
-    }}
-    launch(arguments)
-    status = judge(arguments)
-    print("exit status", status, flush=True)
-    sys.exit(status)
 """
 
 
@@ -151,16 +112,22 @@ def files(replay: Replay) -> tuple[dict[str, str], list[str]]:
     else:
         name, text, needs = TRITON_FILE, triton_source(kernel), ", Triton and a GPU"
         body, notes = _triton(kernel, replay.recorded)
-    beside = f"the folder inputs and {name}"
-    head = HEADER.read_text().format(title=replay.title, torch=replay.torch, needs=needs, files=beside)
-    tensors = "\n".join(_tensor(one) for one in replay.recorded if one.is_tensor)
-    main = MAIN.format(unset=replay.unset, after=replay.after, arguments=tensors)
-    return {"repro.py": head + body + main, name: text}, notes
-
-
-def _tensor(one: Recorded) -> str:
-    layout = f"{one.shape}, {one.stride}, {one.device!r}"
-    return f'        "{one.parameter}": place("{one.parameter}", {layout}),'
+    tensors = "\n".join(
+        f'        "{one.parameter}": place("{one.parameter}", {one.shape}, {one.stride}, {one.device!r}),'
+        for one in replay.recorded
+        if one.is_tensor
+    )
+    script = SCRIPT_TEMPLATE.read_text().format(
+        title=replay.title,
+        torch=replay.torch,
+        needs=needs,
+        files=f"the folder inputs and {name}",
+        launch=body,
+        unset=replay.unset,
+        after=replay.after,
+        arguments=tensors,
+    )
+    return {SCRIPT: script, name: text}, notes
 
 
 def _cpp(kernel: Kernel, recorded: Sequence[Recorded], code: str) -> str:
@@ -175,7 +142,7 @@ def _cpp(kernel: Kernel, recorded: Sequence[Recorded], code: str) -> str:
         pointer = f'ctypes.c_void_p(arguments["{parameter.name}"].data_ptr())'
         words.append(pointer if one.is_tensor else f"ctypes.{kind}({one.number})")
     flags = [flag for flag in safe_flags(read_recorded(code)).kept if not flag.startswith("-W")]
-    return CPP.format(flags=flags, symbol=kernel.symbol, call=", ".join(words))
+    return CPP_TEMPLATE.read_text().format(flags=flags, symbol=kernel.symbol, call=", ".join(words))
 
 
 def triton_source(kernel: Kernel) -> str:
@@ -184,29 +151,26 @@ def triton_source(kernel: Kernel) -> str:
 
 
 def _triton(kernel: Kernel, recorded: Sequence[Recorded]) -> tuple[str, list[str]]:
-    numbers = {one.parameter: one.number for one in recorded if not one.is_tensor}
-    names = _parameters(kernel)
-    constants, notes = _constants(kernel, names)
-    words = []
-    for name in names:
-        if name in constants:
-            words.append(f"{name}={constants[name]!r}")
-        elif name in numbers:
-            words.append(f"{name}={numbers[name]}")
-        elif any(one.parameter == name for one in recorded):
-            words.append(f'{name}=arguments["{name}"]')
-        else:
-            raise ProblemError("an argument of the launch was not recorded", value=name)
-    words += [f"num_warps={kernel.num_warps}"] if kernel.num_warps else []
-    call = ", ".join(words)
-    return TRITON.format(symbol=kernel.symbol, grid=_grid(kernel, numbers), call=call), notes
-
-
-def _parameters(kernel: Kernel) -> list[str]:
-    match = re.search(rf"def {re.escape(kernel.symbol)}\((.*?)\)\s*(?:->[^:]*)?:", kernel.source, re.S)
-    if not match:
+    """Calls the kernel with its arguments by name; and what was assumed."""
+    signature = re.search(rf"def {re.escape(kernel.symbol)}\((.*?)\)\s*(?:->[^:]*)?:", kernel.source, re.S)
+    if not signature:
         raise ProblemError("the kernel's signature cannot be read", value=kernel.name)
-    return [part.partition(":")[0].partition("=")[0].strip() for part in match[1].split(",") if part.strip()]
+    parts = [part for part in signature[1].split(",") if part.strip()]
+    names = [part.partition(":")[0].partition("=")[0].strip() for part in parts]
+    constants, notes = _constants(kernel, names)
+    values = {one.parameter: one.number or f'arguments["{one.parameter}"]' for one in recorded}
+    values |= {name: repr(value) for name, value in constants.items()}
+    missing = next((name for name in names if name not in values), None)
+    if missing is not None:
+        raise ProblemError("an argument of the launch was not recorded", value=missing)
+    words = [f"{name}={values[name]}" for name in names]
+    words += [f"num_warps={kernel.num_warps}"] if kernel.num_warps else []
+    numbers = [one for one in recorded if re.fullmatch(r"-?\d+", one.number)]
+    sizes = [evaluate(size, {one.parameter: int(one.number) for one in numbers}) for size in kernel.grid]
+    if None in sizes:
+        raise ProblemError("the grid of the launch cannot be computed", value=", ".join(kernel.grid))
+    grid = tuple(int(size) for size in sizes if size is not None)
+    return TRITON.format(symbol=kernel.symbol, grid=grid, call=", ".join(words)), notes
 
 
 def _constants(kernel: Kernel, names: Sequence[str]) -> tuple[dict[str, object], list[str]]:
@@ -222,14 +186,6 @@ def _constants(kernel: Kernel, names: Sequence[str]) -> tuple[dict[str, object],
     return {**{k: v for k, v in found.items() if k in names}, **dict.fromkeys(assumed, 1024)}, notes
 
 
-def _grid(kernel: Kernel, numbers: Mapping[str, str]) -> tuple[int, ...]:
-    values = {name: int(value) for name, value in numbers.items() if re.fullmatch(r"-?\d+", value)}
-    sizes = [evaluate(expression, values) for expression in kernel.grid]
-    if any(size is None for size in sizes):
-        raise ProblemError("the grid of the launch cannot be computed", value=", ".join(kernel.grid))
-    return tuple(int(size) for size in sizes if size is not None)
-
-
 # A fault then ends the launch that made it, and not a later one.
 BLOCKING = {"CUDA_LAUNCH_BLOCKING": "1"}
 GENERATED = ("cpp", "triton", "user_triton")
@@ -238,70 +194,58 @@ GENERATED = ("cpp", "triton", "user_triton")
 async def reduce_launch(
     context: Context, workload: PackageWorkload | ExportedWorkload | ScriptWorkload, launch: int | None
 ) -> Reduced:
-    """A script that makes launch number `launch` alone, from the values that it was given in this call.
+    """A script that makes launch number `launch` alone, with the values that it got in this call.
 
     By default the launch that first wrote a bad value, or in which the call ended. The kernel's source is the
     package's own. Raises ProblemError for a launch that is no generated kernel, and when none is chosen and
     every launch is healthy.
     """
-    called = await _package(context, workload)
+    if isinstance(workload, PackageWorkload):
+        called = workload
+    elif isinstance(workload, ExportedWorkload):
+        called = await compiled_package(context, workload, {})
+    else:
+        taken, why = captured_call(await capture(context, workload), workload)
+        if taken is None:
+            what = f"the script makes no call that could be taken: {why}"
+            raise ProblemError(what, value=str(workload.script))
+        called = taken
     called = called.model_copy(update={"env": {**BLOCKING, **called.env}})
-    package = open_package(called.package, called.model_name)
-    model = Model(package, read_wrapper(package.wrapper_text, package.kernel_text))
+    model = model_of(called)
     number = await _suspect(context, called, model) if launch is None else launch
-    kernel = kernel_of(model, number)
-    seen = seen_in(await record(context, called, number), model, number)
-    directory = context.fresh("reproduction")
-    notes = write(replay(seen, model, kernel), seen.arguments, directory)
-    finished = await run_alone(context, called, directory, gpus_of(package.device_type, called.device_index))
-    return _result(context, seen.failure, finished, [str(context.python_for(called))], directory, notes)
-
-
-@dataclass(frozen=True)
-class SeenLaunch:
-    """Events of one launch's arguments, names of those that held nothing before it, and how it failed."""
-
-    number: int
-    arguments: list[Event]
-    unset: frozenset[str]
-    failure: FailureShown | None
-    torch: str
-
-
-def seen_in(done: WorkerRun, model: Model, number: int) -> SeenLaunch:
-    """Launch `number` in what `record` saw."""
-    arguments = [event for event in done.all("argument") if event["launch"] == number]
-    written = {event["name"] for event in arguments if event["role"] == "written"}
-    unset = frozenset(written.union(unset_arguments(model).get(number, ())))
-    version = (done.last("torch") or {"version": ""})["version"]
-    return SeenLaunch(number, arguments, unset, _failure(done, arguments, unset), str(version))
-
-
-def replay(seen: SeenLaunch, model: Model, kernel: Kernel) -> Replay:
-    """What a script must know to make that launch alone."""
-    how = one_line(str(seen.failure or "healthy"))
-    return Replay(
-        title=f"Launch {seen.number} of an AOTInductor package, {kernel.name}: {how}",
-        torch=seen.torch,
-        kernel=kernel,
-        recorded=_recorded(seen.arguments),
-        unset=tuple(sorted({e["parameter"] for e in seen.arguments if e["name"] in seen.unset})),
-        after=tuple(sorted({e["parameter"] for e in _saved(seen.arguments, "after")})),
-        code=model.package.kernel_text or "",
+    replayed = await record(context, called, model, number)
+    finished = await run_launch(context, called, model, replayed)
+    failure, directory = replayed.failure, replayed.directory
+    shown = of_script(finished)
+    same = failure.same_cause_as(shown) if failure is not None else shown is None
+    return Reduced(
+        outcome="reduced" if same and failure else "replayed" if same else "not_reduced",
+        scope="launch",
+        summary=_summary(failure, shown, same),
+        failure=failure,
+        command=shlex.join([str(context.python_for(called)), str(directory / SCRIPT)]),
+        exit_status=finished.returncode,
+        files=[context.artifact(path, path.name) for path in sorted(directory.rglob("*")) if path.is_file()],
+        notes=replayed.notes,
+        log=context.artifact(finished.output, "output of the reproduction"),
+        cost=context.cost.cost(),
     )
 
 
-async def _package(
-    context: Context, workload: PackageWorkload | ExportedWorkload | ScriptWorkload
-) -> PackageWorkload:
-    if isinstance(workload, PackageWorkload):
-        return workload
-    if isinstance(workload, ExportedWorkload):
-        return await compiled_package(context, workload, {})
-    called, why = captured_call(await capture(context, workload), workload)
-    if called is None:
-        raise ProblemError(f"the script makes no call that could be taken: {why}", value=str(workload.script))
-    return called
+def _summary(failure: FailureShown | None, shown: FailureShown | None, same: bool) -> str:
+    if failure is None and same:
+        return "The launch writes the same values again; nothing is wrong that it shows by itself."
+    if failure is None:
+        return f"The launch was healthy in the call, and replayed it is not: {shown}."
+    if same:
+        return f"The launch alone fails in the same way: {str(shown).rstrip('.')}."
+    return f"The launch failed in the call ({failure}), but replayed alone it shows {shown or 'no fault'}."
+
+
+def model_of(called: PackageWorkload) -> Model:
+    """The package of a call with its wrapper."""
+    package = open_package(called.package, called.model_name)
+    return Model(package, read_wrapper(package.wrapper_text, package.kernel_text))
 
 
 async def _suspect(context: Context, called: PackageWorkload, model: Model) -> int:
@@ -334,8 +278,62 @@ def kernel_of(model: Model, number: int) -> Kernel:
     return model.wrapper.kernels[launch.kernel]
 
 
-async def record(context: Context, called: PackageWorkload, number: int) -> WorkerRun:
-    """Run once more and save what the launch is given and what it leaves."""
+@dataclass(frozen=True)
+class WrittenReplay:
+    """The directory of a script that replays one launch; how the launch failed in the call, if it did."""
+
+    directory: Path
+    failure: FailureShown | None
+    notes: list[str]
+
+
+async def record(context: Context, called: PackageWorkload, model: Model, number: int) -> WrittenReplay:
+    """Make the call once more, save what the launch reads and writes, and write the script that replays it.
+
+    Raises `ProblemError` for a launch without a source of its kernel, and for one that cannot be recorded.
+    """
+    kernel = kernel_of(model, number)
+    done = await _observe(context, called, number)
+    arguments = [event for event in done.all("argument") if event["launch"] == number]
+    written = {event["name"] for event in arguments if event["role"] == "written"}
+    unset = written.union(unset_arguments(model).get(number, ()))
+    failure = _failure(done, arguments, unset)
+    saved = [event for event in arguments if event.get("saved")]
+    how = one_line(str(failure or "healthy"))
+    texts, notes = files(
+        Replay(
+            title=f"Launch {number} of an AOTInductor package, {kernel.name}: {how}",
+            torch=str((done.last("torch") or {"version": ""})["version"]),
+            kernel=kernel,
+            recorded=_recorded(arguments),
+            unset=tuple(sorted({e["parameter"] for e in arguments if e["name"] in unset})),
+            after=tuple(sorted({e["parameter"] for e in saved if e["phase"] == "after"})),
+            code=model.package.kernel_text or "",
+        )
+    )
+    directory = context.fresh("reproduction")
+    for name, text in texts.items():
+        (directory / name).write_text(text, encoding="utf-8")
+    inputs = directory / "inputs"
+    inputs.mkdir()
+    for event in saved:
+        shutil.copyfile(event["saved"], inputs / f"{event['parameter']}-{event['phase']}.safetensors")
+    size = sum(path.stat().st_size for path in inputs.iterdir())
+    notes.append("the folder inputs holds values of the workload")
+    if size > SMALL:
+        notes.append(f"the recorded values take {size} bytes")
+    return WrittenReplay(directory, failure, notes)
+
+
+async def run_launch(
+    context: Context, called: PackageWorkload, model: Model, replayed: WrittenReplay
+) -> Finished:
+    """Run the script of a replay on the device of the package."""
+    gpus = gpus_of(model.package.device_type, called.device_index)
+    return await run_script(context, called, replayed.directory, gpus)
+
+
+async def _observe(context: Context, called: PackageWorkload, number: int) -> WorkerRun:
     python = context.python_for(called)
     rebuilt = await instrument(called.package, Options(), context, python=python, env=called.env)
     directory = context.fresh("record")
@@ -360,98 +358,32 @@ async def record(context: Context, called: PackageWorkload, number: int) -> Work
     )
 
 
-def _saved(arguments: Sequence[Event], phase: str) -> list[Event]:
-    return [event for event in arguments if event["phase"] == phase and event.get("saved")]
-
-
 def _recorded(arguments: Sequence[Event]) -> tuple[Recorded, ...]:
     """The arguments before the launch. Raises `ProblemError` when the launch was never reached."""
-    before = [event for event in arguments if event["phase"] == "before"]
-    if not before:
+    found = []
+    for event in arguments:
+        if event["phase"] != "before":
+            continue
+        if "value" in event:
+            found.append(Recorded(event["parameter"], number=str(event["value"])))
+            continue
+        if not event.get("saved"):
+            raise ProblemError("a tensor of the launch was too large to be saved", value=event["name"])
+        layout = tuple(event["shape"]), tuple(event["stride"])
+        found.append(Recorded(event["parameter"], "", *layout, device=str(event["device"])))
+    if not found:
         raise ProblemError("the call ended before that launch", next_call="trace_launches")
-    return tuple(_argument(event) for event in before)
+    return tuple(found)
 
 
-def _argument(event: Event) -> Recorded:
-    if "value" in event:
-        return Recorded(event["parameter"], number=str(event["value"]))
-    if not event.get("saved"):
-        raise ProblemError("a tensor of the launch was too large to be saved", value=event["name"])
-    layout = tuple(event["shape"]), tuple(event["stride"])
-    return Recorded(event["parameter"], "", *layout, device=str(event["device"]))
-
-
-def _failure(done: WorkerRun, arguments: Sequence[Event], unset: Collection[str]) -> FailureShown | None:
+def _failure(done: WorkerRun, arguments: Sequence[Event], unset: set[str]) -> FailureShown | None:
     """How this launch failed in the call; None when it did not."""
     after = [event for event in arguments if event["phase"] == "after"]
     failure = read_failure(done.finished)
     if not after and failure is not None:
         return of_ending(done.finished, failure, "calling")
-    was = {e["name"] for e in arguments if e["phase"] == "before" and e["name"] not in unset and _bad(e)}
-    new = [event for event in after if _bad(event) and event["name"] not in was]
+    bad = [event for event in arguments if event.get("nan") or event.get("inf")]
+    was = {event["name"] for event in bad if event["phase"] == "before"} - unset
+    new = [event for event in bad if event["phase"] == "after" and event["name"] not in was]
     nan = any(event.get("nan") for event in new)
     return FailureShown(kind="not_finite", phase="calling", nan=nan) if new else None
-
-
-def _bad(event: Event) -> bool:
-    return bool(event.get("nan") or event.get("inf"))
-
-
-def write(replay: Replay, arguments: Sequence[Event], directory: Path) -> list[str]:
-    """Write the script with its files; what was assumed, and what is large."""
-    texts, notes = files(replay)
-    for name, text in texts.items():
-        (directory / name).write_text(text, encoding="utf-8")
-    inputs = directory / "inputs"
-    inputs.mkdir()
-    for event in arguments:
-        if event.get("saved"):
-            shutil.copyfile(event["saved"], inputs / f"{event['parameter']}-{event['phase']}.safetensors")
-    size = sum(path.stat().st_size for path in inputs.iterdir())
-    notes.append("the folder inputs holds values of the workload")
-    return [*notes, f"the recorded values take {size} bytes"] if size > SMALL else notes
-
-
-async def run_alone(
-    context: Context, called: PackageWorkload, directory: Path, gpus: tuple[int, ...] | None
-) -> Finished:
-    """Run the script in `directory`."""
-    argv = (str(context.python_for(called)), SCRIPT)
-    command = Command(argv=argv, cwd=directory, env=ALONE, timeout_s=called.timeout_s, gpus=gpus)
-    return await context.run(command, "reproduction-run", runs=1)
-
-
-def _result(
-    context: Context,
-    failure: FailureShown | None,
-    finished: Finished,
-    python: list[str],
-    directory: Path,
-    notes: list[str],
-) -> Reduced:
-    shown = of_script(finished)
-    same = failure.same_cause_as(shown) if failure is not None else shown is None
-    return Reduced(
-        outcome="reduced" if same and failure else "replayed" if same else "not_reduced",
-        scope="launch",
-        summary=_summary(failure, shown, same),
-        failure=failure,
-        command=shlex.join([*python, str(directory / SCRIPT)]),
-        exit_status=finished.returncode,
-        files=[context.artifact(path, path.name) for path in sorted(directory.rglob("*")) if path.is_file()],
-        notes=notes,
-        log=context.artifact(finished.output, "output of the reproduction"),
-        cost=context.cost.cost(),
-    )
-
-
-def _summary(failure: FailureShown | None, shown: FailureShown | None, same: bool) -> str:
-    if failure is None:
-        return (
-            "The launch writes the same values again; nothing is wrong that it shows by itself."
-            if same
-            else (f"The launch was healthy in the call, and replayed it is not: {shown}.")
-        )
-    if same:
-        return f"The launch alone fails in the same way: {str(shown).rstrip('.')}."
-    return f"The launch failed in the call ({failure}), but replayed alone it shows {shown or 'no fault'}."

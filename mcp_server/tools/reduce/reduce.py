@@ -4,30 +4,64 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import shlex
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from mcp_server.errors import ProblemError
-from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
+from mcp_server.logs.captured import CapturedCall, CapturedCompile, CapturedUpdate
+from mcp_server.model import ExportedWorkload, ModelLocation, PackageWorkload, ScriptWorkload
 from mcp_server.package.exported import exported_device
-from mcp_server.tools.context import Context, WorkerRun, gpus_of
+from mcp_server.tools.capture import capture
+from mcp_server.tools.context import Context, Event, WorkerRun, gpus_of
 from mcp_server.tools.reduce.failing import (
+    SCRIPT,
+    SMALL,
     FailureShown,
     Reduced,
-    Target,
-    find_target,
+    ReducedNode,
     of_attempt,
+    of_script,
     one_line,
-    report,
+    run_script,
 )
 from mcp_server.tools.reduce.launch import reduce_launch
+from mcp_server.tools.requests import failing_phase, how_made, imports_of
 
 MOST_CHILDREN = 8
+VERIFIED = 3  # reproductions that are tried under a plain interpreter, the smallest first
+HELP = "an exported program (torch.export.save) with inputs, or the script that compiles it"
 # torch/_inductor/exc.py (2.8-2.15), OperatorIssue: the operator that could not be lowered.
 TARGET = re.compile(r"^ *target: (\S+)$", re.MULTILINE)
 # A reproduction takes over what steers torch, and nothing else of the environment.
 STEERING = ("TORCH", "PYTORCH", "AOT_", "INDUCTOR", "TRITON", "CUDA_", "OMP_")
+
+
+async def reduce(
+    context: Context,
+    workload: PackageWorkload | ExportedWorkload | ScriptWorkload,
+    *,
+    scope: Literal["graph", "launch"] = "graph",
+    launch: int | None = None,
+    budget_s: float = 300,
+) -> Reduced:
+    """`graph`: few operators of an exported program; `launch`: one launch of a package with its values.
+
+    Raises ProblemError as `reduce_graph` and `reduce_launch` do, and for a package without its program.
+    """
+    if scope == "launch":
+        return await reduce_launch(context, workload, launch)
+    if launch is not None:
+        raise ProblemError("a launch is chosen", value=launch, allowed="with scope launch")
+    if isinstance(workload, PackageWorkload):
+        raise ProblemError(
+            "a package does not hold the graph that it was compiled from",
+            value=str(workload.package),
+            allowed="exported=the program it was compiled from, script, or scope launch",
+        )
+    return await reduce_graph(context, workload, budget_s=budget_s)
 
 
 async def reduce_graph(
@@ -55,8 +89,17 @@ class Failing:
 
 async def failing_program(context: Context, workload: ExportedWorkload | ScriptWorkload) -> Failing:
     """Compile and call the workload's program once. Raises `ProblemError` if it does not fail."""
-    target = await find_target(context, workload)
-    attempt, target = await _attempt(context, target)
+    target = await _find_target(context, workload)
+    attempt = await run_worker(context, "attempt", target)
+    # Where the program is not read back: with the script's own module, which may have its operators, and
+    # then with the program taken from the script.
+    if attempt.last("reading_inputs") is None and target.imports and not target.taken:
+        imports = [*target.workload.extra_imports, *target.imports]
+        target = replace(target, workload=target.workload.model_copy(update={"extra_imports": imports}))
+        attempt = await run_worker(context, "attempt", target)
+    if attempt.last("reading_inputs") is None and target.made_by and not target.taken:
+        target = replace(target, taken=True)
+        attempt = await run_worker(context, "attempt", target)
     failure = of_attempt(attempt)
     if failure is None:
         raise ProblemError(
@@ -70,55 +113,81 @@ async def failing_program(context: Context, workload: ExportedWorkload | ScriptW
 
 async def reduce_program(context: Context, failing: Failing, budget_s: float) -> Reduced:
     """Cut a failing program down for `budget_s` seconds."""
-    target, failure = failing.target, failing.failure
-    recorded = await _recorded(context, target, failing.attempt)
-    named = _named(failing.attempt, failure, recorded)
+    target, attempt, failure = failing.target, failing.attempt, failing.failure
+    # The values of the nodes are recorded in a new process if the failure ended the attempt.
+    ended = attempt.last("evaluating") is None
+    recorded = await run_worker(context, "record", target) if ended else attempt
+    named = _named_by_compiler(attempt, failure, recorded)
     done = await _reduce(context, target, failure, recorded, named, budget_s)
-    return await report(context, target, failure, done)
+    return await _verified(context, target, failure, done)
 
 
-async def _attempt(context: Context, target: Target) -> tuple[WorkerRun, Target]:
-    """Compile and call once; where the program is not read back, with the script's own module, which may
-    have its operators, and then with the program taken from the script.
+@dataclass(frozen=True)
+class Target:
+    """`imports` register custom operators; of a captured program they are tried only if it needs them.
+
+    `made_by` says how the script makes the program (worker/taken.py), should no file give it back; with
+    `taken` it is taken from there.
     """
-    done = await run_worker(context, "attempt", target, {})
-    for again in _other_ways(target):
-        if done.last("reading_inputs") is not None:
-            break
-        target = again
-        done = await run_worker(context, "attempt", target, {})
-    return done, target
+
+    workload: ExportedWorkload
+    configs: Mapping[str, Any]
+    imports: tuple[str, ...] = ()
+    made_by: Mapping[str, Any] | None = None
+    taken: bool = False
 
 
-def _other_ways(target: Target) -> Iterator[Target]:
-    if target.imports and not target.taken:
-        imports = [*target.workload.extra_imports, *target.imports]
-        yield replace(target, workload=target.workload.model_copy(update={"extra_imports": imports}))
-    if target.made_by and not target.taken:
-        yield replace(target, taken=True)
-
-
-async def _recorded(context: Context, target: Target, attempt: WorkerRun) -> WorkerRun:
-    """The run that recorded the nodes: a new process, if the failure ended the attempt."""
-    if attempt.last("evaluating") is not None:
-        return attempt
-    return await run_worker(context, "record", target, {})
+async def _find_target(context: Context, workload: ExportedWorkload | ScriptWorkload) -> Target:
+    """The program to reduce. Raises `ProblemError` for a script that compiles none, or whose is not kept."""
+    if isinstance(workload, ExportedWorkload):
+        return Target(workload, {})
+    seen = await capture(context, workload)
+    phase = failing_phase(seen)
+    # The failing or suspect call with the compile of its package; a compile alone when that failed.
+    call = phase if isinstance(phase, CapturedCall) else seen.suspect
+    compiled: CapturedCompile | None = None
+    if isinstance(phase, CapturedCompile):
+        call, compiled = None, phase
+    elif call is not None and call.file is not None and not isinstance(phase, CapturedUpdate):
+        load = seen.load_of(call)
+        compiled = seen.compile_of(load) if load is not None else None
+    made_by = how_made(seen, compiled, workload) if compiled is not None else None
+    if compiled is None or (compiled.exported is None and made_by is None):
+        what, allowed = "the script compiles no exported program whose call could be taken", HELP
+        if compiled is not None and compiled.notice:
+            what = f"the program that the script compiles could not be kept: {compiled.notice}"
+            allowed = "a script that compiles an exported program in its own process"
+        raise ProblemError(what, value=str(workload.script), allowed=allowed)
+    shared = workload.model_dump(include={"env", "python", "cwd", "timeout_s"})
+    inputs = call.file if call is not None else None
+    return Target(
+        ExportedWorkload(exported=compiled.exported or workload.script, inputs=inputs, **shared),
+        compiled.configs,
+        tuple(imports_of(seen, compiled)),
+        made_by,
+        taken=compiled.exported is None,
+    )
 
 
 async def run_worker(
-    context: Context, operation: str, target: Target, more: dict[str, Any], timeout_s: float | None = None
+    context: Context,
+    operation: Literal["attempt", "record", "reduce", "bisect"],
+    target: Target,
+    more: Mapping[str, object] | None = None,
+    timeout_s: float | None = None,
 ) -> WorkerRun:
     workload = target.workload
     directory = context.fresh(operation)
     context.cost.compiles += operation == "attempt"
+    source = {"made_by": target.made_by} if target.taken else {"exported": workload.exported}
     request = {
-        **target.source,
+        **source,
         "inputs": workload.inputs,
         "extra_imports": workload.extra_imports,
         "inductor_configs": dict(target.configs),
         "package_path": directory / "model.pt2",
         "values": directory / "values",
-        **more,
+        **(more or {}),
     }
     return await context.worker(
         operation,
@@ -136,6 +205,23 @@ async def run_worker(
     )
 
 
+def _named_by_compiler(attempt: WorkerRun, failure: FailureShown, recorded: WorkerRun) -> list[str]:
+    """Nodes whose operator the compiler named: as its target, or in a name that it did not find."""
+    if failure.kind != "error" or failure.phase != "compiling":
+        return []
+    targets = set(TARGET.findall(attempt.finished.output.read_text(encoding="utf-8", errors="replace")))
+    words = re.split(r"\W+", failure.text)
+    found = []
+    for event in recorded.all("node"):
+        operator = event["op"]
+        # The name of a user's operator's C shim ends with the operator's name.
+        name = operator.split(".")[1] if "." in operator else operator
+        users = not operator.startswith(("aten.", "prims.", "<", "prim."))
+        if operator in targets or (users and any(w == name or w.endswith("_" + name) for w in words)):
+            found.append(str(event["node"]))
+    return found
+
+
 async def _reduce(
     context: Context,
     target: Target,
@@ -146,86 +232,87 @@ async def _reduce(
 ) -> WorkerRun:
     values = recorded.all("value")
     bad = [event["node"] for event in values if event.get("nan") or event.get("inf")]
-    return await run_worker(
-        context,
-        "reduce",
-        target,
-        {
-            "values": recorded.directory / "values",
-            "bad": bad,
-            "guess": _guess(failure, recorded, bad, named),
-            "failure": failure.request(),
-            "repro_imports": target.imports if target.taken else (),
-            "title": f"Reproduction of a failure of AOTInductor: {one_line(str(failure))}",
-            "environment": {n: v for n, v in target.workload.env.items() if _steers(n)},
-            "directory": context.fresh("candidates"),
-            "budget_s": budget_s,
-            "each_s": target.workload.timeout_s,
-            "side_by_side": min(MOST_CHILDREN, len(os.sched_getaffinity(0))),
-        },
-        timeout_s=budget_s + target.workload.timeout_s,
+    # The suspected node: the one that made the first value that is not finite; else one that the compiler
+    # named, that raised, or that broke its fake function's promise.
+    suspected = bad
+    if failure.kind != "not_finite":
+        last = recorded.last("node")
+        raised = [last["node"]] if last and recorded.last("recorded") is None else []
+        suspected = [*named, *raised, *(event["node"] for event in recorded.all("fake_mismatch"))]
+    steering = {
+        name: value
+        for name, value in target.workload.env.items()
+        if name.startswith(STEERING) and not name.endswith("CACHE_DIR")
+    }
+    request = {
+        "values": recorded.directory / "values",
+        "bad": bad,
+        "guess": suspected[0] if suspected else None,
+        "failure": failure.request(),
+        "repro_imports": target.imports if target.taken else (),
+        "title": f"Reproduction of a failure of AOTInductor: {one_line(str(failure))}",
+        "environment": steering,
+        "directory": context.fresh("candidates"),
+        "budget_s": budget_s,
+        "each_s": target.workload.timeout_s,
+        "parallel": min(MOST_CHILDREN, len(os.sched_getaffinity(0))),
+    }
+    return await run_worker(context, "reduce", target, request, budget_s + target.workload.timeout_s)
+
+
+async def _verified(context: Context, target: Target, failure: FailureShown, done: WorkerRun) -> Reduced:
+    """Run what the worker kept, smallest first, until one fails in the same way under a plain interpreter."""
+    end = done.last("reduced") or {"units": 0, "complete": False}
+    limit = "" if end["complete"] else " in this time (budget_s)"
+    result = Reduced(
+        outcome="not_reduced",
+        summary=f"The program fails ({failure}), but no part of it, cut out and exported again, did{limit}.",
+        failure=failure,
+        nodes_before=end["units"],
+        candidates=len(done.all("candidate")),
+        complete=end["complete"],
+        log=context.artifact(done.finished.output, "output of the reduction"),
+        cost=context.cost.cost(),
     )
-
-
-def _named(attempt: WorkerRun, failure: FailureShown, recorded: WorkerRun) -> list[str]:
-    """Nodes whose operator the compiler named: as its target, or in a name that it did not find."""
-    if failure.kind != "error" or failure.phase != "compiling":
-        return []
-    targets = set(TARGET.findall(attempt.finished.output.read_text(encoding="utf-8", errors="replace")))
-    words = set(re.split(r"\W+", failure.text))
-    return [
-        str(event["node"])
-        for event in recorded.all("node")
-        if event["op"] in targets or (_is_users(event["op"]) and _ends(words, event["op"]))
-    ]
-
-
-def _is_users(operator: str) -> bool:
-    return not operator.startswith(("aten.", "prims.", "<", "prim."))
-
-
-def _ends(words: set[str], operator: str) -> bool:
-    """Whether a word ends with the operator's name: that of its C shim does."""
-    name = operator.split(".")[1] if "." in operator else operator
-    return any(word == name or word.endswith("_" + name) for word in words)
-
-
-def _guess(failure: FailureShown, recorded: WorkerRun, bad: list[str], named: list[str]) -> str | None:
-    """The node that made the first value that is not finite, that the compiler named, that broke its fake
-    function's promise, or that raised.
-    """
-    if failure.kind == "not_finite":
-        return bad[0] if bad else None
-    broken = [str(event["node"]) for event in recorded.all("broken_promise")]
-    last = recorded.last("node")
-    raised = [str(last["node"])] if last and recorded.last("recorded") is None else []
-    return next(iter([*named, *raised, *broken]), None)
-
-
-def _steers(variable: str) -> bool:
-    return variable.startswith(STEERING) and not variable.endswith("CACHE_DIR")
-
-
-async def reduce(
-    context: Context,
-    workload: PackageWorkload | ExportedWorkload | ScriptWorkload,
-    *,
-    scope: Literal["graph", "launch"] = "graph",
-    launch: int | None = None,
-    budget_s: float = 300,
-) -> Reduced:
-    """`graph`: few operators of an exported program; `launch`: one launch of a package with its values.
-
-    Raises ProblemError as `reduce_graph` and `reduce_launch` do, and for a package without its program.
-    """
-    if scope == "launch":
-        return await reduce_launch(context, workload, launch)
-    if launch is not None:
-        raise ProblemError("a launch is chosen", value=launch, allowed="with scope launch")
-    if isinstance(workload, PackageWorkload):
-        raise ProblemError(
-            "a package does not hold the graph that it was compiled from",
-            value=str(workload.package),
-            allowed="exported=the program it was compiled from, script, or scope launch",
+    context.cost.compiles += result.candidates
+    gpus = gpus_of(exported_device(target.workload.exported))
+    failed = done.last("failed")
+    notes = [f"the reduction itself failed: {one_line(failed['text'])}"] if failed else []
+    for kept in done.all("kept")[: -VERIFIED - 1 : -1]:
+        directory = context.fresh("reproduction")
+        shutil.copytree(
+            kept["directory"], directory, ignore=shutil.ignore_patterns("output.log"), dirs_exist_ok=True
         )
-    return await reduce_graph(context, workload, budget_s=budget_s)
+        finished = await run_script(context, target.workload, directory, gpus)
+        if not failure.same_as(of_script(finished)):
+            notes.append(f"a reproduction of {kept['operators']} operators did not fail by itself")
+            continue
+        if kept["real"]:
+            notes.append("inputs.pt holds values of the workload")
+        if kept["bytes"] > SMALL:
+            notes.append(f"the failure needs {kept['bytes']} bytes of real values")
+        counts = f"{kept['operators']} of {result.nodes_before} operators"
+        update = {
+            "outcome": "reduced",
+            "summary": f"{counts} still fail in the same way: {str(failure).rstrip('.')}.",
+            "command": shlex.join([str(context.python_for(target.workload)), str(directory / SCRIPT)]),
+            "exit_status": finished.returncode,
+            "files": [
+                context.artifact(path, "reproduction" if path.name == SCRIPT else "needed in the same folder")
+                for path in sorted(directory.iterdir())
+                if path.is_file()
+            ],
+            "nodes": [_node(node) for node in kept["nodes"]],
+            "real": kept["real"],
+            "seeded": kept["seeded"],
+        }
+        return result.model_copy(update={**update, "notes": notes, "cost": context.cost.cost()})
+    reasons = [f"not cut: {event['reason']}" for event in done.all("uncuttable")]
+    ends = [f"a candidate ended otherwise: {one_line(event['tail'])}" for event in done.all("candidate")]
+    why = list(dict.fromkeys([*reasons, *ends]))[:5]
+    return result.model_copy(update={"notes": [*notes, *why], "cost": context.cost.cost()})
+
+
+def _node(event: Event) -> ReducedNode:
+    lines = [ModelLocation(file=f["file"], line=f["line"], code=f["code"]) for f in event["stack"]]
+    return ReducedNode(name=event["node"], operator=event["op"], locations=lines)

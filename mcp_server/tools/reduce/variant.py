@@ -6,14 +6,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mcp_server.jobs.types import Finished
 from mcp_server.model import PackageWorkload
-from mcp_server.package.archive import open_package
-from mcp_server.package.wrapper import read_wrapper
-from mcp_server.tools.context import Context, gpus_of
-from mcp_server.tools.first_bad import Model
+from mcp_server.tools.context import Context
 from mcp_server.tools.reduce.failing import STATUS
-from mcp_server.tools.reduce.launch import TRITON_FILE, kernel_of, record, replay, run_alone, seen_in, write
+from mcp_server.tools.reduce.launch import TRITON_FILE, model_of, record, run_launch
 
 _DIFFERS = re.compile(r"^differs: (\w+) .*\(by up to (\S+), recorded values reach (\S+)\)", re.M)
 
@@ -54,25 +50,17 @@ async def launch_variant(
 
     Raises `ProblemError` for a launch without a source of its kernel, and for one that cannot be recorded.
     """
-    package = open_package(called.package, called.model_name)
-    model = Model(package, read_wrapper(package.wrapper_text, package.kernel_text))
-    kernel = kernel_of(model, number)
-    seen = seen_in(await record(context, called, number), model, number)
-    directory = context.fresh("variant")
-    write(replay(seen, model, kernel), seen.arguments, directory)
-    gpus = gpus_of(package.device_type, called.device_index)
-    as_it_was = await run_alone(context, called, directory, gpus)
-    if not as_it_was.ok:
+    model = model_of(called)
+    replayed = await record(context, called, model, number)
+    unchanged = await run_launch(context, called, model, replayed)
+    if not unchanged.ok:
         return Variant(number, sound=False)
-    source = directory / TRITON_FILE
+    source = replayed.directory / TRITON_FILE
     source.write_text(change(source.read_text(encoding="utf-8")), encoding="utf-8")
-    return _compared(number, await run_alone(context, called, directory, gpus))
-
-
-def _compared(number: int, finished: Finished) -> Variant:
+    finished = await run_launch(context, called, model, replayed)
     if finished.ok:
         return Variant(number, sound=True)
-    told = _DIFFERS.search(finished.output.read_text(encoding="utf-8", errors="replace"))
-    if finished.returncode != STATUS["departs"] or told is None:
+    found = _DIFFERS.search(finished.output.read_text(encoding="utf-8", errors="replace"))
+    if finished.returncode != STATUS["departs"] or found is None:
         return Variant(number, sound=True, failure=f"exit status {finished.returncode}")
-    return Variant(number, sound=True, changed=Changed(told[1], float(told[2]), float(told[3])))
+    return Variant(number, sound=True, changed=Changed(found[1], float(found[2]), float(found[3])))

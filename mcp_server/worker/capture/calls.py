@@ -6,15 +6,15 @@ import itertools
 import os
 import threading
 import time
+import traceback
 import weakref
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any, Callable, Optional
 
 import torch
 
 from ..calling import capturing, synchronize, take_if_used
-from ..encode import Output, encode_all, encode_frames, encode_layout, encode_output, frames, raised_in
+from ..encode import encode_all, encode_frames, encode_layout, encode_output, frames, raised_in
 from ..lease import for_cuda, take
 from ..process import (
     current_device,
@@ -29,10 +29,10 @@ from ..report import TEXT_LIMIT, Encoded, encode
 from ..tensors import CALL_FORMAT, PLAIN, TooLarge, pack, pack_leaves, sharing
 from .checks import Returned, digests, looked_at
 from .journal import CaptureStore, Journal
-from .memory import AT_FAILURE, Aliases, InputMemory, Managed, OutputRecorder, Repeats, rewritten, versions
+from .memory import AT_FAILURE, Aliases, InputMemory, Managed, Repeats, rewritten, versions
 from .streams import Snapshot, Streams
 
-# Parameters of the loaders' constructors in torch 2.8-2.15; the binding itself tells no names.
+# Parameters of the loaders' constructors in torch 2.8-2.15; the binding itself has no names.
 LOADER_OPTIONS = (
     "package",
     "model_name",
@@ -62,17 +62,9 @@ class Entered:
     path: Optional[str]
     snapshot: Optional[Snapshot]
     versions: list[tuple[torch.Tensor, int]]
-    given: list[Optional[InputMemory]]
+    inputs: list[Optional[InputMemory]]
     refilled: bool
     start: float
-
-
-def _innermost(error: BaseException) -> Optional[FrameType]:
-    """The frame that raised."""
-    place = error.__traceback__
-    while place is not None and place.tb_next is not None:
-        place = place.tb_next
-    return place.tb_frame if place is not None else None
 
 
 class Calls:
@@ -85,7 +77,6 @@ class Calls:
         self.loads: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.thread = threading.local()
         self.managed = Managed()
-        self.answers = OutputRecorder(store, self.managed)
         self.streams = Streams(journal)
         self.repeats = Repeats()
         self.aliases = Aliases()
@@ -100,20 +91,16 @@ class Calls:
         return (os.fspath(path), options) if isinstance(path, (str, os.PathLike)) else None
 
     def opened(self, state: tuple[str, dict[str, Any]], _result: Any, error: Optional[BaseException]) -> None:
-        """Tell of a package that torch refused before it made a loader."""
+        """Journal a package that torch refused before it made a loader."""
         if error is not None and not self.thread.loads:
             number = self._load("AOTIModelPackageLoader", *state)
             self.journal.event("load_failed", load=number, **failure(error))
 
     def loading(self, loader: Any, *args: Any, **kwargs: Any) -> tuple[int, Any, float]:
         self.thread.loads = getattr(self.thread, "loads", 0) + 1
-        names = LOADER_OPTIONS if "PackageLoader" in type(loader).__name__ else RUNNER_OPTIONS
-        options = {**dict(zip(names, args)), **kwargs}
-        return (
-            self._load(type(loader).__name__, options.pop("package", ""), options),
-            loader,
-            time.monotonic(),
-        )
+        kind = type(loader).__name__
+        options = {**dict(zip(LOADER_OPTIONS if "PackageLoader" in kind else RUNNER_OPTIONS, args)), **kwargs}
+        return self._load(kind, options.pop("package", ""), options), loader, time.monotonic()
 
     def _load(self, loader: str, path: Any, options: dict[str, Any]) -> int:
         """The number of a load that begins."""
@@ -121,7 +108,11 @@ class Calls:
         if for_cuda(package) if "Package" in loader else not loader.endswith("Cpu"):
             take()
         number = next(self.numbers)
-        kept = self._keep(package)
+        try:
+            kept = self.store.package(package)
+        except OSError as error:
+            size = os.path.getsize(package) if os.path.exists(package) else 0
+            kept = {"bytes": size, "sha256": "", "copy": None, "notice": str(error)}
         self.journal.event(
             "loading",
             load=number,
@@ -135,31 +126,28 @@ class Calls:
         )
         return number
 
-    def _keep(self, package: str) -> dict[str, Any]:
-        try:
-            return self.store.package(package)
-        except OSError as error:
-            size = os.path.getsize(package) if os.path.exists(package) else 0
-            return {"bytes": size, "sha256": "", "copy": None, "notice": str(error)}
-
     def loaded(self, state: tuple[int, Any, float], _result: Any, error: Optional[BaseException]) -> None:
         number, loader, start = state
         if error is not None:
             self.journal.event("load_failed", load=number, **failure(error))
             return
         self.loads[loader] = number
-        place = current_device() if _on_cuda(loader) else None
+        on_cuda = type(loader).__name__.endswith("Cuda")
+        if hasattr(loader, "get_metadata"):
+            on_cuda = loader.get_metadata().get("AOTI_DEVICE_KEY") == "cuda"
+        place = current_device() if on_cuda else None
         self.journal.event("loaded", load=number, seconds=time.monotonic() - start, current_device=place)
 
     def ending(self, error: BaseException) -> None:
-        """Tell the exception that ends a process which loaded a package; `own`: raised outside of torch."""
+        """Journal the exception that ends a process with a package; `own`: raised outside of torch."""
         places = raised_in(error)
         if not self.loads or not places:
             return
+        raising = list(traceback.walk_tb(error.__traceback__))[-1][0]
         self.journal.event(
             "program_failed",
             frames=encode_frames([(frame.f_code, line) for frame, line in places]),
-            own=places[0][0] is _innermost(error),
+            own=places[0][0] is raising,
             refilled=self.managed.refilled_by_now(),
             calls=self.returned.calls(looked_at(places)),
             **failure(error),
@@ -171,27 +159,36 @@ class Calls:
         """The `before` of one method that takes a map of constants first."""
 
         def begin(loader: Any, constants: Any, *args: Any, **kwargs: Any) -> tuple[int]:
-            number = next(self.numbers)
-            path, notice = self._saved(
-                "constants", number, lambda: _pack_constants(constants, self.store.cap)
-            )
+            number, load = next(self.numbers), self.loads.get(loader, -1)
+            names = [str(name) for name in constants]
+
+            def packed() -> dict[str, Any]:
+                return dict(zip(names, pack_leaves(list(constants.values()), self.store.cap)))
+
+            path, notice = self._saved("constants", number, packed)
             known = {} if device_error() else digests(constants)
+            broken = device_error()  # again, since reading the values may be what fails
+            # Layout and counts of NaN and infinities of each new constant.
+            facts = [encode_output(value, broken, True).text for value in constants.values()]
+            members = [encode(name) + ": " + text for name, text in zip(names, facts)]
             self.journal.event(
                 "updating",
                 update=number,
-                load=self.loads.get(loader, -1),
+                load=load,
                 how=how,
                 arguments=list(args) + list(kwargs.values()),
                 file=path,
                 notice=notice,
                 compiled=_names(loader),
-                constants=_constant_facts(constants),
+                constants=Encoded("{" + ", ".join(members) + "}"),
                 digests=known,
                 views=_views(constants),
                 frames=frames(),
             )
-            managed = how != "update_constant_buffer_from_cpu" and _user_managed(args, kwargs)
-            self.managed.update(self.loads.get(loader, -1), constants, managed, known)
+            # load_constants(map, use_inactive, check_full_update, user_managed), torch 2.8-2.15
+            managed = bool(kwargs.get("user_managed", args[2] if len(args) > 2 else False))
+            managed = managed and how != "update_constant_buffer_from_cpu"
+            self.managed.update(load, constants, managed, known)
             return (number,)
 
         return begin
@@ -251,8 +248,8 @@ class Calls:
         )
         if in_graph:
             self.streams.watch_graph(number, flat)
-        given = self.aliases.inputs(flat)
-        return Entered(number, load, path, snapshot, before, given, bool(refilled), time.monotonic())
+        inputs_memory = self.aliases.inputs(flat)
+        return Entered(number, load, path, snapshot, before, inputs_memory, bool(refilled), time.monotonic())
 
     def _pack(self, inputs: Any) -> dict[str, Any]:
         tree, self.thread.tree = getattr(self.thread, "tree", None), None
@@ -272,15 +269,27 @@ class Calls:
     def called(self, state: Entered, result: Any, error: Optional[BaseException]) -> None:
         seconds = time.monotonic() - state.start
         if error is not None:
-            self._failed(state, seconds, error)
+            # What its constants are by now is looked at more closely.
+            known = not capturing() and not device_error()
+            names = self.managed.refilled(state.load, AT_FAILURE) if known else None
+            more = {"refilled": names} if names else {}
+            self.journal.event("call_failed", call=state.number, seconds=seconds, **more, **failure(error))
             return
-        self.aliases.returned(state.number, state.given, result)
+        self.aliases.returned(state.number, state.inputs, result)
         self.returned.keep(state.number, result)
-        outputs = _outputs(result)
-        broken = any(output.unreadable for output in outputs)
-        raced = state.snapshot.raced() if state.snapshot is not None and not broken else []
+        # This waits for the device: a fault of the call's kernels then shows here, as `unreadable`, and not
+        # at some later line. The error itself stays with the CUDA context and reaches the program as before.
+        recorded = capturing()
+        broken = "" if recorded else device_error()
+        outputs = [encode_output(leaf, broken, not recorded) for leaf in result]
+        raced: list[int] = []
         if state.snapshot is not None:
+            if not any(output.unreadable for output in outputs):
+                raced = state.snapshot.raced()
             self.streams.pending_uses.add(state.number, state.snapshot.inputs)
+        store, returned = self.store, None
+        if state.refilled:
+            returned = self.managed.keep_outputs(store, state.number, state.load, result)
         self.journal.event(
             "called",
             call=state.number,
@@ -288,15 +297,9 @@ class Calls:
             outputs=encode_all([output.text for output in outputs]),
             raced=raced,
             rewritten=rewritten(state.versions),
-            returned=self.answers.keep(state.number, state.load, result) if state.refilled else None,
+            returned=returned,
         )
-        self.store.evict(state.path, state.load, any(output.odd for output in outputs))
-
-    def _failed(self, state: Entered, seconds: float, error: BaseException) -> None:
-        """A call that raised; what its constants hold is looked at more closely."""
-        names = None if capturing() or device_error() else self.managed.refilled(state.load, AT_FAILURE)
-        more = {"refilled": names} if names else {}
-        self.journal.event("call_failed", call=state.number, seconds=seconds, **more, **failure(error))
+        store.evict(state.path, state.load, any(output.odd for output in outputs))
 
 
 def _plain(tree: Any) -> dict[str, str]:
@@ -307,18 +310,6 @@ def _plain(tree: Any) -> dict[str, str]:
     return {name: repr(value)[:TEXT_LIMIT] for name, value in named if isinstance(value, PLAIN)}
 
 
-def _user_managed(args: Any, kwargs: Any) -> bool:
-    """`user_managed` of `load_constants(map, use_inactive, check_full_update, user_managed)`, 2.8-2.15."""
-    return bool(kwargs.get("user_managed", args[2] if len(args) > 2 else False))
-
-
-def _on_cuda(loader: Any) -> bool:
-    """Whether a package or bare library that was just loaded is one for CUDA."""
-    if hasattr(loader, "get_metadata"):
-        return bool(loader.get_metadata().get("AOTI_DEVICE_KEY") == "cuda")
-    return type(loader).__name__.endswith("Cuda")
-
-
 def _names(loader: Any) -> list[str]:
     """Names of the constants that the model was compiled with."""
     if hasattr(loader, "get_constant_fqns"):
@@ -326,42 +317,19 @@ def _names(loader: Any) -> list[str]:
     return sorted(loader.get_constant_names_to_original_fqns().values())
 
 
-def _pack_constants(constants: Any, cap: int) -> dict[str, Any]:
-    names = [str(name) for name in constants]
-    return dict(zip(names, pack_leaves(list(constants.values()), cap)))
-
-
-def _constant_facts(constants: Any) -> Encoded:
-    """Layout and counts of NaN and infinities of each new constant."""
-    error = device_error()
-    facts = {str(name): encode_output(value, error, True).text for name, value in constants.items()}
-    return Encoded("{" + ", ".join(encode(name) + ": " + text for name, text in facts.items()) + "}")
-
-
 def _views(constants: Any) -> list[str]:
     """The constants that are a part of a larger block of memory."""
-    tensors = {
-        n: v for n, v in constants.items() if isinstance(v, torch.Tensor) and v.layout == torch.strided
-    }
-    sizes = {name: value.numel() * value.element_size() for name, value in tensors.items()}
     return sorted(
-        str(name) for name, size in sizes.items() if tensors[name].untyped_storage().nbytes() > size
+        str(name)
+        for name, value in constants.items()
+        if isinstance(value, torch.Tensor)
+        and value.layout == torch.strided
+        and value.untyped_storage().nbytes() > value.numel() * value.element_size()
     )
 
 
-def _outputs(result: Any) -> list[Output]:
-    """What is told of each output of a call.
-
-    This waits for the device: a fault of the call's kernels then shows here, as `unreadable`, and not at some
-    later line. The error itself stays with the CUDA context and reaches the program as before.
-    """
-    recorded = capturing()
-    error = "" if recorded else device_error()
-    return [encode_output(leaf, error, not recorded) for leaf in result]
-
-
 def device_error() -> str:
-    """Waits for the device; what it said if it failed."""
+    """Waits for the device; the text of its error if it failed."""
     try:
         synchronize()
     except RuntimeError as error:

@@ -1,18 +1,9 @@
-"""What a failed check of the program compared: tensors in its frames, outputs, and its own modules.
+"""What a failed check of the program compared: tensors in its frames, outputs of calls, its own modules.
 
-Tensors that a program held when a check of its own failed: one may be what the check expected.
-
-Those of its variables, and attributes of what is in them, where the functions that it was in name them.
-
-Which call gave the tensors that a check of the program's own looked at.
-
-A program may make many calls, keep what they gave, and look at it in the end: the check then fails over a
-call that is not the last.
-
-What the hook tells of the program's own modules: as they were exported, and beside a failed comparison.
-
-A package keeps the weights and the plain attributes that its module had at export. When the program then
-compares it with a module that has others, the difference between the two is the cause.
+A tensor in a variable may be what the check expected. A program may make many calls and check their outputs
+in the end: the check then fails over a call that is not the last. And a package keeps the weights and the
+plain attributes that its module had at export: when the program compares it with a module that has others,
+the difference between the two is the cause.
 """
 
 from __future__ import annotations
@@ -22,7 +13,7 @@ import linecache
 import weakref
 from collections import deque
 from types import FrameType
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator, List, Optional, Tuple
 
 import torch
 
@@ -30,6 +21,9 @@ from ..calling import capturing, idle
 from ..tensors import checksum, storage_bytes
 from .journal import CaptureStore
 from .memory import address_of
+
+Places = List[Tuple[FrameType, int]]  # frames with the line in each, innermost first
+CHECKS = (ast.If, ast.Assert)
 
 
 def innermost(frame: FrameType, line: int, kinds: Any = ast.stmt) -> Optional[ast.stmt]:
@@ -39,62 +33,64 @@ def innermost(frame: FrameType, line: int, kinds: Any = ast.stmt) -> Optional[as
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return None
-    around = [node for node in ast.walk(tree) if isinstance(node, kinds) and _holds(node, line)]
+    statements = [node for node in ast.walk(tree) if isinstance(node, kinds)]
+    around = [node for node in statements if node.lineno <= line <= (node.end_lineno or node.lineno)]
     return max(around, key=lambda node: (node.lineno, node.col_offset), default=None)
 
 
-def function_at(frame: FrameType, line: int) -> Optional[ast.stmt]:
-    """The function that stands around that line; None at the top level of a module."""
-    return innermost(frame, line, (ast.FunctionDef, ast.AsyncFunctionDef))
+def function_nodes(frame: FrameType, line: int) -> Iterator[ast.AST]:
+    """The nodes of the function around that line; none at the top level of a module."""
+    function = innermost(frame, line, (ast.FunctionDef, ast.AsyncFunctionDef))
+    yield from ast.walk(function) if function is not None else ()
 
 
-def variable(name: str, frame: FrameType) -> Any:
-    """Of the function, else of its module; None where there is none."""
-    return frame.f_locals.get(name, frame.f_globals.get(name))
+def value_of(node: ast.AST, frame: FrameType) -> Any:
+    """Of a variable, `holder.attribute` or `outputs[k]`: what needs no code of the program's; else None."""
+    if isinstance(node, ast.Name):
+        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return attribute_of(value_of(node.value, frame), node.attr)
+    if isinstance(node, ast.Subscript):
+        holder, key = value_of(node.value, frame), value_of(node.slice, frame)
+        if type(holder) in (list, tuple) and type(key) is int and -len(holder) <= key < len(holder):
+            return holder[key]
+        return holder.get(key) if type(holder) is dict and type(key) in (int, str) else None
+    return None
 
 
-def _holds(node: ast.stmt, line: int) -> bool:
-    return node.lineno <= line <= (node.end_lineno or node.lineno)
+def attribute_of(holder: Any, name: str) -> Any:
+    """An attribute of the object itself: properties would run code of the program's."""
+    own = getattr(holder, "__dict__", None)
+    return own.get(name) if isinstance(own, dict) else None
 
 
-GREATER, LESS = (ast.Gt, ast.GtE), (ast.Lt, ast.LtE)
-
-
-def compared(places: "list[tuple[FrameType, int]]") -> list[str]:
+def compared(places: Places) -> list[str]:
     """Names of the variables and attributes that the check at the innermost of these lines is computed from.
 
     Empty if the check fails because a value is too small (a score threshold, for example).
     """
     for frame, line in places:
-        check = innermost(frame, line, (ast.If, ast.Assert))
-        if isinstance(check, (ast.If, ast.Assert)):
-            function = function_at(frame, line)
-            return sorted(_behind(check.test, function)) if _wants_likeness(check) else []
-    return []
-
-
-def _wants_likeness(check: "ast.If | ast.Assert") -> bool:
-    """Whether it fails where a number is too large, or where something is not equal or close."""
-    wrong = LESS if isinstance(check, ast.If) else GREATER
-    tests = [each for each in ast.walk(check.test) if isinstance(each, ast.Compare)]
-    return not any(isinstance(sign, wrong) for test in tests for sign in test.ops)
-
-
-def _behind(test: ast.AST, function: "ast.stmt | None") -> set[str]:
-    """Names in the test, and in what the function assigned to them."""
-    assigned: dict[str, list[ast.AST]] = {}
-    for node in ast.walk(function) if function is not None else ():
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                for name in _names(target):
+        check = innermost(frame, line, CHECKS)
+        if not isinstance(check, CHECKS):
+            continue
+        too_small = (ast.Lt, ast.LtE) if isinstance(check, ast.If) else (ast.Gt, ast.GtE)
+        if any(isinstance(node, too_small) for node in ast.walk(check.test)):
+            return []
+        assigned: dict[str, list[ast.AST]] = {}
+        for node in function_nodes(frame, line):
+            if isinstance(node, ast.Assign):
+                for name in (name for target in node.targets for name in _names(target)):
                     assigned.setdefault(name, []).append(node.value)
-    found, left = set(), list(_names(test))
-    while left:
-        name = left.pop()
-        if name not in found:
-            found.add(name)
-            left += [each for value in assigned.get(name, ()) for each in _names(value)]
-    return found
+        found, left = set(), list(_names(check.test))
+        while left:
+            name = left.pop()
+            if name not in found:
+                found.add(name)
+                left += [each for value in assigned.get(name, ()) for each in _names(value)]
+        return sorted(found)
+    return []
 
 
 def _names(node: ast.AST) -> Iterator[str]:
@@ -109,13 +105,31 @@ MAX_FRAME_TENSORS = 8
 MAX_FRAME_BYTES = 64 << 20
 
 
+def keep(store: CaptureStore, number: int, frames: list[FrameType]) -> Optional[str]:
+    """The file with the tensors of these frames (`copies`); None where there are none."""
+    try:
+        found = copies(frames, readable())
+    except RuntimeError:  # no memory for them on the device
+        found = copies(frames, host())
+    return store.save("held", number, found) if found else None
+
+
 def copies(frames: list[FrameType], devices: "frozenset[torch.device]") -> dict[str, torch.Tensor]:
-    """Copies of tensors in variables of these frames by name, innermost first, as far as they are few and
-    small, and on these devices.
+    """Copies of tensors in these frames by name, as far as they are few and small, and on these devices.
+
+    First those in variables, innermost first; then attributes that the functions of the frames name.
     """
+    named = [(name, value) for frame in frames for name, value in list(frame.f_locals.items())]
+    for frame in frames:
+        for node in function_nodes(frame, frame.f_lineno):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                holder = frame.f_locals.get(node.value.id)
+                named.append(("{}.{}".format(node.value.id, node.attr), attribute_of(holder, node.attr)))
     found: dict[str, torch.Tensor] = {}
     left = MAX_FRAME_BYTES
-    for name, value in _tensors_in(frames):
+    for name, value in named:
+        if type(value) is not torch.Tensor or value.layout is not torch.strided or value.numel() <= 1:
+            continue
         size = value.numel() * value.element_size()
         if name not in found and value.device in devices and size <= left and len(found) < MAX_FRAME_TENSORS:
             found[name] = value.detach().clone()
@@ -135,37 +149,7 @@ def readable() -> "frozenset[torch.device]":
     return host() | {torch.device("cuda", torch.cuda.current_device())}
 
 
-def _tensors_in(frames: list[FrameType]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Variables of all frames, then attributes, by names that have a dot."""
-    found = [(name, value) for frame in frames for name, value in list(frame.f_locals.items())]
-    found += [named for frame in frames for named in _attributes(frame)]
-    yield from ((name, value) for name, value in found if isinstance(value, torch.Tensor) and _plain(value))
-
-
-def _attributes(frame: FrameType) -> Iterator[tuple[str, Any]]:
-    """Attributes of variables that the function of this frame names; properties are not asked."""
-    function = function_at(frame, frame.f_lineno)
-    for node in ast.walk(function) if function is not None else ():
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            holder = getattr(frame.f_locals.get(node.value.id), "__dict__", {})
-            if isinstance(holder, dict):
-                yield "{}.{}".format(node.value.id, node.attr), holder.get(node.attr)
-
-
-def _plain(tensor: torch.Tensor) -> bool:
-    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.numel() > 1
-
-
-def keep(store: CaptureStore, number: int, frames: list[FrameType]) -> Optional[str]:
-    """The file with those tensors; None where there are none."""
-    try:
-        found = copies(frames, readable())
-    except RuntimeError:  # no memory for them on the device
-        found = copies(frames, host())
-    return store.save("held", number, found) if found else None
-
-
-MAX_REMEMBERED_OUTPUTS = 4096  # outputs that are remembered
+MAX_REMEMBERED_OUTPUTS = 4096
 
 
 class Returned:
@@ -180,7 +164,7 @@ class Returned:
     def calls(self, tensors: list[torch.Tensor]) -> list[int]:
         """The calls whose outputs these are, or show a part of, each once.
 
-        Memory that several calls gave, a constant's or an input's, names none of them.
+        Memory that several calls returned, a constant's or an input's, names none of them.
         """
         owners: dict[int, set[int]] = {}
         for call, reference in list(self.outputs):
@@ -191,43 +175,19 @@ class Returned:
         return list(dict.fromkeys(call for each in found if len(each) == 1 for call in each))
 
 
-def looked_at(places: "list[tuple[FrameType, int]]") -> list[torch.Tensor]:
+def looked_at(places: Places) -> list[torch.Tensor]:
     """The tensors that the check at the innermost of these lines names.
 
-    Not all that its frames hold: those may be of calls that it does not look at.
+    Not all in its frames: those may be of calls that it does not look at.
     """
     for frame, line in places:
-        found = [value for node in _tested(frame, line) for value in _tensors(node, frame)]
+        check = innermost(frame, line, CHECKS)
+        nodes = list(ast.walk(check.test)) if isinstance(check, CHECKS) else []
+        values = [value_of(node, frame) for node in nodes]
+        found = [value for value in values if isinstance(value, torch.Tensor)]
         if found:
             return found
     return []
-
-
-def _tested(frame: FrameType, line: int) -> Iterator[ast.AST]:
-    """The expressions that the innermost `if` or `assert` around this line tests."""
-    check = innermost(frame, line, (ast.If, ast.Assert))
-    if isinstance(check, (ast.If, ast.Assert)):
-        yield from ast.walk(check.test)
-
-
-def _tensors(node: ast.AST, frame: FrameType) -> Iterator[torch.Tensor]:
-    value = _output_value(node, frame)
-    if isinstance(value, torch.Tensor):
-        yield value
-
-
-def _output_value(node: ast.AST, frame: FrameType) -> Any:
-    """Of a variable, or of `outputs[k]`: what needs no code of the program's."""
-    if isinstance(node, ast.Name):
-        return variable(node.id, frame)
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.Subscript):
-        holder, key = _output_value(node.value, frame), _output_value(node.slice, frame)
-        fits = type(holder) in (list, tuple) and type(key) is int and -len(holder) <= key < len(holder)
-        known = type(holder) is dict and type(key) in (int, str)
-        return holder[key] if fits else holder.get(key) if known else None
-    return None
 
 
 PLAIN = (bool, int, float, str)
@@ -246,15 +206,20 @@ def attributes(module: torch.nn.Module) -> dict[str, str]:
 
 
 def digests(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
-    """A digest of the values of each tensor that has some; none at all where they cannot be looked at.
+    """A digest of the values of each tensor that has some; none at all where they cannot be read.
 
     A device may have no memory left for it, or an error of an earlier kernel, after which all calls fail; a
-    fake tensor has none.
+    fake tensor has none. Nor has a meta tensor, or one whose memory was freed.
     """
+    found = {}
     try:
-        return {name: checksum(value.detach()) for name, value in tensors.items() if _has_values(value)}
+        for name, value in tensors.items():
+            plain = value.layout is torch.strided and value.device.type != "meta" and not value.is_nested
+            if plain and value.untyped_storage().nbytes() >= value.numel() * value.element_size():
+                found[name] = checksum(value.detach())
     except Exception:
         return {}
+    return found
 
 
 def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -264,10 +229,17 @@ def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def modules_near(frames: list[FrameType]) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Modules in the variables of these frames, or in their attributes, innermost first."""
+    """Modules in variables of these frames, innermost first, then in global ones, or in their attributes."""
     seen: set[int] = set()
-    for name, value in _model_variables(frames):
-        for label, found in ((name, value), *_own_attributes(name, value)):
+    variables = [pair for frame in frames for pair in list(frame.f_locals.items())]
+    variables += [pair for frame in frames for pair in list(frame.f_globals.items())]
+    for name, value in variables:
+        named = [(name, value)]
+        # Attributes of an object of a user's class, such as a server with a model attribute.
+        own = not isinstance(value, (torch.nn.Module, torch.Tensor, type)) and hasattr(value, "__dict__")
+        if own and type(value).__module__.partition(".")[0] not in ("torch", "builtins"):
+            named += [("{}.{}".format(name, key), item) for key, item in list(vars(value).items())]
+        for label, found in named:
             if isinstance(found, torch.nn.Module) and id(found) not in seen and len(seen) < MOST_MODULES:
                 seen.add(id(found))
                 yield label, found
@@ -276,17 +248,8 @@ def modules_near(frames: list[FrameType]) -> Iterator[tuple[str, torch.nn.Module
 def named_modules(frame: FrameType) -> set[int]:
     """Identities of the modules that the statement at which the frame stands names."""
     statement = innermost(frame, frame.f_lineno)
-    values = [_model_value(node, frame) for node in ast.walk(statement)] if statement is not None else []
+    values = [value_of(node, frame) for node in ast.walk(statement)] if statement is not None else []
     return {id(value) for value in values if isinstance(value, torch.nn.Module)}
-
-
-def _model_value(node: ast.AST, frame: FrameType) -> Any:
-    """What a name, or an attribute of one, is in the frame; properties are not asked."""
-    if isinstance(node, ast.Name):
-        return variable(node.id, frame)
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        return getattr(_model_value(node.value, frame), "__dict__", {}).get(node.attr)
-    return None
 
 
 class Models:
@@ -312,45 +275,21 @@ class Models:
         named = named_modules(frames[0]) if frames else set()
         for label, module in modules_near(frames):
             tensors = tensors_of(module)
-            known_digests = digests(tensors)
-            if any(known and known.keys() <= known_digests.keys() for known in self.compiled):
-                path = None if known_digests in self.compiled else self._kept(number, len(found), tensors)
-                found.append(
-                    {
-                        "name": label,
-                        "type": type(module).__name__,
-                        "named": id(module) in named,
-                        "digests": known_digests,
-                        "attributes": attributes(module),
-                        "file": path,
-                    }
-                )
+            values = digests(tensors)
+            if not any(known and known.keys() <= values.keys() for known in self.compiled):
+                continue
+            path = None
+            if values not in self.compiled and storage_bytes(list(tensors.values())) <= self.store.cap:
+                state = {name: value.detach() for name, value in tensors.items()}
+                path = self.store.save("module-{}".format(len(found)), number, state)
+            found.append(
+                {
+                    "name": label,
+                    "type": type(module).__name__,
+                    "named": id(module) in named,
+                    "digests": values,
+                    "attributes": attributes(module),
+                    "file": path,
+                }
+            )
         return found
-
-    def _kept(self, number: int, place: int, tensors: dict[str, torch.Tensor]) -> Optional[str]:
-        if storage_bytes(list(tensors.values())) > self.store.cap:
-            return None
-        state = {name: value.detach() for name, value in tensors.items()}
-        return self.store.save("module-{}".format(place), number, state)
-
-
-def _has_values(value: torch.Tensor) -> bool:
-    """False for meta tensors, and for those whose memory was given back."""
-    plain = value.layout is torch.strided and value.device.type != "meta" and not value.is_nested
-    return plain and value.untyped_storage().nbytes() >= value.numel() * value.element_size()
-
-
-def _model_variables(frames: list[FrameType]) -> Iterator[tuple[str, Any]]:
-    """Variables of the frames, innermost first, then the global ones of their files."""
-    for frame in frames:
-        yield from list(frame.f_locals.items())
-    for frame in frames:
-        yield from list(frame.f_globals.items())
-
-
-def _own_attributes(name: str, value: Any) -> list[tuple[str, Any]]:
-    """Attributes of an object of a user's class, such as a server with a model attribute."""
-    own = not isinstance(value, (torch.nn.Module, torch.Tensor, type)) and hasattr(value, "__dict__")
-    if not own or type(value).__module__.partition(".")[0] in ("torch", "builtins"):
-        return []
-    return [("{}.{}".format(name, key), item) for key, item in list(vars(value).items())]

@@ -14,7 +14,7 @@ import threading
 from typing import Any, Callable
 
 from .calls import Calls
-from .compiles import Compiles, Packagings, keep_lines
+from .compiles import Compiles, keep_lines
 from .journal import CaptureStore, Journal, nothing, safely, wrap
 from .streams import waits
 
@@ -36,18 +36,15 @@ class Hook:
         store = CaptureStore(self.journal)
         self.calls = Calls(self.journal, store)
         self.compiles = Compiles(self.journal, store, self.calls.returned, self.calls.managed)
-        self._watch_exceptions()
         wrap(self.journal, sys, "exit", self.compiles.exiting, nothing)
         atexit.register(self._exit)
         os.register_at_fork(after_in_child=self._forked)
-
-    def _watch_exceptions(self) -> None:
-        """Look at an exception that nobody caught before it is printed as ever."""
         printed = sys.excepthook
 
         def look(kind: Any, error: BaseException, trace: Any) -> None:
-            told = self.compiles.failing if self.compiles.models.compiled else self.calls.ending
-            safely(self.journal, told, error)
+            """Look at an exception that nobody caught before it is printed as ever."""
+            looks = self.compiles.failing if self.compiles.models.compiled else self.calls.ending
+            safely(self.journal, looks, error)
             printed(kind, error, trace)
 
         sys.excepthook = look
@@ -63,32 +60,22 @@ class Hook:
             self.journal.event("exit")
 
     def torch(self, torch: Any) -> None:
-        for name in RUNNERS:
-            owner = getattr(torch._C._aoti, name, None)
-            if owner is not None:
-                self._runner(owner)
-
-        self._streams(torch.cuda)
-
-    def _streams(self, cuda: Any) -> None:
-        watch = self.calls.streams
+        journal, calls, cuda = self.journal, self.calls, torch.cuda
+        for owner in (getattr(torch._C._aoti, name) for name in RUNNERS if hasattr(torch._C._aoti, name)):
+            wrap(journal, owner, "__init__", calls.loading, calls.loaded)
+            for method in ("run", "boxed_run"):
+                wrap(journal, owner, method, calls.calling, calls.called)
+            for method in CONSTANT_METHODS:
+                wrap(journal, owner, method, calls.updating(method), calls.updated)
 
         def entered(*_args: Any, **_kwargs: Any) -> None:
-            """From now on there are several streams: who waits for whom counts."""
-            watch.entered()
-            for owner, name, told in waits(sys.modules["torch"], watch.pending_uses):
-                wrap(self.journal, owner, name, told, nothing)
+            """From now on there are several streams: which one waits for which counts."""
+            calls.streams.several = True
+            for owner, name, before in waits(torch, calls.streams.pending_uses):
+                wrap(journal, owner, name, before, nothing)
 
-        wrap(self.journal, cuda.StreamContext, "__init__", entered, nothing)
-        wrap(self.journal, cuda.CUDAGraph, "replay", watch.replaying, nothing)
-
-    def _runner(self, owner: Any) -> None:
-        wrap(self.journal, owner, "__init__", self.calls.loading, self.calls.loaded)
-        for method in ("run", "boxed_run"):
-            wrap(self.journal, owner, method, self.calls.calling, self.calls.called)
-        for method in CONSTANT_METHODS:
-            updating = self.calls.updating(method)
-            wrap(self.journal, owner, method, updating, self.calls.updated)
+        wrap(journal, cuda.StreamContext, "__init__", entered, nothing)
+        wrap(journal, cuda.CUDAGraph, "replay", calls.streams.replaying, nothing)
 
     def inductor(self, module: Any) -> None:
         for name in ("aoti_compile_and_package", "aot_compile"):
@@ -101,8 +88,7 @@ class Hook:
 
     def package(self, module: Any) -> None:
         self.compiled_model(module)
-        packagings = Packagings(self.journal, self.compiles.inside)
-        wrap(self.journal, module, "package_aoti", packagings.packaging, nothing)
+        wrap(self.journal, module, "package_aoti", self.compiles.packaging, nothing)
         wrap(self.journal, module, "load_package", self.calls.opening, self.calls.opened)
 
     def export(self, module: Any) -> None:
@@ -126,14 +112,12 @@ ATTACH: dict[str, Callable[[Hook, Any], None]] = {
 }
 
 
-def _importing() -> bool:
-    """Whether torch is still being imported: the hook's own imports would break that."""
-    return bool(getattr(sys.modules["torch"].__spec__, "_initializing", False))
-
-
 def attach(name: str) -> None:
     """Wrap what the just executed module `name` has; what came before torch was complete waits for it."""
-    if not hasattr(sys.modules.get("torch"), "_C") or (name != "torch" and _importing()):
+    torch = sys.modules.get("torch")
+    # While torch is still being imported, the hook's own imports would break that.
+    importing = bool(getattr(getattr(torch, "__spec__", None), "_initializing", False))
+    if not hasattr(torch, "_C") or (name != "torch" and importing):
         return
     with _lock:
         if not _hook:

@@ -34,32 +34,24 @@ class Watcher:
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
         if name not in WATCHED:
             return None
-        spec = _find_elsewhere(name, path, target)
-        if spec is not None and hasattr(spec.loader, "exec_module"):
-            _follow(name, spec.loader)
-        return spec
-
-
-def _find_elsewhere(name: str, path: Any, target: Any) -> Any:
-    for finder in list(sys.meta_path):
-        find = getattr(finder, "find_spec", None)
-        if finder is Watcher or find is None:
-            continue
-        spec = find(name, path, target)
-        if spec is not None:
-            return spec
-    return None
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if finder is not Watcher and find is not None else None
+            if spec is not None:
+                _follow(name, spec.loader)
+                return spec
+        return None
 
 
 def _follow(name: str, loader: Any) -> None:
     """Add a step after `loader.exec_module`, on this one loader object, which stays what it is."""
-    execute = loader.exec_module
+    execute: Any = getattr(loader, "exec_module", None)
 
     def exec_module(module: Any) -> None:
         execute(module)
         attached(name)
 
-    if hasattr(loader, "__dict__"):
+    if execute is not None and hasattr(loader, "__dict__"):
         loader.exec_module = exec_module
 
 
@@ -91,13 +83,6 @@ def _execute(spec: Any, name: str) -> Any:
     return module
 
 
-def run_shadowed(here: str) -> None:
-    """Execute the `sitecustomize` that this file stands before, under its own name."""
-    spec = PathFinder.find_spec("sitecustomize", sys.path)
-    if spec is not None and spec.loader is not None and os.path.dirname(spec.origin or "") != here:
-        _execute(spec, "sitecustomize")
-
-
 def print_stacks_late() -> None:
     """Have every thread's Python stack printed late, or on request, without the GIL."""
     after, request = os.environ.get("AOTI_DEBUG_STACKS_AFTER"), os.environ.get("AOTI_DEBUG_STACKS_SIGNAL")
@@ -118,7 +103,10 @@ def start() -> None:
         sys.meta_path.insert(0, Watcher)
         for name in WATCHED & set(sys.modules):
             attached(name)
-    run_shadowed(here)
+    # The `sitecustomize` that this file stands before, under its own name.
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is not None and spec.loader is not None and os.path.dirname(spec.origin or "") != here:
+        _execute(spec, "sitecustomize")
 
 
 if __name__ == "sitecustomize":

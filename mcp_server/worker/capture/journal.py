@@ -1,6 +1,4 @@
-"""The capture's journal, the files that it names, and how functions of torch are wrapped.
-
-The capture's journal: one file per process, plus the files that its events name.
+"""The capture's journal, one file per process; the files that its events name; how torch is wrapped.
 
 Events are ordered by `n`. When the journal is full, calls go on into two small files that take turns, so
 that the latest calls of a long-running server are still there.
@@ -31,7 +29,7 @@ TAIL = 2 << 20  # bytes of one tail
 class Journal:
     """Appends with `os.write`. A forked child gets a journal of its own.
 
-    Events and files carry `ranks.identity()` as their process id.
+    Events and files have `report.identity()` as their process id.
     """
 
     def __init__(self, directory: str) -> None:
@@ -41,9 +39,6 @@ class Journal:
         self.file = -1
         self.count = 0
         self.written = 0
-
-    def path(self, name: str) -> str:
-        return os.path.join(self.directory, name)
 
     def event(self, event: str, **facts: Any) -> None:
         """Write one event. It starts the journal, with the event `process`, when this is the first."""
@@ -55,7 +50,7 @@ class Journal:
     def _start(self) -> None:
         self.pid = os.getpid()
         self.count = self.written = 0
-        self.file = self._open("capture-{}.jsonl".format(identity()), os.O_APPEND)
+        self.file = self._open("", os.O_APPEND)
         self._write(
             "process",
             {
@@ -68,8 +63,9 @@ class Journal:
             },
         )
 
-    def _open(self, name: str, flag: int) -> int:
-        return os.open(self.path(name), os.O_WRONLY | os.O_CREAT | flag, 0o600)
+    def _open(self, part: str, flag: int) -> int:
+        path = os.path.join(self.directory, "capture-{}{}.jsonl".format(identity(), part))
+        return os.open(path, os.O_WRONLY | os.O_CREAT | flag, 0o600)
 
     def _write(self, event: str, facts: dict[str, Any]) -> None:
         self.count += 1
@@ -88,8 +84,7 @@ class Journal:
         after = max(0, self.written - FULL)
         if self.written <= FULL or (after + size) // TAIL != after // TAIL:
             os.close(self.file)
-            turn = (after + size) // TAIL % 2
-            self.file = self._open("capture-{}.tail{}.jsonl".format(identity(), turn), os.O_TRUNC)
+            self.file = self._open(".tail{}".format((after + size) // TAIL % 2), os.O_TRUNC)
 
 
 DEFAULT_CAP = 1 << 30  # bytes of one saved call, update or program; AOTI_DEBUG_CAPTURE_CAP overrides
@@ -107,14 +102,18 @@ class CaptureStore:
     """Saves into the journal's directory. `number` gives names that are unique within the process."""
 
     def __init__(self, journal: Journal) -> None:
-        self.journal = journal
+        self.directory = journal.directory
         self.cap = int(os.environ.get("AOTI_DEBUG_CAPTURE_CAP") or DEFAULT_CAP)
+        self.forget()
+
+    def forget(self) -> None:
+        """In a forked child: what its parent keeps is not its to delete."""
         self.finished: dict[int, deque[tuple[str, int]]] = {}
         self.latest_bytes = self.first = self.first_bytes = self.odd = 0
 
     def save(self, kind: str, number: int, record: Any) -> str:
         """Write `record` with torch.save; the path."""
-        path = self.journal.path("{}-{}-{}.pt".format(kind, identity(), number))
+        path = os.path.join(self.directory, "{}-{}-{}.pt".format(kind, identity(), number))
         _torch_save(record, path)
         return path
 
@@ -138,11 +137,6 @@ class CaptureStore:
             self.latest_bytes -= freed
             os.unlink(oldest)
 
-    def forget(self) -> None:
-        """In a forked child: what its parent keeps is not its to delete."""
-        self.finished.clear()
-        self.latest_bytes = self.first = self.first_bytes = self.odd = 0
-
     def package(self, path: str) -> dict[str, Any]:
         """Keep the package as it is now, named by its content: size, sha256 and copy (None if not kept).
 
@@ -157,15 +151,25 @@ class CaptureStore:
                 return {**facts, "copy": self._copied(path, facts["sha256"])}
             except OSError as error:
                 why = str(error)
-        link = self._link(path)
-        kept = {"copy": link} if link is not None else {"largest": largest_member(path), "notice": why}
-        return {**facts, **kept}
+        # A hard link outlives the removal of a large file, though not its being rewritten in place.
+        state = os.stat(path)
+        link = self._named(path, "{}-{}".format(state.st_dev, state.st_ino))
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.link(path, link)
+            return {**facts, "copy": link}
+        except OSError:
+            return {**facts, "largest": largest_member(path), "notice": why}
+
+    def _named(self, path: str, key: str) -> str:
+        """Where the package is kept, in a directory of its own."""
+        directory = os.path.join(self.directory, "package-" + key)
+        os.makedirs(directory, exist_ok=True)
+        return os.path.join(directory, os.path.basename(path))
 
     def _copied(self, path: str, content: str) -> str:
-        directory = self.journal.path("package-" + content[:16])
-        copy = os.path.join(directory, os.path.basename(path))
+        copy = self._named(path, content[:16])
         if not os.path.exists(copy):
-            os.makedirs(directory, exist_ok=True)
             partial = "{}.partial-{}".format(copy, identity())  # other ranks may keep the same package
             try:
                 shutil.copyfile(path, partial)
@@ -175,20 +179,6 @@ class CaptureStore:
                 raise
             os.replace(partial, copy)
         return copy
-
-    def _link(self, path: str) -> Optional[str]:
-        """A hard link: it outlives the removal of a large file, though not its being rewritten in place."""
-        state = os.stat(path)
-        directory = self.journal.path("package-{}-{}".format(state.st_dev, state.st_ino))
-        link = os.path.join(directory, os.path.basename(path))
-        os.makedirs(directory, exist_ok=True)
-        try:
-            os.link(path, link)
-        except FileExistsError:
-            pass
-        except OSError:
-            return None
-        return link
 
 
 def largest_member(path: str) -> Optional[int]:
@@ -213,7 +203,7 @@ After = Callable[[Any, Any, Optional[BaseException]], None]
 
 
 def nothing(_state: Any, _result: Any, _error: Optional[BaseException]) -> None:
-    """For a function of which only the beginning is told."""
+    """For a function of which only the beginning is journaled."""
 
 
 def safely(journal: Journal, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

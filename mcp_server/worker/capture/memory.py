@@ -15,7 +15,7 @@ import time
 import weakref
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Iterator, Mapping, NamedTuple, Optional
+from typing import Any, Mapping, Optional
 
 import torch
 
@@ -23,6 +23,7 @@ from ..calling import capturing, idle
 from ..process import unmapped
 from ..tensors import checksum, is_plain, storage_bytes
 from .journal import CaptureStore
+from .streams import storage_of
 
 
 def versions(leaves: list[torch.Tensor]) -> list[tuple[torch.Tensor, int]]:
@@ -47,12 +48,13 @@ class Repeats:
         Views of one tensor count as that tensor.
         """
         before = self.last.get(load, [])
-        self.last[load] = [(weakref.ref(owner_of(leaf)), version_of(leaf)) for leaf in leaves]
-        pairs = enumerate(zip(before, leaves))
+        now = [(owner_of(leaf), version_of(leaf)) for leaf in leaves]
+        self.last[load] = [(weakref.ref(owner), count) for owner, count in now]
+        pairs = enumerate(zip(before, now))
         return [
             place
-            for place, ((old, count), leaf) in pairs
-            if old() is owner_of(leaf) and count == version_of(leaf)
+            for place, ((old, before_count), (owner, count)) in pairs
+            if old() is owner and before_count == count
         ]
 
 
@@ -64,6 +66,12 @@ def owner_of(leaf: Any) -> Any:
 def version_of(leaf: Any) -> int:
     """Tensors of inference mode keep no count."""
     return 0 if leaf.is_inference() else int(leaf._version)
+
+
+def address_of(leaf: Any) -> int:
+    """Where the storage of a plain tensor begins; 0 for anything else."""
+    plain = is_plain(leaf) and leaf.device.type != "meta"
+    return int(leaf.untyped_storage().data_ptr()) if plain else 0
 
 
 MAX_WATCHED_OUTPUTS = 64  # outputs that are watched
@@ -82,6 +90,8 @@ class InputMemory:
 
 @dataclass(frozen=True, eq=False)
 class _View:
+    """`place`: (call, output, input)."""
+
     turn: int
     place: tuple[int, int, int]
     output: Any
@@ -98,7 +108,12 @@ class Aliases:
 
     def inputs(self, leaves: list[torch.Tensor]) -> list[Optional[InputMemory]]:
         """The memory of the inputs of a call, without keeping it alive."""
-        return [_input_memory(leaf) for leaf in leaves]
+        return [
+            InputMemory(address, weakref.ref(owner_of(leaf)), version_of(owner_of(leaf)))
+            if (address := address_of(leaf)) and not leaf.is_inference()
+            else None
+            for leaf in leaves
+        ]
 
     def returned(self, call: int, inputs: list[Optional[InputMemory]], outputs: Any) -> None:
         """Watch the outputs of a call that are views of its inputs."""
@@ -112,21 +127,18 @@ class Aliases:
 
     def overwritten(self) -> list[list[int]]:
         """(call, output, input) of each output that is still alive and whose memory was mutated since."""
-        kept = [(view, output) for view in self._old() if (output := view.output()) is not None]
-        return [
-            list(view.place)
-            for number, (view, output) in enumerate(kept)
-            if _counted(view) or (number == 0 and _values(output) not in ("", view.values))
-        ]
-
-    def _old(self) -> Iterator[_View]:
-        return (view for view in list(self.views) if self.turn - view.turn >= GRACE - 1)
-
-
-def _counted(view: _View) -> bool:
-    """Whether the version count changed. Writes through numpy do not change it."""
-    owner = view.input.owner()
-    return owner is not None and version_of(owner) != view.input.version
+        old = [view for view in list(self.views) if self.turn - view.turn >= GRACE - 1]
+        found, first = [], True
+        for view in old:
+            output, owner = view.output(), view.input.owner()
+            if output is None:
+                continue
+            counted = owner is not None and version_of(owner) != view.input.version
+            # Writes through numpy change no count; the values of the oldest output show them.
+            if counted or (first and _values(output) not in ("", view.values)):
+                found.append(list(view.place))
+            first = False
+        return found
 
 
 def _values(output: torch.Tensor) -> str:
@@ -135,33 +147,11 @@ def _values(output: torch.Tensor) -> str:
     return checksum(output.detach()) if small and not unmapped([output]) else ""
 
 
-def _input_memory(leaf: torch.Tensor) -> Optional[InputMemory]:
-    address = address_of(leaf)
-    if not address or leaf.is_inference():
-        return None
-    owner = owner_of(leaf)
-    return InputMemory(address, weakref.ref(owner), version_of(owner))
-
-
-def address_of(leaf: Any) -> int:
-    """Where the storage of a plain tensor begins; 0 for anything else."""
-    plain = is_plain(leaf) and leaf.device.type != "meta"
-    return int(leaf.untyped_storage().data_ptr()) if plain else 0
-
-
 SHARE = 0.02  # of the time so far may go into reading the constants at calls,
 AT_FAILURE = 0.2  # this much of it where something failed,
 ALLOWANCE_S = 0.1  # and so many seconds in any case
-
-
-class Memory(NamedTuple):
-    """Which part of which storage a tensor shows. `storage` does not keep the memory alive."""
-
-    storage: Any
-    dtype: torch.dtype
-    offset: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
+MAX_KEPT_OUTPUTS = 8  # calls of one loaded model whose outputs are kept, the latest
+MAX_OUTPUT_BYTES = 8 << 20  # of one call
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,15 +160,68 @@ class _Constant:
 
     The tensor itself may be a temporary view, as `state_dict()` makes them, so only a weak reference is kept.
     `digest` is of the original values: writes through numpy or an unrelated view change no version count.
+    `storage` and `view` (dtype, offset, shape, stride) are None for what cannot be read again as it was.
     """
 
     tensor: Any
-    address: int
-    size: int
+    place: tuple[int, int]
     count: Optional[torch.Tensor]
     version: int
-    memory: Optional[Memory]
+    storage: Any
+    view: Optional[tuple[Any, ...]]
     digest: str
+
+    @classmethod
+    def of(cls, tensor: Any, digest: str) -> "_Constant":
+        plain = is_plain(tensor)
+        count: Optional[torch.Tensor] = None
+        if plain and not tensor.is_inference():
+            with torch.inference_mode(False), torch.no_grad():
+                count = tensor.detach()  # shares the count
+                count.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            count = count if version_of(count) == version_of(tensor) else None
+        as_is = plain and tensor.device.type != "meta" and not tensor.is_conj() and not tensor.is_neg()
+        readable = bool(digest) and as_is
+        return cls(
+            weakref.ref(tensor),
+            _place(tensor.untyped_storage()),
+            count,
+            int(count._version) if count is not None else 0,
+            storage_of(tensor) if readable else None,
+            (tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride()) if readable else None,
+            digest,
+        )
+
+    def moved(self) -> bool:
+        tensor = self.tensor()
+        return tensor is not None and _place(tensor.untyped_storage()) != self.place
+
+    def written(self) -> bool:
+        """By the count of in-place writes, which all views share, whatever part of the tensor they show."""
+        return self.count is not None and self.count._version != self.version
+
+    def refilled(self) -> bool:
+        """Whether the memory has other values by now; memory that is gone or elsewhere is not read."""
+        now = self._now()
+        if now is None or unmapped([now]):
+            return self.written()
+        return checksum(now) != self.digest
+
+    def _now(self) -> Optional[torch.Tensor]:
+        """A view of the original memory, even if the original tensor is gone; None if it was freed."""
+        if self.storage is None or self.view is None:
+            return None
+        storage = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)
+        if storage is None or _place(storage) != self.place:
+            return None
+        dtype, offset, shape, stride = self.view
+        with torch.inference_mode(False), torch.no_grad():
+            return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, stride)
+
+
+def _place(storage: Any) -> tuple[int, int]:
+    """Address and bytes."""
+    return int(storage.data_ptr()), int(storage.nbytes())
 
 
 class Managed:
@@ -189,6 +232,7 @@ class Managed:
         self.began = time.monotonic()
         self.spent_s = 0.0
         self.needed_s: dict[int, float] = {}  # to read the constants of a load once
+        self.outputs: dict[int, deque[str]] = {}  # files
 
     def update(
         self, load: int, constants: Mapping[str, Any], managed: bool, digests: Mapping[str, str] = {}
@@ -198,17 +242,15 @@ class Managed:
         for name, tensor in constants.items():
             known.pop(str(name), None)
             if managed:
-                known[str(name)] = _constant(tensor, digests.get(name, ""))
+                known[str(name)] = _Constant.of(tensor, digests.get(name, ""))
 
     def moved(self, load: int) -> list[str]:
         """Constants whose memory is no longer at the address that the package uses."""
-        known = self.known.get(load, {})
-        return [name for name, constant in known.items() if not _in_place(constant)]
+        return [name for name, constant in self.known.get(load, {}).items() if constant.moved()]
 
     def altered(self, load: int) -> list[str]:
         """Constants that were mutated since the update."""
-        known = self.known.get(load, {})
-        return [name for name, constant in known.items() if _written(constant)]
+        return [name for name, constant in self.known.get(load, {}).items() if constant.written()]
 
     def refilled(self, load: int, share: float = SHARE) -> Optional[list[str]]:
         """Constants whose memory has other values than at the update.
@@ -223,7 +265,7 @@ class Managed:
         left = ALLOWANCE_S + share * (begin - self.began) - self.spent_s
         if self.needed_s.get(load, 0.0) > left:
             return None
-        found = [name for name, constant in known.items() if _refilled(constant)]
+        found = [name for name, constant in known.items() if constant.refilled()]
         self.needed_s[load] = time.monotonic() - begin
         self.spent_s += self.needed_s[load]
         return found
@@ -235,95 +277,22 @@ class Managed:
         found = {load: self.refilled(load, AT_FAILURE) for load in list(self.known)}
         return {load: names for load, names in found.items() if names}
 
+    def keep_outputs(self, store: CaptureStore, number: int, load: int, result: Any) -> Optional[str]:
+        """Save the outputs of a call with mutated constants; None if they are too large or cannot be saved.
 
-def _constant(tensor: Any, digest: str) -> _Constant:
-    count = _count(tensor)
-    version = int(count._version) if count is not None else 0
-    memory = _memory(tensor) if digest else None
-    return _Constant(weakref.ref(tensor), *_place(tensor), count, version, memory, digest)
-
-
-def _count(tensor: Any) -> Optional[torch.Tensor]:
-    """A tensor with the count of another and none of its memory; None where no count is kept."""
-    if not is_plain(tensor) or tensor.is_inference():
-        return None
-    with torch.inference_mode(False), torch.no_grad():
-        count = tensor.detach()
-        count.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-    return count if version_of(count) == version_of(tensor) else None
-
-
-def _place(tensor: Any) -> tuple[int, int]:
-    """Address and bytes of the storage behind a tensor."""
-    storage = tensor.untyped_storage()
-    return int(storage.data_ptr()), int(storage.nbytes())
-
-
-def _in_place(constant: _Constant) -> bool:
-    tensor = constant.tensor()
-    return tensor is None or _place(tensor) == (constant.address, constant.size)
-
-
-def _memory(tensor: Any) -> Optional[Memory]:
-    """None for what cannot be read again as it was."""
-    if not is_plain(tensor) or tensor.device.type == "meta" or tensor.is_conj() or tensor.is_neg():
-        return None
-    from torch.multiprocessing.reductions import StorageWeakRef
-
-    storage = StorageWeakRef(tensor.untyped_storage())
-    return Memory(storage, tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
-
-
-def _written(constant: _Constant) -> bool:
-    """By the count of in-place writes, which all views of a tensor share, whatever part of it they show."""
-    return constant.count is not None and constant.count._version != constant.version
-
-
-def _refilled(constant: _Constant) -> bool:
-    """Whether the memory holds other values by now; memory that is gone or elsewhere is not read."""
-    now = _now(constant)
-    if now is None or unmapped([now]):
-        return _written(constant)
-    return checksum(now) != constant.digest
-
-
-def _now(constant: _Constant) -> Optional[torch.Tensor]:
-    """A view of the constant's original memory, even if the original tensor is gone; None if it was freed."""
-    if constant.memory is None:
-        return None
-    storage = torch.UntypedStorage._new_with_weak_ptr(constant.memory.storage.cdata)
-    if storage is None or (storage.data_ptr(), storage.nbytes()) != (constant.address, constant.size):
-        return None
-    with torch.inference_mode(False), torch.no_grad():
-        empty = torch.empty(0, dtype=constant.memory.dtype, device=storage.device)
-        return empty.set_(storage, constant.memory.offset, constant.memory.shape, constant.memory.stride)
-
-
-MAX_KEPT_ANSWERS = 8  # answers of one loaded model that are kept, the latest
-MAX_ANSWER_BYTES = 8 << 20  # of one
-
-
-class OutputRecorder:
-    """Saves the outputs of recent calls with mutated constants. Counts against the same time budget."""
-
-    def __init__(self, store: CaptureStore, managed: Managed) -> None:
-        self.store = store
-        self.managed = managed
-        self.kept: dict[int, deque[str]] = {}
-
-    def keep(self, number: int, load: int, result: Any) -> Optional[str]:
-        """Save the outputs of a call and return the file; None if they are too large or cannot be saved."""
+        Only the files of a load's latest calls stay. Counts against the same time budget.
+        """
         tensors = [leaf.detach() for leaf in result if isinstance(leaf, torch.Tensor)]
-        if not tensors or storage_bytes(tensors) > MAX_ANSWER_BYTES:
+        if not tensors or storage_bytes(tensors) > MAX_OUTPUT_BYTES:
             return None
         begin = time.monotonic()
         try:
-            path = self.store.save("returned", number, tensors)
+            path = store.save("returned", number, tensors)
         except (OSError, RuntimeError):
             return None
-        self.managed.spent_s += time.monotonic() - begin
-        kept = self.kept.setdefault(load, deque())
+        self.spent_s += time.monotonic() - begin
+        kept = self.outputs.setdefault(load, deque())
         kept.append(path)
-        if len(kept) > MAX_KEPT_ANSWERS:
+        if len(kept) > MAX_KEPT_OUTPUTS:
             os.unlink(kept.popleft())
         return path

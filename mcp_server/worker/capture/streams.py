@@ -22,6 +22,16 @@ from ..calling import synchronize
 from ..encode import frames
 from .journal import Journal
 
+MOST_BYTES = 256 << 20  # inputs above that are not copied
+DEFAULT_POOL = (0, 0)  # `segment_pool_id` of memory that no graph owns, torch 2.8-2.15
+
+
+def storage_of(tensor: torch.Tensor) -> Any:
+    """The storage, without keeping its memory alive."""
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    return StorageWeakRef(tensor.untyped_storage())
+
 
 @dataclass(frozen=True)
 class PendingUse:
@@ -38,27 +48,25 @@ class PendingUse:
 class PendingUses:
     """Inputs read on another stream than their owner's, until the owner waits for that stream."""
 
-    def __init__(self, journal: Journal, allocations: Callable[[], int] = lambda: _allocations()) -> None:
+    def __init__(self, journal: Journal, allocations: Optional[Callable[[], int]] = None) -> None:
         self.journal = journal
-        self.allocations = allocations
+        self.allocations = allocations or _allocations
         self.uses: list[PendingUse] = []
         self.recorded_on: list[tuple[Any, int]] = []  # memory, and a stream that the allocator waits for
 
     def add(self, call: int, leaves: list[torch.Tensor]) -> None:
         """Track the inputs of a call on the current stream."""
         if any(leaf.is_cuda for leaf in leaves):
-            self.track(call, leaves, int(torch.cuda.current_stream().cuda_stream), _owners())
+            owners = [(*_addresses(each), int(each["stream"])) for each in torch.cuda.memory_snapshot()]
+            self.track(call, leaves, int(torch.cuda.current_stream().cuda_stream), owners)
 
     def track(
         self, call: int, leaves: list[torch.Tensor], reader: int, owners: list[tuple[int, int, int]]
     ) -> None:
         """`owners`: first address, address behind the last, and stream of each segment of memory."""
-        from torch.multiprocessing.reductions import StorageWeakRef
-
         now = self.allocations()
         for place, leaf in enumerate(leaves):
-            memory = StorageWeakRef(leaf.untyped_storage())
-            address = leaf.untyped_storage().data_ptr()
+            memory, address = storage_of(leaf), leaf.untyped_storage().data_ptr()
             owner = next((stream for first, end, stream in owners if first <= address < end), reader)
             if owner != reader and (memory, reader) not in self.recorded_on:
                 self.uses.append(PendingUse(call, place, memory, reader, owner, now))
@@ -74,8 +82,7 @@ class PendingUses:
 
     def all_waited(self, *_args: Any, **_kwargs: Any) -> None:
         """The program waits for the device, or for an event of an unknown stream."""
-        self.look()
-        self.uses = []
+        self._keep(lambda _use: False)
 
     def ended(self, reader: Any, *_args: Any, **_kwargs: Any) -> None:
         """The program waits for a stream."""
@@ -87,9 +94,7 @@ class PendingUses:
 
     def recorded(self, tensor: Any, stream: Any, *_args: Any, **_kwargs: Any) -> None:
         """`record_stream`: the allocator will wait for that stream before it reuses the memory."""
-        from torch.multiprocessing.reductions import StorageWeakRef
-
-        new = StorageWeakRef(tensor.untyped_storage()), int(stream.cuda_stream)
+        new = storage_of(tensor), int(stream.cuda_stream)
         self.recorded_on = [*(one for one in self.recorded_on if not one[0].expired()), new]
         self._keep(lambda use: (use.storage, use.reader) != new)
 
@@ -98,13 +103,9 @@ class PendingUses:
         self.uses = [use for use in self.uses if wanted(use)]
 
 
-def _owners() -> list[tuple[int, int, int]]:
-    return [_segment(segment) for segment in torch.cuda.memory_snapshot()]
-
-
-def _segment(segment: dict[str, Any]) -> tuple[int, int, int]:
+def _addresses(segment: dict[str, Any]) -> tuple[int, int]:
     first = int(segment["address"])
-    return first, first + int(segment["total_size"]), int(segment["stream"])
+    return first, first + int(segment["total_size"])
 
 
 def _allocations() -> int:
@@ -124,10 +125,6 @@ def waits(torch: Any, pending_uses: PendingUses) -> Iterable[tuple[Any, str, Cal
     )
 
 
-MOST_BYTES = 256 << 20  # inputs above that are not copied
-DEFAULT_POOL = (0, 0)  # `segment_pool_id` of memory that no graph owns, torch 2.8-2.15
-
-
 @dataclass(frozen=True, eq=False)
 class Snapshot:
     """Inputs of a call, and copies of their values in the order of the stream that calls."""
@@ -136,7 +133,7 @@ class Snapshot:
     copies: list[torch.Tensor]
 
     def raced(self) -> list[int]:
-        """Positions of the inputs that watch_graph other values once every stream is done."""
+        """Positions of the inputs that have other values once every stream is done."""
         synchronize()
         pairs = enumerate(zip(self.inputs, self.copies))
         return [place for place, (now, then) in pairs if not torch.equal(_bits(now), _bits(then))]
@@ -160,10 +157,6 @@ class Streams:
         self.graph_inputs: list[GraphInput] = []
         self.pending_uses = PendingUses(journal)
 
-    def entered(self, *_args: Any, **_kwargs: Any) -> None:
-        """The program makes another stream the current one."""
-        self.several = True
-
     def snapshot(self, leaves: list[torch.Tensor]) -> Optional[Snapshot]:
         """Copies of the inputs; None where one stream is all there is, or where they are too large."""
         self.pending_uses.look()
@@ -174,13 +167,16 @@ class Streams:
         return Snapshot(inputs, [leaf.clone() for leaf in inputs])
 
     def watch_graph(self, call: int, leaves: list[torch.Tensor]) -> None:
-        """A call that is being captured into a graph: watch the memory of its inputs."""
-        from torch.multiprocessing.reductions import StorageWeakRef
+        """A call that is being captured into a graph: watch the memory of its inputs.
 
-        owned = _of_graphs()
+        Memory that belongs to a graph is left out: what was allocated during a capture is freed within it.
+        """
+        segments = torch.cuda.memory_snapshot() if torch.cuda.is_initialized() else []
+        pools = [tuple(segment.get("segment_pool_id", DEFAULT_POOL)) for segment in segments]
+        owned = [_addresses(each) for each, pool in zip(segments, pools) if pool != DEFAULT_POOL]
         for place, leaf in enumerate(leaves):
             if not any(first <= leaf.data_ptr() < end for first, end in owned):
-                self.graph_inputs.append(GraphInput(call, place, StorageWeakRef(leaf.untyped_storage())))
+                self.graph_inputs.append(GraphInput(call, place, storage_of(leaf)))
 
     def replaying(self, _graph: Any, *_args: Any, **_kwargs: Any) -> None:
         """Before a replay: report, once, inputs that were freed since the capture."""
@@ -193,13 +189,3 @@ class Streams:
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     """The values as bytes: NaN equals itself."""
     return tensor.contiguous().reshape(-1).view(torch.uint8)
-
-
-def _of_graphs() -> list[tuple[int, int]]:
-    """Address ranges that belong to graphs: what was allocated during a capture is freed within it."""
-    segments = torch.cuda.memory_snapshot() if torch.cuda.is_initialized() else []
-    return [
-        (int(segment["address"]), int(segment["address"]) + int(segment["total_size"]))
-        for segment in segments
-        if tuple(segment.get("segment_pool_id", DEFAULT_POOL)) != DEFAULT_POOL
-    ]

@@ -1,1 +1,1 @@
-"""Shrinks an exported program while its failure holds, and writes what is left as one plain script."""
+"""Shrinks an exported program while it still fails, and writes what is left as one plain script."""

@@ -14,12 +14,11 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Sequence
 
+from ..protocol import BisectRequest
 from ..report import Report
 from . import decisions
-from .children import Child, Ended, side_by_side
-from .script import LINE, SCRIPT
-from .show import NO_FAULT
-from .trials import FailureClass, OutOfTime, minimise
+from .script import NO_FAULT, SCRIPT
+from .trials import Child, Ended, FailureClass, OutOfTime, in_parallel, minimise
 
 # From the most telling to the least: without lowerings every operator runs in eager.
 KINDS = ("pass", "switch", "decomposition", "lowering")
@@ -70,7 +69,7 @@ class Experiments:
         """The outcome of each. One that was made before is not repeated unless `again`."""
         new = [one for one in experiments if again or one.key not in self.known]
         places = [self._write(one) for one in new]
-        for place, ended in side_by_side(places, self._start, self.at_once):
+        for place, ended in in_parallel(places, self._start, self.at_once):
             if ended.status is None and time.monotonic() >= self.until:
                 raise OutOfTime
             self.known[new[place].key] = self._judge(new[place], ended)
@@ -81,7 +80,7 @@ class Experiments:
         self.count += 1
         os.makedirs(directory)
         with open(str(decisions.__file__), encoding="utf-8") as file:
-            copied = file.read().partition(LINE)[2]
+            copied = file.read().partition(decisions.LINE)[2]
         text = RUNNER.format(
             copied="import difflib\nimport json\nfrom typing import Any, Optional\n\n" + copied.strip(),
             off=dict(experiment.off),
@@ -115,7 +114,7 @@ class Experiments:
         return outcome
 
 
-def operate(request: dict[str, Any], report: Report) -> None:
+def operate(request: BisectRequest, report: Report) -> None:
     """Events `experiment` for each compile, `decision` for what was found, `bisected` at the end.
 
     `script` is the reproduction, `switches` the options to try: name -> value that takes the decision back,
@@ -133,10 +132,10 @@ def operate(request: dict[str, Any], report: Report) -> None:
     experiments = Experiments(
         original=str(request["script"]),
         directory=str(request["directory"]),
-        failure=FailureClass.of(request["failure"]),
+        failure=FailureClass(**request["failure"]),
         until=time.monotonic() + float(request["budget_s"]),
         each_s=float(request["each_s"]),
-        at_once=int(request["side_by_side"]),
+        at_once=request["parallel"],
         fork=bool(request["fork"]),
         report=report,
     )

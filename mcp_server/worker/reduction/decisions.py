@@ -12,6 +12,7 @@ import difflib
 import json
 from typing import Any, Optional
 
+LINE = "# ---- from here on copied ----\n"
 # ---- from here on copied ----
 
 SUBSYSTEMS = {"decomposition": "decomposition", "lowerings": "lowering"}

@@ -1,34 +1,109 @@
-"""`reduce`: shrinks an exported program while it fails in the same way."""
+"""How an exported program fails, the values of its nodes, and a smaller program that fails alike."""
 
 from __future__ import annotations
 
+import importlib
 import time
 from dataclasses import replace
-from typing import Any, Collection, Optional, Sequence
+from typing import Any, Callable, Collection, Optional, Sequence
 
 import torch
 
+from ..calling import call, synchronize
+from ..encode import decode
 from ..imports import import_all
 from ..interpret import bind, stack_of
+from ..loading import arguments, load, load_exported
 from ..protocol import ReduceRequest
 from ..report import Report
-from .cut import Cut, Plan, Recorded, cut, shrinkable, size_in_bytes, stand_ins, users_operators
-from .record import Program, load_program, maker
-from .script import Setting
-from .trials import FailureClass, Limits, OutOfTime, Trials, minimise, windows
+from .decisions import prepare
+from .program import (
+    Cut,
+    Plan,
+    Program,
+    Recorded,
+    Recorder,
+    cut,
+    flatten_program,
+    load_program,
+    picks_from,
+    shrinkable,
+    size_in_bytes,
+    stand_ins,
+    users_operators,
+)
+from .script import Setting, departs, not_finite
+from .trials import FailureClass, Limits, OutOfTime, Trials, minimise
 
-SMALL = 64 << 10  # bytes of real values that a reproduction may carry without asking whether made ones do
+SMALL = 64 << 10  # bytes of real values that a reproduction may hold without asking whether seeded ones do
 TINY = 4 << 10  # bytes of values in which nothing is gained by smaller sizes
-MOST_TOLD = 50  # nodes of a reproduction
+MOST_NODES = 50  # of a reproduction that are reported
 SIZES = 6  # distinct sizes that are tried
+# Parts of Inductor that every child would import for itself.
+COMPILER = ("codegen.cpp", "codegen.cpp_wrapper_cpu", "compile_fx", "package")
 
 
-def operate(request: ReduceRequest, report: Report) -> None:
+def operate_attempt(request: ReduceRequest, report: Report) -> None:
+    """Events `compiling`, `loading`, `calling`, `judged` (`not_finite`, `nan`, `departs`), `recorded`.
+
+    `values` is the directory for the nodes' values, `package_path` the place of the package. A failure ends
+    the work where it happens; the operation `record` then does the rest in a process that is not damaged.
+    """
+    import_all(list(request.get("extra_imports", ())), report)
+    exported = load_exported(request, report)
+    report.event("reading_inputs")
+    args, kwargs = arguments(exported, request)
+    program = flatten_program(exported, args, kwargs)
+    report.event("importing_inductor")
+    import torch._inductor
+
+    configs = decode(request.get("inductor_configs") or {})
+    prepare(request.get("workaround") or {})
+    report.event("compiling")
+    with torch.no_grad():
+        package = torch._inductor.aoti_compile_and_package(
+            exported, package_path=str(request["package_path"]), inductor_configs=configs
+        )
+    loader = load({"package": package}, report)
+    inputs = [leaf for leaf in program.inputs if isinstance(leaf, torch.Tensor)]
+    outputs = call(lambda: loader.run([leaf.clone() for leaf in inputs]), 0, report)
+    _time(lambda: loader.run([leaf.clone() for leaf in inputs]), request.get("timed_calls", 0), report)
+    bad = [not_finite(place, output) for place, output in enumerate(outputs)]
+    nan = any(o.is_floating_point() and bool(torch.isnan(o.float()).any()) for o in outputs)
+    report.event("evaluating")
+    expected = Recorder(program, str(request["values"]), report).record()[-len(outputs) :]
+    wanted = [value for value in expected if isinstance(value, torch.Tensor)]
+    away = [departs(place, *pair) for place, pair in enumerate(zip(outputs, wanted))]
+    report.event("judged", not_finite=any(bad), nan=nan, departs=any(away))
+    report.event("recorded", units=program.units)
+
+
+def _time(function: Callable[[], Any], calls: int, report: Report) -> None:
+    """Event `timed`: the median seconds of that many calls, if any."""
+    seconds = []
+    for _ in range(calls):
+        start = time.perf_counter()
+        function()
+        synchronize()
+        seconds.append(time.perf_counter() - start)
+    if seconds:
+        report.event("timed", seconds=sorted(seconds)[len(seconds) // 2])
+
+
+def operate_record(request: ReduceRequest, report: Report) -> None:
+    """Run `exported` on `inputs`; the values go into the directory `values`. Event `recorded` at the end."""
+    import_all(list(request.get("extra_imports", ())), report)
+    program = load_program(request, report)
+    Recorder(program, str(request["values"]), report).record()
+    report.event("recorded", units=program.units)
+
+
+def operate_reduce(request: ReduceRequest, report: Report) -> None:
     """Reduce `exported` on `inputs` to what still fails like `failure`.
 
     `values` is the directory that `attempt` or `record` filled, `bad` and `guess` are what it saw: nodes
     whose value is not finite, and the node to suspect. Reproductions lie in `directory`; the last event
-    `held` names the best one. Event `reduced` at the end, or after `budget_s` (`complete` tells which).
+    `kept` names the best one. Event `reduced` at the end, or after `budget_s` (`complete` says which).
     """
     # Forked children must not inherit a thread pool: they would wait for its threads for ever.
     torch.set_num_threads(1)
@@ -36,23 +111,24 @@ def operate(request: ReduceRequest, report: Report) -> None:
     import_all(imports, report)
     program = load_program(request, report)
     # A script that was run for its program may have left threads behind, which a fork would not have.
-    alone = not imports and request.get("made_by") is None
-    forks = alone and not any(_on_device(value) for value in program.values.values())
+    tensors = [value for value in program.values.values() if isinstance(value, torch.Tensor)]
+    on_cpu = all(tensor.device.type == "cpu" for tensor in tensors)
+    forks = on_cpu and not imports and request.get("made_by") is None
     if forks:
-        _import_compiler(report)
-    reduction = Reduction(program, _trials(program, request, report, forks), request.get("guess"))
+        report.event("importing_inductor")
+        for name in COMPILER:
+            importlib.import_module("torch._inductor." + name)
+    trials = _trials(program, request, report, forks)
     complete = True
     try:
-        reduction.run()
+        Reduction(program, trials, request.get("guess")).run()
     except OutOfTime:
         complete = False
-    trials = reduction.trials
     report.event("reduced", complete=complete, units=len(program.units), tried=len(trials.tried))
 
 
 def _trials(program: Program, request: ReduceRequest, report: Report, forks: bool) -> Trials:
     recorded = Recorded(str(request["values"]), frozenset(request.get("bad", ())))
-
     symbols = bind(program.module, list(program.values.values()))
 
     def make(plan: Plan) -> Cut:
@@ -61,8 +137,8 @@ def _trials(program: Program, request: ReduceRequest, report: Report, forks: boo
 
     def describe(plan: Plan) -> dict[str, Any]:
         nodes = [node for node in program.nodes if node.name in plan.keep]
-        told = [{"node": n.name, "op": str(n.target), "stack": stack_of(n)} for n in nodes[:MOST_TOLD]]
-        return {"operators": len(nodes), "nodes": told, "dynamic": plan.dynamic}
+        shown = [{"node": n.name, "op": str(n.target), "stack": stack_of(n)} for n in nodes[:MOST_NODES]]
+        return {"operators": len(nodes), "nodes": shown, "dynamic": plan.dynamic}
 
     setting = Setting(
         str(request["title"]),
@@ -71,29 +147,13 @@ def _trials(program: Program, request: ReduceRequest, report: Report, forks: boo
         tuple(request.get("extra_imports") or request.get("repro_imports") or ()),
     )
     until = time.monotonic() + float(request["budget_s"])
-    limits = Limits(until, float(request["each_s"]), int(request["side_by_side"]))
-    failure = FailureClass.of(request["failure"])
+    limits = Limits(until, float(request["each_s"]), int(request["parallel"]))
+    failure = FailureClass(**request["failure"])
     return Trials(make, describe, failure, setting, limits, forks, str(request["directory"]), report)
 
 
-def _on_device(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type != "cpu"
-
-
-def _import_compiler(report: Report) -> None:
-    """What every child would import for itself."""
-    report.event("importing_inductor")
-    import torch._inductor.codegen.cpp
-    import torch._inductor.codegen.cpp_wrapper_cpu
-    import torch._inductor.compile_fx
-    import torch._inductor.package  # noqa: F401
-
-
 class Reduction:
-    """First fewer nodes, then smaller sizes, then values made from a seed.
-
-    What fails before it is called needs neither the user's values nor what the user's operators do.
-    """
+    """First fewer nodes, then smaller sizes, then values drawn from a seed."""
 
     def __init__(self, program: Program, trials: Trials, guess: Optional[str]) -> None:
         self.program = program
@@ -101,25 +161,20 @@ class Reduction:
         self.guess = guess
 
     def run(self) -> None:
-        """Raises `OutOfTime`; what was reached by then is in `trials.held`."""
-        plan = self._start()
-        if plan is None:
+        """Raises `OutOfTime`; what was reached by then is in `trials.smallest`."""
+        start = self._start()
+        if start is None:
             return
-        plan = self._fewer_nodes(plan)
-        if self.trials.failure.in_compile:
-            plan = self._alone(plan)
-        if not plan.made:
-            self._made(self._smaller(plan))
 
-    def _alone(self, plan: Plan) -> Plan:
-        """Nothing of the user's: no values, and no code of operators; or one of the two."""
-        found = self.trials.make(plan)
-        without = [replace(plan, made=frozenset(found.tensors))]
-        if users_operators(found):
-            both = replace(without[0], stand_ins=True)
-            without = [both, *without, replace(plan, stand_ins=True)]
-        number = self.trials.first_failing(without)
-        return plan if number is None else without[number]
+        def first_failing(options: Sequence[Sequence[str]]) -> Optional[int]:
+            return self.trials.first_failing([replace(start, keep=tuple(keep)) for keep in options])
+
+        plan = replace(start, keep=minimise(start.keep, first_failing))
+        failure = self.trials.failure
+        if (failure.kind, failure.phase) == ("error", "compiling"):
+            plan = self._without_users(plan)
+        if not plan.seeded:
+            self._seed(self._smaller(plan))
 
     def _start(self) -> Optional[Plan]:
         """A plan that fails: around the suspected node, else all; with symbolic sizes only if need be.
@@ -136,7 +191,7 @@ class Reduction:
         return None
 
     def _around_guess(self, units: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """The suspected node alone, with those that read what it gives, and with all that comes of it."""
+        """The suspected node alone, with those that read its result, and with all that depend on it."""
         if self.guess not in units:
             return []
         readers = self._readers([self.guess])
@@ -147,51 +202,51 @@ class Reduction:
         return list(dict.fromkeys(tuple(unit for unit in units if unit in part) for part in parts))
 
     def _readers(self, names: Collection[str]) -> set[str]:
-        """The nodes that read what these give, and for one with several results what is picked of them."""
-        sources = [node for node in self.program.nodes if node.name in names]
-        users = {user for node in sources for user in node.users}
-        picked = {user for user in users if maker(user) is not None}
+        """The nodes that read the results of these; several results are read through the nodes that pick."""
+        users = {user for node in self.program.nodes if node.name in names for user in node.users}
+        picked = {user for user in users if picks_from(user) is not None}
         return {user.name for user in users | {reader for node in picked for reader in node.users}}
 
-    def _fewer_nodes(self, plan: Plan) -> Plan:
-        def first_failing(options: Sequence[Sequence[str]]) -> Optional[int]:
-            return self.trials.first_failing([replace(plan, keep=tuple(keep)) for keep in options])
-
-        return replace(plan, keep=minimise(plan.keep, first_failing))
+    def _without_users(self, plan: Plan) -> Plan:
+        """Without the user's values and the code of operators, or one of the two: a compile needs neither."""
+        found = self.trials.make(plan)
+        options = [replace(plan, seeded=frozenset(found.tensors))]
+        if users_operators(found):
+            both = replace(options[0], stand_ins=True)
+            options = [both, *options, replace(plan, stand_ins=True)]
+        number = self.trials.first_failing(options)
+        return plan if number is None else options[number]
 
     def _smaller(self, plan: Plan) -> Plan:
         """Keep a part of each size: halves of halves, as long as they still fail."""
-        if size_in_bytes(self.trials.make(plan).tensors) <= TINY:
+        found = self.trials.make(plan)
+        if size_in_bytes(found.tensors) <= TINY:
             return plan
-        for size in shrinkable(self.program, self.trials.make(plan))[:SIZES]:
+        for size in shrinkable(self.program, found)[:SIZES]:
             start, end = 0, size
             while end - start > 1:
-                options = [(start + a, start + b) for a, b in windows(end - start)]
-                plans = [_with_window(plan, size, window) for window in options]
-                found = self.trials.first_failing(plans)
-                if found is None:
+                middle = start + (end - start) // 2
+                windows = [(start, middle), (middle, end)]
+                others = tuple(pair for pair in plan.windows if pair[0] != size)
+                plans = [replace(plan, windows=(*others, (size, window))) for window in windows]
+                number = self.trials.first_failing(plans)
+                if number is None:
                     break
-                plan, (start, end) = plans[found], options[found]
+                plan, (start, end) = plans[number], windows[number]
         return plan
 
-    def _made(self, plan: Plan) -> Plan:
+    def _seed(self, plan: Plan) -> Plan:
         """Values from a seed instead of real ones: all at once, else the largest, one after another."""
         tensors = self.trials.make(plan).tensors
         if size_in_bytes(tensors) <= SMALL:
             return plan
-        whole = replace(plan, made=frozenset(tensors))
+        whole = replace(plan, seeded=frozenset(tensors))
         if self.trials.first_failing([whole]) is not None:
             return whole
         for name in sorted(tensors, key=lambda name: -tensors[name].nbytes):
-            left = {n: t for n, t in tensors.items() if n not in plan.made}
-            if size_in_bytes(left) <= SMALL:
+            if size_in_bytes({n: t for n, t in tensors.items() if n not in plan.seeded}) <= SMALL:
                 break
-            wanted = replace(plan, made=plan.made | {name})
+            wanted = replace(plan, seeded=plan.seeded | {name})
             if self.trials.first_failing([wanted]) is not None:
                 plan = wanted
         return plan
-
-
-def _with_window(plan: Plan, size: int, window: tuple[int, int]) -> Plan:
-    others = tuple(pair for pair in plan.windows if pair[0] != size)
-    return replace(plan, windows=(*others, (size, window)))

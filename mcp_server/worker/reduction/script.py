@@ -1,28 +1,33 @@
-"""The text of a reproduction: one plain script with its model, and a file for the values it cannot make."""
+"""The text of a reproduction: one plain script with its model, and a file for the values it cannot make.
+
+The parts below the lines `copied` are copied into the script.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+import sys
+import tempfile
+import traceback
 import types
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 import torch
 
 from ..encode import BY_OPERATOR
 from ..imports import OPERATORS, registrations
-from . import cut, show
-from .cut import TORCHS, Cut, users_operators
+from .program import TORCHS, Cut, compact, users_operators
 
 SCRIPT = "repro.py"
 INPUTS = "inputs.pt"
-LINE = "# ---- from here on copied ----\n"
+LINE = re.compile("^# ---- copied .* ----\n", re.MULTILINE)  # before each part that is copied
 
 HEADER = '''"""{title}
 
-Run it with Python and torch {torch}; it needs nothing else{beside}.
+Run it with Python and torch {torch}; it needs nothing else{needs}.
 Exit status: 0 nothing is wrong here, 1 an exception (the last `phase:` line says where), 3 an output is not
 finite, 4 an output departs from eager, 5 it cannot be exported; killed by a signal: the process crashed.
 """
@@ -49,58 +54,151 @@ class Setting:
     extra_imports: tuple[str, ...]
 
 
-def write(found: Cut, made: frozenset[str], setting: Setting, directory: str) -> None:
-    """`repro.py`, and beside it `inputs.pt` when there are values that the script does not make."""
-    saved = {name: _portable(t) for name, t in found.tensors.items() if name not in made}
+def write(found: Cut, seeded: frozenset[str], setting: Setting, directory: str) -> None:
+    """`repro.py`, `inputs.pt` for the values that are not seeded, and files that register operators."""
+    saved = {name: compact(t) for name, t in found.tensors.items() if name not in seeded}
+    needed = setting.extra_imports if users_operators(found) and not found.stand_ins else ()
+    files, loading = _operators(needed, directory)
     if saved:
         torch.save(saved, os.path.join(directory, INPUTS))
-    needed = setting.extra_imports if users_operators(found) and not found.stand_ins else ()
-    beside = [*([INPUTS] if saved else []), *_copied(needed, directory)]
-    with open(os.path.join(directory, SCRIPT), "w", encoding="utf-8") as file:
-        file.write(_text(found, made, setting, needed, beside))
-
-
-def _portable(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().cpu().clone(memory_format=torch.preserve_format)
-
-
-def _copied(names: tuple[str, ...], directory: str) -> list[str]:
-    """Files that register operators, copied beside the script."""
-    files = [name for name in names if name.endswith((".py", ".so"))]
-    for name in files:
-        shutil.copyfile(name, os.path.join(directory, os.path.basename(name)))
-    taken = [name[: -len(OPERATORS)] for name in names if name.endswith(OPERATORS)]
-    for name in taken:
-        with open(name, "rb") as file, open(os.path.join(directory, _module(name) + ".py"), "w") as copy:
-            copy.write(registrations(file.read(), name).text())
-    return [*(os.path.basename(name) for name in files), *(_module(name) + ".py" for name in taken)]
-
-
-def _module(path: str) -> str:
-    """The module's name for the operators of a script, whose own file may be what a reader has open."""
-    return os.path.basename(path)[:-3] + "_operators"
-
-
-def _text(found: Cut, made: frozenset[str], setting: Setting, needed: Any, beside: list[str]) -> str:
-    code, imports = _classes(found)
+        files.insert(0, INPUTS)
+    code, imports = _model(found)
+    variables = sorted(setting.environment.items())
     header = HEADER.format(
         title=setting.title,
         torch=torch.__version__,
-        beside=" but " + " and ".join(beside) + " beside it" if beside else "",
-        environment="".join(
-            "os.environ.setdefault({!r}, {!r})\n".format(*pair)
-            for pair in sorted(setting.environment.items())
-        ),
+        needs=" but " + " and ".join(files) + " in the same folder" if files else "",
+        environment="".join("os.environ.setdefault({!r}, {!r})\n".format(*pair) for pair in variables),
         imports="".join(line + "\n" for line in sorted(imports)),
     )
-    operators = [_copied_part(cut), "\n".join(found.stand_ins)] if found.stand_ins else []
-    main = _main(found, made, setting, INPUTS in beside)
-    return "\n\n".join([header + _loading(needed), _copied_part(show), *operators, code, main])
+    with open(__file__, encoding="utf-8") as file:
+        _, common, stand_in = (part.strip() + "\n" for part in LINE.split(file.read()))
+    operators = [stand_in, "\n".join(found.stand_ins)] if found.stand_ins else []
+    parts = [header + loading, common, *operators, code, _main(found, seeded, setting, bool(saved))]
+    with open(os.path.join(directory, SCRIPT), "w", encoding="utf-8") as file:
+        file.write("\n\n".join(parts))
 
 
-def _copied_part(module: types.ModuleType) -> str:
-    with open(str(module.__file__), encoding="utf-8") as file:
-        return file.read().split(LINE, 1)[1].strip() + "\n"
+def _operators(names: tuple[str, ...], directory: str) -> tuple[list[str], str]:
+    """Copies files that register the user's operators; their names, and the lines that load them."""
+    files, lines = [], []
+    for name in names:
+        base = os.path.basename(name)
+        if name.endswith(OPERATORS):
+            # The operators of a script, under another name: a reader may have the script's own file open.
+            base = os.path.basename(name[: -len(OPERATORS)])[:-3] + "_operators.py"
+            with open(name[: -len(OPERATORS)], "rb") as file:
+                text = registrations(file.read(), name[: -len(OPERATORS)]).text()
+            with open(os.path.join(directory, base), "w") as copy:
+                copy.write(text)
+        elif name.endswith((".py", ".so")):
+            shutil.copyfile(name, os.path.join(directory, base))
+        else:
+            lines.append("import " + name)
+            continue
+        files.append(base)
+        library = "torch.ops.load_library(os.path.join(HERE, {!r}))".format(base)
+        lines.append(library if base.endswith(".so") else "import " + base[:-3])
+    return files, "\n".join(["sys.path.insert(0, HERE)", *lines]) + "\n" if lines else ""
+
+
+def _model(found: Cut) -> tuple[str, set[str]]:
+    """The model's class after those of its subgraphs, and the import lines that they need."""
+    texts, imports, register = _subgraphs("", found.submodules)
+    forward, more = _forward(found.graph)
+    buffers = ['self.register_buffer("{0}", weights["{0}"])'.format(name) for name in found.weights]
+    return "\n\n".join(
+        [*texts, _class("Model", forward, [*buffers, *register], "self, weights")]
+    ), imports | more
+
+
+def _subgraphs(prefix: str, modules: dict[str, Any]) -> tuple[list[str], set[str], list[str]]:
+    """Classes of these submodules and theirs, imports, and the lines that make one of each."""
+    texts: list[str] = []
+    imports: set[str] = set()
+    register: list[str] = []
+    for name, module in modules.items():
+        full = prefix + "_" + name if prefix else name
+        inner, more, lines = _subgraphs(full, dict(module.named_children()))
+        forward, used = _forward(module.graph)
+        title = "".join(part.capitalize() for part in full.split("_"))
+        texts += [*inner, _class(title, forward, lines, "self")]
+        imports |= more | used
+        register.append("self.{} = {}()".format(name, title))
+    return texts, imports, register
+
+
+def _class(name: str, forward: str, register: list[str], parameters: str) -> str:
+    head = ["class {}(torch.nn.Module):".format(name), "    def __init__({}):".format(parameters)]
+    head += ["        super().__init__()", *("        " + line for line in register)]
+    return "\n".join([*head, "", *("    " + line if line.strip() else "" for line in forward.split("\n"))])
+
+
+def _forward(graph: torch.fx.Graph) -> tuple[str, set[str]]:
+    """The graph as a method, and the imports of the names in it."""
+    code = graph.python_code("self")
+    text = re.sub(r";  (\w+ = )+None", "", code.src.strip("\n"))
+    imports = set()
+    for name, value in code.globals.items():
+        if name == "torch" or not re.search(r"\b%s\b" % re.escape(name), text):
+            continue
+        source, qualified = "math", name
+        if isinstance(value, types.ModuleType):
+            source, qualified = "", value.__name__
+        elif name not in ("inf", "nan"):
+            source = "torch" if name == "device" else getattr(value, "__module__", "torch")
+            qualified = getattr(value, "__qualname__", getattr(value, "__name__", name))
+        line = "from {} import {}".format(source, qualified) if source else "import " + qualified
+        imports.add(line if qualified == name else "{} as {}".format(line, name))
+    return text, imports
+
+
+def _main(found: Cut, seeded: frozenset[str], setting: Setting, saved: bool) -> str:
+    lines = ["def values():", '    """Weights and arguments of the model."""']
+    if saved:
+        lines.append('    saved = torch.load(os.path.join(HERE, "{}"), weights_only=True)'.format(INPUTS))
+    values = {
+        name: _value(name, tensor, seed if name in seeded else None)
+        for seed, (name, tensor) in enumerate(found.tensors.items())
+    }
+    lines += ["    weights = {}"]
+    lines += ['    weights["{}"] = {}'.format(name, values[name]) for name in found.weights]
+    lines += ["    arguments = ("]
+    lines += ["        {},  # {}".format(values[name], name) for name in found.arguments]
+    lines += ["    )", "    return weights, arguments", "", "", 'if __name__ == "__main__":']
+    lines += ["    weights, arguments = values()", "    dynamic_shapes = " + _dynamic_shapes(found)]
+    configs = _configs(found, setting.configs)
+    lines += ["    end(show(Model(weights), arguments, dynamic_shapes, {}))".format(configs), ""]
+    return "\n".join(lines)
+
+
+def _value(name: str, tensor: torch.Tensor, seed: Optional[int]) -> str:
+    """An expression for a tensor; with a seed: values between its smallest and largest finite ones."""
+    device = "" if tensor.device.type == "cpu" else '.to("{}")'.format(tensor.device)
+    if seed is None:
+        return 'saved["{}"]{}'.format(name, device)
+    small = compact(tensor)
+    wide = small.to(torch.float64).reshape(-1)
+    wide = wide[torch.isfinite(wide)]
+    low, high = (wide.min().item(), wide.max().item()) if wide.numel() else (0, 1)
+    if not tensor.is_floating_point():
+        low, high = int(low), int(high)
+    layout = "{}, {}, {}".format(tuple(tensor.shape), small.stride(), tensor.dtype)
+    return "seeded({}, {!r}, {!r}, {}){}".format(layout, low, high, seed, device)
+
+
+def _dynamic_shapes(found: Cut) -> str:
+    """The `dynamic_shapes` of the export; static sizes are None."""
+    if not any(found.dynamic.values()):
+        return "None"
+    arguments = []
+    for name in found.arguments:
+        dimensions = []
+        for dim, bounds in found.dynamic.get(name, {}).items():
+            limits = ["{}={}".format(*pair) for pair in zip(("min", "max"), bounds) if pair[1] is not None]
+            dimensions.append("{}: torch.export.Dim.AUTO({})".format(dim, ", ".join(limits)))
+        arguments.append("{" + ", ".join(dimensions) + "}")
+    return "({},)".format(", ".join(arguments))
 
 
 def _configs(found: Cut, configs: dict[str, Any]) -> str:
@@ -115,140 +213,102 @@ def _configs(found: Cut, configs: dict[str, Any]) -> str:
     return "{" + ", ".join([*others, "{!r}: {{{}}}".format(BY_OPERATOR, inner)]) + "}"
 
 
-def _loading(names: tuple[str, ...]) -> str:
-    """Lines that register the user's operators."""
-    lines = []
-    for name in names:
-        base = os.path.basename(name)
-        if name.endswith(".so"):
-            lines.append("torch.ops.load_library(os.path.join(HERE, {!r}))".format(base))
-        elif name.endswith(OPERATORS):
-            lines.append("import " + _module(name[: -len(OPERATORS)]))
-        else:
-            lines.append("import " + (base[:-3] if name.endswith(".py") else name))
-    return "\n".join(["sys.path.insert(0, HERE)", *lines]) + "\n" if lines else ""
+# ---- copied into every reproduction ----
+
+# Relative and absolute tolerance of an output, by its dtype; whole numbers must be equal.
+TOLERANCES = {
+    torch.float64: (1e-7, 1e-7),
+    torch.float32: (1e-4, 1e-4),
+    torch.float16: (1e-2, 1e-2),
+    torch.bfloat16: (3e-2, 3e-2),
+}
+NO_FAULT, NOT_FINITE, DEPARTS, NOT_EXPORTED = 0, 3, 4, 5
 
 
-def _classes(found: Cut) -> tuple[str, set[str]]:
-    """The model's class after those of its subgraphs, and the import lines that they need."""
-    names: dict[str, str] = {}
-    texts, imports = [], set()
-    for attribute, module in found.submodules.items():
-        text, more = _subgraph(attribute, module)
-        texts.append(text)
-        imports |= more
-        names[attribute] = _camel(attribute)
-    forward, more = _forward(found.graph)
-    register = ['self.register_buffer("{0}", weights["{0}"])'.format(name) for name in found.weights]
-    register += ["self.{} = {}()".format(*pair) for pair in names.items()]
-    return "\n\n".join([*texts, _class("Model", forward, register, "weights")]), imports | more
+def seeded(shape: Any, stride: Any, dtype: torch.dtype, low: float, high: float, seed: int) -> torch.Tensor:
+    """A tensor of uniform values in [low, high], the same for the same seed."""
+    drawn = torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    if not dtype.is_floating_point:
+        drawn = (drawn * (high - low + 1) + low).floor().clamp(max=high)
+    else:
+        drawn = drawn * (high - low) + low
+    return torch.empty_strided(shape, stride, dtype=dtype).copy_(drawn)
 
 
-def _subgraph(attribute: str, module: torch.fx.GraphModule) -> tuple[str, set[str]]:
-    texts, imports, register = [], set(), []
-    for name, inner in module.named_children():
-        text, more = _subgraph(attribute + "_" + name, inner)
-        texts.append(text)
-        imports |= more
-        register.append("self.{} = {}()".format(name, _camel(attribute + "_" + name)))
-    forward, more = _forward(module.graph)
-    return "\n\n".join([*texts, _class(_camel(attribute), forward, register, "")]), imports | more
+def show(model: Any, arguments: Any, dynamic_shapes: Any, configs: Any) -> int:
+    """Export, compile, load and call; then compare the outputs with eager. The exit status."""
+    phase("exporting")
+    try:
+        program = torch.export.export(model, arguments, dynamic_shapes=dynamic_shapes, strict=False)
+    except Exception:
+        traceback.print_exc()
+        return NOT_EXPORTED
+    phase("compiling")
+    path = os.path.join(tempfile.mkdtemp(), "model.pt2")
+    with torch.no_grad():
+        package = torch._inductor.aoti_compile_and_package(
+            program, package_path=path, inductor_configs=configs
+        )
+    phase("loading")
+    loader = torch._C._aoti.AOTIModelPackageLoader(package, "model", False, 1, -1)
+    phase("calling")
+    outputs = loader.run([argument.clone() for argument in arguments])
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    phase("comparing")
+    bad = [not_finite(place, output) for place, output in enumerate(outputs)]
+    with torch.no_grad():
+        expected = model(*arguments)
+    away = [departs(place, got, want) for place, (got, want) in enumerate(zip(outputs, expected))]
+    return NOT_FINITE if any(bad) else DEPARTS if any(away) else NO_FAULT
 
 
-def _class(name: str, forward: str, register: list[str], parameter: str) -> str:
-    head = ["class {}(torch.nn.Module):".format(name)]
-    signature = "self, " + parameter if parameter else "self"
-    head += ["    def __init__({}):".format(signature), "        super().__init__()"]
-    head += ["        " + line for line in register]
-    return "\n".join([*head, "", *("    " + line if line.strip() else "" for line in forward.split("\n"))])
+def phase(name: str) -> None:
+    print("phase:", name, flush=True)
 
 
-def _camel(name: str) -> str:
-    return "".join(part.capitalize() for part in name.split("_"))
+def not_finite(place: int, output: torch.Tensor) -> bool:
+    """Print how many values of an output are not finite; minus infinity alone is what masks are made of."""
+    if not (output.is_floating_point() or output.is_complex()):
+        return False
+    wide = output.float() if output.element_size() == 1 else output
+    nan = int(torch.isnan(wide).sum())
+    inf = int(torch.isinf(wide).sum())
+    if nan or inf:
+        print("not finite: output", place, "holds", nan, "nan and", inf, "inf of", output.numel(), flush=True)
+    return bool(nan) or bool((wide == float("inf")).any())
 
 
-def _forward(graph: torch.fx.Graph) -> tuple[str, set[str]]:
-    """The graph as a method, and the imports of the names in it."""
-    code = graph.python_code("self")
-    text = re.sub(r";  (\w+ = )+None", "", code.src.strip("\n"))
-    used = {
-        name: value for name, value in code.globals.items() if re.search(r"\b%s\b" % re.escape(name), text)
-    }
-    return text, {line for line in map(_import_of, used.items()) if line}
+def departs(place: int, got: torch.Tensor, want: torch.Tensor) -> bool:
+    """Print where the package's output is not what eager gives."""
+    if got.shape != want.shape or got.dtype != want.dtype:
+        print("departs: output", place, "is", got.dtype, tuple(got.shape), flush=True)
+        print("         eager gives", want.dtype, tuple(want.shape), flush=True)
+        return True
+    exact = torch.complex128 if want.is_complex() else torch.float64
+    got, want, (rtol, atol) = got.cpu(), want.cpu(), TOLERANCES.get(want.dtype, (0.0, 0.0))
+    bad = ~torch.isclose(got.to(exact), want.to(exact), rtol=rtol, atol=atol, equal_nan=True)
+    if bool(bad.any()):
+        at = tuple(int(i) for i in bad.nonzero()[0])
+        print("departs: output", place, "in", int(bad.sum()), "of", got.numel(), "elements", flush=True)
+        print("         first at", list(at), "package", got[at].item(), "eager", want[at].item(), flush=True)
+    return bool(bad.any())
 
 
-def _import_of(pair: tuple[str, Any]) -> str:
-    name, value = pair
-    if name == "torch":
-        return ""
-    if name in ("inf", "nan"):
-        return "from math import " + name
-    if isinstance(value, types.ModuleType):
-        return "import {} as {}".format(value.__name__, name) if value.__name__ != name else "import " + name
-    qualified = getattr(value, "__qualname__", getattr(value, "__name__", name))
-    source = getattr(value, "__module__", "torch")
-    source = "torch" if name == "device" else source
-    return (
-        "from {} import {} as {}".format(source, qualified, name)
-        if qualified != name
-        else ("from {} import {}".format(source, name))
-    )
+def end(status: int) -> None:
+    print("exit status", status, flush=True)
+    sys.exit(status)
 
 
-def _main(found: Cut, made: frozenset[str], setting: Setting, saved: bool) -> str:
-    lines = ["def values():", '    """Weights and arguments of the model."""']
-    if saved:
-        lines.append('    saved = torch.load(os.path.join(HERE, "{}"), weights_only=True)'.format(INPUTS))
-    values = {
-        name: _value(name, tensor, name in made, seed)
-        for seed, (name, tensor) in enumerate(found.tensors.items())
-    }
-    lines += ["    weights = {}"]
-    lines += ['    weights["{}"] = {}'.format(name, values[name]) for name in found.weights]
-    lines += ["    arguments = ("]
-    lines += ["        {},  # {}".format(values[name], name) for name in found.arguments]
-    lines += ["    )", "    return weights, arguments", "", "", 'if __name__ == "__main__":']
-    lines += ["    weights, arguments = values()", "    dynamic_shapes = " + _dynamic(found)]
-    configs = _configs(found, setting.configs)
-    lines += ["    end(show(Model(weights), arguments, dynamic_shapes, {}))".format(configs), ""]
-    return "\n".join(lines)
+# ---- copied where an operator is not torch's ----
 
 
-def _value(name: str, tensor: torch.Tensor, is_made: bool, seed: int) -> str:
-    device = "" if tensor.device.type == "cpu" else '.to("{}")'.format(tensor.device)
-    if not is_made:
-        return 'saved["{}"]{}'.format(name, device)
-    low, high = bounds(tensor)
-    return "made({}, {}, {}, {!r}, {!r}, {}){}".format(
-        tuple(tensor.shape), _portable(tensor).stride(), tensor.dtype, low, high, seed, device
-    )
+def stand_in(name: str, schema: str, tags: Any, results: Any) -> None:
+    """Define an operator that returns memory of fixed layouts: it stands in for one that is not torch's."""
 
+    def impl(*_args: Any, **_kwargs: Any) -> Any:
+        return results()
 
-def bounds(tensor: torch.Tensor) -> tuple[float, float]:
-    """Smallest and largest finite value."""
-    wide = tensor.detach().cpu().to(torch.float64).reshape(-1)
-    wide = wide[torch.isfinite(wide)]
-    if not wide.numel():
-        return 0, 1
-    low, high = float(wide.min()), float(wide.max())
-    return (low, high) if tensor.is_floating_point() else (int(low), int(high))
-
-
-def _dynamic(found: Cut) -> str:
-    """The `dynamic_shapes` of the export; static sizes are None."""
-    if not any(found.dynamic.values()):
-        return "None"
-    each = (_dimensions(found.dynamic.get(name, {})) for name in found.arguments)
-    return "({},)".format(", ".join(each))
-
-
-def _dimensions(symbolic: dict[int, Any]) -> str:
-    ranges = (
-        "{}: torch.export.Dim.AUTO({})".format(dim, _limits(*bounds)) for dim, bounds in symbolic.items()
-    )
-    return "{" + ", ".join(ranges) + "}"
-
-
-def _limits(low: Any, high: Any) -> str:
-    pairs = (("min", low), ("max", high))
-    return ", ".join("{}={}".format(name, value) for name, value in pairs if value is not None)
+    torch.library.define(name, schema, tags=tags)
+    torch.library.impl(name, "default")(impl)
+    torch.library.register_fake(name)(impl)

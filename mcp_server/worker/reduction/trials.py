@@ -1,22 +1,154 @@
-"""Tries cuts and keeps those that still fail in the same way."""
+"""Runs cut programs in isolated children, in parallel, and keeps those that still fail in the same way.
+
+A child that dies or hangs is a normal result.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import os
 import re
+import runpy
 import shutil
+import signal
+import sys
 import time
+import traceback
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional, Sequence, TypeVar
+from typing import Any, Callable, Iterator, Optional, Sequence, TypeVar
+
+import torch
 
 from ..report import Report
-from .children import Child, Ended, side_by_side
-from .cut import Cut, Plan, Uncuttable, size_in_bytes
-from .script import Setting, write
-from .show import DEPARTS, NOT_FINITE
+from .program import Cut, Plan, Uncuttable, size_in_bytes
+from .script import DEPARTS, NOT_FINITE, SCRIPT, Setting, write
 
+LOG = "output.log"
+POLL_S = 0.05
+READ = 1 << 20  # bytes of a log that are looked at, from its start and from its end
 # What changes between two failures of one kind: addresses, numbers, names of temporaries, kernels and files.
 _VOLATILE = re.compile(r"0x[0-9a-f]+|/\S+|\b(?:cpp|triton)_\w+|\d+")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a reproduction ended: `status` as of `subprocess` (negative: the signal), None after `kill`."""
+
+    directory: str
+    status: Optional[int]
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        path = os.path.join(self.directory, LOG)
+        with open(path, "rb") as file:
+            start = file.read(READ)
+            file.seek(max(file.tell(), os.path.getsize(path) - READ))
+            return (start + file.read()).decode("utf-8", "replace")
+
+    @property
+    def phase(self) -> str:
+        """The last phase that the script printed."""
+        phases = re.findall(r"^phase: (.*)$", self.text, re.MULTILINE)
+        return phases[-1] if phases else ""
+
+
+class Child:
+    """One running reproduction, in a process group of its own.
+
+    With `fork` it is a copy of this process, which has torch and its compiler imported: that saves seconds
+    each time. Only where no CUDA context and no thread pool exist yet, neither of which survives a fork.
+    """
+
+    def __init__(self, directory: str, fork: bool, limit_s: float) -> None:
+        self.directory = directory
+        self.start = time.monotonic()
+        self.limit_s = limit_s
+        log, flags = os.path.join(directory, LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        if not fork:
+            self.pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-u", os.path.join(directory, SCRIPT)],
+                os.environ,
+                file_actions=[(os.POSIX_SPAWN_OPEN, 1, log, flags, 0o600), (os.POSIX_SPAWN_DUP2, 1, 2)],
+                setpgroup=0,
+            )
+            return
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        with contextlib.suppress(OSError):  # the other side may have done it, or have ended already
+            os.setpgid(self.pid, self.pid)
+        if self.pid == 0:
+            os._exit(_run_script(directory, os.open(log, flags, 0o600)))
+
+    def poll(self) -> Optional[Ended]:
+        """How it ended; None while it runs. Ends it at its time limit."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        seconds = time.monotonic() - self.start
+        if pid:
+            self._kill_group()
+            return Ended(self.directory, os.waitstatus_to_exitcode(status), seconds)
+        if seconds > self.limit_s:
+            self.kill()
+            return Ended(self.directory, None, seconds)
+        return None
+
+    def kill(self) -> None:
+        self._kill_group()
+        os.waitpid(self.pid, 0)
+
+    def _kill_group(self) -> None:
+        """Compilers that it started end with it."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+def _run_script(directory: str, log: int) -> int:
+    """In a forked child: run the script as Python would; its exit status."""
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", 1, closefd=False), os.fdopen(2, "w", 1, closefd=False)
+    faulthandler.enable()
+    sys.argv[:] = [SCRIPT]
+    torch.set_num_threads(os.cpu_count() or 1)
+    try:
+        runpy.run_path(os.path.join(directory, SCRIPT), run_name="__main__")
+        return 0
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def in_parallel(
+    directories: Sequence[str], start: Callable[[str], Child], count: int
+) -> Iterator[tuple[int, Ended]]:
+    """Run the scripts, `count` at a time in their order; each with its number as it ends.
+
+    Closing the iterator ends those that still run.
+    """
+    running: dict[int, Child] = {}
+    waiting = list(enumerate(directories))
+    try:
+        while waiting or running:
+            while waiting and len(running) < count:
+                number, directory = waiting.pop(0)
+                running[number] = start(directory)
+            time.sleep(POLL_S)
+            polled = [(number, child.poll()) for number, child in running.items()]
+            done = [(number, ended) for number, ended in polled if ended is not None]
+            for number, _ in done:  # all of them first: the reader may close this after any
+                del running[number]
+            yield from done
+    finally:
+        for child in running.values():
+            child.kill()
 
 
 @dataclass(frozen=True)
@@ -31,18 +163,9 @@ class FailureClass:
     kind: str
     signal: int = 0
     phase: str = ""
-    patterns: tuple[str, ...] = ()
+    patterns: Sequence[str] = ()
     essence: str = ""
     nan: bool = False
-
-    @property
-    def in_compile(self) -> bool:
-        """Whether the compiler refused the program: then no value of it plays a part."""
-        return (self.kind, self.phase) == ("error", "compiling")
-
-    @classmethod
-    def of(cls, record: dict[str, Any]) -> "FailureClass":
-        return cls(**{**record, "patterns": tuple(record.get("patterns", ()))})
 
     def shown_by(self, status: Optional[int], phase: str, text: str) -> bool:
         """Whether a child that ended so, with this output, failed in this way."""
@@ -50,18 +173,12 @@ class FailureClass:
             return status == NOT_FINITE and (not self.nan or bool(re.search(r"holds [1-9]\d* nan", text)))
         if self.kind == "departs":
             return status == DEPARTS
-        if self.kind == "crash":
-            return status == -self.signal and self._tells(text)
-        return status == 1 and phase == self.phase and self._tells(text)
+        expected = status == -self.signal if self.kind == "crash" else (status, phase) == (1, self.phase)
+        return expected and any(self._in_line(line) for line in text.splitlines() or [""])
 
-    def _tells(self, text: str) -> bool:
-        patterns = [re.compile(pattern) for pattern in self.patterns]
-        wanted = essence(self.essence)
-        for line in text.splitlines() or [""]:
-            known = not patterns or any(pattern.search(line) for pattern in patterns)
-            if known and (not wanted or wanted in essence(line)):
-                return True
-        return False
+    def _in_line(self, line: str) -> bool:
+        known = not self.patterns or any(re.search(pattern, line) for pattern in self.patterns)
+        return known and essence(self.essence) in essence(line)
 
 
 def essence(line: str) -> str:
@@ -75,16 +192,16 @@ class OutOfTime(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """`until` is on the monotonic clock; `each_s` bounds one candidate."""
+    """`until` is on the monotonic clock; `each_s` bounds one candidate; `parallel` run at the same time."""
 
     until: float
     each_s: float
-    side_by_side: int
+    parallel: int
 
 
 @dataclass
 class Trials:
-    """`held` is the smallest plan that still failed; its reproduction lies in `directory`/best."""
+    """`smallest` is the smallest plan that still failed; its reproduction lies in `directory`/best."""
 
     make: Callable[[Plan], Cut]
     describe: Callable[[Plan], dict[str, Any]]
@@ -94,7 +211,7 @@ class Trials:
     fork: bool
     directory: str
     report: Report
-    held: Optional[Plan] = None
+    smallest: Optional[Plan] = None
     tried: dict[Plan, bool] = field(default_factory=dict)
     count: int = 0
 
@@ -116,7 +233,7 @@ class Trials:
     def _first(self, written: list[tuple[int, str]], plans: Sequence[Plan]) -> Optional[int]:
         """Wait until one fails and all before it have ended otherwise."""
         results: dict[int, bool] = {}
-        run = side_by_side([path for _, path in written], self._start, self.limits.side_by_side)
+        run = in_parallel([path for _, path in written], self._start, self.limits.parallel)
         try:
             for place, ended in run:
                 if ended.status is None and time.monotonic() >= self.limits.until:
@@ -125,7 +242,7 @@ class Trials:
                 results[place] = self.tried[plans[number]] = self._judge(plans[number], ended)
                 first = next((p for p in range(len(written)) if results.get(p, True)), None)
                 if first in results:
-                    self._hold(plans[written[first][0]], written[first][1])
+                    self._keep(plans[written[first][0]], written[first][1])
                     return written[first][0]
         finally:
             run.close()  # type: ignore[attr-defined]
@@ -144,7 +261,7 @@ class Trials:
             self.report.event("uncuttable", nodes=len(plan.keep), reason=str(reason))
             return None
         os.makedirs(path)
-        write(found, plan.made, self.setting, path)
+        write(found, plan.seeded, self.setting, path)
         return path
 
     def _start(self, directory: str) -> Child:
@@ -167,22 +284,18 @@ class Trials:
         )
         return same
 
-    def _hold(self, plan: Plan, path: str) -> None:
+    def _keep(self, plan: Plan, path: str) -> None:
         """Make this what the link `best` leads to: a stop at any time leaves a whole reproduction there."""
-        self.held = plan
+        self.smallest = plan
         final = os.path.join(self.directory, "best-{}".format(self.count))
         self.count += 1
         os.rename(path, final)
         link = os.path.join(self.directory, "best")
         os.symlink(os.path.basename(final), link + ".new")
         os.replace(link + ".new", link)
-        self.report.event("held", directory=final, **self.describe(plan), **_values(plan, self.make(plan)))
-
-
-def _values(plan: Plan, found: Cut) -> dict[str, Any]:
-    """Which tensors hold real values, and how many bytes of them there are."""
-    real = {name: tensor for name, tensor in found.tensors.items() if name not in plan.made}
-    return {"made": sorted(plan.made), "real": sorted(real), "bytes": size_in_bytes(real)}
+        real = {name: value for name, value in self.make(plan).tensors.items() if name not in plan.seeded}
+        values = {"seeded": sorted(plan.seeded), "real": sorted(real), "bytes": size_in_bytes(real)}
+        self.report.event("kept", directory=final, **self.describe(plan), **values)
 
 
 T = TypeVar("T")
@@ -192,7 +305,7 @@ FirstFailing = Callable[[Sequence[Sequence[T]]], Optional[int]]
 
 
 def minimise(items: Sequence[T], first_failing: FirstFailing[T]) -> tuple[T, ...]:
-    """A part of `items`, in their order, that fails and of which no single element can be left out.
+    """Delta debugging: a part of `items`, in their order, that fails and of which no element can be left out.
 
     `items` themselves are taken to fail and are not tried. Halves come first, so that in a chain whose one
     element fails the number of rounds is logarithmic.
@@ -202,7 +315,12 @@ def minimise(items: Sequence[T], first_failing: FirstFailing[T]) -> tuple[T, ...
     while len(kept) >= 2:
         pieces = min(pieces, len(kept))
         parts = split(kept, pieces)
-        options = [*parts, *_complements(parts)] if pieces > 2 else parts
+        # All parts but one, the last left out first: what comes late in a graph is rarely needed.
+        others = [
+            tuple(item for number, part in enumerate(parts) if number != out for item in part)
+            for out in reversed(range(pieces))
+        ]
+        options = [*parts, *others] if pieces > 2 else parts
         found = first_failing(options)
         if found is not None:
             pieces = 2 if found < len(parts) else max(2, pieces - 1)
@@ -218,17 +336,3 @@ def split(items: Sequence[T], pieces: int) -> list[tuple[T, ...]]:
     """`items` in consecutive parts of nearly one length; none is empty unless there are too few items."""
     borders = [round(len(items) * piece / pieces) for piece in range(pieces + 1)]
     return [tuple(items[borders[piece] : borders[piece + 1]]) for piece in range(pieces)]
-
-
-def _complements(parts: Sequence[tuple[T, ...]]) -> list[tuple[T, ...]]:
-    """All parts but one, the last left out first: what comes late in a graph is rarely needed."""
-    return [
-        tuple(item for place, part in enumerate(parts) if place != left_out for item in part)
-        for left_out in reversed(range(len(parts)))
-    ]
-
-
-def windows(size: int) -> list[tuple[int, int]]:
-    """Half-open ranges of [0, size) to try instead of all of it."""
-    half = size // 2
-    return [(0, half), (half, size)] if size >= 2 else []

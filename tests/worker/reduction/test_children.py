@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.worker.reduction.children import Child, Ended, side_by_side
+from mcp_server.worker.reduction.trials import Child, Ended, in_parallel
 
 SCRIPTS = {
     "raises": "print('phase: compiling', flush=True); raise ValueError('no such size')",
@@ -81,7 +81,7 @@ def test_closing_ends_those_that_still_run(tmp_path: Path) -> None:
         children.append(Child(path, False, limit_s=60))
         return children[-1]
 
-    run = side_by_side(paths, start, 2)
+    run = in_parallel(paths, start, 2)
     number, ended = next(run)
     assert (number, ended.status) == (0, 3)
     run.close()  # type: ignore[attr-defined]
@@ -91,14 +91,14 @@ def test_closing_ends_those_that_still_run(tmp_path: Path) -> None:
 def test_no_more_than_asked_run_at_once(tmp_path: Path) -> None:
     """With one place, scripts run one after another, in their order."""
     paths = [directory_of(tmp_path, name, SCRIPTS["exits"]) for name in ("a", "b", "c")]
-    order = [number for number, _ in side_by_side(paths, partial(Child, fork=False, limit_s=20), 1)]
+    order = [number for number, _ in in_parallel(paths, partial(Child, fork=False, limit_s=20), 1)]
     assert order == [0, 1, 2]
 
 
 def test_two_that_end_together_are_both_reaped(tmp_path: Path) -> None:
     """Closing after the first of two that reached their limit at once is no error."""
     paths = [directory_of(tmp_path, name, SCRIPTS["hangs"]) for name in ("a", "b")]
-    run = side_by_side(paths, partial(Child, fork=False, limit_s=0.2), 2)
+    run = in_parallel(paths, partial(Child, fork=False, limit_s=0.2), 2)
     time.sleep(0.3)
     assert next(run)[1].status is None
     run.close()  # type: ignore[attr-defined]

@@ -16,8 +16,18 @@ from torch.export import Dim, export
 
 from mcp_server.worker.encode import BY_OPERATOR
 from mcp_server.worker.interpret import bind
-from mcp_server.worker.reduction.cut import Cut, Plan, Recorded, Uncuttable, cut, shrinkable, stand_ins
-from mcp_server.worker.reduction.record import Program, Recorder, flatten_program
+from mcp_server.worker.reduction.program import (
+    Cut,
+    Plan,
+    Program,
+    Recorded,
+    Recorder,
+    Uncuttable,
+    cut,
+    flatten_program,
+    shrinkable,
+    stand_ins,
+)
 from mcp_server.worker.reduction.script import Setting, write
 from mcp_server.worker.report import Report
 
@@ -151,10 +161,10 @@ def test_a_size_that_is_indexed_stays(made: Made) -> None:
 def test_values_come_from_a_seed(chain: tuple[Program, Recorded], tmp_path: Path) -> None:
     """Made values have the shape and the range of the real ones, and no file is needed for them."""
     program, recorded = chain
-    plan = Plan(tuple(program.units[:1]), made=frozenset({"x", "p_inp_weight", "p_inp_bias"}))
-    first = run(cut(program, plan, recorded), tmp_path, plan.made)
+    plan = Plan(tuple(program.units[:1]), seeded=frozenset({"x", "p_inp_weight", "p_inp_bias"}))
+    first = run(cut(program, plan, recorded), tmp_path, plan.seeded)
     assert not (tmp_path / "inputs.pt").exists()
-    assert torch.equal(first[0], run(cut(program, plan, recorded), tmp_path, plan.made)[0])
+    assert torch.equal(first[0], run(cut(program, plan, recorded), tmp_path, plan.seeded)[0])
 
 
 def test_a_branch_keeps_its_subgraphs(made: Made, tmp_path: Path) -> None:
@@ -184,7 +194,7 @@ def test_settings_are_taken_over(chain: tuple[Program, Recorded], tmp_path: Path
     assert "os.environ.setdefault('TORCHINDUCTOR_NAN_ASSERTS', '1')" in text
 
 
-def test_an_operator_is_replaced_by_its_promise(made: Made, tmp_path: Path) -> None:
+def test_an_operator_is_replaced_by_its_fake_layout(made: Made, tmp_path: Path) -> None:
     """Without the user's code the script defines an operator of this schema and of these results' layouts."""
     program, recorded = made(Centred(), torch.randn(6, 4), ({0: Dim("n", min=2, max=64)},))
     found = cut(program, Plan(tuple(program.units)), recorded)
@@ -207,7 +217,7 @@ def test_an_operator_is_replaced_by_its_promise(made: Made, tmp_path: Path) -> N
     assert "stood_in.centre.default" in str(again.graph)
 
 
-def test_an_operator_of_several_promises_is_kept(made: Made) -> None:
+def test_an_operator_of_several_layouts_is_kept(made: Made) -> None:
     """One that gives other layouts in another place is not replaced: the user's own is needed."""
     program, recorded = made(Centred(twice=True), torch.randn(6, 4))
     with pytest.raises(Uncuttable, match="differ between its uses"):

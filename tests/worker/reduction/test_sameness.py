@@ -8,7 +8,7 @@ import pytest
 
 from mcp_server.logs.families import BY_ID
 from mcp_server.tools.reduce.failing import STATUS, FailureShown
-from mcp_server.worker.reduction import show
+from mcp_server.worker.reduction import script
 from mcp_server.worker.reduction.trials import FailureClass
 
 INDEX = "what():  index out of bounds: 0 <= tmp7 < 1000L"
@@ -24,7 +24,7 @@ LOWERING = FailureShown(
 
 
 def class_of(shown: FailureShown) -> FailureClass:
-    return FailureClass.of(shown.request())
+    return FailureClass(**shown.request())
 
 
 @pytest.mark.parametrize(
@@ -74,4 +74,4 @@ def test_the_family_is_what_the_log_reader_knows() -> None:
 
 def test_both_sides_agree_on_the_exit_status() -> None:
     """What the script exits with is what the server takes it for."""
-    assert (STATUS["not_finite"], STATUS["departs"]) == (show.NOT_FINITE, show.DEPARTS)
+    assert (STATUS["not_finite"], STATUS["departs"]) == (script.NOT_FINITE, script.DEPARTS)

@@ -8,7 +8,7 @@ from math import log2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.worker.reduction.trials import minimise, split, windows
+from mcp_server.worker.reduction.trials import minimise, split
 
 
 class Oracle:
@@ -62,9 +62,3 @@ def test_nothing_can_be_left_out_of_the_result(ways: list[frozenset[int]]) -> No
 def test_parts_are_the_whole(items: list[int], pieces: int) -> None:
     """Parts are consecutive and lose nothing."""
     assert [item for part in split(items, pieces) for item in part] == items
-
-
-def test_windows_are_the_halves() -> None:
-    """A size is tried by its halves, until it is one."""
-    assert windows(5) == [(0, 2), (2, 5)]
-    assert windows(1) == []

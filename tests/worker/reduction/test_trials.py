@@ -11,7 +11,7 @@ import torch
 
 from mcp_server.tools.context import read_events
 from mcp_server.worker.reduction import trials
-from mcp_server.worker.reduction.cut import Cut, Plan, Uncuttable
+from mcp_server.worker.reduction.program import Cut, Plan, Uncuttable
 from mcp_server.worker.reduction.script import Setting
 from mcp_server.worker.reduction.trials import FailureClass, Limits, OutOfTime, Trials
 from mcp_server.worker.report import Report
@@ -44,20 +44,20 @@ FAILS = "print('phase: calling', flush=True); raise ValueError('no such size')"
 OTHER = "print('phase: calling', flush=True); raise KeyError('another')"
 
 
-def test_the_first_that_fails_alike_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_that_fails_alike_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several that fail the first in order counts, though a later one ended earlier; it is kept."""
     slow = "import time; time.sleep(0.5); " + FAILS
     scripts(monkeypatch, {"healthy": "", "other": OTHER, "slow": slow, "quick": FAILS})
     tried = trials_in(tmp_path)
     plans = [Plan((name,)) for name in ("uncuttable", "other", "healthy", "slow", "quick")]
     assert tried.first_failing(plans) == 3
-    assert tried.held == Plan(("slow",))
-    held = read_events(tmp_path / "report.jsonl")[-1]
-    assert (held["event"], held["real"], held["bytes"]) == ("held", ["slow"], 8)
+    assert tried.smallest == Plan(("slow",))
+    kept = read_events(tmp_path / "report.jsonl")[-1]
+    assert (kept["event"], kept["real"], kept["bytes"]) == ("kept", ["slow"], 8)
     assert slow == (tmp_path / "best" / "repro.py").read_text()
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {
         "best",
-        Path(held["directory"]).name,
+        Path(kept["directory"]).name,
     }
 
 

@@ -1,0 +1,389 @@
+"""An exported program as one flat graph with real values, a record of them, and parts cut out of it."""
+
+from __future__ import annotations
+
+import operator
+import os
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional
+
+import torch
+from torch.export.graph_signature import InputKind
+from torch.fx.node import map_aggregate
+from torch.utils import _pytree
+
+from ..calling import synchronize, take_if_used
+from ..interpret import bind, difference, layout
+from ..loading import arguments, load_exported
+from ..protocol import ReduceRequest
+from ..report import Refused, Report
+
+WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+CAP = 4 << 30  # bytes of all files
+
+
+@dataclass(frozen=True)
+class Program:
+    """`values` and `weights` are by the names of placeholders; `ranges` bound the size symbols by name.
+
+    `inputs` are the leaves of the call.
+    """
+
+    module: torch.fx.GraphModule
+    inputs: tuple[Any, ...]
+    values: dict[str, Any]
+    weights: frozenset[str]
+    ranges: dict[str, tuple[Optional[int], Optional[int]]]
+
+    @property
+    def nodes(self) -> list[torch.fx.Node]:
+        return list(self.module.graph.nodes)
+
+    @property
+    def units(self) -> list[str]:
+        """The nodes that compute tensors: what a reduction keeps or leaves out."""
+        return [node.name for node in self.nodes if is_unit(node)]
+
+
+def load_program(request: ReduceRequest, report: Report) -> Program:
+    """The program of `request["exported"]` with the asked inputs; raises `Refused` as `flatten_program`."""
+    exported = load_exported(request, report)
+    report.event("reading_inputs")
+    return flatten_program(exported, *arguments(exported, request))
+
+
+def flatten_program(exported: Any, args: Any, kwargs: Any) -> Program:
+    """A program with arguments, without operators that change a tensor in place.
+
+    Raises `Refused` for a program that takes objects other than tensors and plain values.
+    """
+    from torch.export._tree_utils import reorder_kwargs
+
+    flat = list(_pytree.tree_leaves((args, reorder_kwargs(kwargs, exported.call_spec.in_spec))))
+    schemas = [getattr(node.target, "_schema", None) for node in exported.graph.nodes]
+    if any(schema is not None and schema.is_mutable for schema in schemas):
+        exported = exported.run_decompositions({})  # keeps the operators, makes them functional
+    inputs = iter(flat)
+    values: dict[str, Any] = {}
+    weights = set()
+    state = {**exported.constants, **exported.state_dict}
+    for spec in exported.graph_signature.input_specs:
+        if spec.kind is InputKind.USER_INPUT:
+            values[spec.arg.name] = next(inputs, None)
+        elif spec.kind in WEIGHTS:
+            values[spec.arg.name] = state[spec.target].detach()
+            weights.add(spec.arg.name)
+        else:
+            raise Refused("the program takes what a reproduction cannot hold", str(spec.kind), "tensors")
+    ranges = {str(s): (_int(r.lower), _int(r.upper)) for s, r in exported.range_constraints.items()}
+    return Program(exported.graph_module, tuple(flat), values, frozenset(weights), ranges)
+
+
+def _int(bound: Any) -> Optional[int]:
+    """A bound of a range; None for infinity."""
+    try:
+        return int(bound)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def is_unit(node: torch.fx.Node) -> bool:
+    """Whether the node computes a tensor, or several; one that picks one of several is no unit."""
+    computes = node.op == "call_function" and bool(_tensors(node.meta.get("val")))
+    return computes and picks_from(node) is None
+
+
+def picks_from(node: torch.fx.Node) -> Optional[torch.fx.Node]:
+    """The node with several results of which this one picks one; None for any other node."""
+    picks = node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
+    source = node.args[0] if picks else None
+    several = isinstance(source, torch.fx.Node) and isinstance(source.meta.get("val"), (list, tuple))
+    return source if several else None
+
+
+class Recorder(torch.fx.Interpreter):
+    """Runs the graph node by node. Files stay when a node kills the process: that is how it is found."""
+
+    def __init__(self, program: Program, directory: str, report: Report) -> None:
+        super().__init__(program.module)
+        self.program = program
+        self.directory = directory
+        self.report = report
+        self.room = CAP
+        self.symbols = bind(program.module, list(program.values.values()))
+
+    def record(self) -> list[Any]:
+        """The outputs of the graph. Events `node` before each node that computes, `value` after it.
+
+        And `fake_mismatch`, for a user's operator that returns another layout than its fake function.
+        """
+        take_if_used()
+        os.makedirs(self.directory, exist_ok=True)
+        self.extra_traceback = False
+        with torch.no_grad():
+            found = self.run(*self.program.values.values(), enable_io_processing=False)
+        return list(found)
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        if n.op != "call_function":
+            return super().run_node(n)
+        self.report.event("node", node=n.name, op=str(n.target))
+        result = super().run_node(n)
+        synchronize()
+        if not str(n.target).startswith("aten."):
+            pairs = zip(_tensors(n.meta.get("val")), _tensors(result))
+            if any(difference(wanted, got, self.symbols) for wanted, got in pairs):
+                self.report.event("fake_mismatch", node=n.name)
+        self._keep(n.name, result)
+        return result
+
+    def _keep(self, name: str, result: Any) -> None:
+        """Save one value; of several results each is saved by the node that picks it."""
+        facts: dict[str, bool] = {}
+        if isinstance(result, torch.Tensor):
+            self.room -= result.numel() * result.element_size()
+            if self.room < 0:
+                return
+            result = compact(result)
+            if result.is_floating_point() or result.is_complex():
+                wide = result.float() if result.element_size() == 1 else result
+                # Minus infinity is what masks are made of.
+                high = torch.isinf(wide) if wide.is_complex() else torch.isposinf(wide)
+                facts = {"nan": bool(torch.isnan(wide).any()), "inf": bool(high.any())}
+        elif not isinstance(result, (int, float, bool)):
+            return
+        torch.save(result, os.path.join(self.directory, name + ".pt"))
+        self.report.event("value", node=name, **facts)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def compact(tensor: torch.Tensor) -> torch.Tensor:
+    """On the CPU, without the rest of a larger storage; strides kept where no memory is shared or skipped."""
+    return tensor.detach().cpu().clone(memory_format=torch.preserve_format)
+
+
+# Arguments of operators that hold sizes literally: of view and expand, reshape, and those that make tensors.
+SIZE_ARGUMENTS = ("size", "shape", "split_sizes")
+# Namespaces of torch's own operators.
+TORCHS = frozenset({"aten", "prims", "prim", "higher_order", "_operator", "inductor", "quantized_decomposed"})
+INDEXING = ("embedding", "index", "gather", "scatter", "take")
+
+
+class Uncuttable(Exception):
+    """This part cannot be cut out: a value that it needs was not recorded, or is itself bad."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to keep. `windows` map a size to the part of it that stays; `seeded` tensors are random.
+
+    `stand_ins` puts operators without the user's code in the places of those that are not torch's. `dynamic`
+    keeps sizes symbolic where the program has them so; else all are those of the call.
+    """
+
+    keep: tuple[str, ...]
+    dynamic: bool = False
+    windows: tuple[tuple[int, tuple[int, int]], ...] = ()
+    seeded: frozenset[str] = frozenset()
+    stand_ins: bool = False
+
+
+@dataclass
+class Cut:
+    """A graph whose placeholders are `arguments`, and whose attributes are `weights` and `submodules`.
+
+    `dynamic`: lower and upper bound of each symbolic dimension, by argument. `stand_ins` are lines that
+    define operators; without them those that are not torch's are the user's.
+    """
+
+    graph: torch.fx.Graph
+    arguments: dict[str, torch.Tensor] = field(default_factory=dict)
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    submodules: dict[str, torch.fx.GraphModule] = field(default_factory=dict)
+    dynamic: dict[str, dict[int, tuple[Optional[int], Optional[int]]]] = field(default_factory=dict)
+    stand_ins: tuple[str, ...] = ()
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return {**self.arguments, **self.weights}
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Values of nodes in files; `bad` are those whose value is NaN or infinite."""
+
+    directory: str
+    bad: frozenset[str]
+
+    def __call__(self, name: str) -> Any:
+        path = os.path.join(self.directory, name + ".pt")
+        if name in self.bad:
+            raise Uncuttable(name + " is already bad")
+        if not os.path.exists(path):
+            raise Uncuttable("no value of {} was recorded".format(name))
+        return torch.load(path, weights_only=True)
+
+
+def cut(program: Program, plan: Plan, recorded: Callable[[str], Any]) -> Cut:
+    """The kept nodes of the program. Raises `Uncuttable`."""
+    return _Cutter(program, plan, recorded).cut()
+
+
+def shrinkable(program: Program, found: Cut) -> list[int]:
+    """Sizes of the cut's tensors, largest first, less those that something is indexed by."""
+    nodes = {node.name: node for node in program.nodes}
+    fixed: set[int] = set()
+    for copy in found.graph.nodes:
+        node = nodes.get(copy.name)
+        if node is None or node.op != "call_function" or not node.args:
+            continue
+        indexed = node.args[0]
+        value = indexed.meta.get("val") if isinstance(indexed, torch.fx.Node) else None
+        if isinstance(value, torch.Tensor) and str(node.target).partition(".")[2].startswith(INDEXING):
+            fixed |= {int(size) for size in value.shape if isinstance(size, int)}
+    sizes = {size for tensor in found.tensors.values() for size in tensor.shape if size > 2}
+    return sorted(sizes - fixed, reverse=True)
+
+
+class _Cutter:
+    def __init__(self, program: Program, plan: Plan, recorded: Callable[[str], Any]) -> None:
+        self.program = program
+        self.plan = plan
+        self.recorded = recorded
+        self.windows = dict(plan.windows)
+        self.result = Cut(torch.fx.Graph())
+        self.copies: dict[torch.fx.Node, Any] = {}
+
+    def cut(self) -> Cut:
+        graph, keep = self.result.graph, frozenset(self.plan.keep)
+        for node in self.program.nodes:
+            if node.name in keep:
+                self._keep(node)
+        # The tensors that nothing else uses.
+        unused = [node for node in graph.nodes if node.op == "call_function" and not node.users]
+        ends = [n for n in unused if "val" not in n.meta or isinstance(n.meta["val"], torch.Tensor)]
+        if not ends:
+            raise Uncuttable("nothing is left that gives a tensor")
+        graph.output(tuple(ends))
+        graph.lint()
+        return self.result
+
+    def _keep(self, node: torch.fx.Node) -> None:
+        copy = self.copies[node] = self.result.graph.node_copy(node, self._resolve)
+        copy.args, copy.kwargs = self._resized(copy)
+        several = node.meta["val"] if isinstance(node.meta["val"], (list, tuple)) else ()
+        for user in node.users:
+            if picks_from(user) is node:
+                self.copies[user] = self.result.graph.node_copy(user, self._resolve)
+        if several and not copy.users:
+            place = next(i for i, value in enumerate(several) if isinstance(value, torch.Tensor))
+            self.result.graph.call_function(operator.getitem, (copy, place))
+
+    def _resized(self, node: torch.fx.Node) -> tuple[Any, Any]:
+        """The node's arguments, with the literal sizes that a window made smaller."""
+        schema = getattr(node.target, "_schema", None)
+        if not self.windows or schema is None:
+            return node.args, node.kwargs
+
+        def resize_one(size: Any) -> Any:
+            window = self.windows.get(size) if isinstance(size, int) else None
+            return window[1] - window[0] if window else size
+
+        def resize(name: str, value: Any) -> Any:
+            return map_aggregate(value, resize_one) if name in SIZE_ARGUMENTS else value
+
+        names = [argument.name for argument in schema.arguments]
+        args = tuple(resize(n, a) for n, a in zip(names, node.args)) + node.args[len(names) :]
+        return args, {name: resize(name, value) for name, value in node.kwargs.items()}
+
+    def _resolve(self, node: torch.fx.Node) -> Any:
+        """What stands for a node; for one that is not kept, its value."""
+        if node not in self.copies:
+            graph, name = self.result.graph, str(node.target)
+            if node.op == "get_attr":
+                self.result.submodules[name] = getattr(self.program.module, name)
+                self.copies[node] = graph.get_attr(name)
+            elif node.op == "placeholder":
+                self.copies[node] = self._leaf(node, self.program.values[node.name])
+            elif self.plan.dynamic and not is_unit(node) and picks_from(node) is None:
+                try:  # a size, computed as in the program where what it is computed from is there
+                    self.copies[node] = graph.node_copy(node, self._resolve)
+                except Uncuttable:
+                    self.copies[node] = self.recorded(node.name)
+            else:
+                self.copies[node] = self._leaf(node, self.recorded(node.name))
+        return self.copies[node]
+
+    def _leaf(self, node: torch.fx.Node, value: Any) -> Any:
+        """A tensor as an argument or a weight, cut to its windows; a plain value as itself."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        small = value.detach()
+        for dim, size in enumerate(value.shape):
+            start, end = self.windows.get(size, (0, size))
+            small = small.narrow(dim, start, end - start)
+        if node.name in self.program.weights:
+            copy = self.result.graph.get_attr(node.name)
+            self.result.weights[str(copy.target)] = small
+            return copy
+        copy = self.result.graph.placeholder(node.name)
+        self.result.arguments[copy.name] = small
+        if self.plan.dynamic:
+            self.result.dynamic[copy.name] = {
+                dim: self.program.ranges.get(str(size), (None, None))
+                for dim, size in enumerate(node.meta["val"].shape)
+                if not isinstance(size, int)
+            }
+        return copy
+
+
+def users_operators(found: Cut) -> list[tuple[torch.fx.Node, Any]]:
+    """The operators that are not torch's, with the node that calls each or passes it on; submodules too."""
+    graphs = [found.graph, *(module.graph for module in found.submodules.values())]
+    nodes = [node for graph in graphs for node in graph.nodes if node.op == "call_function"]
+    pairs = [(node, value) for node in nodes for value in (node.target, *node.args, *node.kwargs.values())]
+    return [(node, value) for node, value in pairs if getattr(value, "namespace", "aten") not in TORCHS]
+
+
+def size_in_bytes(tensors: dict[str, torch.Tensor]) -> int:
+    return sum(t.numel() * t.element_size() for t in _pytree.tree_leaves(tensors))
+
+
+def stand_ins(found: Cut, symbols: dict[Any, int]) -> tuple[str, ...]:
+    """A line for each user's operator of the cut, that defines it without the user's code (`stand_in`).
+
+    `symbols` are the values of the size symbols in this call. Raises `Uncuttable` for an operator whose
+    results are no tensors and plain values, depend on the data in size, or differ between two uses.
+    """
+    lines: dict[str, str] = {}
+    for node, used in users_operators(found):
+        if used is not node.target:
+            raise Uncuttable("{} changes its arguments in place".format(used))
+        schema = str(used._schema)
+        name = schema.partition("(")[0]
+        results = _result_text(node.meta.get("val"), symbols)
+        tags = ", ".join("torch." + str(tag) for tag in used.tags)
+        line = "stand_in({!r}, {!r}, [{}], lambda: {})".format(name, schema[len(name) :], tags, results)
+        if lines.setdefault(name, line) != line:
+            raise Uncuttable("the results of {} differ between its uses".format(name))
+    return tuple(lines.values())
+
+
+def _result_text(value: Any, symbols: dict[Any, int]) -> str:
+    """An expression for results like these: memory of the same layouts, plain values as they are."""
+    if isinstance(value, (list, tuple)):
+        inner = "".join(_result_text(item, symbols) + ", " for item in value)
+        return "[{}]".format(inner) if isinstance(value, list) else "({})".format(inner)
+    if isinstance(value, torch.Tensor):
+        seen = layout(value, symbols)
+        shape, stride = tuple(seen["shape"]), tuple(seen["stride"])
+        if None in shape or None in stride:
+            raise Uncuttable("the size of a result depends on the data")
+        text = "torch.empty_strided({}, {}, dtype={}, device={!r})"
+        return text.format(shape, stride, seen["dtype"], seen["device"])
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return repr(value)
+    raise Uncuttable("a result is neither a tensor nor a plain value")
