@@ -25,7 +25,7 @@ from mcp_server.render.text import (
     plain,
     scalar,
 )
-from mcp_server.tools.machine_needs import Checkup, Need, Standing
+from mcp_server.tools.machine import Checkup, Need, Standing
 
 MAX_ROWS = 60
 MAX_COLUMNS = 9
