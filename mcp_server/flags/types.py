@@ -99,14 +99,12 @@ _HEAD = ("flag", "takes effect at", "torch", "values", "shows", "does not show")
 
 def table_markdown(flags: Iterable[Flag]) -> str:
     """One row for each flag; a `|` inside a cell is escaped."""
-    rows = [_HEAD, ("---",) * len(_HEAD), *map(_cells, flags)]
+    rows: list[tuple[str, ...]] = [_HEAD, ("---",) * len(_HEAD)]
+    for flag in flags:
+        moments = "never" if flag.inert else ", ".join(flag.acts)
+        cells = (f"`{flag.name}`", moments, _since(flag), flag.values.words, flag.shows, flag.misses)
+        rows.append(tuple(cell.replace("|", "\\|") for cell in cells))
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
-def _cells(flag: Flag) -> tuple[str, ...]:
-    moments = "never" if flag.inert else ", ".join(flag.acts)
-    cells = (f"`{flag.name}`", moments, _since(flag), flag.values.words, flag.shows, flag.misses)
-    return tuple(cell.replace("|", "\\|") for cell in cells)
 
 
 def _since(flag: Flag) -> str:

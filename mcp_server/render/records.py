@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from mcp_server.model import CATEGORIES, Component, Cost, Evidence, Fix, NextStep, Record, RuledOut, Verdict
+from mcp_server.model import CATEGORIES, Component, Cost, Evidence, Fix, NextStep, Record, Verdict
 from mcp_server.operations.table import command_line
 from mcp_server.plurals import counted
 from mcp_server.render.text import (
@@ -25,7 +25,7 @@ from mcp_server.render.text import (
     plain,
     scalar,
 )
-from mcp_server.tools.machine import Checkup, Need, Standing
+from mcp_server.tools.machine import Checkup, Standing
 
 MAX_ROWS = 60
 MAX_COLUMNS = 9
@@ -76,31 +76,25 @@ def _items(items: Sequence[Any]) -> Iterator[RenderableType]:
         yield from _indent([_table(shown)])
     else:
         for item in shown:
-            yield from _item(item)
+            if is_scalar(item):
+                yield indented(f"- {scalar(item)}")
+            elif isinstance(item, Record) and not isinstance(item, NextStep):
+                yield from _block(_named(item))
+            else:
+                yield from _step(item) if isinstance(item, NextStep) else _indent(_part(item))
     if len(items) > MAX_ROWS:
         yield indented(f"… and {len(items) - MAX_ROWS} more (all of them with --json)", "dim")
 
 
-def _item(item: Any) -> Iterator[RenderableType]:
-    if is_scalar(item):
-        yield indented(f"- {scalar(item)}")
-    elif isinstance(item, NextStep):
-        yield from _step(item)
-    elif isinstance(item, Record):
-        yield from _block(_named(item))
-    else:
-        yield from _indent(_part(item))
-
-
 def _block(fields: Fields) -> Iterator[RenderableType]:
     """One record of a list: its short scalars share a line, the rest stands below."""
-    shared = {name: value for name, value in fields.items() if _may_share(value)}
+    shared = {
+        name: value
+        for name, value in fields.items()
+        if is_scalar(value) and len(scalar(value)) <= LONGEST_ON_SHARED_LINE
+    }
     yield indented("- " + ", ".join(f"{name} {scalar(value)}" for name, value in shared.items()))
     yield from _indent(_fields({name: value for name, value in fields.items() if name not in shared}), by=4)
-
-
-def _may_share(value: Any) -> bool:
-    return is_scalar(value) and len(scalar(value)) <= LONGEST_ON_SHARED_LINE
 
 
 def _step(step: NextStep) -> Iterator[RenderableType]:
@@ -110,14 +104,11 @@ def _step(step: NextStep) -> Iterator[RenderableType]:
 
 def _is_table(items: Sequence[Any]) -> bool:
     """Records of one class, few columns, every cell short."""
-    if is_scalar(items[0]) or not all(
-        isinstance(item, Record) and type(item) is type(items[0]) for item in items
-    ):
+    if not all(isinstance(item, Record) and type(item) is type(items[0]) for item in items):
         return False
     columns = _columns(items)
-    return len(columns) <= MAX_COLUMNS and all(
-        is_cell(getattr(item, name)) for item in items for name in columns
-    )
+    cells = (getattr(item, name) for item in items for name in columns)
+    return len(columns) <= MAX_COLUMNS and all(map(is_cell, cells))
 
 
 def _columns(items: Sequence[Record]) -> list[str]:
@@ -151,19 +142,15 @@ def checkup_lines(checkup: Checkup) -> Iterator[RenderableType]:
     """Every need with its standing; what is essential says so."""
     yield plain(checkup.summary, "bold")
     for need in checkup.needs:
-        yield _line(need)
+        mark, style = MARKS[need.standing]
+        purpose = f"for {need.for_what}" + (", essential" if need.essential else "")
+        yield Text.assemble(
+            (f"{mark:<9}", style), f"{need.name:<19}", plain(f"{need.found}  "), (purpose, "dim")
+        )
         if need.how:
             yield indented(f"{need.how}", "dim", by=28)
     for unknown in checkup.unknown:
         yield indented(f"unknown: {unknown}", "yellow", by=0)
-
-
-def _line(need: Need) -> Text:
-    mark, style = MARKS[need.standing]
-    purpose = f"for {need.for_what}" + (", essential" if need.essential else "")
-    return Text.assemble(
-        (f"{mark:<9}", style), f"{need.name:<19}", plain(f"{need.found}  "), (purpose, "dim")
-    )
 
 
 OUTCOME_STYLE = {"fault": "bold red", "no_fault": "bold green", "inconclusive": "bold yellow"}
@@ -175,44 +162,52 @@ OUTCOME_TITLE = {"fault": "FAULT", "no_fault": "NO FAULT", "inconclusive": "INCO
 
 def verdict_lines(verdict: Verdict, verbose: bool = False) -> Iterator[RenderableType]:
     """All parts of a verdict that are not empty; with `verbose` also why each check was chosen."""
-    yield _title(verdict)
-    yield plain(verdict.summary)
-    yield from _parties(verdict)
-    yield from _evidence(verdict.evidence)
-    yield from _other_causes(verdict)
-    yield from _ruled_out("Not the cause", verdict.bystanders)
-    yield from _ruled_out("Ruled out", verdict.ruled_out)
-    if verdict.fix:
-        yield from _fix(verdict.fix)
-    yield from _next_steps(verdict)
-    yield from _checks(verdict.decisions, verbose)
-    yield from _closing(verdict)
-
-
-def _title(verdict: Verdict) -> Text:
     title = Text(OUTCOME_TITLE[verdict.outcome], style=OUTCOME_STYLE[verdict.outcome])
     if verdict.category:
         title.append(f"  {verdict.category}", style="bold")
         title.append(f" ({CATEGORIES[verdict.category]})", style="dim")
     if verdict.outcome != "inconclusive":
         title.append(f"  {verdict.confidence}", style="bold" if verdict.confidence == "proven" else "")
-    return title
-
-
-def _parties(verdict: Verdict) -> Iterator[RenderableType]:
+    yield title
+    yield plain(verdict.summary)
     if verdict.guilty or verdict.crashing:
         yield Text()
     if verdict.guilty:
         yield from _party("Root cause", verdict.guilty)
     if verdict.crashing:
         yield from _party("Crash site", verdict.crashing)
+    yield from _evidence(verdict.evidence)
+    yield from _list("Then fix", [cause.summary for cause in verdict.causes[1:]])
+    yield from _list("Not the cause", [f"{item.hypothesis}: {item.by}" for item in verdict.bystanders])
+    yield from _list("Ruled out", [f"{item.hypothesis}: {item.by}" for item in verdict.ruled_out])
+    if verdict.fix:
+        yield from _fix(verdict.fix)
+    if verdict.next_steps:
+        yield heading("Next")
+    for step in verdict.next_steps:
+        yield from _step(step)
+    if verdict.decisions:
+        yield heading("Checks run")
+    for number, decision in enumerate(verdict.decisions, 1):
+        yield indented(f"{number}. {decision if verbose else check_name(decision)}", "dim")
+    yield Text()
+    yield labelled("Cost", cost_in_words(verdict.cost))
+    for artifact in verdict.artifacts:
+        yield labelled("File", f"{artifact.path}  ({artifact.what}, {artifact.bytes} bytes)", "dim")
+
+
+def _list(title: str, items: list[str]) -> Iterator[RenderableType]:
+    if items:
+        yield heading(title)
+    for item in items:
+        yield indented(f"- {item}")
 
 
 def _party(label: str, party: Component) -> Iterator[RenderableType]:
     yield labelled(label, party_title(party), "bold")
     if party.generated_location:
         yield labelled("", f"generated code {party.generated_location}")
-    if len(party.elements) > 1 or (party.elements and not party.value):  # `value` tells of one
+    if len(party.elements) > 1 or (party.elements and not party.value):  # `value` is of one
         yield labelled("", f"elements {', '.join(party.elements[:MOST_ELEMENTS])}")
     if party.expression:
         yield labelled("", f"computes {party.expression}")
@@ -231,21 +226,6 @@ def _evidence(evidence: list[Evidence]) -> Iterator[RenderableType]:
             yield indented(f"$ {item.command}", "green", by=5)
 
 
-def _other_causes(verdict: Verdict) -> Iterator[RenderableType]:
-    """Of several causes those after the first."""
-    if verdict.causes[1:]:
-        yield heading("Then fix")
-    for cause in verdict.causes[1:]:
-        yield indented(f"- {cause.summary}")
-
-
-def _ruled_out(title: str, items: list[RuledOut]) -> Iterator[RenderableType]:
-    if items:
-        yield heading(title)
-    for item in items:
-        yield indented(f"- {item.hypothesis}: {item.by}")
-
-
 def _fix(fix: Fix) -> Iterator[RenderableType]:
     yield heading("Fix")
     yield indented(fix.action)
@@ -260,21 +240,6 @@ def _fix(fix: Fix) -> Iterator[RenderableType]:
         yield indented(f"$ {fix.ran.command}", "green", by=4)
 
 
-def _next_steps(verdict: Verdict) -> Iterator[RenderableType]:
-    if verdict.next_steps:
-        yield heading("Next")
-    for step in verdict.next_steps:
-        yield indented(f"- {step.why}")
-        yield indented(f"$ {command_line(step)}", "green", by=4)
-
-
-def _checks(decisions: list[str], verbose: bool) -> Iterator[RenderableType]:
-    if decisions:
-        yield heading("Checks run")
-    for number, decision in enumerate(decisions, 1):
-        yield indented(f"{number}. {decision if verbose else check_name(decision)}", "dim")
-
-
 def check_name(decision: str) -> str:
     """A decision of the planner without its figures, in words: `look at indices`."""
     name = PLANNED.sub("", decision)
@@ -287,10 +252,3 @@ def cost_in_words(cost: Cost) -> str:
     """Runs, compiles and seconds."""
     waited = f", of which {cost.waited_s:.1f} s waiting for a GPU" if cost.waited_s >= SHOWN_WAIT_S else ""
     return f"{counted(cost.runs, 'run')}, {counted(cost.compiles, 'compile')}, {cost.wall_s:.1f} s{waited}"
-
-
-def _closing(verdict: Verdict) -> Iterator[RenderableType]:
-    yield Text()
-    yield labelled("Cost", cost_in_words(verdict.cost))
-    for artifact in verdict.artifacts:
-        yield labelled("File", f"{artifact.path}  ({artifact.what}, {artifact.bytes} bytes)", "dim")

@@ -71,22 +71,16 @@ def scalar(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, list | tuple):
-        return _listed(value)
+        numbers = all(isinstance(item, int | float) for item in value)
+        text = ", ".join(map(str, value))
+        return f"[{text}]" if numbers else text
     if isinstance(value, ModelLocation):
         return f"{value.file}:{value.line}  {value.code}".rstrip()
     if isinstance(value, Artifact):
         return f"{value.path}  ({value.what}, {value.bytes} bytes)"
-    return _spec(value) if isinstance(value, TensorSpec) else str(value)
-
-
-def _listed(values: list[Any] | tuple[Any, ...]) -> str:
-    numbers = all(isinstance(item, int | float) for item in values)
-    text = ", ".join(map(str, values))
-    return f"[{text}]" if numbers else text
-
-
-def _spec(spec: TensorSpec) -> str:
-    return f"{spec.dtype} {spec.shape} on {spec.device}"
+    if isinstance(value, TensorSpec):
+        return f"{value.dtype} {value.shape} on {value.device}"
+    return str(value)
 
 
 def _is_plain_list(value: Any) -> bool:

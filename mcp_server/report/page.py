@@ -16,8 +16,8 @@ from mcp_server.model import CATEGORIES, Component, Evidence, Fix, Verdict
 from mcp_server.operations.table import command_line
 from mcp_server.render.records import OUTCOME_TITLE, check_name, cost_in_words
 from mcp_server.render.text import party_title
+from mcp_server.report.pictures import strip_of
 from mcp_server.report.redact import Redactor, clean_text, cleaned
-from mcp_server.report.strip import strip_of
 
 MOST_ELEMENTS = 4
 BACKTICKS = re.compile(r"`+")
@@ -151,43 +151,26 @@ def path_of(verdict: Verdict) -> Iterator[Link]:
     if verdict.category is None:
         return
     yield Link("Fault", verdict.category.replace("_", " "))
-    where = next((p for p in (verdict.crashing, verdict.guilty) if p is not None and _is_launch(p)), None)
+    parties = [party for party in (verdict.crashing, verdict.guilty) if party is not None]
+    where = next((p for p in parties if p.launch_index is not None or p.kind in ("kernel", "op")), None)
     if where is not None:
         number = f"launch {where.launch_index}" if where.launch_index is not None else "kernel"
         yield Link("Launch", number, where.name)
-    generated = _first(verdict, "generated_location")
+    generated = next((p.generated_location for p in parties if p.generated_location), "")
     if generated:
         yield Link("Generated line", generated)
-    for party in (verdict.guilty, verdict.crashing):
-        if party is not None and party.model_locations:
-            place = party.model_locations[0]
-            yield Link("Model line", f"{Path(place.file).name}:{place.line}", place.code)
-            break
-    yield from _values(verdict)
-    if verdict.guilty is not None and verdict.guilty is not where:
-        yield Link(
-            "Root cause",
-            party_title(verdict.guilty.model_copy(update={"value": None})),
-            verdict.guilty.value or "",
-        )
-
-
-def _values(verdict: Verdict) -> Iterator[Link]:
-    """What the code computes where it fails, and the elements that make it fail."""
-    expression = _first(verdict, "expression")
+    place = next((p.model_locations[0] for p in reversed(parties) if p.model_locations), None)
+    if place is not None:
+        yield Link("Model line", f"{Path(place.file).name}:{place.line}", place.code)
+    expression = next((p.expression for p in parties if p.expression), "")
     if expression:
         yield Link("Expression", expression)
-    party = next((p for p in (verdict.guilty, verdict.crashing) if p is not None and p.elements), None)
-    if party is not None:
-        more = len(party.elements) - SHOWN_ELEMENTS
-        shown = "; ".join(party.elements[:SHOWN_ELEMENTS])
+    elements = next((p.elements for p in reversed(parties) if p.elements), [])
+    if elements:
+        more = len(elements) - SHOWN_ELEMENTS
+        shown = "; ".join(elements[:SHOWN_ELEMENTS])
         yield Link("Elements", shown, f"and {more} more" if more > 0 else "")
-
-
-def _is_launch(party: Component) -> bool:
-    return party.launch_index is not None or party.kind in ("kernel", "op")
-
-
-def _first(verdict: Verdict, name: str) -> str:
-    parties = (verdict.crashing, verdict.guilty)
-    return next((getattr(p, name) for p in parties if p is not None and getattr(p, name)), "")
+    guilty = verdict.guilty
+    if guilty is not None and guilty is not where:
+        title = party_title(guilty.model_copy(update={"value": None}))
+        yield Link("Root cause", title, guilty.value or "")

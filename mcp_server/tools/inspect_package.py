@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,12 +14,9 @@ from pydantic import Field
 
 from mcp_server.model import Artifact, Record
 from mcp_server.package import query, tensor_query
-from mcp_server.package.archive import Package
 from mcp_server.package.graph import dataflow_graph, render_svg
-from mcp_server.package.members import Member
 from mcp_server.package.query import Fact
 from mcp_server.package.signature import CompiledInput
-from mcp_server.package.symbols import Symbol
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.tools.context import Context
 
@@ -31,7 +28,7 @@ _HASH = re.compile(r"^[0-9a-z]{40,}\.(?=wrapper|kernel)")
 
 
 class Question(Record):
-    """What is asked of a package; at most one of the fields is set. Without any, the overview is given.
+    """A question about a package; at most one of the fields is set. Without any, the answer is the overview.
 
     `location` is `file.py:LINE` of the user's model. `assertion` is an error text; with it, `kernel` and
     `generated_line` narrow the answer.
@@ -54,7 +51,7 @@ class Overview(Record):
 
     What only the sources say is None for a package without them: not known is not none.
 
-    `weights` tells where the constants' bytes lie; `files` are the largest of the model, with sizes in bytes.
+    `weights` is the place and number of the constants' bytes; `files` are the largest of the model, in bytes.
     """
 
     models: list[str]
@@ -105,10 +102,6 @@ class _Answer:
     notes: tuple[str, ...] = ()
 
 
-def _of(facts: Sequence[Fact], launches: Sequence[int] = (), notes: tuple[str, ...] = ()) -> _Answer:
-    return _Answer(len(facts), facts.__getitem__, tuple(launches), notes)
-
-
 async def inspect_package(
     context: Context,
     package: Path,
@@ -127,8 +120,15 @@ async def inspect_package(
     view = view_package(package, model_name)
     question = question or Question()
     answer = _answer(view, question)
-    page, following = _page(answer, offset)
-    problems = view.wrapper.problems
+    page: list[Fact] = []
+    used, following = 0, None
+    for number in range(max(offset, 0), answer.count):
+        fact = answer.make(number)
+        used += len(fact.model_dump_json())
+        if page and used > PAGE_CHARACTERS:
+            following = number
+            break
+        page.append(fact)
     return Inspection(
         package=str(package),
         model=view.package.model_name,
@@ -138,7 +138,7 @@ async def inspect_package(
         offset=offset,
         next_offset=following,
         notes=list(answer.notes),
-        not_understood=[f"wrapper.cpp:{p.line}: {p.what}" for p in problems[:_SHOWN]],
+        not_understood=[f"wrapper.cpp:{p.line}: {p.what}" for p in view.wrapper.problems[:_SHOWN]],
         graph=_graph(context, view, answer.launches) if graph else None,
     )
 
@@ -146,16 +146,33 @@ async def inspect_package(
 def _answer(view: PackageView, question: Question) -> _Answer:
     """The facts that a question asks for; launches in short for the overview."""
     if question.assertion is not None:
-        return _assertion(view, question)
+        found = query.assertion_facts(
+            view, question.assertion, question.generated_file, question.generated_line, question.kernel
+        )
+        note = query.ambiguity(found) if found else query.no_holder(view)
+        return _of(found, dict.fromkeys(f.launch for f in found), (note,) if note else ())
     if question.launch is not None:
         return _of(query.launch_facts(view, [question.launch]), [question.launch])
     if question.kernel is not None:
         return _kernel(view, question.kernel)
     if question.location is not None:
         return _launches(view, query.launches_at_line(view, question.location))
-    launches = _launches(view, range(len(view.wrapper.launches)), brief=True)
-    notes = tuple(note for note in (_folding(view), query.sourceless(view)) if note)
-    return _thing(view, question) or replace(launches, notes=notes)
+    if question.buffer is not None:
+        buffer = tensor_query.buffer_fact(view, question.buffer)
+        return _of([buffer], buffer.written_by)
+    if question.symbol is not None:
+        symbol = tensor_query.symbol_fact(view, question.symbol)
+        return _of([symbol], symbol.launches)
+    if question.input is not None:
+        taken = tensor_query.input_fact(view, question.input)
+        return _of([taken], taken.read_by)
+    if question.constant is not None:
+        constant = tensor_query.constant_fact(view, question.constant)
+        folded = constant.name in view.wrapper.folded
+        folding = query.folding_facts(view, constant=constant.name) if folded else []
+        return _of([constant, *folding], constant.read_by)
+    brief = _launches(view, range(len(view.wrapper.launches)), brief=True)
+    return replace(brief, notes=tuple(note for note in (_folding(view), query.sourceless(view)) if note))
 
 
 def _folding(view: PackageView) -> str:
@@ -170,24 +187,8 @@ def _folding(view: PackageView) -> str:
     )
 
 
-def _thing(view: PackageView, question: Question) -> _Answer | None:
-    """A tensor, a size, an input or a constant."""
-    if question.buffer is not None:
-        buffer = tensor_query.buffer_fact(view, question.buffer)
-        return _of([buffer], buffer.written_by)
-    if question.symbol is not None:
-        symbol = tensor_query.symbol_fact(view, question.symbol)
-        return _of([symbol], symbol.launches)
-    if question.input is not None:
-        taken = tensor_query.input_fact(view, question.input)
-        return _of([taken], taken.read_by)
-    if question.constant is not None:
-        constant = tensor_query.constant_fact(view, question.constant)
-        folding = (
-            query.folding_facts(view, constant=constant.name) if constant.name in view.wrapper.folded else []
-        )
-        return _of([constant, *folding], constant.read_by)
-    return None
+def _of(facts: Sequence[Fact], launches: Iterable[int], notes: tuple[str, ...] = ()) -> _Answer:
+    return _Answer(len(facts), facts.__getitem__, tuple(launches), notes)
 
 
 def _launches(view: PackageView, numbers: Sequence[int], *, brief: bool = False) -> _Answer:
@@ -214,34 +215,14 @@ def _kernel(view: PackageView, name: str) -> _Answer:
     return _Answer(launches.count + len(first), make, tuple(numbers), notes)
 
 
-def _assertion(view: PackageView, question: Question) -> _Answer:
-    facts = query.assertion_facts(
-        view, question.assertion or "", question.generated_file, question.generated_line, question.kernel
-    )
-    note = query.ambiguity(facts) if facts else query.no_holder(view)
-    return _of(facts, tuple(dict.fromkeys(f.launch for f in facts)), (note,) if note else ())
-
-
-def _page(answer: _Answer, offset: int) -> tuple[list[Fact], int | None]:
-    """As many facts from `offset` on as fit a page, at least one; where the next page starts."""
-    page: list[Fact] = []
-    used = 0
-    for number in range(max(offset, 0), answer.count):
-        fact = answer.make(number)
-        used += len(fact.model_dump_json())
-        if page and used > PAGE_CHARACTERS:
-            return page, number
-        page.append(fact)
-    return page, None
-
-
 def _overview(view: PackageView) -> Overview:
-    package, wrapper = view.package, view.wrapper
-    kinds = Counter[str](launch.kind for launch in wrapper.launches)
+    package, wrapper, metadata = view.package, view.wrapper, view.package.metadata
     kernels = Counter(launch.kernel for launch in wrapper.launches)
-    unchecked = [f"launch {n.index} {n.kernel} (line {n.line})" for n in wrapper.launches if not n.checked]
-    metadata = package.metadata
     known = package.signature.known
+    # The symbols that mean something to a person: sizes, and values known only at run time.
+    symbols = [s for s in wrapper.symbols.values() if s.kind in ("size", "stride") or s.unbacked]
+    unchecked = [n for n in wrapper.launches if not n.checked]
+    largest = sorted(package.files.members, key=lambda member: -member.size)[:_FEW]
     return Overview(
         models=list(package.models),
         device=package.device_type,
@@ -249,15 +230,15 @@ def _overview(view: PackageView) -> Overview:
         platform=" ".join(part for part in (metadata.platform, metadata.machine) if part),
         inputs=[_input_line(i) for i in package.inputs[:_SHOWN]] if known else None,
         outputs=len(wrapper.run.outputs) if known else None,
-        symbols=[f"{s.name} = {s.expression}" for s in _sizes(view)][:_SHOWN],
+        symbols=[f"{s.name} = {s.expression}" for s in symbols[:_SHOWN]],
         constants=len(package.constants) if known else None,
         constant_names=[f"{c.fqn}: {c.dtype} {list(c.shape)}" for c in package.constants[:_FEW]],
         weights=f"{package.weights.place}, {package.weights.bytes} bytes",
-        files=[f"{_HASH.sub('', m.name.rpartition('/')[2])}: {m.size}" for m in _largest(package)],
+        files=[f"{_HASH.sub('', m.name.rpartition('/')[2])}: {m.size}" for m in largest],
         launches=len(wrapper.launches) if package.wrapper_text else None,
-        kinds=dict(kinds),
+        kinds=dict(Counter[str](launch.kind for launch in wrapper.launches)),
         kernels=[f"{name} ×{count}" for name, count in kernels.most_common(_SHOWN)],
-        unchecked=unchecked[:_SHOWN],
+        unchecked=[f"launch {n.index} {n.kernel} (line {n.line})" for n in unchecked[:_SHOWN]],
         model_lines=_model_lines(view),
         defects=[defect.what for defect in package.defects[:_SHOWN]],
     )
@@ -269,15 +250,6 @@ def _input_line(given: CompiledInput) -> str:
         str(d): f", {d} of {d.lower} to {d.upper}" for d in given.dims if None not in (d.lower, d.upper)
     }
     return f"{given.label}: {given.dtype} {given.shape}{''.join(ranges.values())}"
-
-
-def _largest(package: Package) -> list[Member]:
-    return sorted(package.files.members, key=lambda member: -member.size)[:_FEW]
-
-
-def _sizes(view: PackageView) -> list[Symbol]:
-    """Symbols that mean something to a person: sizes, and values known only at run time."""
-    return [s for s in view.wrapper.symbols.values() if s.kind in ("size", "stride") or s.unbacked]
 
 
 def _model_lines(view: PackageView) -> str:

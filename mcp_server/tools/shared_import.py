@@ -1,17 +1,13 @@
-"""One import of torch for several requests, also kept warm between the calls of a server.
+"""Processes that have imported torch and fork a worker for each request, also between the calls of a server.
 
-One import of torch for several requests to the worker.
+A request is forked when a process of its own would find the same there: the same interpreter, no wrapper
+around it, and an environment that differs at most in variables which nothing reads before the request does.
+A tool that knows which requests will come says so early, and the import runs at the same time as the
+program's own run, which uses one core for most of its compile.
 
-A request may be forked from a process that has imported torch already when a process of its own would find
-the same there: the same interpreter, no wrapper around it, and an environment that differs at most in
-variables which nothing reads before the request does. Who knows what requests will come says so, and the
-import is done by then: beside the program's own run, say, which uses one core for most of its compile.
-
-Processes that have imported torch and wait for the next job: what a server keeps warm between calls.
-
-They make no tensor and touch no device (worker/fork_server.py). They end with the server, however it ends:
-each is supervised as any child is. One that waited long, served many requests, grew, or whose files changed
-on the disk since it loaded them is ended before that.
+The processes make no tensor and touch no device (worker/fork_server.py). They end with the server, however it
+ends, as any supervised child does. A server ends one earlier that waited long, served many requests, grew, or
+whose files changed on the disk since it loaded them.
 """
 
 from __future__ import annotations
@@ -23,7 +19,6 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import count
 from pathlib import Path
 from typing import Protocol
 
@@ -172,10 +167,6 @@ class SharedImport:
         servers = [imported.server for imported in self.servers if imported.server is not None]
         return any(server.lost for server in servers) and finished.signal == "SIGKILL"
 
-    def leave(self) -> None:
-        for imported in self.servers:
-            self.home.leave(imported)
-
     def _of(self, command: Command) -> Imported | None:
         asked = surroundings(command)
         return next((one for one in self.servers if surroundings(one.command) == asked), None)
@@ -196,7 +187,8 @@ async def shared_import(directory: Path, home: Home | None = None) -> AsyncItera
     try:
         yield shared
     finally:
-        shared.leave()
+        for imported in shared.servers:
+            home.leave(imported)
 
 
 def early(env: Mapping[str, str]) -> dict[str, str]:
@@ -288,11 +280,23 @@ class WarmImports:
     def take(
         self, command: Command, modules: tuple[str, ...], before: anyio.Event | None, directory: Path
     ) -> Imported:
-        """One that fits and is fresh, or a new one."""
+        """A fresh one with these surroundings and `modules` imported, or a new one."""
         self._end_some()
-        found = next((one for one in self.kept if _fits(one, command, modules) and one.usable), None)
+        asked = surroundings(command)
+        found = next(
+            (
+                one
+                for one in self.kept
+                if surroundings(one.command) == asked and set(modules) <= set(one.modules) and one.usable
+            ),
+            None,
+        )
         if found is None:
-            found = self._begun(command, modules, before, directory)
+            cwd = asked[3] or directory  # no directory of the user's is kept busy
+            found = Warm(replace(command, cwd=cwd), modules, directory / LOADED)
+            self.kept.append(found)
+            self._tasks.start_soon(found.serve, directory, before)
+            self._tasks.start_soon(found.note_files)
         found.users += 1
         found.used_at = time.monotonic()
         return found
@@ -302,18 +306,8 @@ class WarmImports:
         imported.used_at = time.monotonic()
         self._end_some()
 
-    def _begun(
-        self, command: Command, modules: tuple[str, ...], before: anyio.Event | None, directory: Path
-    ) -> Warm:
-        cwd = surroundings(command)[3] or directory  # no directory of the user's is kept busy
-        made = Warm(replace(command, cwd=cwd), modules, directory / LOADED)
-        self.kept.append(made)
-        self._tasks.start_soon(made.serve, directory, before)
-        self._tasks.start_soon(made.note_files)
-        return made
-
     async def _watch(self) -> None:
-        for _ in count():  # until the server cancels it
+        while True:  # until the server cancels it
             await anyio.sleep(min(LOOK_S, max(0.1, self.limits.idle_s)))
             self._end_some()
 
@@ -327,18 +321,10 @@ class WarmImports:
                 one.scope.cancel()
 
     def _worn(self, one: Warm) -> bool:
+        """Whether it waited long, served many requests, grew, or is gone."""
         if not one.tried.is_set():
             return False
-        idle = time.monotonic() - one.used_at >= self.limits.idle_s
-        return idle or one.requests >= self.limits.requests or self._gone_or_grown(one)
-
-    def _gone_or_grown(self, one: Warm) -> bool:
-        if one.server is None or one.server.lost:
+        if one.server is None or one.server.lost or one.requests >= self.limits.requests:
             return True
-        return not 0 < private_memory(one.server.pid) <= self.limits.memory_bytes
-
-
-def _fits(one: Imported, command: Command, modules: tuple[str, ...]) -> bool:
-    """Whether requests surrounded as `command` find what they expect, and `modules` imported."""
-    mine, asked = surroundings(one.command), surroundings(command)
-    return mine == asked and set(modules) <= set(one.modules)
+        idle = time.monotonic() - one.used_at >= self.limits.idle_s
+        return idle or not 0 < private_memory(one.server.pid) <= self.limits.memory_bytes

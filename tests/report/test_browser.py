@@ -11,7 +11,7 @@ import pytest
 
 from mcp_server.model import Component
 from mcp_server.report.page import Report, page
-from mcp_server.report.source import picture_of
+from mcp_server.report.pictures import picture_of
 from tests.conftest import ZooPackage
 from tests.report.samples import Page, rewritten
 
