@@ -37,7 +37,7 @@ from mcp_server.tools.context import Context
 from mcp_server.tools.explain_error import explain_error
 from tests.server.snapshot import GOLD, text_of, tools
 
-MOST_SCHEMA_BYTES = 17 * 1024
+MOST_SCHEMA_BYTES = 18 * 1024
 MOST_BYTES = 24 * 1024
 MOST_INSTRUCTION_BYTES = 2048
 
@@ -53,7 +53,7 @@ def test_the_list_is_pinned(listed: list[dict[str, Any]]) -> None:
 
 
 def test_the_list_is_small(listed: list[dict[str, Any]]) -> None:
-    """All input schemas fit 17 KB, the whole list 24 KB, the instructions 2 KB."""
+    """All input schemas fit 18 KB, the whole list 24 KB, the instructions 2 KB."""
     assert sum(len(compact(tool["inputSchema"]).encode()) for tool in listed) <= MOST_SCHEMA_BYTES
     assert len(compact(listed).encode()) <= MOST_BYTES
     assert len(INSTRUCTIONS.encode()) <= MOST_INSTRUCTION_BYTES
