@@ -231,14 +231,15 @@ async def _run_pair(
         "steps": pair.updates,
         "constants": {constant.name: constant.fqn for constant in model.package.constants if constant.fqn},
     }
-    env, notes = dict(workload.env), list[str]()
+    env: dict[str, str] = {}
+    notes: list[str] = []
     try:
         rebuilt = await instrument(workload.package, Options(), context, python=python, env=workload.env)
         # In branches and loops a name may stand for other memory, so it is not filled there.
         straight = {launch.index for launch in model.wrapper.launches if not launch.context}
         unset = {launch: names for launch, names in unset_arguments(model).items() if launch in straight}
         request.update(package=rebuilt.package, nodes=nodes.of, unset=unset)
-        env |= rebuilt.environment
+        env = rebuilt.environment
         if not nodes.of:
             notes.append(
                 "the package does not say which nodes its launches come from (compile with "
@@ -252,10 +253,8 @@ async def _run_pair(
     done = await context.worker(
         "beside",
         request,
+        workload=workload,
         env=env,
-        python=python,
-        cwd=workload.cwd,
-        timeout_s=workload.timeout_s,
         gpus=gpus_of(model.package.device_type, workload.device_index),
     )
     context.cost.runs += len(done.all("calling")) if not done.finished.reused else 0

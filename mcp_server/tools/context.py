@@ -263,9 +263,11 @@ class Context:
         directory: Path | None = None,
         streamed: Sequence[str] = (),
         alone: bool = False,
+        workload: WorkloadBase | None = None,
     ) -> WorkerRun:
         """Run one operation of the worker; a crash of the workload is a result.
 
+        With `workload`, in its environment (and `env`), directory, interpreter and time limit.
         `prefix` is put before the interpreter (a sanitizer, a debugger); `directory`, from `fresh`, is for
         requests that name files in it. `events` omits the reports named in `streamed`. `gpus` are leased
         (default: the request's GPU, else the first; () for none). `alone` shares no import of torch: forks of
@@ -274,6 +276,9 @@ class Context:
         `PackageError` for an unsafe archive, before a worker starts.
         """
         directory = directory or self.fresh(name or operation)
+        if workload is not None:
+            env = {**workload.env, **(env or {})}
+            python, cwd, timeout_s = workload.python, cwd or workload.cwd, workload.timeout_s
         interpreter = python or self.python
         check_interpreter(interpreter)
         if gpus is None and operation in ASKING:

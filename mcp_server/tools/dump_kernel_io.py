@@ -187,10 +187,8 @@ async def run_printer(context: Context, workload: PackageWorkload, model: Model,
         "run",
         run_request(workload),
         directory=directory,
-        env=workload.env,
-        python=context.python_for(workload),
-        cwd=directory if level == "1" else workload.cwd,
-        timeout_s=workload.timeout_s,
+        workload=workload,
+        cwd=directory if level == "1" else None,
     )
     if level == "1":
         return await _saved(context, model, done)

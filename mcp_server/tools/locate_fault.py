@@ -151,10 +151,8 @@ async def run_plainly(
         "run",
         run_request(workload),
         name=name,
-        env={**workload.env, **flags},
-        timeout_s=workload.timeout_s,
-        python=workload.python,
-        cwd=workload.cwd,
+        workload=workload,
+        env=flags,
         gpus=(),
         alone=True,
     )

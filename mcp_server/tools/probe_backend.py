@@ -221,10 +221,8 @@ async def observe(
         "observe",
         request,
         directory=directory,
-        env={**workload.env, **instrumented.environment},
-        python=python,
-        cwd=workload.cwd,
-        timeout_s=workload.timeout_s,
+        workload=workload,
+        env=instrumented.environment,
         streamed=("argument", "non_finite"),
     )
     launches = Launches(lambda: read_launches(context, done.streamed("argument"), model, bounds))

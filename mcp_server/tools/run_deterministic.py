@@ -133,10 +133,8 @@ async def _run(context: Context, workload: Workload, number: int, env: Mapping[s
             "run",
             run_request(workload),
             name=f"repeat-{number}",
+            workload=workload,
             env=env,
-            python=workload.python,
-            cwd=workload.cwd,
-            timeout_s=workload.timeout_s,
             alone=True,
         )
         finished, called, phase = done.finished, done.last("called"), done.phase

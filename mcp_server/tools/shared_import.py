@@ -20,7 +20,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -55,13 +54,44 @@ READ_LATE = frozenset(
 )
 
 IMPORT_LIMIT_S = 60.0
+IDLE_VARIABLE = "AOTI_DEBUG_WARM_S"
+LOADED = "loaded.json"
+LOOK_S = 2.0
+
+State = tuple[int, int, int]  # time of the last change in ns, bytes, inode
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a process is ended: seconds without a request, requests, bytes of its own, processes at a time."""
+
+    idle_s: float = 600.0
+    requests: int = 1000
+    memory_bytes: int = 1 << 30
+    processes: int = 4
+
+
+def limits_here() -> Limits:
+    """The limits, with the time that AOTI_DEBUG_WARM_S asks for; 0 keeps nothing warm.
+
+    Raises ProblemError for what is no number of seconds.
+    """
+    asked = os.environ.get(IDLE_VARIABLE, "")
+    try:
+        idle_s = float(asked) if asked else Limits.idle_s
+    except ValueError:
+        idle_s = -1.0
+    if not 0 <= idle_s < float("inf"):
+        raise ProblemError(f"{IDLE_VARIABLE} is no time", value=asked, allowed="seconds, 0 for none")
+    return Limits(idle_s=idle_s)
 
 
 @dataclass
 class Imported:
     """One fork server, with the surroundings of `command`; `server` is None before it is ready, and after.
 
-    `loaded` is the file in which it lists what it has loaded, where that is asked for. `users` are jobs.
+    `loaded` is the file in which it lists what it has loaded, if it may be used by later jobs, and `seen` is
+    the state of each of these files when it was ready. `users` are jobs.
     """
 
     command: Command
@@ -71,6 +101,8 @@ class Imported:
     users: int = 0
     requests: int = 0
     used_at: float = field(default_factory=time.monotonic)
+    began_ns: int = field(default_factory=time.time_ns)
+    seen: dict[str, State] = field(default_factory=dict)
     tried: anyio.Event = field(default_factory=anyio.Event)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
@@ -98,34 +130,109 @@ class Imported:
             self.server = None
             self.tried.set()
 
+    async def note_files(self) -> None:
+        """Remember the files, once it is ready; none when one was changed while they were loaded."""
+        await self.tried.wait()
+        if self.server is not None and self.loaded is not None:
+            with suppress(OSError, ValueError):
+                seen = {path: _state(path) for path in json.loads(self.loaded.read_text())}
+                self.seen = seen if max(state[0] for state in seen.values()) < self.began_ns else {}
 
-class Home(Protocol):
-    """Where fork servers live."""
+    @property
+    def usable(self) -> bool:
+        """Whether a new job may have it: it is being made, or it is ready and what it loaded is unchanged."""
+        if not self.tried.is_set():
+            return True
+        alive = self.server is not None and not self.server.lost
+        return alive and bool(self.seen) and all(_state(path) == state for path, state in self.seen.items())
+
+
+def _state(path: str) -> State:
+    """What changes when a file is written or replaced, and a directory when something in it is."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - thousands of them, for each job
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def early(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that something may read during the import."""
+    return {name: value for name, value in env.items() if name not in READ_LATE}
+
+
+def surroundings(command: Command) -> tuple[str, dict[str, str], frozenset[str], Path | None]:
+    """What two commands must have in common. The directory counts where modules are searched from it."""
+    path = command.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    relative = bool(path) and not all(entry.startswith("/") for entry in path.split(os.pathsep))
+    return command.argv[0], early(command.env), frozenset(command.unset), command.cwd if relative else None
+
+
+class WarmImports:
+    """The fork servers of one server, which end with its `tasks`, or those of one job (not `later_jobs`)."""
+
+    def __init__(self, tasks: TaskGroup, limits: Limits | None = None, *, later_jobs: bool = True) -> None:
+        self._tasks = tasks
+        self._later_jobs = later_jobs
+        self.limits = limits or Limits()
+        self.kept: list[Imported] = []
+        tasks.start_soon(self._watch)
 
     def take(
         self, command: Command, modules: tuple[str, ...], before: anyio.Event | None, directory: Path
     ) -> Imported:
-        """One for requests that are surrounded as `command` is; `directory` is for what a new one prints."""
+        """A fresh one with these surroundings and `modules` imported, or a new one."""
+        self._end_some()
+        asked = surroundings(command)
+        found = next(
+            (
+                one
+                for one in self.kept
+                if surroundings(one.command) == asked and set(modules) <= set(one.modules) and one.usable
+            ),
+            None,
+        )
+        if found is None:
+            cwd = asked[3] or directory  # no directory of the user's is kept busy
+            loaded = directory / LOADED if self._later_jobs else None
+            found = Imported(replace(command, cwd=cwd), modules, loaded)
+            self.kept.append(found)
+            self._tasks.start_soon(found.serve, directory, before)
+            self._tasks.start_soon(found.note_files)
+        found.users += 1
+        found.used_at = time.monotonic()
+        return found
 
     def leave(self, imported: Imported) -> None:
-        """The job needs it no more."""
+        imported.users -= 1
+        imported.used_at = time.monotonic()
+        self._end_some()
+
+    async def _watch(self) -> None:
+        while True:  # until the server cancels it
+            await anyio.sleep(min(LOOK_S, max(0.1, self.limits.idle_s)))
+            self._end_some()
+
+    def _end_some(self) -> None:
+        """End what no job uses and none should use again; the longest unused where there are too many."""
+        free = sorted((one for one in self.kept if not one.users), key=lambda one: one.used_at)
+        surplus = max(0, len(self.kept) - self.limits.processes)
+        for place, one in enumerate(free):
+            if place < surplus or self._worn(one):
+                self.kept.remove(one)
+                one.scope.cancel()
+
+    def _worn(self, one: Imported) -> bool:
+        """Whether it waited long, served many requests, grew, or is gone."""
+        if not one.tried.is_set():
+            return False
+        if one.server is None or one.server.lost or one.requests >= self.limits.requests:
+            return True
+        idle = time.monotonic() - one.used_at >= self.limits.idle_s
+        return idle or not 0 < private_memory(one.server.pid) <= self.limits.memory_bytes
 
 
-@dataclass
-class OneJob:
-    """Fork servers that end with their job."""
-
-    tasks: TaskGroup
-
-    def take(
-        self, command: Command, modules: tuple[str, ...], before: anyio.Event | None, directory: Path
-    ) -> Imported:
-        imported = Imported(command, modules)
-        self.tasks.start_soon(imported.serve, directory, before)
-        return imported
-
-    def leave(self, imported: Imported) -> None:
-        """They end with the tasks."""
+Home = WarmImports
 
 
 @dataclass
@@ -135,7 +242,7 @@ class SharedImport:
     When none was, the first request that may be forked says which they are.
     """
 
-    home: Home
+    home: WarmImports
     directory: Path
     servers: list[Imported] = field(default_factory=list)
 
@@ -173,14 +280,14 @@ class SharedImport:
 
 
 @asynccontextmanager
-async def shared_import(directory: Path, home: Home | None = None) -> AsyncIterator[SharedImport]:
+async def shared_import(directory: Path, home: WarmImports | None = None) -> AsyncIterator[SharedImport]:
     """For as long as the context lasts; `directory`, made when it is needed, gets what a server prints.
 
     Fork servers live in `home`, or end with the context.
     """
     if home is None:
         async with anyio.create_task_group() as tasks:
-            yield SharedImport(OneJob(tasks), directory)
+            yield SharedImport(WarmImports(tasks, later_jobs=False), directory)
             tasks.cancel_scope.cancel()
         return
     shared = SharedImport(home, directory)
@@ -189,142 +296,3 @@ async def shared_import(directory: Path, home: Home | None = None) -> AsyncItera
     finally:
         for imported in shared.servers:
             home.leave(imported)
-
-
-def early(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables that something may read during the import."""
-    return {name: value for name, value in env.items() if name not in READ_LATE}
-
-
-def surroundings(command: Command) -> tuple[str, dict[str, str], frozenset[str], Path | None]:
-    """What two commands must have in common. The directory counts where modules are searched from it."""
-    path = command.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-    relative = bool(path) and not all(entry.startswith("/") for entry in path.split(os.pathsep))
-    return command.argv[0], early(command.env), frozenset(command.unset), command.cwd if relative else None
-
-
-IDLE_VARIABLE = "AOTI_DEBUG_WARM_S"
-LOADED = "loaded.json"
-LOOK_S = 2.0
-
-State = tuple[int, int, int]  # time of the last change in ns, bytes, inode
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When a process is ended: seconds without a request, requests, bytes of its own, processes at a time."""
-
-    idle_s: float = 600.0
-    requests: int = 1000
-    memory_bytes: int = 1 << 30
-    processes: int = 4
-
-
-def limits_here() -> Limits:
-    """The limits, with the time that AOTI_DEBUG_WARM_S asks for; 0 keeps nothing warm.
-
-    Raises ProblemError for what is no number of seconds.
-    """
-    asked = os.environ.get(IDLE_VARIABLE, "")
-    try:
-        idle_s = float(asked) if asked else Limits.idle_s
-    except ValueError:
-        idle_s = -1.0
-    if not 0 <= idle_s < float("inf"):
-        raise ProblemError(f"{IDLE_VARIABLE} is no time", value=asked, allowed="seconds, 0 for none")
-    return Limits(idle_s=idle_s)
-
-
-@dataclass
-class Warm(Imported):
-    """One of them; `seen` is the state of each file that it had loaded when it was ready."""
-
-    began_ns: int = field(default_factory=time.time_ns)
-    seen: dict[str, State] = field(default_factory=dict)
-
-    async def note_files(self) -> None:
-        """Remember the files, once it is ready; none when one was changed while they were loaded."""
-        await self.tried.wait()
-        if self.server is not None and self.loaded is not None:
-            with suppress(OSError, ValueError):
-                seen = {path: _state(path) for path in json.loads(self.loaded.read_text())}
-                self.seen = seen if max(state[0] for state in seen.values()) < self.began_ns else {}
-
-    @property
-    def usable(self) -> bool:
-        """Whether a new job may have it: it is being made, or it is ready and what it loaded is unchanged."""
-        if not self.tried.is_set():
-            return True
-        alive = self.server is not None and not self.server.lost
-        return alive and bool(self.seen) and all(_state(path) == state for path, state in self.seen.items())
-
-
-def _state(path: str) -> State:
-    """What changes when a file is written or replaced, and a directory when something in it is."""
-    try:
-        found = os.stat(path)  # noqa: PTH116 - thousands of them, for each job
-    except OSError:
-        return (0, 0, 0)
-    return (found.st_mtime_ns, found.st_size, found.st_ino)
-
-
-class WarmImports:
-    """The home of the fork servers of one server; `tasks` end with that."""
-
-    def __init__(self, tasks: TaskGroup, limits: Limits | None = None) -> None:
-        self._tasks = tasks
-        self.limits = limits or Limits()
-        self.kept: list[Warm] = []
-        tasks.start_soon(self._watch)
-
-    def take(
-        self, command: Command, modules: tuple[str, ...], before: anyio.Event | None, directory: Path
-    ) -> Imported:
-        """A fresh one with these surroundings and `modules` imported, or a new one."""
-        self._end_some()
-        asked = surroundings(command)
-        found = next(
-            (
-                one
-                for one in self.kept
-                if surroundings(one.command) == asked and set(modules) <= set(one.modules) and one.usable
-            ),
-            None,
-        )
-        if found is None:
-            cwd = asked[3] or directory  # no directory of the user's is kept busy
-            found = Warm(replace(command, cwd=cwd), modules, directory / LOADED)
-            self.kept.append(found)
-            self._tasks.start_soon(found.serve, directory, before)
-            self._tasks.start_soon(found.note_files)
-        found.users += 1
-        found.used_at = time.monotonic()
-        return found
-
-    def leave(self, imported: Imported) -> None:
-        imported.users -= 1
-        imported.used_at = time.monotonic()
-        self._end_some()
-
-    async def _watch(self) -> None:
-        while True:  # until the server cancels it
-            await anyio.sleep(min(LOOK_S, max(0.1, self.limits.idle_s)))
-            self._end_some()
-
-    def _end_some(self) -> None:
-        """End what no job uses and none should use again; the longest unused where there are too many."""
-        free = sorted((one for one in self.kept if not one.users), key=lambda one: one.used_at)
-        surplus = max(0, len(self.kept) - self.limits.processes)
-        for place, one in enumerate(free):
-            if place < surplus or self._worn(one):
-                self.kept.remove(one)
-                one.scope.cancel()
-
-    def _worn(self, one: Warm) -> bool:
-        """Whether it waited long, served many requests, grew, or is gone."""
-        if not one.tried.is_set():
-            return False
-        if one.server is None or one.server.lost or one.requests >= self.limits.requests:
-            return True
-        idle = time.monotonic() - one.used_at >= self.limits.idle_s
-        return idle or not 0 < private_memory(one.server.pid) <= self.limits.memory_bytes

@@ -116,10 +116,8 @@ async def trace_launches(
         "run",
         {**run_request(workload), "package": rebuilt.package, "calls": calls},
         name="trace",
-        env={**workload.env, **environment},
-        timeout_s=workload.timeout_s,
-        python=python,
-        cwd=workload.cwd,
+        workload=workload,
+        env=environment,
         gpus=gpus_of(view.package.device_type, workload.device_index),
     )
     journal = read_journal_file(journal_file)
