@@ -42,7 +42,7 @@ def record_lines(record: Record) -> Iterator[RenderableType]:
 
 
 def _named(record: Record) -> dict[str, Any]:
-    """The fields that say something, by the label that a person reads, the findings first."""
+    """The fields that are not empty by their labels, the findings first."""
     names = sorted(type(record).model_fields, key=lambda name: name not in FINDINGS)
     fields = {name.replace("_", " "): getattr(record, name) for name in names}
     return {name: value for name, value in fields.items() if not is_empty(value)}
@@ -112,7 +112,7 @@ def _is_table(items: Sequence[Any]) -> bool:
 
 
 def _columns(items: Sequence[Record]) -> list[str]:
-    """Fields that say something in at least one row."""
+    """Fields that are not empty in at least one row."""
     names = type(items[0]).model_fields
     return [name for name in names if any(not is_empty(getattr(item, name)) for item in items)]
 

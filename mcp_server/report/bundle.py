@@ -1,4 +1,4 @@
-"""A diagnosis in one zip, with everything that another engineer needs to see it again; and back."""
+"""Writes a diagnosis into one zip, with all that another engineer needs to repeat it, and reads it."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def _texts(source: Source, redact: Redact, files: list[Member]) -> Iterator[Memb
 
 
 def _step_files(source: Source) -> Iterator[Path]:
-    """What each step was asked, said and printed, if that is not too much."""
+    """The request, the reports and the output of each step, except what is too large."""
     if source.directory is None:
         return
     for directory in sorted(path for path in source.directory.glob("[0-9][0-9]*-*") if path.is_dir()):

@@ -1,8 +1,7 @@
-"""Text that may be passed on: harmless, and without places and persons.
+"""Makes text fit to be passed on: harmless, and without places, persons and secrets.
 
-The forms that secrets have: by a name before them, by a known beginning, by what stands around them.
-
-Tried against the rules of detect-secrets 1.5.0 (tests/report/test_redact.py).
+A secret is known by the name before it, by its beginning, or by its form. Tried against the rules of
+detect-secrets 1.5.0 (tests/report/test_redact.py).
 """
 
 from __future__ import annotations
@@ -246,7 +245,7 @@ def _hide(mark: str, seen: set[str], group: int = 0) -> Callable[[re.Match[str]]
 
 
 def _named(match: re.Match[str], seen: set[str]) -> str:
-    """A value behind the name of a host or user; words that stand for none stay."""
+    """The value after the name of a host or user; words that stand for nobody stay."""
     if match["value"].lower() in NOBODY:
         return match[0]
     seen.add(match["value"])
@@ -261,7 +260,7 @@ def _windows(match: re.Match[str]) -> str:
 
 
 def _address(match: re.Match[str]) -> str:
-    """What has the form of an IPv6 address is one only if it can be read so: a time of the day is none."""
+    """An IPv6 address must also parse: a time of day has the same form."""
     text = match[0].partition("%")[0]
     if ":" in text and len(text) != len("00:11:22:33:44:55"):
         try:

@@ -33,8 +33,8 @@ ISOLATED = frozenset("IES")
 class Capture(Captured):
     """How the run ended, and what the hook saw. `notes` say what could not be captured, and why.
 
-    Where a launcher says that one of its ranks failed, that is `rank`, and only what it did is here.
-    `isolated`: Python was started such that the hook could not come in.
+    `rank` is the first rank that failed under a launcher; then only its processes are captured. `isolated`:
+    Python was started with options that keep the hook out.
     """
 
     finished: Finished
@@ -126,7 +126,7 @@ def _watcher(directory: Path) -> Callable[[], int | None]:
 def hook_environment(
     directory: Path, asked: Mapping[str, str], cap_bytes: int | None = None
 ) -> dict[str, str]:
-    """The variables that bring the hook in: a private directory before the PYTHONPATH that would hold."""
+    """The variables that load the hook: a private directory in front of the PYTHONPATH in effect."""
     site = directory / "site"
     site.mkdir()
     shutil.copyfile(HOOK / "capture" / "hook_site.py", site / "sitecustomize.py")
@@ -152,7 +152,7 @@ def workload_argv(context: Context, workload: ScriptWorkload | CommandWorkload) 
 
 
 def hooked(argv: tuple[str, ...]) -> bool:
-    """Whether the hook comes into this process, which then asks for its GPU when it loads a package."""
+    """Whether the process loads the hook, and so asks for its GPU when it loads a package."""
     return Path(argv[0]).name.startswith("python") and not _isolated(argv)
 
 

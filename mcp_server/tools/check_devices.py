@@ -1,4 +1,4 @@
-"""`check_devices`: machine, package and inputs against each other, before anything runs."""
+"""`check_devices`: compares machine, package and inputs before anything runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ARGUMENT = re.compile(r"\[(0|1)\](\[.*)")
 
 @dataclass(frozen=True)
 class Given:
-    """Flat tensors in calling order, the paths of all leaves, and what is worth saying about the others."""
+    """Flat tensors in calling order, the paths of all leaves, and notes on leaves that are no tensors."""
 
     tensors: tuple[GivenTensor, ...]
     paths: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ LARGEST_FILES = 8
 
 
 class PackageFacts(Record):
-    """What the file says of itself. Sizes in bytes; `custom_ops` run through the proxy executor."""
+    """Facts of the package file. Sizes in bytes; `custom_ops` run through the proxy executor."""
 
     path: str
     bytes: int
@@ -107,7 +107,7 @@ class InputRow(Record):
 
 
 class DevicesChecked(Record):
-    """`problems` and `mismatches` have the certain ones first; `unknown` says what could not be looked at.
+    """`problems` and `mismatches` have the certain ones first; `unknown` lists what could not be checked.
 
     `undecided`: why it is not known whether the inputs fit, though inputs were passed.
     """

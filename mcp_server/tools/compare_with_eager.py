@@ -101,7 +101,7 @@ class Repeats:
 class Pair:
     """A package with inputs, and the exported program that it was compiled from.
 
-    `made_by` is how the script makes the program (worker/taken.py), should no file give it back. `updates`:
+    `made_by` makes the program again from the script (worker/taken.py), if no file holds it. `updates`:
     captured updates of constants before the call, as steps of the worker's `replay`.
     """
 
@@ -136,7 +136,7 @@ async def compare_with_eager(
 async def compare_pair(
     context: Context, pair: Pair, tolerance: float = 1.0, shown: int = SHOWN
 ) -> ComparedWithEager:
-    """The comparison of a package whose program is at hand."""
+    """Compare a package with the program that it was compiled from."""
     view = view_package(pair.workload.package, pair.workload.model_name)
     model = Model(view.package, view.wrapper)
     nodes = Nodes(model)

@@ -22,7 +22,7 @@ ConfigValue = bool | int | float | str
 
 
 class AppliedFlag(Record):
-    """One flag of this compile: how it was given, and what to expect of it."""
+    """One flag of this compile: how it was set, and what to expect of it."""
 
     name: str
     value: str
@@ -62,7 +62,7 @@ async def compile_with_flags(
     *,
     configs: Mapping[str, ConfigValue] | None = None,
 ) -> Compiled:
-    """Compile the workload's program into a new package of this job's directory; its inputs play no part.
+    """Compile the workload's program into a new package of this job's directory; its inputs are not used.
 
     `flags` are names of the flag table with their values; `configs` are the `inductor_configs` of an earlier
     compile that this one repeats. A compile that fails is a result.

@@ -1,4 +1,4 @@
-"""From the worker's comparisons to the first launch that diverges from eager mode."""
+"""Finds the first launch that diverges from eager mode in the worker's comparisons."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ Kind = Literal["error", "tf32", "nondeterministic", "uninitialised"]
 
 
 class Difference(Record):
-    """One tensor against eager. `error` is the largest against the float64 reference, `eager_error` eager's
-    own, `allowed` the largest tolerance; `first` the first element beyond it, with eager's value and ours.
+    """One tensor compared with eager.
+
+    `error` is the largest difference from the float64 reference, `eager_error` eager's own, `allowed` the
+    largest tolerance; `first` is the first element beyond it, with eager's value and the package's.
     """
 
     node: str = ""

@@ -200,7 +200,7 @@ async def run_printer(context: Context, workload: PackageWorkload, model: Model,
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """stdout alone: stderr would fall between the lines of a tensor."""
+    """Lines of stdout alone: stderr would fall between the lines of a tensor."""
     if path.exists():
         with path.open(encoding="utf-8", errors="replace") as file:
             yield from file

@@ -175,7 +175,7 @@ class OtherError(Record):
 
 
 class Explanation(Record):
-    """What a text says. Lines count from 1 in the text.
+    """What is known about an error text. Lines count from 1 in the text.
 
     `known` is false when no family matched: then `lines` are the most telling ones. `category` is set where
     the text decides it; else `candidates` are what it admits, the likeliest first. `trace` needs a package.

@@ -202,7 +202,7 @@ async def run_core_dump(context: Context, target: Target) -> Found:
 
 
 def core_environment(directory: Path) -> dict[str, str]:
-    """What makes the driver (565 and newer) write a light core dump into `directory` and report it."""
+    """The variables with which the driver (565 and newer) writes a light core dump into `directory`."""
     return {
         "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1",
         "CUDA_COREDUMP_FILE": str(directory / "core.%p"),
@@ -228,7 +228,7 @@ async def read_core(context: Context, directory: Path, output: Path, debugger: P
 
 
 async def run_sync(context: Context, target: Target) -> Found:
-    """No NVIDIA tool at all: the journal of launches, with a wait for the device after each."""
+    """One run with a wait for the device after each launch, read from the journal: needs no NVIDIA tool."""
     await _check_rebuilt(target)
     run = await target.run(context, "sync", env=dict(CACHING_OFF))
     asserted = _assertions_in(run.done.finished.output)

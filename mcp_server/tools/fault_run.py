@@ -161,7 +161,7 @@ class ProgramTarget:
     why_not: str = field(default="the program itself was run, with the package as it is", init=False)
 
     async def settled(self) -> None:
-        """Nothing is rebuilt."""
+        """Return at once: nothing is rebuilt."""
 
     async def run(
         self,

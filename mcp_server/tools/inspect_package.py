@@ -49,7 +49,7 @@ class Question(Record):
 class Overview(Record):
     """A package on one screen. Counts are complete, lists are cut to what fits.
 
-    What only the sources say is None for a package without them: not known is not none.
+    What only the sources say is None for a package without them: None does not mean that there are none.
 
     `weights` is the place and number of the constants' bytes; `files` are the largest of the model, in bytes.
     """
@@ -176,7 +176,7 @@ def _answer(view: PackageView, question: Question) -> _Answer:
 
 
 def _folding(view: PackageView) -> str:
-    """That some constants are computed before the first call, and how to see it; empty where none is."""
+    """A note that some constants are computed before the first call; empty if none is."""
     kernels = [launch.kernel for launch in view.folding_launches()]
     if not kernels:
         return ""

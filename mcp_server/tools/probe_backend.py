@@ -49,7 +49,7 @@ class IndexBound:
     allowed: Allowed | None = None
 
     def at(self, value: int) -> IndexBound:
-        """The bound with the size as the call had it."""
+        """The bound for the size in this call."""
         ends = self.allowed.numbers({self.size: value}) if self.allowed else None
         if ends is None:
             return self
@@ -234,7 +234,7 @@ async def observe(
 
 
 def unset_arguments(model: Model) -> dict[int, list[str]]:
-    """By launch, the tensors that nothing has written before it: what they hold means nothing."""
+    """By launch, the tensors that nothing has written before it: their values mean nothing."""
     found: dict[int, list[str]] = {}
     for launch in model.wrapper.launches:
         for name in {a.target for a in launch.tensors if a.target}:

@@ -64,7 +64,7 @@ class ReplayPlan(Record):
 def failing_phase(seen: Captured, *, ended_well: bool = False) -> Phase | None:
     """Where the program failed inside AOTInductor; the call to suspect when it failed nowhere there.
 
-    `ended_well` says that the program did: then compiles and loads that failed were replaced by others.
+    With `ended_well` the program itself succeeded: compiles and loads that failed were replaced by others.
     """
     # torch itself tries a load again in another way (`load_package`, 2.8-2.15).
     good = {(load.pid, load.package): load.n for load in seen.loads if load.outcome == "ok"}
@@ -93,7 +93,7 @@ def _overcome(phase: Phase, seen: Captured, ended_well: bool) -> bool:
 def plan_replay(seen: Captured, phase: Phase | None = None, *, previous: bool = False) -> ReplayPlan:
     """How to do `phase` (default: the failing one) again; `previous` also repeats kept earlier calls.
 
-    Raises `ProblemError` when the capture does not hold what that takes.
+    Raises `ProblemError` when the capture lacks something that it needs.
     """
     phase = phase or failing_phase(seen)
     if isinstance(phase, CapturedCompile):
@@ -199,10 +199,7 @@ def how_made(seen: Captured, compiled: CapturedCompile, workload: ScriptWorkload
 
 
 def imports_of(seen: Captured, phase: Phase) -> list[str]:
-    """What to import for the program's custom ops, should the replay need them.
-
-    First the libraries that it had loaded, whatever statement of it did that.
-    """
+    """What a replay imports for the program's custom ops: the libraries that it loaded, then its module."""
     process = next((process for process in seen.processes if process.pid == phase.pid), None)
     own = own_module(process) if process else None
     made = seen.load_of(phase) if isinstance(phase, CapturedCall | CapturedUpdate) else phase

@@ -134,7 +134,7 @@ def _card(path: Path) -> dict[str, Any] | None:
 def _finished(path: Path, directory: Path, command: Command) -> Finished | None:
     """The stored result in `path`, with its streams in `directory`; None if it is not valid for `command`.
 
-    A run that timed out is none for a longer time limit, unless it stood still.
+    A run that timed out is not valid for a longer time limit, unless it stood still.
     """
     card = _card(path)
     if card is None or not all((path / f"{name}.log").exists() for name in STREAMS):

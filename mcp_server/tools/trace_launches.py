@@ -148,7 +148,7 @@ async def trace_launches(
 
 
 def journal_environment(journal: Path, sync: bool, stop_at: int | None) -> dict[str, str]:
-    """What makes an instrumented package write its journal, in Python and in a C++ host alike."""
+    """The variables with which an instrumented package writes its journal, in Python and in a C++ host."""
     stop = {} if stop_at is None else {"AOTI_DEBUG_STOP_AT": str(stop_at)}
     return {"AOTI_DEBUG_JOURNAL": str(journal), "AOTI_DEBUG_SYNC": str(int(sync)), **stop}
 
