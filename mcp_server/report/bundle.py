@@ -23,7 +23,7 @@ from mcp_server.jobs.store import Store
 from mcp_server.model import Artifact, Record, Verdict
 from mcp_server.operations.work import HANDLE
 from mcp_server.report.page import FILE as PAGE_FILE
-from mcp_server.report.page import Report, page
+from mcp_server.report.page import TEMPLATES, Report, page
 from mcp_server.report.pictures import picture_of
 from mcp_server.report.redact import SECRET_NAME, Redactor
 from mcp_server.tools.requests import OPERATORS
@@ -291,75 +291,28 @@ def _add(archive: zipfile.ZipFile, member: Member) -> dict[str, object]:
 
 
 def _readme(source: Source, names: set[str], redacted: bool) -> str:
-    verdict = source.verdict
-    return README_TEXT.format(
+    verdict, model_name = source.verdict, source.subject.model_name
+    # The command that diagnoses the same call from the unpacked bundle.
+    words = ["aoti-debug", "diagnose", PACKAGE_FILE]
+    words += ["--inputs", INPUTS_FILE] if INPUTS_FILE in names else []
+    words += ["--model-name", model_name] if model_name != "model" else []
+    for name in sorted(name for name in names if name.startswith("imports/")):
+        words += ["--extra-imports", name]
+    copied = [
+        (name, what) for start, what in SHOWS.items() for name in sorted(names) if name.startswith(start)
+    ]
+    return TEMPLATES.get_template("bundle.md.jinja").render(
+        verdict=verdict,
         outcome=f"{verdict.outcome} {verdict.category or ''} ({verdict.confidence})".replace("  ", " "),
-        summary=verdict.summary,
-        again=_again(source, names),
-        private=_private(names, redacted),
-        commands="\n".join(f"    {item.command}" for item in verdict.evidence if item.command) or "    none",
+        again=shlex.join(words) if PACKAGE_FILE in names else "",
+        redacted=redacted,
+        copied=copied,
     )
 
 
-def _again(source: Source, names: set[str]) -> str:
-    """The command that diagnoses the same call from the unpacked bundle."""
-    if PACKAGE_FILE not in names:
-        return "The package is not in this bundle: it was too large, or there was none."
-    words = ["aoti-debug", "diagnose", PACKAGE_FILE]
-    words += ["--inputs", INPUTS_FILE] if INPUTS_FILE in names else []
-    words += ["--model-name", source.subject.model_name] if source.subject.model_name != "model" else []
-    for name in sorted(name for name in names if name.startswith("imports/")):
-        words += ["--extra-imports", name]
-    return f"Unpacked, the same call is diagnosed again with\n\n    {shlex.join(words)}"
-
-
-def _private(names: set[str], redacted: bool) -> str:
-    """What the bundle shows of the machine and of the data."""
-    text = REDACTED if redacted else NOT_REDACTED
-    copied = [
-        f"\n- `{name}`: {what}"
-        for start, what in SHOWS.items()
-        for name in sorted(names)
-        if name.startswith(start)
-    ]
-    if copied:
-        warning = " Copied as they are, so look at them before you hand this on:" if redacted else ""
-        text += f"{warning}\n{''.join(copied)}"
-    return text
-
-
-NOT_REDACTED = (
-    "Nothing was redacted: paths, names of hosts and users, and the workload's variables stand as they were."
-)
-REDACTED = (
-    "Texts were redacted: directories, hosts, users, addresses and what looks like a secret. What a program "
-    "printed of its data, and names of its files, tensors and functions, are still there."
-)
 # By the beginning of a member's name: what a copied file shows.
 SHOWS = {
     "package/": "weights, generated code, compile commands with paths, and lines of the model's source",
     "inputs/": "the values of the call",
     "imports/": "source of the workload's own",
 }
-
-README_TEXT = """# A diagnosis of aoti-debug
-
-{outcome}
-
-{summary}
-
-Open `report.html` in a browser, or make it anew with `aoti-debug report BUNDLE --out DIRECTORY`.
-
-{again}
-
-{private}
-
-Loading a package runs the code in it: do so only if you trust where this bundle comes from.
-
-The evidence was seen with these commands; paths are those of the machine where it was gathered:
-
-{commands}
-
-`verdict.json` is what `aoti-debug diagnose --json` prints, `subject.json` the call and its environment,
-`steps/` holds the request, report and output of each step, and `manifest.json` the SHA-256 of every file.
-"""

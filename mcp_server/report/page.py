@@ -9,78 +9,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from mcp_server.model import CATEGORIES, Component, Evidence, Fix, Verdict
+from mcp_server.model import CATEGORIES, Verdict
 from mcp_server.operations.table import command_line
 from mcp_server.render.records import OUTCOME_TITLE, check_name, cost_in_words
 from mcp_server.render.text import party_title
 from mcp_server.report.pictures import strip_of
 from mcp_server.report.redact import Redactor, clean_text, cleaned
 
-MOST_ELEMENTS = 4
 BACKTICKS = re.compile(r"`+")
-
-Redact = Callable[[str], str]
-
-
-def issue_text(verdict: Verdict, environment: dict[str, str], redact: Redact) -> str:
-    """Verdict, parties, evidence with commands, and environment, with every observed text redacted."""
-    return redact("\n".join(_lines(verdict, environment))) + "\n"
-
-
-def _lines(verdict: Verdict, environment: dict[str, str]) -> Iterator[str]:
-    title = " ".join(filter(None, (verdict.outcome.replace("_", " "), verdict.category or "")))
-    yield f"**{title}** ({verdict.confidence})"
-    yield f"\n{code(verdict.summary)}"
-    for label, party in (("Root cause", verdict.guilty), ("Crash site", verdict.crashing)):
-        if party is not None:
-            yield from _party(label, party)
-    yield from _evidence(verdict.evidence)
-    if verdict.causes[1:]:
-        yield "\nThen fix"
-        yield from (f"- {code(cause.summary or cause.name)}" for cause in verdict.causes[1:])
-    for title, items in (("Not the cause", verdict.bystanders), ("Ruled out", verdict.ruled_out)):
-        if items:
-            yield f"\n{title}"
-            yield from (f"- {code(item.hypothesis)}: {code(item.by)}" for item in items)
-    if verdict.fix is not None:
-        yield from _fix(verdict.fix)
-    yield "\nEnvironment"
-    yield from (f"- {name}: {code(value)}" for name, value in environment.items())
-
-
-def _party(label: str, party: Component) -> Iterator[str]:
-    yield f"\n{label}: {code(party_title(party))}"
-    if party.generated_location:
-        yield f"- generated code {code(party.generated_location)}"
-    if party.expression:
-        yield f"- computes {code(party.expression)}"
-    yield from (f"- element {code(element)}" for element in party.elements[:MOST_ELEMENTS])
-    yield from (f"- {code(f'{p.file}:{p.line}  {p.code}'.strip())}" for p in party.model_locations)
-
-
-def _fix(fix: Fix) -> Iterator[str]:
-    yield f"\nFix: {code(fix.action)}"
-    for mark, text in (("-", fix.before), ("+", fix.after)):
-        if text:
-            yield f"- `{mark}` {code(text)}"
-    if fix.ran is not None:
-        yield f"- this was run: {code(fix.ran.result)}"
-        if fix.ran.command:
-            yield f"- {code(fix.ran.command)}"
-    if fix.side_effects:
-        yield f"- side effects: {code(fix.side_effects)}"
-
-
-def _evidence(evidence: list[Evidence]) -> Iterator[str]:
-    if evidence:
-        yield "\nEvidence"
-    for number, item in enumerate(evidence, 1):
-        yield f"{number}. {code(item.fact)}"
-        if item.command:
-            yield f"   {code(item.command)}"
+FILE = "report.html"
+HERE = Path(__file__).parent
+SHOWN_ELEMENTS = 3  # in one box; the strip marks more
 
 
 def code(text: str) -> str:
@@ -92,9 +34,20 @@ def code(text: str) -> str:
     return f"{fence}{padding}{text}{padding}{fence}" if text else ""
 
 
-FILE = "report.html"
-HERE = Path(__file__).parent
-SHOWN_ELEMENTS = 3  # in one box; the strip marks more
+TEMPLATES = Environment(
+    loader=FileSystemLoader(HERE),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+TEMPLATES.filters.update(code=code, party_title=party_title)
+
+
+def issue_text(verdict: Verdict, environment: dict[str, str], redact: Callable[[str], str]) -> str:
+    """Verdict, parties, evidence with commands, and environment, with every observed text redacted."""
+    text = TEMPLATES.get_template("issue.md.jinja").render(verdict=verdict, environment=environment)
+    return redact(text.rstrip("\n")) + "\n"
 
 
 @dataclass(frozen=True)
@@ -126,8 +79,7 @@ def page(report: Report) -> str:
     environment = {clean_text(name): clean_text(value) for name, value in report.environment.items()}
     script = (HERE / "page.js").read_text()
     places = {artifact.path.absolute().parent for artifact in verdict.artifacts}
-    template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return template.from_string((HERE / "page.html.jinja").read_text()).render(
+    return TEMPLATES.get_template("page.html.jinja").render(
         verdict=verdict,
         outcome=OUTCOME_TITLE[verdict.outcome],
         category=CATEGORIES[verdict.category] if verdict.category else "",
