@@ -23,8 +23,7 @@ from mcp_server.jobs.store import Store
 from mcp_server.model import Artifact, Record, Verdict
 from mcp_server.operations.work import HANDLE
 from mcp_server.report.page import FILE as PAGE_FILE
-from mcp_server.report.page import TEMPLATES, Report, page
-from mcp_server.report.pictures import picture_of
+from mcp_server.report.page import TEMPLATES, Report, page, picture_of
 from mcp_server.report.redact import SECRET_NAME, Redactor
 from mcp_server.tools.requests import OPERATORS
 

@@ -14,8 +14,18 @@ from mcp_server.model import Cause, Component, Fix, FixRun, RuledOut, Verdict
 from mcp_server.package.archive import open_package
 from mcp_server.package.graph import dataflow_graph
 from mcp_server.package.view import PackageView
-from mcp_server.report.page import Report, code, issue_text, page, path_of
-from mcp_server.report.pictures import MOST_CELLS, MOST_ROWS, around, picture_of, strip_of
+from mcp_server.report.page import (
+    MOST_CELLS,
+    MOST_ROWS,
+    Report,
+    around,
+    code,
+    issue_text,
+    page,
+    path_of,
+    picture_of,
+    strip_of,
+)
 from mcp_server.report.redact import Redactor, clean_text
 from tests.conftest import ZooPackage
 from tests.package.archives import Members, changed, name_ending
