@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+import anyio.to_thread
+
 from mcp_server.errors import ProblemError
 from mcp_server.logs.printer import (
     Printed,
@@ -209,7 +211,7 @@ def _lines(path: Path) -> Iterator[str]:
 async def _saved(context: Context, model: Model, done: WorkerRun) -> Seen:
     """Level 1: only the last file of a name still holds what its record says."""
     kernels = {launch.kernel for launch in model.wrapper.launches}
-    report = summarise(_lines(done.finished.stdout), kernels)
+    report = await anyio.to_thread.run_sync(summarise, _lines(done.finished.stdout), kernels)
     paths = sorted({record.path for record in report.saved})
     facts: dict[str, ArgumentValues] = {}
     if paths:
@@ -264,13 +266,13 @@ async def dump_kernel_io(
     if backend == "printer" and (save or stop_at_first_bad):
         raise ProblemError("save and stop_at_first_bad need backend probes", allowed="printer level 1 saves")
     compiled = await _compiled(context, workload, asked, level if backend == "printer" else None)
-    model = _model(compiled)
+    model = await anyio.to_thread.run_sync(_model, compiled)
     choice = asked.checked(model)
     why = "asked for"
     if backend != "printer":
         try:
             seen = await observe(context, compiled, model, choice, save=save, stop=stop_at_first_bad)
-            return _result(context, seen, model, choice, "probes", "every tensor, no recompile", shown)
+            return await _result(context, seen, model, choice, "probes", "every tensor, no recompile", shown)
         except ProblemError as problem:
             printed = level_of(model.package)
             if backend == "probes" or (printed is None and isinstance(workload, PackageWorkload)):
@@ -278,11 +280,11 @@ async def dump_kernel_io(
             why = f"no probes: {problem}"
         if printed is None:
             compiled = await _compiled(context, workload, asked, "2")
-            model = _model(compiled)
+            model = await anyio.to_thread.run_sync(_model, compiled)
             choice = asked.checked(model)
         level = printed or "2"
     seen = await run_printer(context, compiled, model, level)
-    return _result(context, seen, model, choice, "printer", why, shown)
+    return await _result(context, seen, model, choice, "printer", why, shown)
 
 
 def _model(workload: PackageWorkload) -> Model:
@@ -302,10 +304,11 @@ async def _compiled(
     return await compiled_package(context, workload, flags)
 
 
-def _result(
+async def _result(
     context: Context, seen: Seen, model: Model, choice: Choice, backend: Backend, why: str, shown: int
 ) -> KernelIO:
-    found = overview(seen.launches, model, choice, seen.run.directory, shown)
+    # Reads all that was printed or reported: in a thread, for it may be long.
+    found = await anyio.to_thread.run_sync(overview, seen.launches, model, choice, seen.run.directory, shown)
     returned = seen.run.last("called") is not None
     ended_in = "" if returned else seen.last_launch
     if not (returned or ended_in or found.last is None):

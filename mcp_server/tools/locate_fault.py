@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import anyio
+import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
@@ -114,7 +115,8 @@ async def locate_fault(
         raise ProblemError("locating a fault needs inputs", allowed=INPUTS_HELP)
     if not 0 <= plain_runs <= 20:
         raise ProblemError("plain_runs is out of range", value=plain_runs, allowed="0 to 20")
-    device = view_package(workload.package, workload.model_name).package.device_type
+    view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
+    device = view.package.device_type
     tools = order(tool, device)
     runs: list[PlainRun] = []
     attempts: list[Attempt] = []
@@ -328,7 +330,7 @@ async def run_under_checker(
     tool: Tool | Literal["auto"] = "auto",
 ) -> LocatedFault:
     """Run the captured program once more, as it is, under a checker. Raises `ProblemError` like the above."""
-    view = view_package(package or _loaded(seen))
+    view = await anyio.to_thread.run_sync(view_package, package or _loaded(seen))
     target = ProgramTarget(workload, view, not in_graph(seen), len(seen.processes) > 1)
     device = "cuda" if view.package.device_type == "cuda" else "cpu"
     tools = _WITHOUT_PROBES[device] if tool == "auto" else order(tool, device)

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
+import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.jobs.types import Finished
@@ -111,7 +112,7 @@ async def trace_launches(
     )
     if workload.inputs is None:
         return prepared
-    view = view_package(workload.package, workload.model_name)
+    view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     done = await context.worker(
         "run",
         {**run_request(workload), "package": rebuilt.package, "calls": calls},
@@ -120,7 +121,7 @@ async def trace_launches(
         env=environment,
         gpus=gpus_of(view.package.device_type, workload.device_index),
     )
-    journal = read_journal_file(journal_file)
+    journal = await anyio.to_thread.run_sync(read_journal_file, journal_file)
     known = {
         number: (launch.line, view.provenance(launch).locations) for number, launch in numbered(view.wrapper)
     }
