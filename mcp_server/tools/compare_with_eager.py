@@ -130,7 +130,18 @@ async def compare_with_eager(
     """
     if not tolerance > 0:
         raise ProblemError("tolerance is out of range", value=tolerance, allowed="above 0")
-    return await compare_pair(context, await _pair(context, workload, exported), tolerance, shown)
+    if isinstance(workload, ScriptWorkload):
+        pair = await _captured(context, workload)
+    elif isinstance(workload, ExportedWorkload):
+        pair = Pair(await compiled_package(context, workload, {}), workload.exported)
+    elif exported is not None:
+        pair = Pair(workload, exported)
+    else:
+        raise ProblemError(
+            "comparing a package needs the exported program that it was compiled from",
+            allowed="exported=a .pt2 of torch.export.save, or script=the program that compiles and calls it",
+        )
+    return await compare_pair(context, pair, tolerance, shown)
 
 
 async def compare_pair(
@@ -172,21 +183,6 @@ async def compare_pair(
         log=context.artifact(done.finished.output, "output of the runs"),
         cost=context.cost.cost(),
     )
-
-
-async def _pair(
-    context: Context, workload: PackageWorkload | ExportedWorkload | ScriptWorkload, exported: Path | None
-) -> Pair:
-    if isinstance(workload, ScriptWorkload):
-        return await _captured(context, workload)
-    if isinstance(workload, ExportedWorkload):
-        return Pair(await compiled_package(context, workload, {}), workload.exported)
-    if exported is None:
-        raise ProblemError(
-            "comparing a package needs the exported program that it was compiled from",
-            allowed="exported=a .pt2 of torch.export.save, or script=the program that compiles and calls it",
-        )
-    return Pair(workload, exported)
 
 
 async def _captured(context: Context, workload: ScriptWorkload) -> Pair:

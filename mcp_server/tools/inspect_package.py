@@ -128,6 +128,12 @@ def _inspect(
 ) -> Inspection:
     view = view_package(package, model_name)
     answer = _answer(view, question)
+    picture: Artifact | None = None
+    if graph:
+        path = context.fresh("graph") / "dataflow.svg"
+        title = f"{package.name}, model {view.package.model_name}"
+        path.write_text(render_svg(dataflow_graph(view, answer.launches), title), encoding="utf-8")
+        picture = context.artifact(path, "the dataflow of run_impl, as a picture")
     page: list[Fact] = []
     used, following = 0, None
     for number in range(max(offset, 0), answer.count):
@@ -147,7 +153,7 @@ def _inspect(
         next_offset=following,
         notes=list(answer.notes),
         not_understood=[f"wrapper.cpp:{p.line}: {p.what}" for p in view.wrapper.problems[:_SHOWN]],
-        graph=_graph(context, view, answer.launches) if graph else None,
+        graph=picture,
     )
 
 
@@ -271,11 +277,3 @@ def _model_lines(view: PackageView) -> str:
         return f"stack frames for {known} of {total} launches"
     nodes = f"graph nodes for {sources['comments']} of {total} launches"
     return f"{nodes}; compile with INDUCTOR_PROVENANCE=1 for stack frames"
-
-
-def _graph(context: Context, view: PackageView, launches: tuple[int, ...]) -> Artifact:
-    """The dataflow as a picture."""
-    picture = context.fresh("graph") / "dataflow.svg"
-    title = f"{view.package.path.name}, model {view.package.model_name}"
-    picture.write_text(render_svg(dataflow_graph(view, launches), title), encoding="utf-8")
-    return context.artifact(picture, "the dataflow of run_impl, as a picture")
