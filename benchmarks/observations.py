@@ -78,7 +78,7 @@ def read(package: Path, directory: Path) -> None:
     found = overview(read_launches(context, events, model, bounds), model, Choice(), directory, 24)
     seconds = time.process_time() - start
     more = (peak() - before) / 2**20
-    print(f"{found.shown.count} launches read in {seconds:.2f} s of processor time with {more:.0f} MiB more")
+    print(f"{found.count} launches read in {seconds:.2f} s of processor time with {more:.0f} MiB more")
 
 
 def main() -> None:

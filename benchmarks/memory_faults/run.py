@@ -35,9 +35,10 @@ from mcp_server.probes.cache import Cache  # noqa: E402
 from mcp_server.probes.commands import Options  # noqa: E402
 from mcp_server.tools import fault_methods  # noqa: E402
 from mcp_server.tools.context import Context  # noqa: E402
-from mcp_server.tools.fault_methods import find_tool  # noqa: E402
 from mcp_server.tools.fault_run import PackageTarget, prepare  # noqa: E402
-from mcp_server.tools.locate_fault import FLAGS, LocatedFault, locate_fault, run_plainly  # noqa: E402  # noqa: E402
+from mcp_server.tools.locate_fault import FLAGS, LocatedFault, locate_fault, run_plainly  # noqa: E402
+from mcp_server.tools.machine import find_tool  # noqa: E402
+from mcp_server.tools.run_deterministic import CACHING_OFF  # noqa: E402
 
 KEPT = (".log", ".jsonl", ".xml", ".json", ".pt", ".pt2")
 LONGEST = 400_000
@@ -186,7 +187,7 @@ async def _located(
 
 async def _memcheck(where: Path, workload: PackageWorkload, row: Row) -> None:
     """memcheck on the package as it is."""
-    program = find_tool("compute-sanitizer", Path(sys.executable), {})
+    program = find_tool("compute-sanitizer", {}, Path(sys.executable))
     if program is None:
         row.memcheck = "no compute-sanitizer"
         return
@@ -195,8 +196,8 @@ async def _memcheck(where: Path, workload: PackageWorkload, row: Row) -> None:
     run = await PackageTarget(workload, view_package(workload.package)).run(
         context,
         "memcheck",
-        env=fault_methods.sanitizer_environment(),
-        prefix=fault_methods.sanitizer_prefix(program, "memcheck", directory),
+        env=dict(CACHING_OFF),
+        prefix=fault_methods.sanitizer_prefix(program, "memcheck"),
         directory=directory,
     )
     report = fault_methods.read_report(run.done.finished.output).report

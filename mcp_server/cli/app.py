@@ -19,7 +19,7 @@ from mcp_server.operations.table import DIAGNOSE, OPERATIONS
 from mcp_server.server.listening import Listening, read_token
 from mcp_server.tools.check_devices import check_devices
 from mcp_server.tools.context import Context
-from mcp_server.tools.machine_needs import Checkup, checkup
+from mcp_server.tools.machine import Checkup, checkup
 
 
 async def examine(context: Context, _arguments: Any) -> Checkup:

@@ -18,9 +18,15 @@ from mcp_server.model import Verdict
 from mcp_server.operations.arguments import DiagnoseArguments
 from mcp_server.operations.table import DIAGNOSE
 from mcp_server.operations.work import HANDLE, open_store
-from mcp_server.report.bundle import DEFAULT_LIMIT_BYTES, write_bundle
+from mcp_server.report.bundle import (
+    DEFAULT_LIMIT_BYTES,
+    Source,
+    of_verdict,
+    read_source,
+    report_of,
+    write_bundle,
+)
 from mcp_server.report.page import FILE, page
-from mcp_server.report.source import Source, of_verdict, read_source, report_of
 
 SOURCE = Annotated[
     str, typer.Argument(help="A job, the file of a verdict, or a bundle.", metavar="JOB_OR_VERDICT")

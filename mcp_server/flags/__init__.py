@@ -1,7 +1,21 @@
-"""Table of AOTInductor debugging flags: when each acts, since which torch, what it shows and misses."""
+"""Table of AOTInductor debugging flags, and the choice of those that act: when, since which torch, on what.
 
-from .select import FLAGS, Chosen, FlagPlan, find, parse_version, select
-from .types import Flag, Moment, table_markdown
+`select` turns requested flags into environment variables and config entries.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from mcp_server import versions
+from mcp_server.errors import ProblemError
+from mcp_server.flags.building import BUILDING, CHECKS
+from mcp_server.flags.printing import PRINTING, RUNTIME
+from mcp_server.flags.types import ConfigValue, Device, Flag, Moment, table_markdown
+from mcp_server.versions import Release
 
 __all__ = [
     "FLAGS",
@@ -14,3 +28,116 @@ __all__ = [
     "select",
     "table_markdown",
 ]
+
+FLAGS: tuple[Flag, ...] = CHECKS + PRINTING + BUILDING + RUNTIME
+
+_BY_NAME: dict[str, Flag] = {name: flag for flag in FLAGS for name in flag.names()}
+_PREFIXES = ("torch._inductor.config.", "config.")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A flag of a plan and its value as text."""
+
+    flag: Flag
+    value: str
+
+
+@dataclass(frozen=True)
+class FlagPlan:
+    """Environment variables for the child process, and entries of `torch._inductor.config`."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, ConfigValue] = field(default_factory=dict)
+    chosen: tuple[Chosen, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def select(
+    requested: Mapping[str, object],
+    *,
+    moment: Moment = "compile",
+    torch_version: str | None = None,
+    device: Device | None = None,
+) -> FlagPlan:
+    """The plan for `requested` (name -> value) at `moment`.
+
+    Without `torch_version` or `device` the rules that depend on it are skipped and the plan has a warning.
+    Raises `ProblemError` for an unknown name, a bad value, and a flag that would have no effect: a flag that
+    silently does nothing looks like a clean result.
+    """
+    torch = parse_version(torch_version) if torch_version else None
+    chosen = tuple(_choose(name, value, moment, torch, device) for name, value in requested.items())
+    _check_together(chosen, torch)
+    env = {one.flag.env: one.value for one in chosen if one.flag.env}
+    # A flag with both spellings is set through its variable only: torch reads config defaults from it.
+    config = {one.flag.config: one.flag.values.config(one.value) for one in chosen if not one.flag.env}
+    warnings = []
+    if torch is None and any(one.flag.since > versions.FIRST for one in chosen):
+        warnings.append("torch's version is not known: a flag that it does not have does nothing")
+    if device is None and any(one.flag.device for one in chosen):
+        warnings.append("the model's device is not known: a flag for another device does nothing")
+    return FlagPlan(env, config, chosen, tuple(warnings))
+
+
+def find(name: str) -> Flag:
+    """Look up a flag by environment or config name. Raises `ProblemError` listing similar names."""
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    upper = {known.upper(): known for known in _BY_NAME}
+    near = get_close_matches(name.upper(), upper, n=3, cutoff=0.5)
+    allowed = "nearest: " + ", ".join(upper[one] for one in near) if near else "a name of the flag table"
+    raise ProblemError("unknown flag", value=name, allowed=allowed)
+
+
+def parse_version(text: str) -> Release:
+    """(2, 13) from `2.13.0+cpu`. Raises `ProblemError` for other text."""
+    match = re.match(r"(\d{1,4})\.(\d{1,4})", text)
+    if match is None:
+        raise ProblemError("not a torch version", value=text, allowed="such as 2.13.0 or 2.11.0+cu130")
+    return int(match[1]), int(match[2])
+
+
+def _choose(name: str, value: object, moment: Moment, torch: Release | None, device: Device | None) -> Chosen:
+    """The flag with its value as text. Raises `ProblemError` when it cannot act, or takes no such value."""
+    flag = find(name)
+    text = str(int(value) if isinstance(value, bool) else value)
+    reason = flag.inert or _wrong_moment(flag, moment)
+    first = flag.first_release(device)
+    if not reason and torch is not None and torch < first:
+        reason = f"it needs torch {versions.text(first)} or newer, this is {versions.text(torch)}"
+        reason += f" ({flag.before})" if flag.before else ""
+    if not reason and None not in (flag.device, device) and flag.device != device:
+        reason = f"it is for {flag.device} models only, this one is for {device}"
+    if reason:
+        raise ProblemError(f"{flag.name} cannot act: {reason}", value=text)
+    if not flag.values.accepts(text):
+        raise ProblemError(f"{flag.name} does not accept this value", value=value, allowed=flag.values.words)
+    return Chosen(flag, text)
+
+
+def _wrong_moment(flag: Flag, moment: Moment) -> str:
+    if moment in flag.acts:
+        return ""
+    when = " and ".join(flag.acts)
+    if "compile" in flag.acts:
+        return f"it acts at {when} time and is baked into the package: compile again with it"
+    return f"it acts at {when} time: set it there, no recompile is needed"
+
+
+def _check_together(chosen: tuple[Chosen, ...], torch: Release | None) -> None:
+    """Raise `ProblemError` for a flag without another that it needs, and for two that exclude each other."""
+    on = {one.flag.name: one for one in chosen if one.value != "0"}
+    values = {one.flag.name: one.value for one in chosen}
+    for one in on.values():
+        for need in one.flag.needs:
+            old = torch is not None and torch < need.since
+            if not old and values.get(need.name) != need.value:
+                raise ProblemError(
+                    f"{one.flag.name} cannot act: {need.why}",
+                    allowed=f"add {need.name}={need.value}, or leave it out",
+                )
+        for other in on.keys() & set(one.flag.conflicts):
+            raise ProblemError(f"{one.flag.name} and {other} cannot be set together", allowed="one of them")

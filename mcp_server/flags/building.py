@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from mcp_server.versions import RANGE
 
-from .types import DISK_FORMAT, FIRST_NOT_ZERO, FRACTION, OPTIMISATION, SWITCH, Flag
+from .types import DISK_FORMAT, FIRST_NOT_ZERO, FRACTION, OPTIMISATION, Flag
 
 BUILDING: tuple[Flag, ...] = (
     Flag(
         config="always_keep_tensor_constants",
-        values=SWITCH,
         shows="1 keeps constants of a few elements, which are otherwise folded into the code",
     ),
     # cpp_builder.py:1028-1090 (2.13).
     Flag(
         env="AOT_INDUCTOR_DEBUG_COMPILE",
         config="aot_inductor.debug_compile",
-        values=SWITCH,
         shows="-O0 -g without -DNDEBUG for wrapper and kernels: readable frames in gdb",
         misses="Triton kernels",
         cost="slow CPU kernels",
@@ -28,14 +26,12 @@ BUILDING: tuple[Flag, ...] = (
     Flag(
         env="AOT_INDUCTOR_DEBUG_SYMBOLS",
         config="aot_inductor.debug_symbols",
-        values=SWITCH,
         shows="-g with the usual optimisation",
         misses="inlined and optimised-out variables",
         since=(2, 10),
     ),
     Flag(
         env="TORCHINDUCTOR_DEBUG_COMPILE",
-        values=SWITCH,
         shows="the same as AOT_INDUCTOR_DEBUG_COMPILE",
         misses="Triton kernels",
         cost="slow CPU kernels",
@@ -44,7 +40,6 @@ BUILDING: tuple[Flag, ...] = (
     ),
     Flag(
         env="TORCHINDUCTOR_DEBUG_SYMBOL",
-        values=SWITCH,
         shows="the same as AOT_INDUCTOR_DEBUG_SYMBOLS; in 2.9 as AOT_INDUCTOR_DEBUG_COMPILE",
         misses="inlined and optimised-out variables",
         since=(2, 9),
@@ -53,7 +48,6 @@ BUILDING: tuple[Flag, ...] = (
     Flag(
         env="AOT_INDUCTOR_ENABLE_FRAME_POINTER",
         config="aot_inductor.enable_frame_pointer",
-        values=SWITCH,
         shows="-fno-omit-frame-pointer, for profilers; default on from 2.13",
         misses="faults",
         since=(2, 12),
@@ -61,7 +55,6 @@ BUILDING: tuple[Flag, ...] = (
     Flag(
         env="AOT_INDUCTOR_ENABLE_LINE_TABLES",
         config="aot_inductor.enable_line_tables",
-        values=SWITCH,
         shows="default on: -g1, so that C++ frames carry lines",
         misses="variables",
         since=(2, 13),
@@ -69,7 +62,6 @@ BUILDING: tuple[Flag, ...] = (
     Flag(
         env="AOT_INDUCTOR_ENABLE_LTO",
         config="aot_inductor.enable_lto",
-        values=SWITCH,
         shows="nothing: link-time optimisation; keep it off while debugging",
         since=(2, 9),
     ),
@@ -82,7 +74,6 @@ BUILDING: tuple[Flag, ...] = (
     ),
     Flag(
         env="AOT_INDUCTOR_COMPILE_WRAPPER_WITH_O0",
-        values=SWITCH,
         shows="nothing",
         misses="everything",
         inert=f"no torch from {RANGE} reads it; use AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL=O0",
@@ -91,7 +82,6 @@ BUILDING: tuple[Flag, ...] = (
     Flag(
         env="AOT_INDUCTOR_WEIGHT_USE_CACHING_ALLOCATOR",
         config="aot_inductor.weight_use_caching_allocator",
-        values=SWITCH,
         shows="puts the weights under PYTORCH_NO_CUDA_MEMORY_CACHING too",
         misses="overruns from one weight into the next: all weights stay one block",
         since=(2, 9),
@@ -99,7 +89,6 @@ BUILDING: tuple[Flag, ...] = (
     ),
     Flag(
         config="aot_inductor.package_constants_in_so",
-        values=SWITCH,
         shows="0 leaves the weights out, so that load_constants(user_managed=True) gives each its own memory",
         misses="running without load_constants then ends in SIGSEGV",
     ),
@@ -114,25 +103,21 @@ BUILDING: tuple[Flag, ...] = (
     ),
     Flag(
         config="aot_inductor.force_mmap_weights",
-        values=SWITCH,
         shows="weights appended to the .so and mapped, instead of in its data section",
         conflicts=("aot_inductor.package_constants_on_disk_format",),
     ),
     Flag(
         config="aot_inductor.use_runtime_constant_folding",
-        values=SWITCH,
         shows="folds constants at load instead of at compile time",
     ),
     Flag(
         config="aot_inductor.embed_kernel_binary",
-        values=SWITCH,
         shows="cubins inside the .so: rules out a missing cubin file",
         misses="a wrong architecture",
         device="cuda",
     ),
     Flag(
         config="aot_inductor.emit_multi_arch_kernel",
-        values=SWITCH,
         shows="fatbins with PTX: rules out `no kernel image is available`",
         cost="needs nvcc",
         device="cuda",
@@ -163,7 +148,6 @@ CHECKS: tuple[Flag, ...] = (
     Flag(
         env="TORCHINDUCTOR_NAN_ASSERTS",
         config="nan_asserts",
-        values=SWITCH,
         shows="after each Triton kernel, NaN or INF in its arguments; from 2.13 in model inputs too",
         misses="CPU kernels, extern kernels, custom ops, outputs; an intended -inf is a false alarm",
         cost="one device synchronisation for each tensor argument of each launch",
@@ -174,7 +158,6 @@ CHECKS: tuple[Flag, ...] = (
     Flag(
         env="TORCHINDUCTOR_RUNTIME_TRITON_NAN_ASSERTS",
         config="runtime_triton_nan_asserts",
-        values=SWITCH,
         shows="device assert `NaN or Inf found` at the Triton line that made the value",
         misses="everything that is not Triton; an intended -inf is a false alarm",
         cost="one comparison for each value in each Triton kernel",
@@ -185,7 +168,6 @@ CHECKS: tuple[Flag, ...] = (
     Flag(
         env="TORCHINDUCTOR_SIZE_ASSERTS",
         config="size_asserts",
-        values=SWITCH,
         shows="default on: the assert_size_stride layer that AOTI_RUNTIME_CHECK_INPUTS activates",
         misses="everything when 0",
         cost="none until AOTI_RUNTIME_CHECK_INPUTS is set",
@@ -195,14 +177,12 @@ CHECKS: tuple[Flag, ...] = (
     Flag(
         env="TORCHINDUCTOR_SCALAR_ASSERTS",
         config="scalar_asserts",
-        values=SWITCH,
         shows="default on: `Expected u0 <= 5 but received 9` for unbacked sizes, always active",
         misses="guards on sizes of inputs; prints the value of the first free symbol only",
         cost="a comparison on the host",
     ),
     Flag(
         env="TORCHINDUCTOR_UNSAFE_SKIP_SCALAR_RANGE_ASSERTS",
-        values=SWITCH,
         shows="nothing: 1 removes range asserts, including those from torch._check",
         misses="what those asserts would have caught",
         since=(2, 15),
@@ -210,7 +190,6 @@ CHECKS: tuple[Flag, ...] = (
     Flag(
         env="TORCHINDUCTOR_ALIGNMENT_ASSERTS",
         config="alignment_asserts",
-        values=SWITCH,
         shows="`Expect the tensor to be 16 bytes aligned`, under AOTI_RUNTIME_CHECK_INPUTS at run time",
         misses="misaligned inputs of a CUDA model, which are cloned with a warning instead",
         since=(2, 15),
@@ -218,7 +197,6 @@ CHECKS: tuple[Flag, ...] = (
     ),
     Flag(
         env="TORCHINDUCTOR_ALIGNMENT_ASSERTS_INPUTS",
-        values=SWITCH,
         shows="an input that is not 16-byte aligned, without any run-time switch",
         misses="intermediate buffers",
         since=(2, 15),
@@ -226,7 +204,6 @@ CHECKS: tuple[Flag, ...] = (
     # utils.py:1245 (2.13).
     Flag(
         config="assert_indirect_indexing",
-        values=SWITCH,
         shows="default on: `index out of bounds: 0 <= tmpN < BOUND` with the kernel",
         misses="with 0 an out-of-range index is read silently; user-defined Triton kernels never have it",
         cost="small; 0 is only for finding out what lies behind the assert",
@@ -234,21 +211,18 @@ CHECKS: tuple[Flag, ...] = (
     ),
     Flag(
         config="debug_index_asserts",
-        values=SWITCH,
         shows="index asserts in decompositions too",
         misses="user-defined Triton kernels",
         cost="more asserts in the kernels",
     ),
     Flag(
         config="do_not_emit_runtime_assertions",
-        values=SWITCH,
         shows="nothing: 1 omits run-time assertions, to find out whether one of them is wrong",
         misses="what those assertions would have caught",
         since=(2, 12),
     ),
     Flag(
         config="aot_inductor.check_lowerbound",
-        values=SWITCH,
         shows="0 removes the false alarm `expected it to be >= 2` of AOTI_RUNTIME_CHECK_INPUTS",
         misses="with 0 also a dimension that is really too small",
         since=(2, 10),
@@ -256,7 +230,6 @@ CHECKS: tuple[Flag, ...] = (
     ),
     Flag(
         config="aot_inductor.check_upperbound",
-        values=SWITCH,
         shows="0 removes upper bounds from AOTI_RUNTIME_CHECK_INPUTS",
         misses="with 0 also a dimension that is really too large",
         since=(2, 15),
@@ -264,20 +237,17 @@ CHECKS: tuple[Flag, ...] = (
     Flag(
         env="TORCHINDUCTOR_MEMORY_PLANNING",
         config="memory_planning",
-        values=SWITCH,
         shows="nothing: pools buffers; keep it 0 while hunting a bad access",
         misses="with 1, no allocator setting can catch an overrun from one buffer of the pool into the next",
     ),
     Flag(
         config="allow_buffer_reuse",
-        values=SWITCH,
         shows="0 keeps most buffers apart, so that a stale or overwritten buffer shows",
         misses="outputs and views can still share memory",
         cost="more memory",
     ),
     Flag(
         config="inplace_buffers",
-        values=SWITCH,
         shows="0 stops kernels from writing over their inputs",
         misses="outputs and views can still share memory",
         cost="more memory",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .types import COUNT, FIRST_NOT_ZERO, KERNELS, LEVEL, PROVENANCE, REPRO, SWITCH, TEXT, Flag, Need
+from .types import COUNT, FIRST_NOT_ZERO, KERNELS, LEVEL, PROVENANCE, REPRO, TEXT, Flag, Need
 
 PRINTING: tuple[Flag, ...] = (
     # _inductor/codegen/debug_utils.py (2.13).
@@ -44,7 +44,6 @@ PRINTING: tuple[Flag, ...] = (
     Flag(
         env="TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE",
         config="cpp.enable_kernel_profile",
-        values=SWITCH,
         shows="the Python stack of each launch as text in wrapper.cpp",
         misses="nothing prints it in open-source torch: read the wrapper",
         since=(2, 10),
@@ -60,7 +59,6 @@ PRINTING: tuple[Flag, ...] = (
     ),
     Flag(
         env="TORCHINDUCTOR_CPP_ENABLE_KERNEL_CONTEXT_GUARD",
-        values=SWITCH,
         shows="lets TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE write its guards",
         misses="nothing by itself",
         since=(2, 14),
@@ -69,7 +67,6 @@ PRINTING: tuple[Flag, ...] = (
     ),
     Flag(
         config="triton.debug_sync_kernel",
-        values=SWITCH,
         shows="an asynchronous fault at the launch that caused it",
         misses="an access that raises no error",
         cost="one synchronisation for each kernel",
@@ -80,7 +77,6 @@ PRINTING: tuple[Flag, ...] = (
     ),
     Flag(
         config="triton.debug_sync_graph",
-        values=SWITCH,
         shows="an asynchronous fault at the end of the call",
         misses="which kernel it was",
         cost="one synchronisation for each call",
@@ -90,7 +86,6 @@ PRINTING: tuple[Flag, ...] = (
     ),
     Flag(
         config="triton.autotune_at_compile_time",
-        values=SWITCH,
         shows="set to 0 to find out whether a compile-time crash comes from autotuning on synthetic "
         "tensors or from your model",
         misses="run-time faults; from 2.14 the wrapper then holds no Triton source",
@@ -102,7 +97,6 @@ PRINTING: tuple[Flag, ...] = (
     Flag(
         env="DUMP_AOTI_MINIFIER",
         config="aot_inductor.dump_aoti_minifier",
-        values=SWITCH,
         shows="torch_compile_debug/run_*/minifier/minifier_launcher.py",
         misses="faults of the device: all candidates run in one process, whose CUDA context is then dead",
         cost="runs the model inside the compiling process",
@@ -127,13 +121,11 @@ PRINTING: tuple[Flag, ...] = (
         env="TORCHINDUCTOR_FORCE_DISABLE_CACHES",
         alias="TORCH_COMPILE_FORCE_DISABLE_CACHES",
         config="force_disable_caches",
-        values=SWITCH,
         shows="works in a fresh folder below the cache",
         misses="not needed for a changed flag: no cache skips AOTInductor's code generation",
     ),
     Flag(
         env="TORCH_COMPILE_DEBUG",
-        values=SWITCH,
         shows="torch_compile_debug/run_*: graphs, IR, output code, provenance map",
         misses="run-time values",
         cost="disk",
@@ -159,7 +151,6 @@ PRINTING: tuple[Flag, ...] = (
     ),
     Flag(
         env="TORCH_COMPILE_DEBUG_EXTEND",
-        values=SWITCH,
         shows="provenance on a timeline; forces INDUCTOR_PROVENANCE to at least 1",
         misses="run-time values",
         since=(2, 14),
@@ -173,7 +164,6 @@ RUNTIME: tuple[Flag, ...] = (
         env="PYTORCH_NO_CUDA_MEMORY_CACHING",
         alias="PYTORCH_NO_HIP_MEMORY_CACHING",
         acts=("run",),
-        values=SWITCH,
         shows="an access outside a buffer, which the caching allocator would hide",
         misses="weights (one cudaMalloc block) and overruns inside one allocation; CUDA graph capture fails "
         "under it",
@@ -184,7 +174,6 @@ RUNTIME: tuple[Flag, ...] = (
     Flag(
         env="CUDA_LAUNCH_BLOCKING",
         acts=("run",),
-        values=SWITCH,
         shows="an asynchronous fault at the launch that caused it",
         misses="the kernel's name: combine with printer level 3 or launch probes",
         cost="launches run one after the other",
@@ -194,7 +183,6 @@ RUNTIME: tuple[Flag, ...] = (
     Flag(
         env="TORCH_SHOW_CPP_STACKTRACES",
         acts=("load", "run"),
-        values=SWITCH,
         shows="C++ frames of load errors; symbolised frames of run errors (plain ones come anyway from 2.13)",
         misses="faults of the device",
         in_guide=True,
@@ -204,7 +192,6 @@ RUNTIME: tuple[Flag, ...] = (
         env="TORCHINDUCTOR_VEC_ISA_OK",
         config="cpp.vec_isa_ok",
         acts=("compile", "load"),
-        values=SWITCH,
         shows="1 skips the CPU instruction-set probe, which took 32-46 s of a load on one H200 (2.11)",
         misses="with 1, nothing tests whether the compiler can build for this CPU's instruction set",
         in_guide=True,
@@ -229,7 +216,6 @@ RUNTIME: tuple[Flag, ...] = (
     Flag(
         env="AOTI_COPY_USE_PINNED_ASYNC",
         acts=("load",),
-        values=SWITCH,
         shows="nothing: how weights are copied to the device",
         since=(2, 14),
         device="cuda",

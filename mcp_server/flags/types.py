@@ -29,6 +29,19 @@ class Values:
         return re.fullmatch(self.pattern, text, re.DOTALL) is not None
 
 
+SWITCH = Values("[01]", "exactly 0 or 1", lambda text: text == "1")
+LEVEL = Values("[0-3]", "the string 0, 1, 2 or 3")
+PROVENANCE = Values("[0-2]", "0, 1 or 2", int)
+REPRO = Values("[1-4]", "1, 2, 3 or 4", int)
+COUNT = Values("[0-9]{1,12}", "a whole number from 0", int)
+FRACTION = Values(r"0(\.[0-9]+)?|1(\.0+)?", "a number from 0 to 1", float)
+TEXT = Values(".+", "text, not empty")
+KERNELS = Values(r"[^,]+(,[^,]+)*", "kernel names, comma between; each must be the whole name")
+FIRST_NOT_ZERO = Values(".*", "0... is off, all else on, the empty string too")
+OPTIMISATION = Values("O[0-3]", "O0, O1, O2 or O3")
+DISK_FORMAT = Values("pickle_weights|binary_blob", "pickle_weights or binary_blob")
+
+
 @dataclass(frozen=True)
 class Need:
     """Another flag that must also be set, from release `since` on."""
@@ -48,8 +61,8 @@ class Flag:
     why a well-known flag never has an effect.
     """
 
-    values: Values
     shows: str
+    values: Values = SWITCH
     misses: str = ""
     acts: tuple[Moment, ...] = ("compile",)
     env: str = ""
@@ -81,32 +94,17 @@ class Flag:
         return self.since
 
 
-SWITCH = Values("[01]", "exactly 0 or 1", lambda text: text == "1")
-LEVEL = Values("[0-3]", "the string 0, 1, 2 or 3")
-PROVENANCE = Values("[0-2]", "0, 1 or 2", int)
-REPRO = Values("[1-4]", "1, 2, 3 or 4", int)
-COUNT = Values("[0-9]{1,12}", "a whole number from 0", int)
-FRACTION = Values(r"0(\.[0-9]+)?|1(\.0+)?", "a number from 0 to 1", float)
-TEXT = Values(".+", "text, not empty")
-KERNELS = Values(r"[^,]+(,[^,]+)*", "kernel names, comma between; each must be the whole name")
-FIRST_NOT_ZERO = Values(".*", "0... is off, all else on, the empty string too")
-OPTIMISATION = Values("O[0-3]", "O0, O1, O2 or O3")
-DISK_FORMAT = Values("pickle_weights|binary_blob", "pickle_weights or binary_blob")
-
-
 _HEAD = ("flag", "takes effect at", "torch", "values", "shows", "does not show")
 
 
 def table_markdown(flags: Iterable[Flag]) -> str:
     """One row for each flag; a `|` inside a cell is escaped."""
-    rows = [_HEAD, ("---",) * len(_HEAD), *map(_cells, flags)]
+    rows: list[tuple[str, ...]] = [_HEAD, ("---",) * len(_HEAD)]
+    for flag in flags:
+        moments = "never" if flag.inert else ", ".join(flag.acts)
+        cells = (f"`{flag.name}`", moments, _since(flag), flag.values.words, flag.shows, flag.misses)
+        rows.append(tuple(cell.replace("|", "\\|") for cell in cells))
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
-def _cells(flag: Flag) -> tuple[str, ...]:
-    moments = "never" if flag.inert else ", ".join(flag.acts)
-    cells = (f"`{flag.name}`", moments, _since(flag), flag.values.words, flag.shows, flag.misses)
-    return tuple(cell.replace("|", "\\|") for cell in cells)
 
 
 def _since(flag: Flag) -> str:

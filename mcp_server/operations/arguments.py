@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 InputsArgument = str | list[dict[str, Any]]
 
-PackagePath = Annotated[str, Field(description="AOTInductor package.")]
-ExportedPath = Annotated[str, Field(description="Exported .pt2 program.")]
-ModelName = Annotated[str, Field(description="Model name, default model.")]
-DeviceIndex = Annotated[int, Field(ge=-1, description="GPU, default -1: as compiled.")]
+PackagePath = Annotated[str, Field(description="Use this AOTInductor package.")]
+ExportedPath = Annotated[str, Field(description="Use this exported .pt2 program.")]
+ModelName = Annotated[str, Field(description="Name the model, default model.")]
+DeviceIndex = Annotated[int, Field(ge=-1, description="Use this GPU; default -1: as compiled.")]
 Inputs = Annotated[
     InputsArgument,
     Field(
-        description="File of torch.save, or specs: "
+        description="Pass a file of torch.save, or specs: "
         '[{"shape":[8,64],"dtype":"int64","device":"cuda:0","low":0,"high":9}].'
     ),
 ]
 Checker = Literal[
     "auto", "memcheck", "initcheck", "racecheck", "synccheck", "core_dump", "sync", "asan", "ubsan", "native"
 ]
-SameInputs = Annotated[InputsArgument, Field(description="File or specs; see diagnose.")]
-Script = Annotated[str, Field(description="Python file.")]
-ScriptArguments = Annotated[list[str], Field(description="Arguments of script.")]
-JobId = Annotated[str, Field(min_length=1, description="Handle of a running tool.")]
+SameInputs = Annotated[InputsArgument, Field(description="Pass a file or specs, as for diagnose.")]
+Script = Annotated[str, Field(description="Run this Python file.")]
+ScriptArguments = Annotated[list[str], Field(description="Pass these to the script.")]
+JobId = Annotated[str, Field(min_length=1, description="Name the job by its handle.")]
 
 
 class Arguments(BaseModel):
@@ -64,18 +64,18 @@ class WaitArguments(Arguments):
 class RunArguments(WaitArguments):
     """The surroundings in which something is run."""
 
-    cwd: Annotated[str, Field(description="Working directory.")] = ""
-    env: Annotated[dict[str, str], Field(description="Variables to set.")] = {}
-    python: Annotated[str, Field(description="Python with torch.")] = ""
+    cwd: Annotated[str, Field(description="Run in this directory.")] = ""
+    env: Annotated[dict[str, str], Field(description="Set these variables.")] = {}
+    python: Annotated[str, Field(description="Use this Python with torch.")] = ""
     timeout_s: Annotated[
-        float, Field(ge=1, le=86_400, description="Seconds a run, 1-86400, default 300.")
+        float, Field(ge=1, le=86_400, description="End a run after 1-86400 s, default 300.")
     ] = 300
 
 
 class ModelArguments(RunArguments):
     """A package or an exported program needs its custom ops registered."""
 
-    extra_imports: Annotated[list[str], Field(description="Modules or files to import.")] = []
+    extra_imports: Annotated[list[str], Field(description="Import these modules or files.")] = []
 
 
 class CheckArguments(ModelArguments):
@@ -93,7 +93,7 @@ class ProgramArguments(ModelArguments):
     script: Script = ""
     script_args: ScriptArguments = []
     package: PackagePath = ""
-    command: Annotated[list[str], Field(description="Program and arguments.")] = []
+    command: Annotated[list[str], Field(description="Run this program with arguments.")] = []
     inputs: SameInputs = ""
     model_name: ModelName = "model"
     device_index: DeviceIndex = -1
@@ -109,18 +109,24 @@ class DiagnoseArguments(WorkloadArguments):
     """A workload, or the log of one, and the time for the whole procedure."""
 
     inputs: Inputs = ""
-    log: Annotated[str, Field(description="Log of a failing run, or a job to resume.")] = ""
+    log: Annotated[str, Field(description="Read this log of a failing run, or resume this job.")] = ""
 
     budget_s: Annotated[
-        float, Field(ge=1, le=86_400, description="Seconds in all, 1-86400, default 300.")
+        float, Field(ge=1, le=86_400, description="Stop after 1-86400 s in all, default 300.")
     ] = 300
     symptom: Annotated[
-        Literal["", "wrong-output", "nan", "crash", "hang", "memory"], Field(description="What you see.")
+        Literal["", "wrong-output", "nan", "crash", "hang", "memory"], Field(description="Say what you see.")
     ] = ""
-    expect: Annotated[str, Field(description="File of right outputs.")] = ""
-    rtol: Annotated[float, Field(ge=0, le=1, description="0-1, default 0: by dtype.")] = 0
-    atol: Annotated[float, Field(ge=0, le=1, description="0-1, default 0: by dtype.")] = 0
-    check: Annotated[list[str], Field(description="Command: gets a file of outputs; 0 is good.")] = []
+    expect: Annotated[str, Field(description="Compare with this file of expected outputs.")] = ""
+    rtol: Annotated[
+        float, Field(ge=0, le=1, description="Allow this relative difference, 0-1; default 0: by dtype.")
+    ] = 0
+    atol: Annotated[
+        float, Field(ge=0, le=1, description="Allow this absolute difference, 0-1; default 0: by dtype.")
+    ] = 0
+    check: Annotated[
+        list[str], Field(description="Run this command on a file of outputs; status 0 is good.")
+    ] = []
 
 
 class CompileArguments(ModelArguments):
@@ -130,7 +136,7 @@ class CompileArguments(ModelArguments):
     flags: Annotated[
         dict[str, str | int | bool],
         Field(
-            description='Flags and values, such as {"TORCHINDUCTOR_NAN_ASSERTS": "1"}; all: aoti-debug://flags.'
+            description='Set these flags, such as {"TORCHINDUCTOR_NAN_ASSERTS": "1"}; all: aoti-debug://flags.'
         ),
     ] = {}
 
@@ -138,18 +144,18 @@ class CompileArguments(ModelArguments):
 class ExplainArguments(Arguments):
     """Text of an error, or a file that holds it."""
 
-    text: Annotated[str, Field(description="Error text.")] = ""
-    log: Annotated[str, Field(description="File with the error text.")] = ""
-    package: Annotated[str, Field(description="The package that failed.")] = ""
+    text: Annotated[str, Field(description="Explain this error text.")] = ""
+    log: Annotated[str, Field(description="Read the error text from this file.")] = ""
+    package: PackagePath = ""
     model_name: ModelName = "model"
 
 
 class RepeatArguments(WorkloadArguments):
     """A workload, how often to run it, and under what."""
 
-    repeats: Annotated[int, Field(ge=1, le=20, description="Runs, 1-20, default 3.")] = 3
+    repeats: Annotated[int, Field(ge=1, le=20, description="Make 1-20 runs, default 3.")] = 3
     caching_off: Annotated[bool, Field(description="Disable the caching allocator, default true.")] = True
-    blocking: Annotated[bool, Field(description="Blocking launches, default true.")] = True
+    blocking: Annotated[bool, Field(description="Wait after each launch, default true.")] = True
     check_inputs: Annotated[bool, Field(description="Check inputs, default true.")] = True
 
 
@@ -158,16 +164,20 @@ class InspectArguments(Arguments):
 
     package: PackagePath
     model_name: ModelName = "model"
-    launch: Annotated[int, Field(ge=-1, description="Number of a launch; default -1: none.")] = -1
-    kernel: Annotated[str, Field(description="Name of a kernel.")] = ""
-    buffer: Annotated[str, Field(description="Name of a buffer, such as buf3.")] = ""
-    symbol: Annotated[str, Field(description="Size symbol, such as ks0.")] = ""
-    input: Annotated[str, Field(description="Name or number of an input.")] = ""
-    constant: Annotated[str, Field(description="Name of a weight.")] = ""
-    location: Annotated[str, Field(description="Model line, FILE.py:LINE.")] = ""
-    assertion: Annotated[str, Field(description="Text of it, `index out of bounds: 0 <= tmp4 < ks1`.")] = ""
-    generated_line: Annotated[int, Field(ge=-1, description="Its line; default -1: any.")] = -1
-    offset: Annotated[int, Field(ge=0, description="Results to skip, default 0.")] = 0
+    launch: Annotated[int, Field(ge=-1, description="Pick the launch of this number; default -1: none.")] = -1
+    kernel: Annotated[str, Field(description="Name a kernel.")] = ""
+    buffer: Annotated[str, Field(description="Name a buffer, such as buf3.")] = ""
+    symbol: Annotated[str, Field(description="Name a size symbol, such as ks0.")] = ""
+    input: Annotated[str, Field(description="Name an input, or give its number.")] = ""
+    constant: Annotated[str, Field(description="Name a constant.")] = ""
+    location: Annotated[str, Field(description="Name a model line, FILE.py:LINE.")] = ""
+    assertion: Annotated[
+        str, Field(description="Quote the assertion, `index out of bounds: 0 <= tmp4 < ks1`.")
+    ] = ""
+    generated_line: Annotated[
+        int, Field(ge=-1, description="Give the assertion's line; default -1: any.")
+    ] = -1
+    offset: Annotated[int, Field(ge=0, description="Skip this many results, default 0.")] = 0
     graph: Annotated[bool, Field(description="Draw the dataflow, default false.")] = False
 
 
@@ -185,7 +195,7 @@ class TraceArguments(CallArguments):
 
     sync: Annotated[bool, Field(description="Wait after each launch, default true.")] = True
     stop_at: Annotated[int, Field(ge=-1, description="Stop before this launch; default -1: none.")] = -1
-    calls: Annotated[int, Field(ge=1, le=1000, description="Calls, 1-1000, default 1.")] = 1
+    calls: Annotated[int, Field(ge=1, le=1000, description="Make 1-1000 calls, default 1.")] = 1
 
 
 class TryArguments(CallArguments):
@@ -193,26 +203,32 @@ class TryArguments(CallArguments):
 
     changes: Annotated[
         list[str],
-        Field(description="Of inputs: 'args[1]: clamp 0 9', '0: set 0 where nan', '0: set 5 at 3'."),
+        Field(description="Change inputs: 'args[1]: clamp 0 9', '0: set 0 where nan', '0: set 5 at 3'."),
     ] = []
-    kernel: Annotated[str, Field(description="Name of a kernel.")] = ""
-    replace: Annotated[list[str], Field(max_length=2, description="[OLD, NEW] in it.")] = []
-    launch: Annotated[int, Field(ge=-1, description="Number of a launch; default -1: none.")] = -1
+    kernel: Annotated[str, Field(description="Name a kernel.")] = ""
+    replace: Annotated[list[str], Field(max_length=2, description="Replace [OLD, NEW] in the kernel.")] = []
+    launch: Annotated[int, Field(ge=-1, description="Pick the launch of this number; default -1: none.")] = -1
     how: Annotated[
         Literal["guard", "finite-mask", "skip", "eager"],
-        Field(description="Change of the launch, default guard."),
+        Field(description="Change the launch in this way, default guard."),
     ] = "guard"
-    constants: Annotated[str, Field(description="File of {name: tensor}.")] = ""
-    set_env: Annotated[dict[str, str], Field(description="Variables to set.")] = {}
-    expect: Annotated[str, Field(description="File of expected outputs.")] = ""
-    tolerance: Annotated[float, Field(ge=0, le=1, description="0-1, default 0: by dtype.")] = 0
+    constants: Annotated[str, Field(description="Set constants from a file of {name: tensor}.")] = ""
+    set_env: Annotated[
+        dict[str, str], Field(description="Set these variables in the changed call only.")
+    ] = {}
+    expect: Annotated[str, Field(description="Compare with this file of expected outputs.")] = ""
+    tolerance: Annotated[
+        float, Field(ge=0, le=1, description="Allow this difference, 0-1; default 0: by dtype.")
+    ] = 0
 
 
 class LocateArguments(ProgramArguments):
     """What to put under which checker. A `package` beside a `command` is the one that its host loads."""
 
-    tool: Annotated[Checker, Field(description="Checker to use, default auto.")] = "auto"
-    plain_runs: Annotated[int, Field(ge=0, le=20, description="Runs without it, 0-20, default 1.")] = 1
+    tool: Annotated[Checker, Field(description="Use this checker, default auto.")] = "auto"
+    plain_runs: Annotated[
+        int, Field(ge=0, le=20, description="Make 0-20 runs without a checker, default 1.")
+    ] = 1
 
 
 class DumpArguments(ModelArguments):
@@ -223,13 +239,14 @@ class DumpArguments(ModelArguments):
     inputs: SameInputs = ""
     model_name: ModelName = "model"
     device_index: DeviceIndex = -1
-    launches: Annotated[list[int], Field(description="Launch numbers; default all.")] = []
-    kernels: Annotated[list[str], Field(description="Kernel names, or FILE.py:LINE.")] = []
-    buffers: Annotated[list[str], Field(description="Buffer names.")] = []
+    launches: Annotated[list[int], Field(description="Look at these launches; default all.")] = []
+    kernels: Annotated[list[str], Field(description="Look at these kernels, or lines FILE.py:LINE.")] = []
+    buffers: Annotated[list[str], Field(description="Look at these buffers.")] = []
     backend: Annotated[
-        Literal["auto", "probes", "printer"], Field(description="Default auto: probes, else printer.")
+        Literal["auto", "probes", "printer"],
+        Field(description="Choose how to look; default auto: probes, else printer."),
     ] = "auto"
-    level: Annotated[Literal["1", "2", "3"], Field(description="Level of the printer, default 2.")] = "2"
+    level: Annotated[Literal["1", "2", "3"], Field(description="Set the printer's level, default 2.")] = "2"
     save: Annotated[bool, Field(description="Save the tensors, default false.")] = False
     stop_at_first_bad: Annotated[bool, Field(description="End at the first bad value, default false.")] = (
         False
@@ -250,7 +267,7 @@ class CompareArguments(PairArguments):
     """How strictly to compare."""
 
     tolerance: Annotated[
-        float, Field(gt=0, le=1000, description="Factor on the tolerance, 0-1000, default 1.")
+        float, Field(gt=0, le=1000, description="Multiply the tolerance by 0-1000, default 1.")
     ] = 1
 
 
@@ -259,11 +276,13 @@ class ReduceArguments(PairArguments):
 
     scope: Annotated[
         Literal["graph", "launch"],
-        Field(description="What to reduce, default graph."),
+        Field(description="Reduce the graph or one launch, default graph."),
     ] = "graph"
-    launch: Annotated[int, Field(ge=-1, description="Launch number; default -1: the bad one.")] = -1
+    launch: Annotated[
+        int, Field(ge=-1, description="Pick the launch of this number; default -1: the bad one.")
+    ] = -1
     budget_s: Annotated[
-        float, Field(ge=1, le=86_400, description="Seconds to search, 1-86400, default 300.")
+        float, Field(ge=1, le=86_400, description="Stop after 1-86400 s in all, default 300.")
     ] = 300
 
 

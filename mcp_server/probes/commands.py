@@ -78,6 +78,11 @@ class Instrumented:
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that a process needs which loads the package."""
+        return {"LD_PRELOAD": " ".join(self.preload)} if self.preload else {}
+
 
 COMPILERS = ("g++", "c++", "clang++")
 LAUNCHERS = ("ccache", "sccache", "distcc", "icecc")  # may precede the compiler in CXX

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from rich.console import Console, RenderableType
 
 from mcp_server.model import Record, Verdict
-from mcp_server.render.records import checkup_lines, record_lines, verdict_lines
-from mcp_server.tools.machine_needs import Checkup
+from mcp_server.render.text import checkup_lines, record_lines, verdict_lines
+from mcp_server.tools.machine import Checkup
 
 __all__ = ["as_text", "rendered", "write"]
 

@@ -28,7 +28,7 @@ def totals(sweep: Sweep) -> str:
 
 
 def as_markdown(sweep: Sweep) -> str:
-    """The table, and below it what lost or refused cases died of."""
+    """The table, then why cases were lost or refused."""
     lines = ["# Sweep", "", totals(sweep), "", _line(COLUMNS), _line(["---"] * len(COLUMNS))]
     lines += [_line(row(case)) for case in sweep.cases]
     for case in sweep.cases:

@@ -1,14 +1,33 @@
-"""Small pieces that all layouts share: titles, and values that fit on a line."""
+"""Results as text: values and records of any kind, the checkup of `doctor`, and a verdict."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import RenderableType
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
-from mcp_server.model import Artifact, Component, ModelLocation, TensorSpec
+from mcp_server.model import (
+    CATEGORIES,
+    Artifact,
+    Component,
+    Cost,
+    Evidence,
+    Fix,
+    ModelLocation,
+    NextStep,
+    Record,
+    TensorSpec,
+    Verdict,
+)
+from mcp_server.operations.table import command_line
+from mcp_server.plurals import counted
+from mcp_server.tools.machine import Checkup, Standing
 
 UNPRINTABLE = {code: "�" for code in [*range(32), *range(127, 160)] if chr(code) not in "\n\t"}
 
@@ -71,22 +90,16 @@ def scalar(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, list | tuple):
-        return _listed(value)
+        numbers = all(isinstance(item, int | float) for item in value)
+        text = ", ".join(map(str, value))
+        return f"[{text}]" if numbers else text
     if isinstance(value, ModelLocation):
         return f"{value.file}:{value.line}  {value.code}".rstrip()
     if isinstance(value, Artifact):
         return f"{value.path}  ({value.what}, {value.bytes} bytes)"
-    return _spec(value) if isinstance(value, TensorSpec) else str(value)
-
-
-def _listed(values: list[Any] | tuple[Any, ...]) -> str:
-    numbers = all(isinstance(item, int | float) for item in values)
-    text = ", ".join(map(str, values))
-    return f"[{text}]" if numbers else text
-
-
-def _spec(spec: TensorSpec) -> str:
-    return f"{spec.dtype} {spec.shape} on {spec.device}"
+    if isinstance(value, TensorSpec):
+        return f"{value.dtype} {value.shape} on {value.device}"
+    return str(value)
 
 
 def _is_plain_list(value: Any) -> bool:
@@ -97,3 +110,230 @@ def _is_plain_list(value: Any) -> bool:
 
 
 _ON_ONE_LINE = (str, int, float, bool, Path, ModelLocation, Artifact, TensorSpec)
+
+
+MAX_ROWS = 60
+MAX_COLUMNS = 9
+LONGEST_ON_SHARED_LINE = 60
+
+FINDINGS = ("summary", "pattern", "how", "failure", "problems", "mismatches", "first_bad", "last")
+
+Fields = Mapping[str, Any]
+
+
+def record_lines(record: Record) -> Iterator[RenderableType]:
+    """Scalars of a record first, then each part that has parts of its own."""
+    yield from _fields(_named(record))
+
+
+def _named(record: Record) -> dict[str, Any]:
+    """The fields that are not empty by their labels, the findings first."""
+    names = sorted(type(record).model_fields, key=lambda name: name not in FINDINGS)
+    fields = {name.replace("_", " "): getattr(record, name) for name in names}
+    return {name: value for name, value in fields.items() if not is_empty(value)}
+
+
+def _fields(fields: Fields) -> Iterator[RenderableType]:
+    scalars = {name: value for name, value in fields.items() if is_scalar(value)}
+    width = max((len(name) for name in scalars), default=0) + 2
+    for name, value in scalars.items():
+        yield labelled(name, scalar(value), width=width)
+    for name, value in fields.items():
+        if name not in scalars:
+            yield heading(name)
+            yield from _part(value)
+
+
+def _part(value: Any) -> Iterator[RenderableType]:
+    if isinstance(value, NextStep):
+        yield from _step(value)
+    elif isinstance(value, Record):
+        yield from _indent(record_lines(value))
+    elif isinstance(value, Mapping):
+        yield from _indent(_fields({str(key): item for key, item in value.items()}))
+    else:
+        yield from _items(list(value))
+
+
+def _items(items: Sequence[Any]) -> Iterator[RenderableType]:
+    shown = items[:MAX_ROWS]
+    if _is_table(items):
+        yield from _indent([_table(shown)])
+    else:
+        for item in shown:
+            if is_scalar(item):
+                yield indented(f"- {scalar(item)}")
+            elif isinstance(item, Record) and not isinstance(item, NextStep):
+                yield from _block(_named(item))
+            else:
+                yield from _step(item) if isinstance(item, NextStep) else _indent(_part(item))
+    if len(items) > MAX_ROWS:
+        yield indented(f"… and {len(items) - MAX_ROWS} more (all of them with --json)", "dim")
+
+
+def _block(fields: Fields) -> Iterator[RenderableType]:
+    """One record of a list: its short scalars share a line, the rest stands below."""
+    shared = {
+        name: value
+        for name, value in fields.items()
+        if is_scalar(value) and len(scalar(value)) <= LONGEST_ON_SHARED_LINE
+    }
+    yield indented("- " + ", ".join(f"{name} {scalar(value)}" for name, value in shared.items()))
+    yield from _indent(_fields({name: value for name, value in fields.items() if name not in shared}), by=4)
+
+
+def _step(step: NextStep) -> Iterator[RenderableType]:
+    yield indented(f"- {step.why}")
+    yield indented(f"$ {command_line(step)}", "green", by=4)
+
+
+def _is_table(items: Sequence[Any]) -> bool:
+    """Records of one class, few columns, every cell short."""
+    if not all(isinstance(item, Record) and type(item) is type(items[0]) for item in items):
+        return False
+    columns = _columns(items)
+    cells = (getattr(item, name) for item in items for name in columns)
+    return len(columns) <= MAX_COLUMNS and all(map(is_cell, cells))
+
+
+def _columns(items: Sequence[Record]) -> list[str]:
+    """Fields that are not empty in at least one row."""
+    names = type(items[0]).model_fields
+    return [name for name in names if any(not is_empty(getattr(item, name)) for item in items)]
+
+
+def _table(items: Sequence[Record]) -> Table:
+    columns = _columns(items)
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for name in columns:
+        table.add_column(name.replace("_", " "), overflow="fold")
+    for item in items:
+        table.add_row(*(plain(scalar(getattr(item, name))) for name in columns))
+    return table
+
+
+def _indent(parts: Iterable[RenderableType], by: int = 2) -> Iterator[RenderableType]:
+    return (Padding(part, (0, 0, 0, by), expand=False) for part in parts)
+
+
+MARKS: dict[Standing, tuple[str, str]] = {
+    "ok": ("ok", "green"),
+    "limited": ("limited", "yellow"),
+    "missing": ("missing", "red"),
+}
+
+
+def checkup_lines(checkup: Checkup) -> Iterator[RenderableType]:
+    """Every need with its standing; what is essential says so."""
+    yield plain(checkup.summary, "bold")
+    for need in checkup.needs:
+        mark, style = MARKS[need.standing]
+        purpose = f"for {need.for_what}" + (", essential" if need.essential else "")
+        yield Text.assemble(
+            (f"{mark:<9}", style), f"{need.name:<19}", plain(f"{need.found}  "), (purpose, "dim")
+        )
+        if need.how:
+            yield indented(f"{need.how}", "dim", by=28)
+    for unknown in checkup.unknown:
+        yield indented(f"unknown: {unknown}", "yellow", by=0)
+
+
+OUTCOME_STYLE = {"fault": "bold red", "no_fault": "bold green", "inconclusive": "bold yellow"}
+SHOWN_WAIT_S = 0.1
+MOST_ELEMENTS = 4
+PLANNED = re.compile(r" \(gain [\d.]+, about \d+ s(?:; open: [\w, ]+)?\)$")  # of `planner.decision`
+OUTCOME_TITLE = {"fault": "FAULT", "no_fault": "NO FAULT", "inconclusive": "INCONCLUSIVE"}
+
+
+def verdict_lines(verdict: Verdict, verbose: bool = False) -> Iterator[RenderableType]:
+    """All parts of a verdict that are not empty; with `verbose` also why each check was chosen."""
+    title = Text(OUTCOME_TITLE[verdict.outcome], style=OUTCOME_STYLE[verdict.outcome])
+    if verdict.category:
+        title.append(f"  {verdict.category}", style="bold")
+        title.append(f" ({CATEGORIES[verdict.category]})", style="dim")
+    if verdict.outcome != "inconclusive":
+        title.append(f"  {verdict.confidence}", style="bold" if verdict.confidence == "proven" else "")
+    yield title
+    yield plain(verdict.summary)
+    if verdict.guilty or verdict.crashing:
+        yield Text()
+    if verdict.guilty:
+        yield from _party("Root cause", verdict.guilty)
+    if verdict.crashing:
+        yield from _party("Crash site", verdict.crashing)
+    yield from _evidence(verdict.evidence)
+    yield from _list("Then fix", [cause.summary for cause in verdict.causes[1:]])
+    yield from _list("Not the cause", [f"{item.hypothesis}: {item.by}" for item in verdict.bystanders])
+    yield from _list("Ruled out", [f"{item.hypothesis}: {item.by}" for item in verdict.ruled_out])
+    if verdict.fix:
+        yield from _fix(verdict.fix)
+    if verdict.next_steps:
+        yield heading("Next")
+    for step in verdict.next_steps:
+        yield from _step(step)
+    if verdict.decisions:
+        yield heading("Checks run")
+    for number, decision in enumerate(verdict.decisions, 1):
+        yield indented(f"{number}. {decision if verbose else check_name(decision)}", "dim")
+    yield Text()
+    yield labelled("Cost", cost_in_words(verdict.cost))
+    for artifact in verdict.artifacts:
+        yield labelled("File", f"{artifact.path}  ({artifact.what}, {artifact.bytes} bytes)", "dim")
+
+
+def _list(title: str, items: list[str]) -> Iterator[RenderableType]:
+    if items:
+        yield heading(title)
+    for item in items:
+        yield indented(f"- {item}")
+
+
+def _party(label: str, party: Component) -> Iterator[RenderableType]:
+    yield labelled(label, party_title(party), "bold")
+    if party.generated_location:
+        yield labelled("", f"generated code {party.generated_location}")
+    if len(party.elements) > 1 or (party.elements and not party.value):  # `value` is of one
+        yield labelled("", f"elements {', '.join(party.elements[:MOST_ELEMENTS])}")
+    if party.expression:
+        yield labelled("", f"computes {party.expression}")
+    for place in party.model_locations:
+        yield labelled("", f"{place.file}:{place.line}  {place.code}".rstrip(), "cyan")
+
+
+def _evidence(evidence: list[Evidence]) -> Iterator[RenderableType]:
+    if evidence:
+        yield heading("Evidence")
+    for number, item in enumerate(evidence, 1):
+        yield indented(f"{number}. {item.fact}  [{item.step}]")
+        if item.source:
+            yield indented(item.source, "dim", by=5)
+        if item.command:
+            yield indented(f"$ {item.command}", "green", by=5)
+
+
+def _fix(fix: Fix) -> Iterator[RenderableType]:
+    yield heading("Fix")
+    yield indented(fix.action)
+    for text, mark, style in ((fix.before, "-", "red"), (fix.after, "+", "green")):
+        for line in (text or "").splitlines():
+            yield indented(f"{mark} {line}", style, by=4)
+    if fix.ran:
+        yield indented(f"This was run: {fix.ran.result}", by=4)
+    if fix.side_effects:
+        yield indented(f"Side effects: {fix.side_effects}", by=4)
+    if fix.ran and fix.ran.command:
+        yield indented(f"$ {fix.ran.command}", "green", by=4)
+
+
+def check_name(decision: str) -> str:
+    """A decision of the planner without its figures, in words: `look at indices`."""
+    name = PLANNED.sub("", decision)
+    if name == decision and " " in name:
+        return decision
+    return re.sub(r"^intervene_\d+$", "call with one thing changed", name).replace("_", " ")
+
+
+def cost_in_words(cost: Cost) -> str:
+    """Runs, compiles and seconds."""
+    waited = f", of which {cost.waited_s:.1f} s waiting for a GPU" if cost.waited_s >= SHOWN_WAIT_S else ""
+    return f"{counted(cost.runs, 'run')}, {counted(cost.compiles, 'compile')}, {cost.wall_s:.1f} s{waited}"

@@ -1,38 +1,138 @@
-"""Everything that another engineer needs to see a diagnosis again, in one zip."""
+"""Writes a diagnosis into one zip, with all that another engineer needs to repeat it, and reads it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shlex
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from mcp_server import __version__
 from mcp_server.diagnosis.subject import FILE as SUBJECT_FILE
 from mcp_server.diagnosis.subject import Subject
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, read_json
+from mcp_server.jobs.manager import load
+from mcp_server.jobs.store import Store
 from mcp_server.model import Artifact, Record, Verdict
+from mcp_server.operations.work import HANDLE
 from mcp_server.report.page import FILE as PAGE_FILE
-from mcp_server.report.page import Report, page
+from mcp_server.report.page import TEMPLATES, Report, page, picture_of
 from mcp_server.report.redact import SECRET_NAME, Redactor
-from mcp_server.report.source import LOG_FILE, PACKAGE_FILE, VERDICT_FILE, Source, report_of
 from mcp_server.tools.requests import OPERATORS
 
+VERDICT_FILE = "verdict.json"
+LOG_FILE = "log.txt"
+PACKAGE_FILE = "package/model.pt2"
+LOG_TAIL = 20_000  # characters
+ALLOWED = "the handle of a diagnosis, the file of `diagnose --json`, or a bundle"
 MANIFEST = "manifest.json"
 README = "README.md"
 INPUTS_FILE = "inputs/inputs.pt"
 DEFAULT_LIMIT_BYTES = 64 << 20
 CHUNK = 1 << 20
 
-# Of each step: what was asked, what was told, what was printed.
+# Of each step: the request, the worker's report, the output.
 STEP_FILES = ("request.json", "report.jsonl", "output.log")
 STEP_LOG_LIMIT = 4 << 20
 
 Redact = Callable[[str], str]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A verdict with its subject, picture and log. `directory` is the job's, if it is on this machine."""
+
+    verdict: Verdict
+    subject: Subject
+    directory: Path | None = None
+    picture: str = ""
+    log: str = ""
+
+
+def read_source(text: str, store: Store) -> Source:
+    """The source that `text` names. Raises ProblemError for what is none of the three."""
+    handle = HANDLE.fullmatch(text)
+    if handle:
+        directory = store.find(handle[1]).path
+        state = load(directory)
+        if state is None or state.result is None:
+            raise ProblemError("the job has no result", value=directory.name, allowed=ALLOWED)
+        return of_verdict(_verdict(state.result, directory.name))
+    path = Path(text).expanduser()
+    if not path.is_file():
+        raise ProblemError("no such job, verdict or bundle", value=text, allowed=ALLOWED)
+    if zipfile.is_zipfile(path):
+        return _of_bundle(path)
+    return of_verdict(_verdict(_json(path.read_bytes(), text), text))
+
+
+def of_verdict(verdict: Verdict) -> Source:
+    """A verdict, with the job that its artifacts name."""
+    paths = [artifact.path for artifact in verdict.artifacts if artifact.path.name == SUBJECT_FILE]
+    if not paths or not paths[0].is_file():
+        return Source(verdict, Subject())
+    subject = Subject.model_validate_json(paths[0].read_bytes())
+    picture = picture_of(verdict, subject.package, subject.model_name)
+    log = tail(subject.log) if subject.log is not None else ""
+    return Source(verdict, subject, paths[0].parent, picture, log)
+
+
+def report_of(source: Source) -> Report:
+    """What the page shows."""
+    shapes = {number: tuple(shape) for number, shape in source.subject.shapes.items()}
+    return Report(source.verdict, source.subject.environment, source.picture, source.log, shapes)
+
+
+def tail(log: Path) -> str:
+    """The end of a log; empty when it cannot be read."""
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - LOG_TAIL))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _of_bundle(path: Path) -> Source:
+    """Verdict, subject and log of a bundle; its picture is drawn anew, since anything may lie in a bundle."""
+    with zipfile.ZipFile(path) as archive:
+        names = set(archive.namelist())
+        if VERDICT_FILE not in names:
+            raise ProblemError("the archive is no bundle", value=str(path), allowed=ALLOWED)
+        verdict = _verdict(_json(archive.read(VERDICT_FILE), str(path)), str(path))
+        found = archive.read(SUBJECT_FILE) if SUBJECT_FILE in names else b"{}"
+        subject = Subject.model_validate_json(found)
+        log = archive.read(LOG_FILE).decode("utf-8", "replace") if LOG_FILE in names else ""
+        picture = ""
+        if PACKAGE_FILE in names:
+            with tempfile.TemporaryDirectory() as directory:
+                package = archive.extract(PACKAGE_FILE, directory)
+                picture = picture_of(verdict, Path(package), subject.model_name)
+    return Source(verdict, subject, None, picture, log[-LOG_TAIL:])
+
+
+def _json(data: bytes, name: str) -> Any:
+    try:
+        return read_json(data)
+    except ValueError:
+        raise ProblemError("the file is not JSON", value=name, allowed=ALLOWED) from None
+
+
+def _verdict(data: Any, name: str) -> Verdict:
+    try:
+        return Verdict.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        what = f"not a verdict ({'.'.join(map(str, first['loc']))}: {first['msg']})"
+        raise ProblemError(what, value=name, allowed=ALLOWED) from None
 
 
 class Bundled(Record):
@@ -68,14 +168,22 @@ def write_bundle(
     With `redacted`, texts are without paths, hosts, users and addresses; package and inputs are copied as
     they are. Raises ProblemError when `target` is there already or cannot be written.
     """
-    redact: Redact = _redactor(source) if redacted else str
+    redact: Redact = str
+    if redacted:
+        # A verdict quotes the logs in part: what the quotes left of their secrets is taken away too.
+        plain, found = Redactor.of_this_machine(_places(source)), set[str]()
+        plain(source.log, found)
+        for path in _step_files(source):
+            plain(path.read_text(errors="replace"), found)
+        redact = plain.after(found)
     files, left_out = _files(source, limit_bytes)
     members = [*_texts(source, redact, files), *files]
     as_they_are = [member.name for member in files]
     try:
         with zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
             sums = {member.name: _add(archive, member) for member in members}
-            archive.writestr(MANIFEST, _manifest(sums, left_out, redacted, as_they_are))
+            facts = {"files": sums, "left_out": left_out, "redacted": redacted, "as_they_are": as_they_are}
+            archive.writestr(MANIFEST, json.dumps({"aoti-debug": __version__, **facts}, indent=1))
     except FileExistsError:
         raise ProblemError("the bundle is there already", value=str(target), allowed="a new file") from None
     except OSError as error:
@@ -84,22 +192,17 @@ def write_bundle(
     return Bundled(bundle=made, files=[*sums, MANIFEST], left_out=left_out, as_they_are=as_they_are)
 
 
-def _redactor(source: Source) -> Redact:
-    """Also takes away what a verdict, which quotes the logs in part, left of their secrets."""
-    plain, found = Redactor.of_this_machine(_places(source)), set[str]()
-    plain(source.log, found)
-    for path in _step_files(source):
-        plain(path.read_text(errors="replace"), found)
-    return plain.after(found)
-
-
 def _texts(source: Source, redact: Redact, files: list[Member]) -> Iterator[Member]:
     names = {member.name for member in files}
     yield Member(README, redact(_readme(source, names, redact is not str)))
     yield Member(VERDICT_FILE, _redacted_json(source.verdict.model_dump_json(indent=1), redact))
     yield Member(SUBJECT_FILE, _redacted_json(source.subject.model_dump_json(indent=1), redact))
     shown = report_of(source)
-    yield Member(PAGE_FILE, page(shown) if redact is str else page(_redacted(shown, redact)))
+    if redact is not str:
+        verdict = Verdict.model_validate_json(_redacted_json(shown.verdict.model_dump_json(), redact))
+        environment = {name: redact(value) for name, value in shown.environment.items()}
+        shown = Report(verdict, environment, redact(shown.picture), redact(shown.log), shown.shapes)
+    yield Member(PAGE_FILE, page(shown))
     yield Member(LOG_FILE, redact(source.log))
     for path in _step_files(source):
         text = path.read_text(errors="replace")
@@ -109,8 +212,10 @@ def _texts(source: Source, redact: Redact, files: list[Member]) -> Iterator[Memb
 
 
 def _step_files(source: Source) -> Iterator[Path]:
-    """What each step was asked, said and printed, if that is not too much."""
-    for directory in _steps(source):
+    """The request, the reports and the output of each step, except what is too large."""
+    if source.directory is None:
+        return
+    for directory in sorted(path for path in source.directory.glob("[0-9][0-9]*-*") if path.is_dir()):
         for path in (*(directory / name for name in STEP_FILES), *sorted(directory.glob("capture-*.jsonl"))):
             if path.is_file() and path.stat().st_size <= STEP_LOG_LIMIT:
                 yield path
@@ -131,12 +236,6 @@ def _imported(subject: Subject) -> list[Path]:
     return [Path(name.removesuffix(OPERATORS)) for name in subject.extra_imports]
 
 
-def _steps(source: Source) -> list[Path]:
-    if source.directory is None:
-        return []
-    return sorted(path for path in source.directory.glob("[0-9][0-9]*-*") if path.is_dir())
-
-
 def _files(source: Source, limit_bytes: int) -> tuple[list[Member], list[str]]:
     """Package, inputs and modules that fit, and a line for each that does not."""
     subject = source.subject
@@ -154,40 +253,29 @@ def _files(source: Source, limit_bytes: int) -> tuple[list[Member], list[str]]:
     return found, left_out
 
 
-def _redacted(report: Report, redact: Redact) -> Report:
-    verdict = Verdict.model_validate_json(_redacted_json(report.verdict.model_dump_json(), redact))
-    environment = {name: redact(value) for name, value in report.environment.items()}
-    return Report(verdict, environment, redact(report.picture), redact(report.log), report.shapes)
-
-
 def _redacted_json(text: str, redact: Redact) -> str:
     """Each text in the JSON by itself, so that it stays JSON."""
     return json.dumps(_walk(json.loads(text), redact), indent=1, ensure_ascii=False)
 
 
-def _walk(value: object, redact: Redact) -> object:
-    if isinstance(value, str):
-        return redact(value)
-    if isinstance(value, dict):
-        return {redact(name): _of_name(name, item, redact) for name, item in value.items()}
-    return [_walk(item, redact) for item in value] if isinstance(value, list) else value
-
-
-def _of_name(name: str, value: object, redact: Redact) -> object:
-    secret = redact is not str and isinstance(value, str) and SECRET_NAME.search(name)
-    return "<secret>" if secret else _walk(value, redact)
-
-
 def _redacted_lines(text: str, redact: Redact) -> str:
     """Each line as the JSON that it is; one that a crash cut short as text."""
-    return "".join(map(partial(_redacted_line, redact=redact), text.splitlines(keepends=True)))
+    lines = []
+    for line in text.splitlines(keepends=True):
+        try:
+            lines.append(json.dumps(_walk(json.loads(line), redact), ensure_ascii=False) + "\n")
+        except ValueError:
+            lines.append(redact(line))
+    return "".join(lines)
 
 
-def _redacted_line(line: str, redact: Redact) -> str:
-    try:
-        return json.dumps(_walk(json.loads(line), redact), ensure_ascii=False) + "\n"
-    except ValueError:
-        return redact(line)
+def _walk(value: object, redact: Redact, name: str = "") -> object:
+    """`value` with each text redacted; `name` is its key, which may say that the text is a secret."""
+    if isinstance(value, str):
+        return "<secret>" if redact is not str and SECRET_NAME.search(name) else redact(value)
+    if isinstance(value, dict):
+        return {redact(key): _walk(item, redact, key) for key, item in value.items()}
+    return [_walk(item, redact) for item in value] if isinstance(value, list) else value
 
 
 def _add(archive: zipfile.ZipFile, member: Member) -> dict[str, object]:
@@ -201,85 +289,29 @@ def _add(archive: zipfile.ZipFile, member: Member) -> dict[str, object]:
     return {"sha256": digest.hexdigest(), "bytes": size}
 
 
-def _manifest(
-    sums: dict[str, dict[str, object]], left_out: list[str], redacted: bool, as_they_are: list[str]
-) -> str:
-    facts = {"files": sums, "left_out": left_out, "redacted": redacted, "as_they_are": as_they_are}
-    return json.dumps({"aoti-debug": __version__, **facts}, indent=1)
-
-
 def _readme(source: Source, names: set[str], redacted: bool) -> str:
-    verdict = source.verdict
-    return README_TEXT.format(
-        outcome=f"{verdict.outcome} {verdict.category or ''} ({verdict.confidence})".replace("  ", " "),
-        summary=verdict.summary,
-        again=_again(source, names),
-        private=_private(names, redacted),
-        commands="\n".join(f"    {item.command}" for item in verdict.evidence if item.command) or "    none",
-    )
-
-
-def _again(source: Source, names: set[str]) -> str:
-    """The command that diagnoses the same call from the unpacked bundle."""
-    if PACKAGE_FILE not in names:
-        return "The package is not in this bundle: it was too large, or there was none."
+    verdict, model_name = source.verdict, source.subject.model_name
+    # The command that diagnoses the same call from the unpacked bundle.
     words = ["aoti-debug", "diagnose", PACKAGE_FILE]
     words += ["--inputs", INPUTS_FILE] if INPUTS_FILE in names else []
-    words += ["--model-name", source.subject.model_name] if source.subject.model_name != "model" else []
+    words += ["--model-name", model_name] if model_name != "model" else []
     for name in sorted(name for name in names if name.startswith("imports/")):
         words += ["--extra-imports", name]
-    return f"Unpacked, the same call is diagnosed again with\n\n    {shlex.join(words)}"
-
-
-def _private(names: set[str], redacted: bool) -> str:
-    """What the bundle tells of the machine and of the data."""
-    copied = "".join(
-        f"\n- `{name}`: {what}"
-        for start, what in TELLS.items()
-        for name in sorted(names)
-        if name.startswith(start)
-    )
-    if not redacted:
-        return f"{NOT_REDACTED}\n{copied}" if copied else NOT_REDACTED
-    return (
-        f"{REDACTED} Copied as they are, so look at them before you hand this on:\n{copied}"
-        if copied
-        else REDACTED
+    copied = [
+        (name, what) for start, what in SHOWS.items() for name in sorted(names) if name.startswith(start)
+    ]
+    return TEMPLATES.get_template("bundle.md.jinja").render(
+        verdict=verdict,
+        outcome=f"{verdict.outcome} {verdict.category or ''} ({verdict.confidence})".replace("  ", " "),
+        again=shlex.join(words) if PACKAGE_FILE in names else "",
+        redacted=redacted,
+        copied=copied,
     )
 
 
-NOT_REDACTED = (
-    "Nothing was redacted: paths, names of hosts and users, and the workload's variables stand as they were."
-)
-REDACTED = (
-    "Texts were redacted: directories, hosts, users, addresses and what looks like a secret. What a program "
-    "printed of its data, and names of its files, tensors and functions, are still there."
-)
-# By the beginning of a member's name: what a copied file tells.
-TELLS = {
+# By the beginning of a member's name: what a copied file shows.
+SHOWS = {
     "package/": "weights, generated code, compile commands with paths, and lines of the model's source",
     "inputs/": "the values of the call",
     "imports/": "source of the workload's own",
 }
-
-README_TEXT = """# A diagnosis of aoti-debug
-
-{outcome}
-
-{summary}
-
-Open `report.html` in a browser, or make it anew with `aoti-debug report BUNDLE --out DIRECTORY`.
-
-{again}
-
-{private}
-
-Loading a package runs the code in it: do so only if you trust where this bundle comes from.
-
-The evidence was seen with these commands; paths are those of the machine where it was gathered:
-
-{commands}
-
-`verdict.json` is what `aoti-debug diagnose --json` prints, `subject.json` the call and its environment,
-`steps/` holds what each step was asked and what it said, and `manifest.json` the SHA-256 of every file.
-"""

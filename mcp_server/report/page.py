@@ -1,86 +1,33 @@
-"""A verdict as one HTML file that needs nothing else, with the text for an issue tracker."""
+"""A verdict as one HTML file that needs nothing else, with its pictures and the text for an issue tracker."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from mcp_server.model import CATEGORIES, Component, Evidence, Fix, Verdict
+from mcp_server.model import CATEGORIES, Component, Verdict
 from mcp_server.operations.table import command_line
-from mcp_server.render.records import OUTCOME_TITLE, check_name, cost_in_words
-from mcp_server.render.text import party_title
+from mcp_server.package.archive import open_package
+from mcp_server.package.graph import Graph, dataflow_graph, render_svg
+from mcp_server.package.launches import Buffer
+from mcp_server.package.problems import PackageError
+from mcp_server.package.view import PackageView
+from mcp_server.render.text import OUTCOME_TITLE, check_name, cost_in_words, party_title
 from mcp_server.report.redact import Redactor, clean_text, cleaned
-from mcp_server.report.strip import strip_of
 
-MOST_ELEMENTS = 4
 BACKTICKS = re.compile(r"`+")
-
-Redact = Callable[[str], str]
-
-
-def issue_text(verdict: Verdict, environment: dict[str, str], redact: Redact) -> str:
-    """Verdict, parties, evidence with commands, and environment, with every observed text redacted."""
-    return redact("\n".join(_lines(verdict, environment))) + "\n"
-
-
-def _lines(verdict: Verdict, environment: dict[str, str]) -> Iterator[str]:
-    title = " ".join(filter(None, (verdict.outcome.replace("_", " "), verdict.category or "")))
-    yield f"**{title}** ({verdict.confidence})"
-    yield f"\n{code(verdict.summary)}"
-    for label, party in (("Root cause", verdict.guilty), ("Crash site", verdict.crashing)):
-        if party is not None:
-            yield from _party(label, party)
-    yield from _evidence(verdict.evidence)
-    if verdict.causes[1:]:
-        yield "\nThen fix"
-        yield from (f"- {code(cause.summary or cause.name)}" for cause in verdict.causes[1:])
-    for title, items in (("Not the cause", verdict.bystanders), ("Ruled out", verdict.ruled_out)):
-        if items:
-            yield f"\n{title}"
-            yield from (f"- {code(item.hypothesis)}: {code(item.by)}" for item in items)
-    if verdict.fix is not None:
-        yield from _fix(verdict.fix)
-    yield "\nEnvironment"
-    yield from (f"- {name}: {code(value)}" for name, value in environment.items())
-
-
-def _party(label: str, party: Component) -> Iterator[str]:
-    yield f"\n{label}: {code(party_title(party))}"
-    if party.generated_location:
-        yield f"- generated code {code(party.generated_location)}"
-    if party.expression:
-        yield f"- computes {code(party.expression)}"
-    yield from (f"- element {code(element)}" for element in party.elements[:MOST_ELEMENTS])
-    yield from (f"- {code(f'{p.file}:{p.line}  {p.code}'.strip())}" for p in party.model_locations)
-
-
-def _fix(fix: Fix) -> Iterator[str]:
-    yield f"\nFix: {code(fix.action)}"
-    for mark, text in (("-", fix.before), ("+", fix.after)):
-        if text:
-            yield f"- `{mark}` {code(text)}"
-    if fix.ran is not None:
-        yield f"- this was run: {code(fix.ran.result)}"
-        if fix.ran.command:
-            yield f"- {code(fix.ran.command)}"
-    if fix.side_effects:
-        yield f"- side effects: {code(fix.side_effects)}"
-
-
-def _evidence(evidence: list[Evidence]) -> Iterator[str]:
-    if evidence:
-        yield "\nEvidence"
-    for number, item in enumerate(evidence, 1):
-        yield f"{number}. {code(item.fact)}"
-        if item.command:
-            yield f"   {code(item.command)}"
+FILE = "report.html"
+HERE = Path(__file__).parent
+SHOWN_ELEMENTS = 3  # in one box; the strip marks more
 
 
 def code(text: str) -> str:
@@ -92,9 +39,20 @@ def code(text: str) -> str:
     return f"{fence}{padding}{text}{padding}{fence}" if text else ""
 
 
-FILE = "report.html"
-HERE = Path(__file__).parent
-SHOWN_ELEMENTS = 3  # in one box; the strip marks more
+TEMPLATES = Environment(
+    loader=FileSystemLoader(HERE),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+TEMPLATES.filters.update(code=code, party_title=party_title)
+
+
+def issue_text(verdict: Verdict, environment: dict[str, str], redact: Callable[[str], str]) -> str:
+    """Verdict, parties, evidence with commands, and environment, with every observed text redacted."""
+    text = TEMPLATES.get_template("issue.md.jinja").render(verdict=verdict, environment=environment)
+    return redact(text.rstrip("\n")) + "\n"
 
 
 @dataclass(frozen=True)
@@ -126,8 +84,7 @@ def page(report: Report) -> str:
     environment = {clean_text(name): clean_text(value) for name, value in report.environment.items()}
     script = (HERE / "page.js").read_text()
     places = {artifact.path.absolute().parent for artifact in verdict.artifacts}
-    template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return template.from_string((HERE / "page.html.jinja").read_text()).render(
+    return TEMPLATES.get_template("page.html.jinja").render(
         verdict=verdict,
         outcome=OUTCOME_TITLE[verdict.outcome],
         category=CATEGORIES[verdict.category] if verdict.category else "",
@@ -151,43 +108,189 @@ def path_of(verdict: Verdict) -> Iterator[Link]:
     if verdict.category is None:
         return
     yield Link("Fault", verdict.category.replace("_", " "))
-    where = next((p for p in (verdict.crashing, verdict.guilty) if p is not None and _is_launch(p)), None)
+    parties = [party for party in (verdict.crashing, verdict.guilty) if party is not None]
+    where = next((p for p in parties if p.launch_index is not None or p.kind in ("kernel", "op")), None)
     if where is not None:
         number = f"launch {where.launch_index}" if where.launch_index is not None else "kernel"
         yield Link("Launch", number, where.name)
-    generated = _first(verdict, "generated_location")
+    generated = next((p.generated_location for p in parties if p.generated_location), "")
     if generated:
         yield Link("Generated line", generated)
-    for party in (verdict.guilty, verdict.crashing):
-        if party is not None and party.model_locations:
-            place = party.model_locations[0]
-            yield Link("Model line", f"{Path(place.file).name}:{place.line}", place.code)
-            break
-    yield from _values(verdict)
-    if verdict.guilty is not None and verdict.guilty is not where:
-        yield Link(
-            "Root cause",
-            party_title(verdict.guilty.model_copy(update={"value": None})),
-            verdict.guilty.value or "",
-        )
-
-
-def _values(verdict: Verdict) -> Iterator[Link]:
-    """What the code computes where it fails, and the elements that make it fail."""
-    expression = _first(verdict, "expression")
+    place = next((p.model_locations[0] for p in reversed(parties) if p.model_locations), None)
+    if place is not None:
+        yield Link("Model line", f"{Path(place.file).name}:{place.line}", place.code)
+    expression = next((p.expression for p in parties if p.expression), "")
     if expression:
         yield Link("Expression", expression)
-    party = next((p for p in (verdict.guilty, verdict.crashing) if p is not None and p.elements), None)
-    if party is not None:
-        more = len(party.elements) - SHOWN_ELEMENTS
-        shown = "; ".join(party.elements[:SHOWN_ELEMENTS])
+    elements = next((p.elements for p in reversed(parties) if p.elements), [])
+    if elements:
+        more = len(elements) - SHOWN_ELEMENTS
+        shown = "; ".join(elements[:SHOWN_ELEMENTS])
         yield Link("Elements", shown, f"and {more} more" if more > 0 else "")
+    guilty = verdict.guilty
+    if guilty is not None and guilty is not where:
+        title = party_title(guilty.model_copy(update={"value": None}))
+        yield Link("Root cause", title, guilty.value or "")
 
 
-def _is_launch(party: Component) -> bool:
-    return party.launch_index is not None or party.kind in ("kernel", "op")
+MOST_ABOVE = 14  # boxes that lead to the launch, nearest first
+MOST_BELOW = 3  # and that read from it
 
 
-def _first(verdict: Verdict, name: str) -> str:
-    parties = (verdict.crashing, verdict.guilty)
-    return next((getattr(p, name) for p in parties if p is not None and getattr(p, name)), "")
+def picture_of(verdict: Verdict, package: Path | None, model_name: str) -> str:
+    """An SVG of the launches around that of the root cause or crash site; empty when none is known."""
+    if package is None:
+        return ""
+    try:
+        view = PackageView(open_package(package, model_name))
+        launches = _launches(verdict, view)
+        if not launches:
+            return ""
+        # Uncut: what is shown is chosen from it by distance to the launch.
+        whole = dataflow_graph(view, launches, limit=len(view.flow.steps))
+    except PackageError:
+        return ""
+    return render_svg(around(whole, launches, verdict.guilty), "what flows into the launch, and out of it")
+
+
+def _launches(verdict: Verdict, view: PackageView) -> list[int]:
+    """Launches that the verdict names and the package has; else the first that reads the guilty input."""
+    if not view.package.wrapper_text:
+        return []
+    count = len(view.wrapper.launches)
+    parties = [p for p in (verdict.crashing, verdict.guilty, *verdict.causes) if p is not None]
+    named = dict.fromkeys(p.launch_index for p in parties if p.launch_index is not None)
+    found = [number for number in named if 0 <= number < count]
+    if found or named:
+        return found
+    taken = [view.wrapper.inputs().get(p.input_index) for p in parties if p.input_index is not None]
+    readers = (_first_reader(view, buffer) for buffer in taken if buffer is not None)
+    return list(dict.fromkeys(number for number in readers if number is not None))
+
+
+def _first_reader(view: PackageView, buffer: Buffer) -> int | None:
+    """The first launch that reads an input; None where no launch does."""
+    for edge in view.flow.everything().edges:
+        if edge.writer is None and edge.reader.launch is not None and view.flow.root(edge.name) == buffer:
+            return edge.reader.launch
+    return None
+
+
+def around(graph: Graph, launches: Iterable[int], guilty: Component | None) -> Graph:
+    """The boxes nearest to the launches, these and the guilty input marked. `left_out` is kept at 0."""
+    # A launch's box begins with its number.
+    numbers = {n.id: int(n.lines[0].split()[0]) for n in graph.nodes if n.kind == "launch"}
+    named = {id_ for id_, number in numbers.items() if number in set(launches)}
+    above, below = defaultdict(list), defaultdict(list)
+    for arrow in graph.arrows:
+        above[arrow.target].append(arrow.source)
+        below[arrow.source].append(arrow.target)
+    shown = named | _nearest(named, above, MOST_ABOVE) | _nearest(named, below, MOST_BELOW)
+    marked = set(named)
+    if guilty is not None and guilty.kind == "input":
+        marked |= {n.id for n in graph.nodes if n.kind == "input" and guilty.name in n.lines[0]}
+    nodes = tuple(replace(n, marked=n.id in marked) for n in graph.nodes if n.id in shown)
+    arrows = tuple(
+        replace(a, marked=a.source in marked and a.target in marked)
+        for a in graph.arrows
+        if a.source in shown and a.target in shown
+    )
+    return Graph(nodes, arrows)
+
+
+def _nearest(start: set[str], neighbours: Mapping[str, list[str]], most: int) -> set[str]:
+    """Up to `most` boxes that can be reached, in breadth."""
+    seen, waiting = set(start), deque(sorted(start))
+    while waiting and len(seen) < most + len(start):
+        for near in neighbours.get(waiting.popleft(), ()):
+            if near not in seen and len(seen) < most + len(start):
+                seen.add(near)
+                waiting.append(near)
+    return seen - start
+
+
+MOST_CELLS = 64  # of one row of the strip
+MOST_ROWS = 8
+MOST_MARKS = 32
+
+_ELEMENT = re.compile(r"^(?P<name>.{1,200}?)\[(?P<index>-?\d+(?:, ?-?\d+)*)\]\s*=\s*(?P<value>.{1,80})$")
+
+
+@dataclass(frozen=True)
+class Element:
+    """One element at fault: its tensor, its index in each dimension, and its value as text."""
+
+    tensor: str
+    index: tuple[int, ...]
+    value: str
+
+    @property
+    def text(self) -> str:
+        return f"[{', '.join(map(str, self.index))}] = {self.value}"
+
+
+def elements_of(party: Component) -> list[Element]:
+    """The elements that a party names and that have the form `args[1][2, 17] = 731`."""
+    found = (_ELEMENT.match(text) for text in party.elements[:MOST_MARKS])
+    return [
+        Element(each["name"], tuple(int(part) for part in each["index"].split(",")), each["value"])
+        for each in found
+        if each
+    ]
+
+
+def strip_of(verdict: Verdict, shapes: dict[int, tuple[int, ...]]) -> str:
+    """SVG of the input at fault, `shapes` being those of the call's tensors by number.
+
+    Without the shape the strip reaches a little beyond the last element that is named. Empty when the verdict
+    names no element of an input.
+    """
+    parties = [p for p in (verdict.guilty, *verdict.causes) if p is not None and p.kind == "input"]
+    party = next((p for p in parties if elements_of(p)), None)
+    if party is None:
+        return ""
+    elements = elements_of(party)
+    dims = len(elements[0].index)
+    elements = [e for e in elements if len(e.index) == dims and min(e.index) >= 0]
+    if not elements:
+        return ""
+    least = tuple(max(sizes) + 1 for sizes in zip(*(e.index for e in elements), strict=True))
+    known = shapes.get(party.input_index) if party.input_index is not None else None
+    fits = known is not None and len(known) == dims and all(map(int.__le__, least, known))
+    shape = known if known is not None and fits else least
+    return _drawn(party.name, elements, shape, exact=shape == known)
+
+
+def _drawn(name: str, elements: list[Element], shape: tuple[int, ...], exact: bool) -> str:
+    """Rows are all dimensions but the last, flattened; those with an element at fault are shown first."""
+    width, every = shape[-1], prod(shape[:-1])
+    at_fault = {_row(e, shape) for e in elements}
+    numbers = sorted(at_fault)[:MOST_ROWS]
+    numbers += [number for number in range(min(every, MOST_ROWS)) if number not in at_fault]
+    numbers = sorted(numbers[:MOST_ROWS])
+    step = max(1, -(-width // MOST_CELLS))  # elements in one cell
+    cells = -(-width // step)
+    rows = []
+    for number in numbers:
+        above: list[int] = []  # the index of the row in all dimensions but the last
+        rest = number
+        for size in reversed(shape[:-1]):
+            above.insert(0, rest % size)
+            rest //= size
+        bad = {e.index[-1] // step: e for e in reversed(elements) if _row(e, shape) == number}
+        rows.append((f"[{', '.join(map(str, (*above, ':')))}]", [bad.get(cell) for cell in range(cells)]))
+    title = f"{name}, shape {list(shape)}" if exact else f"{name}, up to the last element at fault"
+    title += f"; {step} elements a cell" if step > 1 else ""
+    hidden = every - len(rows)
+    title += f"; {hidden} more {'row' if hidden == 1 else 'rows'} not shown" if hidden > 0 else ""
+    return TEMPLATES.get_template("strip.svg.jinja").render(
+        name=name, title=title, first=elements[0].text, rows=rows, width=max(102 + cells * 11, 420)
+    )
+
+
+def _row(element: Element, shape: tuple[int, ...]) -> int:
+    """The number of the row that the element is in."""
+    row = 0
+    for at, size in zip(element.index[:-1], shape[:-1], strict=True):
+        row = row * size + at
+    return row

@@ -1,8 +1,7 @@
-"""Text made fit to be handed on: harmless, and without places and persons.
+"""Makes text fit to be passed on: harmless, and without places, persons and secrets.
 
-The forms that secrets have: by a name before them, by a known beginning, by what stands around them.
-
-Tried against the rules of detect-secrets 1.5.0 (tests/report/test_redact.py).
+A secret is known by the name before it, by its beginning, or by its form. Tried against the rules of
+detect-secrets 1.5.0 (tests/report/test_redact.py).
 """
 
 from __future__ import annotations
@@ -99,21 +98,16 @@ def without_secrets(text: str, found: set[str] | None = None) -> str:
         return "<secret>"
 
     def named(match: re.Match[str]) -> str:
-        if _COMMON.match(match["name"]) and not _is_random(match["value"]):
+        if (match.re is SPACED or _COMMON.match(match["name"])) and not _is_random(match["value"]):
             return match[0]
         seen.add(match["value"])
-        return f"{match['name']}{match['quote']}<secret>"
-
-    def spaced(match: re.Match[str]) -> str:
-        if not _is_random(match["value"]):
-            return match[0]
-        seen.add(match["value"])
-        return f"{match['name']}<secret>"
+        quote = "" if match.re is SPACED else match["quote"]
+        return f"{match['name']}{quote}<secret>"
 
     text = KEY_BLOCK.sub("<secret>", text)
     text = CREDENTIALS.sub("", text)
     text = WHOLE.sub(whole, text)
-    text = SPACED.sub(spaced, SECRETS_NAMED.sub(named, text))
+    text = SPACED.sub(named, SECRETS_NAMED.sub(named, text))
     return CUT_SHORT.sub("<secret>", text)
 
 
@@ -173,7 +167,7 @@ SHORTEST_NAME = 3  # shorter ones, such as `me`, are parts of words
 
 @dataclass(frozen=True)
 class Redactor:
-    """`names` are words to be replaced wherever they stand alone, by what is given for them.
+    """`names` are words to be replaced wherever they stand alone, with their replacements.
 
     `places` are directories that are known by their names, which may have spaces in them.
     """
@@ -183,9 +177,13 @@ class Redactor:
 
     @classmethod
     def of_this_machine(cls, places: Iterable[Path] = ()) -> Redactor:
-        """Knows this host by its names, this user, and the home directory beside `places`."""
+        """Knows this host by its names, this user, the home directory and `places`."""
         host, full = socket.gethostname(), socket.getfqdn()
-        names = {full: "<host>", host: "<host>", host.partition(".")[0]: "<host>", _user(): "<user>"}
+        try:
+            user = getpass.getuser()
+        except (OSError, KeyError):
+            user = Path.home().name
+        names = {full: "<host>", host: "<host>", host.partition(".")[0]: "<host>", user: "<user>"}
         ours = {"localhost", "root", "user", ""}
         known = {str(place) for place in (*places, Path.home()) if len(place.parts) > 1}
         return cls(
@@ -203,9 +201,9 @@ class Redactor:
             text = text.replace(f"{place}/", "…/")
         text = without_secrets(text, seen)
         text = PROMPT_USER.sub("<user>", text)
-        text = MAIL.sub(_noted("<mail>", seen), text)
-        text = URL.sub(lambda match: _url_host(match, seen), text)
-        text = HOST.sub(lambda match: _host(match, seen), text)
+        text = MAIL.sub(_hide("<mail>", seen), text)
+        text = URL.sub(_hide("<host>", seen, 1), text)
+        text = HOST.sub(_hide("<host>", seen), text)
         text = REDACT_NAMED.sub(lambda match: _named(match, seen), text)
         text = WINDOWS.sub(_windows, text)
         text = HOME.sub(r"…/<user>", text)
@@ -222,50 +220,32 @@ class Redactor:
         """
         known = sorted(found)
 
+        def at_end(word: re.Match[str]) -> str:
+            return "<cut>" if any(whole.startswith(word[0]) for whole in known) else word[0]
+
+        def at_start(word: re.Match[str]) -> str:
+            return f"{word[1]}<cut>" if any(whole.endswith(word[2]) for whole in known) else word[0]
+
         def redact(text: str) -> str:
-            return self(_without_remains(text, known))
+            return self(_CUT_INTO.sub(at_start, _CUT_OFF.sub(at_end, text)) if known else text)
 
         return redact
 
 
-def _without_remains(text: str, known: list[str]) -> str:
-    """`text` without words at a cut, or at its end, with which something known begins or ends."""
-    if not known:
-        return text
-    text = _CUT_OFF.sub(
-        lambda word: "<cut>" if any(whole.startswith(word[0]) for whole in known) else word[0], text
-    )
-    return _CUT_INTO.sub(
-        lambda word: f"{word[1]}<cut>" if any(whole.endswith(word[2]) for whole in known) else word[0], text
-    )
-
-
-def _noted(mark: str, seen: set[str]) -> Callable[[re.Match[str]], str]:
-    """Puts `mark` in the place of a match, and notes what was there."""
+def _hide(mark: str, seen: set[str], group: int = 0) -> Callable[[re.Match[str]], str]:
+    """Puts `mark` in the place of a match, and notes what was there; a public host stays."""
 
     def replace(match: re.Match[str]) -> str:
-        seen.add(match[0])
+        if mark == "<host>" and PUBLIC.fullmatch(match[group]):
+            return match[0]
+        seen.add(match[group])
         return mark
 
     return replace
 
 
-def _url_host(match: re.Match[str], seen: set[str]) -> str:
-    if PUBLIC.fullmatch(match[1]):
-        return match[0]
-    seen.add(match[1])
-    return "<host>"
-
-
-def _host(match: re.Match[str], seen: set[str]) -> str:
-    if PUBLIC.fullmatch(match[0]):
-        return match[0]
-    seen.add(match[0])
-    return "<host>"
-
-
 def _named(match: re.Match[str], seen: set[str]) -> str:
-    """A value behind the name of a host or user; words that stand for none stay."""
+    """The value after the name of a host or user; words that stand for nobody stay."""
     if match["value"].lower() in NOBODY:
         return match[0]
     seen.add(match["value"])
@@ -280,7 +260,7 @@ def _windows(match: re.Match[str]) -> str:
 
 
 def _address(match: re.Match[str]) -> str:
-    """What has the form of an IPv6 address is one only if it can be read so: a time of the day is none."""
+    """An IPv6 address must also parse: a time of day has the same form."""
     text = match[0].partition("%")[0]
     if ":" in text and len(text) != len("00:11:22:33:44:55"):
         try:
@@ -288,13 +268,6 @@ def _address(match: re.Match[str]) -> str:
         except ValueError:
             return match[0]
     return "<address>"
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return Path.home().name
 
 
 Model = TypeVar("Model", bound=BaseModel)

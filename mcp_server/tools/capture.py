@@ -33,8 +33,8 @@ ISOLATED = frozenset("IES")
 class Capture(Captured):
     """How the run ended, and what the hook saw. `notes` say what could not be captured, and why.
 
-    Where a launcher says that one of its ranks failed, that is `rank`, and only what it did is here.
-    `isolated`: Python was started such that the hook could not come in.
+    `rank` is the first rank that failed under a launcher; then only its processes are captured. `isolated`:
+    Python was started with options that keep the hook out.
     """
 
     finished: Finished
@@ -64,7 +64,9 @@ async def capture(
     asked = {**workload.env, **(env or {})}
     if until_stalled:
         asked["AOTI_DEBUG_STACKS_SIGNAL"] = str(int(STACKS_SIGNAL))
-    cap = None if CAP_VARIABLE in asked else _cap(directory)
+    cap = None
+    if CAP_VARIABLE not in asked:  # far below what the disk has free
+        cap = max(64 << 20, min(8 << 30, shutil.disk_usage(directory).free // 8))
     command = Command(
         argv=argv,
         cwd=workload.cwd or Path.cwd(),
@@ -78,21 +80,33 @@ async def capture(
     if finished.ending == "not_started":
         raise ProblemError(finished.note, value=list(argv))
     rank = read_launcher_output(finished.output, context.launcher).first if not finished.ok else None
-    seen = of_rank(read_capture(directory), rank.rank) if rank else read_capture(directory)
+    seen = read_capture(directory)
+    if rank is not None and any(process.rank == rank.rank for process in seen.processes):
+        # What the processes of that rank did, and those that have no rank.
+        pids = {process.pid for process in seen.processes if process.rank in ("", rank.rank)}
+        kept = {name: [e for e in getattr(seen, name) if e.pid in pids] for name in Captured.model_fields}
+        seen = seen.model_copy(update=kept)
     context.cost.compiles += len(seen.compiles) if not finished.reused else 0
-    fields = {name: getattr(seen, name) for name in Captured.model_fields}
+    notes = [f"the hook failed once: {text}" for p in seen.processes for text in p.hook_failures]
+    phases = [*seen.compiles, *seen.loads, *seen.updates, *seen.calls]
+    notes += sorted({f"not kept: {phase.notice}" for phase in phases if phase.notice})
+    isolated = _isolated(argv)
+    if not seen.processes and isolated:
+        notes.append("Python was started isolated (-I, -E or -S), where the hook cannot come in")
+    elif not seen.processes:
+        notes.append("no Python process compiled, loaded or called a package through torch's Python API")
     return Capture(
-        **fields,
+        **{name: getattr(seen, name) for name in Captured.model_fields},
         finished=finished,
         directory=directory,
         rank=rank,
-        notes=_notes(seen, argv),
-        isolated=_isolated(argv),
+        notes=notes,
+        isolated=isolated,
     )
 
 
 def _watcher(directory: Path) -> Callable[[], int | None]:
-    """Tells the process whose call will not come back, by the journals; they are read when they are quiet."""
+    """A function that finds the process of a call that will not come back, from journals that are quiet."""
     read: tuple[float, Captured | None] = (0.0, None)
 
     def stalled() -> int | None:
@@ -109,24 +123,10 @@ def _watcher(directory: Path) -> Callable[[], int | None]:
     return stalled
 
 
-def of_rank(seen: Captured, rank: str) -> Captured:
-    """What the processes of that rank did, and those that have none; all, when the rank did nothing."""
-    pids = {process.pid for process in seen.processes if process.rank in ("", rank)}
-    if not any(process.rank == rank for process in seen.processes):
-        return seen
-    kept = {name: [e for e in getattr(seen, name) if e.pid in pids] for name in Captured.model_fields}
-    return seen.model_copy(update=kept)
-
-
-def _cap(directory: Path) -> int:
-    """Bytes of one saved call: generous, and far below what the disk has free."""
-    return max(64 << 20, min(8 << 30, shutil.disk_usage(directory).free // 8))
-
-
 def hook_environment(
     directory: Path, asked: Mapping[str, str], cap_bytes: int | None = None
 ) -> dict[str, str]:
-    """The variables that bring the hook in: a private directory before the PYTHONPATH that would hold."""
+    """The variables that load the hook: a private directory in front of the PYTHONPATH in effect."""
     site = directory / "site"
     site.mkdir()
     shutil.copyfile(HOOK / "capture" / "hook_site.py", site / "sitecustomize.py")
@@ -151,27 +151,11 @@ def workload_argv(context: Context, workload: ScriptWorkload | CommandWorkload) 
     return (str(python), str(workload.script), *workload.args)
 
 
-def _notes(seen: Captured, argv: tuple[str, ...]) -> list[str]:
-    """What a reader must know about the capture's limits."""
-    notes = [f"the hook failed once: {text}" for p in seen.processes for text in p.hook_failures]
-    phases = [*seen.compiles, *seen.loads, *seen.updates, *seen.calls]
-    notes += sorted({f"not kept: {phase.notice}" for phase in phases if phase.notice})
-    if not seen.processes:
-        notes.append(_why_nothing(argv))
-    return notes
-
-
 def hooked(argv: tuple[str, ...]) -> bool:
-    """Whether the hook comes into this process, which then asks for its GPU when it loads a package."""
+    """Whether the process loads the hook, and so asks for its GPU when it loads a package."""
     return Path(argv[0]).name.startswith("python") and not _isolated(argv)
 
 
 def _isolated(argv: tuple[str, ...]) -> bool:
     options = [word for word in argv[1:] if word.startswith("-") and not word.startswith("--")]
     return any(set(word[1:]) & ISOLATED for word in options[:3])
-
-
-def _why_nothing(argv: tuple[str, ...]) -> str:
-    if _isolated(argv):
-        return "Python was started isolated (-I, -E or -S), where the hook cannot come in"
-    return "no Python process compiled, loaded or called a package through torch's Python API"

@@ -1,4 +1,4 @@
-"""`check_devices`: machine, package and inputs against each other, before anything runs."""
+"""`check_devices`: compares machine, package and inputs before anything runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
@@ -23,7 +24,7 @@ from mcp_server.package.mismatch import (
     tuple_text,
 )
 from mcp_server.package.problems import PackageError
-from mcp_server.package.signature import UNKNOWN, CompiledInput, Signature
+from mcp_server.package.signature import UNKNOWN, Signature
 from mcp_server.tools.context import Context
 from mcp_server.tools.machine import Machine, Problem, compiler_problems, find_problems, read_machine
 
@@ -32,32 +33,36 @@ _ARGUMENT = re.compile(r"\[(0|1)\](\[.*)")
 
 @dataclass(frozen=True)
 class Given:
-    """Flat tensors in calling order, the paths of all leaves, and what is worth saying about the others."""
+    """Flat tensors in calling order, the paths of all leaves, and notes on leaves that are no tensors."""
 
     tensors: tuple[GivenTensor, ...]
     paths: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-def from_specs(specs: Sequence[TensorSpec]) -> Given:
-    """Specs are flat tensors in the order of the exported call."""
-    return Given(tuple(_from_spec(spec) for spec in specs))
-
-
-def _from_spec(spec: TensorSpec) -> GivenTensor:
-    stride = tuple(spec.stride) if spec.stride is not None else None
-    return GivenTensor(spec.dtype.removeprefix("torch."), tuple(spec.shape), stride, spec.device)
-
-
 def from_leaves(leaves: Sequence[Mapping[str, Any]], signature: Signature | None) -> Given:
     """Leaves of the worker's `describe_inputs`, brought into the order in which the package takes them."""
-    paths = [_argument_path(str(leaf.get("path", ""))) for leaf in leaves]
+    # `[0][1]['x']`, a key path in (args, kwargs), reads `args[1]['x']`; a captured flat list stays `[1]`.
+    paths = [str(leaf.get("path", "")) for leaf in leaves]
+    nested = [_ARGUMENT.fullmatch(path) for path in paths]
+    paths = [
+        f"{('args', 'kwargs')[int(match[1])]}{match[2]}" if match else path
+        for path, match in zip(paths, nested, strict=True)
+    ]
     order = calling_order(signature, paths) if signature is not None else range(len(leaves))
     tensors, notes = [], []
     for index in order:
         leaf = leaves[index]
         if leaf.get("kind") == "tensor" and leaf.get("shape") is not None:
-            tensors.append(_from_leaf(leaf, paths[index]))
+            tensors.append(
+                GivenTensor(
+                    dtype=str(leaf["dtype"]),
+                    shape=tuple(leaf["shape"]),
+                    stride=tuple(leaf["stride"]) if leaf.get("stride") is not None else None,
+                    device=str(leaf.get("device", "cpu")),
+                    path=paths[index],
+                )
+            )
         else:
             notes.append(
                 f"{paths[index]} is no plain tensor ({leaf.get('layout') or leaf.get('kind')}); a package "
@@ -66,28 +71,11 @@ def from_leaves(leaves: Sequence[Mapping[str, Any]], signature: Signature | None
     return Given(tuple(tensors), tuple(paths), tuple(notes))
 
 
-def _from_leaf(leaf: Mapping[str, Any], path: str) -> GivenTensor:
-    stride = leaf.get("stride")
-    return GivenTensor(
-        dtype=str(leaf["dtype"]),
-        shape=tuple(leaf["shape"]),
-        stride=tuple(stride) if stride is not None else None,
-        device=str(leaf.get("device", "cpu")),
-        path=path,
-    )
-
-
-def _argument_path(path: str) -> str:
-    """`[0][1]['x']`, a key path in (args, kwargs), as `args[1]['x']`; a captured flat list stays `[1]`."""
-    match = _ARGUMENT.fullmatch(path)
-    return f"{('args', 'kwargs')[int(match[1])]}{match[2]}" if match else path
-
-
 LARGEST_FILES = 8
 
 
 class PackageFacts(Record):
-    """What the file says of itself. Sizes in bytes; `custom_ops` run through the proxy executor."""
+    """Facts of the package file. Sizes in bytes; `custom_ops` run through the proxy executor."""
 
     path: str
     bytes: int
@@ -125,9 +113,9 @@ class InputRow(Record):
 
 
 class DevicesChecked(Record):
-    """`problems` and `mismatches` have the certain ones first; `unknown` says what could not be looked at.
+    """`problems` and `mismatches` have the certain ones first; `unknown` lists what could not be checked.
 
-    `undecided` is what was asked, by giving inputs, and has no answer: it could not be looked at, either.
+    `undecided`: why it is not known whether the inputs fit, though inputs were passed.
     """
 
     summary: str
@@ -148,13 +136,52 @@ async def check_devices(context: Context, workload: Workload | None = None) -> D
     """
     if not isinstance(workload, PackageWorkload):
         machine = await _machine(context, workload)
-        return _finish(machine, compiler_problems(machine), unknown=["package and inputs: none were given"])
+        return _checked(machine, compiler_problems(machine), ["package and inputs: none were given"])
     try:
-        package = open_package(workload.package, workload.model_name)
+        package = await anyio.to_thread.run_sync(open_package, workload.package, workload.model_name)
     except PackageError as error:
         machine = await _machine(context, workload)
-        return _finish(machine, [_unreadable(error)], unknown=["inputs: the package cannot be read"])
-    return await _check_package(context, workload, package)
+        fix = Fix(action=error.next_call) if error.next_call else None
+        what = f"{error.slug}: {error}"
+        problem = Problem(category="invalid_package", what=what, certain=True, fix=fix)
+        return _checked(machine, [problem], ["inputs: the package cannot be read"])
+    machine, (given, why) = await _machine_and_inputs(context, workload, package)
+    problems = find_problems(package, machine, workload.device_index) + compiler_problems(machine)
+    unknown = [f"inputs: {why}"] if why else []
+    undecided = unknown[0] if workload.inputs is not None and unknown else ""
+    mismatches: list[Mismatch] = []
+    if given is not None:
+        if not package.signature.known:
+            undecided = f"inputs: {UNKNOWN}"
+        loaded_on = workload.device_index if workload.device_index >= 0 else None
+        mismatches = [
+            *compare_structure(package.signature, given.paths),
+            *compare_inputs(package.signature, given.tensors, device_index=loaded_on),
+        ]
+    return _checked(machine, problems, unknown, package, given, mismatches, undecided)
+
+
+def _checked(
+    machine: Machine,
+    problems: list[Problem],
+    unknown: list[str],
+    package: Package | None = None,
+    given: Given | None = None,
+    mismatches: Sequence[Mismatch] = (),
+    undecided: str = "",
+) -> DevicesChecked:
+    return DevicesChecked(
+        summary=_summary(problems, mismatches, package, given, undecided),
+        machine=machine,
+        package=_facts(package) if package is not None else None,
+        inputs=_rows(package, given) if package is not None else [],
+        mismatches=list(mismatches),
+        problems=problems,
+        # What is no fault and yet worth knowing: fixed arguments, dropped leaves.
+        notes=[*(package.signature.notes if package else ()), *(given.notes if given else ())],
+        unknown=[*machine.unknown, *unknown],
+        undecided=undecided,
+    )
 
 
 async def _machine(context: Context, workload: Workload | None) -> Machine:
@@ -163,10 +190,12 @@ async def _machine(context: Context, workload: Workload | None) -> Machine:
     return await read_machine(context, env, python)
 
 
-async def _check_package(context: Context, workload: PackageWorkload, package: Package) -> DevicesChecked:
-    """Machine and inputs are asked side by side: each costs an import of torch."""
+async def _machine_and_inputs(
+    context: Context, workload: PackageWorkload, package: Package
+) -> tuple[Machine, tuple[Given | None, str]]:
+    """The machine, and the inputs or why they are not known. Side by side: each costs an import of torch."""
     machines: list[Machine] = []
-    answers: list[tuple[Given | None, list[str]]] = []
+    answers: list[tuple[Given | None, str]] = []
 
     async def ask_machine() -> None:
         machines.append(await _machine(context, workload))
@@ -177,127 +206,56 @@ async def _check_package(context: Context, workload: PackageWorkload, package: P
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask_machine)
         tasks.start_soon(ask_inputs)
-    (machine,), ((given, unknown),) = machines, answers
-    undecided = unknown[0] if workload.inputs is not None and unknown else ""
-    if given is not None and not package.signature.known:
-        undecided = f"inputs: {UNKNOWN}"
-    mismatches = mismatches_of(package, given, workload.device_index) if given is not None else []
-    problems = [*find_problems(package, machine, workload.device_index), *compiler_problems(machine)]
-    return _finish(
-        machine,
-        problems,
-        package=package,
-        given=given,
-        mismatches=mismatches,
-        unknown=unknown,
-        undecided=undecided,
-    )
+    return machines[0], answers[0]
 
 
-def mismatches_of(package: Package, given: Given, device_index: int = -1) -> list[Mismatch]:
-    """Every difference of a call's inputs from the package: structure, then each tensor."""
-    loaded_on = device_index if device_index >= 0 else None
-    return [
-        *compare_structure(package.signature, given.paths),
-        *compare_inputs(package.signature, given.tensors, device_index=loaded_on),
-    ]
-
-
-async def _given(
-    context: Context, workload: PackageWorkload, package: Package
-) -> tuple[Given | None, list[str]]:
-    """The inputs, and why they cannot be told. Specs need no process at all."""
+async def _given(context: Context, workload: PackageWorkload, package: Package) -> tuple[Given | None, str]:
+    """The inputs, or why they are not known. Specs need no process at all."""
     if workload.inputs is None:
-        return None, ["inputs: none were given"]
+        return None, "none were given"
     if not isinstance(workload.inputs, Path):
-        return from_specs(workload.inputs), []
+        return Given(tuple(map(_from_spec, workload.inputs))), ""
     try:
-        return await describe_inputs(context, workload, package), []
+        run = await context.worker(
+            "describe_inputs",
+            {"inputs": str(workload.inputs)},
+            env=workload.env,
+            python=context.python_for(workload),
+            cwd=workload.cwd,
+        )
     except ProblemError as error:
-        return None, [f"inputs: {error}"]
-
-
-async def describe_inputs(context: Context, workload: PackageWorkload, package: Package) -> Given:
-    """Ask the worker what an inputs file holds. Raises `ProblemError` when it is no file of tensors."""
-    run = await context.worker(
-        "describe_inputs",
-        {"inputs": _request(workload.inputs)},
-        env=workload.env,
-        python=context.python_for(workload),
-        cwd=workload.cwd,
-    )
+        return None, str(error)
     event = run.last("inputs")
     if event is None:
-        raise ProblemError("the worker could not describe the inputs", value=run.finished.note or run.phase)
-    return from_leaves(event["leaves"], package.signature)
+        why = ProblemError("the worker could not describe the inputs", value=run.finished.note or run.phase)
+        return None, str(why)
+    return from_leaves(event["leaves"], package.signature), ""
 
 
-def _request(inputs: Path | list[TensorSpec] | None) -> object:
-    return str(inputs) if isinstance(inputs, Path) else inputs
-
-
-def _unreadable(error: PackageError) -> Problem:
-    return Problem(
-        category="invalid_package",
-        what=f"{error.slug}: {error}",
-        certain=True,
-        fix=Fix(action=error.next_call) if error.next_call else None,
-    )
-
-
-def _finish(
-    machine: Machine,
-    problems: list[Problem],
-    *,
-    package: Package | None = None,
-    given: Given | None = None,
-    mismatches: list[Mismatch] | None = None,
-    unknown: list[str],
-    undecided: str = "",
-) -> DevicesChecked:
-    found = mismatches or []
-    return DevicesChecked(
-        summary=_summary(problems, found, package, given, undecided),
-        machine=machine,
-        package=_facts(package) if package is not None else None,
-        inputs=_rows(package, given) if package is not None else [],
-        mismatches=found,
-        problems=problems,
-        notes=_notes(package, given),
-        unknown=[*machine.unknown, *unknown],
-        undecided=undecided,
-    )
-
-
-def _notes(package: Package | None, given: Given | None) -> list[str]:
-    """What is no fault and yet worth knowing: fixed arguments, dropped leaves."""
-    return [*(package.signature.notes if package else ()), *(given.notes if given else ())]
+def _from_spec(spec: TensorSpec) -> GivenTensor:
+    """Specs are flat tensors in the order of the exported call."""
+    stride = tuple(spec.stride) if spec.stride is not None else None
+    return GivenTensor(spec.dtype.removeprefix("torch."), tuple(spec.shape), stride, spec.device)
 
 
 def _summary(
     problems: list[Problem],
-    mismatches: list[Mismatch],
+    mismatches: Sequence[Mismatch],
     package: Package | None,
     given: Given | None,
     undecided: str,
 ) -> str:
     """One sentence: the first certain difference, what could not be decided, or what was found to fit."""
-    certain = [p.what for p in problems if p.certain] + [
-        m.sentence for m in mismatches if m.severity == "fatal"
-    ]
+    certain = [problem.what for problem in problems if problem.certain]
+    certain += [mismatch.sentence for mismatch in mismatches if mismatch.severity == "fatal"]
     if certain:
         more = f" (and {len(certain) - 1} more)" if len(certain) > 1 else ""
         return f"{certain[0]}{more}"
     if undecided:
         return f"not known whether the inputs fit: {undecided.removeprefix('inputs: ')}"
+    looked_at = "machine, package and inputs" if given is not None else "machine and package"
+    looked_at = looked_at if package is not None else "machine"
     doubts = len(problems) + len(mismatches)
-    looked_at = (
-        "machine"
-        if package is None
-        else "machine and package"
-        if given is None
-        else "machine, package and inputs"
-    )
     return f"{looked_at}: nothing that must fail" + (f", {doubts} doubtful points" if doubts else "")
 
 
@@ -329,28 +287,26 @@ def _facts(package: Package) -> PackageFacts:
 
 def _rows(package: Package, given: Given | None) -> list[InputRow]:
     """A row for each compiled input, and for given tensors beyond them."""
-    tensors = given.tensors if given is not None else ()
-    rows = [_row(item, tensors[item.index] if item.index < len(tensors) else None) for item in package.inputs]
-    extra = tensors[len(rows) :]
-    beyond = "(not compiled)" if package.signature.known else "(not known)"
-    return rows + [
-        InputRow(index=len(rows) + i, name=beyond, given=_text(tensor)) for i, tensor in enumerate(extra)
+    texts = [_text(tensor) for tensor in given.tensors] if given is not None else []
+    rows = [
+        InputRow(
+            index=item.index,
+            name=item.name,
+            path=item.path,
+            device=item.device_type,
+            dtype=item.dtype,
+            shape=item.shape,
+            range=", ".join(
+                f"{dim}: {dim.lower or 0}..{dim.upper or 'any'}" for dim in item.dims if dim.size is None
+            ),
+            strides=tuple_text(item.strides),
+            given=texts[item.index] if item.index < len(texts) else None,
+        )
+        for item in package.inputs
     ]
-
-
-def _row(item: CompiledInput, tensor: GivenTensor | None) -> InputRow:
-    ranges = [f"{dim}: {dim.lower or 0}..{dim.upper or 'any'}" for dim in item.dims if dim.size is None]
-    return InputRow(
-        index=item.index,
-        name=item.name,
-        path=item.path,
-        device=item.device_type,
-        dtype=item.dtype,
-        shape=item.shape,
-        range=", ".join(ranges),
-        strides=tuple_text(item.strides),
-        given=_text(tensor) if tensor is not None else None,
-    )
+    beyond = "(not compiled)" if package.signature.known else "(not known)"
+    extra = enumerate(texts[len(rows) :], len(rows))
+    return rows + [InputRow(index=index, name=beyond, given=text) for index, text in extra]
 
 
 def _text(tensor: GivenTensor) -> str:

@@ -12,13 +12,12 @@ from pydantic import TypeAdapter
 
 from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
-from mcp_server.package.archive import open_package
-from mcp_server.package.wrapper import read_wrapper
+from mcp_server.package.view import view_package
 from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Options
 from mcp_server.tools.capture import capture
 from mcp_server.tools.compile_with_flags import compiled_package
-from mcp_server.tools.context import Context, Event, WorkerRun, gpus_of
+from mcp_server.tools.context import Context, WorkerRun, gpus_of
 from mcp_server.tools.divergence import (
     Changed,
     ComparedWithEager,
@@ -32,14 +31,17 @@ from mcp_server.tools.divergence import (
     Outcome,
     OutputCompared,
     Status,
-    first_change,
     read_launches,
-    read_outputs,
+    read_output,
 )
 from mcp_server.tools.failure import read_failure
 from mcp_server.tools.first_bad import Model
 from mcp_server.tools.probe_backend import unset_arguments
 from mcp_server.tools.requests import called_package, how_made, plan_replay
+
+SHOWN = 24
+_LAUNCHES = TypeAdapter(list[LaunchCompared])
+_ORDER: tuple[Status, ...] = ("differs", "partial", "unmatched", "matches")
 
 
 class Repeats:
@@ -64,10 +66,14 @@ class Repeats:
         return bool(self.outputs[one] == self.outputs[other])
 
     def change(self, one: str, other: str) -> Changed | None:
-        """The first tensor that differs between two runs whose outputs differ."""
-        return (
-            first_change(self.written[one], self.written[other]) if self.same(one, other) is False else None
-        )
+        """The first tensor whose checksum differs between two runs whose outputs differ."""
+        if self.same(one, other) is not False:
+            return None
+        known = {(event["sequence"], event["name"]): event["checksum"] for event in self.written[one]}
+        for event in self.written[other]:
+            if known.get((event["sequence"], event["name"]), event["checksum"]) != event["checksum"]:
+                return Changed(launch=event["launch"], kernel=event["kernel"], argument=event["name"])
+        return None
 
     @property
     def reads_unset(self) -> bool | None:
@@ -91,100 +97,11 @@ class Repeats:
         return self.change("first", "second") or self.change("first", "filled")
 
 
-def find_divergence(
-    judge: DivergenceAnalysis, outputs: Sequence[OutputCompared], repeats: Repeats
-) -> Divergence | None:
-    """Launches are looked at when an output departs: else a difference has no effect."""
-    wrong = next((one for one in outputs if one.agreement in ("departs", "layout")), None)
-    if wrong is None or not repeats.steady_eager:
-        return None
-    row = judge.first()
-    kind = _kind(judge, row, repeats)
-    if row is not None:
-        return judge.divergence(row, kind)
-    known = Difference(**wrong.model_dump(include=set(Difference.model_fields)))
-    values = f": {wrong.values[1]} for {wrong.values[0]} at {wrong.first}" if wrong.values else ""
-    summary = f"output {wrong.index} departs from eager{values}; no launch could be told to be the first"
-    return Divergence(kind=kind, difference=known, summary=summary)
-
-
-def _kind(judge: DivergenceAnalysis, row: LaunchCompared | None, repeats: Repeats) -> Kind:
-    if repeats.reads_unset:
-        return "uninitialised"
-    if repeats.same("first", "second") is False:
-        return "nondeterministic"
-    coarse = row is not None and row.within_tf32 and row.device == "cuda" and row.dtype == "float32"
-    return "tf32" if coarse and judge.multiplies(row) else "error"
-
-
-def conclude(
-    done: WorkerRun, outputs: Sequence[OutputCompared], first: Divergence | None, repeats: Repeats
-) -> tuple[Outcome, str]:
-    """The outcome, and one sentence for it."""
-    if first is not None:
-        return "departs", first.summary + _other_constants(done) + _not_updated(done)
-    counted = done.last("counted_outputs")
-    if counted is None:
-        return "inconclusive", _unfinished(done)
-    if not repeats.steady_eager:
-        return "inconclusive", "eager itself differs from run to run on these inputs"
-    if counted["package"] != counted["eager"]:
-        return "departs", f"the package gives {counted['package']} outputs and eager {counted['eager']}"
-    if repeats.reads_unset:
-        return "agrees", "all outputs agree with eager here, but depend on memory that nothing wrote"
-    if repeats.same("first", "second") is False:
-        return "agrees", "all outputs agree with eager here, but runs of this call differ"
-    equal = sum(one.agreement == "equal" for one in outputs)
-    rest = f", {len(outputs) - equal} but for rounding" if equal < len(outputs) else ""
-    agree = f"all {len(outputs)} outputs agree with eager: {equal} bit for bit{rest}"
-    return "agrees", agree + _not_finite(outputs) + _other_constants(done)
-
-
-def _not_finite(outputs: Sequence[OutputCompared]) -> str:
-    """NaN that eager has too is of the model or of the inputs."""
-    lost = [
-        f"{one.non_finite} of {one.elements} elements of output {one.index}"
-        for one in outputs
-        if one.non_finite
-    ]
-    return f"; NaN or infinity in both: {', '.join(lost[:3])}" if lost else ""
-
-
-def _other_constants(done: WorkerRun) -> str:
-    names = [str(event["name"]) for event in done.all("constant_differs")]
-    return f"; the package holds other values than the program in {', '.join(names[:3])}" if names else ""
-
-
-def _not_updated(done: WorkerRun) -> str:
-    """Captured updates that only the package got, which looks at neither shape nor dtype."""
-    kept = done.all("not_applied")
-    return f"; only the package got the update of {kept[0]['name']}: {kept[0]['what']}" if kept else ""
-
-
-def _unfinished(done: WorkerRun) -> str:
-    """Which of the two sides did not come to its end."""
-    failed = done.last("failed") or {}
-    if failed.get("during") == "loading_exported":
-        return (
-            f"the exported program cannot be loaded: {str(failed['text'])[:200]} (custom ops: extra_imports)"
-        )
-    ended = done.finished.signal
-    text = f": {str(failed.get('text', ''))[:200]}" if failed else f": {ended}" if ended else ""
-    if done.last("outputs") is None and done.last("loading") is None:
-        return f"eager itself fails on these inputs{text}"
-    return f"the package fails on these inputs{text}{_not_updated(done)}"
-
-
-SHOWN = 24
-_LAUNCHES = TypeAdapter(list[LaunchCompared])
-_ORDER: tuple[Status, ...] = ("departs", "partial", "unmatched", "matches")
-
-
 @dataclass(frozen=True)
 class Pair:
     """A package with inputs, and the exported program that it was compiled from.
 
-    `made_by` is how the script makes the program (worker/taken.py), should no file give it back. `updates`:
+    `made_by` makes the program again from the script (worker/taken.py), if no file holds it. `updates`:
     captured updates of constants before the call, as steps of the worker's `replay`.
     """
 
@@ -202,44 +119,70 @@ async def compare_with_eager(
     tolerance: float = 1.0,
     shown: int = SHOWN,
 ) -> ComparedWithEager:
-    """Run both on the same inputs; hold every launch and every output against the program's own nodes.
+    """Run both on the same inputs; compare every launch and every output with the program's own nodes.
 
     A package needs `exported`, the program that it was compiled from; an exported program is compiled here; a
     script is run once and its suspect call taken, with the updates of constants before it. Without inputs the
     program's example inputs are used. `tolerance` multiplies the tolerance (see `worker/closeness.py`).
-    Repeats tell differences between runs from departures, and runs with unset memory filled tell reads of
-    it. A run that fails is a result. Raises ProblemError for a missing program, and for a script that makes
-    no call of a package that it compiled.
+    Repeats separate differences between runs from divergence, and runs with unset memory filled show reads
+    of it. A run that fails is a result. Raises ProblemError for a missing program, and for a script that
+    makes no call of a package that it compiled.
     """
     if not tolerance > 0:
         raise ProblemError("tolerance is out of range", value=tolerance, allowed="above 0")
-    return await compare_pair(context, await _pair(context, workload, exported), tolerance, shown)
+    if isinstance(workload, ScriptWorkload):
+        pair = await _captured(context, workload)
+    elif isinstance(workload, ExportedWorkload):
+        pair = Pair(await compiled_package(context, workload, {}), workload.exported)
+    elif exported is not None:
+        pair = Pair(workload, exported)
+    else:
+        raise ProblemError(
+            "comparing a package needs the exported program that it was compiled from",
+            allowed="exported=a .pt2 of torch.export.save, or script=the program that compiles and calls it",
+        )
+    return await compare_pair(context, pair, tolerance, shown)
 
 
 async def compare_pair(
     context: Context, pair: Pair, tolerance: float = 1.0, shown: int = SHOWN
 ) -> ComparedWithEager:
-    """The comparison of a package whose program is at hand."""
-    package = open_package(pair.workload.package, pair.workload.model_name)
-    model = Model(package, read_wrapper(package.wrapper_text, package.kernel_text))
+    """Compare a package with the program that it was compiled from."""
+    view = view_package(pair.workload.package, pair.workload.model_name)
+    model = Model(view.package, view.wrapper)
     nodes = Nodes(model)
-    done, notes = await _beside(context, pair, model, nodes, tolerance)
-    return _result(context, done, model, nodes, notes, shown)
-
-
-async def _pair(
-    context: Context, workload: PackageWorkload | ExportedWorkload | ScriptWorkload, exported: Path | None
-) -> Pair:
-    if isinstance(workload, ScriptWorkload):
-        return await _captured(context, workload)
-    if isinstance(workload, ExportedWorkload):
-        return Pair(await compiled_package(context, workload, {}), workload.exported)
-    if exported is None:
-        raise ProblemError(
-            "comparing a package needs the exported program that it was compiled from",
-            allowed="exported=a .pt2 of torch.export.save, or script=the program that compiles and calls it",
-        )
-    return Pair(workload, exported)
+    done, notes = await _run_pair(context, pair, model, nodes, tolerance)
+    outputs = [read_output(event) for event in done.all("output")]
+    repeats = Repeats(done)
+    analysis = DivergenceAnalysis(read_launches(done.all("beside"), nodes), model, nodes)
+    first = _find_divergence(analysis, outputs, repeats)
+    outcome, summary = _conclude(done, outputs, first, repeats)
+    launches = analysis.settled(diverged=first is not None)
+    ranked = sorted(launches, key=lambda row: _ORDER.index(row.status))
+    json_file = done.directory / "launches.json"
+    json_file.write_bytes(_LAUNCHES.dump_json(launches, indent=1))
+    return ComparedWithEager(
+        outcome=outcome,
+        summary=summary,
+        first=first,
+        outputs=outputs,
+        deterministic=repeats.same("first", "second"),
+        varies_from=repeats.change("first", "second"),
+        reads_unset=repeats.reads_unset,
+        unset_from=repeats.unset_from,
+        counts=dict(Counter(row.status for row in launches)),
+        launches=ranked[:shown],
+        left_out=max(0, len(launches) - shown),
+        other_constants=[
+            OtherConstant(**{name: event[name] for name in OtherConstant.model_fields})
+            for event in done.all("constant_differs")
+        ],
+        notes=[*notes, *_limits(done)],
+        failure=read_failure(done.finished),
+        json_file=context.artifact(json_file, "every tensor that was compared"),
+        log=context.artifact(done.finished.output, "output of the runs"),
+        cost=context.cost.cost(),
+    )
 
 
 async def _captured(context: Context, workload: ScriptWorkload) -> Pair:
@@ -266,7 +209,7 @@ def updates_of(request: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     return tuple(step for step in request.get("steps", ()) if step["do"] == "constants")
 
 
-async def _beside(
+async def _run_pair(
     context: Context, pair: Pair, model: Model, nodes: Nodes, tolerance: float
 ) -> tuple[WorkerRun, list[str]]:
     """The worker's comparison; without probes, of outputs only, when the package cannot be rebuilt."""
@@ -284,12 +227,21 @@ async def _beside(
         "steps": pair.updates,
         "constants": {constant.name: constant.fqn for constant in model.package.constants if constant.fqn},
     }
-    env, notes = dict(workload.env), list[str]()
+    env: dict[str, str] = {}
+    notes: list[str] = []
     try:
         rebuilt = await instrument(workload.package, Options(), context, python=python, env=workload.env)
-        request.update(package=rebuilt.package, nodes=nodes.of, unset=_fillable(model))
-        env.update({"LD_PRELOAD": " ".join(rebuilt.preload)} if rebuilt.preload else {})
-        notes += _without_nodes(nodes)
+        # In branches and loops a name may stand for other memory, so it is not filled there.
+        straight = {launch.index for launch in model.wrapper.launches if not launch.context}
+        unset = {launch: names for launch, names in unset_arguments(model).items() if launch in straight}
+        request.update(package=rebuilt.package, nodes=nodes.of, unset=unset)
+        env = rebuilt.environment
+        if not nodes.of:
+            notes.append(
+                "the package does not say which nodes its launches come from (compile with "
+                "INDUCTOR_PROVENANCE=1, torch >= 2.9): a launch is matched by its values alone, and none can "
+                "be said to differ"
+            )
         notes += [f"launch {s.launch} ({s.kernel}) has no probes: {s.reason}" for s in rebuilt.skipped]
     except ProblemError as problem:
         request.update(probes=False)
@@ -297,67 +249,15 @@ async def _beside(
     done = await context.worker(
         "beside",
         request,
+        workload=workload,
         env=env,
-        python=python,
-        cwd=workload.cwd,
-        timeout_s=workload.timeout_s,
         gpus=gpus_of(model.package.device_type, workload.device_index),
     )
     context.cost.runs += len(done.all("calling")) if not done.finished.reused else 0
     return done, notes
 
 
-def _fillable(model: Model) -> dict[int, list[str]]:
-    """Unset memory by launch, outside of branches and loops: in them a name may stand for other memory."""
-    straight = {launch.index for launch in model.wrapper.launches if not launch.context}
-    return {launch: names for launch, names in unset_arguments(model).items() if launch in straight}
-
-
-def _without_nodes(nodes: Nodes) -> list[str]:
-    if nodes.of:
-        return []
-    return [
-        "the package does not say which nodes its launches come from (compile with INDUCTOR_PROVENANCE=1, "
-        "torch >= 2.9): a launch is matched by its values alone, and none can be said to depart"
-    ]
-
-
-def _result(
-    context: Context, done: WorkerRun, model: Model, nodes: Nodes, notes: list[str], shown: int
-) -> ComparedWithEager:
-    outputs = read_outputs(done.all("output"))
-    repeats = Repeats(done)
-    judge = DivergenceAnalysis(read_launches(done.all("beside"), nodes), model, nodes)
-    first = find_divergence(judge, outputs, repeats)
-    launches = judge.settled(diverged=first is not None)
-    ranked = sorted(launches, key=lambda row: _ORDER.index(row.status))
-    outcome, summary = conclude(done, outputs, first, repeats)
-    return ComparedWithEager(
-        outcome=outcome,
-        summary=summary,
-        first=first,
-        outputs=outputs,
-        deterministic=repeats.same("first", "second"),
-        varies_from=repeats.change("first", "second"),
-        reads_unset=repeats.reads_unset,
-        unset_from=repeats.unset_from,
-        counts=dict(Counter(row.status for row in launches)),
-        launches=ranked[:shown],
-        left_out=max(0, len(launches) - shown),
-        other_constants=[OtherConstant.model_validate(_fields(e)) for e in done.all("constant_differs")],
-        notes=[*notes, *_told(done)],
-        failure=read_failure(done.finished),
-        json_file=_write(context, done.directory / "launches.json", launches),
-        log=context.artifact(done.finished.output, "output of the runs"),
-        cost=context.cost.cost(),
-    )
-
-
-def _fields(event: Event) -> dict[str, Any]:
-    return {name: event[name] for name in OtherConstant.model_fields}
-
-
-def _told(done: WorkerRun) -> list[str]:
+def _limits(done: WorkerRun) -> list[str]:
     """What the worker could not do."""
     notes = [
         f"the exported program's own guard refuses these inputs: {e['text']}"
@@ -372,6 +272,73 @@ def _told(done: WorkerRun) -> list[str]:
     return notes + [f"the observer failed: {e['text'].splitlines()[-1]}" for e in done.all("observer_failed")]
 
 
-def _write(context: Context, path: Path, launches: list[LaunchCompared]) -> Any:
-    path.write_bytes(_LAUNCHES.dump_json(launches, indent=1))
-    return context.artifact(path, "every tensor that was compared")
+def _find_divergence(
+    analysis: DivergenceAnalysis, outputs: Sequence[OutputCompared], repeats: Repeats
+) -> Divergence | None:
+    """Launches are looked at when an output differs: without that, a difference has no effect."""
+    wrong = next((one for one in outputs if one.agreement in ("differs", "layout")), None)
+    if wrong is None or not repeats.steady_eager:
+        return None
+    row = analysis.first()
+    coarse = row is not None and row.within_tf32 and row.device == "cuda" and row.dtype == "float32"
+    kind: Kind = "error"
+    if repeats.reads_unset:
+        kind = "uninitialised"
+    elif repeats.same("first", "second") is False:
+        kind = "nondeterministic"
+    elif coarse and analysis.multiplies(row):
+        kind = "tf32"
+    if row is not None:
+        return analysis.divergence(row, kind)
+    known = Difference(**wrong.model_dump(include=set(Difference.model_fields)))
+    values = f": {wrong.values[1]} for {wrong.values[0]} at {wrong.first}" if wrong.values else ""
+    summary = f"output {wrong.index} differs from eager{values}; the first launch to differ is not known"
+    return Divergence(kind=kind, difference=known, summary=summary)
+
+
+def _conclude(
+    done: WorkerRun, outputs: Sequence[OutputCompared], first: Divergence | None, repeats: Repeats
+) -> tuple[Outcome, str]:
+    """The outcome, and one sentence for it."""
+    names = ", ".join([str(event["name"]) for event in done.all("constant_differs")][:3])
+    constants = f"; the package holds other values than the program in {names}" if names else ""
+    if first is not None:
+        return "differs", first.summary + constants + _not_updated(done)
+    counted = done.last("counted_outputs")
+    if counted is None:
+        return "inconclusive", _unfinished(done)
+    if not repeats.steady_eager:
+        return "inconclusive", "eager itself differs from run to run on these inputs"
+    if counted["package"] != counted["eager"]:
+        return "differs", f"the package gives {counted['package']} outputs and eager {counted['eager']}"
+    if repeats.reads_unset:
+        return "agrees", "all outputs agree with eager here, but depend on memory that nothing wrote"
+    if repeats.same("first", "second") is False:
+        return "agrees", "all outputs agree with eager here, but runs of this call differ"
+    equal = sum(one.agreement == "equal" for one in outputs)
+    rest = f", {len(outputs) - equal} but for rounding" if equal < len(outputs) else ""
+    agree = f"all {len(outputs)} outputs agree with eager: {equal} bit for bit{rest}"
+    # NaN that eager has too comes from the model or from the inputs.
+    lost = [f"{o.non_finite} of {o.elements} elements of output {o.index}" for o in outputs if o.non_finite]
+    finite = f"; NaN or infinity in both: {', '.join(lost[:3])}" if lost else ""
+    return "agrees", agree + finite + constants
+
+
+def _not_updated(done: WorkerRun) -> str:
+    """Captured updates that only the package got, which checks neither shape nor dtype."""
+    kept = done.all("not_applied")
+    return f"; only the package got the update of {kept[0]['name']}: {kept[0]['what']}" if kept else ""
+
+
+def _unfinished(done: WorkerRun) -> str:
+    """Which of the two sides did not come to its end."""
+    failed = done.last("failed") or {}
+    if failed.get("during") == "loading_exported":
+        return (
+            f"the exported program cannot be loaded: {str(failed['text'])[:200]} (custom ops: extra_imports)"
+        )
+    ended = done.finished.signal
+    text = f": {str(failed.get('text', ''))[:200]}" if failed else f": {ended}" if ended else ""
+    if done.last("outputs") is None and done.last("loading") is None:
+        return f"eager itself fails on these inputs{text}"
+    return f"the package fails on these inputs{text}{_not_updated(done)}"

@@ -12,18 +12,17 @@ from pydantic import Field
 from mcp_server.errors import ProblemError
 from mcp_server.flags import Chosen, FlagPlan, Moment, select
 from mcp_server.model import Artifact, Cost, ExportedWorkload, PackageWorkload, Record
-from mcp_server.package.archive import open_package
 from mcp_server.package.exported import exported_device
-from mcp_server.package.wrapper import read_wrapper
+from mcp_server.package.view import view_package
 from mcp_server.probes.build import find_toolchain
-from mcp_server.tools.context import Context, WorkerRun
+from mcp_server.tools.context import Context
 from mcp_server.tools.failure import Failure, read_failure
 
 ConfigValue = bool | int | float | str
 
 
 class AppliedFlag(Record):
-    """One flag of this compile: how it was given, and what to expect of it."""
+    """One flag of this compile: how it was set, and what to expect of it."""
 
     name: str
     value: str
@@ -63,7 +62,7 @@ async def compile_with_flags(
     *,
     configs: Mapping[str, ConfigValue] | None = None,
 ) -> Compiled:
-    """Compile the workload's program into a new package of this job's directory; its inputs play no part.
+    """Compile the workload's program into a new package of this job's directory; its inputs are not used.
 
     `flags` are names of the flag table with their values; `configs` are the `inductor_configs` of an earlier
     compile that this one repeats. A compile that fails is a result.
@@ -73,9 +72,23 @@ async def compile_with_flags(
     device = exported_device(workload.exported)
     known = version if version[:1].isdigit() else None
     plan = select(flags, moment="compile", torch_version=known, device=device)
-    done = await _compile(context, workload, plan, merged_configs(configs or {}, plan))
+    work = context.fresh("package")
+    done = await context.worker(
+        "compile",
+        {
+            "exported": workload.exported,
+            "package_path": work / f"{workload.exported.name.split('.')[0]}.pt2",
+            "inductor_configs": merged_configs(configs or {}, plan),
+            "extra_imports": workload.extra_imports,
+        },
+        env={"TORCHINDUCTOR_CACHE_DIR": str(work / "cache"), **workload.env, **plan.env},
+        python=context.python_for(workload),
+        cwd=workload.cwd,
+        timeout_s=workload.timeout_s,
+    )
+    compiled = done.last("compiled")
     outcome = Compiled(
-        ok=done.last("compiled") is not None,
+        ok=compiled is not None,
         torch=version,
         device=device,
         flags=[_applied(one) for one in plan.chosen],
@@ -84,36 +97,26 @@ async def compile_with_flags(
         log=context.artifact(done.finished.output, "output of the compile"),
         cost=context.cost.cost(),
     )
-    return _with_package(context, outcome, done)
-
-
-async def _compile(
-    context: Context, workload: ExportedWorkload, plan: FlagPlan, configs: Mapping[str, ConfigValue]
-) -> WorkerRun:
-    work = context.fresh("package")
-    request = {
-        "exported": workload.exported,
-        "package_path": work / f"{workload.exported.name.split('.')[0]}.pt2",
-        "inductor_configs": configs,
-        "extra_imports": workload.extra_imports,
-    }
-    return await context.worker(
-        "compile",
-        request,
-        env={"TORCHINDUCTOR_CACHE_DIR": str(work / "cache"), **workload.env, **plan.env},
-        python=context.python_for(workload),
-        cwd=workload.cwd,
-        timeout_s=workload.timeout_s,
+    if compiled is None:
+        return outcome
+    view = view_package(Path(compiled["package"]))
+    package, wrapper = view.package, view.wrapper
+    return outcome.model_copy(
+        update={
+            "package": context.artifact(package.path, "package compiled with the flags"),
+            "seconds": round(float(compiled["seconds"]), 2),
+            "launches": len(wrapper.launches),
+            "kernels": dict(Counter(launch.kernel for launch in wrapper.launches)),
+            "provenance": bool(package.kernel_information),
+            "warnings": outcome.warnings + [f"wrapper.cpp:{p.line}: {p.what}" for p in wrapper.problems[:10]],
+        }
     )
 
 
 def merged_configs(configs: Mapping[str, ConfigValue], plan: FlagPlan) -> dict[str, ConfigValue]:
     """`inductor_configs` of the compile. They win over variables, so a chosen flag replaces its entry."""
-    replaced = {
-        one.flag.config: one.flag.values.config(one.value)
-        for one in plan.chosen
-        if one.flag.config in configs
-    }
+    chosen = [(one.flag, one.value) for one in plan.chosen if one.flag.config in configs]
+    replaced = {flag.config: flag.values.config(value) for flag, value in chosen}
     return {**configs, **replaced, **plan.config}
 
 
@@ -127,25 +130,6 @@ def _applied(one: Chosen) -> AppliedFlag:
         shows=flag.shows,
         misses=flag.misses,
         cost=flag.cost,
-    )
-
-
-def _with_package(context: Context, outcome: Compiled, done: WorkerRun) -> Compiled:
-    """Add what the new package holds."""
-    compiled = done.last("compiled")
-    if compiled is None:
-        return outcome
-    package = open_package(Path(compiled["package"]))
-    wrapper = read_wrapper(package.wrapper_text, package.kernel_text)
-    return outcome.model_copy(
-        update={
-            "package": context.artifact(package.path, "package compiled with the flags"),
-            "seconds": round(float(compiled["seconds"]), 2),
-            "launches": len(wrapper.launches),
-            "kernels": dict(Counter(launch.kernel for launch in wrapper.launches)),
-            "provenance": bool(package.kernel_information),
-            "warnings": outcome.warnings + [f"wrapper.cpp:{p.line}: {p.what}" for p in wrapper.problems[:10]],
-        }
     )
 
 

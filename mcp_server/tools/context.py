@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -72,12 +72,10 @@ def _events(path: Path, wanted: Callable[[str], bool]) -> Iterator[Event]:
         return
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in filter(wanted, file):
-            try:
+            with suppress(ValueError):  # a line that a crash cut short
                 event = read_json(line)
-            except ValueError:
-                continue
-            if isinstance(event, dict) and "event" in event:
-                yield event
+                if isinstance(event, dict) and "event" in event:
+                    yield event
 
 
 WORKER_MAIN = Path(worker.__file__).with_name("main.py")
@@ -145,12 +143,8 @@ class WorkerRun:
         return str(self.events[-1]["event"]) if self.events else "starting"
 
 
-def _quiet(message: str) -> None:
-    """Default progress callback: do nothing."""
-
-
-def _nothing_lost(result: Record) -> None:
-    """Default partial-result callback: discard."""
+def _ignore(_value: object) -> None:
+    """Default callback for progress and for a partial result."""
 
 
 @dataclass
@@ -165,14 +159,14 @@ class Context:
 
     directory: Path
     python: Path
-    progress: Callable[[str], None] = _quiet
+    progress: Callable[[str], None] = _ignore
     cost: CostMeter = field(default_factory=CostMeter)
     kept: StepCache = field(default_factory=StepCache)
     children: int = 0
     launcher: tuple[str, ...] = ()
     imports: SharedImport | None = None
     home: Home | None = None
-    knows: Callable[[Record], None] = _nothing_lost
+    knows: Callable[[Record], None] = _ignore
     holder: str = ""
 
     def __post_init__(self) -> None:
@@ -230,24 +224,20 @@ class Context:
             await look_ahead(kept.output)
             return kept
         self.progress(directory.name.split("-", 1)[1])
-        argv = command.argv if runs or not self.launcher else (*ONLY_FIRST, *command.argv)
-        with self.cost.clock.child():
-            starter = await start() if start else Child.start
-            finished = await self._carry_out(directory, replace(command, argv=argv), starter)
-        keep(key, directory, finished)
-        self.cost.runs += runs
-        return finished
-
-    async def _carry_out(self, directory: Path, command: Command, start: Starter) -> Finished:
-        argv = launched(self.launcher, command.argv, directory)
+        first = () if runs or not self.launcher else ONLY_FIRST
+        argv = launched(self.launcher, (*first, *command.argv), directory)
         env = {**command.env, **({"AOTI_DEBUG_LAUNCHED": "1"} if self.launcher else {})}
         asks = command.asks and not self.launcher  # a launcher's processes may be on other machines
         started = replace(command, argv=argv, env=env, asks=asks)
-        waits = Waits(self.holder or self.directory.name, self.progress, self.cost.clock.blocked)
-        finished = await run(started, directory, start=start, waits=waits)
-        separate_ranks(finished.output, self.launcher)
-        await look_ahead(finished.output)
-        check_started(finished, self.launcher)
+        with self.cost.clock.child():
+            starter = await start() if start else Child.start
+            waits = Waits(self.holder or self.directory.name, self.progress, self.cost.clock.blocked)
+            finished = await run(started, directory, start=starter, waits=waits)
+            separate_ranks(finished.output, self.launcher)
+            await look_ahead(finished.output)
+            check_started(finished, self.launcher)
+        keep(key, directory, finished)
+        self.cost.runs += runs
         return finished
 
     def fresh(self, name: str) -> Path:
@@ -273,9 +263,11 @@ class Context:
         directory: Path | None = None,
         streamed: Sequence[str] = (),
         alone: bool = False,
+        workload: WorkloadBase | None = None,
     ) -> WorkerRun:
         """Run one operation of the worker; a crash of the workload is a result.
 
+        With `workload`, in its environment (and `env`), directory, interpreter and time limit.
         `prefix` is put before the interpreter (a sanitizer, a debugger); `directory`, from `fresh`, is for
         requests that name files in it. `events` omits the reports named in `streamed`. `gpus` are leased
         (default: the request's GPU, else the first; () for none). `alone` shares no import of torch: forks of
@@ -284,13 +276,18 @@ class Context:
         `PackageError` for an unsafe archive, before a worker starts.
         """
         directory = directory or self.fresh(name or operation)
+        if workload is not None:
+            env = {**workload.env, **(env or {})}
+            python, cwd, timeout_s = workload.python, cwd or workload.cwd, workload.timeout_s
         interpreter = python or self.python
         check_interpreter(interpreter)
         if gpus is None and operation in ASKING:
             gpus = gpus_of(None, int(str(request.get("device_index", -1))))
         for archive in ARCHIVES & request.keys():
             await anyio.to_thread.run_sync(refuse_unsafe, Path(str(request[archive])))
-        argv = (*prefix, str(interpreter), "-u", str(WORKER_MAIN), *_files(directory, operation, request))
+        asked = directory / "request.json"
+        asked.write_text(json.dumps({**request, "operation": operation}, default=_as_json, indent=1))
+        argv = (*prefix, str(interpreter), "-u", str(WORKER_MAIN), str(asked), str(directory / REPORT))
         command = Command(
             argv=argv,
             cwd=cwd or Path.cwd(),
@@ -327,13 +324,6 @@ class Context:
         return workload.python or self.python
 
 
-def _files(directory: Path, operation: str, request: Mapping[str, object]) -> tuple[str, str]:
-    """Write the request, and return the worker's arguments."""
-    asked = directory / "request.json"
-    asked.write_text(json.dumps({**request, "operation": operation}, default=_as_json, indent=1))
-    return str(asked), str(directory / REPORT)
-
-
 def _as_json(value: object) -> object:
     if isinstance(value, Path):
         return str(value)
@@ -343,45 +333,33 @@ def _as_json(value: object) -> object:
 
 
 def _raise_refusal(done: WorkerRun) -> None:
-    refused = done.last("refused")
+    """Raise `ProblemError` when the worker refused the request, or the interpreter cannot run the worker."""
+    refused, failed = done.last("refused"), done.last("failed")
     if refused:
         raise ProblemError(
             str(refused["what"]), value=refused.get("value"), allowed=str(refused.get("allowed") or "")
         )
+    what = ""
     if done.finished.ending == "not_started":
-        raise ProblemError(
-            "cannot start the interpreter: " + done.finished.note,
-            value=str(done.python),
-            next_call=interpreter_help(),
-        )
-    if not done.events and done.finished.ending == "exit":
-        raise ProblemError(
-            "this is no Python that can run the worker: " + _last_words(done.finished.stderr),
-            value=str(done.python),
-            next_call=interpreter_help(),
-        )
-    failed = done.last("failed")
-    if failed and failed["during"] == "importing_torch":
-        raise ProblemError(
-            f"torch cannot be imported ({failed['text'][:300]})",
-            value=str(done.python),
-            next_call=interpreter_help(),
-        )
-
-
-def _last_words(stderr: Path) -> str:
-    """The last line of standard error, bounded, without control characters."""
-    lines = (
-        stderr.read_bytes()[-4000:].decode("utf-8", "replace").strip().splitlines() if stderr.exists() else []
-    )
-    return "".join(char for char in (lines[-1] if lines else "it said nothing") if char.isprintable())[:300]
+        what = "cannot start the interpreter: " + done.finished.note
+    elif not done.events and done.finished.ending == "exit":
+        stderr = done.finished.stderr
+        said = stderr.read_bytes()[-4000:].decode("utf-8", "replace") if stderr.exists() else ""
+        last = (said.strip().splitlines() or ["it printed nothing"])[-1]
+        last = "".join(char for char in last if char.isprintable())[:300]
+        what = "this is no Python that can run the worker: " + last
+    elif failed and failed["during"] == "importing_torch":
+        what = f"torch cannot be imported ({failed['text'][:300]})"
+    if what:
+        raise ProblemError(what, value=str(done.python), next_call=interpreter_help())
 
 
 def check_interpreter(python: Path) -> None:
     """Raise `ProblemError` unless `python` is a file that may be executed."""
+    what = ""
     if not python.exists():
-        raise ProblemError("no such interpreter", value=str(python), next_call=interpreter_help())
-    if not python.is_file() or not os.access(python, os.X_OK):
-        raise ProblemError(
-            "the interpreter is not an executable file", value=str(python), next_call=interpreter_help()
-        )
+        what = "no such interpreter"
+    elif not python.is_file() or not os.access(python, os.X_OK):
+        what = "the interpreter is not an executable file"
+    if what:
+        raise ProblemError(what, value=str(python), next_call=interpreter_help())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+import anyio.to_thread
 
 from mcp_server.errors import ProblemError
 from mcp_server.logs.printer import (
@@ -18,11 +19,11 @@ from mcp_server.logs.printer import (
     read_saved,
 )
 from mcp_server.model import ExportedWorkload, PackageWorkload
-from mcp_server.package.archive import Package, open_package
+from mcp_server.package.archive import Package
 from mcp_server.package.launches import Launch, Role
-from mcp_server.package.wrapper import read_wrapper
+from mcp_server.package.view import view_package
 from mcp_server.tools.compile_with_flags import compiled_package
-from mcp_server.tools.context import Context, Event, WorkerRun
+from mcp_server.tools.context import Context, WorkerRun
 from mcp_server.tools.failure import read_failure, read_output
 from mcp_server.tools.first_bad import Choice, Launches, Model, overview
 from mcp_server.tools.kernel_io import (
@@ -40,19 +41,6 @@ from mcp_server.tools.requests import INPUTS_HELP, run_request
 INPUTS = "model inputs"
 
 
-@dataclass
-class _Group:
-    """Records of one launch."""
-
-    kernel: str
-    records: list[Printed] = field(default_factory=list)
-
-    def belongs(self, record: Printed) -> bool:
-        """A new launch begins with another kernel, or when something comes before a launch that has ended."""
-        ended = any(one.when == "after_launch" for one in self.records)
-        return record.kernel == self.kernel and not (ended and record.when == "before_launch")
-
-
 def printed_launches(
     records: Iterable[Printed], model: Model, facts: Mapping[str, ArgumentValues] | None = None
 ) -> Iterator[LaunchValues]:
@@ -61,66 +49,53 @@ def printed_launches(
     `facts` are the values of level 1's files by path.
     """
     # Each group is the next launch of its kernel: the code is a straight line outside branches and loops.
-    place = 0
+    next_index = 0
     for sequence, group in enumerate(_grouped(records)):
-        following = model.wrapper.launches[place:]
-        found = next((launch for launch in following if launch.kernel == group.kernel), None)
-        place = found.index + 1 if found else place
-        yield _launch(group, sequence, found, model, facts or {})
+        following = model.wrapper.launches[next_index:]
+        known = next((launch for launch in following if launch.kernel == group[0].kernel), None)
+        next_index = known.index + 1 if known else next_index
+        arguments = [_argument(record, known, facts or {}) for record in group]
+        tensors = {a.target for a in known.tensors if a.target} if known else set()
+        yield LaunchValues(
+            kernel=group[0].kernel or INPUTS,
+            sequence=sequence,
+            launch=known.index if known else None,
+            arguments=arguments,
+            not_shown=sorted(tensors - {a.name for a in arguments}),
+            locations=model.locations(known.index) if known else [],
+        )
 
 
-def _grouped(records: Iterable[Printed]) -> Iterator[_Group]:
-    group: _Group | None = None
+def _grouped(records: Iterable[Printed]) -> Iterator[list[Printed]]:
+    """Records of one launch each.
+
+    A new launch begins with another kernel, or when something comes before a launch that has ended.
+    """
+    group: list[Printed] = []
     for record in records:
-        if group is None or not group.belongs(record):
-            if group is not None:
-                yield group
-            group = _Group(record.kernel)
-        group.records.append(record)
-    if group is not None:
+        again = record.when == "before_launch" and any(one.when == "after_launch" for one in group)
+        if group and (again or record.kernel != group[0].kernel):
+            yield group
+            group = []
+        group.append(record)
+    if group:
         yield group
 
 
-def _launch(
-    group: _Group, sequence: int, known: Launch | None, model: Model, facts: Mapping[str, ArgumentValues]
-) -> LaunchValues:
-    arguments = [_argument(record, known, facts) for record in group.records]
-    tensors = {a.target for a in known.tensors if a.target} if known else set()
-    return LaunchValues(
-        kernel=group.kernel or INPUTS,
-        sequence=sequence,
-        launch=known.index if known else None,
-        arguments=arguments,
-        not_shown=sorted(tensors - {a.name for a in arguments}),
-        locations=model.locations(known.index) if known else [],
-    )
-
-
 def _argument(record: Printed, known: Launch | None, facts: Mapping[str, ArgumentValues]) -> ArgumentValues:
-    role = _role(record.argument, known)
     when: Phase = "after" if record.when == "after_launch" else "before"
-    unset = when == "before" and (role == "written" or (role == "unknown" and _fresh(record)))
     if isinstance(record, PrintedScalar):
         return ArgumentValues(name=record.argument, when=when, role="read", value=record.text)
+    roles: dict[str | None, Role] = {a.target: a.role for a in known.tensors} if known else {}
+    role = roles.get(record.argument, "unknown")
+    # A buffer that no launch was seen to write before.
+    fresh = isinstance(record, PrintedTensor) and record.uninitialised
+    unset = when == "before" and (role == "written" or (role == "unknown" and fresh))
     if isinstance(record, SavedTensor):
         values = facts.get(record.path) or ArgumentValues(name="", when=when, device=record.device)
         return values.model_copy(
             update={"name": record.argument, "when": when, "role": role, "uninitialised": unset}
         )
-    return _tensor(record, when, role, unset)
-
-
-def _fresh(record: Printed) -> bool:
-    """A buffer that no launch was seen to write before."""
-    return isinstance(record, PrintedTensor) and record.uninitialised
-
-
-def _role(name: str, known: Launch | None) -> Role:
-    roles: dict[str | None, Role] = {a.target: a.role for a in known.tensors} if known else {}
-    return roles.get(name, "unknown")
-
-
-def _tensor(record: PrintedTensor, when: Phase, role: Role, unset: bool) -> ArgumentValues:
     return ArgumentValues(
         name=record.argument,
         when=when,
@@ -129,27 +104,28 @@ def _tensor(record: PrintedTensor, when: Phase, role: Role, unset: bool) -> Argu
         shape=list(record.size),
         stride=list(record.stride),
         device=record.device,
-        min=finite(record.minimum),
-        max=finite(record.maximum),
-        mean=finite(record.mean),
-        non_finite=non_finite(record),
+        min=_finite(record.minimum),
+        max=_finite(record.maximum),
+        mean=_finite(record.mean),
+        non_finite=_non_finite(record),
         uninitialised=unset,
     )
 
 
-def finite(number: float | None) -> float | None:
+def _finite(number: float | None) -> float | None:
     """None for what JSON has no number for."""
     return number if number is not None and math.isfinite(number) else None
 
 
-def non_finite(record: PrintedTensor) -> BadElement | None:
-    """What minimum, maximum and printed values say. The mean alone is no sign: in float32 it overflows over
-    finite values; a complex tensor has nothing else.
+def _non_finite(record: PrintedTensor) -> BadElement | None:
+    """NaN or infinity in the minimum, the maximum or the printed values.
+
+    The mean alone is no sign: in float32 it overflows over finite values. A complex tensor has nothing else.
     """
-    told = [record.minimum, record.maximum, *record.values]
+    printed = [record.minimum, record.maximum, *record.values]
     if record.minimum is None:
-        told.append(record.mean)
-    bad = [value for value in told if value is not None and not math.isfinite(value)]
+        printed.append(record.mean)
+    bad = [value for value in printed if value is not None and not math.isfinite(value)]
     if not bad:
         return None
     worst = next((value for value in bad if math.isnan(value)), None) or max(bad)
@@ -213,38 +189,41 @@ async def run_printer(context: Context, workload: PackageWorkload, model: Model,
         "run",
         run_request(workload),
         directory=directory,
-        env=workload.env,
-        python=context.python_for(workload),
-        cwd=directory if level == "1" else workload.cwd,
-        timeout_s=workload.timeout_s,
+        workload=workload,
+        cwd=directory if level == "1" else None,
     )
     if level == "1":
         return await _saved(context, model, done)
     output = done.finished.stdout
     launches = Launches(lambda: printed_launches(read_printer(_lines(output)), model))
     notes = [*DEFECTS[level], *([MISSING] if level == "2" else [])]
-    return Seen(launches, notes, done, _last_launch(done))
+    last = read_output(output).last_launch
+    return Seen(launches, notes, done, last.kernel if last else "")
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """stdout alone: stderr would fall between the lines of a tensor."""
+    """Lines of stdout alone: stderr would fall between the lines of a tensor."""
     if path.exists():
         with path.open(encoding="utf-8", errors="replace") as file:
             yield from file
 
 
-def _last_launch(done: WorkerRun) -> str:
-    last = read_output(done.finished.stdout).last_launch
-    return last.kernel if last else ""
-
-
 async def _saved(context: Context, model: Model, done: WorkerRun) -> Seen:
     """Level 1: only the last file of a name still holds what its record says."""
     kernels = {launch.kernel for launch in model.wrapper.launches}
-    report = read_saved(_lines(done.finished.stdout), kernels)
-    facts = await _describe(context, done, sorted({record.path for record in report.saved}))
-    lost = overwritten(report.saved)
+    report = await anyio.to_thread.run_sync(read_saved, _lines(done.finished.stdout), kernels)
+    paths = sorted({record.path for record in report.saved})
+    facts: dict[str, ArgumentValues] = {}
+    if paths:
+        described = await context.worker("describe_files", {"files": paths}, python=done.python)
+        for event in described.all("file"):
+            saved = context.artifact(Path(event["path"]), "tensor saved by printer level 1")
+            unreadable = event.get("unreadable", "")
+            facts[event["path"]] = ArgumentValues(
+                name="", when="before", value=unreadable, saved=saved, **measured(event)
+            )
     notes = [*DEFECTS["1"], MISSING]
+    lost = overwritten(report.saved)
     if lost:
         notes.append(
             f"{lost} tensors were overwritten by a later launch of the same kernel, and show its values"
@@ -257,19 +236,6 @@ async def _saved(context: Context, model: Model, done: WorkerRun) -> Seen:
 def overwritten(saved: Sequence[SavedTensor]) -> int:
     """How many of the tensors that were saved are no longer in the file that was named."""
     return len(saved) - len({record.path for record in saved})
-
-
-async def _describe(context: Context, done: WorkerRun, paths: list[str]) -> dict[str, ArgumentValues]:
-    if not paths:
-        return {}
-    described = await context.worker("describe_files", {"files": paths}, python=done.python)
-    return {event["path"]: _values(context, event) for event in described.all("file")}
-
-
-def _values(context: Context, event: Event) -> ArgumentValues:
-    saved = context.artifact(Path(event["path"]), "tensor saved by printer level 1")
-    unreadable = event.get("unreadable", "")
-    return ArgumentValues(name="", when="before", value=unreadable, saved=saved, **measured(event))
 
 
 SHOWN = 24
@@ -300,49 +266,30 @@ async def dump_kernel_io(
     if backend == "printer" and (save or stop_at_first_bad):
         raise ProblemError("save and stop_at_first_bad need backend probes", allowed="printer level 1 saves")
     compiled = await _compiled(context, workload, asked, level if backend == "printer" else None)
-    model = _model(compiled)
+    model = await anyio.to_thread.run_sync(_model, compiled)
     choice = asked.checked(model)
-    if backend == "printer":
-        seen = await run_printer(context, compiled, model, level)
-        return _result(context, seen, model, choice, "printer", "asked for", shown)
-    try:
-        seen = await observe(context, compiled, model, choice, save=save, stop=stop_at_first_bad)
-    except ProblemError as problem:
-        has = await _with_printer(context, workload, compiled, asked) if backend == "auto" else None
-        if has is None:
-            raise
-        model = _model(has.package)
-        seen = await run_printer(context, has.package, model, has.level)
-        return _result(context, seen, model, asked.checked(model), "printer", f"no probes: {problem}", shown)
-    return _result(context, seen, model, choice, "probes", "every tensor, no recompile", shown)
-
-
-@dataclass(frozen=True)
-class _Printing:
-    """A package that has the value printer, at `level`."""
-
-    package: PackageWorkload
-    level: Level
-
-
-async def _with_printer(
-    context: Context,
-    workload: PackageWorkload | ExportedWorkload,
-    compiled: PackageWorkload,
-    choice: Choice,
-) -> _Printing | None:
-    """The package when it prints, else one compiled again from the exported program; None without either."""
-    level = level_of(_model(compiled).package)
-    if level is not None:
-        return _Printing(compiled, level)
-    if isinstance(workload, PackageWorkload):
-        return None
-    return _Printing(await _compiled(context, workload, choice, "2"), "2")
+    why = "asked for"
+    if backend != "printer":
+        try:
+            seen = await observe(context, compiled, model, choice, save=save, stop=stop_at_first_bad)
+            return await _result(context, seen, model, choice, "probes", "every tensor, no recompile", shown)
+        except ProblemError as problem:
+            printed = level_of(model.package)
+            if backend == "probes" or (printed is None and isinstance(workload, PackageWorkload)):
+                raise
+            why = f"no probes: {problem}"
+        if printed is None:
+            compiled = await _compiled(context, workload, asked, "2")
+            model = await anyio.to_thread.run_sync(_model, compiled)
+            choice = asked.checked(model)
+        level = printed or "2"
+    seen = await run_printer(context, compiled, model, level)
+    return await _result(context, seen, model, choice, "printer", why, shown)
 
 
 def _model(workload: PackageWorkload) -> Model:
-    package = open_package(workload.package, workload.model_name)
-    return Model(package, read_wrapper(package.wrapper_text, package.kernel_text))
+    view = view_package(workload.package, workload.model_name)
+    return Model(view.package, view.wrapper)
 
 
 async def _compiled(
@@ -357,21 +304,26 @@ async def _compiled(
     return await compiled_package(context, workload, flags)
 
 
-def _result(
+async def _result(
     context: Context, seen: Seen, model: Model, choice: Choice, backend: Backend, why: str, shown: int
 ) -> KernelIO:
-    found = overview(seen.launches, model, choice, seen.run.directory, shown)
+    # Reads all that was printed or reported: in a thread, for it may be long.
+    found = await anyio.to_thread.run_sync(overview, seen.launches, model, choice, seen.run.directory, shown)
     returned = seen.run.last("called") is not None
+    ended_in = "" if returned else seen.last_launch
+    if not (returned or ended_in or found.last is None):
+        # The launch of which nothing was seen afterwards.
+        ended_in = "" if any(a.when == "after" for a in found.last.arguments) else found.last.kernel
     return KernelIO(
         backend=backend,
         why=why,
         returned=returned,
         stopped=seen.stopped,
         first_bad=found.first_bad,
-        last_launch="" if returned else seen.last_launch or _open(found.last),
-        launches=found.shown.launches,
-        seen=found.shown.count,
-        left_out=max(0, found.shown.count - shown),
+        last_launch=ended_in,
+        launches=found.shown,
+        seen=found.count,
+        left_out=max(0, found.count - shown),
         notes=seen.notes,
         failure=None if seen.stopped else read_failure(seen.run.finished),
         table=context.artifact(found.table, "table of all launches"),
@@ -379,10 +331,3 @@ def _result(
         log=context.artifact(seen.run.finished.output, "output of the run"),
         cost=context.cost.cost(),
     )
-
-
-def _open(last: LaunchValues | None) -> str:
-    """The launch of which nothing was seen afterwards, when the call did not return."""
-    if last is None or any(argument.when == "after" for argument in last.arguments):
-        return ""
-    return last.kernel

@@ -6,7 +6,7 @@ Runs nothing. With a package, an index assertion is traced to its launch, its bo
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePath
 from string import Formatter
@@ -97,48 +97,39 @@ def _named(root: ErrorFact) -> dict[str, str]:
 
 def next_call(root: ErrorFact | None, facts: LogFacts, package: Path | None) -> NextStep:
     """The most useful next call, with placeholder paths for files that the log does not name."""
-    advice: Advice = root.family.advice if root else _without_error(facts)
+    advice = _advice(root, facts)
     tool, why = _CALLS[advice]
     program = program_of(facts)
     if tool in _PACKAGE_TOOLS and advice != "check_machine" and package is None and program:
-        why += "; the log names the " + "".join(program)
-        return NextStep(why=why, tool="diagnose", arguments=program)
-    return NextStep(why=why, tool=tool, arguments=_arguments(tool, advice, root, program, package))
-
-
-def _without_error(facts: LogFacts) -> Advice:
-    return "locate" if facts.last_launch else "trace_hang" if not facts.best_lines else "run_again"
-
-
-def _arguments(
-    tool: str, advice: Advice, root: ErrorFact | None, program: dict[str, object], package: Path | None
-) -> dict[str, object]:
-    if advice == "check_machine":
-        return {"package": str(package)} if package else {}
-    if tool == "inspect_package":
-        return {"package": str(package or PACKAGE), **_question(advice, root)}
-    if package is not None or not program:
-        return _placeholders(tool, advice, package)
-    return program
-
-
-def _placeholders(tool: str, advice: Advice, package: Path | None) -> dict[str, object]:
-    if tool == "diagnose" and package is None:
-        return {"script": SCRIPT}
+        return NextStep(
+            why=f"{why}; the log names the {''.join(program)}", tool="diagnose", arguments=program
+        )
     named = str(package or PACKAGE)
-    return {"package": named} if advice == "check_package" else {"package": named, "inputs": INPUTS}
+    arguments: dict[str, object] = {"package": named, "inputs": INPUTS}
+    if advice == "check_machine":
+        arguments = {"package": named} if package else {}
+    elif tool == "inspect_package":
+        arguments = {"package": named}
+        if root is not None and advice == "trace_index":
+            arguments["assertion"] = root.fields.get("assertion") or root.text
+    elif package is None and program:
+        arguments = program
+    elif tool == "diagnose" and package is None:
+        arguments = {"script": SCRIPT}
+    elif advice == "check_package":
+        arguments = {"package": named}
+    return NextStep(why=why, tool=tool, arguments=arguments)
 
 
-def _question(advice: Advice, root: ErrorFact | None) -> dict[str, object]:
-    if root is None or advice != "trace_index":
-        return {}
-    return {"assertion": root.fields.get("assertion") or root.text}
+def _advice(root: ErrorFact | None, facts: LogFacts) -> Advice:
+    if root is not None:
+        return root.family.advice
+    return "locate" if facts.last_launch else "trace_hang" if not facts.best_lines else "run_again"
 
 
 def shell_lines(root: ErrorFact | None, facts: LogFacts) -> list[str]:
     """Shell commands that show more without the server: environment variables before the failing command."""
-    advice: Advice = root.family.advice if root else _without_error(facts)
-    flags = _FLAGS.get(advice)
+    flags = _FLAGS.get(_advice(root, facts))
     program = program_of(facts)
     words = program.get("command") or ["python", program.get("script", SCRIPT)]
     return [f"{flags} {shlex.join(map(str, words))} > run.log 2>&1"] if flags else []  # type: ignore[call-overload]
@@ -146,9 +137,10 @@ def shell_lines(root: ErrorFact | None, facts: LogFacts) -> list[str]:
 
 def program_of(facts: LogFacts) -> dict[str, object]:
     """The failing program as arguments of `diagnose`: a script or a command. Empty if the log names none."""
-    script = script_of(facts)
-    if script:
-        return {"script": script}
+    for exception in facts.exceptions:
+        first = exception.frames[0] if exception.frames else None
+        if first and first.user and first.function == "<module>" and first.file.endswith(".py"):
+            return {"script": first.file}
     words = next((_words(e.fields["ran"]) for e in facts.errors if "ran" in e.fields), [])
     if len(words) > 1 and PurePath(words[0]).name.startswith("python") and words[1].endswith(".py"):
         return {"script": words[1]}
@@ -164,15 +156,6 @@ def _words(command: str) -> list[str]:
     except ValueError:
         words = command.split()
     return words if "$" not in command else [word for word in words[:2] if "$" not in word]
-
-
-def script_of(facts: LogFacts) -> str:
-    """The failing script, if a traceback names it."""
-    for exception in facts.exceptions:
-        first = exception.frames[0] if exception.frames else None
-        if first and first.user and first.function == "<module>" and first.file.endswith(".py"):
-            return first.file
-    return ""
 
 
 _OTHERS = 6
@@ -192,7 +175,7 @@ class OtherError(Record):
 
 
 class Explanation(Record):
-    """What a text says. Lines count from 1 in the text.
+    """What is known about an error text. Lines count from 1 in the text.
 
     `known` is false when no family matched: then `lines` are the most telling ones. `category` is set where
     the text decides it; else `candidates` are what it admits, the likeliest first. `trace` needs a package.
@@ -263,6 +246,8 @@ def _known(
     facts: LogFacts, root: ErrorFact, package: Path | None, trace: list[AssertionFact], notes: list[str]
 ) -> Explanation:
     family = root.family
+    others = [error for error in facts.errors if error.family.id != family.id]
+    others.sort(key=lambda error: (-error.rank, error.line))
     return Explanation(
         known=True,
         summary=as_sentence(root),
@@ -281,7 +266,7 @@ def _known(
         page=f"docs/errors.md#{family.id}",
         next=next_call(root, facts, package),
         commands=shell_lines(root, facts),
-        others=_others(facts, root),
+        others=[_other(error, root) for error in others[:_OTHERS]],
         last_launch=facts.last_launch.kernel if facts.last_launch else "",
         kernel=root.fields.get("kernel", ""),
         generated=[f"{place.file}:{place.line}" for place in facts.locations[:_FRAMES]],
@@ -301,43 +286,36 @@ def _unknown(facts: LogFacts, package: Path | None, *, quoted: bool) -> Explanat
         facts = replace(facts, best_lines=facts.best_lines or facts.tail)
     lines = facts.best_lines or facts.tail
     launch = facts.last_launch
-    silent = launch is None and not facts.best_lines
+    if launch is not None:
+        summary = f"No error text; the last launch that began and did not end is {launch.kernel}."
+    elif facts.errors:  # of rank NOISE: others would be a root
+        summary = f"No error that names a cause. {facts.errors[0].family.meaning}"
+    elif facts.best_lines:
+        summary = "This text matches no known error."
+    else:
+        summary = (
+            "No error text in this log: the program hung, crashed without a message, or the log was cut off."
+        )
+    notes = []
+    if launch is None and facts.best_lines:
+        family = closest_family(facts.best_lines[-1][1])
+        notes += [f"closest known error: {family.id}: `{family.example}`"] if family else []
+        notes.append(
+            "pass the whole log, standard output and standard error: the cause is often in another line"
+        )
     return Explanation(
         known=False,
-        summary=_without_family(facts),
-        guide=HANG_GUIDE if silent else MAIN_GUIDE,
+        summary=summary,
+        guide=MAIN_GUIDE if launch is not None or facts.best_lines else HANG_GUIDE,
         next=next_call(None, facts, package),
         commands=shell_lines(None, facts),
-        others=[_other(error, "noise") for error in facts.errors[:_OTHERS]],
+        others=[_other(error, None) for error in facts.errors[:_OTHERS]],
         last_launch=launch.kernel if launch else "",
         model_lines=_model_lines(facts),
-        notes=[*_closest(facts), *_notes(facts)],
+        notes=[*notes, *_notes(facts)],
         lines=[f"{number}: {text}" for number, text in lines[-_LINES:]],
         versions=facts.versions,
     )
-
-
-def _without_family(facts: LogFacts) -> str:
-    """The summary of a text without a known error."""
-    if facts.last_launch is not None:
-        return f"No error text; the last launch that began and did not end is {facts.last_launch.kernel}."
-    if facts.errors:  # of rank NOISE: others would be a root
-        return f"No error that names a cause. {facts.errors[0].family.meaning}"
-    if facts.best_lines:
-        return "This text matches no known error."
-    return "No error text in this log: the program hung, crashed without a message, or the log was cut off."
-
-
-def _closest(facts: LogFacts) -> list[str]:
-    """Advice if no family matched: the most similar known error, and to send the whole log."""
-    if facts.last_launch is not None or not facts.best_lines:
-        return []
-    family = closest_family(facts.best_lines[-1][1])
-    alike = [f"closest known error: {family.id}: `{family.example}`"] if family else []
-    return [
-        *alike,
-        "pass the whole log, standard output and standard error: the cause is often in another line",
-    ]
 
 
 def _trace(
@@ -346,9 +324,12 @@ def _trace(
     """The package's launches where an index assertion may have failed, and notes."""
     if package is None or "kernel_assert" not in root.family.tags:
         return [], []
-    file, line, kernel = _place(root)
+    # The place of a failed check is in its own line or the next one.
+    fields = root.fields
+    file = fields.get("file") or fields.get("raised_file")
+    line = fields.get("line") or fields.get("raised_line")
     view = view_package(package, model_name)
-    found = assertion_facts(view, root.text, file, line, kernel)
+    found = assertion_facts(view, root.text, file, int(line) if line else None, fields.get("kernel"))
     if not found:
         return [], [no_holder(view)]
     notes = [note] if (note := ambiguity(found)) else []
@@ -357,32 +338,18 @@ def _trace(
     return found[:_TRACES], notes
 
 
-def _place(root: ErrorFact) -> tuple[str | None, int | None, str | None]:
-    """File, line and kernel of a failed check, from its own line or the next one."""
-    fields = root.fields
-    file = fields.get("file") or fields.get("raised_file")
-    line = fields.get("line") or fields.get("raised_line")
-    return file, int(line) if line else None, fields.get("kernel")
-
-
-def _others(facts: LogFacts, root: ErrorFact) -> list[OtherError]:
-    others = [error for error in facts.errors if error.family.id != root.family.id]
-    ranked = sorted(others, key=lambda error: (-error.rank, error.line))[:_OTHERS]
-    return [_other(error, _role(error, root)) for error in ranked]
-
-
-def _other(error: ErrorFact, role: str) -> OtherError:
+def _other(error: ErrorFact, root: ErrorFact | None) -> OtherError:
+    """An error with the reason why it is not the root."""
+    role = "another error"
+    if root is None or error.rank == Rank.NOISE:
+        role = "noise"
+    elif error.rank == Rank.GENERIC:
+        role = "only says that a call failed"
+    elif error.rank < root.rank:
+        role = "consequence"
     return OtherError(
         family=error.family.id, line=error.line, text=error.text[:160], role=role, count=error.count
     )
-
-
-def _role(error: ErrorFact, root: ErrorFact) -> str:
-    if error.rank == Rank.NOISE:
-        return "noise"
-    if error.rank == Rank.GENERIC:
-        return "only says that a call failed"
-    return "consequence" if error.rank < root.rank else "another error"
 
 
 def _model_lines(facts: LogFacts) -> list[ModelLocation]:
@@ -395,13 +362,10 @@ def _notes(facts: LogFacts) -> list[str]:
     if facts.truncated:
         notes.append(f"the log is incomplete: {facts.truncated}")
     if len(facts.processes) > 1:
-        notes.append(f"{len(facts.processes)} processes wrote this log: {_listed(facts.processes)}")
+        names = ", ".join(sorted(facts.processes)[:8]) + (", …" if len(facts.processes) > 8 else "")
+        notes.append(f"{len(facts.processes)} processes wrote this log: {names}")
     if facts.dropped_errors:
         notes.append(f"{facts.dropped_errors} further different errors were counted only")
     if facts.sanitizer is not None and not facts.sanitizer.complete:
         notes.append("the sanitizer's report has no summary: its run was cut off")
     return notes
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(sorted(names)[:8]) + (", …" if len(names) > 8 else "")

@@ -10,7 +10,7 @@ import ctypes
 import os
 import signal
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,8 +40,13 @@ _known: OrderedDict[_Key, LogFacts] = OrderedDict()
 
 async def read_users_log(path: Path) -> LogFacts:
     """Facts of a user's log file. Raises ProblemError if it cannot be read or is no log."""
-    size = await anyio.to_thread.run_sync(_size_of_log, path, abandon_on_cancel=True)
-    return await _read_apart(read_log_file, path, size)
+
+    def size() -> int:
+        with open_log(path) as file:
+            return os.fstat(file.fileno()).st_size
+
+    bytes_ = await anyio.to_thread.run_sync(size, abandon_on_cancel=True)
+    return await _read_apart(read_log_file, path, bytes_)
 
 
 async def read_text(text: str) -> LogFacts:
@@ -84,11 +89,6 @@ def _in_child(parent: int, read: Callable[[Source], LogFacts], source: Source) -
     return read(source)
 
 
-def _size_of_log(path: Path) -> int:
-    with open_log(path) as file:
-        return os.fstat(file.fileno()).st_size
-
-
 def _key(path: Path) -> _Key | None:
     try:
         found = path.stat()
@@ -102,13 +102,10 @@ def _read_text(text: str) -> LogFacts:
 
 
 def _read_output(path: Path, process: str = "") -> LogFacts:
-    return read_log(_lines(path), process)
-
-
-def _lines(path: Path) -> Iterator[str]:
-    if path.exists():
-        with path.open(encoding="utf-8", errors="replace") as file:
-            yield from file
+    if not path.exists():
+        return read_log((), process)
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return read_log(file, process)
 
 
 class Failure(Record):
@@ -137,16 +134,17 @@ def read_failure(finished: Finished) -> Failure | None:
         ending=finished.ending, returncode=finished.returncode, signal=finished.signal, log=finished.output
     )
     facts = read_output(finished.output)
-    if facts.root is None:
+    root = facts.root
+    if root is None:
         last = facts.best_lines[-1:] or facts.tail[-1:]
         return how.model_copy(update={"line": last[0][0], "text": last[0][1]}) if last else how
-    root = facts.root
-    explained = {
-        "family": root.family.id,
-        "meaning": root.family.meaning,
-        "candidates": list(root.candidates),
-        "text": root.text,
-        "line": root.line,
-        "guide": root.family.guide,
-    }
-    return how.model_copy(update=explained)
+    return how.model_copy(
+        update={
+            "family": root.family.id,
+            "meaning": root.family.meaning,
+            "candidates": list(root.candidates),
+            "text": root.text,
+            "line": root.line,
+            "guide": root.family.guide,
+        }
+    )

@@ -1,11 +1,11 @@
-"""The methods of `locate_fault`: compute-sanitizer, core dumps, sanitized CPU kernels."""
+"""The methods of `locate_fault`: compute-sanitizer, core dumps, the journal, sanitized CPU kernels."""
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -33,40 +33,32 @@ from mcp_server.package.view import PackageView
 from mcp_server.probes.commands import Options
 from mcp_server.tools.context import Context
 from mcp_server.tools.fault_run import FaultRun, Target
+from mcp_server.tools.machine import find_tool
 from mcp_server.tools.run_deterministic import CACHING_OFF
 
-# Without memory contents: a dump of a few megabytes, written in under a second on one H200.
-_SKIP = ["nonrelocated_elf_images", "global_memory", "shared_memory", "local_memory", "constbank_memory"]
-_ASK = ("info cuda kernels", "bt", "info line *$errorpc")
-
-
-def core_environment(directory: Path) -> dict[str, str]:
-    """What makes the driver (565 and newer) write a light core dump into `directory` and tell about it."""
-    return {
-        "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1",
-        "CUDA_COREDUMP_FILE": str(directory / "core.%p"),
-        "CUDA_COREDUMP_SHOW_PROGRESS": "1",
-        "CUDA_COREDUMP_GENERATION_FLAGS": ",".join(f"skip_{name}" for name in _SKIP),
-    }
-
-
-async def read_core(context: Context, directory: Path, output: Path, debugger: Path | None) -> Access | None:
-    """The fault of the dump in `directory`; None when the run left neither a dump nor a progress log."""
-    core = next(iter(sorted(path for path in directory.iterdir() if path.stem == "core")), None)
-    if core is not None and debugger is not None:
-        asked = [part for command in _ASK for part in ("-ex", command)]
-        argv = (str(debugger), "-batch", "-ex", f"target cudacore {core}", *asked)
-        finished = await context.run(Command(argv=argv, cwd=directory, timeout_s=120), "cuda-gdb")
-        with finished.output.open(encoding="utf-8", errors="replace") as lines:
-            dump = read_cuda_gdb(lines)
-        if dump.exception or dump.kernel:
-            return from_core(dump)
-    with output.open(encoding="utf-8", errors="replace") as lines:
-        first = read_progress_log(lines)
-    return from_progress(first) if first is not None else None
-
-
 SanitizerTool = Literal["memcheck", "initcheck", "racecheck", "synccheck"]
+Tool = Literal[
+    "memcheck", "initcheck", "racecheck", "synccheck", "core_dump", "sync", "asan", "ubsan", "native"
+]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one run showed; `errors` is the tool's own count."""
+
+    run: FaultRun
+    accesses: list[Access] = field(default_factory=list)
+    errors: int | None = None
+    what: str = ""
+
+
+@dataclass(frozen=True)
+class Method:
+    """How a tool is run, and how the package is rebuilt for it."""
+
+    run: Callable[[Context, Target], Awaitable[Found]]
+    options: Options = Options()  # noqa: RUF009 - frozen
+
 
 PRINT_LIMIT = 100
 PADDING = 512  # bytes behind each allocation; the driver's own granularity hides smaller overruns
@@ -78,6 +70,40 @@ _FOREIGN = ("CUDA_INJECTION64_PATH",)
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
+async def run_sanitizer(context: Context, target: Target, tool: SanitizerTool) -> Found:
+    """One run under compute-sanitizer. The report decides; its exit code does not.
+
+    Raises `ProblemError` when the program did not run, or ran unchecked: a clean report then means nothing.
+    """
+    program = find_tool("compute-sanitizer", target.workload.env, context.python_for(target.workload))
+    if program is None:
+        raise ProblemError(
+            "compute-sanitizer was not found",
+            allowed="on PATH, below CUDA_HOME or /usr/local/cuda, or nvidia-cuda-sanitizer-api in the "
+            "workload's environment",
+        )
+    run = await target.run(
+        context,
+        tool,
+        env=dict(CACHING_OFF),  # each tensor in an allocation of its own, so that an overrun leaves one
+        unset=left_out(target.workload.env),
+        prefix=sanitizer_prefix(program, tool),
+    )
+    checked = read_report(run.done.finished.output)
+    report = checked.report
+    if not report.sites and report.errors is None:
+        unchecked = any("No attachable process" in message for message in report.messages)
+        if unchecked or not run.done.events:
+            raise ProblemError(
+                "compute-sanitizer did not check the program: " + "; ".join(report.messages[:3])
+            )
+    accesses = accesses_of(checked, tool, target.view)
+    if target.rebuilt is None:
+        sites = await launch_sites(context, target.view, accesses)
+        run = FaultRun(run.done, replace(run.evidence, sites=sites))
+    return Found(run, accesses, report.errors, f"{report.errors} errors counted")
+
+
 def sanitizer_prefix(program: Path, tool: SanitizerTool) -> tuple[str, ...]:
     """The argument list before the interpreter. Options as in compute-sanitizer 2025.3 and 2026.4."""
     padding = ("--padding", str(PADDING)) if tool == "memcheck" else ()
@@ -86,11 +112,6 @@ def sanitizer_prefix(program: Path, tool: SanitizerTool) -> tuple[str, ...]:
         *("--report-api-errors", "no", "--target-processes", "application-only"),
         *("--launch-timeout", str(LAUNCH_TIMEOUT_S)),
     )
-
-
-def sanitizer_environment() -> dict[str, str]:
-    """Each tensor in an allocation of its own, so that an overrun is outside of one."""
-    return dict(CACHING_OFF)
 
 
 def left_out(env: Mapping[str, str]) -> tuple[str, ...]:
@@ -122,103 +143,35 @@ def accesses_of(checked: Checked, tool: SanitizerTool, view: PackageView | None)
 
     Records of kernels that no launch of the package started (a library's own) come last.
     """
-    found = [
-        from_site(site, tool) for site in checked.report.faults if site.kind != "assert" and _ours(site, view)
-    ]
-    found += [a for text in checked.assertions[:1] if (a := printed_assertion(text)) is not None]
+
+    def ours(site: Site) -> bool:
+        if view is None or site.launch_offset is not None:
+            return True
+        return any(site.kernel in (launch.symbol, launch.kernel) for launch in view.wrapper.launches)
+
     asserts = [site for site in checked.report.faults if site.kind == "assert"]
-    if asserts and not checked.assertions:
+    others = [site for site in checked.report.faults if site.kind != "assert"]
+    found = [from_site(site, tool) for site in others if ours(site)]
+    if checked.assertions:
+        found += _printed(checked.assertions[0])
+    elif asserts:
         found.append(from_site(asserts[0], tool))
-    return found + [
-        from_site(s, tool) for s in checked.report.faults if s.kind != "assert" and not _ours(s, view)
-    ]
+    return found + [from_site(site, tool) for site in others if not ours(site)]
 
 
-def printed_assertion(text: str) -> Access | None:
-    """The index assertion that generated code printed."""
+def _printed(text: str) -> list[Access]:
+    """The index assertion that generated code printed, if `text` is one."""
     assertion = read_assertion(text)
-    return from_assertion(assertion) if assertion is not None else None
-
-
-def _ours(site: Site, view: PackageView | None) -> bool:
-    """Whether a launch of the package started the kernel."""
-    if view is None or site.launch_offset is not None:
-        return True
-    return any(site.kernel in (launch.symbol, launch.kernel) for launch in view.wrapper.launches)
-
-
-# The interpreter's own handler for SIGSEGV, faulthandler's, must not replace the sanitizer's.
-SANITIZER_ENV = {
-    "ASAN_OPTIONS": "detect_leaks=0:handle_segv=2:handle_sigbus=2:handle_abort=1:detect_container_overflow=0",
-    "UBSAN_OPTIONS": "print_stacktrace=1",
-}
-
-
-def gdb_prefix() -> tuple[str, ...]:
-    """gdb in batch mode around a program; empty where there is none."""
-    gdb = shutil.which("gdb")
-    return (gdb, "-batch", "-nx", "-ex", "run", "-ex", "bt 100", "--args") if gdb else ()
-
-
-def read_accesses(output: Path) -> list[Access]:
-    """Reports of sanitizers, then the assertion that was printed, then a native stack."""
-    with output.open(encoding="utf-8", errors="replace") as lines:
-        native = read_native(lines)
-    found = [from_native(error) for error in native.errors if error.kind != "ABRT"]
-    found += printed_assertions(output)
-    stack = from_backtrace(native.backtrace, native.signal)
-    return [*found, *([stack] if stack is not None else [])]
-
-
-def printed_assertions(output: Path) -> list[Access]:
-    """The index assertions of an output, each once; the place of the throw is on a line of its own."""
-    text = output.read_text(encoding="utf-8", errors="replace")[-200_000:]
-    return [found] if "index out of bounds: " in text and (found := printed_assertion(_around(text))) else []
-
-
-def _around(text: str) -> str:
-    at = text.index("index out of bounds: ")
-    return text[at : at + 2000]
-
-
-_TOOLKITS = ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT")
-_DEFAULT = Path("/usr/local")
-
-
-def find_tool(name: str, python: Path, env: Mapping[str, str]) -> Path | None:
-    """The executable `name` (`compute-sanitizer`, `cuda-gdb`); None when there is none."""
-    environment = {**os.environ, **env}
-    on_path = shutil.which(name, path=environment.get("PATH"))
-    if on_path:
-        return Path(on_path)
-    return next((path for path in _places(name, python, environment) if _runs(path)), None)
-
-
-def _runs(path: Path) -> bool:
-    return path.is_file() and os.access(path, os.X_OK)
-
-
-def _places(name: str, python: Path, env: Mapping[str, str]) -> Iterator[Path]:
-    roots = [Path(env[key]) for key in _TOOLKITS if env.get(key)]
-    roots += [_DEFAULT / "cuda", *sorted(_DEFAULT.glob("cuda-*"), reverse=True)]
-    for root in roots:
-        yield from (root / "bin" / name, root / name / name, root / "extras" / name / name)
-    yield from _in_site_packages(name, python)
-
-
-def _in_site_packages(name: str, python: Path) -> Iterator[Path]:
-    """`nvidia-cuda-sanitizer-api` installs below `site-packages/nvidia`, in a folder that moved between
-    releases."""
-    for folder in sorted(python.parent.parent.glob("lib/python3*/site-packages/nvidia")):
-        yield from sorted(folder.glob(f"*/bin/{name}"))
-        yield from sorted(folder.glob(f"**/{name}"))
+    return [from_assertion(assertion)] if assertion is not None else []
 
 
 async def launch_sites(context: Context, view: PackageView, accesses: Sequence[Access]) -> dict[int, int]:
     """Launch numbers by offset, where a fault's kernel is launched more than once and objdump is there."""
-    doubtful = [a for a in accesses[:1] if a.launch_offset is not None and _several(view, a)]
+    first = next(iter(accesses), None)
     library, program = view.package.files.library, shutil.which("objdump")
-    if not doubtful or library is None or program is None:
+    if first is None or first.launch_offset is None or library is None or program is None:
+        return {}
+    if len(named_launches(view, first) or foreign_launches(view)) < 2:
         return {}
     directory = context.fresh("objdump")
     copy = directory / "package.so"
@@ -231,61 +184,9 @@ async def launch_sites(context: Context, view: PackageView, accesses: Sequence[A
         return match_sites(read_call_sites(lines), view.wrapper.launches)
 
 
-def _several(view: PackageView, access: Access) -> bool:
-    return len(named_launches(view, access) or foreign_launches(view)) > 1
-
-
-Tool = Literal[
-    "memcheck", "initcheck", "racecheck", "synccheck", "core_dump", "sync", "asan", "ubsan", "native"
-]
-
-
-@dataclass(frozen=True)
-class Found:
-    """What one run showed; `errors` is the tool's own count."""
-
-    run: FaultRun
-    accesses: list[Access] = field(default_factory=list)
-    errors: int | None = None
-    what: str = ""
-
-
-@dataclass(frozen=True)
-class Method:
-    """How a tool is run, and how the package is rebuilt for it."""
-
-    run: Callable[[Context, Target], Awaitable[Found]]
-    options: Options = Options()  # noqa: RUF009 - frozen
-
-
-async def run_sanitizer(context: Context, target: Target, tool: SanitizerTool) -> Found:
-    """One run under compute-sanitizer. The report decides; its exit code does not."""
-    program = _tool("compute-sanitizer", context, target)
-    directory = context.fresh(tool)
-    run = await target.run(
-        context,
-        tool,
-        env=sanitizer_environment(),
-        unset=left_out(target.workload.env),
-        prefix=sanitizer_prefix(program, tool),
-        directory=directory,
-    )
-    checked = read_report(run.done.finished.output)
-    _check_attached(checked.report, run)
-    accesses = accesses_of(checked, tool, target.view)
-    if target.rebuilt is None:
-        sites = await launch_sites(context, target.view, accesses)
-        run = FaultRun(run.done, replace(run.evidence, sites=sites))
-    return Found(run, accesses, checked.report.errors, f"{checked.report.errors} errors counted")
-
-
-def _check_attached(report: SanitizerReport, run: FaultRun) -> None:
-    """Raises `ProblemError` when the program did not run, or ran unchecked: silence then says nothing."""
-    if report.sites or report.errors is not None:
-        return
-    unchecked = any("No attachable process" in message for message in report.messages)
-    if unchecked or not run.done.events:
-        raise ProblemError("compute-sanitizer did not check the program: " + "; ".join(report.messages[:3]))
+# Without memory contents: a dump of a few megabytes, written in under a second on one H200.
+_SKIP = ["nonrelocated_elf_images", "global_memory", "shared_memory", "local_memory", "constbank_memory"]
+_ASK = ("info cuda kernels", "bt", "info line *$errorpc")
 
 
 async def run_core_dump(context: Context, target: Target) -> Found:
@@ -294,20 +195,43 @@ async def run_core_dump(context: Context, target: Target) -> Found:
     env = {**core_environment(directory), **CACHING_OFF}
     run = await target.run(context, "core-dump", env=env, directory=directory)
     output = run.done.finished.output
-    debugger = find_tool("cuda-gdb", context.python_for(target.workload), target.workload.env)
+    debugger = find_tool("cuda-gdb", target.workload.env, context.python_for(target.workload))
     access = await read_core(context, directory, output, debugger)
-    asserted = printed_assertions(output)
-    found = [*asserted, *([access] if access is not None and not asserted else [])]
+    found = _assertions_in(output) or ([access] if access is not None else [])
     return Found(run, found, None, "read by cuda-gdb" if debugger else "no cuda-gdb: the driver's log only")
 
 
+def core_environment(directory: Path) -> dict[str, str]:
+    """The variables with which the driver (565 and newer) writes a light core dump into `directory`."""
+    return {
+        "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1",
+        "CUDA_COREDUMP_FILE": str(directory / "core.%p"),
+        "CUDA_COREDUMP_SHOW_PROGRESS": "1",
+        "CUDA_COREDUMP_GENERATION_FLAGS": ",".join(f"skip_{name}" for name in _SKIP),
+    }
+
+
+async def read_core(context: Context, directory: Path, output: Path, debugger: Path | None) -> Access | None:
+    """The fault of the dump in `directory`; None when the run left neither a dump nor a progress log."""
+    core = next(iter(sorted(path for path in directory.iterdir() if path.stem == "core")), None)
+    if core is not None and debugger is not None:
+        asked = [part for command in _ASK for part in ("-ex", command)]
+        argv = (str(debugger), "-batch", "-ex", f"target cudacore {core}", *asked)
+        finished = await context.run(Command(argv=argv, cwd=directory, timeout_s=120), "cuda-gdb")
+        with finished.output.open(encoding="utf-8", errors="replace") as lines:
+            dump = read_cuda_gdb(lines)
+        if dump.exception or dump.kernel:
+            return from_core(dump)
+    with output.open(encoding="utf-8", errors="replace") as lines:
+        first = read_progress_log(lines)
+    return from_progress(first) if first is not None else None
+
+
 async def run_sync(context: Context, target: Target) -> Found:
-    """No NVIDIA tool at all: the journal of launches that are waited for."""
-    await target.settled()
-    if target.rebuilt is None:
-        raise ProblemError(f"it needs probes: {target.why_not}")
+    """One run with a wait for the device after each launch, read from the journal: needs no NVIDIA tool."""
+    await _check_rebuilt(target)
     run = await target.run(context, "sync", env=dict(CACHING_OFF))
-    asserted = printed_assertions(run.done.finished.output)
+    asserted = _assertions_in(run.done.finished.output)
     if asserted:
         return Found(run, asserted)
     journal = run.evidence.journal
@@ -318,30 +242,18 @@ async def run_sync(context: Context, target: Target) -> Found:
     return Found(run, [Access("sync", "invalid_access", text)])
 
 
-async def run_asan(context: Context, target: Target) -> Found:
-    """The C++ kernels with AddressSanitizer, index asserts taken out, each weight in memory of its own."""
-    return await _sanitized(context, target, "asan")
+# The interpreter's own handler for SIGSEGV, faulthandler's, must not replace the sanitizer's.
+SANITIZER_ENV = {
+    "ASAN_OPTIONS": "detect_leaks=0:handle_segv=2:handle_sigbus=2:handle_abort=1:detect_container_overflow=0",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+}
 
 
-async def run_ubsan(context: Context, target: Target) -> Found:
-    """The C++ kernels with UndefinedBehaviorSanitizer."""
-    return await _sanitized(context, target, "ubsan")
-
-
-async def _sanitized(context: Context, target: Target, name: str) -> Found:
-    await target.settled()
-    if target.rebuilt is None:
-        raise ProblemError(f"the package cannot be rebuilt: {target.why_not}")
+async def _run_sanitized(context: Context, target: Target, name: str) -> Found:
+    """The C++ kernels built with a sanitizer, index asserts taken out, each weight in memory of its own."""
+    await _check_rebuilt(target)
     run = await target.run(context, name, env=SANITIZER_ENV)
-    return Found(run, read_accesses(run.done.finished.output) or _died(run))
-
-
-def _died(run: FaultRun) -> list[Access]:
-    """The launch during which the process ended, when nothing else tells of it."""
-    journal = run.evidence.journal
-    if journal is None or journal.ending.how != "died":
-        return []
-    return [Access("native", "signal", run.done.finished.signal or "the process ended during the launch")]
+    return Found(run, _native_accesses(run))
 
 
 # Two OpenMP threads that fail at once print `terminate called recursively` and lose the assertion. Kernels
@@ -351,40 +263,57 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}
 
 async def run_native(context: Context, target: Target) -> Found:
     """The stack of the crash by gdb, and the index assertion that was printed."""
-    prefix = gdb_prefix()
+    gdb = shutil.which("gdb")
+    prefix = (gdb, "-batch", "-nx", "-ex", "run", "-ex", "bt 100", "--args") if gdb else ()
     run = await target.run(context, "native", env=ONE_THREAD, prefix=prefix)
-    found = read_accesses(run.done.finished.output) or _died(run)
-    return Found(run, found, None, "gdb" if prefix else "no gdb on PATH")
+    return Found(run, _native_accesses(run), None, "gdb" if gdb else "no gdb on PATH")
 
 
-def _tool(name: str, context: Context, target: Target) -> Path:
-    found = find_tool(name, context.python_for(target.workload), target.workload.env)
-    if found is None:
-        raise ProblemError(
-            f"{name} was not found",
-            allowed="on PATH, below CUDA_HOME or /usr/local/cuda, or nvidia-cuda-sanitizer-api in the "
-            "workload's environment",
-        )
+async def _check_rebuilt(target: Target) -> None:
+    """Raise `ProblemError` when the package could not be rebuilt with probes."""
+    await target.settled()
+    if target.rebuilt is None:
+        raise ProblemError(f"the package was not rebuilt with probes: {target.why_not}")
+
+
+def _native_accesses(run: FaultRun) -> list[Access]:
+    """Sanitizer reports, the printed assertion and a native stack; else the launch in which the run died."""
+    output = run.done.finished.output
+    with output.open(encoding="utf-8", errors="replace") as lines:
+        native = read_native(lines)
+    found = [from_native(error) for error in native.errors if error.kind != "ABRT"]
+    found += _assertions_in(output)
+    stack = from_backtrace(native.backtrace, native.signal)
+    if stack is not None:
+        found.append(stack)
+    journal = run.evidence.journal
+    if not found and journal is not None and journal.ending.how == "died":
+        text = run.done.finished.signal or "the process ended during the launch"
+        found.append(Access("native", "signal", text))
     return found
+
+
+def _assertions_in(output: Path) -> list[Access]:
+    """The first index assertion of an output; the place of the throw is on a line of its own."""
+    text = output.read_text(encoding="utf-8", errors="replace")[-200_000:]
+    at = text.find("index out of bounds: ")
+    return _printed(text[at : at + 2000]) if at >= 0 else []
 
 
 _SEPARATE = Options(separate_weights=True)
 """One rebuild for all that `auto` tries on CUDA."""
 
-
-def _sanitizer(tool: SanitizerTool) -> Method:
-    async def run(context: Context, target: Target) -> Found:
-        return await run_sanitizer(context, target, tool)
-
-    return Method(run, _SEPARATE if tool == "memcheck" else Options())
-
-
 METHODS: dict[Tool, Method] = {
-    **{tool: _sanitizer(tool) for tool in get_args(SanitizerTool)},
+    "memcheck": Method(partial(run_sanitizer, tool="memcheck"), _SEPARATE),
+    "initcheck": Method(partial(run_sanitizer, tool="initcheck")),
+    "racecheck": Method(partial(run_sanitizer, tool="racecheck")),
+    "synccheck": Method(partial(run_sanitizer, tool="synccheck")),
     "core_dump": Method(run_core_dump, _SEPARATE),
     "sync": Method(run_sync, _SEPARATE),
-    "asan": Method(run_asan, Options(sanitize="address", index_asserts=False)),
-    "ubsan": Method(run_ubsan, Options(sanitize="undefined", index_asserts=False)),
+    "asan": Method(partial(_run_sanitized, name="asan"), Options(sanitize="address", index_asserts=False)),
+    "ubsan": Method(
+        partial(_run_sanitized, name="ubsan"), Options(sanitize="undefined", index_asserts=False)
+    ),
     "native": Method(run_native),
 }
 

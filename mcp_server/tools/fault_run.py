@@ -1,134 +1,87 @@
-"""One run of a package with everything that the join needs: journal, index values, inputs."""
+"""What `locate_fault` runs under a checker: one call of a package, or the user's whole program."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
 
 from mcp_server.errors import ProblemError
+from mcp_server.jobs.types import Command
 from mcp_server.logs.journal import read_journal_file
 from mcp_server.memory_faults.situation import Evidence, ValueRange
-from mcp_server.model import PackageWorkload, WorkloadBase
+from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.probes.build import instrument
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Instrumented, Options
+from mcp_server.tools.capture import workload_argv
 from mcp_server.tools.check_devices import from_leaves
 from mcp_server.tools.context import Context, Event, WorkerRun
 from mcp_server.tools.first_bad import Model
 from mcp_server.tools.probe_backend import unset_arguments
 from mcp_server.tools.requests import run_request
+from mcp_server.tools.run_deterministic import CACHING_OFF
 from mcp_server.tools.trace_launches import journal_environment
 
 MOST_NAMES = 200
-"""Integer tensors whose range is looked at in the run that faults."""
+"""Integer tensors whose range is read in the run that faults."""
+
+PROVENANCE = {"INDUCTOR_PROVENANCE": "1"}
+"""A compile in the run then records the model lines too."""
 
 _INTEGERS = ("int", "uint", "bool")
 
-
-class Rebuild:
-    """A rebuild under way. Workers that started meanwhile wait for the file `handoff`."""
-
-    def __init__(self, directory: Path) -> None:
-        self.handoff = directory / "package.json"
-        self.made: Instrumented | None = None
-        self.why_not = ""
-        self._done = anyio.Event()
-
-    async def carry_out(
-        self, context: Context, workload: PackageWorkload, options: Options, cache: Cache | None
-    ) -> None:
-        """Rebuild the package with probes; one that cannot be rebuilt is handed on as it is."""
-        python = context.python_for(workload)
-        try:
-            self.made = await instrument(
-                workload.package, options, context, python=python, cache=cache, env=workload.env
-            )
-        except ProblemError as problem:
-            self.why_not = str(problem)
-        package = self.made.package if self.made else workload.package
-        partial = self.handoff.with_suffix(".partial")
-        partial.write_text(json.dumps({"package": str(package), "probes": self.made is not None}))
-        partial.rename(self.handoff)
-        self._done.set()
-
-    async def wait(self) -> None:
-        await self._done.wait()
+Program = ScriptWorkload | CommandWorkload
 
 
 @dataclass(frozen=True)
 class FaultRun:
-    """A run and what it left for the join."""
+    """A run, and the evidence that it left."""
 
     done: WorkerRun
     evidence: Evidence
 
 
-class Target(Protocol):
-    """What a method runs: a call of a package, or a whole program."""
-
-    @property
-    def workload(self) -> WorkloadBase: ...
-
-    @property
-    def view(self) -> PackageView: ...
-
-    @property
-    def rebuilt(self) -> Instrumented | None:
-        """The package with probes; None where there is none."""
-
-    @property
-    def why_not(self) -> str:
-        """Why there are no probes; empty where there are, and where none were asked for."""
-
-    async def settled(self) -> None:
-        """Wait until `rebuilt` and `why_not` hold."""
-
-    async def run(
-        self,
-        context: Context,
-        name: str,
-        *,
-        env: Mapping[str, str],
-        unset: Sequence[str] = (),
-        prefix: Sequence[str] = (),
-        directory: Path | None = None,
-    ) -> FaultRun:
-        """Run once; a crash is what is looked for."""
-
-
-@dataclass(frozen=True)
+@dataclass
 class PackageTarget:
-    """What is run: the package as it is, or with probes as soon as `rebuild` is done."""
+    """One call of a package: as it is, or with probes when `prepare` began to rebuild it.
+
+    A worker that starts before the rebuild has ended waits for the file `handoff`, which names the package to
+    load. `why_not` says why there are no probes.
+    """
 
     workload: PackageWorkload
     view: PackageView
-    rebuild: Rebuild | None = None
     gpus: tuple[int, ...] | None = None
+    handoff: Path | None = None
+    rebuilt: Instrumented | None = None
+    why_not: str = ""
+    _rebuild_ended: anyio.Event = field(default_factory=anyio.Event)
+
+    async def rebuild(self, context: Context, options: Options, cache: Cache | None, handoff: Path) -> None:
+        """Rebuild the package with probes; if that fails, the package is run as it is."""
+        workload, python = self.workload, context.python_for(self.workload)
+        try:
+            self.rebuilt = await instrument(
+                workload.package, options, context, python=python, cache=cache, env=workload.env
+            )
+        except ProblemError as problem:
+            self.why_not = str(problem)
+        package = self.rebuilt.package if self.rebuilt else workload.package
+        partial = handoff.with_suffix(".partial")
+        partial.write_text(json.dumps({"package": str(package), "probes": self.rebuilt is not None}))
+        partial.rename(handoff)
+        self._rebuild_ended.set()
 
     async def settled(self) -> None:
-        if self.rebuild is not None:
-            await self.rebuild.wait()
-
-    @property
-    def rebuilt(self) -> Instrumented | None:
-        return self.rebuild.made if self.rebuild else None
-
-    @property
-    def why_not(self) -> str:
-        return self.rebuild.why_not if self.rebuild else ""
-
-    @property
-    def env(self) -> dict[str, str]:
-        """What must be preloaded; only known when the rebuild is done."""
-        preload = self.rebuilt.preload if self.rebuilt else ()
-        return {"LD_PRELOAD": " ".join(preload)} if preload else {}
+        """Wait until `rebuilt` and `why_not` are known."""
+        if self.handoff is not None:
+            await self._rebuild_ended.wait()
 
     async def run(
         self,
@@ -140,18 +93,15 @@ class PackageTarget:
         prefix: Sequence[str] = (),
         directory: Path | None = None,
     ) -> FaultRun:
-        """Run once, each launch waited for; a crash is what is looked for.
-
-        The worker starts at once and waits for the rebuilt package itself.
-        """
+        """Run the call once, waiting for the device after each launch; a crash is a result."""
         directory = directory or context.fresh(name)
         journal = directory / "launches.jsonl"
         workload, operation, request = self.workload, "run", run_request(self.workload)
-        wanted = {**workload.env, **self.env, **env}
-        if self.rebuild is not None:
+        wanted = {**workload.env, **(self.rebuilt.environment if self.rebuilt else {}), **env}
+        if self.handoff is not None:
             operation = "observe"
-            started = {"handoff": self.rebuild.handoff, "warm": self.view.package.device_type}
-            request = {**request, **observed(self.view), **started}
+            started = {"handoff": self.handoff, "warm": self.view.package.device_type}
+            request = {**request, **_observed(self.view), **started}
             wanted |= journal_environment(journal, True, None)
         done = await context.worker(
             operation,
@@ -166,7 +116,17 @@ class PackageTarget:
             prefix=prefix,
         )
         await self.settled()
-        return FaultRun(done, _evidence(self, done, journal))
+        return FaultRun(done, self._evidence(done, journal))
+
+    def _evidence(self, done: WorkerRun, journal: Path) -> Evidence:
+        given = done.last("given")
+        leaves = given["leaves"] if given else []
+        tensors = [{"kind": "tensor", **leaf} for leaf in leaves if leaf.get("shape") is not None]
+        flat = from_leaves(tensors, None).tensors if len(tensors) == len(leaves) else ()
+        if self.rebuilt is None:
+            return Evidence(inputs=flat)
+        ranges = read_ranges(done.all("argument"))
+        return Evidence(journal=read_journal_file(journal), synchronous=True, ranges=ranges, inputs=flat)
 
 
 def prepare(
@@ -179,18 +139,65 @@ def prepare(
     gpus: tuple[int, ...] | None = None,
 ) -> PackageTarget:
     """Begin to rebuild the package with probes, as one of `tasks`."""
-    rebuild = Rebuild(context.fresh("rebuild"))
-    tasks.start_soon(rebuild.carry_out, context, workload, options, cache)
-    return PackageTarget(workload, view_package(workload.package, workload.model_name), rebuild, gpus)
+    handoff = context.fresh("rebuild") / "package.json"
+    view = view_package(workload.package, workload.model_name)
+    target = PackageTarget(workload, view, gpus, handoff)
+    tasks.start_soon(target.rebuild, context, options, cache, handoff)
+    return target
 
 
-def observed(view: PackageView) -> dict[str, object]:
-    """What the observation is asked for: the integer tensors of each launch, before it."""
-    model = Model(view.package, view.wrapper)
+@dataclass
+class ProgramTarget:
+    """The user's own program. `caching_off` may not be set where it captures CUDA graphs.
+
+    `children`: the call was made in a child process, so compute-sanitizer has to follow child processes.
+    """
+
+    workload: Program
+    view: PackageView
+    caching_off: bool = True
+    children: bool = False
+    rebuilt: None = field(default=None, init=False)
+    why_not: str = field(default="the program itself was run, with the package as it is", init=False)
+
+    async def settled(self) -> None:
+        """Return at once: nothing is rebuilt."""
+
+    async def run(
+        self,
+        context: Context,
+        name: str,
+        *,
+        env: Mapping[str, str],
+        unset: Sequence[str] = (),
+        prefix: Sequence[str] = (),
+        directory: Path | None = None,
+    ) -> FaultRun:
+        """Run the program once; without probes there is no journal."""
+        directory = directory or context.fresh(name)
+        wanted = {**PROVENANCE, **self.workload.env, **env}
+        kept = [key for key in wanted if key not in unset and (self.caching_off or key not in CACHING_OFF)]
+        scope = {"application-only": "all"} if self.children else {}
+        command = Command(
+            argv=(*(scope.get(word, word) for word in prefix), *workload_argv(context, self.workload)),
+            cwd=self.workload.cwd or Path.cwd(),
+            env={key: wanted[key] for key in kept},
+            timeout_s=self.workload.timeout_s,
+            unset=tuple(unset),
+        )
+        finished = await context.run_in(directory, command, runs=1)
+        return FaultRun(WorkerRun(finished, (), directory, context.python_for(self.workload)), Evidence())
+
+
+Target = PackageTarget | ProgramTarget
+
+
+def _observed(view: PackageView) -> dict[str, object]:
+    """Ask the worker for the integer tensors of each launch, before it."""
     return {
         "names": integer_tensors(view)[:MOST_NAMES],
         "phases": ["before"],
-        "skip_before": unset_arguments(model),
+        "skip_before": unset_arguments(Model(view.package, view.wrapper)),
     }
 
 
@@ -201,21 +208,6 @@ def integer_tensors(view: PackageView) -> list[str]:
     types |= {b.name: b.dtype for b in view.wrapper.buffers.values() if b.dtype and b.name not in types}
     used = dict.fromkeys(name for launch in view.wrapper.launches for name in launch.reads)
     return [name for name in used if (types.get(name) or "int").startswith(_INTEGERS)]
-
-
-def _evidence(target: PackageTarget, done: WorkerRun, journal: Path) -> Evidence:
-    given = done.last("given")
-    leaves = given["leaves"] if given else []
-    tensors = [{"kind": "tensor", **leaf} for leaf in leaves if leaf.get("shape") is not None]
-    flat = from_leaves(tensors, None).tensors if len(tensors) == len(leaves) else ()
-    if target.rebuilt is None:
-        return Evidence(inputs=flat)
-    return Evidence(
-        journal=read_journal_file(journal),
-        synchronous=True,
-        ranges=read_ranges(done.all("argument")),
-        inputs=flat,
-    )
 
 
 def read_ranges(events: Iterable[Event]) -> dict[tuple[int, str], ValueRange]:

@@ -1,16 +1,13 @@
-"""The first bad value of a call, and which launches a reader gets to see.
+"""The first bad value of a call, and the launches that a reader is shown.
 
-What a reader gets of all launches of a call: two files, the first bad value, and the ones to show first.
-
-Launches are read once and let go: a call may have a hundred thousand.
+Launches are read one by one and not kept: a call may have a hundred thousand.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +25,7 @@ from mcp_server.tools.kernel_io import ArgumentValues, BadElement, FirstBad, Lau
 
 @dataclass(frozen=True)
 class Model:
-    """What the judgement needs to know of the package."""
+    """A package and its wrapper, with the model lines and names behind them."""
 
     package: Package
     wrapper: Wrapper
@@ -56,7 +53,7 @@ class Model:
         return read_provenance(launch, self.package.kernel_information) if launch else Provenance("none")
 
     def label(self, name: str) -> str:
-        """An input as the caller knows it, a constant by its name in the model."""
+        """An input by the caller's path to it, a constant by its name in the model."""
         inputs = {given.name: given.label for given in self.package.inputs}
         constants = {constant.name: constant.fqn for constant in self.package.constants}
         return inputs.get(name) or constants.get(name) or name
@@ -91,20 +88,23 @@ class BadSearch:
 
     @property
     def found(self) -> FirstBad | None:
-        """What the launches so far tell."""
+        """The first bad value of the launches so far."""
         launch = self._sure or self._perhaps
         if launch is None:
             return None
         bad = [a for a in launch.arguments if a.bad and not (self._sure and a.perhaps_intended)]
-        received = [argument for argument in bad if argument.when == "before"]
-        if received:
-            return _received(launch, received[0], self._model)
-        return _made(launch, bad[0], self._model)
+        received = next((argument for argument in bad if argument.when == "before"), None)
+        if received is not None:
+            return _received(launch, received, self._model)
+        return _computed(launch, bad[0], self._model)
 
 
-def _made(launch: LaunchValues, argument: ArgumentValues, model: Model) -> FirstBad:
+def _computed(launch: LaunchValues, argument: ArgumentValues, model: Model) -> FirstBad:
     """The launch wrote it while none of the values that it read was seen to be bad."""
-    good = _inputs_were_good(launch, model)
+    known = model.launch(launch.launch)
+    seen = {a.name for a in launch.arguments if a.when == "before" and not a.uninitialised}
+    reads = [a for a in known.tensors if a.role in ("read", "read_write") and a.target] if known else []
+    good = True if known is not None and {a.target for a in reads} <= seen else None
     qualified = ", and its inputs were good" if good else "; not all of its inputs were seen"
     element, what = _element(argument)
     return FirstBad(
@@ -118,26 +118,19 @@ def _made(launch: LaunchValues, argument: ArgumentValues, model: Model) -> First
         inputs_were_good=good,
         perhaps_intended=argument.perhaps_intended,
         locations=(what == "non_finite" and model.makers(launch.launch)) or launch.locations,
-        summary=f"{_place(launch)} wrote {_told(element)} to {argument.name}{qualified}{_doubt(argument)}",
+        summary=f"{_place(launch)} wrote {_shown(element)} to {argument.name}{qualified}{_doubt(argument)}",
     )
 
 
-def _inputs_were_good(launch: LaunchValues, model: Model) -> bool | None:
-    known = model.launch(launch.launch)
-    if known is None:
-        return None
-    seen = {a.name for a in launch.arguments if a.when == "before" and not a.uninitialised}
-    needed = {a.target for a in known.tensors if a.role in ("read", "read_write") and a.target}
-    return True if needed <= seen else None
-
-
 def _received(launch: LaunchValues, argument: ArgumentValues, model: Model) -> FirstBad:
-    """The launch got it: from a launch that was not shown, or from outside."""
+    """The launch read it: from a launch that was not shown, or from outside."""
     kind, name, producers = _origin(launch, argument.name, model)
     element, what = _element(argument)
     origin = model.label(name) if kind in ("input", "unset") else f"the {kind} {model.label(name)}"
     if producers:
         origin += f" (launch {producers[0]}, whose values were not shown)"
+    outside = argument.outside is not None and argument.bound
+    needed = f" (needed: {argument.bound})" if outside else ""
     return FirstBad(
         what=what,
         kind=kind,
@@ -149,7 +142,7 @@ def _received(launch: LaunchValues, argument: ArgumentValues, model: Model) -> F
         producers=producers,
         perhaps_intended=argument.perhaps_intended,
         locations=model.locations(producers[0]) if producers else launch.locations,
-        summary=f"{_place(launch)} got {_told(element)}{_against(argument)} in {argument.name}, "
+        summary=f"{_place(launch)} got {_shown(element)}{needed} in {argument.name}, "
         f"which comes from {origin}{_doubt(argument)}",
     )
 
@@ -182,22 +175,14 @@ def _place(launch: LaunchValues) -> str:
     return f"{number}{launch.kernel},"
 
 
-def _told(element: BadElement) -> str:
+def _shown(element: BadElement) -> str:
     where = f" at {element.index}" if element.index else ""
     many = f", {element.count} in all" if element.count and element.count > 1 else ""
     return f"{element.value}{where}{many}"
 
 
-def _against(argument: ArgumentValues) -> str:
-    return f" (needed: {argument.bound})" if argument.outside is not None and argument.bound else ""
-
-
 def _doubt(argument: ArgumentValues) -> str:
-    return (
-        "; only minus infinity was seen, which a mask would hold on purpose"
-        if argument.perhaps_intended
-        else ""
-    )
+    return "; only minus infinity was seen, which may be a mask" if argument.perhaps_intended else ""
 
 
 MODEL_LINE = re.compile(r"(?:(?P<file>.*[^:]):)?(?P<line>\d+)")
@@ -205,7 +190,7 @@ MODEL_LINE = re.compile(r"(?:(?P<file>.*[^:]):)?(?P<line>\d+)")
 
 @dataclass(frozen=True)
 class Choice:
-    """What to look at; nothing given means everything, and of several kinds each restricts the others.
+    """What to look at; an empty choice means everything, and of several kinds each restricts the others.
 
     `kernels` are whole names in any case, or lines of the user's model: `FILE.py:LINE`, `LINE`.
     """
@@ -223,41 +208,31 @@ class Choice:
         for number in self.launches:
             if not 0 <= number < len(launches):
                 raise ProblemError("no such launch", value=number, allowed=f"0 to {len(launches) - 1}")
-        kernels = {launch.kernel for launch in launches}
-        buffers = {a.target for launch in launches for a in launch.tensors if a.target}
+        known = {launch.kernel for launch in launches}
+        tensors = {a.target for launch in launches for a in launch.tensors if a.target}
         lines = [name for name in self.kernels if MODEL_LINE.fullmatch(name)]
-        names = Choice(
-            self.launches,
-            [_spelled(name, kernels, "kernel") for name in self.kernels if name not in lines],
-            [_spelled(name, buffers, "buffer") for name in self.buffers],
-        )
-        return names._at_lines(lines, model) if lines else names
-
-    def _at_lines(self, lines: Sequence[str], model: Model) -> Choice:
-        """With the launches of model lines, beside those of the kernels that are named, as launch numbers."""
-        at = {number for line in lines for number in launches_at(line, model)}
-        at |= {launch.index for launch in model.wrapper.launches if launch.kernel in self.kernels}
-        wanted = at & set(self.launches) if self.launches else at
+        kernels = [_spelled(name, known, "kernel") for name in self.kernels if name not in lines]
+        buffers = [_spelled(name, tensors, "buffer") for name in self.buffers]
+        if not lines:
+            return Choice(self.launches, kernels, buffers)
+        wanted = {number for line in lines for number in _launches_at(line, model)}
+        wanted |= {launch.index for launch in launches if launch.kernel in kernels}
+        if self.launches:
+            wanted &= set(self.launches)
         if not wanted:
             raise ProblemError("none of these launches is of that line", value=", ".join(lines))
-        return replace(self, launches=sorted(wanted), kernels=())
+        return Choice(sorted(wanted), (), buffers)
 
     def of(self, launch: LaunchValues) -> LaunchValues | None:
         """The launch with the chosen buffers only; None when it is not chosen."""
-        return self._cut(launch) if self._takes(launch) else None
-
-    def _takes(self, launch: LaunchValues) -> bool:
         if self.launches and launch.launch not in self.launches:
-            return False
+            return None
         if self.kernels and launch.kernel not in self.kernels:
-            return False
-        return not self.buffers or any(a.name in self.buffers for a in launch.arguments)
-
-    def _cut(self, launch: LaunchValues) -> LaunchValues:
+            return None
         if not self.buffers:
             return launch
-        kept = [a for a in launch.arguments if a.name in self.buffers]
-        return launch.model_copy(update={"arguments": kept})
+        kept = [argument for argument in launch.arguments if argument.name in self.buffers]
+        return launch.model_copy(update={"arguments": kept}) if kept else None
 
 
 def _spelled(name: str, known: Collection[str], what: str) -> str:
@@ -270,20 +245,22 @@ def _spelled(name: str, known: Collection[str], what: str) -> str:
     )
 
 
-def launches_at(line: str, model: Model) -> list[int]:
+def _launches_at(line: str, model: Model) -> list[int]:
     """Numbers of the launches that come from `FILE:LINE` or `LINE`; FILE may be the end of a path.
 
     Raises ProblemError when there is none, with lines that launches come from.
     """
     asked = MODEL_LINE.fullmatch(line)
     assert asked is not None, "only model lines are looked up"
-    places = [
-        (launch.index, place) for launch in model.wrapper.launches for place in model.locations(launch.index)
+    file, number = (asked["file"] or "").removeprefix("./"), int(asked["line"])
+    places = [(each.index, place) for each in model.wrapper.launches for place in model.locations(each.index)]
+    found = [
+        index
+        for index, place in places
+        if place.line == number and (not file or f"/{place.file}".endswith(f"/{file}"))
     ]
-    file, number = asked["file"] or "", int(asked["line"])
-    found = [index for index, place in places if place.line == number and _ends(place.file, file)]
     if found:
-        return list(dict.fromkeys(found))
+        return found
     known = list(dict.fromkeys(f"{place.file}:{place.line}" for _, place in places))
     raise ProblemError(
         "no launch is known to come from that line",
@@ -292,13 +269,9 @@ def launches_at(line: str, model: Model) -> list[int]:
     )
 
 
-def _ends(path: str, asked: str) -> bool:
-    return not asked or path == asked or path.endswith(f"/{asked.removeprefix('./')}")
-
-
 @dataclass(frozen=True)
 class Launches:
-    """Launches in the order of the call, read anew from a file each time that they are gone through."""
+    """Launches in the order of the call, read anew from a file by each iteration."""
 
     read: Callable[[], Iterable[LaunchValues]]
 
@@ -314,33 +287,17 @@ class Launches:
         return last
 
 
-@dataclass
-class Shown:
-    """The first `most` launches, those with bad values before the others; `count` is of all."""
-
-    most: int
-    count: int = 0
-    _bad: list[LaunchValues] = field(default_factory=list)
-    _good: list[LaunchValues] = field(default_factory=list)
-
-    def take(self, launch: LaunchValues) -> None:
-        self.count += 1
-        kind = self._bad if launch.bad else self._good
-        if len(kind) < self.most:
-            kind.append(launch)
-
-    @property
-    def launches(self) -> list[LaunchValues]:
-        return [*self._bad, *self._good][: self.most]
-
-
 @dataclass(frozen=True)
 class Overview:
-    """`table` and `json_file` hold the chosen launches; `first_bad` and `last` are of all."""
+    """`shown` are the first chosen launches, those with bad values before the others, of `count` chosen ones.
+
+    `table` and `json_file` hold all chosen launches; `first_bad` and `last` are of all launches.
+    """
 
     first_bad: FirstBad | None
     last: LaunchValues | None
-    shown: Shown
+    shown: list[LaunchValues]
+    count: int
     table: Path
     json_file: Path
 
@@ -349,18 +306,22 @@ def overview(
     launches: Iterable[LaunchValues], model: Model, choice: Choice, folder: Path, most: int
 ) -> Overview:
     """Write `kernel_io.txt` and `kernel_io.json` into `folder`, and keep at most `most` launches."""
-    search, shown, last = BadSearch(model), Shown(most), None
-    paths = folder / "kernel_io.txt", folder / "kernel_io.json"
-    with ExitStack() as stack:
-        table, items = (stack.enter_context(path.open("w", encoding="utf-8")) for path in paths)
+    search, last, count = BadSearch(model), None, 0
+    bad: list[LaunchValues] = []
+    good: list[LaunchValues] = []
+    table, json_file = folder / "kernel_io.txt", folder / "kernel_io.json"
+    with table.open("w", encoding="utf-8") as rows, json_file.open("w", encoding="utf-8") as items:
         items.write("[")
         for last in launches:
             search.take(last)
             chosen = choice.of(last)
             if chosen is None:
                 continue
-            table.write(block(chosen))
-            items.write((",\n" if shown.count else "\n") + chosen.model_dump_json(indent=1))
-            shown.take(chosen)
+            rows.write(block(chosen))
+            items.write((",\n" if count else "\n") + chosen.model_dump_json(indent=1))
+            count += 1
+            kind = bad if chosen.bad else good
+            if len(kind) < most:
+                kind.append(chosen)
         items.write("\n]\n")
-    return Overview(search.found, last, shown, *paths)
+    return Overview(search.found, last, [*bad, *good][:most], count, table, json_file)

@@ -6,20 +6,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.model import Artifact, Record
 from mcp_server.package import query
-from mcp_server.package.archive import Package
 from mcp_server.package.graph import dataflow_graph, render_svg
-from mcp_server.package.members import Member
 from mcp_server.package.query import Fact
 from mcp_server.package.signature import CompiledInput
-from mcp_server.package.symbols import Symbol
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.tools.context import Context
 
@@ -31,7 +29,7 @@ _HASH = re.compile(r"^[0-9a-z]{40,}\.(?=wrapper|kernel)")
 
 
 class Question(Record):
-    """What is asked of a package; at most one of the fields is set. Without any, the overview is given.
+    """A question about a package; at most one of the fields is set. Without any, the answer is the overview.
 
     `location` is `file.py:LINE` of the user's model. `assertion` is an error text; with it, `kernel` and
     `generated_line` narrow the answer.
@@ -52,9 +50,9 @@ class Question(Record):
 class Overview(Record):
     """A package on one screen. Counts are complete, lists are cut to what fits.
 
-    What only the sources say is None for a package without them: not known is not none.
+    What only the sources say is None for a package without them: None does not mean that there are none.
 
-    `weights` tells where the constants' bytes lie; `files` are the largest of the model, with sizes in bytes.
+    `weights` is the place and number of the constants' bytes; `files` are the largest of the model, in bytes.
     """
 
     models: list[str]
@@ -105,10 +103,6 @@ class _Answer:
     notes: tuple[str, ...] = ()
 
 
-def _of(facts: Sequence[Fact], launches: Sequence[int] = (), notes: tuple[str, ...] = ()) -> _Answer:
-    return _Answer(len(facts), facts.__getitem__, tuple(launches), notes)
-
-
 async def inspect_package(
     context: Context,
     package: Path,
@@ -124,11 +118,31 @@ async def inspect_package(
     `PackageError` for a file that is no package, and `ProblemError` for a name that it does not hold (with
     the names that it does).
     """
+    asked = question or Question()
+    # In a thread: a large package takes seconds, and the server answers other calls meanwhile.
+    return await anyio.to_thread.run_sync(_inspect, context, package, asked, model_name, offset, graph)
+
+
+def _inspect(
+    context: Context, package: Path, question: Question, model_name: str | None, offset: int, graph: bool
+) -> Inspection:
     view = view_package(package, model_name)
-    question = question or Question()
     answer = _answer(view, question)
-    page, following = _page(answer, offset)
-    problems = view.wrapper.problems
+    picture: Artifact | None = None
+    if graph:
+        path = context.fresh("graph") / "dataflow.svg"
+        title = f"{package.name}, model {view.package.model_name}"
+        path.write_text(render_svg(dataflow_graph(view, answer.launches), title), encoding="utf-8")
+        picture = context.artifact(path, "the dataflow of run_impl, as a picture")
+    page: list[Fact] = []
+    used, following = 0, None
+    for number in range(max(offset, 0), answer.count):
+        fact = answer.make(number)
+        used += len(fact.model_dump_json())
+        if page and used > PAGE_CHARACTERS:
+            following = number
+            break
+        page.append(fact)
     return Inspection(
         package=str(package),
         model=view.package.model_name,
@@ -138,40 +152,25 @@ async def inspect_package(
         offset=offset,
         next_offset=following,
         notes=list(answer.notes),
-        not_understood=[f"wrapper.cpp:{p.line}: {p.what}" for p in problems[:_SHOWN]],
-        graph=_graph(context, view, answer.launches) if graph else None,
+        not_understood=[f"wrapper.cpp:{p.line}: {p.what}" for p in view.wrapper.problems[:_SHOWN]],
+        graph=picture,
     )
 
 
 def _answer(view: PackageView, question: Question) -> _Answer:
     """The facts that a question asks for; launches in short for the overview."""
     if question.assertion is not None:
-        return _assertion(view, question)
+        found = query.assertion_facts(
+            view, question.assertion, question.generated_file, question.generated_line, question.kernel
+        )
+        note = query.ambiguity(found) if found else query.no_holder(view)
+        return _of(found, dict.fromkeys(f.launch for f in found), (note,) if note else ())
     if question.launch is not None:
         return _of(query.launch_facts(view, [question.launch]), [question.launch])
     if question.kernel is not None:
         return _kernel(view, question.kernel)
     if question.location is not None:
         return _launches(view, query.launches_at_line(view, question.location))
-    launches = _launches(view, range(len(view.wrapper.launches)), brief=True)
-    notes = tuple(note for note in (_folding(view), query.sourceless(view)) if note)
-    return _thing(view, question) or replace(launches, notes=notes)
-
-
-def _folding(view: PackageView) -> str:
-    """That some constants are computed before the first call, and how to see it; empty where none is."""
-    kernels = [launch.kernel for launch in view.folding_launches()]
-    if not kernels:
-        return ""
-    constants = ", ".join(list(view.wrapper.folded)[:_SHOWN])
-    return (
-        f"{len(kernels)} more launches run once, before the first call, to fold constants: "
-        f"{', '.join(kernels[:_SHOWN])}; ask for constant {constants}"
-    )
-
-
-def _thing(view: PackageView, question: Question) -> _Answer | None:
-    """A tensor, a size, an input or a constant."""
     if question.buffer is not None:
         buffer = query.buffer_fact(view, question.buffer)
         return _of([buffer], buffer.written_by)
@@ -183,11 +182,27 @@ def _thing(view: PackageView, question: Question) -> _Answer | None:
         return _of([taken], taken.read_by)
     if question.constant is not None:
         constant = query.constant_fact(view, question.constant)
-        folding = (
-            query.folding_facts(view, constant=constant.name) if constant.name in view.wrapper.folded else []
-        )
+        folded = constant.name in view.wrapper.folded
+        folding = query.folding_facts(view, constant=constant.name) if folded else []
         return _of([constant, *folding], constant.read_by)
-    return None
+    brief = _launches(view, range(len(view.wrapper.launches)), brief=True)
+    return replace(brief, notes=tuple(note for note in (_folding(view), query.sourceless(view)) if note))
+
+
+def _folding(view: PackageView) -> str:
+    """A note that some constants are computed before the first call; empty if none is."""
+    kernels = [launch.kernel for launch in view.folding_launches()]
+    if not kernels:
+        return ""
+    constants = ", ".join(list(view.wrapper.folded)[:_SHOWN])
+    return (
+        f"{len(kernels)} more launches run once, before the first call, to fold constants: "
+        f"{', '.join(kernels[:_SHOWN])}; ask for constant {constants}"
+    )
+
+
+def _of(facts: Sequence[Fact], launches: Iterable[int], notes: tuple[str, ...] = ()) -> _Answer:
+    return _Answer(len(facts), facts.__getitem__, tuple(launches), notes)
 
 
 def _launches(view: PackageView, numbers: Sequence[int], *, brief: bool = False) -> _Answer:
@@ -214,34 +229,14 @@ def _kernel(view: PackageView, name: str) -> _Answer:
     return _Answer(launches.count + len(first), make, tuple(numbers), notes)
 
 
-def _assertion(view: PackageView, question: Question) -> _Answer:
-    facts = query.assertion_facts(
-        view, question.assertion or "", question.generated_file, question.generated_line, question.kernel
-    )
-    note = query.ambiguity(facts) if facts else query.no_holder(view)
-    return _of(facts, tuple(dict.fromkeys(f.launch for f in facts)), (note,) if note else ())
-
-
-def _page(answer: _Answer, offset: int) -> tuple[list[Fact], int | None]:
-    """As many facts from `offset` on as fit a page, at least one; where the next page starts."""
-    page: list[Fact] = []
-    used = 0
-    for number in range(max(offset, 0), answer.count):
-        fact = answer.make(number)
-        used += len(fact.model_dump_json())
-        if page and used > PAGE_CHARACTERS:
-            return page, number
-        page.append(fact)
-    return page, None
-
-
 def _overview(view: PackageView) -> Overview:
-    package, wrapper = view.package, view.wrapper
-    kinds = Counter[str](launch.kind for launch in wrapper.launches)
+    package, wrapper, metadata = view.package, view.wrapper, view.package.metadata
     kernels = Counter(launch.kernel for launch in wrapper.launches)
-    unchecked = [f"launch {n.index} {n.kernel} (line {n.line})" for n in wrapper.launches if not n.checked]
-    metadata = package.metadata
     known = package.signature.known
+    # The symbols that mean something to a person: sizes, and values known only at run time.
+    symbols = [s for s in wrapper.symbols.values() if s.kind in ("size", "stride") or s.unbacked]
+    unchecked = [n for n in wrapper.launches if not n.checked]
+    largest = sorted(package.files.members, key=lambda member: -member.size)[:_FEW]
     return Overview(
         models=list(package.models),
         device=package.device_type,
@@ -249,15 +244,15 @@ def _overview(view: PackageView) -> Overview:
         platform=" ".join(part for part in (metadata.platform, metadata.machine) if part),
         inputs=[_input_line(i) for i in package.inputs[:_SHOWN]] if known else None,
         outputs=len(wrapper.run.outputs) if known else None,
-        symbols=[f"{s.name} = {s.expression}" for s in _sizes(view)][:_SHOWN],
+        symbols=[f"{s.name} = {s.expression}" for s in symbols[:_SHOWN]],
         constants=len(package.constants) if known else None,
         constant_names=[f"{c.fqn}: {c.dtype} {list(c.shape)}" for c in package.constants[:_FEW]],
         weights=f"{package.weights.place}, {package.weights.bytes} bytes",
-        files=[f"{_HASH.sub('', m.name.rpartition('/')[2])}: {m.size}" for m in _largest(package)],
+        files=[f"{_HASH.sub('', m.name.rpartition('/')[2])}: {m.size}" for m in largest],
         launches=len(wrapper.launches) if package.wrapper_text else None,
-        kinds=dict(kinds),
+        kinds=dict(Counter[str](launch.kind for launch in wrapper.launches)),
         kernels=[f"{name} ×{count}" for name, count in kernels.most_common(_SHOWN)],
-        unchecked=unchecked[:_SHOWN],
+        unchecked=[f"launch {n.index} {n.kernel} (line {n.line})" for n in unchecked[:_SHOWN]],
         model_lines=_model_lines(view),
         defects=[defect.what for defect in package.defects[:_SHOWN]],
     )
@@ -271,15 +266,6 @@ def _input_line(given: CompiledInput) -> str:
     return f"{given.label}: {given.dtype} {given.shape}{''.join(ranges.values())}"
 
 
-def _largest(package: Package) -> list[Member]:
-    return sorted(package.files.members, key=lambda member: -member.size)[:_FEW]
-
-
-def _sizes(view: PackageView) -> list[Symbol]:
-    """Symbols that mean something to a person: sizes, and values known only at run time."""
-    return [s for s in view.wrapper.symbols.values() if s.kind in ("size", "stride") or s.unbacked]
-
-
 def _model_lines(view: PackageView) -> str:
     """How far launches can be followed to the model, in words."""
     if not view.package.wrapper_text:
@@ -291,11 +277,3 @@ def _model_lines(view: PackageView) -> str:
         return f"stack frames for {known} of {total} launches"
     nodes = f"graph nodes for {sources['comments']} of {total} launches"
     return f"{nodes}; compile with INDUCTOR_PROVENANCE=1 for stack frames"
-
-
-def _graph(context: Context, view: PackageView, launches: tuple[int, ...]) -> Artifact:
-    """The dataflow as a picture."""
-    picture = context.fresh("graph") / "dataflow.svg"
-    title = f"{view.package.path.name}, model {view.package.model_name}"
-    picture.write_text(render_svg(dataflow_graph(view, launches), title), encoding="utf-8")
-    return context.artifact(picture, "the dataflow of run_impl, as a picture")

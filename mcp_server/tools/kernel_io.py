@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
@@ -65,8 +65,8 @@ class ArgumentValues(Record):
 
 
 class LaunchValues(Record):
-    """One launch. `launch` is its number in wrapper.cpp, None where the output does not tell; `sequence` its
-    place in the call. `not_shown` names tensors of the launch of which nothing was seen.
+    """One launch. `launch` is its number in wrapper.cpp, None where it is not known; `sequence` its
+    place in the call. `not_shown` names tensors of the launch that nothing showed.
     """
 
     kernel: str
@@ -87,10 +87,10 @@ class LaunchValues(Record):
 
 
 class FirstBad(Record):
-    """The first bad value of the call, and who brought it.
+    """The first bad value of the call, and where it came from.
 
-    `kind` and `name` say who: the launch's own kernel, an input or a constant of the model, or a launch that
-    was not shown (`producers`). `inputs_were_good` is None when not all tensors that it reads were seen.
+    `kind` and `name` are its source: the launch's own kernel, an input or a constant of the model, or
+    a launch that was not shown (`producers`). `inputs_were_good` is None when not all that it reads was seen.
     """
 
     what: Literal["non_finite", "outside"]
@@ -163,32 +163,29 @@ HEAD = (
 )
 
 
-def table(launches: Iterable[LaunchValues]) -> str:
-    """One block of aligned lines for each launch; `!` in front of an argument with bad values."""
-    return "".join(map(block, launches))
-
-
 def block(launch: LaunchValues) -> str:
-    """The lines of one launch."""
-    return "".join(line + "\n" for line in _block(launch))
-
-
-def _block(launch: LaunchValues) -> Iterator[str]:
+    """A launch as aligned lines; `!` in front of an argument with bad values."""
     number = "" if launch.launch is None else f"launch {launch.launch} "
-    yield f"{number}{launch.kernel}"
-    for location in launch.locations[:3]:
-        yield f"    {location.file}:{location.line}: {location.code}"
+    lines = [f"{number}{launch.kernel}"]
+    lines += [f"    {place.file}:{place.line}: {place.code}" for place in launch.locations[:3]]
     rows = [HEAD, *(_row(argument) for argument in launch.arguments)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
     for row in rows:
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  " + "  ".join(cells).rstrip())
     if launch.not_shown:
-        yield f"    not shown: {', '.join(launch.not_shown)}"
-    yield ""
+        lines.append(f"    not shown: {', '.join(launch.not_shown)}")
+    return "\n".join([*lines, "", ""])
 
 
 def _row(argument: ArgumentValues) -> tuple[str, ...]:
     shape = "x".join(map(str, argument.shape)) if argument.shape is not None else argument.value
+    element, bad = argument.outside or argument.non_finite, ""
+    if element is not None:
+        where = f" at {element.index}" if element.index else ""
+        bad = f"{element.value}{where}"
+    if argument.outside is not None and argument.bound:
+        bad += f" not in {argument.bound}"
     return (
         "!" if argument.bad else " ",
         argument.name,
@@ -196,22 +193,7 @@ def _row(argument: ArgumentValues) -> tuple[str, ...]:
         "unset memory" if argument.uninitialised else argument.role,
         argument.dtype,
         shape or "scalar",
-        *(_count(count) for count in (argument.nan, argument.inf, argument.zero)),
-        *(_number(number) for number in (argument.min, argument.max, argument.mean)),
-        _bad(argument.outside or argument.non_finite, argument.bound if argument.outside else ""),
+        *("" if count is None else str(count) for count in (argument.nan, argument.inf, argument.zero)),
+        *("" if n is None else f"{n:.6g}" for n in (argument.min, argument.max, argument.mean)),
+        bad,
     )
-
-
-def _count(count: int | None) -> str:
-    return "" if count is None else str(count)
-
-
-def _number(number: float | None) -> str:
-    return "" if number is None else f"{number:.6g}"
-
-
-def _bad(element: BadElement | None, bound: str) -> str:
-    if element is None:
-        return ""
-    where = f" at {element.index}" if element.index else ""
-    return f"{element.value}{where}{f' not in {bound}' if bound else ''}"

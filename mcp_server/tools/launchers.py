@@ -7,18 +7,18 @@ Slurm 22.05 (src/plugins/launch/slurm). The launcher's own lines have no rank be
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import TextIO
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.types import Finished
-from mcp_server.logs.text import bound, read_line
+from mcp_server.logs.text import Line, bound, read_line
 
 MOST_LINES = 10_000
+MOST_RANKS = 256
+LONGEST_LINE = 64 << 10  # characters
 
 _ENDED = re.compile(
     r"failed \((?P<torchrun>[^()]+)\) local_rank: (?P<local>\d+) |"
@@ -59,29 +59,20 @@ class LauncherWords:
 
 
 def read_launcher(lines: Iterable[str]) -> LauncherWords:
-    """The launcher's own lines, in the joint output of its ranks."""
-    own = list(islice(_own_lines(lines), MOST_LINES))
-    ends = [found for found in map(_ENDED.search, own) if found]
+    """The launcher's own lines, which have no rank, in the joint output of its ranks."""
+    own: list[str] = []
+    for raw in lines:
+        if len(own) < MOST_LINES and ("srun: " in raw or "local_rank: " in raw):
+            line = read_line(raw[:LONGEST_LINE], 0)
+            own += [] if line.process else [line.text]
+    ends = tuple(
+        RankEnd(found["local"] or found["task"], found["torchrun"] or found["srun"])
+        for found in map(_ENDED.search, own)
+        if found
+    )
     waiting = any(map(_WAITING.match, own)) and not any(map(_GRANTED.match, own))
     refused = "" if ends else next((text for text in own if _REFUSED.match(text)), "")
-    return LauncherWords(tuple(map(_end, ends)), waiting, bound(refused, 300))
-
-
-def _own_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Lines without a rank, which the launcher may have written."""
-    for raw in lines:
-        if "srun: " in raw or "local_rank: " in raw:
-            line = read_line(raw, 0)
-            if not line.process:
-                yield line.text
-
-
-def _end(found: re.Match[str]) -> RankEnd:
-    return RankEnd(found["local"] or found["task"], found["torchrun"] or found["srun"])
-
-
-MOST_RANKS = 256
-LONGEST_LINE = 64 << 10  # characters
+    return LauncherWords(ends, waiting, bound(refused, 300))
 
 
 @dataclass(frozen=True)
@@ -120,10 +111,11 @@ def launched(prefix: Sequence[str], argv: Sequence[str], directory: Path) -> tup
     """`argv` under the launcher `prefix`, with the options that name the rank of each line."""
     if not prefix:
         return tuple(argv)
+    chosen = {word.partition("=")[0] for word in prefix}
     added = [
         option.replace("{directory}", str(directory))
         for launcher in _known(prefix)
-        if not _has_option(launcher, prefix)
+        if chosen.isdisjoint(launcher.unless)
         for option in launcher.options
     ]
     return (*prefix, *added, *argv)
@@ -134,45 +126,37 @@ def _known(prefix: Sequence[str]) -> tuple[Launcher, ...]:
     return next((LAUNCHERS[name] for name in (Path(word).name for word in prefix) if name in LAUNCHERS), ())
 
 
-def _has_option(launcher: Launcher, prefix: Sequence[str]) -> bool:
-    return any(word.partition("=")[0] in launcher.unless for word in prefix)
-
-
 def separate_ranks(output: Path, prefix: Sequence[str]) -> list[Path]:
-    """Write the lines of each rank to `ranks/RANK.log` beside `output`.
+    """Write the lines of each rank to `ranks/RANK.log` in the folder of `output`.
 
     Nothing is written unless a known launcher was used and two ranks printed something.
     """
     if not _known(prefix):
         return []
-    ranks = _ranks(output)
-    if len(ranks) < 2:
+    found: set[str] = set()
+    for line in _rank_lines(output):
+        if len(found) < MOST_RANKS:
+            found.add(line.process)
+    if len(found) < 2:
         return []
     directory = output.parent / "ranks"
     directory.mkdir(exist_ok=True)
-    paths = {rank: directory / f"{rank}.log" for rank in ranks}
+    paths = {rank: directory / f"{rank}.log" for rank in sorted(found, key=int)}
     with ExitStack() as files:
         opened = {rank: files.enter_context(path.open("w")) for rank, path in paths.items()}
-        _distribute(output, opened)
+        for line in _rank_lines(output):
+            if line.process in opened:
+                opened[line.process].write(line.text + "\n")
     return list(paths.values())
 
 
-def _ranks(output: Path) -> list[str]:
-    found: dict[str, None] = {}
-    with output.open(errors="replace") as lines:
-        for line in lines:
-            process = read_line(line[:LONGEST_LINE], 0).process
-            if process and len(found) < MOST_RANKS:
-                found[process] = None
-    return sorted(found, key=int)
-
-
-def _distribute(output: Path, opened: Mapping[str, TextIO]) -> None:
+def _rank_lines(output: Path) -> Iterator[Line]:
+    """The lines that a rank printed."""
     with output.open(errors="replace") as lines:
         for raw in lines:
             line = read_line(raw[:LONGEST_LINE], 0)
-            if line.process in opened:
-                opened[line.process].write(line.text + "\n")
+            if line.process:
+                yield line
 
 
 def read_launcher_output(output: Path, prefix: Sequence[str]) -> LauncherWords:
@@ -180,7 +164,7 @@ def read_launcher_output(output: Path, prefix: Sequence[str]) -> LauncherWords:
     if not _known(prefix) or not output.exists():
         return LauncherWords()
     with output.open(errors="replace") as lines:
-        return read_launcher(line[:LONGEST_LINE] for line in lines)
+        return read_launcher(lines)
 
 
 def check_started(finished: Finished, prefix: Sequence[str]) -> None:

@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
 import anyio
+import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.types import Command
-from mcp_server.logs.captured import CapturedCall, CapturedLoad
+from mcp_server.jobs.types import Finished
+from mcp_server.logs.captured import CapturedCall
 from mcp_server.memory_faults.join import bare_fault, join_fault
-from mcp_server.memory_faults.records import Access, Fault
-from mcp_server.memory_faults.situation import Evidence
-from mcp_server.model import Artifact, CommandWorkload, Cost, PackageWorkload, Record, ScriptWorkload
+from mcp_server.memory_faults.records import Fault
+from mcp_server.model import Artifact, Cost, PackageWorkload, Record
 from mcp_server.package.members import refuse_unsafe
-from mcp_server.package.view import PackageView, view_package
+from mcp_server.package.view import view_package
 from mcp_server.probes.cache import Cache
-from mcp_server.probes.commands import Instrumented, Options
-from mcp_server.tools.capture import Capture, capture, workload_argv
-from mcp_server.tools.context import Context, WorkerRun
+from mcp_server.probes.commands import Options
+from mcp_server.tools.capture import Capture, capture
+from mcp_server.tools.context import Context
 from mcp_server.tools.failure import Failure, read_failure
 from mcp_server.tools.fault_methods import METHODS, Found, Tool, order
-from mcp_server.tools.fault_run import FaultRun, Target, prepare
+from mcp_server.tools.fault_run import PROVENANCE, PackageTarget, Program, ProgramTarget, Target, prepare
 from mcp_server.tools.requests import INPUTS_HELP, called_package, failing_phase, plan_replay, run_request
 from mcp_server.tools.run_deterministic import BLOCKING, CACHING_OFF
 
 How = Literal["plain", "official_flags", "flaky", "silent", "not_seen"]
 
 FLAGS = {**CACHING_OFF, **BLOCKING}
+OTHERS = 5
+DRIVER_GRANULE = 1 << 21  # bytes that the CUDA driver maps together
+
+_SHOWS: dict[How, str] = {
+    "plain": "A plain run fails too.",
+    "official_flags": "A plain run passes; with the caching allocator off and blocking launches it fails.",
+    "flaky": "Flaky: {failing} of {plain} plain runs fail.",
+    "silent": "No run without a checker fails: wrong numbers are all that a user would see, if that.",
+    "not_seen": "No run failed, with or without a checker.",
+}
 
 
 class PlainRun(Record):
@@ -53,66 +62,6 @@ class Visibility(Record):
     runs: list[PlainRun] = Field(default_factory=list)
 
 
-async def run_plainly(
-    context: Context, workload: PackageWorkload, flags: Mapping[str, str], name: str
-) -> PlainRun:
-    """The original package, once. It takes no lease of a GPU: it runs beside the checker."""
-    done = await context.worker(
-        "run",
-        run_request(workload),
-        name=name,
-        env={**workload.env, **flags},
-        timeout_s=workload.timeout_s,
-        python=workload.python,
-        cwd=workload.cwd,
-        gpus=(),
-        alone=True,
-    )
-    failure = read_failure(done.finished)
-    text = f"{failure.signal or failure.returncode}: {failure.text}"[:300] if failure else ""
-    return PlainRun(
-        flags=dict(flags), failed=_failed(done), text=text, seconds=round(done.finished.wall_s, 3)
-    )
-
-
-def _failed(done: WorkerRun) -> bool:
-    return not done.finished.ok or done.last("called") is None
-
-
-def judge(runs: list[PlainRun], found: bool) -> Visibility | None:
-    """None when no such run was made."""
-    if not runs:
-        return None
-    plain = [run for run in runs if not run.flags]
-    flagged = [run for run in runs if run.flags]
-    failing = sum(run.failed for run in plain)
-    how = _how(failing, len(plain), any(run.failed for run in flagged), found)
-    summary = _WORDS[how].format(failing=failing, plain=len(plain))
-    return Visibility(how=how, summary=summary, failing=failing, runs=runs)
-
-
-def _how(failing: int, plain: int, flagged: bool, found: bool) -> How:
-    if plain and failing == plain:
-        return "plain"
-    if failing:
-        return "flaky"
-    if flagged:
-        return "official_flags"
-    return "silent" if found else "not_seen"
-
-
-_WORDS: dict[How, str] = {
-    "plain": "A plain run fails too.",
-    "official_flags": "A plain run passes; with the caching allocator off and blocking launches it fails.",
-    "flaky": "Flaky: {failing} of {plain} plain runs fail.",
-    "silent": "No run without a checker fails: wrong numbers are all that a user would see, if that.",
-    "not_seen": "No run failed, with or without a checker.",
-}
-
-
-OTHERS = 5
-
-
 class Attempt(Record):
     """One method that was tried: what it found, or why it could not run."""
 
@@ -126,8 +75,8 @@ class Attempt(Record):
 class LocatedFault(Record):
     """The result. `fault` is the first fault of the package; `others` are further sites, not joined.
 
-    `errors` is the sanitizer's own count. `instrumented` tells whether launches and addresses come from a
-    journal; `notes` what limits the answer. `log` is the output of the run that found the fault.
+    `errors` is the sanitizer's own count. `instrumented`: launches and addresses come from a journal. `notes`
+    are the limits of the answer. `log` is the output of the run that found the fault.
     """
 
     found: bool
@@ -157,71 +106,102 @@ async def locate_fault(
     """Run the call under checkers until one sees the fault, and join what it saw with the package.
 
     `auto` takes memcheck, a core dump, then waiting launches (CUDA); AddressSanitizer, then a native stack
-    (CPU). `plain_runs` (0-20) of the original package, and one under the official flags, run beside it to
-    tell how the fault shows; they take no lease of `gpus`. A fault is a result, and so is none. Raises
-    `ProblemError` for missing inputs, a tool that does not fit the package's device, and a package that
-    cannot be read.
+    (CPU). `plain_runs` (0-20) of the original package, and one under the official flags, run at the same time
+    and show whether a user would see the fault; they take no lease of `gpus`. A fault is a result, and so is
+    none. Raises `ProblemError` for missing inputs, a tool that does not fit the package's device, and a
+    package that cannot be read.
     """
-    _check(workload, plain_runs)
-    tools = order(tool, view_package(workload.package, workload.model_name).package.device_type)
-    runs: list[PlainRun] = []
-    attempts: list[Attempt] = []
-    outcome: list[tuple[Target, Found]] = []
-    targets: dict[Options, Target] = {}
-
-    async with anyio.create_task_group() as tasks:
-
-        def prepared(options: Options) -> Target:
-            if options not in targets:
-                targets[options] = prepare(context, workload, options, tasks, cache=cache, gpus=gpus)
-            return targets[options]
-
-        async def look() -> None:
-            outcome.append(await search(context, tools, attempts, prepared))
-
-        tasks.start_soon(look)
-        for flags, name in _plain(workload, plain_runs):
-            tasks.start_soon(_plainly, context, workload, flags, name, runs)
-    target, found = outcome[0]
-    return result(context, target, found, attempts, judge(runs, bool(found.accesses)))
-
-
-def _check(workload: PackageWorkload, plain_runs: int) -> None:
     if workload.inputs is None:
         raise ProblemError("locating a fault needs inputs", allowed=INPUTS_HELP)
     if not 0 <= plain_runs <= 20:
         raise ProblemError("plain_runs is out of range", value=plain_runs, allowed="0 to 20")
+    view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
+    device = view.package.device_type
+    tools = order(tool, device)
+    runs: list[PlainRun] = []
+    attempts: list[Attempt] = []
+    outcome: list[tuple[Target, Found]] = []
+    targets: dict[Options, PackageTarget] = {}
+
+    async with anyio.create_task_group() as tasks:
+
+        def target_of(options: Options) -> Target:
+            if options not in targets:
+                targets[options] = prepare(context, workload, options, tasks, cache=cache, gpus=gpus)
+            return targets[options]
+
+        async def check() -> None:
+            outcome.append(await search(context, tools, attempts, target_of))
+
+        async def run_without(flags: dict[str, str], name: str) -> None:
+            runs.append(await run_plainly(context, workload, flags, name))
+
+        tasks.start_soon(check)
+        for number in range(plain_runs):
+            tasks.start_soon(run_without, {}, f"plain-{number + 1}")
+        if plain_runs and device == "cuda":
+            tasks.start_soon(run_without, FLAGS, "official-flags")
+    target, found = outcome[0]
+    return result(context, target, found, attempts, judge(runs, bool(found.accesses)))
 
 
-def _plain(workload: PackageWorkload, count: int) -> list[tuple[dict[str, str], str]]:
-    runs: list[tuple[dict[str, str], str]] = [({}, f"plain-{n + 1}") for n in range(count)]
-    cuda = view_package(workload.package, workload.model_name).package.device_type == "cuda"
-    return [*runs, (dict(FLAGS), "official-flags")] if runs and cuda else runs
+async def run_plainly(
+    context: Context, workload: PackageWorkload, flags: Mapping[str, str], name: str
+) -> PlainRun:
+    """Run the original package once. It takes no lease of a GPU: the checker, which runs too, has one."""
+    done = await context.worker(
+        "run",
+        run_request(workload),
+        name=name,
+        workload=workload,
+        env=flags,
+        gpus=(),
+        alone=True,
+    )
+    return _plain_run(done.finished, flags, failed=not done.finished.ok or done.last("called") is None)
 
 
-async def _plainly(
-    context: Context, workload: PackageWorkload, flags: dict[str, str], name: str, runs: list[PlainRun]
-) -> None:
-    runs.append(await run_plainly(context, workload, flags, name))
+def _plain_run(finished: Finished, flags: Mapping[str, str], failed: bool) -> PlainRun:
+    failure = read_failure(finished)
+    text = f"{failure.signal or failure.returncode}: {failure.text}"[:300] if failure else ""
+    return PlainRun(flags=dict(flags), failed=failed, text=text, seconds=round(finished.wall_s, 3))
+
+
+def judge(runs: list[PlainRun], found: bool) -> Visibility | None:
+    """How a fault shows without a checker, which `found` it or not; None when no such run was made."""
+    if not runs:
+        return None
+    plain = [run.failed for run in runs if not run.flags]
+    failing = sum(plain)
+    how: How = "silent" if found else "not_seen"
+    if failing:
+        how = "plain" if failing == len(plain) else "flaky"
+    elif any(run.failed for run in runs):
+        how = "official_flags"
+    summary = _SHOWS[how].format(failing=failing, plain=len(plain))
+    return Visibility(how=how, summary=summary, failing=failing, runs=runs)
 
 
 async def search(
     context: Context,
     tools: tuple[Tool, ...],
     attempts: list[Attempt],
-    prepared: Callable[[Options], Target],
+    target_of: Callable[[Options], Target],
 ) -> tuple[Target, Found]:
-    """One method after the other until one sees a fault; the last one's run otherwise."""
+    """Try one method after the other until one sees a fault; without a fault, the last run that was made."""
     last: tuple[Target, Found] | None = None
     for tool in tools:
         method = METHODS[tool]
-        target = prepared(method.options)
+        target = target_of(method.options)
         try:
             found = await method.run(context, target)
         except ProblemError as problem:
             attempts.append(Attempt(tool=tool, ran=False, what=str(problem)))
             continue
-        attempts.append(_attempt(tool, found))
+        seconds = round(found.run.done.finished.wall_s, 3)
+        attempts.append(
+            Attempt(tool=tool, ran=True, found=len(found.accesses), what=found.what, seconds=seconds)
+        )
         last = target, found
         if found.accesses:
             return last
@@ -233,29 +213,26 @@ async def search(
     return last
 
 
-def _attempt(tool: Tool, found: Found) -> Attempt:
-    done = found.run.done.finished
-    return Attempt(
-        tool=tool, ran=True, found=len(found.accesses), what=found.what, seconds=round(done.wall_s, 3)
-    )
-
-
 def result(
     context: Context, target: Target, found: Found, attempts: list[Attempt], shown: Visibility | None
 ) -> LocatedFault:
     """What the last run showed, joined with the package."""
-    fault = _first(target, found.accesses, found.run.evidence)
+    fault = join_fault(target.view, found.accesses[0], found.run.evidence) if found.accesses else None
+    ran = [attempt.tool for attempt in attempts if attempt.ran]
+    if fault is None:
+        summary = f"No memory fault was seen ({', '.join(ran)}). That does not clear the numbers."
+    else:
+        summary = f"{fault.summary} {shown.summary}" if shown else fault.summary
     done = found.run.done
     artifacts = [context.artifact(done.finished.output, "output of the run that was looked at")]
     for path in sorted(done.directory.glob("*")):
         if path.suffix in (".jsonl", ".xml") and path.name != "report.jsonl":
             artifacts.append(context.artifact(path, "the journal" if path.suffix == ".jsonl" else "records"))
-    tool = next((a.tool for a in reversed(attempts) if a.ran), None)
     return LocatedFault.model_validate(
         {
             "found": fault is not None,
-            "tool": tool,
-            "summary": _summary(fault, attempts, shown),
+            "tool": ran[-1] if ran else None,
+            "summary": summary,
             "fault": fault,
             "others": [bare_fault(access) for access in found.accesses[1 : 1 + OTHERS]],
             "errors": found.errors,
@@ -270,23 +247,12 @@ def result(
     )
 
 
-def _first(target: Target, accesses: list[Access], evidence: Evidence) -> Fault | None:
-    return join_fault(target.view, accesses[0], evidence) if accesses else None
-
-
-def _summary(fault: Fault | None, attempts: list[Attempt], shown: Visibility | None) -> str:
-    if fault is None:
-        tried = ", ".join(a.tool for a in attempts if a.ran)
-        return f"No memory fault was seen ({tried}). That does not clear the numbers."
-    return f"{fault.summary} {shown.summary}" if shown else fault.summary
-
-
 def _notes(target: Target, fault: Fault | None, shown: Visibility | None) -> list[str]:
     notes = []
     if target.why_not:
         notes.append(f"no probes, so no addresses of launches: {target.why_not}")
     outside = fault.missed.bytes_outside if fault and fault.missed else None
-    if shown and shown.how == "silent" and outside is not None and outside < 1 << 21:
+    if shown and shown.how == "silent" and outside is not None and outside < DRIVER_GRANULE:
         notes.append(
             f"{outside} bytes outside lie within what the driver maps together, so hardware does not fault: "
             "it shows only where each tensor has padding or a checker watches"
@@ -296,10 +262,6 @@ def _notes(target: Target, fault: Fault | None, shown: Visibility | None) -> lis
     return notes
 
 
-Program = ScriptWorkload | CommandWorkload
-
-_NO_PROBES = "the program itself was run, with the package as it is"
-_PROVENANCE = {"INDUCTOR_PROVENANCE": "1"}  # a compile in the run then writes the model lines, too
 _WITHOUT_PROBES: dict[str, tuple[Tool, ...]] = {"cuda": ("memcheck", "core_dump"), "cpu": ("native",)}
 
 
@@ -321,15 +283,20 @@ async def locate_in_program(
     """
     if package is not None:
         refuse_unsafe(package)
-    seen = await capture(context, workload, env={**_PROVENANCE, **workload.env})
-    found: LocatedFault | None = None
+    seen = await capture(context, workload, env={**PROVENANCE, **workload.env})
     call, why = captured_call(seen, workload)
     if call is not None:
         found = await locate_fault(context, call, tool=tool, plain_runs=plain_runs, cache=cache)
+        if found.found or (seen.finished.ok and not in_graph(seen)):
+            phase = failing_phase(seen)
+            place = f": {phase.location.file}:{phase.location.line}" if phase and phase.location else ""
+            return _with_note(found, f"the call was made again by itself{place}")
         why = "the call by itself shows no fault"
-    if found is not None and (found.found or (seen.finished.ok and not in_graph(seen))):
-        return _with_notes(found, [_which(seen)])
-    return _with_notes(await run_under_checker(context, workload, seen, package=package, tool=tool), [why])
+    return _with_note(await run_under_checker(context, workload, seen, package=package, tool=tool), why)
+
+
+def _with_note(found: LocatedFault, note: str) -> LocatedFault:
+    return found.model_copy(update={"notes": [note, *found.notes]})
 
 
 def captured_call(seen: Capture, workload: Program) -> tuple[PackageWorkload | None, str]:
@@ -354,67 +321,6 @@ def in_graph(seen: Capture) -> bool:
     return any(call.in_graph for call in seen.calls)
 
 
-def _loaded(seen: Capture) -> Path:
-    """The package of the call to suspect, else the last one that was loaded.
-
-    A bare library is taken from where it was loaded: its sources lie beside it.
-    """
-    if not seen.loads:
-        raise ProblemError(
-            "no load of a package was seen: " + "; ".join(seen.notes),
-            next_call="for a C++ host, give its `package` beside the command",
-        )
-    call = seen.suspect or (seen.calls[-1] if seen.calls else None)
-    load: CapturedLoad = (seen.load_of(call) if call else None) or seen.loads[-1]
-    bare = load.loader != "AOTIModelPackageLoader" and load.package.exists()
-    return load.package if bare else load.copy_path or load.package
-
-
-@dataclass(frozen=True)
-class ProgramTarget:
-    """The user's own program. `caching_off` may not be set where it captures CUDA graphs."""
-
-    workload: Program
-    view: PackageView
-    caching_off: bool = True
-    children: bool = False
-    rebuilt: Instrumented | None = field(default=None, init=False)
-    why_not: str = field(default=_NO_PROBES, init=False)
-
-    async def settled(self) -> None:
-        """Nothing is being rebuilt."""
-
-    async def run(
-        self,
-        context: Context,
-        name: str,
-        *,
-        env: Mapping[str, str],
-        unset: Sequence[str] = (),
-        prefix: Sequence[str] = (),
-        directory: Path | None = None,
-    ) -> FaultRun:
-        """Run it once; without probes there is no journal."""
-        directory = directory or context.fresh(name)
-        wanted = {**_PROVENANCE, **self.workload.env, **env}
-        kept = [key for key in wanted if key not in unset and (self.caching_off or key not in CACHING_OFF)]
-        command = Command(
-            argv=(*self._with_children(prefix), *workload_argv(context, self.workload)),
-            cwd=self.workload.cwd or Path.cwd(),
-            env={key: wanted[key] for key in kept},
-            timeout_s=self.workload.timeout_s,
-            unset=tuple(unset),
-        )
-        finished = await context.run_in(directory, command, runs=1)
-        done = WorkerRun(finished, (), directory, context.python_for(self.workload))
-        return FaultRun(done, Evidence())
-
-    def _with_children(self, prefix: Sequence[str]) -> tuple[str, ...]:
-        """compute-sanitizer follows child processes only where the call was made in one."""
-        wide = {"application-only": "all"} if self.children else {}
-        return tuple(wide.get(word, word) for word in prefix)
-
-
 async def run_under_checker(
     context: Context,
     workload: Program,
@@ -424,29 +330,27 @@ async def run_under_checker(
     tool: Tool | Literal["auto"] = "auto",
 ) -> LocatedFault:
     """Run the captured program once more, as it is, under a checker. Raises `ProblemError` like the above."""
-    view = view_package(package or _loaded(seen))
+    view = await anyio.to_thread.run_sync(view_package, package or _loaded(seen))
     target = ProgramTarget(workload, view, not in_graph(seen), len(seen.processes) > 1)
-    device = "cuda" if target.view.package.device_type == "cuda" else "cpu"
+    device = "cuda" if view.package.device_type == "cuda" else "cpu"
     tools = _WITHOUT_PROBES[device] if tool == "auto" else order(tool, device)
     attempts: list[Attempt] = []
-    last, found = await search(context, tools, attempts, lambda _options: target)
-    return result(context, last, found, attempts, _shown(seen, bool(found.accesses)))
+    _, found = await search(context, tools, attempts, lambda _options: target)
+    captured = _plain_run(seen.finished, {}, failed=not seen.finished.ok)  # the hook is no checker
+    return result(context, target, found, attempts, judge([captured], bool(found.accesses)))
 
 
-def _shown(seen: Capture, found: bool) -> Visibility | None:
-    """The run under the hook is a plain one."""
-    failure = read_failure(seen.finished)
-    text = f"{failure.signal or failure.returncode}: {failure.text}"[:300] if failure else ""
-    run = PlainRun(flags={}, failed=not seen.finished.ok, text=text, seconds=round(seen.finished.wall_s, 3))
-    return judge([run], found)
+def _loaded(seen: Capture) -> Path:
+    """The package of the call to suspect, else the last one that was loaded.
 
-
-def _which(seen: Capture) -> str:
-    """Which call of the program was made again."""
-    phase = failing_phase(seen)
-    place = phase.location if phase is not None else None
-    return "the call was made again by itself" + (f": {place.file}:{place.line}" if place else "")
-
-
-def _with_notes(found: LocatedFault, notes: list[str]) -> LocatedFault:
-    return found.model_copy(update={"notes": [*notes, *found.notes]})
+    A bare library is taken from where it was loaded: its sources are in the same folder.
+    """
+    if not seen.loads:
+        raise ProblemError(
+            "no load of a package was seen: " + "; ".join(seen.notes),
+            next_call="for a C++ host, pass its `package` together with the command",
+        )
+    call = seen.suspect or (seen.calls[-1] if seen.calls else None)
+    load = (seen.load_of(call) if call else None) or seen.loads[-1]
+    bare = load.loader != "AOTIModelPackageLoader" and load.package.exists()
+    return load.package if bare else load.copy_path or load.package

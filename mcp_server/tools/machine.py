@@ -1,4 +1,4 @@
-"""What this machine has, and whether a package fits it."""
+"""What this machine has, what the tools need of it (`doctor`), and whether a package fits it."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 from pydantic import Field
 
+from mcp_server import versions
 from mcp_server.errors import ProblemError
+from mcp_server.interpreter import interpreter_help
 from mcp_server.jobs.types import Command
 from mcp_server.model import Category, Fix, Record
 from mcp_server.package.archive import Package
 from mcp_server.package.defects import LibraryError, read_library
 from mcp_server.package.problems import Defect
-from mcp_server.tools.context import Context, Event, WorkerRun
+from mcp_server.tools.context import Context, WorkerRun
 
 TOOLS = ("compute-sanitizer", "cuda-gdb", "gdb", "nvcc")
-TOOL_DIRECTORIES = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer")
+TOOLKITS = ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT")
 VECTOR_FLAGS = ("avx", "amx", "fma", "asimd", "sve")
 PROBE_TIMEOUT_S = 120
 COMPILE_TIMEOUT_S = 60
+ENOUGH_TEMP_BYTES = 2 << 30
 
 # Throws, so that the C++ runtime is needed and the linker cannot drop it.
 _PROGRAM = """#include <stdexcept>
@@ -61,7 +64,7 @@ class Gpu(Record):
 
 
 class Machine(Record):
-    """Facts of this machine and of the interpreter. None and `unknown` where something could not be told."""
+    """Facts of this machine and of the interpreter. None, and a line in `unknown`, for what was not read."""
 
     platform: str
     machine: str
@@ -84,47 +87,43 @@ class Machine(Record):
 
 async def read_machine(context: Context, env: Mapping[str, str], python: Path) -> Machine:
     """Compile a probe and ask the worker, side by side; an interpreter without torch leaves unknowns."""
-    probe: list[WorkerRun | ProblemError] = []
-    compiler: list[Compiler] = []
+    facts: dict[str, Any] = {}
 
     async def ask_worker() -> None:
         try:
-            probe.append(await context.worker("probe", {}, env=env, python=python, timeout_s=PROBE_TIMEOUT_S))
+            run = await context.worker("probe", {}, env=env, python=python, timeout_s=PROBE_TIMEOUT_S)
+            facts.update(_torch_facts(run))
         except ProblemError as error:
-            probe.append(error)
+            facts["unknown"] = [f"torch, triton, CUDA and GPUs: {error}"]
 
     async def try_compiler() -> None:
-        compiler.append(await check_compiler(context, env))
+        facts["compiler"] = await check_compiler(context, env)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask_worker)
         tasks.start_soon(try_compiler)
-    return _machine(compiler[0], probe[0], env, python)
-
-
-def _machine(
-    compiler: Compiler, probe: WorkerRun | ProblemError, env: Mapping[str, str], python: Path
-) -> Machine:
     directory = env.get("TMPDIR") or tempfile.gettempdir()
+    try:
+        free = shutil.disk_usage(directory).free
+    except OSError:
+        free = None
+    tools = {name: find_tool(name, env) for name in TOOLS}
     return Machine(
         platform=sys.platform,
         machine=platform.machine(),
         cpu_flags=sorted(flag for flag in cpu_flags() if flag.startswith(VECTOR_FLAGS)),
         temp_directory=directory,
-        temp_free_bytes=_free_bytes(directory),
-        compiler=compiler,
-        tools={name: find_tool(name, env) for name in TOOLS},
+        temp_free_bytes=free,
+        tools={name: str(path) if path else None for name, path in tools.items()},
         python=str(python),
-        **(_probed(probe) if isinstance(probe, WorkerRun) else {"unknown": [_not_asked(probe)]}),
+        **facts,
     )
 
 
-def _not_asked(error: ProblemError) -> str:
-    return f"torch, triton, CUDA and GPUs: {error}"
-
-
-def _probed(run: WorkerRun) -> dict[str, Any]:
+def _torch_facts(run: WorkerRun) -> dict[str, Any]:
+    """The fields of a `Machine` that the worker's `probe` answers."""
     build, cuda = run.last("torch_build") or {}, run.last("cuda") or {}
+    driver = cuda.get("driver_cuda")  # 13000 for 13.0
     facts = {
         "python_version": (run.last("python") or {}).get("version"),
         "torch": build.get("version"),
@@ -132,26 +131,17 @@ def _probed(run: WorkerRun) -> dict[str, Any]:
         "triton": (run.last("libraries") or {}).get("triton"),
         "cuda_available": cuda.get("available"),
         "cuda_problem": cuda.get("why") or None,
-        "driver_cuda": _cuda_version(cuda.get("driver_cuda")),
-        "gpus": [_gpu(event) for event in run.all("gpu")],
+        "driver_cuda": f"{driver // 1000}.{driver % 1000 // 10}" if isinstance(driver, int) else None,
+        "gpus": [
+            Gpu(**{name: event[name] for name in Gpu.model_fields if name in event})
+            for event in run.all("gpu")
+        ],
     }
-    if not run.finished.ok:
-        facts["unknown"] = [f"what comes after {run.phase!r}: the probe ended by {_ending(run)}"]
-    return facts
-
-
-def _ending(run: WorkerRun) -> str:
     finished = run.finished
-    return finished.signal or finished.note or f"{finished.ending} {finished.returncode}"
-
-
-def _gpu(event: Event) -> Gpu:
-    return Gpu(**{name: event[name] for name in Gpu.model_fields if name in event})
-
-
-def _cuda_version(number: object) -> str | None:
-    """13000 as "13.0"."""
-    return f"{number // 1000}.{number % 1000 // 10}" if isinstance(number, int) else None
+    if not finished.ok:
+        how = finished.signal or finished.note or f"{finished.ending} {finished.returncode}"
+        facts["unknown"] = [f"what comes after {run.phase!r}: the probe ended by {how}"]
+    return facts
 
 
 def cpu_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
@@ -166,24 +156,27 @@ def cpu_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     return frozenset()
 
 
-def find_tool(name: str, env: Mapping[str, str]) -> str | None:
-    """The path of a tool: PATH first, then where CUDA toolkits put theirs."""
-    home = env.get("CUDA_HOME") or os.environ.get("CUDA_HOME")
-    places = (*TOOL_DIRECTORIES, *((f"{home}/bin", f"{home}/compute-sanitizer") if home else ()))
-    path = os.pathsep.join((env.get("PATH") or os.environ.get("PATH", ""), *places))
-    return shutil.which(name, path=path)
-
-
-def _free_bytes(directory: str) -> int | None:
-    try:
-        return shutil.disk_usage(directory).free
-    except OSError:
-        return None
+def find_tool(name: str, env: Mapping[str, str], python: Path | None = None) -> Path | None:
+    """The executable `name`: on PATH, in a CUDA toolkit, or in the site-packages of `python`; else None."""
+    environment = {**os.environ, **env}
+    on_path = shutil.which(name, path=environment.get("PATH"))
+    if on_path:
+        return Path(on_path)
+    default = Path("/usr/local")
+    roots = [Path(environment[key]) for key in TOOLKITS if environment.get(key)]
+    roots += [default / "cuda", *sorted(default.glob("cuda-*"), reverse=True)]
+    places = [root / folder / name for root in roots for folder in ("bin", name, f"extras/{name}")]
+    if python is not None:
+        # nvidia-cuda-sanitizer-api installs there, in a folder that moved between releases.
+        for folder in sorted(python.parent.parent.glob("lib/python3*/site-packages/nvidia")):
+            places += [*sorted(folder.glob(f"*/bin/{name}")), *sorted(folder.glob(f"**/{name}"))]
+    return next((path for path in places if path.is_file() and os.access(path, os.X_OK)), None)
 
 
 async def check_compiler(context: Context, env: Mapping[str, str]) -> Compiler:
     """Compile and link three lines as Inductor would, and read what the result needs."""
-    argv = _compiler_argv(env)
+    # CXX may hold a launcher and flags (`ccache g++`).
+    argv = shlex.split(env.get("CXX") or os.environ.get("CXX") or "g++") or ["g++"]
     found = find_tool(argv[0], env)
     if found is None:
         return Compiler(path=argv[0], error="not found; Inductor and package_cpp_only need it")
@@ -191,7 +184,7 @@ async def check_compiler(context: Context, env: Mapping[str, str]) -> Compiler:
     source, library = directory / "probe.cpp", directory / "probe.so"
     source.write_text(_PROGRAM)
     command = Command(
-        argv=(found, *argv[1:], "-v", "-shared", "-fPIC", str(source), "-o", str(library)),
+        argv=(str(found), *argv[1:], "-v", "-shared", "-fPIC", str(source), "-o", str(library)),
         cwd=directory,
         env=env,
         timeout_s=COMPILE_TIMEOUT_S,
@@ -199,33 +192,127 @@ async def check_compiler(context: Context, env: Mapping[str, str]) -> Compiler:
     finished = await context.run(command, "compiler")
     said = finished.stderr.read_bytes()[:200_000].decode("utf-8", "replace")
     version = _VERSION.search(said)
-    runtime, error = _cxx_runtime(library)
+    runtime: str | None = None
+    error: str | None = None
+    try:
+        with library.open("rb") as stream:
+            runtime = read_library(stream).cxx_runtime or ""
+    except (OSError, LibraryError) as problem:
+        error = str(problem)
+    if not finished.ok:
+        lines = [line for line in said.splitlines() if line.strip()] or ["no message"]
+        error = "".join(char for char in lines[-1] if char.isprintable())[:300]
     return Compiler(
-        path=found,
+        path=str(found),
         version=version[0] if version else None,
         works=finished.ok,
         links_cxx_runtime=runtime,
-        error=error if finished.ok else _last_line(said),
+        error=error,
     )
 
 
-def _compiler_argv(env: Mapping[str, str]) -> list[str]:
-    """CXX may hold a launcher and flags (`ccache g++`)."""
-    return shlex.split(env.get("CXX") or os.environ.get("CXX") or "g++") or ["g++"]
+Standing = Literal["ok", "missing", "limited"]
 
 
-def _cxx_runtime(library: Path) -> tuple[str | None, str | None]:
-    """The needed C++ runtime ("" when linked statically), and why it cannot be told."""
-    try:
-        with library.open("rb") as stream:
-            return read_library(stream).cxx_runtime or "", None
-    except (OSError, LibraryError) as error:
-        return None, str(error)
+class Need(Record):
+    """One thing: `essential` ones are needed for any workload, the others for what `for_what` says."""
+
+    name: str
+    standing: Standing
+    found: str
+    for_what: str
+    how: str = ""
+    essential: bool = False
 
 
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return "".join(char for char in (lines[-1] if lines else "no message") if char.isprintable())[:300]
+class Checkup(Record):
+    """The answer of `doctor`."""
+
+    summary: str
+    needs: list[Need]
+    unknown: list[str]
+
+    @property
+    def healthy(self) -> bool:
+        return all(need.standing == "ok" for need in self.needs if need.essential)
+
+
+def checkup(machine: Machine) -> Checkup:
+    """What the tools need of a machine: what is there, what is missing, and how to get it."""
+    gpus, free = ", ".join(gpu.name for gpu in machine.gpus), machine.temp_free_bytes
+    needs = [
+        _torch_need(machine),
+        _compiler_need(machine.compiler),
+        _need(
+            "temporary space",
+            "ok" if free is None or free >= ENOUGH_TEMP_BYTES else "limited",
+            f"{machine.temp_directory}, "
+            + ("free space unknown" if free is None else f"{free >> 20} MiB free"),
+            "loading packages",
+            "set TMPDIR to a directory with at least 2 GiB free",
+        ),
+        _need(
+            "GPU",
+            "ok" if gpus else "missing",
+            gpus or machine.cuda_problem or "no GPU is visible",
+            "CUDA packages",
+            "on a GPU machine: its driver, and a torch built for CUDA; not needed for CPU packages",
+        ),
+        _need(
+            "triton",
+            "ok" if machine.triton else "missing",
+            machine.triton or "none",
+            "compiling for CUDA",
+            "pip install triton, in the same environment as torch",
+        ),
+    ]
+    for name, for_what, how in _PROGRAMS:
+        path = machine.tools.get(name)
+        needs.append(_need(name, "ok" if path else "missing", path or "none", for_what, how))
+    missing = [need.name for need in needs if need.standing != "ok"]
+    summary = f"missing or limited: {', '.join(missing)}" if missing else "everything is there"
+    return Checkup(summary=summary, needs=needs, unknown=machine.unknown)
+
+
+_PROGRAMS = (
+    (
+        "compute-sanitizer",
+        "locating illegal accesses on a GPU",
+        "CUDA toolkit, or conda install -c nvidia cuda-sanitizer-api",
+    ),
+    ("cuda-gdb", "reading GPU core dumps", "CUDA toolkit, or conda install -c nvidia cuda-gdb"),
+    ("gdb", "native stacks of crashed and hung processes", "apt-get install gdb"),
+)
+
+
+def _need(
+    name: str, standing: Standing, found: str, for_what: str, how: str, *, essential: bool = False
+) -> Need:
+    """`how` is the way to get it, and left out for what is there."""
+    how = "" if standing == "ok" else how
+    return Need(name=name, standing=standing, found=found, for_what=for_what, how=how, essential=essential)
+
+
+def _torch_need(machine: Machine) -> Need:
+    standing: Standing = "ok"
+    how = f"tested with torch {versions.RANGE}"
+    if not machine.torch:
+        standing = "missing"
+        how = f"{interpreter_help()}; or install torch there (https://pytorch.org/get-started)"
+    elif not versions.is_supported(machine.torch):
+        standing = "limited"
+    found = f"{machine.torch or 'none'} in {machine.python}"
+    return _need("torch", standing, found, "every run and compile", how, essential=True)
+
+
+def _compiler_need(compiler: Compiler) -> Need:
+    standing: Standing = "ok" if compiler.links_cxx_runtime else "limited"
+    how = "compile with CXX set to a g++ that links libstdc++.so.6, such as /usr/bin/g++"
+    if not compiler.works:
+        standing, how = "missing", "apt-get install g++, or set CXX"
+    found = f"{compiler.path} {compiler.version or compiler.error or ''}".strip()
+    for_what = "compiling, and instrumenting packages"
+    return _need("C++ compiler", standing, found, for_what, how, essential=True)
 
 
 # What Inductor writes into AOTI_CPU_ISA (torch/_inductor/cpu_vec_isa.py, 2.13) and the flags of
@@ -241,8 +328,8 @@ ISA_FLAGS: dict[str, tuple[str, ...]] = {
     "SVE": ("sve",),
 }
 _ARM_NAMES = {"arm64": "aarch64"}
-_PORTABLE_KERNELS = (".fatbin",)
 _CXX_RUNTIME_FIX = "compile with CXX=/usr/bin/g++, or start with LD_PRELOAD=libstdc++.so.6 (the shared one)"
+_COMPILER_FIX = "install g++, or set CXX"
 _SPACE_FACTOR = 1.1
 # Defects that are of another category than invalid_package.
 _DEFECT_CATEGORIES: dict[str, Category] = {
@@ -261,147 +348,96 @@ class Problem(Record):
     fix: Fix | None = None
 
 
+def _problem(category: Category, what: str, action: str, certain: bool = True) -> Problem:
+    return Problem(category=category, what=what, certain=certain, fix=Fix(action=action) if action else None)
+
+
 def defect_problem(defect: Defect) -> Problem:
     """A defect of the file as a problem."""
-    return Problem(
-        category=_DEFECT_CATEGORIES.get(defect.slug, "invalid_package"),
-        what=defect.what,
-        certain=defect.fatal,
-        fix=Fix(action=defect.fix) if defect.fix else None,
-    )
+    category = _DEFECT_CATEGORIES.get(defect.slug, "invalid_package")
+    return _problem(category, defect.what, defect.fix, defect.fatal)
 
 
 def find_problems(package: Package, machine: Machine, device_index: int = -1) -> list[Problem]:
     """Everything about package and machine that does not fit; certain problems first."""
     found = [
         *(defect_problem(defect) for defect in package.defects),
-        *_host(package, machine),
-        *_isa(package, machine),
-        *_device(package, machine, device_index),
-        *_libraries(package, machine),
-        *_custom_ops(package),
-        *_space(package, machine),
+        *_host_problems(package, machine),
+        *_device_problems(package, machine, device_index),
+        *_toolchain_problems(package, machine),
     ]
+    ops = dict.fromkeys(node.target for node in package.proxy_nodes if not node.target.startswith("aten::"))
+    if ops:
+        what = f"needs custom operators registered before the load: {', '.join(list(ops)[:8])}"
+        action = "import the modules that register them first (extra_imports)"
+        found.append(_problem("custom_op", what, action, certain=False))
+    # The loader extracts the whole package below the temporary directory.
+    needed, free = int(sum(m.size for m in package.members) * _SPACE_FACTOR), machine.temp_free_bytes
+    if package.path.is_file() and free is not None and free < needed:
+        what = f"loading unpacks {needed} bytes to {machine.temp_directory}, which has {free}"
+        found.append(_problem("environment", what, "free space, or set TMPDIR (torch >= 2.13)"))
     return sorted(found, key=lambda problem: not problem.certain)
 
 
-def _host(package: Package, machine: Machine) -> Iterator[Problem]:
+def _host_problems(package: Package, machine: Machine) -> Iterator[Problem]:
     metadata = package.metadata
     here = _ARM_NAMES.get(machine.machine, machine.machine)
-    others = [built_for for built_for in _built_for(package) if built_for != here]
+    # The library itself decides, then the metadata.
+    recorded = [package.library.machine if package.library else None, metadata.machine]
+    built_for = [_ARM_NAMES.get(each, each) for each in recorded if each]
+    others = [name for name in built_for if name != here]
     if others:
         yield _arch(f"the package was compiled for {others[0]} and this machine is {here}")
     if metadata.platform and metadata.platform != machine.platform:
         yield _arch(f"the package was compiled on {metadata.platform} and this is {machine.platform}")
-
-
-def _built_for(package: Package) -> list[str]:
-    """Kinds of processor: of the library itself, which decides, then what the metadata says."""
-    told = [package.library.machine if package.library else None, package.metadata.machine]
-    return [_ARM_NAMES.get(each, each) for each in told if each]
+    flags = set(machine.cpu_flags)
+    missing = [isa for isa in metadata.isa if not flags.issuperset(ISA_FLAGS.get(isa, ()))]
+    if flags and missing:
+        what = f"the package was compiled for a CPU with {', '.join(missing)}, which this one lacks: SIGILL"
+        # The host code of a CUDA package is compiled with -march=native too, but need not use every set.
+        yield _arch(what, certain=package.device_type == "cpu")
 
 
 def _arch(what: str, certain: bool = True) -> Problem:
     action = "compile the package on a machine of this kind, or run it on one like the first"
-    return Problem(category="arch_mismatch", what=what, certain=certain, fix=Fix(action=action))
+    return _problem("arch_mismatch", what, action, certain)
 
 
-def _isa(package: Package, machine: Machine) -> Iterator[Problem]:
-    """The host code of a CUDA package is compiled with -march=native too, but need not use every set."""
-    if not machine.cpu_flags:
-        return
-    flags = set(machine.cpu_flags)
-    missing = [isa for isa in package.metadata.isa if not flags.issuperset(ISA_FLAGS.get(isa, ()))]
-    if missing:
-        what = f"the package was compiled for a CPU with {', '.join(missing)}, which this one lacks: SIGILL"
-        yield _arch(what, certain=package.device_type == "cpu")
-
-
-def _device(package: Package, machine: Machine, device_index: int) -> Iterator[Problem]:
-    device = package.device_type
-    if device == "cpu" and device_index >= 0:
+def _device_problems(package: Package, machine: Machine, device_index: int) -> Iterator[Problem]:
+    if package.device_type == "cpu" and device_index >= 0:
         what = f"device_index {device_index} with a CPU package: the loader refuses it"
-        yield Problem(
-            category="device_mismatch", what=what, certain=True, fix=Fix(action="leave device_index at -1")
-        )
-    if device == "cuda":
-        yield from _cuda(package, machine, device_index)
-
-
-def _cuda(package: Package, machine: Machine, device_index: int) -> Iterator[Problem]:
-    if machine.cuda_available is None:
+        yield _problem("device_mismatch", what, "leave device_index at -1")
+    if package.device_type != "cuda" or machine.cuda_available is None:
         return
     if not machine.cuda_available:
         what = f"a CUDA package, and CUDA does not work here: {machine.cuda_problem or 'no reason given'}"
         action = "run where a driver and a GPU are visible, with a torch built for CUDA"
-        yield Problem(category="environment", what=what, certain=True, fix=Fix(action=action))
+        yield _problem("environment", what, action)
         return
     gpu = next((gpu for gpu in machine.gpus if gpu.index == max(device_index, 0)), None)
     if gpu is None:
         what = f"device_index {device_index}, and {len(machine.gpus)} GPUs are visible"
-        action = f"a device_index from 0 to {len(machine.gpus) - 1}"
-        yield Problem(category="device_mismatch", what=what, certain=True, fix=Fix(action=action))
-    else:
-        yield from _capability(package, gpu)
-
-
-def _capability(package: Package, gpu: Gpu) -> Iterator[Problem]:
-    """A cubin runs on its own major architecture from its minor one on; a fatbin may hold PTX besides."""
-    wanted = package.compute_capability
-    if not (wanted and wanted.isdigit() and gpu.capability.isdigit()):
+        yield _problem("device_mismatch", what, f"a device_index from 0 to {len(machine.gpus) - 1}")
         return
-    if _runs_on(wanted, gpu.capability):
+    wanted, here = package.compute_capability, gpu.capability
+    if not (wanted and wanted.isdigit() and here.isdigit()):
         return
-    portable = any(member.name.endswith(_PORTABLE_KERNELS) for member in package.files.kernel_binaries)
-    yield _arch(
-        f"the kernels need compute capability {wanted}; GPU {gpu.index} ({gpu.name}) has {gpu.capability}",
-        certain=not portable,
-    )
+    # A cubin runs on its own major architecture from its minor one on; a fatbin may hold PTX besides.
+    if wanted[:-1] != here[:-1] or int(wanted[-1]) > int(here[-1]):
+        portable = any(member.name.endswith(".fatbin") for member in package.files.kernel_binaries)
+        what = f"the kernels need compute capability {wanted}; GPU {gpu.index} ({gpu.name}) has {here}"
+        yield _arch(what, certain=not portable)
 
 
-def _runs_on(wanted: str, here: str) -> bool:
-    return wanted[:-1] == here[:-1] and int(wanted[-1]) <= int(here[-1])
-
-
-def _libraries(package: Package, machine: Machine) -> Iterator[Problem]:
-    library = package.library
-    if library is not None and library.cxx_runtime is None:
+def _toolchain_problems(package: Package, machine: Machine) -> Iterator[Problem]:
+    if package.library is not None and package.library.cxx_runtime is None:
         cuda = package.device_type == "cuda"
-        what = "the library links libstdc++ statically" + (
-            ": loading a CUDA package of that kind segfaults in parse_device_str" if cuda else ""
-        )
-        yield Problem(category="toolchain", what=what, certain=cuda, fix=Fix(action=_CXX_RUNTIME_FIX))
+        what = "the library links libstdc++ statically"
+        what += ": loading a CUDA package of that kind segfaults in parse_device_str" if cuda else ""
+        yield _problem("toolchain", what, _CXX_RUNTIME_FIX, certain=cuda)
     if package.files.built_at_load and not machine.compiler.works:
         what = f"the package is compiled at load and {machine.compiler.path} does not work"
-        yield Problem(
-            category="toolchain", what=what, certain=True, fix=Fix(action="install g++, or set CXX")
-        )
-
-
-def _custom_ops(package: Package) -> Iterator[Problem]:
-    names = dict.fromkeys(node.target for node in package.proxy_nodes if not node.target.startswith("aten::"))
-    if names:
-        yield Problem(
-            category="custom_op",
-            what=f"needs custom operators registered before the load: {', '.join(list(names)[:8])}",
-            certain=False,
-            fix=Fix(action="import the modules that register them first (extra_imports)"),
-        )
-
-
-def _space(package: Package, machine: Machine) -> Iterator[Problem]:
-    """The loader extracts the whole package below the temporary directory."""
-    needed = int(sum(member.size for member in package.members) * _SPACE_FACTOR)
-    if package.path.is_file() and machine.temp_free_bytes is not None and machine.temp_free_bytes < needed:
-        what = (
-            f"loading unpacks {needed} bytes to {machine.temp_directory}, which has {machine.temp_free_bytes}"
-        )
-        yield Problem(
-            category="environment",
-            what=what,
-            certain=True,
-            fix=Fix(action="free space, or set TMPDIR (torch >= 2.13)"),
-        )
+        yield _problem("toolchain", what, _COMPILER_FIX)
 
 
 def compiler_problems(machine: Machine) -> list[Problem]:
@@ -409,10 +445,8 @@ def compiler_problems(machine: Machine) -> list[Problem]:
     compiler = machine.compiler
     if not compiler.works:
         what = f"the C++ compiler {compiler.path} does not work: {compiler.error}"
-        return [
-            Problem(category="toolchain", what=what, certain=False, fix=Fix(action="install g++, or set CXX"))
-        ]
+        return [_problem("toolchain", what, _COMPILER_FIX, certain=False)]
     if compiler.links_cxx_runtime == "":
         what = f"{compiler.path} links libstdc++ statically: CUDA packages that it builds segfault at load"
-        return [Problem(category="toolchain", what=what, certain=False, fix=Fix(action=_CXX_RUNTIME_FIX))]
+        return [_problem("toolchain", what, _CXX_RUNTIME_FIX, certain=False)]
     return []

@@ -1,9 +1,8 @@
-"""Kernel I/O through launch probes, with the bounds of indices that the probes watch.
+"""Kernel I/O through launch probes, with the bounds of the indices that the launches read.
 
-Index arguments of ATen's own operators, held against the tensor that they index in this very call.
-
-Generated kernels carry their bounds in asserts (`index_bounds`); an extern launch has them in its schema
-alone (aten/src/ATen/native/native_functions.yaml, torch 2.13).
+A generated kernel carries its bounds in asserts. The index arguments of an ATen operator have theirs in its
+schema alone (aten/src/ATen/native/native_functions.yaml, torch 2.13): they are compared with the shape of the
+indexed tensor in the same call.
 """
 
 from __future__ import annotations
@@ -13,13 +12,12 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from mcp_server.model import PackageWorkload
 from mcp_server.package.archive import Package
 from mcp_server.package.assertion import Assertion, Candidate, Tracer, generated_line
 from mcp_server.package.kernel_code import Allowed, find_asserts
-from mcp_server.package.launches import Argument, Launch, operator_name
+from mcp_server.package.launches import Launch, operator_name
 from mcp_server.package.symbols import plain
 from mcp_server.package.wrapper import Wrapper
 from mcp_server.probes.build import instrument
@@ -50,7 +48,7 @@ class IndexBound:
     allowed: Allowed | None = None
 
     def at(self, value: int) -> IndexBound:
-        """The bound with the size as the call had it."""
+        """The bound for the size in this call."""
         ends = self.allowed.numbers({self.size: value}) if self.allowed else None
         if ends is None:
             return self
@@ -63,36 +61,28 @@ class IndexBound:
 
 
 def find_bounds(package: Package, wrapper: Wrapper) -> tuple[IndexBound, ...]:
-    """Bounds on tensors whose elements make indices, from the kernels' asserts."""
+    """Bounds on tensors whose elements make indices, from the kernels' asserts.
+
+    One bound for each tensor of a launch: what all of its checks allow; and those that depend on a size.
+    """
     tracer = Tracer(wrapper, package.inputs, package.constants)
-    found = (_bound(candidate) for candidate in _candidates(tracer, wrapper) if _takes_any(candidate))
-    known = [bound for bound in dict.fromkeys(found) if bound is not None]
-    return (*_narrowed(bound for bound in known if not bound.size), *(b for b in known if b.size))
-
-
-def _narrowed(bounds: Iterable[IndexBound]) -> Iterator[IndexBound]:
-    """One bound for each tensor of a launch: what all of its checks allow."""
     merged: dict[tuple[str, int], IndexBound] = {}
-    for bound in bounds:
-        other = merged.get((bound.name, bound.launch), bound)
-        low, high = max(bound.low or 0, other.low or 0), min(bound.high or 0, other.high or 0)
-        merged[bound.name, bound.launch] = replace(bound, low=low, high=high)
-    yield from merged.values()
-
-
-def _candidates(tracer: Tracer, wrapper: Wrapper) -> Iterator[Candidate]:
+    sized: dict[IndexBound, None] = {}
     for kernel in wrapper.kernels.values():
         for check in find_asserts(kernel.source):
-            yield from tracer.trace(
-                Assertion(
-                    plain(check.text),
-                    check.variable,
-                    check.lower,
-                    check.upper,
-                    line=generated_line(kernel, check.line),
-                    kernel=kernel.name,
-                )
+            line = generated_line(kernel, check.line)
+            assertion = Assertion(
+                plain(check.text), check.variable, check.lower, check.upper, line=line, kernel=kernel.name
             )
+            for candidate in tracer.trace(assertion):
+                bound = _bound(candidate) if _takes_any(candidate) else None
+                if bound is not None and bound.size:
+                    sized[bound] = None
+                elif bound is not None:
+                    other = merged.get((bound.name, bound.launch), bound)
+                    low, high = max(bound.low or 0, other.low or 0), min(bound.high or 0, other.high or 0)
+                    merged[bound.name, bound.launch] = replace(bound, low=low, high=high)
+    return (*merged.values(), *sized)
 
 
 def _takes_any(candidate: Candidate) -> bool:
@@ -129,7 +119,7 @@ _NUMBER = re.compile(r"-?\d+")
 
 @dataclass(frozen=True)
 class Indexing:
-    """`index` holds places of `indexed`: of its argument `dim`, or of a fixed dimension.
+    """The elements of `index` are positions in `indexed`, in its argument `dim` or in a fixed dimension.
 
     With `each`, `index` is a list, and its n-th tensor indexes dimension n. `wraps`: negative ones count from
     the end.
@@ -156,56 +146,32 @@ OPERATORS: dict[str, Indexing] = {
 }
 
 
-@dataclass(frozen=True)
-class Place:
-    """The variable `name` holds indices in [low, high) of a dimension of this call."""
-
-    name: str
-    low: int
-    high: int
-
-    @property
-    def text(self) -> str:
-        return f"{self.low} <= index < {self.high}"
-
-
-def operator_bounds(launch: Launch, seen: Sequence[ArgumentValues]) -> dict[str, Place]:
+def operator_bounds(launch: Launch, seen: Sequence[ArgumentValues]) -> dict[str, IndexBound]:
     """Bounds of the index arguments of an extern launch, by variable; `seen` has the shapes of the call."""
-    if launch.kind not in ("extern", "fallback_shim"):
-        return {}
     rule = OPERATORS.get(operator_name(launch.kernel).removesuffix("_out"))
-    if rule is None:
+    if rule is None or launch.kind not in ("extern", "fallback_shim"):
         return {}
-    shapes = {a.name: a.shape for a in seen if a.when == "before" and a.shape is not None}
-    whole = {a.name for a in seen if a.when == "before" and a.dtype in INTEGERS}
-    return {place.name: place for place in _places(launch, rule, shapes) if place.name in whole}
-
-
-def _places(launch: Launch, rule: Indexing, shapes: Mapping[str, list[int]]) -> Iterator[Place]:
+    read = {a.name: a for a in seen if a.when == "before"}
     indexed = next((a for a in launch.arguments if a.name == rule.indexed and a.target), None)
-    shape = _shape(indexed, shapes)
+    values = read.get(indexed.target or "") if indexed is not None else None
+    # The shape of a view that is made in the call is not known.
+    if indexed is None or indexed.view is not None or values is None or values.shape is None:
+        return {}
+    dim = rule.dim if isinstance(rule.dim, int) else None
+    if dim is None:
+        written = next((a.expression for a in launch.arguments if a.name == rule.dim), "")
+        number = written.strip().rstrip("L")
+        dim = int(number) if _NUMBER.fullmatch(number) else None
+    found: dict[str, IndexBound] = {}
     for argument in launch.arguments:
-        if argument.name != rule.index or argument.target is None or shape is None:
+        name = argument.target
+        place = argument.element if rule.each else dim
+        if argument.name != rule.index or name is None or name not in read or place is None:
             continue
-        dim = argument.element if rule.each else _dimension(rule, launch)
-        if dim is not None and -len(shape) <= dim < len(shape):
-            size = shape[dim]
-            yield Place(argument.target, -size if rule.wraps else 0, size)
-
-
-def _shape(argument: Argument | None, shapes: Mapping[str, list[int]]) -> list[int] | None:
-    """A tensor's shape in this call; None for a view made in the call, whose shape nobody told."""
-    if argument is None or argument.view is not None:
-        return None
-    return shapes.get(argument.target or "")
-
-
-def _dimension(rule: Indexing, launch: Launch) -> int | None:
-    if isinstance(rule.dim, int):
-        return rule.dim
-    given = next((a.expression for a in launch.arguments if a.name == rule.dim), "")
-    number = given.strip().rstrip("L")
-    return int(number) if _NUMBER.fullmatch(number) else None
+        if read[name].dtype in INTEGERS and -len(values.shape) <= place < len(values.shape):
+            size = values.shape[place]
+            found[name] = IndexBound(name, launch.index, -size if rule.wraps else 0, size)
+    return found
 
 
 OPEN = 64  # launches that are not yet known to have ended
@@ -233,76 +199,50 @@ async def observe(
     instrumented = await instrument(workload.package, Options(), context, python=python, env=workload.env)
     bounds = find_bounds(model.package, model.wrapper)
     directory = context.fresh("observe")
+    request: dict[str, object] = {
+        **run_request(workload),
+        "package": instrumented.package,
+        "skip_before": unset_arguments(model),
+        "bounds": [
+            {"name": bound.name, "launch": bound.launch, "low": bound.low, "high": bound.high}
+            for bound in bounds
+            if not bound.size
+        ],
+        "stop_at_first_bad": stop,
+    }
+    chosen = {"launches": choice.launches, "kernels": choice.kernels, "names": choice.buffers}
+    request |= {name: list(value) for name, value in chosen.items() if value}
+    if save:
+        folder = directory / "tensors"
+        folder.mkdir()
+        request |= {"save": folder, "save_bytes": min(4 << 30, shutil.disk_usage(directory).free // 2)}
     done = await context.worker(
         "observe",
-        {
-            **run_request(workload),
-            **_chosen(choice),
-            "package": instrumented.package,
-            "skip_before": unset_arguments(model),
-            "bounds": [_request(bound) for bound in bounds if not bound.size],
-            **({"save": _folder(directory), "save_bytes": _cap(directory)} if save else {}),
-            "stop_at_first_bad": stop,
-        },
+        request,
         directory=directory,
-        env={**workload.env, **_preload(instrumented)},
-        python=python,
-        cwd=workload.cwd,
-        timeout_s=workload.timeout_s,
+        workload=workload,
+        env=instrumented.environment,
         streamed=("argument", "non_finite"),
     )
     launches = Launches(lambda: read_launches(context, done.streamed("argument"), model, bounds))
-    notes = _notes(instrumented, done, model.package.model_name)
-    return Seen(launches, notes, done, stopped=stop and _was_stopped(done, launches))
-
-
-def _was_stopped(done: WorkerRun, launches: Launches) -> bool:
-    """The call raised right after a bad value: no signal, and no launch after that one."""
-    raised = done.finished.ending == "exit" and done.last("called") is None
+    # Stopped on purpose: the call raised right after a bad value, without a signal or another launch.
+    raised = stop and done.finished.ending == "exit" and done.last("called") is None
     last = launches.last if raised else None
-    return last is not None and last.surely_bad
-
-
-def _request(bound: IndexBound) -> dict[str, Any]:
-    return {"name": bound.name, "launch": bound.launch, "low": bound.low, "high": bound.high}
-
-
-def _chosen(choice: Choice) -> dict[str, Any]:
-    """Only what is asked for is a restriction."""
-    asked = {"launches": choice.launches, "kernels": choice.kernels, "names": choice.buffers}
-    return {name: list(value) for name, value in asked.items() if value}
-
-
-def _cap(directory: Path) -> int:
-    """Bytes that tensors may take: at most half of what the disk has free."""
-    return min(4 << 30, shutil.disk_usage(directory).free // 2)
-
-
-def _folder(directory: Path) -> Path:
-    folder = directory / "tensors"
-    folder.mkdir()
-    return folder
-
-
-def _preload(instrumented: Instrumented) -> dict[str, str]:
-    return {"LD_PRELOAD": " ".join(instrumented.preload)} if instrumented.preload else {}
+    stopped = last is not None and last.surely_bad
+    return Seen(launches, _notes(instrumented, done, model.package.model_name), done, stopped=stopped)
 
 
 def unset_arguments(model: Model) -> dict[int, list[str]]:
-    """By launch, the tensors that nothing has written before it: what they hold means nothing."""
+    """By launch, the tensors that nothing has written before it: their values mean nothing."""
     found: dict[int, list[str]] = {}
     for launch in model.wrapper.launches:
         for name in {a.target for a in launch.tensors if a.target}:
-            if _is_unset(name, launch.index, model):
+            if model.flow.last_writers(name, launch.index):
+                continue
+            origin = model.flow.backward(name, launch.index)
+            if not (origin.inputs or origin.constants):
                 found.setdefault(launch.index, []).append(name)
     return found
-
-
-def _is_unset(name: str, launch: int, model: Model) -> bool:
-    if model.flow.last_writers(name, launch):
-        return False
-    origin = model.flow.backward(name, launch)
-    return not (origin.inputs or origin.constants)
 
 
 def read_launches(
@@ -315,18 +255,13 @@ def read_launches(
     by_place: dict[tuple[str, int], list[IndexBound]] = {}
     for bound in bounds:
         by_place.setdefault((bound.name, bound.launch), []).append(bound)
-    for group in _grouped(events):
-        yield _launch(context, group, model, by_place)
-
-
-def _grouped(events: Iterable[Event]) -> Iterator[list[Event]]:
-    """Events of one launch each, in the order of the first ones."""
     opened: dict[tuple[int, int], list[Event]] = {}
     for event in events:
         opened.setdefault((event["run"], event["sequence"]), []).append(event)
         if len(opened) > OPEN:
-            yield opened.pop(next(iter(opened)))
-    yield from opened.values()
+            yield _launch(context, opened.pop(next(iter(opened))), model, by_place)
+    for group in opened.values():
+        yield _launch(context, group, model, by_place)
 
 
 def _launch(
@@ -340,9 +275,8 @@ def _launch(
     sizes = {e["parameter"]: e["value"] for e in events if isinstance(e.get("value"), int)}
     seen = [_argument(context, e) for e in events]
     known = model.launch(number)
-    places = operator_bounds(known, seen) if known is not None else {}
-    arguments = [_held_by_all(a, bounds.get((a.name, number), ()), sizes) for a in seen]
-    arguments = [_placed(a, places.get(a.name)) for a in arguments]
+    of_operator = operator_bounds(known, seen) if known is not None else {}
+    arguments = [_bounded(a, bounds.get((a.name, number), ()), sizes, of_operator.get(a.name)) for a in seen]
     tensors = {a.target for a in known.tensors if a.target} if known else set()
     return LaunchValues(
         kernel=str(first["kernel"]),
@@ -354,42 +288,36 @@ def _launch(
     )
 
 
-def _held_by_all(
-    argument: ArgumentValues, bounds: Sequence[IndexBound], sizes: Mapping[str, int]
+def _bounded(
+    argument: ArgumentValues,
+    bounds: Sequence[IndexBound],
+    sizes: Mapping[str, int],
+    of_operator: IndexBound | None,
 ) -> ArgumentValues:
-    """The argument with its bound; of several checks the first that it fails, else the last."""
-    for bound in bounds:
-        argument = _held(argument, bound, sizes)
+    """The argument with its bound; of several checks the first that it fails, else the last.
+
+    The worker has compared the elements with a bound that is known before the call. One that is a size of
+    this call, or a shape that an operator indexes, is compared with minimum and maximum here.
+    """
+    for bound in bounds if argument.role != "written" else ():
+        if not bound.size:
+            argument = argument.model_copy(update={"bound": bound.text})
+        elif bound.size in sizes:
+            argument = _compared(argument, bound.at(sizes[bound.size]))
         if argument.outside is not None:
             break
+    if of_operator is not None and not argument.bound and argument.when == "before":
+        argument = _compared(argument, of_operator)
     return argument
 
 
-def _held(argument: ArgumentValues, bound: IndexBound, sizes: Mapping[str, int]) -> ArgumentValues:
-    """The argument with one bound. One that is a size of this call is held against minimum and maximum here:
-    the worker could not know it.
-    """
-    if argument.role == "written" or (bound.size and bound.size not in sizes):
-        return argument
-    if not bound.size:
-        return argument.model_copy(update={"bound": bound.text})
-    known = bound.at(sizes[bound.size])
-    return argument.model_copy(update={"bound": known.text, "outside": _beyond(argument, known)})
-
-
-def _placed(argument: ArgumentValues, place: Place | None) -> ArgumentValues:
-    """The argument of an operator that holds places of another one."""
-    if place is None or argument.bound or argument.when == "after":
-        return argument
-    return argument.model_copy(update={"bound": place.text, "outside": _beyond(argument, place)})
-
-
-def _beyond(argument: ArgumentValues, bound: IndexBound | Place) -> BadElement | None:
+def _compared(argument: ArgumentValues, bound: IndexBound) -> ArgumentValues:
+    outside = None
     if argument.max is not None and bound.high is not None and argument.max >= bound.high:
-        return BadElement(value=str(int(argument.max)))
-    if argument.min is not None and bound.low is not None and argument.min < bound.low:
-        return BadElement(value=str(int(argument.min)))
-    return None
+        outside = BadElement(value=str(int(argument.max)))
+    elif argument.min is not None and bound.low is not None and argument.min < bound.low:
+        outside = BadElement(value=str(int(argument.min)))
+    return argument.model_copy(update={"bound": bound.text, "outside": outside})
 
 
 def _argument(context: Context, event: Event) -> ArgumentValues:

@@ -64,9 +64,12 @@ class ReplayPlan(Record):
 def failing_phase(seen: Captured, *, ended_well: bool = False) -> Phase | None:
     """Where the program failed inside AOTInductor; the call to suspect when it failed nowhere there.
 
-    `ended_well` says that the program did: then compiles and loads that failed were replaced by others.
+    With `ended_well` the program itself succeeded: compiles and loads that failed were replaced by others.
     """
-    phases: list[Phase] = [*seen.compiles, *_lasting_failures(seen.loads)]
+    # torch itself tries a load again in another way (`load_package`, 2.8-2.15).
+    good = {(load.pid, load.package): load.n for load in seen.loads if load.outcome == "ok"}
+    loads = [load for load in seen.loads if good.get((load.pid, load.package), -1) < load.n]
+    phases: list[Phase] = [*seen.compiles, *loads]
     failed = [phase for phase in phases if phase.outcome != "ok" and not _overcome(phase, seen, ended_well)]
     failed += [update for update in seen.updates if update.outcome != "ok"]
     return seen.failing or (failed[-1] if failed else seen.suspect)
@@ -79,52 +82,43 @@ def _overcome(phase: Phase, seen: Captured, ended_well: bool) -> bool:
     program itself.
     """
     good = [c for c in seen.calls if c.outcome == "ok"]
-    if ended_well and any(c.pid == _parent(phase, seen) and c.t > phase.t for c in good):
+    parents = {process.pid: process.parent for process in seen.processes}
+    parent = parents.get(phase.pid)
+    if ended_well and parent in parents and any(c.pid == parent and c.t > phase.t for c in good):
         return True
     later = [c for c in good if c.pid == phase.pid and c.n > phase.n]
     return bool(later) and (ended_well or any(a.pid == phase.pid and a.n > phase.n for a in seen.assertions))
 
 
-def _parent(phase: Phase, seen: Captured) -> int | None:
-    """The process that started the one of `phase`, if that is captured, too."""
-    known = {process.pid: process.parent for process in seen.processes}
-    parent = known.get(phase.pid)
-    return parent if parent in known else None
-
-
-def _lasting_failures(loads: list[CapturedLoad]) -> list[CapturedLoad]:
-    """Failed loads, less those that torch itself tried again with success (`load_package`, 2.8-2.15)."""
-    good = {(load.pid, load.package): load.n for load in loads if load.outcome == "ok"}
-    return [
-        load for load in loads if load.outcome != "ok" and good.get((load.pid, load.package), -1) < load.n
-    ]
-
-
 def plan_replay(seen: Captured, phase: Phase | None = None, *, previous: bool = False) -> ReplayPlan:
     """How to do `phase` (default: the failing one) again; `previous` also repeats kept earlier calls.
 
-    Raises `ProblemError` when the capture does not hold what that takes.
+    Raises `ProblemError` when the capture lacks something that it needs.
     """
     phase = phase or failing_phase(seen)
     if isinstance(phase, CapturedCompile):
-        return _compile(phase, imports_of(seen, phase))
+        if phase.exported is None:
+            raise ProblemError("the exported program was not kept", value=phase.notice)
+        return ReplayPlan(
+            operation="compile",
+            request={"exported": phase.exported, "inductor_configs": phase.configs},
+            phase="compile",
+            imports=imports_of(seen, phase),
+            notes=[] if phase.configs_exact else ["some options of the compile could not be kept"],
+        )
     if isinstance(phase, CapturedLoad):
         return _load(seen, phase)
     if isinstance(phase, CapturedUpdate):
-        return _update(seen, phase)
+        return _on_load(seen, phase, "update", [])
     if isinstance(phase, CapturedCall):
-        return _call(seen, phase, previous)
+        if phase.file is None:
+            raise ProblemError("the inputs of that call were not kept", value=phase.notice)
+        same = [c for c in seen.calls if (c.pid, c.load) == (phase.pid, phase.load) and c.file]
+        earlier = [c for c in same if c.n < phase.n][-MOST_EARLIER:] if previous else []
+        return _on_load(seen, phase, "call", [*earlier, phase])
     raise ProblemError(
         "the run was captured without a compile, load or call to replay", next_call="run the program itself"
     )
-
-
-def _compile(phase: CapturedCompile, imports: list[str]) -> ReplayPlan:
-    if phase.exported is None:
-        raise ProblemError("the exported program was not kept", value=phase.notice)
-    request = {"exported": phase.exported, "inductor_configs": phase.configs}
-    notes = [] if phase.configs_exact else ["some options of the compile could not be kept"]
-    return ReplayPlan(operation="compile", request=request, phase="compile", imports=imports, notes=notes)
 
 
 def _load(seen: Captured, load: CapturedLoad) -> ReplayPlan:
@@ -156,20 +150,8 @@ def called_package(
 
 def load_options(load: CapturedLoad) -> dict[str, Any]:
     """How it was loaded: a load that took the current CUDA device names it, unless it is the first."""
-    given = {name: load.options[name] for name in OPTIONS if name in load.options}
-    return {**given, "device_index": load.device_index} if load.device_index else given
-
-
-def _update(seen: Captured, update: CapturedUpdate) -> ReplayPlan:
-    return _on_load(seen, update, "update", [])
-
-
-def _call(seen: Captured, call: CapturedCall, previous: bool) -> ReplayPlan:
-    if call.file is None:
-        raise ProblemError("the inputs of that call were not kept", value=call.notice)
-    earlier = [c for c in seen.calls if (c.pid, c.load) == (call.pid, call.load) and c.n < call.n and c.file]
-    calls = [*earlier[-MOST_EARLIER:], call] if previous else [call]
-    return _on_load(seen, call, "call", calls)
+    options = {name: load.options[name] for name in OPTIONS if name in load.options}
+    return {**options, "device_index": load.device_index} if load.device_index else options
 
 
 def _on_load(
@@ -186,23 +168,11 @@ def _on_load(
     plan = _load(seen, load)
     lost = [f"an update of constants was not kept: {u.notice}" for u in updates if u.file is None]
     steps: list[CapturedUpdate | CapturedCall] = [*(u for u in updates if u.file), *calls]
-    return plan.model_copy(
-        update={
-            "phase": kind,
-            "request": {
-                **plan.request,
-                **_current(phase),
-                "steps": [_step(each) for each in sorted(steps, key=lambda each: each.n)],
-            },
-            "notes": [*plan.notes, *lost],
-        }
-    )
-
-
-def _current(phase: CapturedCall | CapturedUpdate) -> dict[str, int]:
-    """The CUDA device of the thread that called."""
-    place = phase.current_device if isinstance(phase, CapturedCall) else None
-    return {"current_device": place} if place is not None else {}
+    steps.sort(key=lambda each: each.n)
+    request = {**plan.request, "steps": [_step(each) for each in steps]}
+    if isinstance(phase, CapturedCall) and phase.current_device is not None:
+        request["current_device"] = phase.current_device  # the CUDA device of the thread that called
+    return plan.model_copy(update={"phase": kind, "request": request, "notes": [*plan.notes, *lost]})
 
 
 def _step(each: CapturedUpdate | CapturedCall) -> dict[str, Any]:
@@ -229,15 +199,12 @@ def how_made(seen: Captured, compiled: CapturedCompile, workload: ScriptWorkload
 
 
 def imports_of(seen: Captured, phase: Phase) -> list[str]:
-    """What to import for the program's custom ops, should the replay need them.
-
-    First the libraries that it had loaded, whatever statement of it did that.
-    """
+    """What a replay imports for the program's custom ops: the libraries that it loaded, then its module."""
     process = next((process for process in seen.processes if process.pid == phase.pid), None)
-    found = own_module(process) if process else None
+    own = own_module(process) if process else None
     made = seen.load_of(phase) if isinstance(phase, CapturedCall | CapturedUpdate) else phase
     libraries = made.libraries if isinstance(made, CapturedLoad | CapturedCompile) else []
-    return [*(str(path) for path in libraries if path.is_file()), *([found] if found else [])]
+    return [*(str(path) for path in libraries if path.is_file()), *([own] if own else [])]
 
 
 def own_module(process: CapturedProcess) -> str | None:
@@ -260,10 +227,10 @@ def is_importable(script: Path) -> bool:
         tree = ast.parse(script.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return False
-    return any(isinstance(node, ast.If) and _asks_for_main(node.test) for node in tree.body)
-
-
-def _asks_for_main(test: ast.expr) -> bool:
-    return isinstance(test, ast.Compare) and any(
-        isinstance(side, ast.Constant) and side.value == "__main__" for side in (test.left, *test.comparators)
+    tests = [node.test for node in tree.body if isinstance(node, ast.If)]
+    return any(
+        isinstance(side, ast.Constant) and side.value == "__main__"
+        for test in tests
+        if isinstance(test, ast.Compare)
+        for side in (test.left, *test.comparators)
     )

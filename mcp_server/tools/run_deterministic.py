@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.types import Command, Finished
+from mcp_server.jobs.types import Command
 from mcp_server.model import (
     Artifact,
     CommandWorkload,
@@ -22,9 +22,10 @@ from mcp_server.model import (
     Workload,
 )
 from mcp_server.tools.capture import workload_argv
-from mcp_server.tools.context import Context, WorkerRun
+from mcp_server.tools.compile_with_flags import compiled_package
+from mcp_server.tools.context import Context
 from mcp_server.tools.failure import Failure, read_failure, read_output
-from mcp_server.tools.requests import run_request
+from mcp_server.tools.requests import INPUTS_HELP, run_request
 
 MOST_REPEATS = 20
 
@@ -37,7 +38,7 @@ Pattern = Literal["clean", "stable", "flaky", "varying"]
 
 
 class LastLaunchSeen(Record):
-    """The kernel that a value printer announced last, without telling its end; `line` is in the run's log."""
+    """The kernel that a value printer named last, with no line after it; `line` is in the run's log."""
 
     kernel: str
     line: int
@@ -97,122 +98,71 @@ async def run_deterministic(
     """
     if not 1 <= repeats <= MOST_REPEATS:
         raise ProblemError("repeats is out of range", value=repeats, allowed=f"1 to {MOST_REPEATS}")
-    flags = _flags(caching_off, blocking, check_inputs)
-    workload = await _compiled(context, workload) if isinstance(workload, ExportedWorkload) else workload
-    request = run_request(workload) if isinstance(workload, PackageWorkload) else None
+    chosen = ((CACHING_OFF, caching_off), (BLOCKING, blocking), (CHECK_INPUTS, check_inputs))
+    flags = {name: value for pair, wanted in chosen if wanted for name, value in pair.items()}
+    if isinstance(workload, ExportedWorkload):
+        if workload.inputs is None:
+            raise ProblemError("repeating an exported program needs inputs", allowed=INPUTS_HELP)
+        workload = await compiled_package(context, workload, {})
     runs = []
-    for number in range(repeats):
-        context.progress(f"run {number + 1} of {repeats}")
-        runs.append(await _run(context, workload, request, number, flags))
-    return _judge(runs, flags, workload, context)
-
-
-def _flags(caching_off: bool, blocking: bool, check_inputs: bool) -> dict[str, str]:
-    return {
-        **(CACHING_OFF if caching_off else {}),
-        **(BLOCKING if blocking else {}),
-        **(CHECK_INPUTS if check_inputs else {}),
-    }
-
-
-async def _compiled(context: Context, workload: ExportedWorkload) -> PackageWorkload:
-    """The package of an exported program; raises `ProblemError` when it does not compile."""
-    directory = context.fresh("compile")
-    package = directory / "model.pt2"
-    if workload.inputs is None:
-        raise ProblemError("repeating an exported program needs inputs")
-    done = await context.worker(
-        "compile",
-        {"exported": workload.exported, "package_path": package, "extra_imports": workload.extra_imports},
-        directory=directory,
-        env=workload.env,
-        python=workload.python,
-        cwd=workload.cwd,
-        timeout_s=workload.timeout_s,
-    )
-    if not package.exists():
-        failure = read_failure(done.finished)
-        raise ProblemError(
-            "the exported program does not compile",
-            value=failure.text if failure else "",
-            next_call="diagnose",
-        )
-    shared = workload.model_dump(include={"env", "python", "cwd", "timeout_s", "inputs", "extra_imports"})
-    return PackageWorkload(package=package, **shared)
-
-
-async def _run(
-    context: Context,
-    workload: Workload,
-    request: Mapping[str, Any] | None,
-    number: int,
-    flags: Mapping[str, str],
-) -> RepeatedRun:
-    env = {**workload.env, **flags}
-    if request is not None:
-        done = await context.worker(
-            "run",
-            request,
-            name=f"repeat-{number + 1}",
-            env=env,
-            python=workload.python,
-            cwd=workload.cwd,
-            timeout_s=workload.timeout_s,
-            alone=True,
-        )
-        return _seen(context, number, done.finished, done)
-    assert isinstance(workload, ScriptWorkload | CommandWorkload)
-    command = Command(
-        argv=workload_argv(context, workload),
-        cwd=workload.cwd or Path.cwd(),
-        env=env,
-        timeout_s=workload.timeout_s,
-    )
-    return _seen(context, number, await context.run(command, f"repeat-{number + 1}", runs=1), None)
-
-
-def _seen(context: Context, number: int, finished: Finished, done: WorkerRun | None) -> RepeatedRun:
-    launch = read_output(finished.output).last_launch
-    called = done.last("called") if done else None
-    outputs = called["outputs"] if called else []
-    return RepeatedRun(
-        number=number + 1,
-        failure=read_failure(finished),
-        last_launch=LastLaunchSeen(kernel=launch.kernel, line=launch.line) if launch else None,
-        phase=done.phase if done else "",
-        nonfinite=any(output.get("nan") or output.get("inf") for output in outputs),
-        checksums=[str(output["checksum"]) for output in outputs if "checksum" in output],
-        seconds=round(finished.wall_s, 3),
-        log=context.artifact(finished.output, f"output of run {number + 1}"),
-    )
-
-
-def _judge(runs: list[RepeatedRun], flags: dict[str, str], workload: Workload, context: Context) -> Repeated:
+    for number in range(1, repeats + 1):
+        context.progress(f"run {number} of {repeats}")
+        runs.append(await _run(context, workload, number, {**workload.env, **flags}))
     signatures = Counter(run.signature for run in runs if run.failure)
-    given = [tuple(run.checksums) for run in runs if run.failure is None and run.checksums]
+    failing = signatures.total()
+    pattern: Pattern = "stable" if len(signatures) == 1 else "varying"
+    if failing < repeats:
+        pattern = "flaky" if failing else "clean"
+    outputs = [tuple(run.checksums) for run in runs if run.failure is None and run.checksums]
     return Repeated(
         flags=flags,
         runs=runs,
-        pattern=_pattern(len(runs), signatures),
-        failing=signatures.total(),
+        pattern=pattern,
+        failing=failing,
         signatures=dict(signatures),
-        outputs_differ=len(set(given)) > 1 if len(given) > 1 else None,
-        notes=_notes(runs, workload),
+        outputs_differ=len(set(outputs)) > 1 if len(outputs) > 1 else None,
+        notes=_limits(runs, workload),
         cost=context.cost.cost(),
     )
 
 
-def _pattern(runs: int, signatures: Counter[str]) -> Pattern:
-    failing = signatures.total()
-    if not failing:
-        return "clean"
-    if failing < runs:
-        return "flaky"
-    return "stable" if len(signatures) == 1 else "varying"
+async def _run(context: Context, workload: Workload, number: int, env: Mapping[str, str]) -> RepeatedRun:
+    called, phase = None, ""
+    if isinstance(workload, PackageWorkload):
+        done = await context.worker(
+            "run",
+            run_request(workload),
+            name=f"repeat-{number}",
+            workload=workload,
+            env=env,
+            alone=True,
+        )
+        finished, called, phase = done.finished, done.last("called"), done.phase
+    else:
+        assert isinstance(workload, ScriptWorkload | CommandWorkload)
+        command = Command(
+            argv=workload_argv(context, workload),
+            cwd=workload.cwd or Path.cwd(),
+            env=env,
+            timeout_s=workload.timeout_s,
+        )
+        finished = await context.run(command, f"repeat-{number}", runs=1)
+    launch = read_output(finished.output).last_launch
+    outputs = called["outputs"] if called else []
+    return RepeatedRun(
+        number=number,
+        failure=read_failure(finished),
+        last_launch=LastLaunchSeen(kernel=launch.kernel, line=launch.line) if launch else None,
+        phase=phase,
+        nonfinite=any(output.get("nan") or output.get("inf") for output in outputs),
+        checksums=[str(output["checksum"]) for output in outputs if "checksum" in output],
+        seconds=round(finished.wall_s, 3),
+        log=context.artifact(finished.output, f"output of run {number}"),
+    )
 
 
-def _notes(runs: list[RepeatedRun], workload: Workload) -> list[str]:
-    """What the repeats cannot say."""
+def _limits(runs: list[RepeatedRun], workload: Workload) -> list[str]:
+    """What the repeats do not show."""
     notes = []
     if len(runs) == 1:
         notes.append("one run cannot tell a stable failure from a flaky one")

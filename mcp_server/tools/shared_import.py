@@ -1,17 +1,13 @@
-"""One import of torch for several requests, also kept warm between the calls of a server.
+"""Processes that have imported torch and fork a worker for each request, also between the calls of a server.
 
-One import of torch for several requests to the worker.
+A request is forked when a process of its own would find the same there: the same interpreter, no wrapper
+around it, and an environment that differs at most in variables which nothing reads before the request does.
+A tool that knows which requests will come says so early, and the import runs at the same time as the
+program's own run, which uses one core for most of its compile.
 
-A request may be forked from a process that has imported torch already when a process of its own would find
-the same there: the same interpreter, no wrapper around it, and an environment that differs at most in
-variables which nothing reads before the request does. Who knows what requests will come says so, and the
-import is done by then: beside the program's own run, say, which uses one core for most of its compile.
-
-Processes that have imported torch and wait for the next job: what a server keeps warm between calls.
-
-They make no tensor and touch no device (worker/fork_server.py). They end with the server, however it ends:
-each is supervised as any child is. One that waited long, served many requests, grew, or whose files changed
-on the disk since it loaded them is ended before that.
+The processes make no tensor and touch no device (worker/fork_server.py). They end with the server, however it
+ends, as any supervised child does. A server ends one earlier that waited long, served many requests, grew, or
+whose files changed on the disk since it loaded them.
 """
 
 from __future__ import annotations
@@ -23,9 +19,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import count
 from pathlib import Path
-from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -60,157 +54,6 @@ READ_LATE = frozenset(
 )
 
 IMPORT_LIMIT_S = 60.0
-
-
-@dataclass
-class Imported:
-    """One fork server, with the surroundings of `command`; `server` is None before it is ready, and after.
-
-    `loaded` is the file in which it lists what it has loaded, where that is asked for. `users` are jobs.
-    """
-
-    command: Command
-    modules: tuple[str, ...] = ()
-    loaded: Path | None = None
-    server: ForkServer | None = None
-    users: int = 0
-    requests: int = 0
-    used_at: float = field(default_factory=time.monotonic)
-    tried: anyio.Event = field(default_factory=anyio.Event)
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-
-    async def serve(self, directory: Path, before: anyio.Event | None) -> None:
-        """Import once `before` is set, then fork until this is cancelled."""
-        interpreter, unbuffered = self.command.argv[:2]
-        asked = Command(
-            argv=(interpreter, unbuffered, str(FORK_SERVER), str(self.loaded or ""), *self.modules),
-            cwd=self.command.cwd,
-            env=early(self.command.env),
-            timeout_s=IMPORT_LIMIT_S,
-            unset=self.command.unset,
-        )
-        try:
-            with self.scope:
-                if before is not None:
-                    await before.wait()
-                directory.mkdir(parents=True, exist_ok=True)
-                async with fork_server(asked, directory) as self.server:
-                    self.tried.set()
-                    await anyio.sleep_forever()
-        except OSError as error:  # no room for what it prints: everything starts as usual
-            logging.getLogger(__name__).warning("no fork server: %s", error)
-        finally:
-            self.server = None
-            self.tried.set()
-
-
-class Home(Protocol):
-    """Where fork servers live."""
-
-    def take(
-        self, command: Command, modules: tuple[str, ...], before: anyio.Event | None, directory: Path
-    ) -> Imported:
-        """One for requests that are surrounded as `command` is; `directory` is for what a new one prints."""
-
-    def leave(self, imported: Imported) -> None:
-        """The job needs it no more."""
-
-
-@dataclass
-class OneJob:
-    """Fork servers that end with their job."""
-
-    tasks: TaskGroup
-
-    def take(
-        self, command: Command, modules: tuple[str, ...], before: anyio.Event | None, directory: Path
-    ) -> Imported:
-        imported = Imported(command, modules)
-        self.tasks.start_soon(imported.serve, directory, before)
-        return imported
-
-    def leave(self, imported: Imported) -> None:
-        """They end with the tasks."""
-
-
-@dataclass
-class SharedImport:
-    """The fork servers of one job: one for each of the surroundings that were expected.
-
-    When none was, the first request that may be forked says which they are.
-    """
-
-    home: Home
-    directory: Path
-    servers: list[Imported] = field(default_factory=list)
-
-    def expect(self, command: Command, modules: tuple[str, ...] = ()) -> None:
-        """Begin to import torch, and `modules` after it, for requests that are surrounded as `command` is.
-
-        One import after another, in the order in which they were expected.
-        """
-        if self._of(command) is None:
-            before = self.servers[-1].tried if self.servers else None
-            directory = self.directory / str(len(self.servers) + 1)
-            self.servers.append(self.home.take(command, modules, before, directory))
-
-    async def starter(self, operation: str, command: Command) -> Starter:
-        """How to start `command`, a worker that carries `operation` out, with nothing put before it."""
-        if operation not in FORKED or "LD_PRELOAD" in command.env:
-            return Child.start
-        if not self.servers:
-            self.expect(command)
-        imported = self._of(command)
-        if imported is None:
-            return Child.start
-        await imported.tried.wait()
-        imported.requests += 1
-        return imported.server.start if imported.server is not None else Child.start
-
-    def lost(self, finished: Finished) -> bool:
-        """Whether this may be the end of a server, and not that of a forked worker."""
-        servers = [imported.server for imported in self.servers if imported.server is not None]
-        return any(server.lost for server in servers) and finished.signal == "SIGKILL"
-
-    def leave(self) -> None:
-        for imported in self.servers:
-            self.home.leave(imported)
-
-    def _of(self, command: Command) -> Imported | None:
-        asked = surroundings(command)
-        return next((one for one in self.servers if surroundings(one.command) == asked), None)
-
-
-@asynccontextmanager
-async def shared_import(directory: Path, home: Home | None = None) -> AsyncIterator[SharedImport]:
-    """For as long as the context lasts; `directory`, made when it is needed, gets what a server prints.
-
-    Fork servers live in `home`, or end with the context.
-    """
-    if home is None:
-        async with anyio.create_task_group() as tasks:
-            yield SharedImport(OneJob(tasks), directory)
-            tasks.cancel_scope.cancel()
-        return
-    shared = SharedImport(home, directory)
-    try:
-        yield shared
-    finally:
-        shared.leave()
-
-
-def early(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables that something may read during the import."""
-    return {name: value for name, value in env.items() if name not in READ_LATE}
-
-
-def surroundings(command: Command) -> tuple[str, dict[str, str], frozenset[str], Path | None]:
-    """What two commands must have in common. The directory counts where modules are searched from it."""
-    path = command.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-    relative = bool(path) and not all(entry.startswith("/") for entry in path.split(os.pathsep))
-    return command.argv[0], early(command.env), frozenset(command.unset), command.cwd if relative else None
-
-
 IDLE_VARIABLE = "AOTI_DEBUG_WARM_S"
 LOADED = "loaded.json"
 LOOK_S = 2.0
@@ -244,11 +87,48 @@ def limits_here() -> Limits:
 
 
 @dataclass
-class Warm(Imported):
-    """One of them; `seen` is the state of each file that it had loaded when it was ready."""
+class Imported:
+    """One fork server, with the surroundings of `command`; `server` is None before it is ready, and after.
 
+    `loaded` is the file in which it lists what it has loaded, if it may be used by later jobs, and `seen` is
+    the state of each of these files when it was ready. `users` are jobs.
+    """
+
+    command: Command
+    modules: tuple[str, ...] = ()
+    loaded: Path | None = None
+    server: ForkServer | None = None
+    users: int = 0
+    requests: int = 0
+    used_at: float = field(default_factory=time.monotonic)
     began_ns: int = field(default_factory=time.time_ns)
     seen: dict[str, State] = field(default_factory=dict)
+    tried: anyio.Event = field(default_factory=anyio.Event)
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+    async def serve(self, directory: Path, before: anyio.Event | None) -> None:
+        """Import once `before` is set, then fork until this is cancelled."""
+        interpreter, unbuffered = self.command.argv[:2]
+        asked = Command(
+            argv=(interpreter, unbuffered, str(FORK_SERVER), str(self.loaded or ""), *self.modules),
+            cwd=self.command.cwd,
+            env=early(self.command.env),
+            timeout_s=IMPORT_LIMIT_S,
+            unset=self.command.unset,
+        )
+        try:
+            with self.scope:
+                if before is not None:
+                    await before.wait()
+                directory.mkdir(parents=True, exist_ok=True)
+                async with fork_server(asked, directory) as self.server:
+                    self.tried.set()
+                    await anyio.sleep_forever()
+        except OSError as error:  # no room for what it prints: everything starts as usual
+            logging.getLogger(__name__).warning("no fork server: %s", error)
+        finally:
+            self.server = None
+            self.tried.set()
 
     async def note_files(self) -> None:
         """Remember the files, once it is ready; none when one was changed while they were loaded."""
@@ -276,23 +156,49 @@ def _state(path: str) -> State:
     return (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
-class WarmImports:
-    """The home of the fork servers of one server; `tasks` end with that."""
+def early(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that something may read during the import."""
+    return {name: value for name, value in env.items() if name not in READ_LATE}
 
-    def __init__(self, tasks: TaskGroup, limits: Limits | None = None) -> None:
+
+def surroundings(command: Command) -> tuple[str, dict[str, str], frozenset[str], Path | None]:
+    """What two commands must have in common. The directory counts where modules are searched from it."""
+    path = command.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    relative = bool(path) and not all(entry.startswith("/") for entry in path.split(os.pathsep))
+    return command.argv[0], early(command.env), frozenset(command.unset), command.cwd if relative else None
+
+
+class WarmImports:
+    """The fork servers of one server, which end with its `tasks`, or those of one job (not `later_jobs`)."""
+
+    def __init__(self, tasks: TaskGroup, limits: Limits | None = None, *, later_jobs: bool = True) -> None:
         self._tasks = tasks
+        self._later_jobs = later_jobs
         self.limits = limits or Limits()
-        self.kept: list[Warm] = []
+        self.kept: list[Imported] = []
         tasks.start_soon(self._watch)
 
     def take(
         self, command: Command, modules: tuple[str, ...], before: anyio.Event | None, directory: Path
     ) -> Imported:
-        """One that fits and is fresh, or a new one."""
+        """A fresh one with these surroundings and `modules` imported, or a new one."""
         self._end_some()
-        found = next((one for one in self.kept if _fits(one, command, modules) and one.usable), None)
+        asked = surroundings(command)
+        found = next(
+            (
+                one
+                for one in self.kept
+                if surroundings(one.command) == asked and set(modules) <= set(one.modules) and one.usable
+            ),
+            None,
+        )
         if found is None:
-            found = self._begun(command, modules, before, directory)
+            cwd = asked[3] or directory  # no directory of the user's is kept busy
+            loaded = directory / LOADED if self._later_jobs else None
+            found = Imported(replace(command, cwd=cwd), modules, loaded)
+            self.kept.append(found)
+            self._tasks.start_soon(found.serve, directory, before)
+            self._tasks.start_soon(found.note_files)
         found.users += 1
         found.used_at = time.monotonic()
         return found
@@ -302,18 +208,8 @@ class WarmImports:
         imported.used_at = time.monotonic()
         self._end_some()
 
-    def _begun(
-        self, command: Command, modules: tuple[str, ...], before: anyio.Event | None, directory: Path
-    ) -> Warm:
-        cwd = surroundings(command)[3] or directory  # no directory of the user's is kept busy
-        made = Warm(replace(command, cwd=cwd), modules, directory / LOADED)
-        self.kept.append(made)
-        self._tasks.start_soon(made.serve, directory, before)
-        self._tasks.start_soon(made.note_files)
-        return made
-
     async def _watch(self) -> None:
-        for _ in count():  # until the server cancels it
+        while True:  # until the server cancels it
             await anyio.sleep(min(LOOK_S, max(0.1, self.limits.idle_s)))
             self._end_some()
 
@@ -326,19 +222,77 @@ class WarmImports:
                 self.kept.remove(one)
                 one.scope.cancel()
 
-    def _worn(self, one: Warm) -> bool:
+    def _worn(self, one: Imported) -> bool:
+        """Whether it waited long, served many requests, grew, or is gone."""
         if not one.tried.is_set():
             return False
-        idle = time.monotonic() - one.used_at >= self.limits.idle_s
-        return idle or one.requests >= self.limits.requests or self._gone_or_grown(one)
-
-    def _gone_or_grown(self, one: Warm) -> bool:
-        if one.server is None or one.server.lost:
+        if one.server is None or one.server.lost or one.requests >= self.limits.requests:
             return True
-        return not 0 < private_memory(one.server.pid) <= self.limits.memory_bytes
+        idle = time.monotonic() - one.used_at >= self.limits.idle_s
+        return idle or not 0 < private_memory(one.server.pid) <= self.limits.memory_bytes
 
 
-def _fits(one: Imported, command: Command, modules: tuple[str, ...]) -> bool:
-    """Whether requests surrounded as `command` find what they expect, and `modules` imported."""
-    mine, asked = surroundings(one.command), surroundings(command)
-    return mine == asked and set(modules) <= set(one.modules)
+Home = WarmImports
+
+
+@dataclass
+class SharedImport:
+    """The fork servers of one job: one for each of the surroundings that were expected.
+
+    When none was, the first request that may be forked says which they are.
+    """
+
+    home: WarmImports
+    directory: Path
+    servers: list[Imported] = field(default_factory=list)
+
+    def expect(self, command: Command, modules: tuple[str, ...] = ()) -> None:
+        """Begin to import torch, and `modules` after it, for requests that are surrounded as `command` is.
+
+        One import after another, in the order in which they were expected.
+        """
+        if self._of(command) is None:
+            before = self.servers[-1].tried if self.servers else None
+            directory = self.directory / str(len(self.servers) + 1)
+            self.servers.append(self.home.take(command, modules, before, directory))
+
+    async def starter(self, operation: str, command: Command) -> Starter:
+        """How to start `command`, a worker that carries `operation` out, with nothing put before it."""
+        if operation not in FORKED or "LD_PRELOAD" in command.env:
+            return Child.start
+        if not self.servers:
+            self.expect(command)
+        imported = self._of(command)
+        if imported is None:
+            return Child.start
+        await imported.tried.wait()
+        imported.requests += 1
+        return imported.server.start if imported.server is not None else Child.start
+
+    def lost(self, finished: Finished) -> bool:
+        """Whether this may be the end of a server, and not that of a forked worker."""
+        servers = [imported.server for imported in self.servers if imported.server is not None]
+        return any(server.lost for server in servers) and finished.signal == "SIGKILL"
+
+    def _of(self, command: Command) -> Imported | None:
+        asked = surroundings(command)
+        return next((one for one in self.servers if surroundings(one.command) == asked), None)
+
+
+@asynccontextmanager
+async def shared_import(directory: Path, home: WarmImports | None = None) -> AsyncIterator[SharedImport]:
+    """For as long as the context lasts; `directory`, made when it is needed, gets what a server prints.
+
+    Fork servers live in `home`, or end with the context.
+    """
+    if home is None:
+        async with anyio.create_task_group() as tasks:
+            yield SharedImport(WarmImports(tasks, later_jobs=False), directory)
+            tasks.cancel_scope.cancel()
+        return
+    shared = SharedImport(home, directory)
+    try:
+        yield shared
+    finally:
+        for imported in shared.servers:
+            home.leave(imported)

@@ -56,10 +56,10 @@ class StepCache:
     def take(self, key: str, command: Command, directory: Path) -> Finished | None:
         """The cached result of this command, with its files in `directory`; None if it has to run."""
         for path in self.steps.get(key, ()):
-            finished = _finished(path, directory)
-            if finished is not None and _enough(finished, command):
+            finished = _finished(path, directory, command)
+            if finished is not None:
                 self.steps[key].remove(path)
-                shutil.copytree(path, directory, copy_function=_linked, ignore=NOT_LINKED, dirs_exist_ok=True)
+                shutil.copytree(path, directory, copy_function=_link, ignore=NOT_LINKED, dirs_exist_ok=True)
                 return finished
         return None
 
@@ -75,24 +75,22 @@ def keep(key: str, directory: Path, finished: Finished) -> None:
 
 def key_of(command: Command, directory: Path) -> str:
     """The key of `command`, for a child whose directory is `directory`."""
-    job = directory.parent
+    # The numbers of the job's steps differ from turn to turn.
+    numbered = re.compile(re.escape(str(directory.parent)) + r"/\d\d+-")
     env = {name: value for name, value in command.env.items() if name not in IGNORED}
     words = [*command.argv, str(command.cwd), *sorted(f"{k}={v}" for k, v in env.items()), *command.unset]
+    request = directory / "request.json"
+    if request.exists():
+        words += _words(json.loads(request.read_text()))
     digest = hashlib.sha256()
-    for word in [*words, *_request(directory)]:
-        digest.update(_placeless(word, job).encode("utf-8", "surrogateescape") + b"\0")
+    for word in words:
+        digest.update(numbered.sub("JOB/", word).encode("utf-8", "surrogateescape") + b"\0")
         digest.update(_content(word, directory).encode() + b"\0")
     return digest.hexdigest()
 
 
-def _request(directory: Path) -> Iterator[str]:
-    """The keys and values of the worker's request, one by one: some of them name files."""
-    asked = directory / "request.json"
-    if asked.exists():
-        yield from _words(json.loads(asked.read_text()))
-
-
 def _words(value: Any) -> Iterator[str]:
+    """The keys and values of a request, one by one: some of them name files."""
     if isinstance(value, dict):
         for name in sorted(value):
             yield name
@@ -102,11 +100,6 @@ def _words(value: Any) -> Iterator[str]:
             yield from _words(item)
     else:
         yield str(value)
-
-
-def _placeless(word: str, job: Path) -> str:
-    """`word` without the numbers of the job's steps, which differ from turn to turn."""
-    return re.sub(re.escape(str(job)) + r"/\d\d+-", "JOB/", word)
 
 
 def _content(word: str, directory: Path) -> str:
@@ -138,26 +131,25 @@ def _card(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and "key" in found else None
 
 
-def _finished(path: Path, directory: Path) -> Finished | None:
-    """The stored result in `path`, with its streams in `directory`."""
+def _finished(path: Path, directory: Path, command: Command) -> Finished | None:
+    """The stored result in `path`, with its streams in `directory`; None if it is not valid for `command`.
+
+    A run that timed out is not valid for a longer time limit, unless it stood still.
+    """
     card = _card(path)
     if card is None or not all((path / f"{name}.log").exists() for name in STREAMS):
         return None
     streams: dict[str, Any] = {name: directory / f"{name}.log" for name in STREAMS}
-    return replace(Finished(**card["finished"], **streams), reused=True)
-
-
-def _enough(finished: Finished, command: Command) -> bool:
-    """Whether the result is valid for the command's time limit: a timeout is not, for a longer one."""
-    still = finished.note.startswith(STOOD_STILL)
-    return finished.ending != "timeout" or still or finished.wall_s >= command.timeout_s - 1
+    finished = replace(Finished(**card["finished"], **streams), reused=True)
+    cut_off = finished.ending == "timeout" and not finished.note.startswith(STOOD_STILL)
+    return None if cut_off and finished.wall_s < command.timeout_s - 1 else finished
 
 
 def _number(path: Path) -> int:
     return int(path.name.partition("-")[0])
 
 
-def _linked(source: str, target: str) -> str:
+def _link(source: str, target: str) -> str:
     """Hard-link or copy the file; an existing target, such as the request, stays."""
     if not os.path.lexists(target):
         try:

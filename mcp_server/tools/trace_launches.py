@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
+import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.jobs.types import Finished
 from mcp_server.logs.journal import Journal, JournalArgument, JournalLaunch, read_journal_file
 from mcp_server.model import Artifact, ModelLocation, PackageWorkload, Record
-from mcp_server.package.archive import Package, open_package
-from mcp_server.package.provenance import read_provenance
-from mcp_server.package.wrapper import read_wrapper
+from mcp_server.package.view import view_package
 from mcp_server.probes.build import instrument
 from mcp_server.probes.cache import Cache
-from mcp_server.probes.commands import Instrumented, Options
+from mcp_server.probes.commands import Options
 from mcp_server.probes.rewrite import numbered
 from mcp_server.tools.context import Context, gpus_of
 from mcp_server.tools.failure import Failure, read_failure
@@ -90,7 +89,7 @@ async def trace_launches(
 ) -> Trace:
     """Instrument the package, run it `calls` times, and read the journal of its launches.
 
-    Without inputs nothing runs: the instrumented package and its environment are handed back, for a host of
+    Without inputs nothing runs: the result has the instrumented package and its environment, for a host of
     the user's own. `sync` waits for the device after each launch, so that a fault stops at the launch that
     caused it; `stop_at` ends the run before that launch. Raises `ProblemError` when the package cannot be
     rebuilt.
@@ -99,85 +98,68 @@ async def trace_launches(
     rebuilt = await instrument(
         workload.package, Options(), context, python=python, cache=cache, env=workload.env
     )
-    journal = context.directory / "launches.jsonl"
-    environment = journal_environment(journal, sync, stop_at)
-    if workload.inputs is None:
-        return _prepared(rebuilt, environment, sync)
-    package = open_package(workload.package, workload.model_name)
-    done = await context.worker(
-        "run",
-        {**run_request(workload), "package": rebuilt.package, "calls": calls},
-        name="trace",
-        env={**workload.env, **environment},
-        timeout_s=workload.timeout_s,
-        python=python,
-        cwd=workload.cwd,
-        gpus=gpus_of(package.device_type, workload.device_index),
-    )
-    return _result(context, rebuilt, package, read_journal_file(journal), done.finished, environment, sync)
-
-
-def journal_environment(journal: Path, sync: bool, stop_at: int | None) -> dict[str, str]:
-    """What makes an instrumented package write its journal, in Python and in a C++ host alike."""
-    stop = {} if stop_at is None else {"AOTI_DEBUG_STOP_AT": str(stop_at)}
-    return {"AOTI_DEBUG_JOURNAL": str(journal), "AOTI_DEBUG_SYNC": str(int(sync)), **stop}
-
-
-def _prepared(rebuilt: Instrumented, environment: dict[str, str], sync: bool) -> Trace:
-    return Trace(
+    journal_file = context.directory / "launches.jsonl"
+    environment = journal_environment(journal_file, sync, stop_at)
+    prepared = Trace(
         how="not_run",
         summary="The package is instrumented: load it instead of the original, with this environment.",
         synchronous=sync,
         package=rebuilt.package,
         environment=environment,
-        skipped=_skipped(rebuilt),
+        skipped=[SkippedLaunch(**asdict(skipped)) for skipped in rebuilt.skipped],
         rebuild_s=rebuilt.seconds,
         cached=rebuilt.cached,
     )
-
-
-def _result(
-    context: Context,
-    rebuilt: Instrumented,
-    package: Package,
-    journal: Journal,
-    finished: Finished,
-    environment: dict[str, str],
-    sync: bool,
-) -> Trace:
-    known = known_launches(package)
+    if workload.inputs is None:
+        return prepared
+    view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
+    done = await context.worker(
+        "run",
+        {**run_request(workload), "package": rebuilt.package, "calls": calls},
+        name="trace",
+        workload=workload,
+        env=environment,
+        gpus=gpus_of(view.package.device_type, workload.device_index),
+    )
+    journal = await anyio.to_thread.run_sync(read_journal_file, journal_file)
+    known = {
+        number: (launch.line, view.provenance(launch).locations) for number, launch in numbered(view.wrapper)
+    }
     rows = [_row(launch, known) for launch in journal.launches]
     ending = journal.ending
     last = _row(ending.launch, known) if ending.launch is not None else None
     path = context.directory / "trace.json"
     path.write_text(json.dumps([row.model_dump(mode="json") for row in rows], indent=1))
-    raw = Path(environment["AOTI_DEBUG_JOURNAL"])
     artifacts = [context.artifact(path, "every launch, as JSON")]
-    if raw.exists():
-        artifacts.append(context.artifact(raw, "the journal as written"))
-    return Trace(
-        how=ending.how,
-        summary=_summary(journal, last, finished, sync),
-        last=last,
-        launches=rows[-ROWS:],
-        total=len(rows) + journal.forgotten,
-        calls=len(journal.calls),
-        synchronous=sync,
-        failure=read_failure(finished),
-        package=rebuilt.package,
-        environment=environment,
-        skipped=_skipped(rebuilt),
-        cut_lines=journal.cut_lines,
-        rebuild_s=rebuilt.seconds,
-        cached=rebuilt.cached,
-        artifacts=artifacts,
+    if journal_file.exists():
+        artifacts.append(context.artifact(journal_file, "the journal as written"))
+    return prepared.model_copy(
+        update={
+            "how": ending.how,
+            "summary": _summary(journal, last, done.finished, sync),
+            "last": last,
+            "launches": rows[-ROWS:],
+            "total": len(rows) + journal.forgotten,
+            "calls": len(journal.calls),
+            "failure": read_failure(done.finished),
+            "cut_lines": journal.cut_lines,
+            "artifacts": artifacts,
+        }
     )
+
+
+def journal_environment(journal: Path, sync: bool, stop_at: int | None) -> dict[str, str]:
+    """The variables with which an instrumented package writes its journal, in Python and in a C++ host."""
+    stop = {} if stop_at is None else {"AOTI_DEBUG_STOP_AT": str(stop_at)}
+    return {"AOTI_DEBUG_JOURNAL": str(journal), "AOTI_DEBUG_SYNC": str(int(sync)), **stop}
 
 
 def _summary(journal: Journal, last: LaunchRow | None, finished: Finished, sync: bool) -> str:
     """One sentence; it claims no more than that the journal ends there."""
+    status = f"exit status {finished.returncode}" if finished.ending == "exit" else finished.ending
+    end = finished.signal or status
     if last is None:
-        return f"No launch began; the process ended with {_end(finished)}."
+        return f"No launch began; the process ended with {end}."
     where = f"launch {last.launch} ({last.kernel})"
     if journal.ending.how == "returned":
         return f"All {len(journal.launches)} launches of {len(journal.calls)} calls came back."
@@ -187,39 +169,14 @@ def _summary(journal: Journal, last: LaunchRow | None, finished: Finished, sync:
     if journal.ending.how == "threw":
         return f"An exception left {where}."
     if journal.ending.how == "between":
-        return (
-            f"The process ended with {_end(finished)} after {where} had come back and before the next launch."
-        )
+        return f"The process ended with {end} after {where} had come back and before the next launch."
     later = "" if sync else " Launches are asynchronous on a GPU: an earlier one may be guilty."
-    return f"The process ended with {_end(finished)} during {where}.{later}"
+    return f"The process ended with {end} during {where}.{later}"
 
 
-def _end(finished: Finished) -> str:
-    return finished.signal or (
-        f"exit status {finished.returncode}" if finished.ending == "exit" else finished.ending
-    )
-
-
-@dataclass(frozen=True)
-class KnownLaunch:
-    """What the wrapper says of a launch: its line, and the model's lines."""
-
-    line: int
-    model: tuple[ModelLocation, ...]
-
-
-def known_launches(package: Package) -> dict[int, KnownLaunch]:
-    """By the number under which probes report a launch."""
-    wrapper = read_wrapper(package.wrapper_text, package.kernel_text)
-    information = package.kernel_information
-    return {
-        number: KnownLaunch(launch.line, read_provenance(launch, information).locations)
-        for number, launch in numbered(wrapper)
-    }
-
-
-def _row(launch: JournalLaunch, known: Mapping[int, KnownLaunch]) -> LaunchRow:
-    fact = known.get(launch.launch)
+def _row(launch: JournalLaunch, known: Mapping[int, tuple[int, tuple[ModelLocation, ...]]]) -> LaunchRow:
+    """`known`: by the number under which probes report a launch, its line in wrapper.cpp and model lines."""
+    line, model = known.get(launch.launch, (None, ()))
     shown = [describe_argument(argument) for argument in launch.arguments[:ARGUMENTS]]
     more = len(launch.arguments) - len(shown)
     return LaunchRow(
@@ -227,11 +184,11 @@ def _row(launch: JournalLaunch, known: Mapping[int, KnownLaunch]) -> LaunchRow:
         sequence=launch.sequence,
         call=launch.run[2],
         kernel=launch.kernel,
-        line=fact.line if fact else None,
+        line=line,
         state="fault" if launch.fault else "open" if launch.ended_ns is None else "done",
         seconds=launch.seconds,
         arguments=[*shown, *([f"and {more} more"] if more else [])],
-        model=list(fact.model) if fact else [],
+        model=list(model),
     )
 
 
@@ -247,7 +204,3 @@ def describe_argument(argument: JournalArgument) -> str:
         f"{argument.name} {argument.parameter} {argument.role} {tensor.dtype} {tensor.shape} "
         f"stride {tensor.stride}{where} at {tensor.pointer:#x}"
     )
-
-
-def _skipped(rebuilt: Instrumented) -> list[SkippedLaunch]:
-    return [SkippedLaunch(**asdict(skipped)) for skipped in rebuilt.skipped]

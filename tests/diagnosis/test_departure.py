@@ -32,9 +32,9 @@ def diverged(zoo: ZooPackage, kind: Kind = "error", **facts: Any) -> DiagnosisSt
     case = package_case(zoo("logarithm"))
     case.runs["plain"] = case.runs["script"] = run("plain", "", called(), REFERENCE)
     case.interpreted = worker_run(DIFFERS)
-    first = {"kind": kind, "launch": 1, "kernel": "k1", "difference": Difference(), "summary": "it departs"}
+    first = {"kind": kind, "launch": 1, "kernel": "k1", "difference": Difference(), "summary": "it differs"}
     case.with_eager = ComparedWithEager(
-        outcome="departs",
+        outcome="differs",
         summary="",
         first=Divergence.model_validate({**first, **facts}),
         reads_unset=kind == "uninitialised",

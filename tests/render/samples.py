@@ -16,7 +16,7 @@ from mcp_server.model import (
     RuledOut,
     Verdict,
 )
-from mcp_server.tools.machine_needs import Checkup, Need
+from mcp_server.tools.machine import Checkup, Need
 
 
 class Launch(Record):

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.model import Component
-from mcp_server.report.page import Report, page
-from mcp_server.report.source import picture_of
+from mcp_server.report.page import Report, page, picture_of
 from tests.conftest import ZooPackage
 from tests.report.samples import Page, rewritten
 

@@ -22,9 +22,8 @@ from mcp_server.diagnosis.subject import Subject
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.store import Store
 from mcp_server.model import PackageWorkload, Verdict
-from mcp_server.report.bundle import MANIFEST, write_bundle
+from mcp_server.report.bundle import MANIFEST, Source, of_verdict, read_source, report_of, write_bundle
 from mcp_server.report.page import page
-from mcp_server.report.source import Source, of_verdict, read_source, report_of
 from mcp_server.tools.context import Context
 from tests.conftest import build
 from tests.report.samples import Page

@@ -14,10 +14,19 @@ from mcp_server.model import Cause, Component, Fix, FixRun, RuledOut, Verdict
 from mcp_server.package.archive import open_package
 from mcp_server.package.graph import dataflow_graph
 from mcp_server.package.view import PackageView
-from mcp_server.report.page import Report, code, issue_text, page, path_of
+from mcp_server.report.page import (
+    MOST_CELLS,
+    MOST_ROWS,
+    Report,
+    around,
+    code,
+    issue_text,
+    page,
+    path_of,
+    picture_of,
+    strip_of,
+)
 from mcp_server.report.redact import Redactor, clean_text
-from mcp_server.report.source import around, picture_of
-from mcp_server.report.strip import MOST_CELLS, MOST_ROWS, strip_of
 from tests.conftest import ZooPackage
 from tests.package.archives import Members, changed, name_ending
 from tests.package.made_wrapper import make_wrapper

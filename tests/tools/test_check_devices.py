@@ -24,6 +24,7 @@ from mcp_server.tools.machine import (
     compiler_problems,
     cpu_flags,
     find_problems,
+    find_tool,
 )
 from tests.conftest import ZooPackage
 from tests.package.archives import Members, changed, name_ending, without
@@ -295,3 +296,19 @@ def test_old_metadata_has_the_device_only() -> None:
     assert old.user == {"owner": "search"}
     with pytest.raises(ValueError, match="not a JSON object"):
         read_metadata("[]")
+
+
+def test_a_tool_is_found_in_a_toolkit_and_in_site_packages(tmp_path: Path) -> None:
+    """Without one on PATH: below CUDA_HOME, and where a package of the interpreter installs it."""
+    folders = (
+        tmp_path / "toolkit" / "extras" / "cs-tool",
+        tmp_path / "lib/python3.12/site-packages/nvidia/cu/bin",
+    )
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "cs-tool").write_text("#!/bin/sh\n")
+        (folder / "cs-tool").chmod(0o755)
+    python, empty = tmp_path / "bin" / "python", {"PATH": str(tmp_path)}
+    assert find_tool("cs-tool", {**empty, "CUDA_HOME": str(tmp_path / "toolkit")}) == folders[0] / "cs-tool"
+    assert find_tool("cs-tool", empty, python) == folders[1] / "cs-tool"
+    assert find_tool("cs-tool", empty) is None

@@ -90,14 +90,14 @@ def test_healthy_packages_agree(zoo: ZooPackage, tmp_path: Path, name: str) -> N
     assert result.outcome == "agrees" and result.first is None, result.summary
     assert result.other_constants == []
     assert (result.deterministic, result.reads_unset, result.failure) == (True, False, None)
-    assert "departs" not in result.counts and result.counts["matches"] >= 3
+    assert "differs" not in result.counts and result.counts["matches"] >= 3
 
 
 def test_the_first_departing_launch_is_named(zoo: ZooPackage, tmp_path: Path, other_weights: Path) -> None:
     """One weight of layer 3 differs: its product departs, not the five launches before, and later ones
     follow."""
     result = beside(zoo, tmp_path, "norms", exported=other_weights, shown=100)
-    assert result.outcome == "departs" and result.first is not None
+    assert result.outcome == "differs" and result.first is not None
     first = result.first
     assert (first.kind, first.launch, first.difference.node) == ("error", 7, "linear_3")
     assert (first.suspects, first.difference.beyond, first.difference.first) == ([], 8, [0, 2])
@@ -123,7 +123,7 @@ def test_without_provenance_only_outputs_are_judged(
     """Launches are matched by value, none is accused, and the result says why."""
     package = changed(zoo("norms"), tmp_path / "p.pt2", without("kernel_information.json"))
     result = beside(zoo, tmp_path, "norms", package=package, exported=other_weights)
-    assert result.outcome == "departs" and result.first is not None and result.first.launch is None
+    assert result.outcome == "differs" and result.first is not None and result.first.launch is None
     assert set(result.counts) == {"matches", "unmatched"} and "INDUCTOR_PROVENANCE" in result.notes[0]
 
 
@@ -131,7 +131,7 @@ def test_without_probes_outputs_are_compared(zoo: ZooPackage, tmp_path: Path, ot
     """A package without its wrapper cannot be rebuilt; its outputs are held against eager all the same."""
     package = changed(zoo("norms"), tmp_path / "p.pt2", without(".wrapper.cpp"))
     result = beside(zoo, tmp_path, "norms", package=package, exported=other_weights)
-    assert result.outcome == "departs" and result.launches == [] and result.reads_unset is None
+    assert result.outcome == "differs" and result.launches == [] and result.reads_unset is None
     assert result.outputs[0].beyond > 100 and "only outputs" in result.notes[0]
 
 

@@ -21,7 +21,7 @@ from mcp_server.tools.compile_with_flags import Compiled
 from mcp_server.tools.context import Context
 from mcp_server.tools.dump_kernel_io import dump_kernel_io, overwritten, printed_launches
 from mcp_server.tools.first_bad import Choice, Model, find_first_bad
-from mcp_server.tools.kernel_io import ArgumentValues, BadElement, KernelIO, LaunchValues, table
+from mcp_server.tools.kernel_io import ArgumentValues, BadElement, KernelIO, LaunchValues, block
 from mcp_server.tools.probe_backend import IndexBound, find_bounds
 from tests.conftest import CACHE, ZooPackage
 from tests.package.archives import changed, without
@@ -334,6 +334,6 @@ def test_printed_launches_are_matched_with_the_wrapper(zoo: ZooPackage) -> None:
 def test_the_table_marks_bad_arguments() -> None:
     """A person finds the bad line by its mark, with the first bad element."""
     bad = ArgumentValues(name="ids", when="before", shape=[8], bound="0 <= index < 32", outside=NAN)
-    lines = table([values(4, "kernel_4", bad)]).splitlines()
+    lines = block(values(4, "kernel_4", bad)).splitlines()
     assert lines[0] == "launch 4 kernel_4"
     assert [line for line in lines if line.lstrip().startswith("!") and "not in 0 <= index < 32" in line]

@@ -53,4 +53,4 @@ def test_a_node_that_was_found_is_missed_nowhere_else() -> None:
     nodes.__dict__.update(of={2: ["mean"]}, completed={"mean": 2})
     events = [compared("buf5", ("mean", False)), compared("buf9", ("mean", True))]
     assert [row.status for row in read_launches(events, nodes)] == ["partial", "matches"]
-    assert [row.status for row in read_launches(events[:1], nodes)] == ["departs"]
+    assert [row.status for row in read_launches(events[:1], nodes)] == ["differs"]

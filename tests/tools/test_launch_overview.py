@@ -54,7 +54,7 @@ def test_launches_are_let_go(tmp_path: Path, model: Model) -> None:
             yield launch
 
     found = overview(watched(), model, Choice(), tmp_path, 10)
-    assert (found.shown.count, len(found.shown.launches)) == (600, 10)
+    assert (found.count, len(found.shown)) == (600, 10)
     assert most <= 10 + OPEN
     assert len(json.loads(found.json_file.read_text())) == 600
 
@@ -63,7 +63,7 @@ def test_bad_launches_come_first(tmp_path: Path, model: Model) -> None:
     """A bad value late in the call is found, shown before the good launches, and stands in both files."""
     events = [event(n, "after", non_finite=BAD if n in (700, 800) else None) for n in range(900)]
     found = overview(read(tmp_path, model, iter(events)), model, Choice(), tmp_path, 3)
-    assert [launch.sequence for launch in found.shown.launches] == [700, 800, 0]
+    assert [launch.sequence for launch in found.shown] == [700, 800, 0]
     assert found.first_bad is not None and found.last is not None
     assert (found.first_bad.element.index, found.last.sequence) == ([3], 899)
     assert found.table.read_text().count("  !  buf0") == 2

@@ -17,9 +17,10 @@ from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Options
 from mcp_server.tools import fault_methods
 from mcp_server.tools.context import Context
-from mcp_server.tools.fault_methods import core_environment, find_tool, order, read_core, run_sanitizer
+from mcp_server.tools.fault_methods import core_environment, order, read_core, run_sanitizer
 from mcp_server.tools.fault_run import integer_tensors, prepare
 from mcp_server.tools.locate_fault import LocatedFault, PlainRun, judge, locate_fault
+from mcp_server.tools.machine import find_tool
 from tests.conftest import ZooPackage
 from tests.recorded import RECORDINGS
 from tools.made import MADE
@@ -131,7 +132,7 @@ def test_the_sanitizer_wraps_an_observed_run(
     zoo: ZooPackage, context: Context, cache: Cache, sanitizer: Path
 ) -> None:
     """The program runs under the prefix, writes its journal, and the report in its output is read."""
-    assert find_tool("compute-sanitizer", Path(sys.executable), {}) == sanitizer
+    assert find_tool("compute-sanitizer", {}, Path(sys.executable)) == sanitizer
 
     async def run() -> Any:
         async with anyio.create_task_group() as tasks:

@@ -14,7 +14,8 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import CommandWorkload, ScriptWorkload
 from mcp_server.package.view import view_package
 from mcp_server.probes.cache import Cache
-from mcp_server.tools.locate_fault import LocatedFault, Program, ProgramTarget, locate_in_program
+from mcp_server.tools.fault_run import Program, ProgramTarget
+from mcp_server.tools.locate_fault import LocatedFault, locate_in_program
 from tests.conftest import ZooPackage
 from tests.worker.support import QUICK, context_in
 from tools.made import MADE

@@ -15,7 +15,7 @@ import torch
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.supervisor import children_of
 from mcp_server.tools.context import Context, WorkerRun
-from mcp_server.tools.shared_import import Limits, Warm, WarmImports, limits_here
+from mcp_server.tools.shared_import import Imported, Limits, WarmImports, limits_here
 from tests.jobs.support import alive, all_dead
 from tests.worker.support import saved
 
@@ -184,7 +184,7 @@ def test_a_job_that_is_stopped_leaves_its_import_to_the_next(tmp_path: Path) -> 
                 await anyio.sleep_forever()
         assert stopped.cancelled_caught
         (begun,) = warm.kept
-        assert isinstance(begun, Warm) and not begun.users and not begun.tried.is_set()
+        assert isinstance(begun, Imported) and not begun.users and not begun.tried.is_set()
         assert forked(await job(warm, tmp_path))
         assert warm.kept == [begun]
 

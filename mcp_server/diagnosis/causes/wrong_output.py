@@ -211,10 +211,10 @@ def _constants(other: OtherConstant, found: ComparedWithEager, case: DiagnosisSt
         guilty=Component(
             kind="constant", name=other.name, launch_index=other.launch, model_locations=lines[:3]
         ),
-        summary=f"The package was not made from this program's weights: {other.told}.",
+        summary=f"The package was not made from this program's weights: {other.sentence}.",
         level=CausalLevel.STATE,
         evidence=(
-            Evidence(step="compare_with_eager", fact=other.told, source=_source(found)),
+            Evidence(step="compare_with_eager", fact=other.sentence, source=_source(found)),
             Evidence(step="compare_with_eager", fact=found.first.summary),
         ),
         fix=Fix(
