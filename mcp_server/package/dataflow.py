@@ -220,9 +220,10 @@ class Dataflow:
                         queue.append(writer)
                 # A read without a certain writer ends the slice. An `in_out_ptr` to fresh memory is not an
                 # unset read: a fused reduction writes it first.
+                if any(_certain(writer, use, step.path) for writer in writers):
+                    continue
                 root = self.root(use.name)
-                open_end = root.kind in SOURCES or (use.pure and not writers)
-                if open_end and not any(_certain(writer, use, step.path) for writer in writers):
+                if root.kind in SOURCES or (use.pure and not writers):
                     ends[root.name] = root
         kinds: dict[str, list[str]] = {"input": [], "constant": [], "unset": []}
         for buffer in ends.values():

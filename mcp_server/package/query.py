@@ -383,7 +383,10 @@ def symbol_fact(view: PackageView, name: str) -> SymbolFact:
     launches = [
         launch.index
         for launch in view.wrapper.launches
-        if any(a.kind in ("symbol", "scalar") and name in names_in(a.expression) for a in launch.arguments)
+        if any(
+            a.kind in ("symbol", "scalar") and name in a.expression and name in names_in(a.expression)
+            for a in launch.arguments
+        )
     ]
     return SymbolFact(
         name=name,

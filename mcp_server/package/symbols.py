@@ -17,6 +17,7 @@ SymbolKind = Literal["size", "stride", "value", "computed"]
 
 _SIZE = re.compile(r"(\w+)(?:_|\.)(size|stride)(?:\[(\d+)\]|\((\d+)\))")
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_WORD = re.compile(r"\w")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +71,19 @@ def origins(name: str, symbols: Mapping[str, Symbol]) -> tuple[Symbol, ...]:
 
 def uses(name: str, text: str, start: int, end: int, line: int) -> tuple[int, ...]:
     """The 1-based lines between two offsets that use `name`; `line` is the line of `start`."""
-    lines = enumerate(text[start:end].split("\n"), line)
-    word = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
-    return tuple(number for number, part in lines if name in part and word.search(part))
+    found = []
+    at, counted = start, start
+    while (at := text.find(name, at, end)) >= 0:  # no regex over the whole: a wrapper may have 30 MB
+        after = at + len(name)
+        if not _WORD.match(text, after) and not _WORD.match(text, at - 1):
+            line += text.count("\n", counted, at)
+            counted = at
+            found.append(line)
+            after = text.find("\n", after, end)
+        if after < 0:
+            break
+        at = after
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
