@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import pkgutil
 from collections.abc import Callable, Iterator
 
+from mcp_server.diagnosis import observe
 from mcp_server.diagnosis.causes import (
     baked_scalars,
     concurrency,
@@ -30,29 +34,7 @@ from mcp_server.diagnosis.causes import (
     user_kernels,
     wrong_output,
 )
-from mcp_server.diagnosis.observe.calls import CheckedRun, Interpret, PlainRun, RepeatCall, WatchRepeats
-from mcp_server.diagnosis.observe.edit_scalars import EditScalars
-from mcp_server.diagnosis.observe.find_origin import FindOrigin
-from mcp_server.diagnosis.observe.intervene import TryInterventions, WatchOperators
-from mcp_server.diagnosis.observe.launches import (
-    CompareLaunches,
-    TraceLaunches,
-    TryPadding,
-    TryWider,
-    WatchLaunches,
-)
-from mcp_server.diagnosis.observe.locate import LocateFault
-from mcp_server.diagnosis.observe.program import CaptureProgram, RunAlone
-from mcp_server.diagnosis.observe.static import (
-    CheckMachine,
-    CompareInputs,
-    CompileExported,
-    LookAtIndices,
-    OpenPackage,
-    ReadExported,
-    ReadGeneratedKernel,
-)
-from mcp_server.diagnosis.planner import Action
+from mcp_server.diagnosis.planner import Observation
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 
@@ -115,31 +97,19 @@ DETECTORS: tuple[Detector, ...] = (
 )
 
 
-def actions() -> list[Action]:
-    """Everything that can be observed, in no particular order."""
-    return [
-        CaptureProgram(),
-        RunAlone(),
-        CompileExported(),
-        OpenPackage(),
-        ReadExported(),
-        CompareInputs(),
-        PlainRun(),
-        CheckedRun(),
-        Interpret(),
-        WatchOperators(),
-        RepeatCall(),
-        WatchRepeats(),
-        CompareLaunches(),
-        ReadGeneratedKernel(),
-        LookAtIndices(),
-        WatchLaunches(),
-        FindOrigin(),
-        LocateFault(),
-        TraceLaunches(),
-        TryPadding(),
-        TryWider(),
-        CheckMachine(),
-        EditScalars(),
-        TryInterventions(),
-    ]
+def _observations() -> Iterator[type[Observation]]:
+    """The classes of observations that the modules of `observe/` define."""
+    for found in pkgutil.iter_modules(observe.__path__):
+        module = importlib.import_module(f"{observe.__name__}.{found.name}")
+        for value in vars(module).values():
+            own = isinstance(value, type) and value.__module__ == module.__name__
+            if own and issubclass(value, Observation) and not inspect.isabstract(value):
+                yield value
+
+
+OBSERVATIONS = tuple(_observations())
+
+
+def observations() -> list[Observation]:
+    """One of each, in no particular order."""
+    return [make() for make in OBSERVATIONS]

@@ -1,10 +1,4 @@
-"""A suspect: a possible cause, its observations and interventions, and the table of direct refusals.
-
-The closed table of direct refusals: what the system itself says, and names the component of.
-
-The loader, the linker, the compiler or the operating system refuses, and its words say what is wrong. No
-intervention can add to that. Nothing belongs here that a later failure merely suggests.
-"""
+"""A suspect: a possible cause, its evidence and interventions, and the closed table of direct refusals."""
 
 from __future__ import annotations
 
@@ -30,7 +24,7 @@ class CausalLevel(IntEnum):
     BUILD = 5
 
 
-class Instrument(Enum):
+class Instrument(str, Enum):
     """What made an observation."""
 
     PACKAGE_READER = "package reader"
@@ -47,7 +41,7 @@ class Instrument(Enum):
     LOG = "log"
 
 
-# The step of a piece of evidence says what made it: every step of the diagnosis reads with one instrument.
+# The step of a piece of evidence says what made it. A step without a row is an instrument of its own.
 INSTRUMENTS: dict[str, Instrument] = {
     "open_package": Instrument.PACKAGE_READER,
     "inspect_package": Instrument.PACKAGE_READER,
@@ -70,6 +64,9 @@ INSTRUMENTS: dict[str, Instrument] = {
     "run": Instrument.LOG,
     "run_alone": Instrument.LOG,
     "script": Instrument.LOG,
+    "read_source": Instrument.LOG,
+    "intervention": Instrument.LOG,
+    "note": Instrument.LOG,
 }
 
 
@@ -107,11 +104,23 @@ class Suspect:
         return f"{self.category}:{self.guilty.kind}:{self.guilty.name}"
 
     @property
-    def instruments(self) -> frozenset[Instrument]:
+    def instruments(self) -> frozenset[str]:
         """What has seen it."""
-        return frozenset(INSTRUMENTS.get(each.step, Instrument.LOG) for each in self.evidence)
+        return frozenset(INSTRUMENTS.get(each.step, each.step) for each in self.evidence)
+
+    @property
+    def interventions(self) -> tuple[Intervention, ...]:
+        """All that have to remove it: the first one, and the parts."""
+        return (self.intervention, *self.parts) if self.intervention is not None else ()
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether removing it leaves out parts of the call: another suspect may lie in these."""
+        return self.intervention is not None and self.intervention.leaves_out
 
 
+# Direct refusals. The loader, the linker, the compiler or the operating system refuses, and its words name
+# the component. No intervention can add to that. Nothing belongs here that a later failure merely suggests.
 NOT_A_PACKAGE = "the loader refuses the file: it is no package"
 NO_SUCH_MODEL = "the loader refuses the name: the package has no such model"
 INCOMPLETE = "the loader refuses the package: a file that it needs is not in it"

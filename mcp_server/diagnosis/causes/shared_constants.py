@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcp_server.diagnosis.causes.in_place_inputs import written_storages
-from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
+from mcp_server.diagnosis.interventions.call import constant_own_memory
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedAssertion, CapturedCall, CapturedEnd, CapturedUpdate
@@ -197,7 +197,6 @@ def _viewed(update: CapturedUpdate) -> list[str]:
 
 def _viewed_suspect(update: CapturedUpdate, names: list[str], case: DiagnosisState) -> Suspect:
     shown = ", ".join(names[:4])
-    what = "the call after those constants were given as copies of their own"
     return Suspect(
         category="constants",
         guilty=Component(
@@ -221,7 +220,7 @@ def _viewed_suspect(update: CapturedUpdate, names: list[str], case: DiagnosisSta
             before=f"{names[0]!r}: view",
             after=f"{names[0]!r}: view.clone()",
         ),
-        intervention=Intervention("own memory", Kind.CONSTANT, what, options=Options(copied=tuple(names))),
+        intervention=constant_own_memory(names),
         harmful=case.failed,
         observed=False,
     )

@@ -28,9 +28,9 @@ class TriedCall:
     """The failing call: a request of the worker's `run` or `replay`, and its surroundings.
 
     `expect` is a file with what the outputs are to be, compared with `rtol` and `atol` (None: the dtype's).
-    `check` is a command that ends with status 0 for good outputs. `infinities` counts them as faults;
-    `known_to_fail` is a call that was seen to, and may pass now.
-    `timeout_s` is for one call. `spelling` are the arguments of `try-fix` that name this call.
+    `check` is a command that ends with status 0 for good outputs. `infinities` counts them as faults; `fresh`
+    loads the package anew for each call. `timeout_s` is for one call. `spelling` are the arguments of
+    `try-fix` that name this call.
     """
 
     request: Mapping[str, object]
@@ -45,7 +45,6 @@ class TriedCall:
     check: tuple[str, ...] = ()
     infinities: bool = False
     fresh: bool = False
-    known_to_fail: bool = False
     spelling: tuple[str, ...] = ()
 
 
@@ -108,23 +107,18 @@ async def carry_out(
         done = await _process(context, call, rest, name)
         ended = _read(done, call)
         if not ended:
-            raise ProblemError(
-                "the call could not be made: " + _first_error(done), value=done.finished.ending
-            )
+            failed = done.last("failed")
+            why = str(failed["text"])[:500] if failed else f"the worker ended in {done.phase}"
+            raise ProblemError(f"the call could not be made: {why}", value=done.finished.ending)
         if not done.finished.reused:
             context.cost.runs += len(ended) - 1  # the process itself counts as one
         seen.update(ended)
         rest = rest[len(ended) :]
-        rest = _with_reference(rest, seen)
+        came_back = any(each.ended == "ok" and each.facts and not each.facts.key for each in seen.values())
+        if rest and rest[0].key and came_back:
+            # The outputs to compare with ended with their process: begin with the call as it is.
+            rest = [Planned(f"reference-{len(seen)}"), *rest]
     return seen
-
-
-def _with_reference(rest: list[Planned], seen: Mapping[str, Seen]) -> list[Planned]:
-    """Begin with the call as it is where another process has its outputs, and they are to compare with."""
-    came_back = any(each.ended == "ok" and each.facts and not each.facts.key for each in seen.values())
-    if rest and rest[0].key and came_back:
-        return [Planned(f"reference-{len(seen)}"), *rest]
-    return rest
 
 
 async def _process(context: Context, call: TriedCall, plan: Sequence[Planned], name: str) -> WorkerRun:
@@ -156,15 +150,15 @@ def _read(done: WorkerRun, call: TriedCall) -> dict[str, Seen]:
     seen: dict[str, Seen] = {}
     for event in done.all("intervened"):
         facts = read_call(event)
-        seen[facts.label] = of_facts(facts, infinities=call.infinities)
+        seen[facts.label] = _of_facts(facts, infinities=call.infinities)
     begun = [str(event["label"]) for event in done.all("intervening")]
     if begun and begun[-1] not in seen:
         seen[begun[-1]] = _ended_process(done)
     return seen
 
 
-def of_facts(facts: CallFacts, *, infinities: bool = False) -> Seen:
-    """A call that came back or raised."""
+def _of_facts(facts: CallFacts, *, infinities: bool) -> Seen:
+    """A call that came back, raised, or was refused."""
     if facts.ended == "ok":
         return Seen("ok", facts, infinities=infinities)
     if facts.ended == "refused":
@@ -177,7 +171,7 @@ def of_facts(facts: CallFacts, *, infinities: bool = False) -> Seen:
         facts,
         text=bound("\n".join(map(clean, facts.error_text.splitlines()))),
         family=root.family.id if root else "",
-        essence=essence(facts.error_text),
+        essence=_essence(facts.error_text),
     )
 
 
@@ -186,28 +180,19 @@ def _ended_process(done: WorkerRun) -> Seen:
     root = read_output(finished.output).root
     text = root.text if root else finished.note
     family = root.family.id if root else ""
-    if finished.ending == "timeout" or _ended_itself(done):
+    # The worker itself ends a process in which a call takes too long (`call_limit_s`).
+    by_worker = finished.returncode == 1 and finished.stderr.exists()
+    if finished.ending == "timeout" or (
+        by_worker and "Timeout (" in finished.stderr.read_text(errors="replace")
+    ):
         return Seen("timeout", text=text)
     if finished.ending == "out_of_memory":
         return Seen("out_of_memory", text=text, family=family)
     signal = finished.signal or f"exit status {finished.returncode}"
-    return Seen("died", signal=signal, text=text, family=family, essence=essence(text) or signal)
+    return Seen("died", signal=signal, text=text, family=family, essence=_essence(text) or signal)
 
 
-def _ended_itself(done: WorkerRun) -> bool:
-    """Whether the worker ended the process since a call took too long (`call_limit_s`)."""
-    finished = done.finished
-    if finished.returncode != 1 or not finished.stderr.exists():
-        return False
-    return "Timeout (" in finished.stderr.read_text(errors="replace")
-
-
-def essence(text: str) -> str:
+def _essence(text: str) -> str:
     """The first line, without addresses and directories, which differ from run to run."""
     lines = text.strip().splitlines()
     return _VOLATILE.sub("", lines[0]).strip() if lines else ""
-
-
-def _first_error(done: WorkerRun) -> str:
-    failed = done.last("failed")
-    return str(failed["text"])[:500] if failed else f"the worker ended in {done.phase}"
