@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from mcp_server.diagnosis.planner import choose, perform, too_long, with_budget
+from mcp_server.diagnosis.planner import choose, perform, with_budget
 from mcp_server.diagnosis.ranking import confidence, ranked
 from mcp_server.diagnosis.registry import DETECTORS, observations
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
@@ -33,13 +33,10 @@ def import_ahead(case: DiagnosisState, context: Context) -> None:
 
     OpenMP reads its limits when torch is imported, so that the two cannot be one.
     """
-    workload = case.workload
-    if workload is None:
-        return
-    given = case.surroundings
-    modules = () if isinstance(workload, PackageWorkload) else EXPORTED
-    context.expect(**given, modules=modules)
-    context.expect(**{**given, "env": {**workload.env, **ONE_THREAD}})
+    if case.workload is not None:
+        modules = () if isinstance(case.workload, PackageWorkload) else EXPORTED
+        context.expect(**case.surroundings, modules=modules)
+        context.expect(**case.surroundings_with({}, ONE_THREAD))
 
 
 DEFAULT_BUDGET_S = 300.0
@@ -114,7 +111,8 @@ async def _investigate(case: DiagnosisState, context: Context) -> None:
                 return
             choices = choose(available, case, case.suspects)
             if not choices:
-                case.cut_short += too_long(available, case, case.suspects)
+                longer = choose(available, case, case.suspects, whatever_it_takes=True)
+                case.cut_short += [choice.observation.name for choice in longer]
                 return
             await perform(choices, case, context)
     if budget.cancelled_caught:

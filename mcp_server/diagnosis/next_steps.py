@@ -17,7 +17,6 @@ from mcp_server.model import (
     NextStep,
     PackageWorkload,
     ScriptWorkload,
-    TensorSpec,
     Workload,
 )
 from mcp_server.tools.context import WORKER_MAIN
@@ -26,64 +25,37 @@ from mcp_server.tools.reduce.variant import Variant
 
 Arguments = dict[str, Any]
 
-DEFAULTS: Arguments = {"model_name": "model", "device_index": -1}
-
 
 def call_arguments(case: DiagnosisState) -> Arguments:
     """Package, inputs, model and surroundings of the suspect call; empty when files do not hold it."""
-    call = case.call
-    if call is None or call.package is None or case.inputs is None:
-        return {}
-    return _set(
-        {
-            "package": str(call.package),
-            "inputs": _inputs(case.inputs),
-            "model_name": str(call.request.get("model_name", "model")),
-            "device_index": case.device_index,
-            "extra_imports": [str(name) for name in call.request.get("extra_imports", ())],
-            **_surroundings(case.workload),
-        }
-    )
+    known = case.call is not None and case.inputs is not None
+    return workload_arguments(case.package_call) if known else {}
 
 
 def workload_arguments(workload: Workload) -> Arguments:
-    """The flat tool arguments that name this workload."""
+    """The flat tool arguments that name this workload, without what is empty or the default."""
     found: Arguments = {}
     if isinstance(workload, ScriptWorkload):
         found = {"script": str(workload.script), "script_args": workload.args}
+    elif isinstance(workload, CommandWorkload):
+        found = {"command": workload.argv}
+    elif isinstance(workload, ExportedWorkload):
+        found = {"exported": str(workload.exported)}
     elif isinstance(workload, PackageWorkload):
         found = {
             "package": str(workload.package),
-            "model_name": workload.model_name,
-            "device_index": workload.device_index,
+            "model_name": workload.model_name if workload.model_name != "model" else "",
+            "device_index": max(workload.device_index, 0),  # -1 is the first one, too
         }
-    elif isinstance(workload, ExportedWorkload):
-        found = {"exported": str(workload.exported)}
-    elif isinstance(workload, CommandWorkload):
-        found = {"command": workload.argv}
     if isinstance(workload, PackageWorkload | ExportedWorkload):
-        found |= {"inputs": _inputs(workload.inputs), "extra_imports": workload.extra_imports}
+        inputs: Any = str(workload.inputs or "")
+        if isinstance(workload.inputs, list):
+            inputs = [spec.model_dump(exclude_none=True) for spec in workload.inputs]
+        found |= {"inputs": inputs, "extra_imports": workload.extra_imports}
     elif workload.cwd is not None:
         found["cwd"] = str(workload.cwd)
-    return _set({**found, **_surroundings(workload)})
-
-
-def _surroundings(workload: Workload | None) -> Arguments:
-    if workload is None:
-        return {}
-    return {"env": dict(workload.env), "python": str(workload.python) if workload.python else ""}
-
-
-def _set(arguments: Arguments) -> Arguments:
-    """Without what is empty or the default."""
-    return {name: value for name, value in arguments.items() if value and value != DEFAULTS.get(name, ...)}
-
-
-def _inputs(inputs: Any) -> Any:
-    if isinstance(inputs, list):
-        specs = [spec if isinstance(spec, TensorSpec) else TensorSpec.model_validate(spec) for spec in inputs]
-        return [spec.model_dump(exclude_none=True) for spec in specs]
-    return str(inputs) if inputs else None
+    found |= {"env": dict(workload.env), "python": str(workload.python or "")}
+    return {name: value for name, value in found.items() if value}
 
 
 OF_GRAPH: frozenset[Category] = frozenset({"compile_failure", "wrong_output", "nan_or_inf"})
@@ -210,14 +182,14 @@ def command_for(step: str, case: DiagnosisState) -> str:
     call, workload = case.call, case.workload
     if step in ON_THE_CALL:
         given = call_arguments(case)
-        return _line(*ON_THE_CALL[step], given.pop("package"), *_options(given)) if given else ""
+        return _line(*ON_THE_CALL[step], *package_words(given)) if given else ""
     if step == "script":
         return _program(workload)
     if step == "compare_with_eager":
         return _comparison(case)
-    if step in ("inspect_package", "open_package") and call is not None and call.package is not None:
-        model = str(call.request.get("model_name", "model"))
-        named = ("--model-name", model) if model != "model" else ()
+    if step in ("inspect_package", "open_package") and call is not None:
+        model = call.request.get("model_name", "model")
+        named = ("--model-name", str(model)) if model != "model" else ()
         return _line("inspect-package", str(call.package), *named)
     if step in ("try_padding", "try_wider"):
         return _launch_alone(case.padding if step == "try_padding" else case.widened, case)
@@ -252,9 +224,12 @@ def call_words(case: DiagnosisState) -> tuple[str, ...]:
     Empty for a call that needs what no file holds, such as updates of constants before it.
     """
     given = call_arguments(case)
-    if not given or _updates(case):
-        return ()
-    return (given.pop("package"), *_options(given))
+    return package_words(given) if given and not _updates(case) else ()
+
+
+def package_words(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Arguments with a package as words of a command: the package, then options."""
+    return (given["package"], *_options({name: given[name] for name in given if name != "package"}))
 
 
 def _updates(case: DiagnosisState) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import anyio
 
-from mcp_server.diagnosis.state import DiagnosisState, RunSeen
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.types import Finished
@@ -56,17 +56,13 @@ def with_budget(verdict: Verdict, case: DiagnosisState, context: Context) -> Ver
 def _known(case: DiagnosisState) -> str:
     """How the workload failed, as far as that was seen, and which categories are open."""
     failed = next((run for run in case.runs.values() if run.failure != "none"), None)
-    nothing = "no run has failed" if case.runs else "no run has finished"
+    how = "no run has failed" if case.runs else "no run has finished"
+    if failed is not None:
+        text = failed.root.text[:MOST_TEXT].rstrip(". ") if failed.root is not None else ""
+        end = failed.finished.signal or failed.failure.replace("_", " ")
+        how = f"{failed.label}: {end}{f' ({text})' if text else ''}"
     still = open_categories(case)
-    return (_failed(failed) if failed is not None else nothing) + (
-        f"; possible causes: {still}" if still else ""
-    )
-
-
-def _failed(run: RunSeen) -> str:
-    text = run.root.text[:MOST_TEXT].rstrip(". ") if run.root is not None else ""
-    how = run.finished.signal or run.failure.replace("_", " ")
-    return f"{run.label}: {how}{f' ({text})' if text else ''}"
+    return f"{how}; possible causes: {still}" if still else how
 
 
 def open_categories(case: DiagnosisState) -> str:
@@ -100,37 +96,25 @@ class Choice:
     observation: Observation
     gain: float
 
-    @property
-    def worth(self) -> float:
-        return self.gain / (self.observation.seconds + 1)
-
 
 def choose(
-    observations: Sequence[Observation], case: DiagnosisState, suspects: Sequence[Suspect]
+    observations: Sequence[Observation],
+    case: DiagnosisState,
+    suspects: Sequence[Suspect],
+    *,
+    whatever_it_takes: bool = False,
 ) -> list[Choice]:
     """The best observation, and one that can run beside it; empty when nothing is worth its time.
 
     What is expected to take longer than the budget leaves is tried only when nothing else can be, and nothing
     has run yet: then it is all that there is to learn from.
     """
-    possible = [each for each in observations if each.name not in case.done]
-    affordable = [each for each in possible if each.seconds < case.seconds_left]
-    return _best(affordable, case, suspects) or ([] if case.runs else _best(possible, case, suspects))
-
-
-def too_long(
-    observations: Sequence[Observation], case: DiagnosisState, suspects: Sequence[Suspect]
-) -> list[str]:
-    """What would be worth its time, had the budget not too little left for it."""
-    possible = [each for each in observations if each.name not in case.done]
-    return [choice.observation.name for choice in _best(possible, case, suspects)]
-
-
-def _best(
-    observations: Sequence[Observation], case: DiagnosisState, suspects: Sequence[Suspect]
-) -> list[Choice]:
-    choices = [Choice(each, each.gain(case, suspects)) for each in observations]
-    best = sorted((c for c in choices if c.gain > 0), key=lambda c: c.worth, reverse=True)
+    open_ones = [each for each in observations if each.name not in case.done]
+    possible = [each for each in open_ones if whatever_it_takes or each.seconds < case.seconds_left]
+    choices = [Choice(each, gain) for each in possible if (gain := each.gain(case, suspects)) > 0]
+    best = sorted(choices, key=lambda c: c.gain / (c.observation.seconds + 1), reverse=True)
+    if not best and not case.runs and not whatever_it_takes:
+        return choose(observations, case, suspects, whatever_it_takes=True)
     if not best or best[0].observation.alone:
         return best[:1]
     return [best[0], *(c for c in best[1:2] if not c.observation.alone)]
@@ -196,7 +180,7 @@ def limit_of(case: DiagnosisState, *, share: float = 1.0) -> Limit:
 
 def hangs(case: DiagnosisState) -> bool:
     """Whether the program, or the call made again, was ended by its time limit."""
-    return any(label in case.runs and case.runs[label].failure == "timeout" for label in ("script", "plain"))
+    return "timeout" in (case.failure_of("script"), case.failure_of("plain"))
 
 
 def eager_limit(case: DiagnosisState) -> float:

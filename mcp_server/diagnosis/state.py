@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +16,7 @@ from mcp_server.jobs.clock import Clock
 from mcp_server.jobs.types import Finished
 from mcp_server.logs.captured import CapturedCall
 from mcp_server.logs.facts import ErrorFact, LogFacts
-from mcp_server.model import Artifact, ExportedWorkload, ModelLocation, Workload
+from mcp_server.model import Artifact, ExportedWorkload, ModelLocation, PackageWorkload, Workload
 from mcp_server.package.archive import Package
 from mcp_server.package.exported import ExportedFacts
 from mcp_server.package.mismatch import Mismatch
@@ -138,9 +139,9 @@ class RunSeen:
 class CallSpec:
     """A call that the worker can make: `operation` is `run` or `replay`, `request` its arguments."""
 
-    operation: Literal["run", "replay", "compile"]
+    operation: Literal["run", "replay"]
     request: dict[str, Any]
-    package: Path | None
+    package: Path
     inputs: Path | None = None
 
 
@@ -233,11 +234,14 @@ class DiagnosisState:
         called = any(out.get("nan") for run in self.runs.values() for out in run.outputs)
         return called or (call is not None and any(leaf.nan for leaf in call.outputs))
 
+    def failure_of(self, run: str) -> Failure | None:
+        """How the run of that label failed; None where it was not made."""
+        return self.runs[run].failure if run in self.runs else None
+
     @property
     def call_fails(self) -> bool:
         """Whether the call by itself, made again, fails or diverges from the reference."""
-        plain = self.runs.get("plain")
-        return plain is not None and plain.failure != "none"
+        return self.failure_of("plain") not in (None, "none")
 
     @property
     def fails_alike_alone(self) -> bool:
@@ -278,6 +282,11 @@ class DiagnosisState:
         workload = self.workload
         return {"env": workload.env, "python": workload.python, "cwd": workload.cwd} if workload else {}
 
+    def surroundings_with(self, below: Mapping[str, str], above: Mapping[str, str]) -> dict[str, Any]:
+        """The same with more variables: some that the workload overrides, and some that override its own."""
+        env = self.workload.env if self.workload else {}
+        return {**self.surroundings, "env": {**below, **env, **above}}
+
     @property
     def inputs(self) -> Any:
         """The inputs of the call: specs, or the file of a captured or given call."""
@@ -302,6 +311,23 @@ class DiagnosisState:
         compiled = self.capture.compile_of(load) if load is not None else None
         path = compiled.exported if compiled is not None else None
         return path if path is not None and path.exists() else None
+
+    @property
+    def package_call(self) -> PackageWorkload:
+        """The call as a package with its inputs, for steps that take one."""
+        assert self.call is not None
+        request, workload = self.call.request, self.workload
+        return PackageWorkload(
+            package=self.call.package,
+            inputs=self.inputs,
+            model_name=request.get("model_name", "model"),
+            device_index=self.device_index,
+            extra_imports=[str(name) for name in request.get("extra_imports", ())],
+            cwd=workload.cwd if workload else None,
+            env=workload.env if workload else {},
+            python=workload.python if workload else None,
+            timeout_s=min(workload.timeout_s, 300) if workload else 300,
+        )
 
     @property
     def seconds_left(self) -> float:
@@ -336,24 +362,20 @@ class DiagnosisState:
         if not self.ended_well:
             return any(run.failure != "none" for label, run in self.runs.items() if label in OWN_RUNS)
         # A program may end well, though a call that it took for good fails when it is made again.
-        call, plain = self.suspect_call, self.runs.get("plain")
-        if call is None or call.outcome != "ok" or plain is None or plain.failure == "none":
+        call = self.suspect_call
+        if call is None or call.outcome != "ok" or not self.call_fails:
             return False
-        return not (plain.failure == "nonfinite" and self.nan_accepted)
+        return not (self.failure_of("plain") == "nonfinite" and self.nan_accepted)
 
     @property
     def ended_well(self) -> bool:
         """Whether the user's program ran to a good end, under the hook and, where that was tried, alone."""
-        own = [self.runs[label] for label in ("script", "alone") if label in self.runs]
-        return bool(own) and all(run.failure == "none" for run in own)
+        return {self.failure_of("script"), self.failure_of("alone")} - {None} == {"none"}
 
     @property
     def fails_only_alone(self) -> bool:
         """Whether the program fails without the hook, and ended well under it, which waits for each call."""
-        script, alone = self.runs.get("script"), self.runs.get("alone")
-        if script is None or alone is None:
-            return False
-        return script.failure == "none" and alone.failure != "none"
+        return self.failure_of("script") == "none" and self.failure_of("alone") not in (None, "none")
 
     @property
     def equals_eager(self) -> bool | None:

@@ -86,15 +86,14 @@ def leave_subject(case: DiagnosisState, context: Context) -> Artifact:
 
     Raises ProblemError when the disk refuses.
     """
-    call, plain = case.call, case.plain
-    request = call.request if call is not None else {}
+    call = case.package_call if case.call is not None else None
     subject = Subject(
-        package=call.package if call is not None else None,
-        model_name=str(request.get("model_name", "model")),
-        inputs=call.inputs if call is not None else None,
-        extra_imports=[str(name) for name in request.get("extra_imports", ())],
+        package=call.package if call else None,
+        model_name=call.model_name if call else "model",
+        inputs=call.inputs if call and isinstance(call.inputs, Path) else None,
+        extra_imports=call.extra_imports if call else [],
         script=getattr(case.workload, "script", None),
-        log=plain.finished.output if plain is not None else None,
+        log=case.plain.finished.output if case.plain is not None else None,
         environment=_environment(case, context),
         shapes={
             number: [int(size) for size in leaf["shape"]]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -16,12 +15,14 @@ from mcp_server.diagnosis.interventions.input import FORMS, Leaf, changed, read_
 from mcp_server.diagnosis.interventions.kernel import Edit, edit_kernel, replace_launch
 from mcp_server.diagnosis.interventions.plan import TriedCall, call_of_package
 from mcp_server.diagnosis.interventions.run import try_intervention
+from mcp_server.diagnosis.next_steps import package_words, workload_arguments
+from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload, Record
 from mcp_server.package.archive import open_package
 from mcp_server.package.signature import CompiledInput
 from mcp_server.tools.context import Context
-from mcp_server.worker.trial_facts import ElementChange, Smallest
+from mcp_server.worker.trial_facts import ElementChange, NeededElement
 
 Outcome = Literal["fixed", "harmful", "changed", "same", "no_failure", "not_applicable"]
 SHOWN = 8  # elements that are listed of each kind
@@ -114,12 +115,11 @@ async def try_fix(context: Context, workload: PackageWorkload, asked: Asked) -> 
     does not fit.
     """
     package = open_package(workload.package, workload.model_name)
-    call = replace(
-        call_of_package(workload, expect=asked.expect),
-        rtol=asked.tolerance,
-        atol=asked.tolerance,
-        spelling=_spelling(workload, asked),
-    )
+    symptom = Symptom(expect=asked.expect, rtol=asked.tolerance, atol=asked.tolerance)
+    expect = ("--expect", str(asked.expect)) if asked.expect else ()
+    tolerance = ("--tolerance", str(asked.tolerance)) if asked.tolerance else ()
+    words = (*package_words(workload_arguments(workload)), *expect, *tolerance)
+    call = replace(call_of_package(workload, symptom), spelling=words)
     intervention = await _intervention(context, call, asked, package.inputs)
     if intervention.unavailable:
         raise ProblemError(intervention.unavailable, value=" ".join(intervention.spelling))
@@ -128,25 +128,6 @@ async def try_fix(context: Context, workload: PackageWorkload, asked: Asked) -> 
     if trial.after.ended == "refused":
         raise ProblemError(f"the change cannot be made: {trial.after.text}", allowed=FORMS)
     return _tried_fix(trial, package.inputs)
-
-
-def _spelling(workload: PackageWorkload, asked: Asked) -> tuple[str, ...]:
-    """The arguments of the command that name the call and the expectation."""
-    given = workload.inputs
-    text = (
-        json.dumps([spec.model_dump(exclude_none=True) for spec in given]) if isinstance(given, list) else ""
-    )
-    words = [str(workload.package), "--inputs", text or str(given)]
-    if workload.model_name != "model":
-        words += ["--model-name", workload.model_name]
-    if workload.device_index != -1:
-        words += ["--device-index", str(workload.device_index)]
-    for module in workload.extra_imports:
-        words += ["--extra-imports", module]
-    for name, value in workload.env.items():
-        words += ["--env", f"{name}={value}"]
-    words += ["--expect", str(asked.expect)] if asked.expect else []
-    return (*words, *(["--tolerance", str(asked.tolerance)] if asked.tolerance else []))
 
 
 async def _intervention(
@@ -201,6 +182,11 @@ def _tried_fix(trial: Trial, known: tuple[CompiledInput, ...]) -> TriedFix:
     beside = facts.beside if facts is not None else None
     names = {item.index: item.path or item.name for item in known}
     outcome = _outcome(trial)
+    smallest = facts.smallest if facts is not None else None
+    enough = None
+    if smallest is not None:
+        elements = _elements(smallest.first, names)
+        enough = NeededShown(needed=smallest.needed, changed=smallest.changed, elements=elements)
     compared_with = "the call as it is" if beside is not None else ""
     if beside is not None and beside.against == "smallest":
         compared_with = "the call with only the fewest elements changed that let it come back"
@@ -219,11 +205,11 @@ def _tried_fix(trial: Trial, known: tuple[CompiledInput, ...]) -> TriedFix:
                 changed=change.changed,
                 elements=change.elements,
                 layout=change.layout,
-                examples=_elements(change.first),
+                examples=_elements(change.first, names),
             )
             for change in (facts.inputs if facts is not None else ())
         ],
-        enough=_enough(facts.smallest, names) if facts is not None else None,
+        enough=enough,
         compared_with=compared_with,
         outputs=[
             OutputShown(
@@ -236,7 +222,7 @@ def _tried_fix(trial: Trial, known: tuple[CompiledInput, ...]) -> TriedFix:
             )
             for output in (beside.outputs if beside is not None else ())
         ],
-        side_effects=_elements(trial.side_effects.first),
+        side_effects=_elements(trial.side_effects.first, names),
         mutated_inputs=list(facts.mutated) if facts is not None else [],
         calls=trial.calls,
         failed=trial.failed,
@@ -245,21 +231,15 @@ def _tried_fix(trial: Trial, known: tuple[CompiledInput, ...]) -> TriedFix:
     )
 
 
-def _enough(smallest: Smallest | None, names: Mapping[int, str]) -> NeededShown | None:
-    if smallest is None:
-        return None
-    shown = [
-        ElementShown(where=f"{names.get(e.input, e.input)}{list(e.index)}", before=e.before, after=e.after)
-        for e in smallest.first[:SHOWN]
-    ]
-    return NeededShown(needed=smallest.needed, changed=smallest.changed, elements=shown)
-
-
-def _elements(changes: tuple[ElementChange, ...]) -> list[ElementShown]:
-    return [
-        ElementShown(where=str(list(change.index)), before=change.before, after=change.after)
-        for change in changes[:SHOWN]
-    ]
+def _elements(
+    changes: Sequence[ElementChange | NeededElement], names: Mapping[int, str]
+) -> list[ElementShown]:
+    """The first of these elements, those of several inputs with the name of theirs."""
+    shown = []
+    for each in changes[:SHOWN]:
+        of = names.get(each.input, str(each.input)) if isinstance(each, NeededElement) else ""
+        shown.append(ElementShown(where=f"{of}{list(each.index)}", before=each.before, after=each.after))
+    return shown
 
 
 def _outcome(trial: Trial) -> Outcome:

@@ -11,6 +11,7 @@ import torch
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options
 from mcp_server.diagnosis.interventions.call import compiled_values, constant_own_memory
 from mcp_server.diagnosis.interventions.plan import TriedCall
+from mcp_server.diagnosis.symptom import Symptom
 from tests.conftest import ZooPackage
 from tests.interventions.support import tried
 from tests.worker.support import saved
@@ -53,7 +54,7 @@ def test_a_call_that_fails_for_what_an_earlier_one_left_is_made_alone(
     call = captured(package, given, earlier)
     steps = call.request["steps"]
     assert isinstance(steps, list)
-    expecting = TriedCall(call.request, expect=first)
+    expecting = TriedCall(call.request, symptom=Symptom(expect=first))
     alone = Intervention("alone", Kind.CALL, "the call alone", options=Options(steps=tuple(steps[-1:])))
     (trial,) = tried(tmp_path, expecting, [alone])
     assert trial.before.failure == trial.again.failure == "differs" and trial.effect is Effect.GONE

@@ -165,18 +165,16 @@ class Seen:
     @property
     def failure(self) -> Failure:
         """How the call failed, as far as its end, its outputs and the expectation tell."""
-        if self.ended in ("timeout", "out_of_memory"):
-            return "timeout" if self.ended == "timeout" else "out_of_memory"
+        if self.ended == "timeout" or self.ended == "out_of_memory":
+            return self.ended
         if self.ended != "ok":
             return "signal" if self.ended == "died" else "exception"
         assert self.facts is not None
-        outputs = self.facts.outputs
-        if any(output.nan or (self.infinities and output.inf) for output in outputs):
+        if any(output.nan or (self.infinities and output.inf) for output in self.facts.outputs):
             return "nonfinite"
         expected, check = self.facts.expected, self.facts.check
-        if check is not None and check.status:
-            return "differs"
-        return "differs" if expected is not None and not expected.equal else "none"
+        refused = (check is not None and check.status) or (expected is not None and not expected.equal)
+        return "differs" if refused else "none"
 
     def describe(self) -> str:
         """In a few words, for a table."""
@@ -190,28 +188,20 @@ class Seen:
         if self.failure == "none":
             return "ended well"
         assert self.facts is not None
+        parts = []
         if self.failure == "nonfinite":
-            return "; ".join(_bad_counts(self.facts)[:3])
+            for place, output in enumerate(self.facts.outputs):
+                counts = ((output.nan, "NaN"), (output.inf, "infinite"))
+                shown = " and ".join(f"{count} {what}" for count, what in counts if count)
+                parts += [f"output {place}: {shown}"] if shown else []
+            return "; ".join(parts[:3])
         if self.facts.expected is None or self.facts.expected.equal:
             return "outputs that the check command refuses"
-        parts = [
-            f"output {each.output}: {each.layout or share(each.changed, each.elements, 'element', 'differ')}"
-            for each in self.facts.expected.outputs
-            if each.layout or each.changed
-        ]
+        for each in self.facts.expected.outputs:
+            if each.layout or each.changed:
+                differ = each.layout or share(each.changed, each.elements, "element", "differ")
+                parts.append(f"output {each.output}: {differ}")
         return "not as expected: " + "; ".join(parts[:3])
-
-
-def _bad_counts(facts: CallFacts) -> list[str]:
-    """How many elements are not finite, for each output that has any."""
-    parts = []
-    for place, output in enumerate(facts.outputs):
-        counts = [
-            f"{count} {what}" for count, what in ((output.nan, "NaN"), (output.inf, "infinite")) if count
-        ]
-        if counts:
-            parts.append(f"output {place}: {' and '.join(counts)}")
-    return parts
 
 
 @dataclass(frozen=True)

@@ -183,38 +183,23 @@ def _one(leaf: Leaf, change: Change, what: str, after: str = "") -> Intervention
 
 def _code_of(name: str, change: Change) -> str:
     """Python code that does what the change does; its spelling where no short code does."""
-    if change.change == "elements":
-        return _code_of_elements(name, change)
-    codes = {
-        "cast": f"{name} = {name}.to(torch.{change.dtype})",
-        "move": f'{name} = {name}.to("{change.device}")',
-        "contiguous": f"{name} = {name}.contiguous()",
-        "align": f"{name} = {name}.clone()",
-        "resize": f"{name} = {name}.index_select({change.dim}, torch.arange({change.size}) % "
-        f"{name}.shape[{change.dim}])",
-        "pad": f"{name} = torch.cat([{name}, {name}.new_full((...), {_number_code(change.value or 0)})], "
-        f"{change.dim})  # to {change.size}",
-        "drop_rows": f"{name} = {name}.index_select({change.dim}, kept)  # without {list(change.rows or ())}",
-    }
-    return codes.get(change.change, spell(change, name))
-
-
-def _code_of_elements(name: str, change: Change) -> str:
-    """For all elements, one element, rows, a condition; else in words."""
+    if change.change != "elements":
+        code = next(verb.code for verb in _VERBS.values() if verb.change == change.change)
+        values = {**vars(change), "value": _number_code(change.value or 0), "rows": list(change.rows or ())}
+        return code.format(name=name, **values) or spell(change, name)
+    value = _number_code(change.value) if change.value is not None else ""
     if change.flat is not None or change.stride is not None:
         return spell(change, name)
-    if change.value is None:
-        only_outside = change.where in (None, Where(below=change.low, above=change.high))
+    if not value and change.index is None and change.rows is None:
         sides = (("min", change.low), ("max", change.high))
         limits = ", ".join(f"{side}={_number_code(end)}" for side, end in sides if end is not None)
-        plain = only_outside and change.index is None and change.rows is None
-        return f"{name} = {name}.clamp({limits})" if plain else spell(change, name)
-    value = _number_code(change.value)
-    if change.index is not None:
-        return f"{name}[{', '.join(map(str, change.index))}] = {value}"
-    if change.rows is not None and change.where is None:
+        if change.where in (None, Where(below=change.low, above=change.high)):
+            return f"{name} = {name}.clamp({limits})"
+    if value and change.index is not None:
+        return f"{name}[{_written(change.index, ', ')}] = {value}"
+    if value and change.rows is not None and change.where is None:
         return f"{name} = {name}.index_fill({change.dim or 0}, torch.tensor({list(change.rows)}), {value})"
-    if change.where is not None and change.rows is None:
+    if value and change.where is not None and change.rows is None:
         return f"{name} = {name}.masked_fill({_mask_code(name, change.where)}, {value})"
     return spell(change, name)
 
@@ -234,16 +219,34 @@ def _mask_code(name: str, where: Where) -> str:
 # Conditions of a selection as they are written, with the field of `Where`.
 _SYMBOLS = {"<": "below", ">": "above", "==": "equals"}
 _FLAGS = {"nan": "nan", "non-finite": "non_finite"}
-# Changes of a whole input as they are written: the worker's name, and the fields that follow in this order.
-_VERBS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "cast": ("cast", ("dtype",)),
-    "move": ("move", ("device",)),
-    "contiguous": ("contiguous", ()),
-    "own-memory": ("align", ()),
-    "restride": ("restride", ("stride",)),
-    "resize": ("resize", ("dim", "size")),
-    "pad": ("pad", ("dim", "size", "value")),
-    "drop-rows": ("drop_rows", ("dim", "rows")),
+
+
+@dataclass(frozen=True)
+class _Verb:
+    """A change of a whole input: the worker's name, the fields that are written, and Python code."""
+
+    change: str
+    fields: tuple[str, ...] = ()
+    code: str = ""
+
+
+_VERBS = {
+    "cast": _Verb("cast", ("dtype",), "{name} = {name}.to(torch.{dtype})"),
+    "move": _Verb("move", ("device",), '{name} = {name}.to("{device}")'),
+    "contiguous": _Verb("contiguous", (), "{name} = {name}.contiguous()"),
+    "own-memory": _Verb("align", (), "{name} = {name}.clone()"),
+    "restride": _Verb("restride", ("stride",)),
+    "resize": _Verb(
+        *("resize", ("dim", "size")),
+        "{name} = {name}.index_select({dim}, torch.arange({size}) % {name}.shape[{dim}])",
+    ),
+    "pad": _Verb(
+        *("pad", ("dim", "size", "value")),
+        "{name} = torch.cat([{name}, {name}.new_full((...), {value})], {dim})  # to {size}",
+    ),
+    "drop-rows": _Verb(
+        "drop_rows", ("dim", "rows"), "{name} = {name}.index_select({dim}, kept)  # without {rows}"
+    ),
 }
 
 
@@ -256,8 +259,8 @@ def spell(change: Change, leaf: str) -> str:
     if change.change == "elements":
         low, high = ("-" if limit is None else limit for limit in (change.low, change.high))
         return f"{leaf}: clamp {low} {high}{_selection(change)}"
-    verb, names = next((verb, names) for verb, (worker, names) in _VERBS.items() if worker == change.change)
-    return f"{leaf}: {' '.join([verb, *(_written(getattr(change, name)) for name in names)])}"
+    word, verb = next(row for row in _VERBS.items() if row[1].change == change.change)
+    return f"{leaf}: {' '.join([word, *(_written(getattr(change, field)) for field in verb.fields)])}"
 
 
 def _selection(change: Change) -> str:
@@ -274,8 +277,8 @@ def _selection(change: Change) -> str:
     return "".join(f" {part}" for part in parts)
 
 
-def _written(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+def _written(value: object, between: str = ",") -> str:
+    return between.join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def read_change(text: str, resolve: Callable[[str], int]) -> Change:
@@ -307,12 +310,11 @@ def _read_verb(verb: str, place: int, words: list[str]) -> Change:
         return _selected(Change("elements", place, low=low, high=high), words[2:])
     if verb not in _VERBS:
         raise ValueError(f"unknown change {verb!r}")
-    name, fields = _VERBS[verb]
+    fields = _VERBS[verb].fields
     if len(words) != len(fields):
         raise ValueError(f"{len(fields)} words are needed after the name of the change")
-    return replace(
-        Change(name, place), **{field: _READ[field](w) for field, w in zip(fields, words, strict=True)}
-    )
+    values = {field: _READ[field](word) for field, word in zip(fields, words, strict=True)}
+    return replace(Change(_VERBS[verb].change, place), **values)
 
 
 def _selected(change: Change, words: list[str]) -> Change:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
@@ -96,20 +96,15 @@ async def replace_launch(context: Context, call: TriedCall, launch: int, how: st
     if not 0 <= launch < len(launches):
         raise ProblemError("no such launch", value=launch, allowed=f"0 to {len(launches) - 1}")
     name = launches[launch].kernel
-
-    def not_replaced(why: str) -> Intervention:
-        return Intervention(
-            key=f"launch:{launch}:{how}",
-            kind=Kind.KERNEL,
-            what=f"the call with launch {launch} ({name}) done as {how}",
-            unavailable=why,
-            spelling=("--launch", str(launch), "--as", how),
-        )
-
+    made = Intervention(
+        key=f"launch:{launch}:{how}",
+        kind=Kind.KERNEL,
+        what=f"the call with launch {launch} ({name}) done as {how}",
+        spelling=("--launch", str(launch), "--as", how),
+    )
     if how == "eager":
-        return not_replaced(
-            "an eager operator in place of a launch is made by `repair`, which writes a package of its own"
-        )
+        why = "an eager operator in place of a launch is made by `repair`, which writes a package of its own"
+        return replace(made, unavailable=why)
     if how not in HOWS:
         raise ProblemError("no such way to do a launch", value=how, allowed=", ".join((*HOWS, "eager")))
     way = HOWS[how]
@@ -117,18 +112,16 @@ async def replace_launch(context: Context, call: TriedCall, launch: int, how: st
         kernel = kernel_named(package, name)
         source = way.change(kernel)
     except ProblemError as problem:
-        return not_replaced(str(problem))
-    made = await _made(context, call, package, kernel, source)
+        return replace(made, unavailable=str(problem))
+    changed = await _made(context, call, package, kernel, source)
     shared = len(launches_of(package, name))
     others = f" (in all its {shared} launches)" if shared > 1 else ""
-    return Intervention(
-        key=f"launch:{launch}:{how}",
-        kind=Kind.KERNEL,
+    return replace(
+        made,
         what=f"the call with {way.what.format(kernel=name)}{others}",
-        options=Options(package=made),
+        options=Options(package=changed),
         before_code=way.before.format(launch=launch, kernel=name),
         after_code=way.after,
-        spelling=("--launch", str(launch), "--as", how),
         hides=way.hides,
     )
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mcp_server.diagnosis.interventions.base import Change, Intervention, Options, Seen
+from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind, Seen
+from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.errors import ProblemError
 from mcp_server.logs.log import read_log
 from mcp_server.logs.text import bound, clean
@@ -27,10 +28,8 @@ _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|(?:/[\w.+\-]+)+/|\b[a-z0-9]{40,}\b")
 class TriedCall:
     """The failing call: a request of the worker's `run` or `replay`, and its surroundings.
 
-    `expect` is a file with what the outputs are to be, compared with `rtol` and `atol` (None: the dtype's).
-    `check` is a command that ends with status 0 for good outputs. `infinities` counts them as faults; `fresh`
-    loads the package anew for each call. `timeout_s` is for one call. `spelling` are the arguments of
-    `try-fix` that name this call.
+    `symptom` says what the outputs are to be; `fresh` loads the package anew for each call. `timeout_s` is
+    for one call. `spelling` are the arguments of `try-fix` that name this call.
     """
 
     request: Mapping[str, object]
@@ -39,48 +38,37 @@ class TriedCall:
     cwd: Path | None = None
     timeout_s: float = 300.0
     gpus: tuple[int, ...] | None = None
-    expect: Path | None = None
-    rtol: float | None = None
-    atol: float | None = None
-    check: tuple[str, ...] = ()
-    infinities: bool = False
+    symptom: Symptom = field(default_factory=Symptom)
     fresh: bool = False
     spelling: tuple[str, ...] = ()
 
 
+AS_IT_IS = Intervention("", Kind.CALL, "the call as it is")
+
+
 @dataclass(frozen=True)
 class Planned:
-    """One call of a plan; without an intervention it is the call as it is.
-
-    `reference` marks changes of nothing but what is at fault (see `Intervention.minimal`).
-    """
+    """One call of a plan, with the changes of the intervention or with `minimal` ones in their place."""
 
     label: str
-    key: str = ""
-    changes: tuple[Change, ...] = ()
-    options: Options = field(default_factory=Options)
-    reference: bool = False
-    smallest: bool = False
+    intervention: Intervention = AS_IT_IS
+    minimal: tuple[Change, ...] = ()
     save: Path | None = None
 
     def request(self) -> dict[str, object]:
+        made = self.intervention
         return {
             "label": self.label,
-            "key": self.key,
-            "changes": [change.request() for change in self.changes],
-            "options": self.options.request(),
-            "reference": self.reference,
-            "smallest": self.smallest,
+            "key": made.key,
+            "changes": [change.request() for change in self.minimal or made.changes],
+            "options": made.options.request() if not self.minimal else {},
+            "reference": bool(self.minimal),
+            "smallest": made.smallest and not self.minimal,
             "save": self.save,
         }
 
 
-def as_planned(intervention: Intervention, label: str) -> Planned:
-    changes, options = intervention.changes, intervention.options
-    return Planned(label, intervention.key, changes, options, smallest=intervention.smallest)
-
-
-def call_of_package(workload: PackageWorkload, *, expect: Path | None = None) -> TriedCall:
+def call_of_package(workload: PackageWorkload, symptom: Symptom | None = None) -> TriedCall:
     """The call of a package with its inputs. Raises `ProblemError` without inputs."""
     device = open_package(workload.package, workload.model_name).device_type
     return TriedCall(
@@ -90,7 +78,7 @@ def call_of_package(workload: PackageWorkload, *, expect: Path | None = None) ->
         cwd=workload.cwd,
         timeout_s=workload.timeout_s,
         gpus=gpus_of(device, workload.device_index),
-        expect=expect,
+        symptom=symptom or Symptom(),
     )
 
 
@@ -115,30 +103,30 @@ async def carry_out(
         seen.update(ended)
         rest = rest[len(ended) :]
         came_back = any(each.ended == "ok" and each.facts and not each.facts.key for each in seen.values())
-        if rest and rest[0].key and came_back:
+        if rest and rest[0].intervention is not AS_IT_IS and came_back:
             # The outputs to compare with ended with their process: begin with the call as it is.
             rest = [Planned(f"reference-{len(seen)}"), *rest]
     return seen
 
 
 async def _process(context: Context, call: TriedCall, plan: Sequence[Planned], name: str) -> WorkerRun:
-    limits = min(len(plan), MOST_LIMITS) * call.timeout_s
+    symptom = call.symptom
     return await context.worker(
         "intervene",
         {
             **call.request,
-            "plan": [planned.request() for planned in plan],
-            "expect": call.expect,
-            "rtol": call.rtol,
-            "atol": call.atol,
-            "check": list(call.check),
-            "infinities": call.infinities,
+            "expect": symptom.expect,
+            "rtol": symptom.rtol,
+            "atol": symptom.atol,
+            "check": list(symptom.check),
+            "infinities": symptom.infinities,
             "fresh": call.fresh,
+            "plan": [planned.request() for planned in plan],
             "call_limit_s": call.timeout_s,
         },
         name=name,
-        env={**call.env, **plan[0].options.env},
-        timeout_s=START_S + limits,
+        env={**call.env, **plan[0].intervention.options.env},
+        timeout_s=START_S + min(len(plan), MOST_LIMITS) * call.timeout_s,
         python=call.python,
         cwd=call.cwd,
         gpus=call.gpus,
@@ -150,7 +138,7 @@ def _read(done: WorkerRun, call: TriedCall) -> dict[str, Seen]:
     seen: dict[str, Seen] = {}
     for event in done.all("intervened"):
         facts = read_call(event)
-        seen[facts.label] = _of_facts(facts, infinities=call.infinities)
+        seen[facts.label] = _of_facts(facts, infinities=call.symptom.infinities)
     begun = [str(event["label"]) for event in done.all("intervening")]
     if begun and begun[-1] not in seen:
         seen[begun[-1]] = _ended_process(done)

@@ -11,7 +11,6 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from mcp_server.diagnosis.interventions.base import (
     MOST_CHANCE,
@@ -21,13 +20,11 @@ from mcp_server.diagnosis.interventions.base import (
     SideEffects,
     Trial,
 )
-from mcp_server.diagnosis.interventions.plan import Planned, TriedCall, as_planned, carry_out
-from mcp_server.errors import ProblemError
+from mcp_server.diagnosis.interventions.plan import Planned, TriedCall, carry_out
+from mcp_server.diagnosis.symptom import misfit
 from mcp_server.plurals import counted, is_
 from mcp_server.tools.context import Context
 
-# How calls are kept apart: by a load of the package for each, or by a process for each.
-Apart = Literal["loads", "processes"]
 NOT_MADE = Seen("not_made")
 MOST_PLACES = 8  # elements that are named of those that were not at fault and changed
 
@@ -84,14 +81,17 @@ async def try_interventions(
 
 async def _tried(context: Context, call: TriedCall, intervention: Intervention, three: Three | None) -> Trial:
     """The trial of one intervention, from the calls that were made or from those that are made now."""
-    ways: tuple[Apart, ...] = ("processes",) if three is None else ("loads", "processes")
     came = False
-    for apart in ways:
+    for fresh in (False,) if three is None else (True, False):
         if three is not None:
             came = came or three.fails
             if three.steady and (fails(three.before) or not came):
                 break
-        three = await _apart(context, call, intervention, apart)
+        if fresh:
+            apart = await _in_one_process(context, replace(call, fresh=True), [intervention])
+            three = apart[intervention.key]
+        else:
+            three = await _in_own_processes(context, call, intervention)
     assert three is not None
     if not three.steady or (came and not fails(three.before)):
         return await try_flaky(context, call, intervention)
@@ -111,7 +111,7 @@ async def _in_one_process(
     plan = [Planned("before")]
     for place, each in enumerate(interventions):
         plan += _references(each, f"{place}-")
-        plan += [as_planned(each, f"with-{place}"), Planned(f"again-{place}")]
+        plan += [Planned(f"with-{place}", each), Planned(f"again-{place}")]
     seen = await carry_out(context, call, plan)
     found: dict[str, Three] = {}
     before = seen["before"]
@@ -126,27 +126,22 @@ async def _in_one_process(
 
 def _references(intervention: Intervention, prefix: str) -> list[Planned]:
     return [
-        Planned(f"{prefix}minimal-{place}", intervention.key, changes, reference=True)
+        Planned(f"{prefix}minimal-{place}", intervention, changes)
         for place, changes in enumerate(intervention.minimal)
     ]
 
 
-async def _apart(context: Context, call: TriedCall, intervention: Intervention, apart: Apart) -> Three:
-    """The three calls with a load, or a process, for each."""
-    changed = as_planned(intervention, "with-0")
-    if apart == "loads":
-        plan = [Planned("before"), *_references(intervention, ""), changed, Planned("again-0")]
-        seen = await carry_out(context, replace(call, fresh=True), plan)
-    else:
-        kept = context.fresh("reference") / "outputs.pt"
-        seen = await carry_out(context, call, [Planned("before", save=kept)])
-        against = {**call.request, **({"against": kept} if kept.exists() else {})}
-        there = replace(call, request=against)
-        references = [] if kept.exists() else _references(intervention, "")
-        seen |= await carry_out(context, there, [*references, changed])
-        seen |= await carry_out(context, there, [Planned("again-0")])
+async def _in_own_processes(context: Context, call: TriedCall, intervention: Intervention) -> Three:
+    """The three calls with a process for each."""
+    kept = context.fresh("reference") / "outputs.pt"
+    seen = await carry_out(context, call, [Planned("before", save=kept)])
+    references = [] if kept.exists() else _references(intervention, "")
+    if kept.exists():
+        call = replace(call, request={**call.request, "against": kept})
+    seen |= await carry_out(context, call, [*references, Planned("with", intervention)])
+    seen |= await carry_out(context, call, [Planned("again")])
     _check_expectation(seen["before"])
-    return Three(*(seen.get(label, NOT_MADE) for label in ("before", "with-0", "again-0")))
+    return Three(*(seen.get(label, NOT_MADE) for label in ("before", "with", "again")))
 
 
 def _check_expectation(seen: Seen, before: Seen | None = None) -> None:
@@ -160,10 +155,7 @@ def _check_expectation(seen: Seen, before: Seen | None = None) -> None:
     if any(change.layout for change in facts.inputs) or (before is not None and before.ended == "ok"):
         return
     place = next(output.output for output in facts.expected.outputs if output.layout)
-    raise ProblemError(
-        f"the expectation does not fit the outputs of the call: output {place} has {facts.expected.layout}",
-        allowed="a file of torch.save with one tensor for each output, of the shapes of the outputs",
-    )
+    raise misfit(f"output {place} has {facts.expected.layout}")
 
 
 def fails(seen: Seen) -> bool:
@@ -188,7 +180,10 @@ def effect_of(before: Seen, after: Seen) -> tuple[Effect, str]:
         return Effect.NOT_APPLICABLE, "the call as it is does not fail"
     if after.ended in ("refused", "not_made"):
         return Effect.NOT_APPLICABLE, after.text or "the change could not be made"
-    if _came_less_far(before, after):
+    # It failed in the load or in an update, which the call as it is had passed.
+    during = after.facts.during if after.ended == "raised" and after.facts is not None else "calling"
+    passed = before.facts is None or before.facts.during != during
+    if during not in ("calling", "outputs") and passed:
         return Effect.NOT_APPLICABLE, f"with the change the call is not reached: {after.describe()}"
     if after.failure == "none":
         return Effect.GONE, ""
@@ -204,13 +199,6 @@ def effect_of(before: Seen, after: Seen) -> tuple[Effect, str]:
         cured = f"{counted(beside.cured, 'element')} {is_(beside.cured)} good now"
         return Effect.CHANGED, f"{cured}, {beside.left} still at fault"
     return Effect.SAME, ""
-
-
-def _came_less_far(before: Seen, after: Seen) -> bool:
-    """Whether the changed call failed in the load or in an update, which the other one had passed."""
-    if after.ended != "raised" or after.facts is None or after.facts.during in ("calling", "outputs"):
-        return False
-    return before.facts is None or before.facts.during != after.facts.during
 
 
 def side_effects_of(after: Seen, again: Seen) -> SideEffects:
@@ -283,7 +271,7 @@ async def try_flaky(context: Context, call: TriedCall, intervention: Interventio
     for pairs in PAIRS:
         plan: list[Planned] = []
         for place in range(pairs):
-            plan += [Planned(f"as-is-{place}"), as_planned(intervention, f"with-{place}")]
+            plan += [Planned(f"as-is-{place}"), Planned(f"with-{place}", intervention)]
         seen = await carry_out(context, call, plan, name="intervene-flaky")
         for place in range(pairs):
             if f"with-{place}" in seen:

@@ -12,7 +12,6 @@ from mcp_server.diagnosis.causes.hang import shown_by_trace, to_be_traced
 from mcp_server.diagnosis.causes.in_place_inputs import updated_in_a_copy
 from mcp_server.diagnosis.causes.wrong_output import drawing_launches
 from mcp_server.diagnosis.components import operator_missing_here
-from mcp_server.diagnosis.observe.launches import as_package
 from mcp_server.diagnosis.planner import Observation, eager_limit, hangs, limit_of
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState, RunSeen
 from mcp_server.diagnosis.suspect import Suspect
@@ -144,7 +143,6 @@ async def run_call(
 ) -> RunSeen:
     """Make the case's call once in the worker; the result is also kept in `case.runs[label]`."""
     assert case.call is not None
-    workload = case.workload
     limit = limit_of(case, share=SHARE_OF_HANG if hangs(case) else SHARE)
     mutated = updated_in_a_copy(case)
     watched = {"tell_changes": {str(place): size for place, size in mutated.items()}} if mutated else {}
@@ -152,18 +150,12 @@ async def run_call(
         case.call.operation,
         {**case.call.request, **watched, **(extra or {})},
         name=label,
-        env={
-            STACKS: str(limit.seconds * STACKS_AT),
-            **(workload.env if workload else {}),
-            **(env or {}),
-        },
         timeout_s=limit.seconds,
-        python=workload.python if workload else None,
-        cwd=workload.cwd if workload else None,
         gpus=gpus_of(case.device, case.device_index),
+        **case.surroundings_with({STACKS: str(limit.seconds * STACKS_AT)}, env or {}),
     )
     limit.check(done.finished, "the call")
-    seen = replace(see(label, done.finished, done), infinities=case.symptom.seen == "nan")
+    seen = replace(see(label, done.finished, done), infinities=case.symptom.infinities)
     if record:
         case.runs[label] = seen
     return seen
@@ -292,7 +284,7 @@ class WatchRepeats(Observation):
         return 0.7 if unexplained or case.reads_unset else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
-        workload = as_package(case)
+        workload = case.package_call
         python = context.python_for(workload)
         rebuilt = await instrument(workload.package, Options(), context, python=python, env=workload.env)
         env = {"LD_PRELOAD": " ".join(rebuilt.preload)} if rebuilt.preload else {}
@@ -303,14 +295,14 @@ class WatchRepeats(Observation):
 async def _repeat(
     case: DiagnosisState, context: Context, name: str, more: Mapping[str, Any], env: Mapping[str, str]
 ) -> WorkerRun:
-    assert case.call is not None and case.workload is not None
+    assert case.call is not None
     limit = limit_of(case)
     done = await context.worker(
         "repeat",
         {**case.call.request, **more},
         name=name,
-        **{**case.surroundings, "env": {**case.workload.env, **env}},
         timeout_s=limit.seconds,
+        **case.surroundings_with({}, env),
     )
     limit.check(done.finished, "the repeated call")
     context.cost.runs += len(done.all("calling")) - 1 if not done.finished.reused else 0

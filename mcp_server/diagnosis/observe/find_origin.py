@@ -11,7 +11,6 @@ from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.interventions.input import Leaf
 from mcp_server.diagnosis.interventions.kernel import replace_launch
 from mcp_server.diagnosis.observe.intervene import tried_call
-from mcp_server.diagnosis.observe.launches import as_package
 from mcp_server.diagnosis.observe.static import parts_to_see
 from mcp_server.diagnosis.origin.find import Fault, find_origin
 from mcp_server.diagnosis.origin.records import Origin
@@ -42,7 +41,7 @@ class FindOrigin(Observation):
     alone = True
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
-        if case.call is None or case.call.package is None or case.view is None or "plain" not in case.runs:
+        if case.call is None or case.view is None or "plain" not in case.runs:
             return 0.0
         if case.given is not None and parts_to_see(case) and "look_at_indices" not in case.done:
             return 0.0
@@ -100,7 +99,7 @@ async def _values(
     try:
         seen = await dump_kernel_io(
             context,
-            as_package(case),
+            case.package_call,
             Choice(launches=launches),
             save=True,
             backend="probes",

@@ -49,12 +49,7 @@ class TryInterventions(Observation):
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
         plain = case.runs.get("plain")
-        if (
-            self.rounds >= MAX_ROUNDS
-            or plain is None
-            or case.call is None
-            or case.call.operation == "compile"
-        ):
+        if self.rounds >= MAX_ROUNDS or plain is None or case.call is None:
             return 0.0
         # There is a call to make again that fails, or that is given what it was not compiled for.
         if plain.failure == "none" and not _by_program(case) and not case.mismatches:
@@ -75,30 +70,22 @@ class TryInterventions(Observation):
 def tried_call(case: DiagnosisState) -> TriedCall:
     """The failing call, as the trials take it: with the reference of the program where it has one."""
     assert case.call is not None
-    workload, symptom = case.workload, case.symptom
-    request = {name: case.call.request[name] for name in case.call.request if name not in OF_PROGRAM}
-    actual = case.call.request.get("actual")
+    symptom, actual = case.symptom, case.call.request.get("actual")
     words = call_words(case)
     if symptom.check or symptom.rtol != symptom.atol:
         words = ()  # `try-fix` does not take these
     if words:
-        tolerance = ("--tolerance", str(symptom.rtol)) if symptom.rtol is not None else ()
-        words = (*words, *(("--expect", str(symptom.expect)) if symptom.expect else ()), *tolerance)
+        words += ("--tolerance", str(symptom.rtol)) if symptom.rtol is not None else ()
+        words += ("--expect", str(symptom.expect)) if symptom.expect else ()
     seconds = limit_of(case, share=SHARE).seconds
     return TriedCall(
-        request=request,
-        env=dict(workload.env) if workload is not None else {},
-        python=workload.python if workload is not None else None,
-        cwd=workload.cwd if workload is not None else None,
+        request={name: value for name, value in case.call.request.items() if name not in OF_PROGRAM},
         # Whole minutes, so that a job that is resumed asks for the same calls and takes them from before.
         timeout_s=math.ceil(seconds / 60) * 60.0,
         gpus=gpus_of(case.device, case.device_index),
-        expect=Path(str(actual)) if actual is not None else symptom.expect,
-        rtol=symptom.rtol,
-        atol=symptom.atol,
-        check=symptom.check,
-        infinities=symptom.seen == "nan",
+        symptom=replace(symptom, expect=Path(str(actual))) if actual is not None else symptom,
         spelling=words,
+        **case.surroundings,
     )
 
 
@@ -228,7 +215,7 @@ class WatchOperators(Observation):
     seconds = 5.0
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        if case.call is None or case.call.operation == "compile" or "plain" not in case.runs:
+        if case.call is None or "plain" not in case.runs:
             return 0.0
         if case.runs["plain"].failure == "timeout" and "trace_launches" not in case.done:
             return 0.0  # it would hang again, and the trace tells where

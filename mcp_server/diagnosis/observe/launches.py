@@ -19,7 +19,7 @@ from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.value_sources import candidates, failed_divisions, index_error
 from mcp_server.memory_faults.masked_lanes import repaired
 from mcp_server.memory_faults.widening import narrow_pointers, widened
-from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload, TensorSpec
+from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.package.kernel_code import indexes_unchecked
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
@@ -57,27 +57,8 @@ class WatchLaunches(Observation):
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         case.kernel_io = await dump_kernel_io(
-            context, as_package(case), stop_at_first_bad=True, shown=MOST_LAUNCHES
+            context, case.package_call, stop_at_first_bad=True, shown=MOST_LAUNCHES
         )
-
-
-def as_package(case: DiagnosisState) -> PackageWorkload:
-    """The case's call as a package workload, for steps that take one."""
-    assert case.call is not None and case.call.package is not None
-    request, workload, inputs = case.call.request, case.workload, case.inputs
-    if isinstance(inputs, list):
-        inputs = [TensorSpec.model_validate(spec) for spec in inputs]
-    return PackageWorkload(
-        package=case.call.package,
-        inputs=inputs,
-        model_name=request.get("model_name", "model"),
-        device_index=case.device_index,
-        extra_imports=[str(name) for name in request.get("extra_imports", ())],
-        cwd=workload.cwd if workload else None,
-        env=workload.env if workload else {},
-        python=workload.python if workload else None,
-        timeout_s=min(workload.timeout_s, 300) if workload else 300,
-    )
 
 
 HANG_LIMIT_S = 40.0
@@ -99,7 +80,7 @@ class TraceLaunches(Observation):
         if to_be_traced(case):
             return 1.0
         plain = case.runs.get("plain")
-        if case.call is None or case.package is None or plain is None or case.call.operation == "compile":
+        if case.call is None or case.package is None or plain is None:
             return 0.0
         nothing_located = case.located is not None and case.located.fault is None
         if plain.failure == "timeout" or (nothing_located and plain.failure in ("signal", "exception")):
@@ -107,7 +88,7 @@ class TraceLaunches(Observation):
         return 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
-        workload = as_package(case)
+        workload = case.package_call
         plain = case.runs.get("plain")
         if plain is None or plain.failure == "timeout":
             env = {**workload.env, "AOTI_DEBUG_JOURNAL_LIMIT": str(JOURNAL_BYTES)}
@@ -140,7 +121,7 @@ class CompareLaunches(Observation):
     async def act(self, case: DiagnosisState, context: Context) -> None:
         program = case.program_path
         assert program is not None and case.call is not None
-        pair = Pair(as_package(case), program, updates_of(case.call.request))
+        pair = Pair(case.package_call, program, updates_of(case.call.request))
         case.with_eager = await compare_pair(context, pair)
 
 
@@ -176,7 +157,7 @@ class _TrySource(Observation):
             kernel = kernel_of(launch, case)
             assert kernel is not None
             change = partial(self._change, kernel)
-            tried = await launch_variant(context, as_package(case), launch.index, change)
+            tried = await launch_variant(context, case.package_call, launch.index, change)
             self.results(case)[symbol] = tried
 
     def _change(self, kernel: Kernel, source: str) -> str:
@@ -224,7 +205,7 @@ class LocateFault(Observation):
         plain = case.runs.get("plain")
         if _program_only(case):
             return 0.9
-        if case.call is None or case.package is None or plain is None or case.call.operation == "compile":
+        if case.call is None or case.package is None or plain is None:
             return 0.0
         if _loud_suspicion(plain, case):
             return 1.0
@@ -234,7 +215,7 @@ class LocateFault(Observation):
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         if not _program_only(case):
-            case.located = await locate_fault(context, as_package(case), plain_runs=0)
+            case.located = await locate_fault(context, case.package_call, plain_runs=0)
         elif case.capture is not None and isinstance(case.workload, ScriptWorkload | CommandWorkload):
             case.located = await run_under_checker(context, case.workload, case.capture)
 

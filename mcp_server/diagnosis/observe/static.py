@@ -58,7 +58,7 @@ class OpenPackage(Observation):
 
 def package_path(case: DiagnosisState) -> tuple[Path, str | None] | None:
     """The package of the failing call, and the model in it."""
-    if case.call is not None and case.call.package is not None:
+    if case.call is not None:
         return case.call.package, case.call.request.get("model_name")
     if isinstance(case.workload, PackageWorkload):
         return case.workload.package, case.workload.model_name
