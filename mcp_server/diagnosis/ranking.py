@@ -65,7 +65,16 @@ def is_bystander(suspect: Suspect, case: DiagnosisState) -> bool:
     """Whether the call fails in the same way without it."""
     if any(trial.effect is Effect.SAME for trial in trials_of(suspect, case)):
         return True
-    return suspect.only_in_program and case.fails_alike_alone
+    return suspect.only_in_program and _fails_alike_alone(case)
+
+
+def _fails_alike_alone(case: DiagnosisState) -> bool:
+    """Whether the call by itself fails as the program did: nothing around it is needed for that."""
+    script, plain = case.runs.get("script"), case.runs.get("plain")
+    if script is None or plain is None or script.failure != plain.failure:
+        return False
+    same = script.family is None or plain.family is None or script.family == plain.family
+    return same and plain.failure not in ("none", "differs", "timeout")
 
 
 def is_cause(suspect: Suspect, case: DiagnosisState) -> bool:
@@ -74,7 +83,9 @@ def is_cause(suspect: Suspect, case: DiagnosisState) -> bool:
     decided = trials and not untried(suspect, case) and all(_decides(trial) for trial in trials)
     # A smaller call may have ended well for needing less memory alone.
     memory = suspect.leaves_out and suspect.category != "out_of_memory" and case.ran_out_of_memory
-    return (bool(decided) and not memory) or (suspect.refusal in REFUSALS and case.reproduced)
+    # A log alone is no refusal that was seen here.
+    reproduced = case.log is None or bool(case.runs) or case.package_error is not None
+    return (bool(decided) and not memory) or (suspect.refusal in REFUSALS and reproduced)
 
 
 def _decides(trial: Trial) -> bool:

@@ -86,7 +86,7 @@ class RunSeen:
             return "none"
         if any(out.get("nan") or (self.infinities and out.get("inf")) for out in self.outputs):
             return "nonfinite"
-        return "differs" if self.departs or self.refused_by_check else "none"
+        return "differs" if self.departs or self.last("checked_outputs").get("status") else "none"
 
     @property
     def as_expected(self) -> bool:
@@ -94,12 +94,7 @@ class RunSeen:
         compared, checked = self.last("compared_expected"), self.last("checked_outputs")
         if not (compared.get("given") or checked):
             return False  # nobody said which outputs are right
-        return (not compared.get("given") or bool(compared["equal"])) and not self.refused_by_check
-
-    @property
-    def refused_by_check(self) -> bool:
-        """Whether the user's check command ended with another status than 0."""
-        return bool(self.last("checked_outputs").get("status"))
+        return (not compared.get("given") or bool(compared["equal"])) and not checked.get("status")
 
     @property
     def departs(self) -> bool:
@@ -242,15 +237,6 @@ class DiagnosisState:
     def call_fails(self) -> bool:
         """Whether the call by itself, made again, fails or diverges from the reference."""
         return self.failure_of("plain") not in (None, "none")
-
-    @property
-    def fails_alike_alone(self) -> bool:
-        """Whether the call by itself fails as the program did: nothing around it is needed for that."""
-        script, plain = self.runs.get("script"), self.runs.get("plain")
-        if script is None or plain is None or script.failure != plain.failure:
-            return False
-        same = script.family is None or plain.family is None or script.family == plain.family
-        return same and plain.failure not in ("none", "differs", "timeout")
 
     @property
     def plain_diverges(self) -> bool:
@@ -408,11 +394,6 @@ class DiagnosisState:
         """Whether what the user saw is that memory did not suffice."""
         roots = [facts.root for _, facts in self.own_logs]
         return any(root is not None and root.candidates[:1] == ("out_of_memory",) for root in roots)
-
-    @property
-    def reproduced(self) -> bool:
-        """Whether we saw the failure ourselves, or there was none to see but a broken contract."""
-        return self.log is None or bool(self.runs) or self.package_error is not None
 
     @property
     def handled(self) -> bool:

@@ -136,14 +136,10 @@ BY_SLUG: Mapping[str, str] = {
 BY_FAMILY: Mapping[str, str] = {
     "model_name": NO_SUCH_MODEL,
     "other_archive": NOT_A_PACKAGE,
-    "undefined_symbol": UNDEFINED_SYMBOL,
-    "link_library": UNDEFINED_SYMBOL,
-    "linker_shim": UNDEFINED_SYMBOL,
     "no_compiler": NO_COMPILER,
-    "no_kernel_image": WRONG_ARCHITECTURE,
-    "torch_without_arch": WRONG_ARCHITECTURE,
-    "no_driver": NO_DEVICE,
-    "bad_device_index": NO_DEVICE,
+    **dict.fromkeys(("undefined_symbol", "link_library", "linker_shim"), UNDEFINED_SYMBOL),
+    **dict.fromkeys(("no_kernel_image", "torch_without_arch"), WRONG_ARCHITECTURE),
+    **dict.fromkeys(("no_driver", "bad_device_index"), NO_DEVICE),
 }
 
 REFUSALS = frozenset({*BY_SLUG.values(), *BY_FAMILY.values()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,8 +11,9 @@ from pathlib import Path
 import anyio
 import pytest
 
+from mcp_server.diagnosis import causes, observe
 from mcp_server.diagnosis.planner import Observation, choose, perform
-from mcp_server.diagnosis.registry import observations
+from mcp_server.diagnosis.registry import DETECTORS, observations
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
@@ -129,6 +131,27 @@ FIRST: list[tuple[Workload, list[str]]] = [
 def test_the_first_look_at_a_workload(workload: Workload, first: list[str]) -> None:
     """Files are read before anything runs; a program is captured, by itself."""
     assert [c.observation.name for c in choose(observations(), DiagnosisState(workload), [])] == first
+
+
+def test_what_is_defined_is_found() -> None:
+    """Each module of `observe/` adds observations under names of their own, and no base class."""
+    names = [each.name for each in observations()]
+    assert len(names) == len(set(names)) > 20 and "capture" in names
+    folder = Path(observe.__path__[0])
+    modules = {f"{observe.__name__}.{path.stem}" for path in folder.glob("*.py")} - {
+        f"{observe.__name__}.__init__"
+    }
+    assert {type(each).__module__ for each in observations()} == modules
+
+
+def test_an_empty_state_accuses_nobody() -> None:
+    """Every `detect…` of `causes/` is found, and has nothing to say before anything was observed."""
+    folder = Path(causes.__path__[0])
+    written = re.findall(
+        r"^def (detect\w*)", "".join(f.read_text() for f in folder.glob("*.py")), re.MULTILINE
+    )
+    assert sorted(each.__name__ for each in DETECTORS) == sorted(written)
+    assert [list(detect(DiagnosisState(None))) for detect in DETECTORS] == [[]] * len(DETECTORS)
 
 
 def test_a_log_has_nothing_to_run() -> None:

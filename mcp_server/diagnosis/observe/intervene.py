@@ -29,11 +29,7 @@ MAX_ROUNDS = 4
 MAX_TOGETHER = 6  # interventions of one round, which share a loaded package
 MAX_COMBINED = 3  # suspects that are removed together
 SHARE = 0.4  # of what the budget leaves, for one round
-OF_PROGRAM = (
-    "actual",
-    "held",
-    "returned",
-)  # of a request: what the program had, with which a replay compares
+OF_PROGRAM = ("actual", "held", "returned")  # of a request: what a replay is compared with
 
 
 class TryInterventions(Observation):
