@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options
-from mcp_server.diagnosis.interventions.call import compiled_values, constant_own_memory
+from mcp_server.diagnosis.interventions.input import compiled_values, constant_own_memory
 from mcp_server.diagnosis.interventions.plan import TriedCall
 from mcp_server.diagnosis.symptom import Symptom
 from tests.conftest import ZooPackage

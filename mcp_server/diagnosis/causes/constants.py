@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
-from mcp_server.diagnosis.interventions.call import cast_in_update, compiled_values
+from mcp_server.diagnosis.interventions.input import cast_in_update, compiled_values
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedUpdate, Leaf

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcp_server.diagnosis.causes.in_place_inputs import written_storages
-from mcp_server.diagnosis.interventions.call import constant_own_memory
+from mcp_server.diagnosis.interventions.input import constant_own_memory
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedAssertion, CapturedCall, CapturedEnd, CapturedUpdate

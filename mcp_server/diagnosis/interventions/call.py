@@ -1,14 +1,13 @@
-"""Interventions on how the call is made: constants before it, repeats, stack, operators, environment."""
+"""Interventions on how the call is made: repeats, stack, environment, operators, constants from a file."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 
-Step = Mapping[str, object]
 LARGE_STACK = 1 << 30  # bytes; memory is taken only as far as the stack grows
 
 
@@ -22,13 +21,13 @@ def twice() -> Intervention:
     )
 
 
-def large_stack() -> Intervention:
-    """The call in a thread with more stack than any call needs."""
+def large_stack(size: int = LARGE_STACK) -> Intervention:
+    """The call in a thread with a stack of `size` bytes."""
     return Intervention(
         key="call:stack",
         kind=Kind.CALL,
-        what=f"the call on a stack of {LARGE_STACK} bytes",
-        options=Options(stack_bytes=LARGE_STACK),
+        what=f"the call on a stack of {size} bytes",
+        options=Options(stack_bytes=size),
     )
 
 
@@ -57,44 +56,14 @@ def as_promised() -> Intervention:
     )
 
 
-def compiled_values(steps: Sequence[Step]) -> Intervention:
-    """The captured call without the updates of constants before it."""
-    return Intervention(
-        key="constant:compiled",
-        kind=Kind.CONSTANT,
-        what="the call with the values that the package was compiled with, without the updates",
-        options=Options(steps=tuple(step for step in steps if step["do"] != "constants")),
-        before_code="loader.update_constant_buffer(...)",
-        after_code="# without this update",
-    )
-
-
-def cast_in_update(names: Mapping[str, str]) -> Intervention:
-    """The updates with these constants cast to the dtype that the package was compiled for."""
-    first, dtype = next(iter(names.items()))
-    return Intervention(
-        key=f"constant:cast:{','.join(sorted(names))}",
-        kind=Kind.CONSTANT,
-        what=f"the update with {', '.join(f'{name} as {dtype}' for name, dtype in names.items())}",
-        options=Options(cast=dict(names)),
-        before_code=f'"{first}": {first}',
-        after_code=f'"{first}": {first}.to(torch.{dtype})',
-    )
-
-
-def constant_own_memory(names: Sequence[str]) -> Intervention:
-    """The updates with these constants in memory of their own: no views of what changes later."""
-    return Intervention(
-        key=f"constant:own-memory:{','.join(sorted(names))}",
-        kind=Kind.CONSTANT,
-        what="the call after those constants were given as copies of their own",
-        options=Options(copied=tuple(names)),
-    )
-
-
 def given_values(file: Path) -> Intervention:
     """The call after an update with the constants of a file (`{name: tensor}`, of torch.save)."""
-    step: Step = {"do": "constants", "file": str(file), "how": "load_constants", "arguments": [False, False]}
+    step: dict[str, object] = {
+        "do": "constants",
+        "file": str(file),
+        "how": "load_constants",
+        "arguments": [False, False],
+    }
     return Intervention(
         key=f"constant:file:{file}",
         kind=Kind.CONSTANT,
