@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from mcp_server.diagnosis.causes.log_text import LEVELS, evidence_of, locations_of
 from mcp_server.diagnosis.causes.log_words import PARTIES
-from mcp_server.diagnosis.interventions.call import large_stack
+from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState, RunSeen
 from mcp_server.diagnosis.suspect import WRONG_ARCHITECTURE, CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedEnd, CapturedError, CapturedLoad, Phase
@@ -197,8 +197,9 @@ def _signal_suspect(limit: _Limit, run: RunSeen, phase: Phase | None, case: Diag
     )
 
 
+LARGE = 1 << 30  # bytes; memory is taken only as far as the stack grows
 SIGNALS = frozenset({"SIGSEGV", "SIGBUS"})
-KEY = large_stack().key
+KEY = "large-stack"
 
 
 def detect_small_stack(case: DiagnosisState) -> Iterator[Suspect]:
@@ -235,7 +236,9 @@ def _stack_suspect(signal: str, size: int, case: DiagnosisState) -> Suspect:
             action="give the thread more stack (threading.stack_size, ulimit -s), or make what recurses "
             "there, or keeps large arrays, use less"
         ),
-        intervention=large_stack(),
+        intervention=Intervention(
+            KEY, Kind.CALL, f"the call on a stack of {LARGE} bytes", options=Options(stack_bytes=LARGE)
+        ),
         observed=False,
     )
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind
-from mcp_server.diagnosis.interventions.call import twice
+from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, Evidence, Fix, ModelLocation
@@ -114,7 +113,9 @@ def _changed(place: int, case: DiagnosisState) -> Suspect:
 
 def _twice(case: DiagnosisState) -> Intervention | None:
     """A test that can only confirm: a reference that was made before the call is out of its reach."""
-    test = twice()
+    test = Intervention(
+        "twice", Kind.CALL, "the call made twice on the same tensors", options=Options(twice=True)
+    )
     trial = case.trials.get(test.key)
     replayed = case.call is not None and case.call.operation == "replay"
     return test if replayed and (trial is None or trial.proves) else None

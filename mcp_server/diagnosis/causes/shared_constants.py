@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcp_server.diagnosis.causes.in_place_inputs import written_storages
-from mcp_server.diagnosis.interventions.input import constant_own_memory
+from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedAssertion, CapturedCall, CapturedEnd, CapturedUpdate
@@ -197,6 +197,7 @@ def _viewed(update: CapturedUpdate) -> list[str]:
 
 def _viewed_suspect(update: CapturedUpdate, names: list[str], case: DiagnosisState) -> Suspect:
     shown = ", ".join(names[:4])
+    what = "the call after those constants were given as copies of their own"
     return Suspect(
         category="constants",
         guilty=Component(
@@ -220,7 +221,7 @@ def _viewed_suspect(update: CapturedUpdate, names: list[str], case: DiagnosisSta
             before=f"{names[0]!r}: view",
             after=f"{names[0]!r}: view.clone()",
         ),
-        intervention=constant_own_memory(names),
+        intervention=Intervention("own memory", Kind.CONSTANT, what, options=Options(copied=tuple(names))),
         harmful=case.failed,
         observed=False,
     )
