@@ -11,6 +11,7 @@ from mcp_server.logs.facts import ErrorFact
 from mcp_server.model import Component, Evidence, ModelLocation, ScriptWorkload
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
+from mcp_server.tools.context import Event
 from mcp_server.tools.reduce.variant import Changed, Variant
 from mcp_server.tools.requests import failing_phase
 
@@ -153,9 +154,9 @@ def operator_missing_here(run: RunSeen, case: DiagnosisState) -> str:
         return ""
     op = root.fields.get("operator") or root.fields.get("op") or ""
     phase = failing_phase(seen, ended_well=seen.finished.ok)
-    told = phase.error.text if phase is not None and phase.error is not None else ""
+    failure = phase.error.text if phase is not None and phase.error is not None else ""
     own = case.runs.get("script")
-    if (own is not None and own.family == MISSING) or (op and op in told):
+    if (own is not None and own.family == MISSING) or (op and op in failure):
         return ""
     refused = next((str(event["refused"]) for event in _taken(run) if event["refused"]), "")
     why = f" ({refused})" if refused else ""
@@ -165,18 +166,17 @@ def operator_missing_here(run: RunSeen, case: DiagnosisState) -> str:
 def operators_from(case: DiagnosisState) -> list[Evidence]:
     """The lines of a program that were run, and no others, for the operators of its call."""
     plain = case.runs.get("plain")
-    found = [event for event in _taken(plain) if event["lines"]] if plain is not None else []
-    return [Evidence(step="run", fact=_fact(event["file"], event["lines"])) for event in found[:1]]
-
-
-def _taken(run: RunSeen) -> list[dict[str, object]]:
-    return run.worker.all("operators_taken") if run.worker is not None else []
-
-
-def _fact(file: object, lines: object) -> str:
-    assert isinstance(lines, list)
-    told = ", ".join(str(line) for line in lines[:MOST_LINES]) + (", …" if len(lines) > MOST_LINES else "")
-    return (
-        f"to make the call again, its operators were registered as at line {told} of {Path(str(file)).name}; "
-        "the program itself was not run for that"
+    found = next((event for event in _taken(plain) if event["lines"]), None) if plain is not None else None
+    if found is None:
+        return []
+    shown, more = found["lines"][:MOST_LINES], ", …" if len(found["lines"]) > MOST_LINES else ""
+    lines = ", ".join(map(str, shown)) + more
+    fact = (
+        f"to make the call again, its operators were registered as at line {lines} of "
+        f"{Path(str(found['file'])).name}; the program itself was not run for that"
     )
+    return [Evidence(step="run", fact=fact)]
+
+
+def _taken(run: RunSeen) -> list[Event]:
+    return run.worker.all("operators_taken") if run.worker is not None else []

@@ -8,9 +8,9 @@ from typing import Any
 
 import anyio
 
-from mcp_server.diagnosis.planner import choose, perform, too_long, with_budget
+from mcp_server.diagnosis.planner import choose, perform, with_budget
 from mcp_server.diagnosis.ranking import confidence, ranked
-from mcp_server.diagnosis.registry import DETECTORS, actions
+from mcp_server.diagnosis.registry import DETECTORS, observations
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.subject import leave_subject
 from mcp_server.diagnosis.suspect import Suspect
@@ -29,17 +29,14 @@ EXPORTED = ("torch._inductor.codecache", "torch._export.serde.serialize")
 
 
 def import_ahead(case: DiagnosisState, context: Context) -> None:
-    """One import for the requests of most actions, then one with the threads of `CheckedRun`.
+    """One import for the requests of most observations, then one with the threads of `CheckedRun`.
 
     OpenMP reads its limits when torch is imported, so that the two cannot be one.
     """
-    workload = case.workload
-    if workload is None:
-        return
-    given = case.surroundings
-    modules = () if isinstance(workload, PackageWorkload) else EXPORTED
-    context.expect(**given, modules=modules)
-    context.expect(**{**given, "env": {**workload.env, **ONE_THREAD}})
+    if case.workload is not None:
+        modules = () if isinstance(case.workload, PackageWorkload) else EXPORTED
+        context.expect(**case.surroundings, modules=modules)
+        context.expect(**case.surroundings_with({}, ONE_THREAD))
 
 
 DEFAULT_BUDGET_S = 300.0
@@ -67,11 +64,13 @@ async def diagnose(
     case = DiagnosisState(workload, budget_s, context.cost.clock, symptom=symptom or Symptom())
     if log is not None:
         case.log, case.log_source = await read_users_log(log), str(log)
-    case.call = _direct_call(workload)
+    if isinstance(workload, PackageWorkload):
+        inputs = workload.inputs if isinstance(workload.inputs, Path) else None
+        case.call = CallSpec("run", _request(workload), workload.package, inputs)
     try:
         async with context.sharing_imports():
             import_ahead(case, context)
-            await investigate(case, context)
+            await _investigate(case, context)
     except anyio.get_cancelled_exc_class():
         case.decisions.append(f"stopped during {', '.join(case.running)}")
         context.knows(_concluded(case, context))
@@ -79,6 +78,17 @@ async def diagnose(
     if case.unfit is not None:
         raise case.unfit
     return _concluded(case, context)
+
+
+def _request(workload: PackageWorkload) -> dict[str, Any]:
+    """The package called with its inputs; without any it is loaded, and not called."""
+    if workload.inputs is not None:
+        return run_request(workload)
+    return {
+        "package": workload.package,
+        "model_name": workload.model_name,
+        "extra_imports": workload.extra_imports,
+    }
 
 
 def _concluded(case: DiagnosisState, context: Context) -> Verdict:
@@ -90,15 +100,19 @@ def _concluded(case: DiagnosisState, context: Context) -> Verdict:
     return with_budget(conclude(detect(case), case, context), case, context)
 
 
-async def investigate(case: DiagnosisState, context: Context) -> None:
+async def _investigate(case: DiagnosisState, context: Context) -> None:
     """Observe until a verdict stands, nothing more can be learnt, or the budget is spent."""
-    available = actions()
+    available = observations()
     with case.clock.limit(case.seconds_left - CLOSING_S) as budget:
-        while case.unfit is None and not _settled(suspects := detect(case), case):
-            case.suspects = suspects
-            choices = choose(available, case, suspects)
+        while case.unfit is None:
+            case.suspects = detect(case)
+            best = next(iter(ranked(case.suspects, case)), None)
+            if best is not None and best.harmful and confidence(best, case) == "proven":
+                return
+            choices = choose(available, case, case.suspects)
             if not choices:
-                case.cut_short += too_long(available, case, suspects)
+                longer = choose(available, case, case.suspects, whatever_it_takes=True)
+                case.cut_short += [choice.observation.name for choice in longer]
                 return
             await perform(choices, case, context)
     if budget.cancelled_caught:
@@ -110,26 +124,3 @@ def detect(case: DiagnosisState) -> list[Suspect]:
     """What every detector makes of the case as it is now; a call that the program handled did no harm."""
     found = [suspect for detector in DETECTORS for suspect in detector(case)]
     return [replace(suspect, harmful=False) for suspect in found] if case.handled else found
-
-
-def _settled(suspects: list[Suspect], case: DiagnosisState) -> bool:
-    best = next(iter(ranked(suspects, case)), None)
-    return best is not None and best.harmful and confidence(best, case) == "proven"
-
-
-def _direct_call(workload: Workload | None) -> CallSpec | None:
-    """The call that a package workload is."""
-    if not isinstance(workload, PackageWorkload):
-        return None
-    request = run_request(workload) if workload.inputs is not None else _load_request(workload)
-    inputs = workload.inputs if isinstance(workload.inputs, Path) else None
-    return CallSpec("run", request, workload.package, inputs)
-
-
-def _load_request(workload: PackageWorkload) -> dict[str, Any]:
-    """The package loaded, and not called."""
-    return {
-        "package": workload.package,
-        "model_name": workload.model_name,
-        "extra_imports": workload.extra_imports,
-    }

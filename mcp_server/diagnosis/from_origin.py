@@ -1,18 +1,26 @@
-"""Suspects with what is known of the origin: the launch that computed, elements, expression, the change."""
+"""What is known of the origin of a bad value, put into suspects, and the change of inputs that removes it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from mcp_server.diagnosis.components import launch_component
-from mcp_server.diagnosis.interventions.base import Intervention
-from mcp_server.diagnosis.origin.records import OffendingElement, Origin
+from mcp_server.diagnosis.interventions.base import Change, Intervention, Number, Trial, Where
+from mcp_server.diagnosis.interventions.input import Leaf, changed, replace_element, together
+from mcp_server.diagnosis.origin.records import Condition, OffendingElement, Origin
+from mcp_server.diagnosis.origin.values import Tensor
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import Component, Evidence, Fix
 
 MOST_ELEMENTS = 4
 MOST_DORMANT = 4
+MOST_CHANGED = 64  # elements, or rows of a mask, that are changed one by one
+MOST_COUNTED = 1 << 16  # elements of a tensor that are looked at
+_BOOLEAN = {"True": True, "False": False}
+
+TensorOf = Callable[[int], Tensor | None]
 
 
 def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None) -> Suspect:
@@ -24,7 +32,9 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
         or fault_launch not in (origin.fault_launch, origin.launch_index)
     ):
         return suspect
-    change = _change(case)
+    trial = _trial(case)
+    # The change of what is at the origin can only confirm: one that misses clears nobody.
+    change = case.origin_change if trial is None or trial.proves else None
     return replace(
         suspect,
         guilty=_guilty(suspect.guilty, origin, case),
@@ -35,15 +45,12 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
     )
 
 
-def _change(case: DiagnosisState) -> Intervention | None:
-    """The change of what is at the origin, which can only confirm: one that misses clears nobody."""
-    change = case.origin_change
-    trial = case.trials.get(change.key) if change is not None else None
-    return change if trial is None or trial.proves else None
+def _trial(case: DiagnosisState) -> Trial | None:
+    return case.trials.get(case.origin_change.key) if case.origin_change is not None else None
 
 
 def _guilty(party: Component, origin: Origin, case: DiagnosisState) -> Component:
-    """The launch that computed the value; the input where it is as it was given."""
+    """The launch that computed the value; the input where no launch changed it."""
     inputs = _inputs(origin)
     if origin.launch_index is None:
         party = _input_party(party, inputs[0], case) if inputs else party
@@ -65,9 +72,12 @@ def _guilty(party: Component, origin: Origin, case: DiagnosisState) -> Component
 
 def _inputs(origin: Origin) -> list[OffendingElement]:
     """The offending elements of inputs, those that the condition is about first."""
-    found = [each for each in origin.elements if each.kind == "input" and each.input_index is not None]
     label = origin.condition.label if origin.condition is not None else ""
-    return sorted(found, key=lambda each: each.label != label)
+    return sorted(_of_inputs(origin), key=lambda each: each.label != label)
+
+
+def _of_inputs(origin: Origin) -> list[OffendingElement]:
+    return [each for each in origin.elements if each.kind == "input" and each.input_index is not None]
 
 
 def _input_party(party: Component, element: OffendingElement, case: DiagnosisState) -> Component:
@@ -83,7 +93,14 @@ def _input_party(party: Component, element: OffendingElement, case: DiagnosisSta
 
 def _sentences(origin: Origin) -> list[str]:
     """Where it was computed and how it differs from other layers, a sentence each."""
-    found = [_computed(origin)]
+    value = f" = {origin.bad_value}" if origin.bad_value and origin.bad_value != origin.expression else ""
+    allowed = f", allowed are {origin.allowed}" if origin.allowed else ""
+    computed = f"{origin.result} = {origin.expression}{value}{allowed}{_from(origin)}"
+    carried = f", carried by launch {', '.join(map(str, origin.carriers[:4]))}" if origin.carriers else ""
+    if origin.launch_index is None:
+        found = [f"The value is as it was given: {computed}."]
+    else:
+        found = [f"Launch {origin.launch_index} computes {computed}{carried}."]
     if origin.explanation:
         found.append(f"There {origin.explanation}.")
     if origin.condition is not None:
@@ -93,16 +110,6 @@ def _sentences(origin: Origin) -> list[str]:
     if origin.sibling_difference is not None:
         found.append(f"It has {origin.sibling_difference.text}.")
     return found
-
-
-def _computed(origin: Origin) -> str:
-    value = f" = {origin.bad_value}" if origin.bad_value and origin.bad_value != origin.expression else ""
-    allowed = f", allowed are {origin.allowed}" if origin.allowed else ""
-    told = f"{origin.result} = {origin.expression}{value}{allowed}{_from(origin)}"
-    if origin.launch_index is None:
-        return f"The value is as it was given: {told}."
-    carried = f", carried by launch {', '.join(map(str, origin.carriers[:4]))}" if origin.carriers else ""
-    return f"Launch {origin.launch_index} computes {told}{carried}."
 
 
 def _from(origin: Origin) -> str:
@@ -125,32 +132,25 @@ def _evidence(origin: Origin, case: DiagnosisState) -> list[Evidence]:
     at = origin.launch_index if origin.launch_index is not None else origin.fault_launch
     seen = f"launch {at}{where}: {origin.result} is {origin.bad_value or 'not seen'}"
     found = [Evidence(step="dump_kernel_io", fact=f"{seen}{f'; {named}' if named else ''}")]
-    if origin.dormant:
-        found.append(Evidence(step="inspect_package", fact=_dormant(origin)))
-    change = case.origin_change
-    trial = case.trials.get(change.key) if change is not None else None
+    dormant: dict[str, list[str]] = {}  # launches with the same check, by what they pass
+    for each in origin.dormant:
+        dormant.setdefault(each.passes, []).append(each.layer or f"launch {each.launch_index}")
+    if dormant:
+        parts = [f"{', '.join(at[:6])}: {passes}" for passes, at in list(dormant.items())[:MOST_DORMANT]]
+        fact = f"the same check lies dormant in {'; '.join(parts)}"
+        found.append(Evidence(step="inspect_package", fact=fact))
+    trial = _trial(case)
     if trial is not None and not trial.proves:
         why = trial.reason or trial.after.describe()
         found.append(Evidence(step="intervention", fact=f"{trial.intervention.what}: {why}"))
     return found
 
 
-def _dormant(origin: Origin) -> str:
-    """Launches with the same check, by what they pass."""
-    grouped: dict[str, list[str]] = {}
-    for each in origin.dormant:
-        grouped.setdefault(each.passes, []).append(each.layer or f"launch {each.launch_index}")
-    parts = [f"{', '.join(names[:6])}: {passes}" for passes, names in list(grouped.items())[:MOST_DORMANT]]
-    return f"the same check lies dormant in {'; '.join(parts)}"
-
-
 def _fix(origin: Origin, case: DiagnosisState) -> Fix | None:
     """The change of the elements in words; the code is that of the change that ran."""
-    change = case.origin_change
+    change, condition = case.origin_change, origin.condition
     if change is None or not change.changes:
         return None
-    before, after = change.before_code, change.after_code
-    condition = origin.condition
     if condition is not None and condition.good is not None:
         action = f"keep {condition.label} where the expression is good ({condition.text})"
     else:
@@ -158,4 +158,133 @@ def _fix(origin: Origin, case: DiagnosisState) -> Fix | None:
             "leave one element of each row of the mask open, or give rows that are masked as a whole another "
             "value than softmax of nothing"
         )
-    return Fix(action=action, before=before, after=after)
+    return Fix(action=action, before=change.before_code, after=change.after_code)
+
+
+@dataclass(frozen=True)
+class _Input:
+    """An input behind the bad value: the call's leaf, its offending elements, its values where seen."""
+
+    leaf: Leaf
+    elements: Sequence[OffendingElement]
+    complete: bool
+    tensor: Tensor | None
+
+
+def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> Intervention | None:
+    """The call with the offending elements made the nearest good value, or a masked row given one element.
+
+    `leaves` are the inputs by their place, `tensor_of` gives the values of one. None where no element of an
+    input is known, or no value of it that is good.
+    """
+    condition, elements = origin.condition, _of_inputs(origin)
+    by_condition = condition is not None and condition.good is not None
+    if condition is not None and by_condition:
+        blamed = [e for e in elements if e.label == condition.label and _is_bad(e.value, condition)]
+    else:
+        masked = [e for e in elements if e.value in _BOOLEAN]
+        blamed = [e for e in masked if (e.label, e.value) == (masked[0].label, masked[0].value)]
+    place = blamed[0].input_index if blamed else None
+    if place is None or place >= len(leaves):
+        return None
+    complete = origin.element_count <= len(origin.elements)
+    found = _Input(leaves[place], blamed, complete, tensor_of(place))
+    return _by_condition(found, condition) if condition is not None and by_condition else _unmasked(found)
+
+
+def _is_bad(text: str, condition: Condition) -> bool:
+    """Whether a value, as it is shown, is one for which the expression goes wrong."""
+    try:
+        value = int(text) if text.lstrip("-").isdigit() else float(text)
+    except ValueError:
+        return False
+    return not (
+        (condition.low is not None and value < condition.low)
+        or (condition.high is not None and value > condition.high)
+    )
+
+
+def _by_condition(found: _Input, condition: Condition) -> Intervention | None:
+    """One limit for the tensor where it changes these elements alone, else each element by itself."""
+    good, tensor = condition.good, found.tensor
+    assert good is not None
+    alike = -1  # bad elements of the whole tensor, where they were seen
+    if tensor is not None and tensor.count <= MOST_COUNTED:
+        alike = sum(_is_bad(str(tensor.at(place)), condition) for place in range(tensor.count))
+    one_sided = (condition.low is None) != (condition.high is None)
+    if one_sided and (alike == len(found.elements) or not found.complete):
+        return _limited(found.leaf, good, above=condition.low is not None)
+    if len(found.elements) > MOST_CHANGED:
+        return None
+    parts = tuple(replace_element(found.leaf, tuple(e.index), good) for e in found.elements if e.index)
+    return _joined(found.leaf, parts, f"made {good}") if parts else None
+
+
+def _limited(leaf: Leaf, good: Number, *, above: bool) -> Intervention:
+    """The elements beyond the limit made the limit: for them a clamp."""
+    if above:
+        change = Change("elements", leaf.input, high=good, where=Where(above=good))
+    else:
+        change = Change("elements", leaf.input, low=good, where=Where(below=good))
+    side = "above" if above else "below"
+    what = f"the call with the elements of {leaf.name} {side} {good} made {good}, the others as they are"
+    return replace(changed(leaf, change), what=what, smallest=True)
+
+
+def _unmasked(found: _Input) -> Intervention | None:
+    """One element of each row of a mask that lets nothing through set the other way round."""
+    name, tensor = found.leaf.name, found.tensor
+    bad = _BOOLEAN[found.elements[0].value]
+    first = tuple(found.elements[0].index)
+    if not first:
+        return None
+    axis, rows = len(first) - 1, [first]
+    if tensor is not None:
+        axis = _axis(tensor, found.elements, bad)
+        rows = [
+            index
+            for index in tensor.indices()
+            if index[axis] == 0 and all(tensor.value(each) == bad for each in _line(tensor, index, axis))
+        ]
+    if not 0 < len(rows) <= MOST_CHANGED:
+        return None
+    # The worker takes numbers; the code for a person is a bool.
+    parts = tuple(
+        replace(
+            replace_element(found.leaf, row, int(not bad)),
+            after_code=f"{name}[{', '.join(map(str, row))}] = {not bad}",
+        )
+        for row in rows
+    )
+    joined = _joined(found.leaf, parts, f"made {not bad}")
+    if axis != len(first) - 1 or tensor is None:
+        return joined
+    closed = f"{name}.all(-1)" if bad else f"~{name}.any(-1)"
+    return replace(joined, after_code=f"{name}[{closed}, 0] = {not bad}")  # for every mask of that kind
+
+
+def _axis(tensor: Tensor, elements: Sequence[OffendingElement], bad: bool) -> int:
+    """The dimension along which the offending elements lie: all of its line are bad."""
+    first, known = tuple(elements[0].index), {tuple(each.index) for each in elements}
+
+    def closeness(axis: int) -> tuple[bool, int, int]:
+        line = list(_line(tensor, first, axis))
+        closed = len(line) > 1 and all(tensor.value(index) == bad for index in line)
+        return closed, len(known.intersection(line)), axis
+
+    return max(range(len(first)), key=closeness)
+
+
+def _line(tensor: Tensor, through: tuple[int, ...], axis: int) -> Iterator[tuple[int, ...]]:
+    """The indices along `axis`."""
+    for place in range(tensor.shape[axis]):
+        yield (*through[:axis], place, *through[axis + 1 :])
+
+
+def _joined(leaf: Leaf, parts: tuple[Intervention, ...], what: str) -> Intervention:
+    """Several elements of an input changed at once."""
+    if len(parts) == 1:
+        return replace(parts[0], smallest=True)
+    key = "+".join(part.key for part in parts)
+    text = f"the call with {len(parts)} elements of {leaf.name} {what}"
+    return replace(together(key, text, parts), before_code=leaf.name, smallest=True)

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mcp_server.diagnosis.observe.static import exported_path
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import Seen
@@ -18,75 +17,45 @@ from mcp_server.model import (
     NextStep,
     PackageWorkload,
     ScriptWorkload,
-    TensorSpec,
     Workload,
 )
-from mcp_server.tools.context import WORKER_MAIN, WorkerRun
+from mcp_server.tools.context import WORKER_MAIN
 from mcp_server.tools.explain_error import program_of
 from mcp_server.tools.reduce.variant import Variant
 
 Arguments = dict[str, Any]
 
-DEFAULTS: Arguments = {"model_name": "model", "device_index": -1}
-
 
 def call_arguments(case: DiagnosisState) -> Arguments:
     """Package, inputs, model and surroundings of the suspect call; empty when files do not hold it."""
-    call = case.call
-    if call is None or call.package is None:
-        return {}
-    inputs = call.inputs if call.inputs is not None else call.request.get("inputs")
-    if inputs is None:
-        return {}
-    found = {
-        "package": str(call.package),
-        "inputs": _inputs(inputs),
-        "model_name": str(call.request.get("model_name", "model")),
-        "device_index": int(call.request.get("device_index", -1)),
-        "extra_imports": [str(name) for name in call.request.get("extra_imports", ())],
-        **_surroundings(case.workload),
-    }
-    return _given(found)
+    known = case.call is not None and case.inputs is not None
+    return workload_arguments(case.package_call) if known else {}
 
 
 def workload_arguments(workload: Workload) -> Arguments:
-    """The flat tool arguments that name this workload."""
+    """The flat tool arguments that name this workload, without what is empty or the default."""
     found: Arguments = {}
     if isinstance(workload, ScriptWorkload):
         found = {"script": str(workload.script), "script_args": workload.args}
+    elif isinstance(workload, CommandWorkload):
+        found = {"command": workload.argv}
+    elif isinstance(workload, ExportedWorkload):
+        found = {"exported": str(workload.exported)}
     elif isinstance(workload, PackageWorkload):
         found = {
             "package": str(workload.package),
-            "model_name": workload.model_name,
-            "device_index": workload.device_index,
+            "model_name": workload.model_name if workload.model_name != "model" else "",
+            "device_index": max(workload.device_index, 0),  # -1 is the first one, too
         }
-    elif isinstance(workload, ExportedWorkload):
-        found = {"exported": str(workload.exported)}
-    elif isinstance(workload, CommandWorkload):
-        found = {"command": workload.argv}
     if isinstance(workload, PackageWorkload | ExportedWorkload):
-        found |= {"inputs": _inputs(workload.inputs), "extra_imports": workload.extra_imports}
+        inputs: Any = str(workload.inputs or "")
+        if isinstance(workload.inputs, list):
+            inputs = [spec.model_dump(exclude_none=True) for spec in workload.inputs]
+        found |= {"inputs": inputs, "extra_imports": workload.extra_imports}
     elif workload.cwd is not None:
         found["cwd"] = str(workload.cwd)
-    return _given({**found, **_surroundings(workload)})
-
-
-def _surroundings(workload: Workload | None) -> Arguments:
-    if workload is None:
-        return {}
-    return {"env": dict(workload.env), "python": str(workload.python) if workload.python else ""}
-
-
-def _given(arguments: Arguments) -> Arguments:
-    """Without what is empty or the default."""
-    return {name: value for name, value in arguments.items() if value and value != DEFAULTS.get(name, ...)}
-
-
-def _inputs(inputs: Any) -> Any:
-    if isinstance(inputs, list):
-        specs = [spec if isinstance(spec, TensorSpec) else TensorSpec.model_validate(spec) for spec in inputs]
-        return [spec.model_dump(exclude_none=True) for spec in specs]
-    return str(inputs) if inputs else None
+    found |= {"env": dict(workload.env), "python": str(workload.python or "")}
+    return {name: value for name, value in found.items() if value}
 
 
 OF_GRAPH: frozenset[Category] = frozenset({"compile_failure", "wrong_output", "nan_or_inf"})
@@ -103,40 +72,32 @@ def reduction(best: Suspect, case: DiagnosisState) -> list[NextStep]:
     if operators:
         why = "cut the program down to the operators that still fail in this way"
         return [NextStep(why=why, tool="reduce", arguments=operators)]
-    launch = _launch(best, case) if best.category in OF_LAUNCH else {}
-    if not launch:
+    parties = [party for party in (best.guilty, best.crashing) if party is not None]
+    launch = next((party.launch_index for party in parties if party.launch_index is not None), None)
+    call = call_arguments(case)
+    if best.category not in OF_LAUNCH or launch is None or not call or call.keys() - TAKEN:
         return []
     why = "replay that launch alone, in a script that needs nothing but torch"
-    return [NextStep(why=why, tool="reduce", arguments=launch)]
+    arguments = {"scope": "launch", "launch": launch, **call}
+    return [NextStep(why=why, tool="reduce", arguments=arguments)]
 
 
 def _operators(case: DiagnosisState) -> Arguments:
     """The script, or the program that was captured from it, or that was given."""
     assert case.workload is not None
     whole = workload_arguments(case.workload)
-    if "package" not in whole and whole.keys() <= TAKEN and (case.capture is None or _compiles(case)):
+    # A failed export leaves no program that the run of a script could be cut down to.
+    compiles = case.capture is None or any(made.exported is not None for made in case.capture.compiles)
+    if "package" not in whole and whole.keys() <= TAKEN and compiles:
         return whole
-    program, call = exported_path(case), call_arguments(case)
+    program, call = case.program_path, call_arguments(case)
     if program is None or call.keys() - TAKEN:
         return {}
     return {"exported": str(program), **{name: call[name] for name in call if name != "package"}}
 
 
-def _compiles(case: DiagnosisState) -> bool:
-    """Whether the run compiled a program that was kept: a failed export leaves none."""
-    assert case.capture is not None
-    return any(compiled.exported is not None for compiled in case.capture.compiles)
-
-
-def _launch(best: Suspect, case: DiagnosisState) -> Arguments:
-    """The launch that the verdict names, of the captured or given call."""
-    numbers = [party.launch_index for party in (best.guilty, best.crashing) if party is not None]
-    launch = next((number for number in numbers if number is not None), None)
-    call = call_arguments(case)
-    if launch is None or not call or call.keys() - TAKEN:
-        return {}
-    return {"scope": "launch", "launch": launch, **call}
-
+# Arguments of a call that `compare_with_eager` takes beside package and program.
+COMPARED = ("inputs", "extra_imports", "python")
 
 # What shows most about a category that is not settled: tool, and why.
 TOOLS: dict[Category, tuple[str, str]] = {
@@ -168,51 +129,29 @@ ANY_WORKLOAD = frozenset({"run_deterministic", "diagnose"})
 def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
     """Calls that would settle the category, or show more of it."""
     if case.workload is None:
-        return [_from_log(best, case)]
+        what = f" and to confirm {best.category}" if best else ""
+        why = f"a log alone cannot prove a cause: run the program to reproduce the failure{what}"
+        program = (program_of(case.log) if case.log is not None else {}) or {"script": PROGRAM}
+        return [NextStep(why=why, tool="diagnose", arguments=program)]
     if unseen_symptom(case):
-        return next_for(case)
+        return _to_see_the_symptom(case)
+    arguments = call_arguments(case) or workload_arguments(case.workload)
+    repeated = NextStep(why=REPEATED, tool="run_deterministic", arguments=arguments)
     if best is None and not case.healthy:
-        return [_repeated(case)]
+        return [repeated]
     if best is None:
-        return [_of_program()] if isinstance(case.workload, PackageWorkload) else []
-    return [*_closer(best, case), *reduction(best, case)]
-
-
-def _closer(best: Suspect, case: DiagnosisState) -> list[NextStep]:
-    """The tool that shows most about the category."""
-    assert case.workload is not None
-    if best.category not in TOOLS:
-        return []
-    tool, why = TOOLS[best.category]
-    arguments = call_arguments(case) or workload_arguments(case.workload)
-    if tool not in ANY_WORKLOAD and "package" not in arguments:
-        return [_repeated(case)]
-    return [NextStep(why=why, tool=tool, arguments=arguments)]
-
-
-def _repeated(case: DiagnosisState) -> NextStep:
-    """What can be done about any workload of which nothing is known."""
-    assert case.workload is not None
-    arguments = call_arguments(case) or workload_arguments(case.workload)
-    return NextStep(why=REPEATED, tool="run_deterministic", arguments=arguments)
-
-
-def _of_program() -> NextStep:
-    return NextStep(
-        why="if calls fail in a program, diagnose the program: the package does not include what the "
-        "program does around them",
-        tool="diagnose",
-        arguments={"script": PROGRAM},
-    )
-
-
-def _from_log(best: Suspect | None, case: DiagnosisState) -> NextStep:
-    what = f" and to confirm {best.category}" if best else ""
-    return NextStep(
-        why=f"a log alone cannot prove a cause: run the program to reproduce the failure{what}",
-        tool="diagnose",
-        arguments=(program_of(case.log) if case.log is not None else {}) or {"script": PROGRAM},
-    )
+        why = (
+            "if calls fail in a program, diagnose the program: the package does not include what the program "
+            "does around them"
+        )
+        step = NextStep(why=why, tool="diagnose", arguments={"script": PROGRAM})
+        return [step] if isinstance(case.workload, PackageWorkload) else []
+    steps = []
+    if best.category in TOOLS:
+        tool, why = TOOLS[best.category]
+        takes_it = tool in ANY_WORKLOAD or "package" in arguments
+        steps = [NextStep(why=why, tool=tool, arguments=arguments) if takes_it else repeated]
+    return [*steps, *reduction(best, case)]
 
 
 # Steps whose evidence one of our own commands shows again, on the package and inputs of the call. The package
@@ -240,18 +179,24 @@ RUNS = {
 def command_for(step: str, case: DiagnosisState) -> str:
     """The command of a step; empty when there is none."""
     step = RUNS.get(step, step)
+    call, workload = case.call, case.workload
     if step in ON_THE_CALL:
-        return _on_the_call(*ON_THE_CALL[step], case=case)
+        given = call_arguments(case)
+        return _line(*ON_THE_CALL[step], *package_words(given)) if given else ""
     if step == "script":
-        return _program(case)
+        return _program(workload)
     if step == "compare_with_eager":
         return _comparison(case)
-    if step in ("inspect_package", "open_package"):
-        return _line("inspect-package", *_package(case)) if _package(case) else ""
+    if step in ("inspect_package", "open_package") and call is not None:
+        model = call.request.get("model_name", "model")
+        named = ("--model-name", str(model)) if model != "model" else ()
+        return _line("inspect-package", str(call.package), *named)
     if step in ("try_padding", "try_wider"):
         return _launch_alone(case.padding if step == "try_padding" else case.widened, case)
     if step == "read_log":
-        return _line("explain-error", "--log", _log(case)) if _log(case) else ""
+        plain = str(case.plain.finished.output) if case.plain is not None else ""
+        log = case.log_source if case.log is not None else plain
+        return _line("explain-error", "--log", log) if log else ""
     if step == "read_generated_kernel" and case.generated is not None:
         return shlex.join(["sed", "-n", f"{case.generated.line}p", str(case.generated.file)])
     if step == "capture" and case.capture is not None:
@@ -261,16 +206,16 @@ def command_for(step: str, case: DiagnosisState) -> str:
         "watch_operators": case.operators,
         "repeat_call": case.repeated_watched or case.repeated,
     }
-    return again(runs.get(step), case)
+    run = runs.get(step)
+    if run is None:
+        return ""
+    # The same request to the worker again, with its report on the terminal.
+    argv = [str(run.python), "-u", str(WORKER_MAIN), str(run.directory / "request.json"), "/dev/stdout"]
+    return _in_environment(workload.env if workload else {}, argv)
 
 
 def _line(*words: str) -> str:
     return shlex.join(["aoti-debug", *words])
-
-
-def _on_the_call(command: str, *options: str, case: DiagnosisState) -> str:
-    given = call_arguments(case)
-    return _line(command, *options, given.pop("package"), *_options(given)) if given else ""
 
 
 def call_words(case: DiagnosisState) -> tuple[str, ...]:
@@ -279,32 +224,37 @@ def call_words(case: DiagnosisState) -> tuple[str, ...]:
     Empty for a call that needs what no file holds, such as updates of constants before it.
     """
     given = call_arguments(case)
+    return package_words(given) if given and not _updates(case) else ()
+
+
+def package_words(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Arguments with a package as words of a command: the package, then options."""
+    return (given["package"], *_options({name: given[name] for name in given if name != "package"}))
+
+
+def _updates(case: DiagnosisState) -> bool:
+    """Whether constants are updated before the call."""
     steps = case.call.request.get("steps", ()) if case.call is not None else ()
-    if not given or any(step["do"] == "constants" for step in steps):
-        return ()
-    return (given.pop("package"), *_options(given))
+    return any(step["do"] == "constants" for step in steps)
 
 
 def _launch_alone(variants: Mapping[str, Variant], case: DiagnosisState) -> str:
     """The launch as it was, as a script beside the kernel's source, which can be changed there."""
     launches = [tried.launch for tried in variants.values() if tried.changed is not None]
-    if not launches:
+    taken = {name: value for name, value in call_arguments(case).items() if name in TAKEN}
+    if not launches or not taken:
         return ""
-    given = call_arguments(case)
-    taken = {name: value for name, value in given.items() if name in TAKEN}
-    return (
-        _line("reduce", "--scope", "launch", "--launch", str(launches[0]), *_options(taken)) if taken else ""
-    )
+    return _line("reduce", "--scope", "launch", "--launch", str(launches[0]), *_options(taken))
 
 
 def _comparison(case: DiagnosisState) -> str:
     """Of package and program; of the whole script where it updated constants before the call."""
-    given, program = call_arguments(case), exported_path(case)
-    if case.call is None or program is None or not given:
+    given, program = call_arguments(case), case.program_path
+    if program is None or not given:
         return ""
-    if any(step["do"] == "constants" for step in case.call.request.get("steps", ())):
+    if _updates(case):
         return _line("compare-with-eager", "--script", str(getattr(case.workload, "script", "")))
-    taken = {name: given[name] for name in ("inputs", "extra_imports", "python") if name in given}
+    taken = {name: given[name] for name in COMPARED if name in given}
     return _line(
         "compare-with-eager", "--package", given["package"], "--exported", str(program), *_options(taken)
     )
@@ -324,22 +274,14 @@ def _options(given: Mapping[str, Any]) -> Iterator[str]:
             yield from (option, str(value))
 
 
-def _package(case: DiagnosisState) -> tuple[str, ...]:
-    if case.call is None or case.call.package is None:
-        return ()
-    model = str(case.call.request.get("model_name", "model"))
-    return (str(case.call.package), *(("--model-name", model) if model != "model" else ()))
-
-
-def _program(case: DiagnosisState) -> str:
+def _program(workload: Workload | None) -> str:
     """The user's own program, in its directory, as it was run, without the hook."""
-    workload = case.workload
-    if not isinstance(workload, ScriptWorkload | CommandWorkload):
-        return ""
     if isinstance(workload, ScriptWorkload):
         argv = [str(workload.python or "python"), str(workload.script), *workload.args]
-    else:
+    elif isinstance(workload, CommandWorkload):
         argv = workload.argv
+    else:
+        return ""
     line = _in_environment(workload.env, argv)
     return f"cd {shlex.quote(str(workload.cwd))} && {line}" if workload.cwd is not None else line
 
@@ -348,20 +290,6 @@ def _in_environment(env: Mapping[str, str], argv: Sequence[str]) -> str:
     """A command with variables before it."""
     variables = [f"{name}={value}" for name, value in env.items()]
     return shlex.join(["env", *variables, *argv] if variables else argv)
-
-
-def _log(case: DiagnosisState) -> str:
-    if case.log is not None:
-        return case.log_source
-    return str(case.plain.finished.output) if case.plain is not None else ""
-
-
-def again(run: WorkerRun | None, case: DiagnosisState) -> str:
-    """The same request given to the worker again, with its report on the terminal."""
-    if run is None:
-        return ""
-    argv = [str(run.python), "-u", str(WORKER_MAIN), str(run.directory / "request.json"), "/dev/stdout"]
-    return _in_environment(case.workload.env if case.workload else {}, argv)
 
 
 RIGHT_OUTPUTS = "path/of/the/right/outputs.pt"
@@ -383,30 +311,24 @@ UNSEEN: dict[Seen, str] = {
 def unseen_symptom(case: DiagnosisState) -> str:
     """That a symptom was given and not seen, and what to give; empty for a failure, and for right outputs."""
     seen = case.symptom.seen
-    if seen is None or not case.healthy or (seen == "wrong-output" and known_right(case)):
+    if seen is None or not case.healthy:
         return ""
-    return UNSEEN[seen]
-
-
-def known_right(case: DiagnosisState) -> bool:
-    """Whether the outputs were compared with anything, and agree."""
     plain = case.runs.get("plain")
     agrees = case.with_eager is not None and case.with_eager.first is None
-    return bool((plain is not None and plain.as_expected) or case.equals_eager or agrees)
+    known_right = (plain is not None and plain.as_expected) or case.equals_eager or agrees
+    return "" if seen == "wrong-output" and known_right else UNSEEN[seen]
 
 
-def next_for(case: DiagnosisState) -> list[NextStep]:
+def _to_see_the_symptom(case: DiagnosisState) -> list[NextStep]:
     """The calls that would show the symptom."""
     assert case.workload is not None
     given = call_arguments(case)
     if case.symptom.seen != "wrong-output":
-        return [
-            NextStep(why="see the failure where it happens", tool="diagnose", arguments={"script": PROGRAM})
-        ]
+        why = "see the failure where it happens"
+        return [NextStep(why=why, tool="diagnose", arguments={"script": PROGRAM})]
     if not given or not isinstance(case.workload, PackageWorkload):
         arguments = given or workload_arguments(case.workload)
         return [NextStep(why="see whether repeats agree", tool="run_deterministic", arguments=arguments)]
-    taken = {name: given[name] for name in ("inputs", "extra_imports", "python") if name in given}
     return [
         NextStep(
             why="say what the outputs are to be",
@@ -416,6 +338,10 @@ def next_for(case: DiagnosisState) -> list[NextStep]:
         NextStep(
             why="compare each launch with the exported program",
             tool="compare_with_eager",
-            arguments={"package": given["package"], "exported": EXPORTED, **taken},
+            arguments={
+                "package": given["package"],
+                "exported": EXPORTED,
+                **{name: given[name] for name in COMPARED if name in given},
+            },
         ),
     ]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import anyio
 
-from mcp_server.diagnosis.state import DiagnosisState, RunSeen
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.types import Finished
@@ -19,7 +19,7 @@ from mcp_server.tools.context import Context
 MORE = 4  # times the budget that did not do
 LEAST_S = 120.0
 MOST_S = 86_400.0
-MOST_OPEN = 3
+MOST_OPEN = 3  # categories that are named
 MOST_TEXT = 200  # characters of an error
 
 
@@ -31,149 +31,119 @@ def with_budget(verdict: Verdict, case: DiagnosisState, context: Context) -> Ver
     """`verdict`, and where it is not proven and the budget ended: what the reader has to know to go on."""
     if not case.cut_short or (verdict.outcome == "fault" and verdict.confidence == "proven"):
         return verdict
-    step = going_on(case, context)
+    phases = ", ".join(dict.fromkeys(case.cut_short))
+    job, budget_s = context.directory.name, min(MOST_S, max(LEAST_S, MORE * case.budget_s))
+    step = NextStep(
+        why=f"continue where the budget ended ({phases}); finished checks are not repeated",
+        tool="diagnose",
+        arguments={"log": job, "budget_s": budget_s},
+    )
     waited = case.clock.waited_s
-    told = (
-        f"The budget of {case.budget_s:g} s ended during {_phases(case)}"
+    ended = (
+        f"The budget of {case.budget_s:g} s ended during {phases}"
         f"{f' ({waited:.0f} s of waiting for a GPU are not counted)' if waited >= 1 else ''}. "
-        f"Known so far: {known(case)}. To continue: {_command(step)}"
+        f"Known so far: {_known(case)}. "
+        f"To continue: aoti-debug diagnose --resume {job} --budget-s {budget_s:g}"
     )
     return verdict.model_copy(
         update={
-            "summary": " ".join(filter(None, (verdict.summary.strip(), told))),
+            "summary": " ".join(filter(None, (verdict.summary.strip(), ended))),
             "next_steps": [step, *verdict.next_steps],
         }
     )
 
 
-def _phases(case: DiagnosisState) -> str:
-    return ", ".join(dict.fromkeys(case.cut_short))
-
-
-def going_on(case: DiagnosisState, context: Context) -> NextStep:
-    """The same diagnosis with more time; what it has gathered is not gathered again."""
-    budget_s = min(MOST_S, max(LEAST_S, MORE * case.budget_s))
-    return NextStep(
-        why=f"continue where the budget ended ({_phases(case)}); finished checks are not repeated",
-        tool="diagnose",
-        arguments={"log": context.directory.name, "budget_s": budget_s},
-    )
-
-
-def _command(step: NextStep) -> str:
-    """The same as a command."""
-    return f"aoti-debug diagnose --resume {step.arguments['log']} --budget-s {step.arguments['budget_s']:g}"
-
-
-def known(case: DiagnosisState) -> str:
+def _known(case: DiagnosisState) -> str:
     """How the workload failed, as far as that was seen, and which categories are open."""
-    failed = next((told for run in case.runs.values() if (told := _failed(run))), "")
-    still = list(dict.fromkeys(suspect.category for suspect in case.suspects))[:MOST_OPEN]
-    parts = [
-        failed or ("no run has failed" if case.runs else "no run has finished"),
-        f"possible causes: {', '.join(still)}" if still else "",
-    ]
-    return "; ".join(filter(None, parts))
+    failed = next((run for run in case.runs.values() if run.failure != "none"), None)
+    how = "no run has failed" if case.runs else "no run has finished"
+    if failed is not None:
+        text = failed.root.text[:MOST_TEXT].rstrip(". ") if failed.root is not None else ""
+        end = failed.finished.signal or failed.failure.replace("_", " ")
+        how = f"{failed.label}: {end}{f' ({text})' if text else ''}"
+    still = open_categories(case)
+    return f"{how}; possible causes: {still}" if still else how
 
 
-def _failed(run: RunSeen) -> str:
-    if run.failure == "none":
-        return ""
-    text = run.root.text[:MOST_TEXT].rstrip(". ") if run.root is not None else ""
-    how = run.finished.signal or run.failure.replace("_", " ")
-    return f"{run.label}: {how}{f' ({text})' if text else ''}"
+def open_categories(case: DiagnosisState) -> str:
+    """The categories of the suspects, each once."""
+    return ", ".join(list(dict.fromkeys(suspect.category for suspect in case.suspects))[:MOST_OPEN])
 
 
-MOST_NAMED = 3  # open categories in one decision
-
-
-class Action(Protocol):
-    """Something that can be observed.
+class Observation(ABC):
+    """Something that can be observed; `registry` finds the classes of `observe/` by themselves.
 
     `seconds` is about what it costs. `alone` marks one that must not share the machine with another run.
-    `gain` is 0 when it cannot act or would tell nothing, else how much of the open question it answers (0-1).
     """
 
+    name: str
     seconds: float
-    alone: bool
+    alone: bool = False
 
-    @property
-    def name(self) -> str: ...
+    @abstractmethod
+    def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect], /) -> float:
+        """How much of the open question it answers (0-1); 0 when it cannot act or would tell nothing."""
 
-    def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float: ...
-
-    async def act(self, case: DiagnosisState, context: Context) -> None: ...
+    @abstractmethod
+    async def act(self, case: DiagnosisState, context: Context, /) -> None:
+        """Observe, and write what was seen into the state."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """An action with what spoke for it."""
+    """An observation with what spoke for it."""
 
-    action: Action
+    observation: Observation
     gain: float
 
-    @property
-    def worth(self) -> float:
-        return self.gain / (self.action.seconds + 1)
 
-
-def choose(actions: Sequence[Action], case: DiagnosisState, suspects: Sequence[Suspect]) -> list[Choice]:
-    """The best action, and those that can run beside it; empty when nothing is worth its time.
+def choose(
+    observations: Sequence[Observation],
+    case: DiagnosisState,
+    suspects: Sequence[Suspect],
+    *,
+    whatever_it_takes: bool = False,
+) -> list[Choice]:
+    """The best observation, and one that can run beside it; empty when nothing is worth its time.
 
     What is expected to take longer than the budget leaves is tried only when nothing else can be, and nothing
     has run yet: then it is all that there is to learn from.
     """
-    possible = _possible(actions, case)
-    affordable = [action for action in possible if action.seconds < case.seconds_left]
-    return _best(affordable, case, suspects) or ([] if case.runs else _best(possible, case, suspects))
-
-
-def too_long(actions: Sequence[Action], case: DiagnosisState, suspects: Sequence[Suspect]) -> list[str]:
-    """What would be worth its time, had the budget not too little left for it."""
-    return [choice.action.name for choice in _best(_possible(actions, case), case, suspects)]
-
-
-def _possible(actions: Sequence[Action], case: DiagnosisState) -> list[Action]:
-    return [action for action in actions if action.name not in case.done]
-
-
-def _best(actions: Sequence[Action], case: DiagnosisState, suspects: Sequence[Suspect]) -> list[Choice]:
-    choices = [Choice(action, action.gain(case, suspects)) for action in actions]
-    best = sorted((c for c in choices if c.gain > 0), key=lambda c: c.worth, reverse=True)
-    if not best or best[0].action.alone:
+    open_ones = [each for each in observations if each.name not in case.done]
+    possible = [each for each in open_ones if whatever_it_takes or each.seconds < case.seconds_left]
+    choices = [Choice(each, gain) for each in possible if (gain := each.gain(case, suspects)) > 0]
+    best = sorted(choices, key=lambda c: c.gain / (c.observation.seconds + 1), reverse=True)
+    if not best and not case.runs and not whatever_it_takes:
+        return choose(observations, case, suspects, whatever_it_takes=True)
+    if not best or best[0].observation.alone:
         return best[:1]
-    return [best[0], *(c for c in best[1:2] if not c.action.alone)]
-
-
-def decision(choice: Choice, case: DiagnosisState) -> str:
-    """A choice in words: what spoke for it, and which categories were open then."""
-    still = list(dict.fromkeys(suspect.category for suspect in case.suspects))[:MOST_NAMED]
-    told = f"gain {choice.gain:.2f}, about {choice.action.seconds:.0f} s"
-    return f"{choice.action.name} ({told}{'; open: ' + ', '.join(still) if still else ''})"
+    return [best[0], *(c for c in best[1:2] if not c.observation.alone)]
 
 
 async def perform(choices: Sequence[Choice], case: DiagnosisState, context: Context) -> None:
-    """Do the chosen actions side by side; one that cannot do its job leaves a note."""
+    """Make the chosen observations side by side; one that cannot do its job leaves a note."""
+    still = open_categories(case)
     for choice in choices:
-        case.done.append(choice.action.name)
-        case.decisions.append(decision(choice, case))
-    case.running = [choice.action.name for choice in choices]
+        each = choice.observation
+        why = f"gain {choice.gain:.2f}, about {each.seconds:.0f} s{f'; open: {still}' if still else ''}"
+        case.done.append(each.name)
+        case.decisions.append(f"{each.name} ({why})")
+    case.running = [choice.observation.name for choice in choices]
     async with anyio.create_task_group() as group:
         for choice in choices:
-            group.start_soon(_attempt, choice.action, case, context)
+            group.start_soon(_attempt, choice.observation, case, context)
 
 
-async def _attempt(action: Action, case: DiagnosisState, context: Context) -> None:
+async def _attempt(observation: Observation, case: DiagnosisState, context: Context) -> None:
     try:
-        await action.act(case, context)
-    except BudgetTooShort as problem:
-        case.cut_short.append(action.name)
-        case.notes.append(f"{action.name}: {problem}")
+        await observation.act(case, context)
     except ProblemError as problem:
-        case.notes.append(f"{action.name}: {problem}")
+        case.notes.append(f"{observation.name}: {problem}")
+        if isinstance(problem, BudgetTooShort):
+            case.cut_short.append(observation.name)
     except Exception as error:  # one broken observation must not cost the others
-        logging.getLogger(__name__).exception("%s broke", action.name)
-        case.notes.append(f"{action.name} broke: {type(error).__name__}: {error}")
+        logging.getLogger(__name__).exception("%s broke", observation.name)
+        case.notes.append(f"{observation.name} broke: {type(error).__name__}: {error}")
 
 
 HANGING_S = 45.0  # long enough to call it a hang, for a call that has not ended in the program either
@@ -210,7 +180,7 @@ def limit_of(case: DiagnosisState, *, share: float = 1.0) -> Limit:
 
 def hangs(case: DiagnosisState) -> bool:
     """Whether the program, or the call made again, was ended by its time limit."""
-    return any(label in case.runs and case.runs[label].failure == "timeout" for label in ("script", "plain"))
+    return "timeout" in (case.failure_of("script"), case.failure_of("plain"))
 
 
 def eager_limit(case: DiagnosisState) -> float:

@@ -1,6 +1,4 @@
-"""Ranks hypotheses, and says what speaks for a healthy workload.
-
-Weighs suspects: which is a cause, which a bystander, and how sure that is.
+"""Weighs suspects: which is a cause, which a bystander, and how sure that is; and what speaks for health.
 
 `proven` is earned in two ways only: the failure went with the cause and came back with it, or the system
 itself refused and named the component (`refusals`). How many instruments point at a suspect proves nothing,
@@ -9,12 +7,11 @@ and the failure is never evidence for a cause.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from mcp_server.diagnosis.causes.eager import own_code
-from mcp_server.diagnosis.interventions.base import Effect, Intervention, Trial
-from mcp_server.diagnosis.interventions.words import unchanged_in_words
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Trial, unchanged_in_words
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import REFUSALS, Instrument, Suspect
 from mcp_server.model import Confidence, Evidence, PackageWorkload, RuledOut
@@ -56,35 +53,39 @@ def _detail(suspect: Suspect) -> tuple[bool, bool, int, bool]:
 
 def trials_of(suspect: Suspect, case: DiagnosisState) -> list[Trial]:
     """What came of the interventions that would remove it, as far as they were tried."""
-    asked = [suspect.intervention, *suspect.parts] if suspect.intervention is not None else []
-    return [case.trials[each.key] for each in asked if each is not None and each.key in case.trials]
+    return [case.trials[each.key] for each in suspect.interventions if each.key in case.trials]
 
 
 def untried(suspect: Suspect, case: DiagnosisState) -> list[Intervention]:
     """The interventions that are left to try."""
-    asked = [suspect.intervention, *suspect.parts] if suspect.intervention is not None else []
-    return [each for each in asked if each is not None and each.key not in case.trials]
+    return [each for each in suspect.interventions if each.key not in case.trials]
 
 
 def is_bystander(suspect: Suspect, case: DiagnosisState) -> bool:
     """Whether the call fails in the same way without it."""
     if any(trial.effect is Effect.SAME for trial in trials_of(suspect, case)):
         return True
-    return suspect.only_in_program and case.fails_alike_alone
+    return suspect.only_in_program and _fails_alike_alone(case)
+
+
+def _fails_alike_alone(case: DiagnosisState) -> bool:
+    """Whether the call by itself fails as the program did: nothing around it is needed for that."""
+    script, plain = case.runs.get("script"), case.runs.get("plain")
+    if script is None or plain is None or script.failure != plain.failure:
+        return False
+    same = script.family is None or plain.family is None or script.family == plain.family
+    return same and plain.failure not in ("none", "differs", "timeout")
 
 
 def is_cause(suspect: Suspect, case: DiagnosisState) -> bool:
     """Whether the failure went with it and came back with it, or the system itself named it."""
     trials = trials_of(suspect, case)
     decided = trials and not untried(suspect, case) and all(_decides(trial) for trial in trials)
-    if decided and not _only_needs_less(suspect, case):
-        return True
-    return suspect.refusal in REFUSALS and case.reproduced
-
-
-def _only_needs_less(suspect: Suspect, case: DiagnosisState) -> bool:
-    """Whether a smaller call may have ended well for needing less memory alone."""
-    return leaves_out(suspect) and suspect.category != "out_of_memory" and case.ran_out_of_memory
+    # A smaller call may have ended well for needing less memory alone.
+    memory = suspect.leaves_out and suspect.category != "out_of_memory" and case.ran_out_of_memory
+    # A log alone is no refusal that was seen here.
+    reproduced = case.log is None or bool(case.runs) or case.package_error is not None
+    return (bool(decided) and not memory) or (suspect.refusal in REFUSALS and reproduced)
 
 
 def _decides(trial: Trial) -> bool:
@@ -120,36 +121,27 @@ def _rank(suspect: Suspect, case: DiagnosisState) -> tuple[bool, bool, bool, boo
         suspect.harmful,
         not suspect.weak,
         sure == "proven",
-        sure == "proven" and not leaves_out(suspect),
+        sure == "proven" and not suspect.leaves_out,
         suspect.level,
         ORDER.index(sure),
         len(suspect.instruments - {Instrument.LOG}),
     )
 
 
-def leaves_out(suspect: Suspect) -> bool:
-    """Whether removing it leaves out parts of the call: another suspect may lie in these."""
-    return suspect.intervention is not None and suspect.intervention.leaves_out
-
-
 def bystanders(suspects: Iterable[Suspect], case: DiagnosisState) -> list[RuledOut]:
     """What is out of order and does no harm here, each with the run that cleared it."""
-    return [
-        RuledOut(hypothesis=s.summary, by=_cleared_by(s, case))
-        for s in merged(suspects)
-        if is_bystander(s, case)
-    ]
+    found = []
+    for suspect in merged(suspects):
+        if is_bystander(suspect, case):
+            same = (trial for trial in trials_of(suspect, case) if trial.effect is Effect.SAME)
+            by = next((unchanged_in_words(trial) for trial in same), FAILS_ALONE)
+            found.append(RuledOut(hypothesis=suspect.summary, by=by))
+    return found
 
 
-def _cleared_by(suspect: Suspect, case: DiagnosisState) -> str:
-    for trial in trials_of(suspect, case):
-        if trial.effect is Effect.SAME:
-            return unchanged_in_words(trial)
-    return (
-        "the call fails in the same way when it is made alone, in one thread, on its own copy of the inputs"
-    )
-
-
+FAILS_ALONE = (
+    "the call fails in the same way when it is made alone, in one thread, on its own copy of the inputs"
+)
 NO_REFERENCE = (
     "The numbers themselves were not checked, because there was no reference to compare them with. "
     "compare_with_eager compares them with the exported program."
@@ -159,33 +151,53 @@ MOST_NAMED = 3  # of the user's own kernels and operators
 
 def health_summary(case: DiagnosisState) -> str:
     """What was tried without finding a fault, and what could not be."""
-    ended = f"No fault found: the workload ran to the end with {_outputs(case)}{_fit(case)}."
+    outputs = "finite outputs"
+    if case.outputs_nan:
+        outputs = "NaN in its outputs, as in those of its exported program,"
+    elif case.outputs_nonfinite:
+        outputs = "minus infinity in its outputs, as masks use it,"
+    fit = " and inputs that fit"
+    if case.package is not None and not case.package.signature.known:
+        fit = "; the package does not say which inputs it takes, so the inputs were not compared with it"
+    ended = f"No fault found: the workload ran to the end with {outputs}{fit}."
     plain = case.runs.get("plain")
     if plain is not None and plain.as_expected:
         return f"{ended} The outputs are what is expected of them."
-    if compared(case):
-        return ended
-    return f"{ended}{_steady(case)} {NO_REFERENCE}{_own(case)}{_fixed(case)}{_around(case)}"
+    return ended if compared(case) else " ".join([ended, *_unchecked(case)])
+
+
+def _unchecked(case: DiagnosisState) -> Iterator[str]:
+    """What is known of outputs without a reference, and what nobody can know, a sentence or two each."""
+    if case.differs_in("second"):
+        yield "It returns different outputs each time because it draws random numbers."
+    elif case.differs_in("second") is False:
+        yield "Repeated, it returns the same outputs."
+    yield NO_REFERENCE
+    own = own_code(case)
+    if own:
+        names = ", ".join(own[:MOST_NAMED])
+        yield f"Only the author knows what {names} should compute; compare with plain PyTorch operators."
+    # The package has arguments that are no tensors as they were at export, and does not look at them.
+    paths = case.given.paths if case.given is not None else ()
+    fixed = [
+        f"{path} = {leaf['value']}"
+        for path, leaf in zip(paths, case.leaves, strict=False)
+        if leaf.get("kind") in ("int", "float", "bool", "str")
+    ][:MOST_NAMED]
+    if fixed:
+        values = "this value" if len(fixed) == 1 else "these values"
+        yield f"The package ignores {', '.join(fixed)}: export fixed {values}."
+    if isinstance(case.workload, PackageWorkload):
+        yield (
+            "A package does not include the program around it (constants that it loads, threads, streams). "
+            "If calls fail in a program, diagnose the program."
+        )
 
 
 def health_confidence(case: DiagnosisState) -> Confidence:
     """A program that ended well was content with its numbers; a package alone has nobody to say so."""
     alone = isinstance(case.workload, PackageWorkload) and not compared(case)
     return "possible" if alone else "likely"
-
-
-def _fit(case: DiagnosisState) -> str:
-    """Inputs fit where the package says what it takes."""
-    if case.package is None or case.package.signature.known:
-        return " and inputs that fit"
-    return "; the package does not say which inputs it takes, so the inputs were not compared with it"
-
-
-def _outputs(case: DiagnosisState) -> str:
-    if case.outputs_nan:
-        return "NaN in its outputs, as in those of its exported program,"
-    masked = "minus infinity in its outputs, as masks use it,"
-    return masked if case.outputs_nonfinite else "finite outputs"
 
 
 def health_evidence(case: DiagnosisState) -> list[Evidence]:
@@ -209,44 +221,6 @@ def health_evidence(case: DiagnosisState) -> list[Evidence]:
 def compared(case: DiagnosisState) -> bool:
     """Whether the outputs of the call were compared with anything."""
     plain = case.runs.get("plain")
-    told = plain.worker.last("compared_expected") if plain is not None and plain.worker else None
-    beside = case.interpreted.last("compared") if case.interpreted is not None else None
-    checked = plain is not None and plain.as_expected
-    return bool(told or checked or beside or case.with_eager is not None)
-
-
-def _steady(case: DiagnosisState) -> str:
-    if case.differs_in("second"):
-        return " It returns different outputs each time because it draws random numbers."
-    return " Repeated, it returns the same outputs." if case.differs_in("second") is False else ""
-
-
-def _around(case: DiagnosisState) -> str:
-    """What a program does to a package, and what no package holds."""
-    if not isinstance(case.workload, PackageWorkload):
-        return ""
-    return (
-        " A package does not include the program around it (constants that it loads, threads, streams). If "
-        "calls fail in a program, diagnose the program."
-    )
-
-
-def _fixed(case: DiagnosisState) -> str:
-    """Arguments that are no tensors: the package has what they were at export, and does not look at them."""
-    paths = case.given.paths if case.given is not None else ()
-    told = zip(paths, case.leaves, strict=False)
-    plain = [
-        (path, leaf["value"]) for path, leaf in told if leaf.get("kind") in ("int", "float", "bool", "str")
-    ]
-    given = [f"{path} = {value}" for path, value in plain][:MOST_NAMED]
-    fixed = "this value" if len(given) == 1 else "these values"
-    return f" The package ignores {', '.join(given)}: export fixed {fixed}." if given else ""
-
-
-def _own(case: DiagnosisState) -> str:
-    """The code of which nobody but its author knows what it should compute."""
-    own = own_code(case)
-    if not own:
-        return ""
-    names = ", ".join(own[:MOST_NAMED])
-    return f" Only the author knows what {names} should compute; compare with plain PyTorch operators."
+    if plain is not None and (plain.last("compared_expected") or plain.as_expected):
+        return True
+    return case.equals_eager is not None or case.with_eager is not None

@@ -1,145 +1,44 @@
-"""Every cause that can be suspected, and every observation that can be made."""
+"""Every cause that can be suspected, and every observation that can be made: found, not listed.
+
+A detector is a function `detect…` of a module in `causes/`, an observation a class of a module in `observe/`.
+Neither depends on the order.
+"""
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import pkgutil
 from collections.abc import Callable, Iterator
+from types import ModuleType
 
-from mcp_server.diagnosis.causes import (
-    baked_scalars,
-    concurrency,
-    constants,
-    custom_op,
-    device_mismatch,
-    divisor,
-    eager,
-    environment,
-    hang,
-    illegal_memory_access,
-    in_place_inputs,
-    index_out_of_bounds,
-    input_mismatch,
-    invalid_package,
-    log_text,
-    nan_or_inf,
-    out_of_memory,
-    reference_module,
-    scatter,
-    shape_out_of_range,
-    shared_constants,
-    unexpected,
-    user_kernels,
-    wrong_output,
-)
-from mcp_server.diagnosis.observe.calls import CheckedRun, Interpret, PlainRun, RepeatCall, WatchRepeats
-from mcp_server.diagnosis.observe.edit_scalars import EditScalars
-from mcp_server.diagnosis.observe.find_origin import FindOrigin
-from mcp_server.diagnosis.observe.intervene import TryInterventions, WatchOperators
-from mcp_server.diagnosis.observe.launches import (
-    CompareLaunches,
-    TraceLaunches,
-    TryPadding,
-    TryWider,
-    WatchLaunches,
-)
-from mcp_server.diagnosis.observe.locate import LocateFault
-from mcp_server.diagnosis.observe.program import CaptureProgram, RunAlone
-from mcp_server.diagnosis.observe.static import (
-    CheckMachine,
-    CompareInputs,
-    CompileExported,
-    LookAtIndices,
-    OpenPackage,
-    ReadExported,
-    ReadGeneratedKernel,
-)
-from mcp_server.diagnosis.planner import Action
+from mcp_server.diagnosis import causes, observe
+from mcp_server.diagnosis.planner import Observation
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 
 Detector = Callable[[DiagnosisState], Iterator[Suspect]]
 
 
-DETECTORS: tuple[Detector, ...] = (
-    log_text.detect_from_log,
-    wrong_output.detect_own_check,
-    environment.detect_outside,
-    invalid_package.detect_loading,
-    in_place_inputs.detect_lost_update,
-    invalid_package.detect_overwritten,
-    input_mismatch.detect_contract,
-    device_mismatch.detect,
-    input_mismatch.detect_argument_order,
-    input_mismatch.detect_fixed_arguments,
-    baked_scalars.detect,
-    unexpected.detect,
-    constants.detect,
-    shared_constants.detect_altered_constants,
-    shared_constants.detect_viewed_constants,
-    reference_module.detect,
-    environment.detect_child_end,
-    concurrency.detect_concurrency,
-    hang.detect_no_end,
-    environment.detect_process_limits,
-    environment.detect_limit_signals,
-    environment.detect_small_stack,
-    hang.detect_endless_loop,
-    illegal_memory_access.detect_died_inside,
-    illegal_memory_access.detect_unmapped,
-    custom_op.detect_wrong_layout,
-    custom_op.detect_operator_results,
-    custom_op.detect_operator_error,
-    out_of_memory.detect_allocation,
-    out_of_memory.detect_data_size,
-    index_out_of_bounds.detect_generated,
-    index_out_of_bounds.detect_index,
-    nan_or_inf.detect_nan_index,
-    index_out_of_bounds.detect_operator_index,
-    divisor.detect,
-    shape_out_of_range.detect,
-    log_text.detect_refusal,
-    nan_or_inf.detect_bad_values,
-    scatter.detect,
-    in_place_inputs.detect_sharing,
-    concurrency.detect_rewritten,
-    concurrency.detect_aliased,
-    concurrency.detect_streams,
-    eager.detect,
-    wrong_output.detect_divergence,
-    wrong_output.detect_random_numbers,
-    wrong_output.detect_unsteady,
-    user_kernels.detect_padding,
-    user_kernels.detect_narrow,
-    illegal_memory_access.detect_memory,
-    illegal_memory_access.detect_last_launch,
-    environment.detect_machine,
+def _defined_in(folder: ModuleType) -> Iterator[tuple[str, object]]:
+    """What the modules of a folder define, by name; not what they import."""
+    for found in pkgutil.iter_modules(folder.__path__):
+        module = importlib.import_module(f"{folder.__name__}.{found.name}")
+        for name, value in vars(module).items():
+            if getattr(value, "__module__", "") == module.__name__:
+                yield name, value
+
+
+DETECTORS: tuple[Detector, ...] = tuple(
+    value for name, value in _defined_in(causes) if name.startswith("detect") and inspect.isfunction(value)
+)
+OBSERVATIONS: tuple[type[Observation], ...] = tuple(
+    value
+    for _, value in _defined_in(observe)
+    if isinstance(value, type) and issubclass(value, Observation) and not inspect.isabstract(value)
 )
 
 
-def actions() -> list[Action]:
-    """Everything that can be observed, in no particular order."""
-    return [
-        CaptureProgram(),
-        RunAlone(),
-        CompileExported(),
-        OpenPackage(),
-        ReadExported(),
-        CompareInputs(),
-        PlainRun(),
-        CheckedRun(),
-        Interpret(),
-        WatchOperators(),
-        RepeatCall(),
-        WatchRepeats(),
-        CompareLaunches(),
-        ReadGeneratedKernel(),
-        LookAtIndices(),
-        WatchLaunches(),
-        FindOrigin(),
-        LocateFault(),
-        TraceLaunches(),
-        TryPadding(),
-        TryWider(),
-        CheckMachine(),
-        EditScalars(),
-        TryInterventions(),
-    ]
+def observations() -> list[Observation]:
+    """One of each, in no particular order."""
+    return [make() for make in OBSERVATIONS]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from mcp_server.diagnosis.interventions.base import Intervention, Trial
+from mcp_server.diagnosis.interventions.base import Failure, Intervention, Trial
 from mcp_server.diagnosis.origin.records import Origin
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.clock import Clock
 from mcp_server.jobs.types import Finished
+from mcp_server.logs.captured import CapturedCall
 from mcp_server.logs.facts import ErrorFact, LogFacts
-from mcp_server.model import Artifact, ModelLocation, Workload
+from mcp_server.model import Artifact, ExportedWorkload, ModelLocation, PackageWorkload, Workload
 from mcp_server.package.archive import Package
 from mcp_server.package.exported import ExportedFacts
 from mcp_server.package.mismatch import Mismatch
@@ -40,8 +42,6 @@ NEVER_REACHED = (
     "language, give the package with the inputs of a call."
 )
 
-Failure = Literal["none", "exception", "signal", "timeout", "out_of_memory", "nonfinite", "differs"]
-
 
 @dataclass(frozen=True)
 class RunSeen:
@@ -60,11 +60,14 @@ class RunSeen:
     def root(self) -> ErrorFact | None:
         return self.log.root
 
+    def last(self, event: str) -> Event:
+        """The last event of that name that the worker reported; empty when there is none."""
+        return (self.worker.last(event) if self.worker is not None else None) or {}
+
     @property
     def outputs(self) -> list[Event]:
         """Facts of each output of the last call that came back; empty when none did."""
-        called = self.worker.last("called") if self.worker else None
-        return list(called["outputs"]) if called else []
+        return list(self.last("called").get("outputs", ()))
 
     @property
     def nonfinite(self) -> list[int]:
@@ -79,85 +82,61 @@ class RunSeen:
             return ending
         if not self.finished.ok:
             return "exception"
-        if self._judged and self.as_expected:
+        if self.as_expected:
             return "none"
         if any(out.get("nan") or (self.infinities and out.get("inf")) for out in self.outputs):
             return "nonfinite"
-        return "differs" if self.departs or self.refused_by_check else "none"
-
-    @property
-    def _judged(self) -> bool:
-        """Whether the user said which outputs are right."""
-        told = self.worker.last("compared_expected") if self.worker else None
-        return bool(told and told.get("given")) or bool(self.worker and self.worker.last("checked_outputs"))
+        return "differs" if self.departs or self.last("checked_outputs").get("status") else "none"
 
     @property
     def as_expected(self) -> bool:
         """Whether the outputs are what the user expects: by the file, by the check command, or by both."""
-        told = self.worker.last("compared_expected") if self.worker else None
-        if not self._judged or (told is not None and told.get("given") and not told["equal"]):
-            return False
-        return not self.refused_by_check
-
-    @property
-    def refused_by_check(self) -> bool:
-        """Whether the user's check command ended with another status than 0."""
-        told = self.worker.last("checked_outputs") if self.worker else None
-        return bool(told and told["status"])
+        compared, checked = self.last("compared_expected"), self.last("checked_outputs")
+        if not (compared.get("given") or checked):
+            return False  # nobody said which outputs are right
+        return (not compared.get("given") or bool(compared["equal"])) and not checked.get("status")
 
     @property
     def departs(self) -> bool:
         """Whether the outputs have the shapes of the script's own reference, and other values."""
-        told = self.worker.last("compared_expected") if self.worker else None
-        if told is None or told["equal"]:
+        compared = self.last("compared_expected")
+        if not compared or compared["equal"]:
             return False
-        return all(shape[0] == shape[1] for shape in (pair["shape"] for pair in told["outputs"]))
+        return all(shape[0] == shape[1] for shape in (pair["shape"] for pair in compared["outputs"]))
 
     @property
     def held(self) -> dict[str, bool]:
-        """Of each tensor that the program held when its own check failed: whether the call gives it."""
-        told = self.worker.last("compared_held") if self.worker else None
-        return dict(told["equal"]) if told is not None else {}
+        """Of each tensor that the program had when its own check failed: whether the call gives it."""
+        return dict(self.last("compared_held").get("equal", {}))
 
     @property
     def attributes_compared(self) -> dict[str, bool]:
         """The same of attributes that the functions name in which the check failed."""
-        told = self.worker.last("compared_held") if self.worker else None
-        return dict(told.get("attributes", {})) if told is not None else {}
+        return dict(self.last("compared_held").get("attributes", {}))
 
     @property
     def left_alone(self) -> list[int]:
         """Inputs that the call was to change and did not, and that lie where the package copies them."""
-        return [each["input"] for each in self._to_change if each["misaligned"] and not each["changed"]]
+        inputs = self.last("changed_inputs").get("inputs", ())
+        return [each["input"] for each in inputs if each["misaligned"] and not each["changed"]]
 
     @property
     def changed(self) -> list[int]:
         """Inputs that the call was to change and did."""
-        return [each["input"] for each in self._to_change if each["changed"]]
-
-    @property
-    def _to_change(self) -> list[Event]:
-        told = self.worker.last("changed_inputs") if self.worker else None
-        return list(told["inputs"]) if told is not None else []
+        return [each["input"] for each in self.last("changed_inputs").get("inputs", ()) if each["changed"]]
 
     @property
     def family(self) -> str | None:
         return self.root.family.id if self.root else None
-
-    def same_failure(self, other: RunSeen) -> bool:
-        """Whether two runs failed in the same way: the same ending and, where known, the same family."""
-        if self.failure != other.failure:
-            return False
-        return self.family is None or other.family is None or self.family == other.family
 
 
 @dataclass(frozen=True)
 class CallSpec:
     """A call that the worker can make: `operation` is `run` or `replay`, `request` its arguments."""
 
-    operation: Literal["run", "replay", "compile"]
+    operation: Literal["run", "replay"]
     request: dict[str, Any]
-    package: Path | None
+    package: Path
     inputs: Path | None = None
 
 
@@ -177,7 +156,10 @@ class GeneratedKernel:
 
 @dataclass
 class DiagnosisState:
-    """The growing record. Detectors read it; only actions write to it."""
+    """The growing record. Causes read it; only observations write to it.
+
+    None, or empty, is what was not looked at.
+    """
 
     workload: Workload | None
     budget_s: float = 300.0
@@ -230,31 +212,31 @@ class DiagnosisState:
         return self._view
 
     @property
+    def suspect_call(self) -> CapturedCall | None:
+        """The call of a program that failed, or that is to blame if one is."""
+        return self.capture.suspect if self.capture is not None else None
+
+    @property
     def outputs_nonfinite(self) -> bool:
         """Whether NaN or infinities came out of a call, seen without probes."""
-        suspect = self.capture.suspect if self.capture is not None else None
-        return any(run.nonfinite for run in self.runs.values()) or (suspect is not None and suspect.nonfinite)
+        call = self.suspect_call
+        return any(run.nonfinite for run in self.runs.values()) or (call is not None and call.nonfinite)
 
     @property
     def outputs_nan(self) -> bool:
         """Whether NaN came out of a call, seen without probes."""
-        suspect = self.capture.suspect if self.capture is not None else None
+        call = self.suspect_call
         called = any(out.get("nan") for run in self.runs.values() for out in run.outputs)
-        return called or (suspect is not None and any(leaf.nan for leaf in suspect.outputs))
+        return called or (call is not None and any(leaf.nan for leaf in call.outputs))
+
+    def failure_of(self, run: str) -> Failure | None:
+        """How the run of that label failed; None where it was not made."""
+        return self.runs[run].failure if run in self.runs else None
 
     @property
     def call_fails(self) -> bool:
         """Whether the call by itself, made again, fails or diverges from the reference."""
-        plain = self.runs.get("plain")
-        return plain is not None and plain.failure != "none"
-
-    @property
-    def fails_alike_alone(self) -> bool:
-        """Whether the call by itself fails as the program did: nothing around it is needed for that."""
-        script, plain = self.runs.get("script"), self.runs.get("plain")
-        if script is None or plain is None or "none" in (script.failure, plain.failure):
-            return False
-        return plain.failure not in ("differs", "timeout") and script.same_failure(plain)
+        return self.failure_of("plain") not in (None, "none")
 
     @property
     def plain_diverges(self) -> bool:
@@ -265,16 +247,15 @@ class DiagnosisState:
     @property
     def call_locations(self) -> list[ModelLocation]:
         """The user's lines that make the suspect call, innermost first."""
-        call = self.capture.suspect if self.capture is not None else None
-        return call.stack[:2] if call is not None else []
+        return self.suspect_call.stack[:2] if self.suspect_call is not None else []
 
     def differs_in(self, run: str) -> bool | None:
         """Whether the call gave other outputs when it was made again, as `second` or with memory `filled`.
 
         None where that was not tried.
         """
-        told = self.repeated.all("repeated") if self.repeated is not None else []
-        return next((not event["equal"] for event in told if event["run"] == run), None)
+        repeats = self.repeated.all("repeated") if self.repeated is not None else []
+        return next((not event["equal"] for event in repeats if event["run"] == run), None)
 
     @property
     def reads_unset(self) -> bool:
@@ -284,8 +265,55 @@ class DiagnosisState:
     @property
     def surroundings(self) -> dict[str, Any]:
         """Variables, interpreter and directory of the workload, as the worker takes them."""
-        given = self.workload
-        return {"env": given.env, "python": given.python, "cwd": given.cwd} if given else {}
+        workload = self.workload
+        return {"env": workload.env, "python": workload.python, "cwd": workload.cwd} if workload else {}
+
+    def surroundings_with(self, below: Mapping[str, str], above: Mapping[str, str]) -> dict[str, Any]:
+        """The same with more variables: some that the workload overrides, and some that override its own."""
+        env = self.workload.env if self.workload else {}
+        return {**self.surroundings, "env": {**below, **env, **above}}
+
+    @property
+    def inputs(self) -> Any:
+        """The inputs of the call: specs, or the file of a captured or given call."""
+        if self.call is None:
+            return None
+        return self.call.inputs if self.call.inputs is not None else self.call.request.get("inputs")
+
+    @property
+    def device_index(self) -> int:
+        """The device that the call asks for; -1 where it says nothing."""
+        return int(self.call.request.get("device_index", -1)) if self.call is not None else -1
+
+    @property
+    def program_path(self) -> Path | None:
+        """The exported program: as given, or saved by the compile that wrote the suspect call's package."""
+        if isinstance(self.workload, ExportedWorkload):
+            return self.workload.exported
+        if self.capture is None or not self.capture.loads:
+            return None
+        call = self.suspect_call
+        load = self.capture.load_of(call) if call is not None else self.capture.loads[-1]
+        compiled = self.capture.compile_of(load) if load is not None else None
+        path = compiled.exported if compiled is not None else None
+        return path if path is not None and path.exists() else None
+
+    @property
+    def package_call(self) -> PackageWorkload:
+        """The call as a package with its inputs, for steps that take one."""
+        assert self.call is not None
+        request, workload = self.call.request, self.workload
+        return PackageWorkload(
+            package=self.call.package,
+            inputs=self.inputs,
+            model_name=request.get("model_name", "model"),
+            device_index=self.device_index,
+            extra_imports=[str(name) for name in request.get("extra_imports", ())],
+            cwd=workload.cwd if workload else None,
+            env=workload.env if workload else {},
+            python=workload.python if workload else None,
+            timeout_s=min(workload.timeout_s, 300) if workload else 300,
+        )
 
     @property
     def seconds_left(self) -> float:
@@ -317,43 +345,34 @@ class DiagnosisState:
         """Whether anything failed where the user could see it."""
         if self.package_error is not None or (self.log is not None and self.log.root is not None):
             return True
-        if self.ended_well:
-            return self._silently_failed
-        return any(run.failure != "none" for label, run in self.runs.items() if label in OWN_RUNS)
+        if not self.ended_well:
+            return any(run.failure != "none" for label, run in self.runs.items() if label in OWN_RUNS)
+        # A program may end well, though a call that it took for good fails when it is made again.
+        call = self.suspect_call
+        if call is None or call.outcome != "ok" or not self.call_fails:
+            return False
+        return not (self.failure_of("plain") == "nonfinite" and self.nan_accepted)
 
     @property
     def ended_well(self) -> bool:
         """Whether the user's program ran to a good end, under the hook and, where that was tried, alone."""
-        own = [self.runs[label] for label in ("script", "alone") if label in self.runs]
-        return bool(own) and all(run.failure == "none" for run in own)
+        return {self.failure_of("script"), self.failure_of("alone")} - {None} == {"none"}
 
     @property
     def fails_only_alone(self) -> bool:
         """Whether the program fails without the hook, and ended well under it, which waits for each call."""
-        script, alone = self.runs.get("script"), self.runs.get("alone")
-        if script is None or alone is None:
-            return False
-        return script.failure == "none" and alone.failure != "none"
+        return self.failure_of("script") == "none" and self.failure_of("alone") not in (None, "none")
 
     @property
     def equals_eager(self) -> bool | None:
         """Whether the call gives what its exported program gives, NaN included; None: nobody looked."""
-        told = self.interpreted.last("compared") if self.interpreted is not None else None
-        return bool(told["equal"]) if told is not None else None
+        compared = self.interpreted.last("compared") if self.interpreted is not None else None
+        return bool(compared["equal"]) if compared is not None else None
 
     @property
     def nan_accepted(self) -> bool:
         """Whether the program ended well with NaN where its model has NaN in eager mode, too."""
         return self.ended_well and self.outputs_nan and bool(self.equals_eager)
-
-    @property
-    def _silently_failed(self) -> bool:
-        """A program that ended well, though a call that it took for good fails when it is made again."""
-        suspect = self.capture.suspect if self.capture is not None else None
-        plain = self.runs.get("plain")
-        if suspect is None or suspect.outcome != "ok" or plain is None:
-            return False
-        return plain.failure != "none" and not (plain.failure == "nonfinite" and self.nan_accepted)
 
     @property
     def exit_locations(self) -> list[ModelLocation]:
@@ -377,15 +396,9 @@ class DiagnosisState:
         return any(root is not None and root.candidates[:1] == ("out_of_memory",) for root in roots)
 
     @property
-    def reproduced(self) -> bool:
-        """Whether we saw the failure ourselves, or there was none to see but a broken contract."""
-        return self.log is None or bool(self.runs) or self.package_error is not None
-
-    @property
     def handled(self) -> bool:
         """Whether the suspect call raised, and the program went on and ended well all the same."""
-        suspect = self.capture.suspect if self.capture is not None else None
-        return suspect is not None and suspect.outcome == "failed" and not self.failed
+        return self.suspect_call is not None and self.suspect_call.outcome == "failed" and not self.failed
 
     @property
     def failing_locations(self) -> list[ModelLocation]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import Field
@@ -29,10 +29,11 @@ GPU_MODEL = re.compile(r"^Model:\s*(.+)$", re.MULTILINE)
 def machine_facts() -> dict[str, str]:
     """System, processor, GPUs and driver in words; what is not known is left out."""
     version = _text(NVIDIA / "version").splitlines()[:1]
+    gpus = [_first(GPU_MODEL, _text(path)) for path in sorted(NVIDIA.glob("gpus/*/information"))]
     facts = {
         "system": platform.platform(),
         "processor": f"{_first(MODEL_NAME, _text(Path('/proc/cpuinfo')))}, {os.cpu_count()} cores",
-        "GPU": ", ".join(_gpus()),
+        "GPU": ", ".join(filter(None, gpus)),
         "driver": version[0].removeprefix("NVRM version: ").strip() if version else "",
     }
     return {name: value for name, value in facts.items() if value}
@@ -46,13 +47,6 @@ def variables(asked: Mapping[str, str]) -> dict[str, str]:
         for name, value in sorted(found.items())
         if TELLING.fullmatch(name) and not looks_secret(name, value)
     }
-
-
-def _gpus() -> Iterator[str]:
-    for path in sorted(NVIDIA.glob("gpus/*/information")):
-        name = _first(GPU_MODEL, _text(path))
-        if name:
-            yield name
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str:
@@ -74,7 +68,7 @@ class Subject(Record):
     """`journal` are the files of the capture hook, `log` what the user's own run printed.
 
     `environment` names facts of machine, interpreter, package and variables in words. `shapes` are those of
-    the tensors of the call, by number.
+    the tensors of the call, counted among its tensors and other arguments as the package does.
     """
 
     package: Path | None = None
@@ -88,52 +82,46 @@ class Subject(Record):
 
 
 def leave_subject(case: DiagnosisState, context: Context) -> Artifact:
-    """Write the subject of the case into the job's directory. Raises ProblemError when the disk refuses."""
+    """Write the suspect call and its surroundings, as far as they are known, into the job's directory.
+
+    Raises ProblemError when the disk refuses.
+    """
+    call = case.package_call if case.call is not None else None
+    subject = Subject(
+        package=call.package if call else None,
+        model_name=call.model_name if call else "model",
+        inputs=call.inputs if call and isinstance(call.inputs, Path) else None,
+        extra_imports=call.extra_imports if call else [],
+        script=getattr(case.workload, "script", None),
+        log=case.plain.finished.output if case.plain is not None else None,
+        environment=_environment(case, context),
+        shapes={
+            number: [int(size) for size in leaf["shape"]]
+            for number, leaf in enumerate(case.leaves)
+            if leaf.get("kind") == "tensor" and "shape" in leaf
+        },
+    )
     path = context.directory / FILE
     with storing(context.directory):
-        path.write_text(subject_of(case, context).model_dump_json(indent=1))
+        path.write_text(subject.model_dump_json(indent=1))
     return context.artifact(path, "what was diagnosed, and where: `aoti-debug report` reads it")
 
 
-def subject_of(case: DiagnosisState, context: Context) -> Subject:
-    """The suspect call and its surroundings, as far as they are known."""
-    call, plain = case.call, case.plain
-    request = call.request if call is not None else {}
-    return Subject(
-        package=call.package if call is not None else None,
-        model_name=str(request.get("model_name", "model")),
-        inputs=call.inputs if call is not None else None,
-        extra_imports=[str(name) for name in request.get("extra_imports", ())],
-        script=getattr(case.workload, "script", None),
-        log=plain.finished.output if plain is not None else None,
-        environment=_environment(case, context),
-        shapes=_shapes(case),
-    )
-
-
-def _shapes(case: DiagnosisState) -> dict[int, list[int]]:
-    """Shapes of the call's tensors, counted among its tensors and other arguments as the package does."""
-    return {
-        number: [int(size) for size in leaf["shape"]]
-        for number, leaf in enumerate(case.leaves)
-        if leaf.get("kind") == "tensor" and "shape" in leaf
-    }
-
-
 def _environment(case: DiagnosisState, context: Context) -> dict[str, str]:
-    python = case.workload.python if case.workload and case.workload.python else context.python
+    workload = case.workload
+    python = workload.python if workload and workload.python else context.python
     facts = {"aoti-debug": __version__, "torch": _torch(case), "interpreter": str(python), **machine_facts()}
     if case.package is not None:
         facts["package"] = f"compiled for {case.package.device_type}"
-    asked = case.workload.env if case.workload else {}
+    asked = workload.env if workload else {}
     return {name: value for name, value in {**facts, **variables(asked)}.items() if value}
 
 
 def _torch(case: DiagnosisState) -> str:
     """The version that a worker reported; empty when none ran."""
     workers = [run.worker for run in case.runs.values()] + [case.interpreted, case.operators]
-    told = [worker.last("torch") for worker in workers if worker is not None]
-    found = next((event for event in told if event is not None), None)
+    events = [worker.last("torch") for worker in workers if worker is not None]
+    found = next((event for event in events if event is not None), None)
     if found is None:
         return ""
     return f"{found['version']}, CUDA {found['cuda']}" if found.get("cuda") else str(found["version"])

@@ -1,10 +1,4 @@
-"""A suspect: a possible cause, its observations and interventions, and the table of direct refusals.
-
-The closed table of direct refusals: what the system itself says, and names the component of.
-
-The loader, the linker, the compiler or the operating system refuses, and its words say what is wrong. No
-intervention can add to that. Nothing belongs here that a later failure merely suggests.
-"""
+"""A suspect: a possible cause, its evidence and interventions, and the closed table of direct refusals."""
 
 from __future__ import annotations
 
@@ -30,7 +24,7 @@ class CausalLevel(IntEnum):
     BUILD = 5
 
 
-class Instrument(Enum):
+class Instrument(str, Enum):
     """What made an observation."""
 
     PACKAGE_READER = "package reader"
@@ -47,30 +41,22 @@ class Instrument(Enum):
     LOG = "log"
 
 
-# The step of a piece of evidence says what made it: every step of the diagnosis reads with one instrument.
-INSTRUMENTS: dict[str, Instrument] = {
-    "open_package": Instrument.PACKAGE_READER,
-    "inspect_package": Instrument.PACKAGE_READER,
-    "look_at_indices": Instrument.INPUT_READER,
-    "capture": Instrument.CAPTURE_HOOK,
-    "dump_kernel_io": Instrument.LAUNCH_PROBE,
-    "trace_launches": Instrument.LAUNCH_PROBE,
-    "locate_fault": Instrument.MEMORY_CHECKER,
-    "read_exported": Instrument.EXPORTED_PROGRAM,
-    "interpret": Instrument.EAGER,
-    "compare_with_eager": Instrument.EAGER,
-    "try_padding": Instrument.LAUNCH_PROBE,
-    "try_wider": Instrument.LAUNCH_PROBE,
-    "watch_operators": Instrument.OPERATOR_WATCH,
-    "run_with_input_checks": Instrument.RUNTIME_CHECK,
-    "repeat_call": Instrument.REPEATED_CALL,
-    "check_devices": Instrument.MACHINE,
-    "read_generated_kernel": Instrument.PACKAGE_READER,
-    "read_log": Instrument.LOG,
-    "run": Instrument.LOG,
-    "run_alone": Instrument.LOG,
-    "script": Instrument.LOG,
+_STEPS: dict[Instrument, tuple[str, ...]] = {
+    Instrument.PACKAGE_READER: ("open_package", "inspect_package", "read_generated_kernel"),
+    Instrument.INPUT_READER: ("look_at_indices",),
+    Instrument.CAPTURE_HOOK: ("capture",),
+    Instrument.LAUNCH_PROBE: ("dump_kernel_io", "trace_launches", "try_padding", "try_wider"),
+    Instrument.MEMORY_CHECKER: ("locate_fault",),
+    Instrument.EXPORTED_PROGRAM: ("read_exported",),
+    Instrument.EAGER: ("interpret", "compare_with_eager"),
+    Instrument.OPERATOR_WATCH: ("watch_operators",),
+    Instrument.RUNTIME_CHECK: ("run_with_input_checks",),
+    Instrument.REPEATED_CALL: ("repeat_call",),
+    Instrument.MACHINE: ("check_devices",),
+    Instrument.LOG: ("read_log", "run", "run_alone", "script", "read_source", "intervention", "note"),
 }
+# The step of a piece of evidence says what made it. A step without a row is an instrument of its own.
+INSTRUMENTS = {step: instrument for instrument, steps in _STEPS.items() for step in steps}
 
 
 @dataclass(frozen=True)
@@ -107,11 +93,23 @@ class Suspect:
         return f"{self.category}:{self.guilty.kind}:{self.guilty.name}"
 
     @property
-    def instruments(self) -> frozenset[Instrument]:
+    def instruments(self) -> frozenset[str]:
         """What has seen it."""
-        return frozenset(INSTRUMENTS.get(each.step, Instrument.LOG) for each in self.evidence)
+        return frozenset(INSTRUMENTS.get(each.step, each.step) for each in self.evidence)
+
+    @property
+    def interventions(self) -> tuple[Intervention, ...]:
+        """All that have to remove it: the first one, and the parts."""
+        return (self.intervention, *self.parts) if self.intervention is not None else ()
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether removing it leaves out parts of the call: another suspect may lie in these."""
+        return self.intervention is not None and self.intervention.leaves_out
 
 
+# Direct refusals. The loader, the linker, the compiler or the operating system refuses, and its words name
+# the component. No intervention can add to that. Nothing belongs here that a later failure merely suggests.
 NOT_A_PACKAGE = "the loader refuses the file: it is no package"
 NO_SUCH_MODEL = "the loader refuses the name: the package has no such model"
 INCOMPLETE = "the loader refuses the package: a file that it needs is not in it"
@@ -120,26 +118,17 @@ NO_COMPILER = "the compiler cannot be started"
 WRONG_ARCHITECTURE = "the system refuses the code: it is for another architecture"
 NO_DEVICE = "the driver refuses the device"
 
-# By the slug of a package that cannot be read, or of a fatal defect (package/problems.py).
+# Slugs of a package that cannot be read, or of a fatal defect (package/problems.py).
+_NO_PACKAGE = (
+    *("empty_file", "not_a_zip", "truncated_zip", "damaged_member", "missing_file", "torch_save_file"),
+    *("pickle_file", "torch_export_archive", "torchscript_file", "other_zip", "not_a_package_directory"),
+    "outdated_layout",
+)
+_NOT_WHOLE = ("missing_library", "damaged_library", "missing_metadata", "missing_kernel_binary")
 BY_SLUG: Mapping[str, str] = {
-    "empty_file": NOT_A_PACKAGE,
-    "not_a_zip": NOT_A_PACKAGE,
-    "truncated_zip": NOT_A_PACKAGE,
-    "damaged_member": NOT_A_PACKAGE,
-    "missing_file": NOT_A_PACKAGE,
-    "torch_save_file": NOT_A_PACKAGE,
-    "pickle_file": NOT_A_PACKAGE,
-    "torch_export_archive": NOT_A_PACKAGE,
-    "torchscript_file": NOT_A_PACKAGE,
-    "other_zip": NOT_A_PACKAGE,
-    "not_a_package_directory": NOT_A_PACKAGE,
-    "outdated_layout": NOT_A_PACKAGE,
-    "no_model": NO_SUCH_MODEL,
-    "unknown_model": NO_SUCH_MODEL,
-    "missing_library": INCOMPLETE,
-    "damaged_library": INCOMPLETE,
-    "missing_metadata": INCOMPLETE,
-    "missing_kernel_binary": INCOMPLETE,
+    **dict.fromkeys(_NO_PACKAGE, NOT_A_PACKAGE),
+    **dict.fromkeys(("no_model", "unknown_model"), NO_SUCH_MODEL),
+    **dict.fromkeys(_NOT_WHOLE, INCOMPLETE),
     "foreign_library": WRONG_ARCHITECTURE,
 }
 
@@ -147,14 +136,10 @@ BY_SLUG: Mapping[str, str] = {
 BY_FAMILY: Mapping[str, str] = {
     "model_name": NO_SUCH_MODEL,
     "other_archive": NOT_A_PACKAGE,
-    "undefined_symbol": UNDEFINED_SYMBOL,
-    "link_library": UNDEFINED_SYMBOL,
-    "linker_shim": UNDEFINED_SYMBOL,
     "no_compiler": NO_COMPILER,
-    "no_kernel_image": WRONG_ARCHITECTURE,
-    "torch_without_arch": WRONG_ARCHITECTURE,
-    "no_driver": NO_DEVICE,
-    "bad_device_index": NO_DEVICE,
+    **dict.fromkeys(("undefined_symbol", "link_library", "linker_shim"), UNDEFINED_SYMBOL),
+    **dict.fromkeys(("no_kernel_image", "torch_without_arch"), WRONG_ARCHITECTURE),
+    **dict.fromkeys(("no_driver", "bad_device_index"), NO_DEVICE),
 }
 
 REFUSALS = frozenset({*BY_SLUG.values(), *BY_FAMILY.values()})

@@ -33,6 +33,11 @@ class Symptom:
         """Whether it says which outputs are right."""
         return self.expect is not None or bool(self.check)
 
+    @property
+    def infinities(self) -> bool:
+        """Whether an infinite output is a failure, too."""
+        return self.seen == "nan"
+
     def request(self) -> dict[str, object]:
         """For the worker's `run`."""
         if not self.judges:
@@ -40,23 +45,27 @@ class Symptom:
         return {"expect": self.expect, "rtol": self.rtol, "atol": self.atol, "check": list(self.check)}
 
 
+def misfit(what: str, expect: Path | None = None) -> ProblemError:
+    """The error about an expectation that cannot be one of this call's outputs."""
+    return ProblemError(
+        f"the expectation does not fit the outputs of the call: {what}",
+        value=str(expect) if expect is not None else None,
+        allowed="a file of torch.save with one tensor for each output, of the shapes of the outputs",
+    )
+
+
 def refuse_misfit(run: RunSeen, symptom: Symptom) -> None:
     """Raise `ProblemError` where the expectation or the check cannot be one of this call's outputs."""
-    worker = run.worker
-    told = worker.last("compared_expected") if worker is not None else None
+    compared = run.last("compared_expected")
     # A replay reports the program's own comparison under the same name: that fits by its making.
-    if told is not None and told.get("given") and told["layout"]:
-        counts = told["counts"]
-        what = f"the call gives {counts[1]} tensors, the expectation has {counts[0]}"
-        if counts[0] == counts[1]:
-            place = next(each["output"] for each in told["outputs"] if each["layout"])
-            what = f"output {place} has {told['layout']}"
-        raise ProblemError(
-            f"the expectation does not fit the outputs of the call: {what}",
-            value=str(symptom.expect),
-            allowed="a file of torch.save with one tensor for each output, of the shapes of the outputs",
-        )
-    if worker is not None and worker.last("checking_outputs") and not worker.last("checked_outputs"):
+    if compared.get("given") and compared["layout"]:
+        expected, given = compared["counts"]
+        what = f"the call gives {given} tensors, the expectation has {expected}"
+        if expected == given:
+            place = next(each["output"] for each in compared["outputs"] if each["layout"])
+            what = f"output {place} has {compared['layout']}"
+        raise misfit(what, symptom.expect)
+    if run.last("checking_outputs") and not run.last("checked_outputs"):
         raise ProblemError(
             "the check command did not end in the time that the budget leaves",
             value=" ".join(symptom.check),

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
-from mcp_server.diagnosis.interventions import call as environment
-from mcp_server.diagnosis.interventions import input
-from mcp_server.diagnosis.interventions import input as inputs
-from mcp_server.diagnosis.interventions.base import Intervention, Options
+from pydantic import Field
+
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Trial
+from mcp_server.diagnosis.interventions.call import given_values, with_variables
+from mcp_server.diagnosis.interventions.input import FORMS, Leaf, changed, read_change, together
 from mcp_server.diagnosis.interventions.kernel import Edit, edit_kernel, replace_launch
 from mcp_server.diagnosis.interventions.plan import TriedCall, call_of_package
 from mcp_server.diagnosis.interventions.run import try_intervention
-from mcp_server.diagnosis.interventions.spelling import FORMS, read_change
-from mcp_server.diagnosis.tried_fix import TriedFix, tried_fix
+from mcp_server.diagnosis.next_steps import package_words, workload_arguments
+from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.errors import ProblemError
-from mcp_server.model import PackageWorkload
+from mcp_server.model import PackageWorkload, Record
 from mcp_server.package.archive import open_package
 from mcp_server.package.signature import CompiledInput
 from mcp_server.tools.context import Context
+from mcp_server.worker.protocol import ElementChange, NeededElement
+
+Outcome = Literal["fixed", "harmful", "changed", "same", "no_failure", "not_applicable"]
+SHOWN = 8  # elements that are listed of each kind
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,71 @@ class Asked:
     tolerance: float | None = None
 
 
+class ElementShown(Record):
+    """One element that came out otherwise."""
+
+    where: str
+    before: str
+    after: str
+
+
+class InputShown(Record):
+    """What the change did to one input: how many of its elements, or how its layout."""
+
+    input: str
+    changed: int
+    elements: int
+    layout: str = ""
+    examples: list[ElementShown] = Field(default_factory=list)
+
+
+class OutputShown(Record):
+    """One output with the change, compared. `not_at_fault` counts changed elements that were good before."""
+
+    output: int
+    changed: int
+    elements: int
+    not_at_fault: int
+    rows: list[int] = Field(default_factory=list)
+    layout: str = ""
+
+
+class NeededShown(Record):
+    """The fewest of the changed elements with which the call comes back."""
+
+    needed: int
+    changed: int
+    elements: list[ElementShown]
+
+
+class TriedFix(Record):
+    """The result. `fixed`: the failure went with the change, came again without it, and nothing else changed.
+
+    `harmful`: it went, and elements changed that were not at fault. `changed`: another failure is left.
+    `enough` are the fewest changed elements that do the same.
+    `compared_with` says what the outputs were compared with; empty when nothing came back to compare with.
+    """
+
+    outcome: Outcome
+    summary: str
+    change: str
+    before: str
+    with_change: str
+    again: str
+    code_before: str = ""
+    code_after: str = ""
+    inputs: list[InputShown] = Field(default_factory=list)
+    enough: NeededShown | None = None
+    compared_with: str = ""
+    outputs: list[OutputShown] = Field(default_factory=list)
+    side_effects: list[ElementShown] = Field(default_factory=list)
+    mutated_inputs: list[int] = Field(default_factory=list)
+    calls: int = 0
+    failed: int = 0
+    chance: float | None = None
+    command: str = ""
+
+
 async def try_fix(context: Context, workload: PackageWorkload, asked: Asked) -> TriedFix:
     """Make the call before, with the change, and again.
 
@@ -45,12 +115,11 @@ async def try_fix(context: Context, workload: PackageWorkload, asked: Asked) -> 
     does not fit.
     """
     package = open_package(workload.package, workload.model_name)
-    call = replace(
-        call_of_package(workload, expect=asked.expect),
-        rtol=asked.tolerance,
-        atol=asked.tolerance,
-        spelling=_spelling(workload, asked),
-    )
+    symptom = Symptom(expect=asked.expect, rtol=asked.tolerance, atol=asked.tolerance)
+    expect = ("--expect", str(asked.expect)) if asked.expect else ()
+    tolerance = ("--tolerance", str(asked.tolerance)) if asked.tolerance else ()
+    words = (*package_words(workload_arguments(workload)), *expect, *tolerance)
+    call = replace(call_of_package(workload, symptom), spelling=words)
     intervention = await _intervention(context, call, asked, package.inputs)
     if intervention.unavailable:
         raise ProblemError(intervention.unavailable, value=" ".join(intervention.spelling))
@@ -58,7 +127,7 @@ async def try_fix(context: Context, workload: PackageWorkload, asked: Asked) -> 
     trial = await try_intervention(context, call, intervention)
     if trial.after.ended == "refused":
         raise ProblemError(f"the change cannot be made: {trial.after.text}", allowed=FORMS)
-    return tried_fix(trial, package.inputs)
+    return _tried_fix(trial, package.inputs)
 
 
 async def _intervention(
@@ -79,69 +148,129 @@ async def _intervention(
     if asked.launch is not None:
         parts.append(await replace_launch(context, call, asked.launch, asked.how))
     if asked.constants is not None:
-        parts.append(input.given_values(asked.constants))
+        parts.append(given_values(asked.constants))
     if asked.set_env:
-        parts.append(environment.with_variables(asked.set_env))
+        parts.append(with_variables(asked.set_env))
     if not parts:
         raise ProblemError(
             "nothing to change",
             allowed="--change, --kernel with --replace, --launch with --as, --constants, --set-env",
         )
-    return parts[0] if len(parts) == 1 else _joined(parts)
-
-
-def _joined(parts: list[Intervention]) -> Intervention:
-    """Several changes as one: whether they do it together."""
-    unavailable = next((part.unavailable for part in parts if part.unavailable), "")
-    options = Options(
-        package=next((part.options.package for part in parts if part.options.package), None),
-        updates=next((part.options.updates for part in parts if part.options.updates), None),
-        env={name: value for part in parts for name, value in part.options.env.items()},
-    )
-    return Intervention(
-        key=" + ".join(part.key for part in parts),
-        kind=parts[0].kind,
-        what="; ".join(part.what for part in parts),
-        changes=tuple(change for part in parts for change in part.changes),
-        options=options,
-        before_code="\n".join(part.before_code for part in parts),
-        after_code="\n".join(part.after_code for part in parts),
-        spelling=tuple(word for part in parts for word in part.spelling),
-        unavailable=unavailable,
-    )
+    if len(parts) == 1:
+        return parts[0]
+    return together(" + ".join(part.key for part in parts), "; ".join(part.what for part in parts), parts)
 
 
 def _input_change(text: str, known: tuple[CompiledInput, ...]) -> Intervention:
-    change = read_change(text, lambda name: item_of(name, known).index)
-    item = next((item for item in known if item.index == change.input), None)
-    name = (item.path if item is not None else None) or f"inputs[{change.input}]"
-    return inputs.changed(inputs.Leaf(change.input or 0, name), change)
+    """One change of an input, named by number, path (`args[1]`) or name. Raises `ProblemError`."""
+
+    def place_of(name: str) -> int:
+        for item in known:
+            if name in (str(item.index), item.path, item.name, f"inputs[{item.index}]"):
+                return item.index
+        allowed = ", ".join(item.path or str(item.index) for item in known[:40])
+        raise ProblemError("no such input", value=name, allowed=allowed)
+
+    change = read_change(text, place_of)
+    path = next((item.path for item in known if item.index == change.input), None)
+    return changed(Leaf(change.input or 0, path or f"inputs[{change.input}]"), change)
 
 
-def item_of(name: str, known: tuple[CompiledInput, ...]) -> CompiledInput:
-    """The input of that number, path (`args[1]`) or name. Raises `ProblemError`."""
-    for item in known:
-        if name in (str(item.index), item.path, item.name, f"inputs[{item.index}]"):
-            return item
-    raise ProblemError(
-        "no such input", value=name, allowed=", ".join(item.path or str(item.index) for item in known[:40])
+def _tried_fix(trial: Trial, known: tuple[CompiledInput, ...]) -> TriedFix:
+    """The result for a package with these inputs."""
+    facts = trial.after.facts
+    beside = facts.beside if facts is not None else None
+    names = {item.index: item.path or item.name for item in known}
+    outcome = _outcome(trial)
+    smallest = facts.smallest if facts is not None else None
+    enough = None
+    if smallest is not None:
+        elements = _elements(smallest.first, names)
+        enough = NeededShown(needed=smallest.needed, changed=smallest.changed, elements=elements)
+    compared_with = "the call as it is" if beside is not None else ""
+    if beside is not None and beside.against == "smallest":
+        compared_with = "the call with only the fewest elements changed that let it come back"
+    return TriedFix(
+        outcome=outcome,
+        summary=_summary(outcome, trial),
+        change=trial.intervention.what,
+        before=trial.before.describe(),
+        with_change=trial.after.describe(),
+        again=trial.again.describe(),
+        code_before=trial.intervention.before_code,
+        code_after=trial.intervention.after_code,
+        inputs=[
+            InputShown(
+                input=names.get(change.input, str(change.input)),
+                changed=change.changed,
+                elements=change.elements,
+                layout=change.layout,
+                examples=_elements(change.first, names),
+            )
+            for change in (facts.inputs if facts is not None else ())
+        ],
+        enough=enough,
+        compared_with=compared_with,
+        outputs=[
+            OutputShown(
+                output=output.output,
+                changed=output.changed,
+                elements=output.elements,
+                not_at_fault=output.innocent,
+                rows=list(output.rows[:SHOWN]),
+                layout=output.layout,
+            )
+            for output in (beside.outputs if beside is not None else ())
+        ],
+        side_effects=_elements(trial.side_effects.first, names),
+        mutated_inputs=list(facts.mutated) if facts is not None else [],
+        calls=trial.calls,
+        failed=trial.failed,
+        chance=trial.chance or None,
+        command=trial.command,
     )
 
 
-def _spelling(workload: PackageWorkload, asked: Asked) -> tuple[str, ...]:
-    """The arguments of the command that name the call and the expectation."""
-    given = workload.inputs
-    text = (
-        json.dumps([spec.model_dump(exclude_none=True) for spec in given]) if isinstance(given, list) else ""
-    )
-    words = [str(workload.package), "--inputs", text or str(given)]
-    if workload.model_name != "model":
-        words += ["--model-name", workload.model_name]
-    if workload.device_index != -1:
-        words += ["--device-index", str(workload.device_index)]
-    for module in workload.extra_imports:
-        words += ["--extra-imports", module]
-    for name, value in workload.env.items():
-        words += ["--env", f"{name}={value}"]
-    words += ["--expect", str(asked.expect)] if asked.expect else []
-    return (*words, *(["--tolerance", str(asked.tolerance)] if asked.tolerance else []))
+def _elements(
+    changes: Sequence[ElementChange | NeededElement], names: Mapping[int, str]
+) -> list[ElementShown]:
+    """The first of these elements, those of several inputs with the name of theirs."""
+    shown = []
+    for each in changes[:SHOWN]:
+        of = names.get(each.input, str(each.input)) if isinstance(each, NeededElement) else ""
+        shown.append(ElementShown(where=f"{of}{list(each.index)}", before=each.before, after=each.after))
+    return shown
+
+
+def _outcome(trial: Trial) -> Outcome:
+    if trial.effect is Effect.NOT_APPLICABLE:
+        return "no_failure" if trial.before.failure == trial.again.failure == "none" else "not_applicable"
+    if trial.effect is Effect.GONE:
+        return "harmful" if trial.side_effects else "fixed"
+    return "changed" if trial.effect is Effect.CHANGED else "same"
+
+
+def _summary(outcome: Outcome, trial: Trial) -> str:
+    """What came of it in a sentence or two."""
+    before, after, effects = trial.before.describe(), trial.after.describe(), trial.side_effects
+    reason = f" {trial.reason[:1].upper()}{trial.reason[1:]}." if trial.reason else ""
+    rows = ", ".join(map(str, effects.rows[:SHOWN])) + (" and others" if len(effects.rows) > SHOWN else "")
+    harm = f"{effects.elements} elements that were not at fault change, too"
+    harm += f" (dimension 0: {rows})" if rows else ""
+    if effects.layout:
+        harm = f"an output has another layout ({effects.layout})"
+    rest = f" {harm}." if effects else " No element changed that was not at fault."
+    if not effects.known:
+        rest = (
+            " What it does to elements that were not at fault is not known: nothing steady to compare with."
+        )
+    sentences: dict[Outcome, str] = {
+        "fixed": f"The failure ({before}) went with the change and came again without it.{rest}",
+        "harmful": f"The failure ({before}) went with the change, but {harm}.",
+        "changed": f"One failure ({before}) is removed, another is left: {after}.",
+        "same": f"The change does not remove the failure: {after}.",
+        "no_failure": f"The call does not fail as it is, so that there is nothing to fix.{rest} Give "
+        "expect to say what the outputs are to be.",
+        "not_applicable": "The trial says nothing about the change.",
+    }
+    return sentences[outcome] + reason

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd
 
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.logs.facts import ErrorFact, LogFacts
+from mcp_server.logs.facts import ErrorFact
 from mcp_server.model import Category, Component, Evidence, ModelLocation
 from mcp_server.package.assertion import Candidate, Division, IndexSource, divisions, read_assertion
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.mismatch import symbol_values
-from mcp_server.package.provenance import DIVIDES, INDEXES, UNBOUNDED, Frame, lines_doing
+from mcp_server.package.provenance import DIVIDES, INDEXES, UNBOUNDED, lines_doing
 from mcp_server.package.statements import evaluate, names_in
 from mcp_server.tools.context import Event
 
@@ -62,29 +62,23 @@ def candidates(case: DiagnosisState) -> tuple[Candidate, ...]:
     if error is None or case.view is None:
         return ()
     fields = error.fields
-    line = _line(fields)
-    assertion = read_assertion(error.text, fields.get("file"), line, fields.get("kernel"))
+    # The line of the check: a C++ kernel's stands where the error was raised (torch 2.8-2.15).
+    line = fields.get("line") or (fields.get("raised_line") if fields.get("kernel") else None) or ""
+    number = int(line) if line.isdigit() else None
+    assertion = read_assertion(error.text, fields.get("file"), number, fields.get("kernel"))
     return case.view.tracer.trace(assertion) if assertion is not None else ()
-
-
-def _line(fields: Mapping[str, str]) -> int | None:
-    """The line of the check: a C++ kernel's stands where the error was raised (torch 2.8-2.15)."""
-    text = fields.get("line") or (fields.get("raised_line") if fields.get("kernel") else None) or ""
-    return int(text) if text.isdigit() else None
 
 
 def checked_inputs(case: DiagnosisState) -> list[CheckedInput]:
     """Candidates whose index is an element of an input, as the caller gave it."""
-    return [suspect for candidate in candidates(case) for suspect in _constraint_of(candidate, case)]
-
-
-def _constraint_of(candidate: Candidate, case: DiagnosisState) -> Iterator[CheckedInput]:
-    for source in candidate.sources:
-        index = _input_index(source, case)
-        place = affine(source.load.index)
-        ends = _allowed(candidate, source, case)
-        if source.direct and index is not None and ends is not None and place is not None:
-            yield CheckedInput(candidate, source, InputSlice(index, *place, *ends))
+    found = []
+    for candidate in candidates(case):
+        for source in candidate.sources:
+            index, place = _input_index(source, case), affine(source.load.index)
+            ends = _allowed(candidate, source, case)
+            if source.direct and index is not None and ends is not None and place is not None:
+                found.append(CheckedInput(candidate, source, InputSlice(index, *place, *ends)))
+    return found
 
 
 def whole_slice(candidate: Candidate, case: DiagnosisState) -> InputSlice | None:
@@ -109,9 +103,9 @@ def _allowed(candidate: Candidate, source: IndexSource, case: DiagnosisState) ->
     """What an element may be in this call, both ends inclusive; None where the kernel does more than sums."""
     if source.allowed is None:
         return None
-    given = {a.name: a.expression for a in candidate.launch.arguments if a.name and not a.is_tensor}
+    passed = {a.name: a.expression for a in candidate.launch.arguments if a.name and not a.is_tensor}
     sizes = symbol_values(case.package.signature, case.given.tensors) if case.package and case.given else {}
-    values = {name: evaluate(text, sizes) for name, text in given.items()}
+    values = {name: evaluate(text, sizes) for name, text in passed.items()}
     return source.allowed.numbers({n: int(v) for n, v in values.items() if v is not None})
 
 
@@ -129,8 +123,8 @@ def bound_value(candidate: Candidate, case: DiagnosisState) -> int | None:
 
 
 def _input_index(source: IndexSource, case: DiagnosisState) -> int | None:
-    assert case.package is not None
-    return next((i.index for i in case.package.inputs if i.label == source.label), None)
+    inputs = case.package.inputs if case.package is not None else ()
+    return next((item.index for item in inputs if item.label == source.label), None)
 
 
 def affine(index: str) -> tuple[int, int] | None:
@@ -174,9 +168,15 @@ def first_made(case: DiagnosisState) -> Event | None:
     for event in told(case, "node_non_finite"):
         if not set(event["bad_inputs"]) <= masks.keys():
             continue
-        if not event["masked"]:
-            return next((root for root in _roots(event, masks) if _LOGARITHM.search(str(root["op"]))), event)
-        masks[str(event["node"])] = event
+        if event["masked"]:
+            masks[str(event["node"])] = event
+            continue
+        # The operators that brought the minus infinity from which this one computes.
+        names = list(event["bad_inputs"])
+        for name in names:
+            names += [other for other in masks[name]["bad_inputs"] if other not in names]
+        roots = [masks[name] for name in names if not masks[name]["bad_inputs"]]
+        return next((root for root in roots if _LOGARITHM.search(str(root["op"]))), event)
     return None
 
 
@@ -189,15 +189,6 @@ def overflows(event: Event) -> bool:
     """Whether the result is too large for half precision: infinite, of an operator that has no pole."""
     infinite = event.get("dtype") == "float16" and not event.get("nan")
     return infinite and not event["bad_inputs"] and _POLE.search(str(event["op"])) is None
-
-
-def _roots(event: Event, masks: dict[str, Event]) -> list[Event]:
-    """The operators that brought the minus infinity from which this one computes."""
-    found, left = [], list(event["bad_inputs"])
-    for name in left:
-        left += [other for other in masks[name]["bad_inputs"] if other not in left]
-        found += [] if masks[name]["bad_inputs"] else [masks[name]]
-    return found
 
 
 # Names of index arguments and of the tensors that they index, in ATen's schemas.
@@ -226,30 +217,27 @@ def refused_index(case: DiagnosisState) -> ErrorFact | None:
 
 def operator_indices(case: DiagnosisState) -> list[OperatorIndex]:
     """The index arguments that the refused one can be; empty when no operator refused one."""
-    error = refused_index(case)
-    if error is None or case.view is None:
+    error, view = refused_index(case), case.view
+    if error is None or view is None:
         return []
-    names = {name for _, facts in case.logs for name in _shims(facts)}
-    launches = [launch for launch in case.view.wrapper.launches if launch.kind in ("fallback_shim", "extern")]
-    return [found for launch in launches for found in _operator_index_of(launch, names, error, case)]
-
-
-def _shims(facts: LogFacts) -> Iterator[str]:
-    """The operator calls of the generated code that reported an error."""
-    return (error.fields["call"] for error in facts.errors if error.family.id == "shim_call")
-
-
-def _operator_index_of(
-    launch: Launch, names: set[str], error: ErrorFact, case: DiagnosisState
-) -> Iterator[OperatorIndex]:
-    if names and launch.callee not in names:
-        return
-    bound = _bound(launch, error, case)
-    for argument in launch.arguments:
-        if argument.name in _INDICES and argument.is_tensor and argument.target and bound is not None:
-            producers = _producers(launch, argument, case)
-            part = None if producers else _operator_index_part(argument, bound, case)
-            yield OperatorIndex(launch, argument, bound, part, producers)
+    # The operator calls of the generated code that reported an error.
+    errors = (each for _, facts in case.logs for each in facts.errors)
+    names = {each.fields["call"] for each in errors if each.family.id == "shim_call"}
+    inputs = {item.name: item.index for item in case.package.inputs} if case.package is not None else {}
+    found = []
+    for launch in view.wrapper.launches:
+        bound = _bound(launch, error, case)
+        called = launch.kind in ("fallback_shim", "extern") and (not names or launch.callee in names)
+        if not called or bound is None:
+            continue
+        for argument in launch.arguments:
+            if argument.name in _INDICES and argument.is_tensor and argument.target:
+                writers = view.writers_of_name.get(argument.target, ())
+                producers = tuple(number for number in writers if number < launch.index)
+                index = inputs.get(argument.target) if not producers else None
+                part = InputSlice(index, 0, 1, 0, bound - 1) if index is not None else None
+                found.append(OperatorIndex(launch, argument, bound, part, producers))
+    return found
 
 
 def _bound(launch: Launch, error: ErrorFact, case: DiagnosisState) -> int | None:
@@ -264,19 +252,7 @@ def _bound(launch: Launch, error: ErrorFact, case: DiagnosisState) -> int | None
     return constant.shape[0] if constant is not None and constant.shape else None
 
 
-def _producers(launch: Launch, argument: Argument, case: DiagnosisState) -> tuple[int, ...]:
-    assert case.view is not None
-    writers = case.view.writers_of_name.get(argument.target or "", ())
-    return tuple(number for number in writers if number < launch.index)
-
-
-def _operator_index_part(argument: Argument, bound: int, case: DiagnosisState) -> InputSlice | None:
-    inputs = case.package.inputs if case.package is not None else ()
-    index = next((item.index for item in inputs if item.name == argument.target), None)
-    return InputSlice(index, 0, 1, 0, bound - 1) if index is not None else None
-
-
-_SAID = ("ZeroDivision", "by zero")
+_BY_ZERO = ("ZeroDivision", "by zero")
 
 
 def failure(case: DiagnosisState) -> Evidence | None:
@@ -292,38 +268,35 @@ def failure(case: DiagnosisState) -> Evidence | None:
 
 
 def failed_divisions(case: DiagnosisState) -> tuple[Division, ...]:
-    """The divisions of the package, once one failed; those of the line that eager tells, if it does."""
-    if case.view is None or failure(case) is None:
+    """The divisions of the package, once one failed; those of the line that eager names, if it does."""
+    view = case.view
+    if view is None or failure(case) is None:
         return ()
-    found = divisions(case.view.tracer)
+    found = divisions(view.tracer)
     event = raised(case)
     lines = {(frame["file"], frame["line"]) for frame in event["stack"]} if event is not None else set()
-    own = [d for d in found if any(line in lines for line in _lines(d, case))]
+    own = [
+        division
+        for division in found
+        if any((at.file, at.line) in lines for at in view.provenance(division.launch).locations)
+    ]
     return tuple(own) or found
 
 
 def raised(case: DiagnosisState) -> Event | None:
     """The operator of the exported program that refuses to divide by zero in eager mode, too."""
     events = told(case, "node_raised")
-    return next((event for event in events if any(said in str(event["text"]) for said in _SAID)), None)
+    return next((event for event in events if any(text in str(event["text"]) for text in _BY_ZERO)), None)
 
 
 def divisor_parts(division: Division, case: DiagnosisState) -> list[InputSlice]:
     """The elements of inputs that are divisors as they are."""
-    direct = [source for source in division.sources if source.direct and division.plain]
-    return [part for source in direct if (part := _division_part(source, case)) is not None]
-
-
-def _division_part(source: IndexSource, case: DiagnosisState) -> InputSlice | None:
-    inputs = case.package.inputs if case.package is not None else ()
-    index = next((item.index for item in inputs if item.label == source.label), None)
-    place = affine(source.load.index) or (0, 1)
-    return InputSlice(index, *place, 0, 0, unlike=0) if index is not None else None
-
-
-def _lines(division: Division, case: DiagnosisState) -> list[tuple[str, int]]:
-    assert case.view is not None
-    return [(at.file, at.line) for at in case.view.provenance(division.launch).locations]
+    found = []
+    for source in division.sources:
+        index, place = _input_index(source, case), affine(source.load.index) or (0, 1)
+        if source.direct and division.plain and index is not None:
+            found.append(InputSlice(index, *place, 0, 0, unlike=0))
+    return found
 
 
 # Operators that can have done it, as names in source, and as text of a line.
@@ -349,73 +322,56 @@ MOST = 3  # lines of a kernel that detectors always tell in full
 def deepened(party: Component, category: Category, case: DiagnosisState) -> tuple[Component, list[Evidence]]:
     """The party with the line before the others that one of them calls, and what that rests on.
 
-    A program that we ran has told all lines (worker/capture_lines.py).
+    A program that we ran has told all lines (worker/capture_lines.py). A kernel that computed what another
+    one indexes with has done nothing of that kind.
     """
-    kind = _kind(party, category, case)
+    made_index = party.kind == "kernel" and category == "index_out_of_bounds"
+    kind = KINDS.get(category) if not made_index else None
+    kind = DIVISIONS if failure(case) is not None else kind
     ran = case.capture is not None and bool(case.capture.compiles)
-    line = _only(_recorded(party, case), kind, case) if kind is not None and not ran else None
+    line = _only_line(party, kind, case) if kind is not None and not ran else None
     if line is None or line in party.model_locations:
         return party, []
-    lines = [line, *party.model_locations]
-    return party.model_copy(update={"model_locations": lines}), [_inferred(line)]
+    inferred = Evidence(
+        step="read_source",
+        fact=f"inferred from the source: of all that the recorded lines call, only {line.file}:{line.line} "
+        "can do it; export records the lines of forward alone",
+        source=f"{line.file}:{line.line}",
+        command=shlex.join(["sed", "-n", f"{line.line}p", line.file]),
+    )
+    return party.model_copy(update={"model_locations": [line, *party.model_locations]}), [inferred]
 
 
-def _kind(party: Component, category: Category, case: DiagnosisState) -> Kind | None:
-    """What was done; None for a kernel that computed what another one indexes with."""
-    if failure(case) is not None:
-        return DIVISIONS
-    made = party.kind == "kernel" and category == "index_out_of_bounds"
-    return KINDS.get(category) if not made else None
+def _only_line(party: Component, kind: Kind, case: DiagnosisState) -> ModelLocation | None:
+    """The one line of all that the recorded lines call that can do it.
 
-
-def _recorded(party: Component, case: DiagnosisState) -> list[ModelLocation]:
-    """The lines that can call it: that of the operator which eager names, else those of the whole kernel."""
-    return party.model_locations[:1] if _named(case) is not None else party.model_locations
-
-
-def _only(recorded: list[ModelLocation], kind: Kind, case: DiagnosisState) -> ModelLocation | None:
-    """The one line of all that are called that can do it."""
+    Recorded is the line of the operator that raises or makes the bad value in eager mode, where eager names
+    one; else the lines of the whole kernel.
+    """
+    operator, text = kind
+    event = next(iter(told(case, "node_raised")), None) or first_made(case)
+    recorded = party.model_locations[:1] if event is not None else party.model_locations
     if len(recorded) > MOST:
         return None  # there may be more that are not shown
+    name = str(event["op"]).removeprefix("aten.").partition(".")[0] if event is not None else ""
+    if name and operator.fullmatch(name):
+        operator = re.compile(rf"{re.escape(name)}\w*")
     found: list[ModelLocation] = []
     for at in recorded:
-        lines = lines_doing(at, _operator(case, kind[0]))
-        if lines is None or any(kind[1].search(code) for code in _in_library(at, case)):
+        lines = lines_doing(at, operator)
+        if lines is None or any(text.search(code) for code in _in_library(at, case)):
             return None
         found += [line for line in lines if line not in found]
     return found[0] if len(found) == 1 else None
 
 
-def _named(case: DiagnosisState) -> Event | None:
-    """What the operator that raises, or makes the bad value, is in eager mode."""
-    return next(iter(told(case, "node_raised")), None) or first_made(case)
-
-
-def _operator(case: DiagnosisState, kind: re.Pattern[str]) -> re.Pattern[str]:
-    """The very operator, where eager names one of that kind; else the kind."""
-    event = _named(case)
-    name = str(event["op"]).removeprefix("aten.").partition(".")[0] if event is not None else ""
-    return re.compile(rf"{re.escape(name)}\w*") if name and kind.fullmatch(name) else kind
-
-
-def _inferred(line: ModelLocation) -> Evidence:
-    fact = (
-        f"inferred from the source: of all that the recorded lines call, only {line.file}:{line.line} can do "
-        "it; export records the lines of forward alone"
-    )
-    shown = shlex.join(["sed", "-n", f"{line.line}p", line.file])
-    return Evidence(step="read_source", fact=fact, source=f"{line.file}:{line.line}", command=shown)
-
-
 def _in_library(at: ModelLocation, case: DiagnosisState) -> Iterator[str]:
     """What modules of libraries do that are called below that line: the operator may be theirs."""
-    for stack in _stacks(case):
-        own = [frame for frame in stack if not frame.library]
-        if own and (own[-1].file, own[-1].line) == (at.file, at.line) and stack[-1].library:
-            yield stack[-1].code
-
-
-def _stacks(case: DiagnosisState) -> Iterator[tuple[Frame, ...]]:
-    for launch in case.view.wrapper.launches if case.view is not None else ():
-        assert case.view is not None
-        yield from case.view.provenance(launch).stacks
+    view = case.view
+    if view is None:
+        return
+    for launch in view.wrapper.launches:
+        for stack in view.provenance(launch).stacks:
+            own = [frame for frame in stack if not frame.library]
+            if own and (own[-1].file, own[-1].line) == (at.file, at.line) and stack[-1].library:
+                yield stack[-1].code

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from mcp_server.diagnosis.components import operators_from
-from mcp_server.diagnosis.interventions.base import Effect, Trial
-from mcp_server.diagnosis.interventions.words import change_in_words, fix_in_words, trial_in_words
+from mcp_server.diagnosis.interventions.base import (
+    Effect,
+    Trial,
+    change_in_words,
+    fix_in_words,
+    trial_in_words,
+)
 from mcp_server.diagnosis.next_steps import command_for, next_steps, unseen_symptom
 from mcp_server.diagnosis.ranking import (
     bystanders,
@@ -18,13 +23,12 @@ from mcp_server.diagnosis.ranking import (
     ranked,
     trials_of,
 )
-from mcp_server.diagnosis.state import OWN_RUNS, DiagnosisState, RunSeen
+from mcp_server.diagnosis.state import OWN_RUNS, DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.value_sources import deepened
 from mcp_server.model import (
     Cause,
     Component,
-    Confidence,
     Evidence,
     Fix,
     FixRun,
@@ -35,21 +39,6 @@ from mcp_server.model import (
 )
 from mcp_server.plurals import counted, listed, was
 from mcp_server.tools.context import Context
-
-
-def checked_call(case: DiagnosisState) -> list[Evidence]:
-    """The number of the call among those of its process, where the check told it and it is the suspect."""
-    seen = case.capture
-    call = seen.refused if seen is not None else None
-    if seen is None or call is None or call is not seen.suspect:
-        return []
-    calls = [each for each in seen.calls if each.pid == call.pid]
-    place = calls.index(call) + 1
-    if len(calls) == 1:
-        return []
-    fact = f"the check that failed looked at what call {place} of {len(calls)} gave: that call was examined"
-    return [Evidence(step="capture", fact=fact)]
-
 
 MAX_EVIDENCE = 10
 MAX_RULED_OUT = 6
@@ -63,21 +52,26 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
     if best is None or outcome == "no_fault":
         return _without_fault(outcome, suspects, case, context)
     guilty, inferred = deepened(placed(best.guilty, case), best.category, case)
+    rank = f"Rank {case.capture.rank.rank}: " if case.capture is not None and case.capture.rank else ""
     causes = _causes(order, case) if outcome == "fault" else []
+    explained = [s for s in order[1:] if not s.weak and s.level < best.level]
     return Verdict(
         outcome=outcome,
         category=best.category,
-        confidence=_stated(outcome, best, case),
-        summary=_of_rank(best.summary, case) if outcome == "fault" else _open_summary(order, case),
+        confidence=confidence(best, case) if outcome == "fault" else "possible",
+        summary=f"{rank}{best.summary}" if outcome == "fault" else _open_summary(order, case),
         guilty=guilty if best.guilty.name else None,
         crashing=best.crashing,
         causes=causes,
         intervention=_deciding(best, case),
         evidence=[*_evidence(best, case), *inferred][:MAX_EVIDENCE],
         bystanders=bystanders(suspects, case)[:MAX_RULED_OUT],
-        ruled_out=_ruled_out(best, order),
+        ruled_out=[
+            RuledOut(hypothesis=s.summary, by=f"explained by {best.category} of {best.guilty.name}")
+            for s in explained[:MAX_RULED_OUT]
+        ],
         fix=fix_of(best, case),
-        next_steps=[] if causes and outcome == "fault" else next_steps(best, case),
+        next_steps=[] if causes else next_steps(best, case),
         decisions=case.decisions,
         cost=context.cost.cost(),
         artifacts=case.artifacts,
@@ -87,17 +81,13 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
 def _deciding(suspect: Suspect, case: DiagnosisState) -> InterventionRun | None:
     """The trial that says most of a suspect: one that removed the failure, else the last one made."""
     trials = sorted(trials_of(suspect, case), key=lambda trial: trial.proves)
-    return as_run(trials[-1]) if trials else None
-
-
-def as_run(trial: Trial) -> InterventionRun:
-    """A trial as users see it."""
-    what = trial.reason or trial.after.describe()
+    if not trials:
+        return None
     return InterventionRun(
-        what=trial.intervention.what,
-        before=trial.before.describe(),
-        after=what,
-        result=trial.effect.value,
+        what=trials[-1].intervention.what,
+        before=trials[-1].before.describe(),
+        after=trials[-1].reason or trials[-1].after.describe(),
+        result=trials[-1].effect.value,
     )
 
 
@@ -106,7 +96,6 @@ def _causes(order: Sequence[Suspect], case: DiagnosisState) -> list[Cause]:
 
     Lines, summary and trial of the first are those of the verdict: an agent pays for every word.
     """
-    found = [suspect for suspect in order if suspect.harmful and is_cause(suspect, case)]
     causes = [
         Cause(
             **placed(suspect.guilty, case).model_dump(),
@@ -115,7 +104,8 @@ def _causes(order: Sequence[Suspect], case: DiagnosisState) -> list[Cause]:
             summary=suspect.summary,
             intervention=_deciding(suspect, case),
         )
-        for suspect in found
+        for suspect in order
+        if suspect.harmful and is_cause(suspect, case)
     ]
     first: dict[str, object] = {"model_locations": [], "summary": "", "intervention": None}
     return [cause.model_copy(update=first) if place == 0 else cause for place, cause in enumerate(causes)]
@@ -124,33 +114,20 @@ def _causes(order: Sequence[Suspect], case: DiagnosisState) -> list[Cause]:
 def fix_of(suspect: Suspect, case: DiagnosisState) -> Fix | None:
     """The fix of a suspect: the change that ran, where one removed the failure and harmed nothing else."""
     trial = next((t for t in trials_of(suspect, case) if t.proves and t.effect is Effect.GONE), None)
-    if trial is None:
-        return suspect.fix
-    if trial.intervention.hides and not trial.side_effects.known:
-        return suspect.fix
+    advice = suspect.fix
+    if trial is None or (trial.intervention.hides and not trial.side_effects.known):
+        return advice
+    tried = trial.intervention
     if trial.side_effects:
-        return _harmful_change(suspect, trial)
-    advice = (
-        suspect.fix.action
-        if suspect.fix is not None
-        else f"make the call {change_in_words(trial.intervention.what)}"
-    )
+        # The change also changed what was not at fault: it is no fix, and the advice is given without it.
+        harm = f"not offered as a fix: {fix_in_words(trial)}, but this also {_side_effects(trial)}"
+        return Fix(action=advice.action, side_effects=harm) if advice is not None else None
     return Fix(
-        action=advice,
-        before=trial.intervention.before_code or (suspect.fix.before if suspect.fix else None),
-        after=trial.intervention.after_code or (suspect.fix.after if suspect.fix else None),
+        action=advice.action if advice else f"make the call {change_in_words(tried.what)}",
+        before=tried.before_code or (advice.before if advice else None),
+        after=tried.after_code or (advice.after if advice else None),
         ran=FixRun(result=fix_in_words(trial), command=trial.command),
         side_effects=_side_effects(trial),
-    )
-
-
-def _harmful_change(suspect: Suspect, trial: Trial) -> Fix | None:
-    """Advice without the change that ran: it changed what was not at fault, and is no fix."""
-    if suspect.fix is None:
-        return None
-    return Fix(
-        action=suspect.fix.action,
-        side_effects=f"not offered as a fix: {fix_in_words(trial)}, but this also {_side_effects(trial)}",
     )
 
 
@@ -183,28 +160,25 @@ def _outcome(best: Suspect | None, case: DiagnosisState) -> Outcome:
     return "fault"
 
 
-def _stated(outcome: Outcome, best: Suspect, case: DiagnosisState) -> Confidence:
-    return confidence(best, case) if outcome == "fault" else "possible"
-
-
 def _without_fault(
     outcome: Outcome, suspects: Sequence[Suspect], case: DiagnosisState, context: Context
 ) -> Verdict:
-    notes = [
-        *checked_call(case),
-        *operators_from(case),
-        *_rank(case),
+    healthy = outcome == "no_fault"
+    unknown = ""
+    if case.workload is None and case.log is not None and case.log.root is None:
+        # The program may have ended well, or said it elsewhere.
+        unknown = f"No known error in the {counted(case.log.lines, 'line')} of the log. "
+    evidence = [
+        *([] if healthy else _bad_ends(case)),
+        *health_evidence(case),
+        *_around(case),
         *(Evidence(step="note", fact=note) for note in case.notes[:MAX_EVIDENCE]),
     ]
     return Verdict(
         outcome=outcome,
-        confidence=health_confidence(case) if outcome == "no_fault" else "possible",
-        summary=health_summary(case)
-        if outcome == "no_fault"
-        else f"{_unknown_log(case)}{unseen_symptom(case) or case.open_question}",
-        evidence=[
-            _with_command(e, case) for e in (*_bad_ends(outcome, case), *health_evidence(case), *notes)
-        ][:MAX_EVIDENCE],
+        confidence=health_confidence(case) if healthy else "possible",
+        summary=health_summary(case) if healthy else f"{unknown}{unseen_symptom(case) or case.open_question}",
+        evidence=[_with_command(each, case) for each in evidence[:MAX_EVIDENCE]],
         bystanders=bystanders(suspects, case)[:MAX_RULED_OUT],
         next_steps=next_steps(None, case),
         decisions=case.decisions,
@@ -213,27 +187,15 @@ def _without_fault(
     )
 
 
-def _bad_ends(outcome: Outcome, case: DiagnosisState) -> list[Evidence]:
-    """How the user's own runs ended, where that was badly and nothing explains it."""
-    ends = [(label, case.runs[label]) for label in OWN_RUNS if label in case.runs]
-    failed = [(label, run) for label, run in ends if not run.finished.ok and outcome == "inconclusive"]
-    return [
-        Evidence(step=label, fact=f"{_how(run)} after {run.finished.wall_s:.1f} s") for label, run in failed
-    ]
-
-
-def _how(run: RunSeen) -> str:
-    ended = run.finished
-    if ended.ending == "timeout":
-        return "did not end"
-    return f"died with {ended.signal}" if ended.signal else f"ended with exit code {ended.returncode}"
-
-
-def _unknown_log(case: DiagnosisState) -> str:
-    """That a log alone holds no error text: the program may have ended well, or said it elsewhere."""
-    if case.workload is not None or case.log is None or case.log.root is not None:
-        return ""
-    return f"No known error in the {counted(case.log.lines, 'line')} of the log. "
+def _bad_ends(case: DiagnosisState) -> Iterator[Evidence]:
+    """How the user's own runs ended, where that was badly."""
+    for label in OWN_RUNS:
+        ended = case.runs[label].finished if label in case.runs else None
+        if ended is None or ended.ok:
+            continue
+        how = f"died with {ended.signal}" if ended.signal else f"ended with exit code {ended.returncode}"
+        how = "did not end" if ended.ending == "timeout" else how
+        yield Evidence(step=label, fact=f"{how} after {ended.wall_s:.1f} s")
 
 
 def _open_summary(order: Sequence[Suspect], case: DiagnosisState) -> str:
@@ -247,9 +209,8 @@ def _open_summary(order: Sequence[Suspect], case: DiagnosisState) -> str:
 
 
 def _evidence(best: Suspect, case: DiagnosisState) -> list[Evidence]:
-    """What supports the verdict, then which rank it was, then the trial, each once."""
-    seen = (*best.evidence, *checked_call(case), *operators_from(case), *_rank(case))
-    found = list({e.fact: e for e in seen}.values())
+    """What supports the verdict, then which call and rank it was, then the trials, each once."""
+    found = list({e.fact: e for e in (*best.evidence, *_around(case))}.values())
     for trial in trials_of(best, case):
         found.append(Evidence(step="intervention", fact=trial_in_words(trial), command=trial.command))
     if best.refusal and is_cause(best, case):
@@ -257,32 +218,30 @@ def _evidence(best: Suspect, case: DiagnosisState) -> list[Evidence]:
     return [_with_command(evidence, case) for evidence in found[:MAX_EVIDENCE]]
 
 
-def _of_rank(summary: str, case: DiagnosisState) -> str:
+def _around(case: DiagnosisState) -> Iterator[Evidence]:
+    """Which call was examined, where its operators come from, and which process of a launcher failed."""
+    yield from checked_call(case)
+    yield from operators_from(case)
     end = case.capture.rank if case.capture is not None else None
-    return f"Rank {end.rank}: {summary}" if end else summary
+    if end:
+        yield Evidence(step="capture", fact=f"rank {end.rank} failed: {end.how}", source="launcher")
 
 
-def _rank(case: DiagnosisState) -> list[Evidence]:
-    """Which of the processes of a launcher failed."""
-    end = case.capture.rank if case.capture is not None else None
-    return (
-        [Evidence(step="capture", fact=f"rank {end.rank} failed: {end.how}", source="launcher")]
-        if end
-        else []
-    )
+def checked_call(case: DiagnosisState) -> list[Evidence]:
+    """The number of the call among those of its process, where the check named it and it is the suspect."""
+    seen = case.capture
+    call = seen.refused if seen is not None else None
+    if seen is None or call is None or call is not seen.suspect:
+        return []
+    calls = [each for each in seen.calls if each.pid == call.pid]
+    if len(calls) == 1:
+        return []
+    place = f"call {calls.index(call) + 1} of {len(calls)}"
+    fact = f"the check that failed looked at what {place} gave: that call was examined"
+    return [Evidence(step="capture", fact=fact)]
 
 
 def _with_command(evidence: Evidence, case: DiagnosisState) -> Evidence:
     if evidence.command:
         return evidence
     return evidence.model_copy(update={"command": command_for(evidence.step, case)})
-
-
-def _ruled_out(best: Suspect, order: Sequence[Suspect]) -> list[RuledOut]:
-    """Suspects that the verdict explains."""
-    explained = [
-        RuledOut(hypothesis=s.summary, by=f"explained by {best.category} of {best.guilty.name}")
-        for s in order[1:]
-        if not s.weak and s.level < best.level
-    ]
-    return explained[:MAX_RULED_OUT]

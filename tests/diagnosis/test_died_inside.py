@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.diagnosis.causes import illegal_memory_access
-from mcp_server.diagnosis.observe.locate import LocateFault
+from mcp_server.diagnosis.observe.launches import LocateFault
 from mcp_server.diagnosis.state import DiagnosisState, RunSeen
 from mcp_server.jobs.types import Finished
 from mcp_server.logs.log import read_log

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,7 +39,7 @@ def case_of(monkeypatch: pytest.MonkeyPatch, found: Division = DIVIDED) -> Diagn
     ]
     package: Any = SimpleNamespace(inputs=inputs, constants=(), wrapper_text="")
     case.package = package
-    case.call = CallSpec("run", {}, None)
+    case.call = CallSpec("run", {}, Path("m.pt2"))
     case.given = Given(())
     case.runs["plain"] = run("plain", SAID)
     monkeypatch.setattr(detector, "failed_divisions", lambda _case: (found,))

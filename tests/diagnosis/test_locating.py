@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mcp_server.diagnosis.observe.locate import LocateFault
-from mcp_server.diagnosis.observe.program import suspect_call
+from mcp_server.diagnosis.observe.calls import suspect_call
+from mcp_server.diagnosis.observe.launches import LocateFault
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.model import ScriptWorkload
 from mcp_server.tools.capture import Capture

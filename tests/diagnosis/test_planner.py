@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,8 +11,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_server.diagnosis.planner import Action, choose, perform
-from mcp_server.diagnosis.registry import actions
+from mcp_server.diagnosis import causes, observe
+from mcp_server.diagnosis.planner import Observation, choose, perform
+from mcp_server.diagnosis.registry import DETECTORS, observations
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
@@ -28,7 +30,7 @@ from tests.diagnosis.support import run, suspect
 
 
 @dataclass
-class Look:
+class Look(Observation):
     """An observation that notes itself, after waiting for `beside` others to have begun."""
 
     name: str
@@ -49,8 +51,7 @@ class Look:
 
 
 def chosen(*looks: Look, case: DiagnosisState | None = None) -> list[str]:
-    found: Sequence[Action] = looks
-    return [choice.action.name for choice in choose(found, case or DiagnosisState(None), [])]
+    return [choice.observation.name for choice in choose(looks, case or DiagnosisState(None), [])]
 
 
 def performed(case: DiagnosisState, *looks: Look) -> DiagnosisState:
@@ -71,13 +72,13 @@ def test_two_looks_run_side_by_side() -> None:
 
 @pytest.mark.parametrize("first", [True, False])
 def test_what_must_be_alone_is_alone(first: bool) -> None:
-    """An action that must not share the machine is neither joined by another nor joins one."""
+    """An observation that must not share the machine is neither joined by another nor joins one."""
     looks = [Look("alone", seconds=1 if first else 3, alone=True), Look("other", seconds=2)]
     assert chosen(*looks) == (["alone"] if first else ["other"])
 
 
 def test_nothing_is_chosen_without_gain_or_time() -> None:
-    """An action that would tell nothing, or takes longer than what is left, is not started."""
+    """An observation that would tell nothing, or takes longer than what is left, is not started."""
     assert chosen(Look("useless", worth=0)) == []
     case = DiagnosisState(None, budget_s=10)
     assert chosen(Look("long", seconds=20), Look("short", seconds=5), case=case) == ["short"]
@@ -129,9 +130,30 @@ FIRST: list[tuple[Workload, list[str]]] = [
 @pytest.mark.parametrize(("workload", "first"), FIRST, ids=lambda value: getattr(value, "kind", ""))
 def test_the_first_look_at_a_workload(workload: Workload, first: list[str]) -> None:
     """Files are read before anything runs; a program is captured, by itself."""
-    assert [c.action.name for c in choose(actions(), DiagnosisState(workload), [])] == first
+    assert [c.observation.name for c in choose(observations(), DiagnosisState(workload), [])] == first
+
+
+def test_what_is_defined_is_found() -> None:
+    """Each module of `observe/` adds observations under names of their own, and no base class."""
+    names = [each.name for each in observations()]
+    assert len(names) == len(set(names)) > 20 and "capture" in names
+    folder = Path(observe.__path__[0])
+    modules = {f"{observe.__name__}.{path.stem}" for path in folder.glob("*.py")} - {
+        f"{observe.__name__}.__init__"
+    }
+    assert {type(each).__module__ for each in observations()} == modules
+
+
+def test_an_empty_state_accuses_nobody() -> None:
+    """Every `detect…` of `causes/` is found, and has nothing to say before anything was observed."""
+    folder = Path(causes.__path__[0])
+    written = re.findall(
+        r"^def (detect\w*)", "".join(f.read_text() for f in folder.glob("*.py")), re.MULTILINE
+    )
+    assert sorted(each.__name__ for each in DETECTORS) == sorted(written)
+    assert [list(detect(DiagnosisState(None))) for detect in DETECTORS] == [[]] * len(DETECTORS)
 
 
 def test_a_log_has_nothing_to_run() -> None:
-    """Without a workload no action can act."""
-    assert choose(actions(), DiagnosisState(None), []) == []
+    """Without a workload nothing can be observed."""
+    assert choose(observations(), DiagnosisState(None), []) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 
 from mcp_server.diagnosis.causes import concurrency
-from mcp_server.diagnosis.observe.program import RunAlone
+from mcp_server.diagnosis.observe.calls import RunAlone
 from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.model import ScriptWorkload

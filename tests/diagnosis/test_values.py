@@ -11,7 +11,7 @@ import torch
 from mcp_server.diagnosis.causes import eager, illegal_memory_access, in_place_inputs, nan_or_inf
 from mcp_server.diagnosis.components import operator_of
 from mcp_server.diagnosis.interventions.base import Change, Effect, Where
-from mcp_server.diagnosis.observe.locate import silent_suspicion
+from mcp_server.diagnosis.observe.launches import silent_suspicion
 from mcp_server.diagnosis.ranking import confidence, health_summary, is_bystander
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Instrument

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import anyio
 
-from mcp_server.diagnosis.interventions.base import Intervention, Trial
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Trial
 from mcp_server.diagnosis.interventions.plan import TriedCall, call_of_package
 from mcp_server.diagnosis.interventions.run import try_interventions
+from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.model import PackageWorkload
 from tests.worker.support import context_in
 
@@ -19,7 +20,12 @@ def the_call(package: Path, inputs: Path, **more: object) -> TriedCall:
     expect = more.pop("expect", None)
     assert expect is None or isinstance(expect, Path)
     workload = PackageWorkload(package=package, inputs=inputs, **more)  # type: ignore[arg-type]
-    return call_of_package(workload, expect=expect)
+    return call_of_package(workload, Symptom(expect=expect))
+
+
+def offered(trial: Trial) -> bool:
+    """Whether the failure went with the change, which harmed nothing else: then it is printed as the fix."""
+    return trial.effect is Effect.GONE and trial.proves and not trial.side_effects
 
 
 def tried(directory: Path, call: TriedCall, interventions: Sequence[Intervention]) -> list[Trial]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mcp_server.diagnosis.interventions.base import Effect, Seen
-from mcp_server.diagnosis.interventions.judge import chance_of, effect_of, side_effects_of
+from mcp_server.diagnosis.interventions.run import chance_of, effect_of, side_effects_of
 from mcp_server.worker.protocol import CallFacts, Comparison, OutputChange, OutputFacts
 
 

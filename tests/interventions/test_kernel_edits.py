@@ -15,7 +15,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.package.archive import open_package
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes import changed_kernel as interposing
-from tests.interventions.support import the_call, tried
+from tests.interventions.support import offered, the_call, tried
 from tests.worker.support import context_in
 
 pytestmark = pytest.mark.slow
@@ -53,7 +53,7 @@ def test_a_finite_mask_mends_the_softmax_of_a_masked_row_and_no_other(masked: Pa
     zeros = relaunched(tmp_path, masked, "masked.nan.pt", "skip")
     trials = tried(tmp_path, call, [text, launch, zeros])
     assert [trial.effect for trial in trials] == [Effect.GONE] * 3
-    assert [trial.offered for trial in trials] == [True, True, False]
+    assert [offered(trial) for trial in trials] == [True, True, False]
     assert trials[2].side_effects.rows == (0, 1, 3, 4, 5)
     assert trials[0].after.facts is not None and trials[0].after.facts.beside is not None
     assert trials[0].after.facts.beside.outputs[0].rows == (2,)
@@ -72,7 +72,7 @@ def test_a_bounds_guard_lets_the_call_pass_and_changes_the_offending_row_only(
         call,
         [clamp, Intervention(guard.key, guard.kind, guard.what, (), guard.options, minimal=clamp.minimal)],
     )
-    assert by_input.offered and by_kernel.offered and by_kernel.side_effects.known
+    assert offered(by_input) and offered(by_kernel) and by_kernel.side_effects.known
     assert by_input.after.facts is not None and by_kernel.after.facts is not None
     assert [o.checksum for o in by_input.after.facts.outputs] == [
         o.checksum for o in by_kernel.after.facts.outputs
@@ -98,7 +98,7 @@ def test_a_library_that_calls_the_kernel_directly_gets_another_wrapper(
     quick = replaced(tmp_path, masked, "masked.nan.pt", MINUS_INFINITY, "-1e30f")
     call = the_call(masked, masked.with_name("masked.nan.pt"))
     one, other = tried(tmp_path, call, [slow, quick])
-    assert one.offered and other.offered
+    assert offered(one) and offered(other)
     assert one.after.facts is not None and other.after.facts is not None
     assert one.after.facts.outputs[0].checksum == other.after.facts.outputs[0].checksum
 

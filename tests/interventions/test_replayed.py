@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcp_server.diagnosis.interventions import input
-from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.interventions.call import without_earlier_calls
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options
+from mcp_server.diagnosis.interventions.input import compiled_values, constant_own_memory
 from mcp_server.diagnosis.interventions.plan import TriedCall
+from mcp_server.diagnosis.symptom import Symptom
 from tests.conftest import ZooPackage
 from tests.interventions.support import tried
 from tests.worker.support import saved
@@ -36,8 +36,8 @@ def test_an_update_with_nan_is_the_cause_and_the_compiled_values_remove_it(
     call = captured(package, package.with_name("logarithm.inputs.pt"), update)
     steps = call.request["steps"]
     assert isinstance(steps, list)
-    copied = input.constant_own_memory([name])
-    right, wrong = tried(tmp_path, call, [input.compiled_values(steps), copied])
+    copied = constant_own_memory([name])
+    right, wrong = tried(tmp_path, call, [compiled_values(steps), copied])
     assert right.before.failure == "nonfinite" and right.effect is Effect.GONE and right.proves
     assert wrong.effect is Effect.SAME
 
@@ -54,6 +54,7 @@ def test_a_call_that_fails_for_what_an_earlier_one_left_is_made_alone(
     call = captured(package, given, earlier)
     steps = call.request["steps"]
     assert isinstance(steps, list)
-    expecting = TriedCall(call.request, expect=first)
-    (trial,) = tried(tmp_path, expecting, [without_earlier_calls(steps)])
+    expecting = TriedCall(call.request, symptom=Symptom(expect=first))
+    alone = Intervention("alone", Kind.CALL, "the call alone", options=Options(steps=tuple(steps[-1:])))
+    (trial,) = tried(tmp_path, expecting, [alone])
     assert trial.before.failure == trial.again.failure == "differs" and trial.effect is Effect.GONE

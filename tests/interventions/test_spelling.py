@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_server.diagnosis.interventions.base import Change, Where
-from mcp_server.diagnosis.interventions.spelling import read_change, spell
+from mcp_server.diagnosis.interventions.input import read_change, spell
 from mcp_server.errors import ProblemError
 
 NUMBERS = st.one_of(

@@ -9,10 +9,10 @@ import torch
 
 from mcp_server.diagnosis.interventions import input as inputs
 from mcp_server.diagnosis.interventions.base import Change, Effect, Intervention, Kind, Options, Where
-from mcp_server.diagnosis.interventions.call import one_thread
+from mcp_server.diagnosis.interventions.call import with_variables
 from mcp_server.errors import ProblemError
 from tests.conftest import ZooPackage
-from tests.interventions.support import the_call, tried
+from tests.interventions.support import offered, the_call, tried
 from tests.worker.support import saved
 
 pytestmark = pytest.mark.slow
@@ -32,13 +32,13 @@ def test_a_clamp_of_the_offending_element_has_no_side_effect_and_a_harmful_one_h
     )
     bystander = inputs.contiguous(IDS)
     right, wrong, nothing = tried(tmp_path, call, [fix, harmful, bystander])
-    assert (right.effect, right.proves, right.offered) == (Effect.GONE, True, True)
+    assert offered(right)
     assert right.before.family == right.again.family == "cpu_index_assert"
     facts = right.after.facts
     assert facts is not None and [(c.changed, c.first[0].before) for c in facts.inputs] == [(1, "32")]
     assert facts.beside is not None and facts.beside.outputs[0].rows == (0,)
     assert right.side_effects.known and not right.side_effects
-    assert wrong.effect is Effect.GONE and wrong.side_effects.elements > 0 and not wrong.offered
+    assert wrong.effect is Effect.GONE and wrong.side_effects.elements > 0 and not offered(wrong)
     assert nothing.effect is Effect.SAME and not nothing.proves
 
 
@@ -50,7 +50,7 @@ def test_nan_goes_with_its_element_and_stays_with_another(zoo: ZooPackage, tmp_p
     fix = inputs.replace_where(scale, Where(below=0), 1.0)
     other = inputs.replace_element(scale, (3, 3), 1.0)
     right, wrong = tried(tmp_path, call, [fix, other])
-    assert right.offered and right.before.failure == right.again.failure == "nonfinite"
+    assert offered(right) and right.before.failure == right.again.failure == "nonfinite"
     assert right.after.facts is not None and right.after.facts.beside is not None
     assert right.after.facts.beside.cured == 8 and right.after.facts.beside.left == 0
     assert wrong.effect is Effect.SAME and wrong.side_effects.rows == (3,)
@@ -91,7 +91,7 @@ def test_a_package_that_keeps_state_is_loaded_for_each_call(zoo: ZooPackage, tmp
     given = package.with_name("counter.inputs.pt")
     values = torch.load(given, weights_only=True)
     call = the_call(package, given, expect=saved(tmp_path, "wrong.pt", [values[0] * 0 - 1.0]))
-    (trial,) = tried(tmp_path, call, [inputs.input_own_memory(inputs.Leaf(0, "args[0]"))])
+    (trial,) = tried(tmp_path, call, [inputs.contiguous(inputs.Leaf(0, "args[0]"))])
     assert trial.effect is Effect.SAME and trial.before.failure == trial.again.failure == "differs"
 
 
@@ -110,7 +110,7 @@ def test_a_change_that_does_not_fit_says_so_and_others_are_tried(zoo: ZooPackage
     package = zoo("ranker")
     call = the_call(package, package.with_name("ranker.bad-index.pt"))
     missing = inputs.replace_element(IDS, (99, 0), 1)
-    threads, fix = one_thread(), inputs.keep_in_range(IDS, 0, 31)
+    threads, fix = with_variables({"OMP_NUM_THREADS": "1"}), inputs.keep_in_range(IDS, 0, 31)
     nothing, same, gone = tried(tmp_path, call, [missing, threads, fix])
     assert nothing.effect is Effect.NOT_APPLICABLE and "no such element" in nothing.reason
     assert same.effect is Effect.SAME and gone.effect is Effect.GONE

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial
-from mcp_server.diagnosis.interventions.words import fix_in_words, trial_in_words, unchanged_in_words
+from mcp_server.diagnosis.interventions.base import (
+    Effect,
+    Intervention,
+    Kind,
+    Seen,
+    Trial,
+    fix_in_words,
+    trial_in_words,
+    unchanged_in_words,
+)
 from mcp_server.logs.text import kernel_message, short_message
 from mcp_server.plurals import counted, listed, share
 from mcp_server.worker.protocol import CallFacts

@@ -48,7 +48,7 @@ def hung_inside(case: DiagnosisState) -> bool:
     if run is None or seen is None or run.failure != "timeout" or case.view is None:
         return False
     open_calls = [call for call in seen.calls if call.outcome == "unfinished"]
-    request = case.call.request if case.call is not None and case.call.operation != "compile" else None
+    request = case.call.request if case.call is not None else None
     if request is None or len(open_calls) != 1 or any(s["do"] != "call" for s in request.get("steps", ())):
         return False
     return seen.load_of(open_calls[0]) is not None and not operator_inside(run.log.threads, case)

@@ -12,7 +12,7 @@ from itertools import combinations
 
 from mcp_server.diagnosis.causes.eager import refusal
 from mcp_server.diagnosis.components import lines_reading
-from mcp_server.diagnosis.interventions.base import Change, Effect, Intervention, Kind
+from mcp_server.diagnosis.interventions.base import Change, Effect, Intervention, Kind, trial_in_words
 from mcp_server.diagnosis.interventions.input import (
     Leaf,
     cast,
@@ -23,7 +23,6 @@ from mcp_server.diagnosis.interventions.input import (
     together,
     with_strides,
 )
-from mcp_server.diagnosis.interventions.words import trial_in_words
 from mcp_server.diagnosis.state import DiagnosisState, RunSeen
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedCall

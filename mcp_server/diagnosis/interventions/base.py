@@ -1,4 +1,4 @@
-"""What an intervention is, and what a trial of it says."""
+"""What an intervention is, what a trial of it says, and the sentences in which users read that."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from mcp_server.worker.protocol import CallFacts, ElementChange
 
 Failure = Literal["none", "exception", "signal", "timeout", "out_of_memory", "nonfinite", "differs"]
 Number = int | float | str  # as text: nan, inf and -inf, for which JSON has no words
+MOST_CHANCE = 0.01  # that a failure which comes and goes stayed away by itself
 
 
 class Kind(Enum):
@@ -25,7 +26,6 @@ class Kind(Enum):
     CONSTANT = "constant"
     KERNEL = "kernel"
     OPERATOR = "operator"
-    COMPILE = "compile"
     ENVIRONMENT = "environment"
 
 
@@ -56,9 +56,6 @@ class Where:
     non_finite: bool = False
     nan: bool = False
 
-    def request(self) -> dict[str, object]:
-        return _given(self)
-
 
 @dataclass(frozen=True)
 class Change:
@@ -77,8 +74,6 @@ class Change:
     value: Number | None = None
     low: Number | None = None
     high: Number | None = None
-    old: Number | None = None
-    new: Number | None = None
     flat: tuple[int, ...] | None = None
     index: tuple[int, ...] | None = None
     rows: tuple[int, ...] | None = None
@@ -89,10 +84,8 @@ class Change:
 
     def request(self) -> dict[str, object]:
         """For the worker."""
-        found = _given(self)
-        if self.where is not None:
-            found["where"] = self.where.request()
-        return found
+        found = _set_fields(self)
+        return {**found, "where": _set_fields(self.where)} if self.where is not None else found
 
 
 @dataclass(frozen=True)
@@ -111,15 +104,11 @@ class Options:
     operators: Literal["repair"] | None = None
     twice: bool | None = None
     stack_bytes: int | None = None
-    run_single_threaded: bool | None = None
-    num_runners: int | None = None
-    device_index: int | None = None
-    inputs: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict)
 
     def request(self) -> dict[str, object]:
         """The parts of the worker's request that differ."""
-        return {name: value for name, value in _given(self).items() if name != "env"}
+        return {name: value for name, value in _set_fields(self).items() if name != "env"}
 
 
 @dataclass(frozen=True)
@@ -130,7 +119,8 @@ class Intervention:
     what a user would write. `minimal` are changes of nothing but what is at fault, in two ways: where the
     call as it is does not come back, they show which elements of the outputs the fault decides.
     `smallest` has the fewest of the changed elements searched for that are enough, which does the same.
-    `spelling` are the arguments of the command that tries it again; `unavailable` says why none can.
+    `spelling` are the arguments of the command that tries it again; `unavailable` says why none can. `hides`
+    marks one that may make the failure invisible in place of removing its cause: it proves nothing.
     """
 
     key: str
@@ -175,18 +165,16 @@ class Seen:
     @property
     def failure(self) -> Failure:
         """How the call failed, as far as its end, its outputs and the expectation tell."""
-        if self.ended in ("timeout", "out_of_memory"):
-            return "timeout" if self.ended == "timeout" else "out_of_memory"
+        if self.ended == "timeout" or self.ended == "out_of_memory":
+            return self.ended
         if self.ended != "ok":
             return "signal" if self.ended == "died" else "exception"
         assert self.facts is not None
-        outputs = self.facts.outputs
-        if any(output.nan or (self.infinities and output.inf) for output in outputs):
+        if any(output.nan or (self.infinities and output.inf) for output in self.facts.outputs):
             return "nonfinite"
         expected, check = self.facts.expected, self.facts.check
-        if check is not None and check.status:
-            return "differs"
-        return "differs" if expected is not None and not expected.equal else "none"
+        refused = (check is not None and check.status) or (expected is not None and not expected.equal)
+        return "differs" if refused else "none"
 
     def describe(self) -> str:
         """In a few words, for a table."""
@@ -199,7 +187,21 @@ class Seen:
             return self.ended.replace("_", " ")
         if self.failure == "none":
             return "ended well"
-        return _bad_outputs(self) if self.failure == "nonfinite" else _differing(self)
+        assert self.facts is not None
+        parts = []
+        if self.failure == "nonfinite":
+            for place, output in enumerate(self.facts.outputs):
+                counts = ((output.nan, "NaN"), (output.inf, "infinite"))
+                shown = " and ".join(f"{count} {what}" for count, what in counts if count)
+                parts += [f"output {place}: {shown}"] if shown else []
+            return "; ".join(parts[:3])
+        if self.facts.expected is None or self.facts.expected.equal:
+            return "outputs that the check command refuses"
+        for each in self.facts.expected.outputs:
+            if each.layout or each.changed:
+                differ = each.layout or share(each.changed, each.elements, "element", "differ")
+                parts.append(f"output {each.output}: {differ}")
+        return "not as expected: " + "; ".join(parts[:3])
 
 
 @dataclass(frozen=True)
@@ -238,7 +240,6 @@ class Trial:
     side_effects: SideEffects = field(default_factory=SideEffects)
     calls: int = 2
     failed: int = 2
-    tries: int = 1
     chance: float = 0.0
     reason: str = ""
     command: str = ""
@@ -248,45 +249,53 @@ class Trial:
         """Whether the failure came, went with the change, and came again without it."""
         return self.effect in (Effect.GONE, Effect.CHANGED) and self.chance < MOST_CHANCE
 
-    @property
-    def offered(self) -> bool:
-        """Whether the change may be printed as the fix."""
-        return self.effect is Effect.GONE and self.proves and not self.side_effects
 
-
-MOST_CHANCE = 0.01
-
-
-def _given(record: object) -> dict[str, object]:
+def _set_fields(record: Where | Change | Options) -> dict[str, object]:
     """Fields that are neither None nor false nor empty."""
-    found: dict[str, object] = {}
-    for each in fields(record):  # type: ignore[arg-type]
-        value = getattr(record, each.name)
-        if value is not None and value is not False and value != {}:
-            found[each.name] = value
-    return found
+    values = {each.name: getattr(record, each.name) for each in fields(record)}
+    return {
+        name: value
+        for name, value in values.items()
+        if value is not None and value is not False and value != {}
+    }
 
 
-def _bad_outputs(seen: Seen) -> str:
-    assert seen.facts is not None
-    parts = []
-    for place, output in enumerate(seen.facts.outputs):
-        counts = [
-            f"{count} {what}" for count, what in ((output.nan, "NaN"), (output.inf, "infinite")) if count
-        ]
-        if counts:
-            parts.append(f"output {place}: {' and '.join(counts)}")
-    return "; ".join(parts[:3])
+def change_in_words(what: str) -> str:
+    """The change of an intervention, to put after "the call ends well": `with args[1] clamped to 0..999`."""
+    return what.removeprefix("the call ") if what.startswith("the call ") else f"with {what}"
 
 
-def _differing(seen: Seen) -> str:
-    assert seen.facts is not None
-    if seen.facts.expected is None or seen.facts.expected.equal:
-        return "outputs that the check command refuses"
-    outputs = seen.facts.expected.outputs
-    parts = [
-        f"output {each.output}: {each.layout or share(each.changed, each.elements, 'element', 'differ')}"
-        for each in outputs
-        if each.layout or each.changed
-    ]
-    return "not as expected: " + "; ".join(parts[:3])
+def trial_in_words(trial: Trial) -> str:
+    """The calls of a trial in one sentence: as it is, with the change, and without it again."""
+    change = change_in_words(trial.intervention.what)
+    before, after = trial.before.describe(), trial.after.describe()
+    if trial.effect is Effect.NOT_APPLICABLE:
+        return f"The call was also made {change}. That says nothing about the cause: {trial.reason or after}."
+    if _is_flaky(trial):
+        return f"The call was made {change} several times: {trial.reason}."
+    start = f"The call fails as it is ({before})"
+    if trial.effect is Effect.GONE:
+        return f"{start}, ends well {change}, and fails again without the change."
+    if trial.effect is Effect.SAME:
+        return f"{start} and still fails {change} ({after})."
+    reason = trial.reason.removeprefix("with the change it ") or after
+    return f"{start}, fails in another way {change} ({reason}), and fails as before without the change."
+
+
+def fix_in_words(trial: Trial) -> str:
+    """What the call gave with a change that removed the failure."""
+    change = change_in_words(trial.intervention.what)
+    return f"the call {change}: {trial.reason}" if _is_flaky(trial) else f"the call ends well {change}"
+
+
+def unchanged_in_words(trial: Trial) -> str:
+    """That a change left the failure as it was."""
+    change = change_in_words(trial.intervention.what)
+    if trial.reason:
+        return f"the call was also made {change}: {trial.reason}"
+    return f"the call still fails in the same way {change} ({trial.after.describe()})"
+
+
+def _is_flaky(trial: Trial) -> bool:
+    """Whether the trial counted failures: a failure that comes each time has no reason for these effects."""
+    return bool(trial.reason) and trial.effect in (Effect.GONE, Effect.SAME)

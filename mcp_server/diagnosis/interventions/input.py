@@ -1,21 +1,35 @@
-"""Interventions on what the call gets: inputs, scalars and constants.
+"""Interventions on what the call gets, and how such a change is written: `args[1]: clamp 0 9 where > 9`.
 
-Interventions on scalars, which a package has as literals in its code.
+    LEAF: clamp LOW HIGH [SELECTION]     - stands for no limit
+    LEAF: set VALUE [SELECTION]
+    LEAF: cast DTYPE | move DEVICE | contiguous | own-memory | restride S,S
+    LEAF: resize DIM SIZE | pad DIM SIZE VALUE | drop-rows DIM N,N
+    order N,N,N
+
+SELECTION is any of: `at I,J`, `flat N,N`, `rows N,N`, `dim D`, `every STEP from OFFSET`, and
+`where CONDITION [or CONDITION]` with the conditions `< X`, `> X`, `== X`, `nan`, `non-finite`.
 
 `AOTICompiledModel.__call__` passes tensors only (torch/export/pt2_archive/_package.py, 2.8-2.15): another
-value for a Python number changes nothing. What can be changed is the literal, or what the call is compared
-with.
+value for a Python number changes nothing. What can be changed is the literal in the code that stands for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind, Number, Options, Where
-from mcp_server.diagnosis.interventions.kernel import Edit, spelled
-from mcp_server.diagnosis.interventions.spelling import spell
+from mcp_server.errors import ProblemError
+
+FORMS = (
+    "'LEAF: clamp LOW HIGH', 'LEAF: set VALUE', 'LEAF: cast DTYPE', 'LEAF: move DEVICE', "
+    "'LEAF: contiguous', 'LEAF: own-memory', 'LEAF: resize DIM SIZE', 'LEAF: pad DIM SIZE VALUE', "
+    "'LEAF: drop-rows DIM N,N', 'order N,N'; clamp and set may end with 'at I,J', 'flat N,N', 'rows N,N', "
+    "'where < X or > X', 'where == X', 'where nan', 'where non-finite'"
+)
 
 
 @dataclass(frozen=True)
@@ -39,62 +53,37 @@ EVERYWHERE = Places()
 
 def keep_in_range(leaf: Leaf, low: Number, high: Number, places: Places = EVERYWHERE) -> Intervention:
     """The elements outside [low, high] made the nearest limit; all others stay."""
-    outside = Where(below=low, above=high)
-    change = Change(
-        "elements", leaf.input, low=low, high=high, where=outside, stride=places.stride, offset=places.offset
+    outside = Change(
+        *("elements", leaf.input),
+        where=Where(below=low, above=high),
+        stride=places.stride,
+        offset=places.offset,
     )
-    after = f"{leaf.name} = {leaf.name}.clamp({low}, {high})"
+    # The offending elements replaced in two ways: what differs then is what depends on them.
+    minimal = tuple((replace(outside, value=value),) for value in dict.fromkeys((low, high)))
+    part, after = leaf.name, f"{leaf.name} = {leaf.name}.clamp({low}, {high})"
     if places.stride not in (None, 1):
         after = f"{leaf.name}.view(-1)[{places.offset or 0}::{places.stride}].clamp_({low}, {high})"
-    return _one(
-        leaf,
-        change,
-        f"{_part(leaf, places)} clamped to {low}..{high}",
-        after,
-        minimal=_both_limits(leaf, low, high, places),
-    )
-
-
-def _part(leaf: Leaf, places: Places) -> str:
-    """The input, or where only some elements are meant, these by their place in the flattened tensor."""
-    if places.stride in (None, 1) and not places.offset:
-        return leaf.name
-    return f"{leaf.name}.flatten()[{places.offset or 0}::{places.stride or 1}]"
-
-
-def _both_limits(leaf: Leaf, low: Number, high: Number, places: Places) -> tuple[tuple[Change, ...], ...]:
-    """The offending elements replaced in two ways: what differs then is what depends on them."""
-    outside = Where(below=low, above=high)
-    return tuple(
-        (
-            Change(
-                *("elements", leaf.input),
-                value=value,
-                where=outside,
-                stride=places.stride,
-                offset=places.offset,
-            ),
-        )
-        for value in dict.fromkeys((low, high))
-    )
+    if places.stride not in (None, 1) or places.offset:
+        part = f"{leaf.name}.flatten()[{places.offset or 0}::{places.stride or 1}]"
+    made = _one(leaf, replace(outside, low=low, high=high), f"{part} clamped to {low}..{high}", after)
+    return replace(made, minimal=minimal)
 
 
 def replace_where(leaf: Leaf, where: Where, value: Number) -> Intervention:
     """The elements that fulfil the condition made `value`."""
+    limits = (("below", where.below), ("above", where.above), ("equal to", where.equals))
+    parts = [f"{word} {limit}" for word, limit in limits if limit is not None]
+    parts += ["not finite"] if where.non_finite else []
+    parts += ["NaN"] if where.nan else []
     change = Change("elements", leaf.input, where=where, value=value)
-    return _one(leaf, change, f"the elements of {leaf.name} that are {in_words(where)} made {value}")
+    return _one(leaf, change, f"the elements of {leaf.name} that are {' or '.join(parts)} made {value}")
 
 
 def replace_element(leaf: Leaf, index: tuple[int, ...], value: Number) -> Intervention:
     """One element made `value`."""
     change = Change("elements", leaf.input, index=index, value=value)
     return _one(leaf, change, f"{leaf.name}[{', '.join(map(str, index))}] made {value}")
-
-
-def replace_rows(leaf: Leaf, rows: tuple[int, ...], value: Number, dim: int = 0) -> Intervention:
-    """Whole rows along `dim` made `value`, as a mask or a padding would."""
-    change = Change("elements", leaf.input, rows=rows, dim=dim, value=value)
-    return _one(leaf, change, f"rows {list(rows)} of {leaf.name} made {value}")
 
 
 def cast(leaf: Leaf, dtype: str) -> Intervention:
@@ -118,46 +107,24 @@ def with_strides(leaf: Leaf, stride: tuple[int, ...]) -> Intervention:
     return _one(leaf, change, f"{leaf.name} laid out with strides {list(stride)}", after)
 
 
-def input_own_memory(leaf: Leaf) -> Intervention:
-    """A copy: what shares memory with another input, or is misaligned, no longer does."""
-    return _one(leaf, Change("align", leaf.input), f"a copy of {leaf.name} in memory of its own")
-
-
 def resize(leaf: Leaf, dim: int, size: int) -> Intervention:
     """Dimension `dim` cut to `size`, or filled up by repeating what is there."""
     change = Change("resize", leaf.input, dim=dim, size=size)
     return _one(leaf, change, f"{leaf.name} with {size} elements in dimension {dim}")
 
 
-def pad(leaf: Leaf, dim: int, size: int, value: Number = 0) -> Intervention:
-    change = Change("pad", leaf.input, dim=dim, size=size, value=value)
-    return _one(leaf, change, f"{leaf.name} padded with {value} to {size} elements in dimension {dim}")
-
-
 def exchange(order: tuple[int, ...], names: tuple[str, ...]) -> Intervention:
     """The inputs in another order: `order[i]` is the present place of the new input i."""
     swapped = [name for place, name in enumerate(names) if order[place] != place]
+    change = Change("permute", order=order)
     return Intervention(
         key=f"input:order:{','.join(map(str, order))}",
         kind=Kind.INPUT,
         what=f"the call with {' and '.join(swapped)} exchanged",
-        changes=(Change("permute", order=order),),
+        changes=(change,),
         before_code=", ".join(names),
         after_code=", ".join(names[place] for place in order),
-        spelling=("--change", spell(Change("permute", order=order), "")),
-    )
-
-
-def together(key: str, what: str, parts: tuple[Intervention, ...]) -> Intervention:
-    """Several changes of inputs that only make sense at once: all on one device, say."""
-    return Intervention(
-        key=key,
-        kind=Kind.INPUT,
-        what=what,
-        changes=tuple(change for part in parts for change in part.changes),
-        before_code="\n".join(part.before_code for part in parts),
-        after_code="\n".join(part.after_code for part in parts),
-        spelling=tuple(word for part in parts for word in part.spelling),
+        spelling=("--change", spell(change, "")),
     )
 
 
@@ -166,132 +133,29 @@ def changed(leaf: Leaf, change: Change) -> Intervention:
     return _one(leaf, change, f"'{spell(change, leaf.name)}'")
 
 
-def code_of(name: str, change: Change) -> str:
-    """Python code that does what the change does."""
-    if change.change == "elements":
-        return _code_of_elements(name, change)
-    value = code(change.value) if change.value is not None else "0"
-    codes = {
-        "cast": f"{name} = {name}.to(torch.{change.dtype})",
-        "move": f'{name} = {name}.to("{change.device}")',
-        "contiguous": f"{name} = {name}.contiguous()",
-        "align": f"{name} = {name}.clone()",
-        "resize": f"{name} = {name}.index_select({change.dim}, torch.arange({change.size}) % "
-        f"{name}.shape[{change.dim}])",
-        "pad": f"{name} = torch.cat([{name}, {name}.new_full((...), {value})], {change.dim})"
-        f"  # to {change.size}",
-        "drop_rows": f"{name} = {name}.index_select({change.dim}, kept)  # without {list(change.rows or ())}",
-    }
-    return codes.get(change.change, spell(change, name))
-
-
-def _code_of_elements(name: str, change: Change) -> str:
-    """For all elements, one element, rows, a condition; else in words."""
-    if change.flat is not None or change.stride is not None:
-        return spell(change, name)
-    if change.value is None:
-        only_outside = change.where in (None, Where(below=change.low, above=change.high))
-        plain = only_outside and change.index is None and change.rows is None
-        limits = ", ".join(
-            f"{side}={code(limit)}"
-            for side, limit in (("min", change.low), ("max", change.high))
-            if limit is not None
-        )
-        return f"{name} = {name}.clamp({limits})" if plain else spell(change, name)
-    value = code(change.value)
-    if change.index is not None:
-        return f"{name}[{', '.join(map(str, change.index))}] = {value}"
-    if change.rows is not None and change.where is None:
-        return f"{name} = {name}.index_fill({change.dim or 0}, torch.tensor({list(change.rows)}), {value})"
-    if change.where is not None and change.rows is None:
-        return f"{name} = {name}.masked_fill({condition_code(name, change.where)}, {value})"
-    return spell(change, name)
-
-
-def _one(
-    leaf: Leaf, change: Change, what: str, after: str = "", minimal: tuple[tuple[Change, ...], ...] = ()
-) -> Intervention:
-    text = spell(change, leaf.name)
-    return Intervention(
-        key=f"input:{text}",
-        kind=Kind.INPUT,
-        what=f"the call with {what}",
-        changes=(change,),
-        before_code=leaf.name,
-        after_code=after or code_of(leaf.name, change),
-        minimal=minimal,
-        spelling=("--change", text),
-    )
-
-
-def code(value: Number) -> str:
-    """A number as Python code."""
-    return f"float('{value}')" if isinstance(value, str) else str(value)
-
-
-def condition_code(name: str, where: Where) -> str:
-    """Python code of a mask of the elements."""
-    parts = [
-        f"({name} {symbol} {code(limit)})"
-        for symbol, limit in (("<", where.below), (">", where.above), ("==", where.equals))
-        if limit is not None
-    ]
-    parts += [f"~torch.isfinite({name})"] if where.non_finite else []
-    parts += [f"torch.isnan({name})"] if where.nan else []
-    return " | ".join(parts)
-
-
-def in_words(where: Where) -> str:
-    parts = [
-        f"{word} {limit}"
-        for word, limit in (("below", where.below), ("above", where.above), ("equal to", where.equals))
-        if limit is not None
-    ]
-    parts += ["not finite"] if where.non_finite else []
-    parts += ["NaN"] if where.nan else []
-    return " or ".join(parts)
-
-
-def given_value(name: str, exported: str, given: str, edit: Edit, package: Path) -> Intervention:
+def given_value(key: str, name: str, exported: str, given: str, package: Path) -> Intervention:
     """The literal that stands for the scalar replaced by the value that the caller gives.
 
-    `package` is the edited copy.
+    `package` is the edited copy. It has no command: a literal may stand in the kernel several times, and
+    `try-fix` replaces what stands there once.
     """
     return Intervention(
-        key=f"scalar:{name}:{given}",
+        key=key,
         kind=Kind.SCALAR,
         what=f"the call with {given} in the generated code where {name} was exported as {exported}",
         options=Options(package=package),
         before_code=f"torch.export.export(model, (..., {exported}))  # {name}",
         after_code=f"export again with {name}={given}, or make {name} a tensor input",
-        spelling=spelled(edit),
     )
 
 
-def ignored(name: str, exported: str) -> Intervention:
-    """Where no literal is known: the call cannot be made with another value."""
-    return Intervention(
-        key=f"scalar:{name}",
-        kind=Kind.SCALAR,
-        what=f"the call with another value of {name}",
-        before_code=name,
-        after_code=f"{name}={exported}",
-        unavailable=f"the package takes tensors only: {name} is compiled in as {exported}, and no launch is "
-        "known that has it as a literal of its own",
-    )
-
-
-Step = Mapping[str, object]
-
-
-def compiled_values(steps: Sequence[Step]) -> Intervention:
+def compiled_values(steps: Sequence[Mapping[str, object]]) -> Intervention:
     """The captured call without the updates of constants before it."""
-    kept = tuple(step for step in steps if step["do"] != "constants")
     return Intervention(
         key="constant:compiled",
         kind=Kind.CONSTANT,
         what="the call with the values that the package was compiled with, without the updates",
-        options=Options(steps=kept),
+        options=Options(steps=tuple(step for step in steps if step["do"] != "constants")),
         before_code="loader.update_constant_buffer(...)",
         after_code="# without this update",
     )
@@ -299,12 +163,11 @@ def compiled_values(steps: Sequence[Step]) -> Intervention:
 
 def cast_in_update(names: Mapping[str, str]) -> Intervention:
     """The updates with these constants cast to the dtype that the package was compiled for."""
-    listed = ", ".join(f"{name} as {dtype}" for name, dtype in names.items())
     first, dtype = next(iter(names.items()))
     return Intervention(
         key=f"constant:cast:{','.join(sorted(names))}",
         kind=Kind.CONSTANT,
-        what=f"the update with {listed}",
+        what=f"the update with {', '.join(f'{name} as {dtype}' for name, dtype in names.items())}",
         options=Options(cast=dict(names)),
         before_code=f'"{first}": {first}',
         after_code=f'"{first}": {first}.to(torch.{dtype})',
@@ -316,35 +179,238 @@ def constant_own_memory(names: Sequence[str]) -> Intervention:
     return Intervention(
         key=f"constant:own-memory:{','.join(sorted(names))}",
         kind=Kind.CONSTANT,
-        what=f"the update with copies of {', '.join(names)}",
+        what="the call after those constants were given as copies of their own",
         options=Options(copied=tuple(names)),
-        before_code=f'"{names[0]}": {names[0]}',
-        after_code=f'"{names[0]}": {names[0]}.clone()',
     )
 
 
-def other_steps(key: str, what: str, steps: Sequence[Step], before: str, after: str) -> Intervention:
-    """Other updates: of all constants, of the half in use, swapped."""
+def together(key: str, what: str, parts: Sequence[Intervention]) -> Intervention:
+    """Several changes as one: all inputs on one device, say, or whatever a caller asks for at once."""
     return Intervention(
-        key=f"constant:{key}",
-        kind=Kind.CONSTANT,
+        key=key,
+        kind=parts[0].kind if parts else Kind.INPUT,
         what=what,
-        options=Options(steps=tuple(steps)),
-        before_code=before,
-        after_code=after,
+        changes=tuple(change for part in parts for change in part.changes),
+        options=Options(
+            package=next((part.options.package for part in parts if part.options.package), None),
+            updates=next((part.options.updates for part in parts if part.options.updates), None),
+            env={name: value for part in parts for name, value in part.options.env.items()},
+        ),
+        before_code="\n".join(part.before_code for part in parts),
+        after_code="\n".join(part.after_code for part in parts),
+        spelling=tuple(word for part in parts for word in part.spelling),
+        unavailable=next((part.unavailable for part in parts if part.unavailable), ""),
     )
 
 
-def given_values(file: Path, names: Sequence[str] = ()) -> Intervention:
-    """The call after an update with the constants of a file (`{name: tensor}`, of torch.save)."""
-    listed = ", ".join(names) or "the constants"
-    step: Step = {"do": "constants", "file": str(file), "how": "load_constants", "arguments": [False, False]}
+def _one(leaf: Leaf, change: Change, what: str, after: str = "") -> Intervention:
+    text = spell(change, leaf.name)
     return Intervention(
-        key=f"constant:file:{file}",
-        kind=Kind.CONSTANT,
-        what=f"the call with {listed} of {file.name}",
-        options=Options(updates=(step,)),
-        before_code="loader(...)",
-        after_code=f'loader.load_constants(torch.load("{file}"), check_full_update=False)',
-        spelling=("--constants", str(file)),
+        key=f"input:{text}",
+        kind=Kind.INPUT,
+        what=f"the call with {what}",
+        changes=(change,),
+        before_code=leaf.name,
+        after_code=after or _code_of(leaf.name, change),
+        spelling=("--change", text),
     )
+
+
+def _code_of(name: str, change: Change) -> str:
+    """Python code that does what the change does; its spelling where no short code does."""
+    if change.change != "elements":
+        code = next(verb.code for verb in _VERBS.values() if verb.change == change.change)
+        values = {**vars(change), "value": _number_code(change.value or 0), "rows": list(change.rows or ())}
+        return code.format(name=name, **values) or spell(change, name)
+    value = _number_code(change.value) if change.value is not None else ""
+    if change.flat is not None or change.stride is not None:
+        return spell(change, name)
+    if not value and change.index is None and change.rows is None:
+        sides = (("min", change.low), ("max", change.high))
+        limits = ", ".join(f"{side}={_number_code(end)}" for side, end in sides if end is not None)
+        if change.where in (None, Where(below=change.low, above=change.high)):
+            return f"{name} = {name}.clamp({limits})"
+    if value and change.index is not None:
+        return f"{name}[{_written(change.index, ', ')}] = {value}"
+    if value and change.rows is not None and change.where is None:
+        return f"{name} = {name}.index_fill({change.dim or 0}, torch.tensor({list(change.rows)}), {value})"
+    if value and change.where is not None and change.rows is None:
+        return f"{name} = {name}.masked_fill({_mask_code(name, change.where)}, {value})"
+    return spell(change, name)
+
+
+def _number_code(value: Number) -> str:
+    return f"float('{value}')" if isinstance(value, str) else str(value)
+
+
+def _mask_code(name: str, where: Where) -> str:
+    limits = [(symbol, getattr(where, field)) for symbol, field in _SYMBOLS.items()]
+    parts = [f"({name} {symbol} {_number_code(limit)})" for symbol, limit in limits if limit is not None]
+    parts += [f"~torch.isfinite({name})"] if where.non_finite else []
+    parts += [f"torch.isnan({name})"] if where.nan else []
+    return " | ".join(parts)
+
+
+# Conditions of a selection as they are written, with the field of `Where`.
+_SYMBOLS = {"<": "below", ">": "above", "==": "equals"}
+_FLAGS = {"nan": "nan", "non-finite": "non_finite"}
+
+
+@dataclass(frozen=True)
+class _Verb:
+    """A change of a whole input: the worker's name, the fields that are written, and Python code."""
+
+    change: str
+    fields: tuple[str, ...] = ()
+    code: str = ""
+
+
+_VERBS = {
+    "cast": _Verb("cast", ("dtype",), "{name} = {name}.to(torch.{dtype})"),
+    "move": _Verb("move", ("device",), '{name} = {name}.to("{device}")'),
+    "contiguous": _Verb("contiguous", (), "{name} = {name}.contiguous()"),
+    "own-memory": _Verb("align", (), "{name} = {name}.clone()"),
+    "restride": _Verb("restride", ("stride",)),
+    "resize": _Verb(
+        *("resize", ("dim", "size")),
+        "{name} = {name}.index_select({dim}, torch.arange({size}) % {name}.shape[{dim}])",
+    ),
+    "pad": _Verb(
+        *("pad", ("dim", "size", "value")),
+        "{name} = torch.cat([{name}, {name}.new_full((...), {value})], {dim})  # to {size}",
+    ),
+    "drop-rows": _Verb(
+        "drop_rows", ("dim", "rows"), "{name} = {name}.index_select({dim}, kept)  # without {rows}"
+    ),
+}
+
+
+def spell(change: Change, leaf: str) -> str:
+    """The text that `read_change` reads as `change`."""
+    if change.change == "permute":
+        return f"order {_written(change.order)}"
+    if change.change == "elements" and change.value is not None:
+        return f"{leaf}: set {change.value}{_selection(change)}"
+    if change.change == "elements":
+        low, high = ("-" if limit is None else limit for limit in (change.low, change.high))
+        return f"{leaf}: clamp {low} {high}{_selection(change)}"
+    word, verb = next(row for row in _VERBS.items() if row[1].change == change.change)
+    return f"{leaf}: {' '.join([word, *(_written(getattr(change, field)) for field in verb.fields)])}"
+
+
+def _selection(change: Change) -> str:
+    """Which elements are meant, with a blank before it; empty for all."""
+    places = (("at", change.index), ("flat", change.flat), ("rows", change.rows), ("dim", change.dim))
+    parts = [f"{word} {_written(value)}" for word, value in places if value is not None]
+    if isinstance(change.stride, int):
+        parts.append(f"every {change.stride} from {change.offset or 0}")
+    if change.where is not None:
+        limits = [(symbol, getattr(change.where, name)) for symbol, name in _SYMBOLS.items()]
+        conditions = [f"{symbol} {value}" for symbol, value in limits if value is not None]
+        conditions += [word for word, name in _FLAGS.items() if getattr(change.where, name)]
+        parts.append("where " + " or ".join(conditions))
+    return "".join(f" {part}" for part in parts)
+
+
+def _written(value: object, between: str = ",") -> str:
+    return between.join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def read_change(text: str, resolve: Callable[[str], int]) -> Change:
+    """The change that `text` describes; `resolve` gives the place of a leaf.
+
+    Raises `ProblemError` for what is no change, with the forms that are.
+    """
+    leaf, colon, rest = text.rpartition(": ")
+    words = (rest if colon else text).split()
+    try:
+        if words[:1] == ["order"] and not colon:
+            return Change("permute", order=_integers(words[1]))
+        if not colon:
+            raise ValueError("no leaf is named")
+        return _read_verb(words[0], resolve(leaf.strip()), words[1:])
+    except (IndexError, ValueError, TypeError) as error:
+        raise ProblemError(f"this is no change of an input ({error})", value=text, allowed=FORMS) from None
+
+
+def _read_verb(verb: str, place: int, words: list[str]) -> Change:
+    if verb == "set":
+        return _selected(Change("elements", place, value=_number(words[0])), words[1:])
+    if verb == "clamp":
+        low, high = (None if word == "-" else _number(word) for word in words[:2])
+        if low is None and high is None:
+            raise ValueError("clamp needs a limit")
+        if low is not None and high is not None and float(low) > float(high):
+            raise ValueError("the lower limit is above the upper one")
+        return _selected(Change("elements", place, low=low, high=high), words[2:])
+    if verb not in _VERBS:
+        raise ValueError(f"unknown change {verb!r}")
+    fields = _VERBS[verb].fields
+    if len(words) != len(fields):
+        raise ValueError(f"{len(fields)} words are needed after the name of the change")
+    values = {field: _READ[field](word) for field, word in zip(fields, words, strict=True)}
+    return replace(Change(_VERBS[verb].change, place), **values)
+
+
+def _selected(change: Change, words: list[str]) -> Change:
+    """`change` for the elements that the words choose."""
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word == "at":
+            change = replace(change, index=_integers(rest.pop(0)))
+        elif word in ("flat", "rows", "dim"):
+            change = replace(change, **{word: _READ[word](rest.pop(0))})
+        elif word == "every":
+            step, word, offset = rest.pop(0), rest.pop(0), rest.pop(0)
+            if word != "from":
+                raise ValueError("'every STEP from OFFSET' is meant")
+            change = replace(change, stride=int(step), offset=int(offset))
+        elif word == "where":
+            return replace(change, where=_conditions(rest))
+        else:
+            raise ValueError(f"unknown word {word!r}")
+    return change
+
+
+def _conditions(words: list[str]) -> Where:
+    found: dict[str, Number | bool] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word in _FLAGS:
+            found[_FLAGS[word]] = True
+        elif word in _SYMBOLS:
+            found[_SYMBOLS[word]] = _number(rest.pop(0))
+        else:
+            raise ValueError(f"unknown condition {word!r}")
+        if rest and rest.pop(0) != "or":
+            raise ValueError("conditions are joined by 'or'")
+    if not found:
+        raise ValueError("where needs a condition")
+    return Where(**found)  # type: ignore[arg-type]
+
+
+def _number(word: str) -> Number:
+    """A number of a text; NaN and infinities stay text."""
+    if re.fullmatch(r"[+-]?\d+", word):
+        return int(word)
+    value = float(word)
+    return value if value - value == 0 else str(value)
+
+
+def _integers(word: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in word.strip("[]()").split(","))
+
+
+# How each field of a change is read.
+_READ: dict[str, Callable[[str], Any]] = {
+    "dtype": lambda word: word.removeprefix("torch."),
+    "device": str,
+    "dim": int,
+    "size": int,
+    "value": _number,
+    "flat": _integers,
+    "rows": _integers,
+    "stride": _integers,
+}

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from mcp_server.diagnosis.interventions.base import Change, Intervention, Options, Seen
+from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind, Seen
+from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.errors import ProblemError
 from mcp_server.logs.log import read_log
 from mcp_server.logs.text import bound, clean
@@ -30,10 +31,8 @@ _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|(?:/[\w.+\-]+)+/|\b[a-z0-9]{40,}\b")
 class TriedCall:
     """The failing call: a request of the worker's `run` or `replay`, and its surroundings.
 
-    `expect` is a file with what the outputs are to be, compared with `rtol` and `atol` (None: the dtype's).
-    `check` is a command that ends with status 0 for good outputs. `infinities` counts them as faults;
-    `known_to_fail` is a call that was seen to, and may pass now.
-    `timeout_s` is for one call. `spelling` are the arguments of `try-fix` that name this call.
+    `symptom` says what the outputs are to be; `fresh` loads the package anew for each call. `timeout_s` is
+    for one call. `spelling` are the arguments of `try-fix` that name this call.
     """
 
     request: Mapping[str, object]
@@ -42,49 +41,37 @@ class TriedCall:
     cwd: Path | None = None
     timeout_s: float = 300.0
     gpus: tuple[int, ...] | None = None
-    expect: Path | None = None
-    rtol: float | None = None
-    atol: float | None = None
-    check: tuple[str, ...] = ()
-    infinities: bool = False
+    symptom: Symptom = field(default_factory=Symptom)
     fresh: bool = False
-    known_to_fail: bool = False
     spelling: tuple[str, ...] = ()
+
+
+AS_IT_IS = Intervention("", Kind.CALL, "the call as it is")
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One call of a plan; without an intervention it is the call as it is.
-
-    `reference` marks changes of nothing but what is at fault (see `Intervention.minimal`).
-    """
+    """One call of a plan, with the changes of the intervention or with `minimal` ones in their place."""
 
     label: str
-    key: str = ""
-    changes: tuple[Change, ...] = ()
-    options: Options = field(default_factory=Options)
-    reference: bool = False
-    smallest: bool = False
+    intervention: Intervention = AS_IT_IS
+    minimal: tuple[Change, ...] = ()
     save: Path | None = None
 
     def request(self) -> dict[str, object]:
+        made = self.intervention
         return {
             "label": self.label,
-            "key": self.key,
-            "changes": [change.request() for change in self.changes],
-            "options": self.options.request(),
-            "reference": self.reference,
-            "smallest": self.smallest,
+            "key": made.key,
+            "changes": [change.request() for change in self.minimal or made.changes],
+            "options": made.options.request() if not self.minimal else {},
+            "reference": bool(self.minimal),
+            "smallest": made.smallest and not self.minimal,
             "save": self.save,
         }
 
 
-def as_planned(intervention: Intervention, label: str) -> Planned:
-    changes, options = intervention.changes, intervention.options
-    return Planned(label, intervention.key, changes, options, smallest=intervention.smallest)
-
-
-def call_of_package(workload: PackageWorkload, *, expect: Path | None = None) -> TriedCall:
+def call_of_package(workload: PackageWorkload, symptom: Symptom | None = None) -> TriedCall:
     """The call of a package with its inputs. Raises `ProblemError` without inputs."""
     device = open_package(workload.package, workload.model_name).device_type
     return TriedCall(
@@ -94,7 +81,7 @@ def call_of_package(workload: PackageWorkload, *, expect: Path | None = None) ->
         cwd=workload.cwd,
         timeout_s=workload.timeout_s,
         gpus=gpus_of(device, workload.device_index),
-        expect=expect,
+        symptom=symptom or Symptom(),
     )
 
 
@@ -111,43 +98,38 @@ async def carry_out(
         done = await _process(context, call, rest, name)
         ended = _read(done, call)
         if not ended:
-            raise ProblemError(
-                "the call could not be made: " + _first_error(done), value=done.finished.ending
-            )
+            failed = done.last("failed")
+            why = str(failed["text"])[:500] if failed else f"the worker ended in {done.phase}"
+            raise ProblemError(f"the call could not be made: {why}", value=done.finished.ending)
         if not done.finished.reused:
             context.cost.runs += len(ended) - 1  # the process itself counts as one
         seen.update(ended)
         rest = rest[len(ended) :]
-        rest = _with_reference(rest, seen)
+        came_back = any(each.ended == "ok" and each.facts and not each.facts.key for each in seen.values())
+        if rest and rest[0].intervention is not AS_IT_IS and came_back:
+            # The outputs to compare with ended with their process: begin with the call as it is.
+            rest = [Planned(f"reference-{len(seen)}"), *rest]
     return seen
 
 
-def _with_reference(rest: list[Planned], seen: Mapping[str, Seen]) -> list[Planned]:
-    """Begin with the call as it is where another process has its outputs, and they are to compare with."""
-    came_back = any(each.ended == "ok" and each.facts and not each.facts.key for each in seen.values())
-    if rest and rest[0].key and came_back:
-        return [Planned(f"reference-{len(seen)}"), *rest]
-    return rest
-
-
 async def _process(context: Context, call: TriedCall, plan: Sequence[Planned], name: str) -> WorkerRun:
-    limits = min(len(plan), MOST_LIMITS) * call.timeout_s
+    symptom = call.symptom
     return await context.worker(
         "intervene",
         {
             **call.request,
-            "plan": [planned.request() for planned in plan],
-            "expect": call.expect,
-            "rtol": call.rtol,
-            "atol": call.atol,
-            "check": list(call.check),
-            "infinities": call.infinities,
+            "expect": symptom.expect,
+            "rtol": symptom.rtol,
+            "atol": symptom.atol,
+            "check": list(symptom.check),
+            "infinities": symptom.infinities,
             "fresh": call.fresh,
+            "plan": [planned.request() for planned in plan],
             "call_limit_s": call.timeout_s,
         },
         name=name,
-        env={**call.env, **plan[0].options.env},
-        timeout_s=START_S + limits,
+        env={**call.env, **plan[0].intervention.options.env},
+        timeout_s=START_S + min(len(plan), MOST_LIMITS) * call.timeout_s,
         python=call.python,
         cwd=call.cwd,
         gpus=call.gpus,
@@ -159,15 +141,15 @@ def _read(done: WorkerRun, call: TriedCall) -> dict[str, Seen]:
     seen: dict[str, Seen] = {}
     for event in done.all("intervened"):
         facts = FACTS.validate_python(event)
-        seen[facts.label] = of_facts(facts, infinities=call.infinities)
+        seen[facts.label] = _of_facts(facts, infinities=call.symptom.infinities)
     begun = [str(event["label"]) for event in done.all("intervening")]
     if begun and begun[-1] not in seen:
         seen[begun[-1]] = _ended_process(done)
     return seen
 
 
-def of_facts(facts: CallFacts, *, infinities: bool = False) -> Seen:
-    """A call that came back or raised."""
+def _of_facts(facts: CallFacts, *, infinities: bool) -> Seen:
+    """A call that came back, raised, or was refused."""
     if facts.ended == "ok":
         return Seen("ok", facts, infinities=infinities)
     if facts.ended == "refused":
@@ -180,7 +162,7 @@ def of_facts(facts: CallFacts, *, infinities: bool = False) -> Seen:
         facts,
         text=bound("\n".join(map(clean, facts.error_text.splitlines()))),
         family=root.family.id if root else "",
-        essence=essence(facts.error_text),
+        essence=_essence(facts.error_text),
     )
 
 
@@ -189,28 +171,19 @@ def _ended_process(done: WorkerRun) -> Seen:
     root = read_output(finished.output).root
     text = root.text if root else finished.note
     family = root.family.id if root else ""
-    if finished.ending == "timeout" or _ended_itself(done):
+    # The worker itself ends a process in which a call takes too long (`call_limit_s`).
+    by_worker = finished.returncode == 1 and finished.stderr.exists()
+    if finished.ending == "timeout" or (
+        by_worker and "Timeout (" in finished.stderr.read_text(errors="replace")
+    ):
         return Seen("timeout", text=text)
     if finished.ending == "out_of_memory":
         return Seen("out_of_memory", text=text, family=family)
     signal = finished.signal or f"exit status {finished.returncode}"
-    return Seen("died", signal=signal, text=text, family=family, essence=essence(text) or signal)
+    return Seen("died", signal=signal, text=text, family=family, essence=_essence(text) or signal)
 
 
-def _ended_itself(done: WorkerRun) -> bool:
-    """Whether the worker ended the process since a call took too long (`call_limit_s`)."""
-    finished = done.finished
-    if finished.returncode != 1 or not finished.stderr.exists():
-        return False
-    return "Timeout (" in finished.stderr.read_text(errors="replace")
-
-
-def essence(text: str) -> str:
+def _essence(text: str) -> str:
     """The first line, without addresses and directories, which differ from run to run."""
     lines = text.strip().splitlines()
     return _VOLATILE.sub("", lines[0]).strip() if lines else ""
-
-
-def _first_error(done: WorkerRun) -> str:
-    failed = done.last("failed")
-    return str(failed["text"])[:500] if failed else f"the worker ended in {done.phase}"

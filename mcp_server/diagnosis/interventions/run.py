@@ -1,21 +1,32 @@
-"""Tries interventions on a failing call: without, with, and again without each of them."""
+"""Tries interventions on a failing call, and judges whether each removed the failure.
+
+The call is made without the change, with it, and again without it; where the failure comes and goes, as
+often as it takes.
+"""
 
 from __future__ import annotations
 
+import math
 import shlex
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
 
-from mcp_server.diagnosis.interventions.base import MOST_CHANCE, Effect, Intervention, Seen, Trial
-from mcp_server.diagnosis.interventions.judge import alike, effect_of, fails, side_effects_of, try_flaky
-from mcp_server.diagnosis.interventions.plan import Planned, TriedCall, as_planned, carry_out
-from mcp_server.errors import ProblemError
+from mcp_server.diagnosis.interventions.base import (
+    MOST_CHANCE,
+    Effect,
+    Intervention,
+    Seen,
+    SideEffects,
+    Trial,
+)
+from mcp_server.diagnosis.interventions.plan import Planned, TriedCall, carry_out
+from mcp_server.diagnosis.symptom import misfit
+from mcp_server.plurals import counted, is_
 from mcp_server.tools.context import Context
 
-# How calls are kept apart: not at all, by a load of the package for each, by a process for each.
-Apart = Literal["no", "loads", "processes"]
 NOT_MADE = Seen("not_made")
+MOST_PLACES = 8  # elements that are named of those that were not at fault and changed
 
 
 @dataclass(frozen=True)
@@ -27,10 +38,14 @@ class Three:
     again: Seen
 
     @property
+    def fails(self) -> bool:
+        """Whether the call as it is failed at least once."""
+        return fails(self.before) or fails(self.again)
+
+    @property
     def steady(self) -> bool:
         """Whether the call as it is did the same both times."""
-        both_well = not fails(self.before) and not fails(self.again)
-        return both_well or alike(self.before, self.again)
+        return not self.fails or alike(self.before, self.again)
 
 
 async def try_intervention(context: Context, call: TriedCall, intervention: Intervention) -> Trial:
@@ -52,26 +67,41 @@ async def try_interventions(
     trials = []
     for intervention in interventions:
         if intervention.unavailable:
-            trials.append(_not_made(intervention))
+            nothing = (NOT_MADE, NOT_MADE, NOT_MADE)
+            reason = intervention.unavailable
+            trial = Trial(intervention, Effect.NOT_APPLICABLE, *nothing, calls=0, failed=0, reason=reason)
         else:
-            trials.append(await _tried(context, call, intervention, seen.get(intervention.key)))
+            trial = await _tried(context, call, intervention, seen.get(intervention.key))
+            if call.spelling and intervention.spelling:
+                command = ["aoti-debug", "try-fix", *call.spelling, *intervention.spelling]
+                trial = replace(trial, command=shlex.join(command))
+        trials.append(trial)
     return trials
 
 
 async def _tried(context: Context, call: TriedCall, intervention: Intervention, three: Three | None) -> Trial:
     """The trial of one intervention, from the calls that were made or from those that are made now."""
-    apart: tuple[Apart, ...] = ("processes",) if three is None else ("loads", "processes")
-    came = call.known_to_fail
-    for each in apart:
+    came = False
+    for fresh in (False,) if three is None else (True, False):
         if three is not None:
-            came = came or fails(three.before) or fails(three.again)
+            came = came or three.fails
             if three.steady and (fails(three.before) or not came):
                 break
-        three = await _apart(context, call, intervention, each)
+        if fresh:
+            apart = await _in_one_process(context, replace(call, fresh=True), [intervention])
+            three = apart[intervention.key]
+        else:
+            three = await _in_own_processes(context, call, intervention)
     assert three is not None
     if not three.steady or (came and not fails(three.before)):
-        return _with_command(call, await try_flaky(context, call, intervention))
-    return _with_command(call, _judged(intervention, three))
+        return await try_flaky(context, call, intervention)
+    effect, reason = effect_of(three.before, three.after)
+    return Trial(
+        *(intervention, effect, three.before, three.after, three.again),
+        side_effects=side_effects_of(three.after, three.again),
+        failed=int(fails(three.before)) + int(fails(three.again)),
+        reason=reason,
+    )
 
 
 async def _in_one_process(
@@ -81,7 +111,7 @@ async def _in_one_process(
     plan = [Planned("before")]
     for place, each in enumerate(interventions):
         plan += _references(each, f"{place}-")
-        plan += [as_planned(each, f"with-{place}"), Planned(f"again-{place}")]
+        plan += [Planned(f"with-{place}", each), Planned(f"again-{place}")]
     seen = await carry_out(context, call, plan)
     found: dict[str, Three] = {}
     before = seen["before"]
@@ -96,60 +126,22 @@ async def _in_one_process(
 
 def _references(intervention: Intervention, prefix: str) -> list[Planned]:
     return [
-        Planned(f"{prefix}minimal-{place}", intervention.key, changes, reference=True)
+        Planned(f"{prefix}minimal-{place}", intervention, changes)
         for place, changes in enumerate(intervention.minimal)
     ]
 
 
-async def _apart(context: Context, call: TriedCall, intervention: Intervention, apart: Apart) -> Three:
-    """The three calls with a load, or a process, for each."""
-    changed = as_planned(intervention, "with-0")
-    if apart == "loads":
-        plan = [Planned("before"), *_references(intervention, ""), changed, Planned("again-0")]
-        seen = await carry_out(context, replace(call, fresh=True), plan)
-    else:
-        kept = context.fresh("reference") / "outputs.pt"
-        seen = await carry_out(context, call, [Planned("before", save=kept)])
-        against = {**call.request, **({"against": kept} if kept.exists() else {})}
-        there = replace(call, request=against)
-        references = [] if kept.exists() else _references(intervention, "")
-        seen |= await carry_out(context, there, [*references, changed])
-        seen |= await carry_out(context, there, [Planned("again-0")])
+async def _in_own_processes(context: Context, call: TriedCall, intervention: Intervention) -> Three:
+    """The three calls with a process for each."""
+    kept = context.fresh("reference") / "outputs.pt"
+    seen = await carry_out(context, call, [Planned("before", save=kept)])
+    references = [] if kept.exists() else _references(intervention, "")
+    if kept.exists():
+        call = replace(call, request={**call.request, "against": kept})
+    seen |= await carry_out(context, call, [*references, Planned("with", intervention)])
+    seen |= await carry_out(context, call, [Planned("again")])
     _check_expectation(seen["before"])
-    return Three(*(seen.get(label, NOT_MADE) for label in ("before", "with-0", "again-0")))
-
-
-def _judged(intervention: Intervention, three: Three) -> Trial:
-    effect, reason = effect_of(three.before, three.after)
-    return Trial(
-        intervention=intervention,
-        effect=effect,
-        before=three.before,
-        after=three.after,
-        again=three.again,
-        side_effects=side_effects_of(three.after, three.again),
-        failed=int(fails(three.before)) + int(fails(three.again)),
-        reason=reason,
-    )
-
-
-def _not_made(intervention: Intervention) -> Trial:
-    return Trial(
-        intervention,
-        Effect.NOT_APPLICABLE,
-        *(NOT_MADE, NOT_MADE, NOT_MADE),
-        calls=0,
-        failed=0,
-        tries=0,
-        reason=intervention.unavailable,
-    )
-
-
-def _with_command(call: TriedCall, trial: Trial) -> Trial:
-    spelling = trial.intervention.spelling
-    if not (call.spelling and spelling):
-        return trial
-    return replace(trial, command=shlex.join(["aoti-debug", "try-fix", *call.spelling, *spelling]))
+    return Three(*(seen.get(label, NOT_MADE) for label in ("before", "with", "again")))
 
 
 def _check_expectation(seen: Seen, before: Seen | None = None) -> None:
@@ -163,10 +155,158 @@ def _check_expectation(seen: Seen, before: Seen | None = None) -> None:
     if any(change.layout for change in facts.inputs) or (before is not None and before.ended == "ok"):
         return
     place = next(output.output for output in facts.expected.outputs if output.layout)
-    raise ProblemError(
-        f"the expectation does not fit the outputs of the call: output {place} has {facts.expected.layout}",
-        allowed="a file of torch.save with one tensor for each output, of the shapes of the outputs",
+    raise misfit(f"output {place} has {facts.expected.layout}")
+
+
+def fails(seen: Seen) -> bool:
+    """Whether a call was made and failed; a change that was refused is no failure of the call."""
+    return seen.ended not in ("refused", "not_made") and seen.failure != "none"
+
+
+def alike(first: Seen, second: Seen) -> bool:
+    """Whether two calls failed in the same way: the same kind and, for an error, the same text."""
+    if not (fails(first) and fails(second)) or first.failure != second.failure:
+        return False
+    if first.failure in ("nonfinite", "differs", "timeout", "out_of_memory"):
+        return True
+    if first.family and second.family and first.family != second.family:
+        return False
+    return not (first.essence and second.essence) or first.essence == second.essence
+
+
+def effect_of(before: Seen, after: Seen) -> tuple[Effect, str]:
+    """What the change did to the failure of `before`, and why where it did nothing that can be told."""
+    if not fails(before):
+        return Effect.NOT_APPLICABLE, "the call as it is does not fail"
+    if after.ended in ("refused", "not_made"):
+        return Effect.NOT_APPLICABLE, after.text or "the change could not be made"
+    # It failed in the load or in an update, which the call as it is had passed.
+    during = after.facts.during if after.ended == "raised" and after.facts is not None else "calling"
+    passed = before.facts is None or before.facts.during != during
+    if during not in ("calling", "outputs") and passed:
+        return Effect.NOT_APPLICABLE, f"with the change the call is not reached: {after.describe()}"
+    if after.failure == "none":
+        return Effect.GONE, ""
+    if not alike(before, after):
+        words = after.describe()
+        words = words if words.startswith(("raised", "died")) else f"gives: {words}"
+        return Effect.CHANGED, f"with the change it {words}"
+    beside = after.facts.beside if after.facts is not None else None
+    if before.failure not in ("nonfinite", "differs") or beside is None:
+        return Effect.SAME, ""
+    # Fewer elements at fault, and none that was not: one cause of several is removed.
+    if beside.cured and not beside.new and not beside.layout:
+        cured = f"{counted(beside.cured, 'element')} {is_(beside.cured)} good now"
+        return Effect.CHANGED, f"{cured}, {beside.left} still at fault"
+    return Effect.SAME, ""
+
+
+def side_effects_of(after: Seen, again: Seen) -> SideEffects:
+    """Elements that were not at fault and came out changed.
+
+    Unknown where nothing came back to compare with, where two calls as they are differ, too, and where a
+    command judges the outputs, which does not say what of them is at fault.
+    """
+    if after.facts is None or after.facts.beside is None:
+        return SideEffects(known=False)
+    if after.facts.check is not None and after.facts.expected is None:
+        return SideEffects(known=False)
+    repeated = again.facts.beside if again.facts is not None else None
+    if repeated is not None and repeated.innocent:
+        return SideEffects(known=False)
+    beside = after.facts.beside
+    return SideEffects(
+        elements=beside.innocent,
+        rows=tuple(sorted({row for output in beside.outputs for row in output.innocent_rows})),
+        first=tuple(each for output in beside.outputs for each in output.first_innocent)[:MOST_PLACES],
+        layout=beside.layout,
     )
 
 
-__all__ = ["MOST_CHANCE", "try_intervention", "try_interventions"]
+def chance_of(calls: int, failed: int, tries: int) -> float:
+    """The probability that none of `tries` changed calls fails if they fail as often as the others.
+
+    Fisher's exact test, one-sided: that all `failed` failures fall among `calls` of `calls + tries`.
+    """
+    if not failed:
+        return 1.0
+    return math.comb(calls, failed) / math.comb(calls + tries, failed)
+
+
+PAIRS = (10, 20, 40)  # calls as they are, and as many with the change in turn, in each round
+BUDGET_S = 120.0
+
+
+@dataclass
+class Counted:
+    """Calls so far. `failing` are those as they are that failed like the first of them."""
+
+    failing: list[Seen] = field(default_factory=list)
+    well: list[Seen] = field(default_factory=list)
+    changed: list[Seen] = field(default_factory=list)
+
+    def add(self, own: Seen, changed: Seen) -> None:
+        """A call as it is, and one with the change."""
+        same = fails(own) and (not self.failing or alike(self.failing[0], own))
+        (self.failing if same else self.well).append(own)
+        self.changed.append(changed)
+
+    @property
+    def calls(self) -> int:
+        return len(self.failing) + len(self.well)
+
+    @property
+    def still(self) -> list[Seen]:
+        """Calls with the change that fail all the same."""
+        return [seen for seen in self.changed if self.failing and alike(self.failing[0], seen)]
+
+    @property
+    def chance(self) -> float:
+        return chance_of(self.calls, len(self.failing), len(self.changed))
+
+
+async def try_flaky(context: Context, call: TriedCall, intervention: Intervention) -> Trial:
+    """Calls as they are and with the change in turn, until the count decides, or the budget ends."""
+    seen_so_far, began = Counted(), time.monotonic()
+    for pairs in PAIRS:
+        plan: list[Planned] = []
+        for place in range(pairs):
+            plan += [Planned(f"as-is-{place}"), Planned(f"with-{place}", intervention)]
+        seen = await carry_out(context, call, plan, name="intervene-flaky")
+        for place in range(pairs):
+            if f"with-{place}" in seen:
+                seen_so_far.add(seen[f"as-is-{place}"], seen[f"with-{place}"])
+        if seen_so_far.still or (seen_so_far.failing and seen_so_far.chance < MOST_CHANCE):
+            break
+        if time.monotonic() - began > BUDGET_S:
+            break
+    return _judged(intervention, seen_so_far)
+
+
+def _judged(intervention: Intervention, seen: Counted) -> Trial:
+    """The trial by counts, with the first and the last call as it is that failed, and one with the change."""
+    effect, reason = _effect(seen)
+    as_it_is = seen.failing or seen.well
+    after = (seen.still or [each for each in seen.changed if fails(each)] or seen.changed)[0]
+    return Trial(
+        *(intervention, effect, as_it_is[0], after, as_it_is[-1]),
+        side_effects=side_effects_of(after, as_it_is[-1]),
+        calls=seen.calls,
+        failed=len(seen.failing),
+        chance=seen.chance,
+        reason=reason,
+    )
+
+
+def _effect(seen: Counted) -> tuple[Effect, str]:
+    often = f"the call as it is failed {len(seen.failing)} times of {seen.calls}"
+    if not seen.failing:
+        return Effect.NOT_APPLICABLE, f"the call as it is did not fail once in {seen.calls} calls"
+    if seen.still:
+        return Effect.SAME, f"{often}, with the change {len(seen.still)} of {len(seen.changed)}"
+    never = f"{often}, with the change 0 of {len(seen.changed)}"
+    if seen.chance >= MOST_CHANCE:
+        return Effect.NOT_APPLICABLE, f"{never}: that may be chance ({seen.chance:.0%})"
+    other = [each for each in seen.changed if fails(each)]
+    effect, _ = effect_of(seen.failing[0], (other or seen.changed)[0])
+    return effect, f"{never} in that way: chance {seen.chance:.2%}"

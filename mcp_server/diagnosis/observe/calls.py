@@ -1,4 +1,4 @@
-"""Making the call: plain, checked, repeated, and operator by operator."""
+"""Running the user's program, and making its call: plain, checked, repeated, and operator by operator."""
 
 from __future__ import annotations
 
@@ -12,27 +12,124 @@ from mcp_server.diagnosis.causes.hang import shown_by_trace, to_be_traced
 from mcp_server.diagnosis.causes.in_place_inputs import updated_in_a_copy
 from mcp_server.diagnosis.causes.wrong_output import drawing_launches
 from mcp_server.diagnosis.components import operator_missing_here
-from mcp_server.diagnosis.observe.launches import as_package
-from mcp_server.diagnosis.observe.static import exported_path
-from mcp_server.diagnosis.planner import eager_limit, hangs, limit_of
-from mcp_server.diagnosis.state import DiagnosisState, RunSeen
+from mcp_server.diagnosis.planner import Observation, eager_limit, hangs, limit_of
+from mcp_server.diagnosis.state import CallSpec, DiagnosisState, RunSeen
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import refuse_misfit
 from mcp_server.diagnosis.value_sources import checked_inputs
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.types import Finished
-from mcp_server.model import PackageWorkload
+from mcp_server.jobs.types import Command, Finished
+from mcp_server.logs.captured import CapturedCall
+from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Options
+from mcp_server.tools.capture import Capture, capture, workload_argv
 from mcp_server.tools.context import Context, WorkerRun, gpus_of
 from mcp_server.tools.failure import read_output
 from mcp_server.tools.fault_methods import ONE_THREAD
+from mcp_server.tools.requests import failing_phase, plan_replay
 from mcp_server.tools.run_deterministic import CHECK_INPUTS
+
+# Shares of what the budget leaves.
+SHARE_OF_PROGRAM = 0.6  # the rest is for the call that was captured
+SHARE = 0.45  # a call that hangs must leave time to find out where
+SHARE_OF_HANG = 0.6  # once the program hung: all that is left to do is to see it again, and where
+
+# Seconds after which a child prints every thread's stack: what a call that hangs is doing.
+STACKS = "AOTI_DEBUG_STACKS_AFTER"
+STACKS_AT = 0.85  # of the limit of the run
+PROVENANCE = "INDUCTOR_PROVENANCE"
 
 
 def see(label: str, finished: Finished, worker: WorkerRun | None = None, *, process: str = "") -> RunSeen:
     """A finished child with its log read: of all its processes, or of one."""
     return RunSeen(label, finished, read_output(finished.output, process), worker)
+
+
+class CaptureProgram(Observation):
+    """Run the script or command once, and keep the call that failed or is suspect."""
+
+    name = "capture"
+    seconds = 30.0
+    alone = True
+
+    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
+        return 1.0 if isinstance(case.workload, ScriptWorkload | CommandWorkload) else 0.0
+
+    async def act(self, case: DiagnosisState, context: Context) -> None:
+        assert isinstance(case.workload, ScriptWorkload | CommandWorkload)
+        limit = limit_of(case, share=SHARE_OF_PROGRAM)
+        # A compile in this run also writes which model line each kernel comes from (torch >= 2.9).
+        provenance = {} if PROVENANCE in case.workload.env else {PROVENANCE: "1"}
+        seen = await capture(
+            context,
+            case.workload.model_copy(update={"timeout_s": limit.seconds}),
+            env={**provenance, STACKS: str(limit.seconds * STACKS_AT)},
+            gpus=gpus_of(None),
+            until_stalled=True,
+        )
+        limit.check(seen.finished, "the program")
+        rank = seen.rank.rank if seen.rank else ""
+        case.capture = seen
+        case.runs["script"] = see("script", seen.finished, process=rank)
+        log = seen.directory / "ranks" / f"{rank}.log"
+        if rank and log.exists():
+            case.artifacts.append(context.artifact(log, f"output of rank {rank}, which failed"))
+        case.notes += seen.notes
+        case.call = suspect_call(seen)
+
+
+def suspect_call(seen: Capture) -> CallSpec | None:
+    """What failed or is suspect, as something that the worker can do again; None when it was not kept."""
+    phase = failing_phase(seen, ended_well=seen.finished.ok)
+    try:
+        plan = plan_replay(seen, phase)
+    except ProblemError:
+        return None
+    if plan.operation == "compile" or phase is None:
+        return None
+    request = {**plan.request, "extra_imports": plan.imports}
+    # What the program compared the outputs with; else the tensors that it had when its own check failed.
+    pid, n = phase.pid, phase.n
+    actual = next(
+        (each.file for each in seen.assertions if each.pid == pid and each.n > n and each.file), None
+    )
+    held = next((each.file for each in seen.ends if each.pid == pid and each.n > n and each.file), None)
+    if actual:
+        request["actual"] = actual
+    elif held:
+        request["held"] = held
+    call = phase if isinstance(phase, CapturedCall) else None
+    if call is not None and call.returned:
+        request["returned"] = call.returned
+    return CallSpec(plan.operation, request, Path(plan.request["package"]), call.file if call else None)
+
+
+class RunAlone(Observation):
+    """Run the program again that ended well under the hook, and let inputs go that a stream might read."""
+
+    name = "run_alone"
+    seconds = 30.0
+    alone = True
+
+    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
+        seen = case.capture
+        return 0.9 if seen is not None and seen.finished.ok and seen.loans else 0.0
+
+    async def act(self, case: DiagnosisState, context: Context) -> None:
+        workload = case.workload
+        assert isinstance(workload, ScriptWorkload | CommandWorkload)
+        limit = limit_of(case, share=SHARE_OF_PROGRAM)
+        command = Command(
+            argv=workload_argv(context, workload),
+            cwd=workload.cwd or Path.cwd(),
+            env=workload.env,
+            timeout_s=limit.seconds,
+            gpus=gpus_of(None),
+        )
+        finished = await context.run(command, "alone", runs=1)
+        limit.check(finished, "the program")
+        case.runs["alone"] = see("alone", finished)
 
 
 async def run_call(
@@ -46,43 +143,29 @@ async def run_call(
 ) -> RunSeen:
     """Make the case's call once in the worker; the result is also kept in `case.runs[label]`."""
     assert case.call is not None
-    workload = case.workload
     limit = limit_of(case, share=SHARE_OF_HANG if hangs(case) else SHARE)
+    mutated = updated_in_a_copy(case)
+    watched = {"tell_changes": {str(place): size for place, size in mutated.items()}} if mutated else {}
     done = await context.worker(
         case.call.operation,
-        {**case.call.request, **_to_tell(case), **(extra or {})},
+        {**case.call.request, **watched, **(extra or {})},
         name=label,
-        env={STACKS: str(limit.seconds * 0.85), **(workload.env if workload else {}), **(env or {})},
         timeout_s=limit.seconds,
-        python=workload.python if workload else None,
-        cwd=workload.cwd if workload else None,
-        gpus=gpus_of(case.device, int(case.call.request.get("device_index", -1))),
+        gpus=gpus_of(case.device, case.device_index),
+        **case.surroundings_with({STACKS: str(limit.seconds * STACKS_AT)}, env or {}),
     )
     limit.check(done.finished, "the call")
-    seen = replace(see(label, done.finished, done), infinities=case.symptom.seen == "nan")
+    seen = replace(see(label, done.finished, done), infinities=case.symptom.infinities)
     if record:
         case.runs[label] = seen
     return seen
 
 
-def _to_tell(case: DiagnosisState) -> dict[str, Any]:
-    asked = updated_in_a_copy(case)
-    return {"tell_changes": {str(place): size for place, size in asked.items()}} if asked else {}
-
-
-SHARE = 0.45  # of what the budget leaves: a call that hangs must leave time to find out where
-SHARE_OF_HANG = 0.6  # once the program hung: all that is left to do is to see it again, and where
-
-# Seconds after which a child prints every thread's stack: what a call that hangs is doing.
-STACKS = "AOTI_DEBUG_STACKS_AFTER"
-
-
-class PlainRun:
+class PlainRun(Observation):
     """Make the call as it is."""
 
     name = "run"
     seconds = 6.0
-    alone = False
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if to_be_traced(case) or shown_by_trace(case):
@@ -93,8 +176,7 @@ class PlainRun:
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         try:
-            asked = case.symptom.request()
-            seen = await run_call(case, context, "plain", extra=asked, record=False)
+            seen = await run_call(case, context, "plain", extra=case.symptom.request(), record=False)
             refuse_misfit(seen, case.symptom)
         except ProblemError as problem:
             if problem.value in (str(case.symptom.expect), " ".join(case.symptom.check) or None):
@@ -108,12 +190,11 @@ class PlainRun:
             case.runs["plain"] = seen
 
 
-class CheckedRun:
+class CheckedRun(Observation):
     """Make the call with AOTInductor's own input checks: a second, independent view of a bad input."""
 
     name = "run_with_input_checks"
     seconds = 6.0
-    alone = False
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
         if case.call is None or "plain" not in case.runs:
@@ -129,19 +210,18 @@ class CheckedRun:
         await run_call(case, context, "checked", env={**CHECK_INPUTS, **ONE_THREAD})
 
 
-class Interpret:
+class Interpret(Observation):
     """See which operator of the model raises, makes NaN, or breaks its fake function's promise."""
 
     name = "interpret"
     seconds = 4.0
-    alone = False
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if case.ran_out_of_memory:
             return 0.0  # eager keeps every value between operators, and so needs more
         if to_be_traced(case) or shown_by_trace(case):
             return 0.0  # eager may hang alike
-        return 1.0 if _program(case) is not None and _inputs(case) is not None else 0.0
+        return 1.0 if case.program_path is not None and case.inputs is not None else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         case.interpreted = await interpret(case, context)
@@ -150,15 +230,17 @@ class Interpret:
 async def interpret(case: DiagnosisState, context: Context, **more: str) -> WorkerRun:
     """The worker's run of the exported program on that call; `more` is added to its request."""
     assert case.call is not None
-    updated = any(step["do"] == "constants" for step in case.call.request.get("steps", ()))
-    with_package = {} if updated else _package(case.call.request)
+    request = case.call.request
+    # The program has the constants of the export: a package whose constants were updated computes others.
+    updated = any(step["do"] == "constants" for step in request.get("steps", ()))
+    loading = ("package", "model_name", "device_index") if not (updated or request.get("library")) else ()
     return await context.worker(
         "interpret",
         {
-            "exported": _program(case),
-            "inputs": _inputs(case),
-            "extra_imports": case.call.request.get("extra_imports", []),
-            **with_package,
+            "exported": case.program_path,
+            "inputs": case.inputs,
+            "extra_imports": request.get("extra_imports", []),
+            **{name: request[name] for name in loading if name in request},
             **more,
         },
         **case.surroundings,
@@ -166,45 +248,31 @@ async def interpret(case: DiagnosisState, context: Context, **more: str) -> Work
     )
 
 
-def _program(case: DiagnosisState) -> Path | None:
-    return exported_path(case)
-
-
-def _inputs(case: DiagnosisState) -> Any:
-    if case.call is None:
-        return None
-    return case.call.inputs if case.call.inputs is not None else case.call.request.get("inputs")
-
-
-def _package(request: dict[str, Any]) -> dict[str, Any]:
-    """What loading takes of a replay's request."""
-    names = ("package", "model_name", "device_index")
-    return {name: request[name] for name in names if name in request} if not request.get("library") else {}
-
-
 LONGEST_CALL_S = 15.0
 MOST_BYTES = 1 << 30  # of a package that is loaded four times
 
 
-class RepeatCall:
+class RepeatCall(Observation):
     """Make a call that ended well three times, each in a fresh load, the last with new memory filled anew."""
 
     name = "repeat_call"
     seconds = 5.0
-    alone = False
 
-    def gain(self, case: DiagnosisState, open_ones: Sequence[Suspect]) -> float:
-        plain = case.runs.get("plain")
-        if plain is None or plain.failure != "none" or not _cheap(case, plain.finished.wall_s):
+    def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
+        plain, package = case.runs.get("plain"), case.call.package if case.call is not None else None
+        if plain is None or plain.failure != "none" or package is None:
             return 0.0
-        explained = any(h.harmful and not h.weak for h in open_ones)
-        return 0.0 if explained else 0.25
+        # A package on the CPU, whose memory the C library gives, and which is soon loaded and called again.
+        on_cpu = isinstance(case.workload, PackageWorkload) and case.device == "cpu"
+        if not on_cpu or plain.finished.wall_s >= LONGEST_CALL_S or package.stat().st_size >= MOST_BYTES:
+            return 0.0
+        return 0.0 if any(h.harmful and not h.weak for h in open_suspects) else 0.25
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
-        case.repeated = await _repeat(case, context, "repeats")
+        case.repeated = await _repeat(case, context, "repeats", {}, {})
 
 
-class WatchRepeats:
+class WatchRepeats(Observation):
     """The same with every launch watched, to see where the outputs part."""
 
     name = "watch_repeats"
@@ -216,7 +284,7 @@ class WatchRepeats:
         return 0.7 if unexplained or case.reads_unset else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
-        workload = as_package(case)
+        workload = case.package_call
         python = context.python_for(workload)
         rebuilt = await instrument(workload.package, Options(), context, python=python, env=workload.env)
         env = {"LD_PRELOAD": " ".join(rebuilt.preload)} if rebuilt.preload else {}
@@ -224,30 +292,17 @@ class WatchRepeats:
         case.repeated_watched = await _repeat(case, context, "repeats-watched", more, env)
 
 
-def _cheap(case: DiagnosisState, wall_s: float) -> bool:
-    """A package on the CPU, whose memory the C library gives, and which is soon loaded and called again."""
-    package = case.call.package if case.call is not None else None
-    if not isinstance(case.workload, PackageWorkload) or package is None or case.device != "cpu":
-        return False
-    return wall_s < LONGEST_CALL_S and package.stat().st_size < MOST_BYTES
-
-
 async def _repeat(
-    case: DiagnosisState,
-    context: Context,
-    name: str,
-    more: Mapping[str, Any] | None = None,
-    env: Mapping[str, str] | None = None,
+    case: DiagnosisState, context: Context, name: str, more: Mapping[str, Any], env: Mapping[str, str]
 ) -> WorkerRun:
-    assert case.call is not None and case.workload is not None
-    given = case.surroundings
+    assert case.call is not None
     limit = limit_of(case)
     done = await context.worker(
         "repeat",
-        {**case.call.request, **(more or {})},
+        {**case.call.request, **more},
         name=name,
-        **{**given, "env": {**given["env"], **(env or {})}},
         timeout_s=limit.seconds,
+        **case.surroundings_with({}, env),
     )
     limit.check(done.finished, "the repeated call")
     context.cost.runs += len(done.all("calling")) - 1 if not done.finished.reused else 0

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mcp_server.diagnosis.causes.scatter import beyond
+from mcp_server.diagnosis.from_origin import made_good
 from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.interventions.input import Leaf
 from mcp_server.diagnosis.interventions.kernel import replace_launch
-from mcp_server.diagnosis.interventions.offending import made_good
 from mcp_server.diagnosis.observe.intervene import tried_call
-from mcp_server.diagnosis.observe.launches import as_package
 from mcp_server.diagnosis.observe.static import parts_to_see
 from mcp_server.diagnosis.origin.find import Fault, find_origin
 from mcp_server.diagnosis.origin.records import Origin
 from mcp_server.diagnosis.origin.trace import behind
 from mcp_server.diagnosis.origin.values import NoValues, ProbedValues, Tensor, Values
+from mcp_server.diagnosis.planner import Observation
 from mcp_server.diagnosis.ranking import untried
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
@@ -33,7 +33,7 @@ ARGUMENTS = 64  # of one launch
 SCANNED = 1 << 16  # elements of an index that are looked at
 
 
-class FindOrigin:
+class FindOrigin(Observation):
     """Keep the values of the launches behind the fault in one run, and walk back to where it was computed."""
 
     name = "find_origin"
@@ -41,13 +41,15 @@ class FindOrigin:
     alone = True
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
-        if case.call is None or case.call.package is None or case.view is None or "plain" not in case.runs:
+        if case.call is None or case.view is None or "plain" not in case.runs:
             return 0.0
         if case.given is not None and parts_to_see(case) and "look_at_indices" not in case.done:
             return 0.0
         if not faults(case):
             return 0.0
-        return 0.3 if _call_is_suspect(open_suspects, case) else 0.9
+        # What is nearer to the root cause can be tried first: it would explain the bad value.
+        deeper = any(each.level >= CausalLevel.STATE and untried(each, case) for each in open_suspects)
+        return 0.3 if deeper else 0.9
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         view = case.view
@@ -62,15 +64,11 @@ class FindOrigin:
                 return
 
 
-def _call_is_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> bool:
-    """Whether what is nearer to the root cause can be tried first: it would explain the bad value."""
-    return any(each.level >= CausalLevel.STATE and untried(each, case) for each in suspects)
-
-
 def faults(case: DiagnosisState) -> list[Fault]:
     """What went wrong, as far as it is one value of a launch; empty where an input itself is at fault."""
+    refused = operator_indices(case)
     direct = [each.part for each in checked_inputs(case)]
-    direct += [each.part for each in operator_indices(case) if each.part is not None]
+    direct += [each.part for each in refused if each.part is not None]
     if any(case.index_values.get(part, {}).get("outside") for part in direct):
         return []
     first = case.kernel_io.first_bad if case.kernel_io is not None else None
@@ -78,23 +76,19 @@ def faults(case: DiagnosisState) -> list[Fault]:
         fault = Fault.of_first_bad(first)
         return [fault] if fault is not None and not case.nan_accepted else []
     found = [Fault.of_candidate(candidate) for candidate in candidates(case)]
-    found += list(_refused(case)) if not found else []
-    found += [] if found else list(_written(case))
+    if not found:
+        found = [
+            Fault(each.launch.index, "value", buffer=each.argument.target, low=0, high=each.bound)
+            for each in refused
+            if each.argument.target and each.producers
+        ]
+    if not found:  # indices of launches that write where they say
+        found = [
+            Fault(each.seen.launch, "value", buffer=each.index.name, low=each.low, high=each.high)
+            for each in beyond(case)
+            if each.seen.launch is not None
+        ]
     return list(dict.fromkeys(found))[:MOST_FAULTS]
-
-
-def _refused(case: DiagnosisState) -> Iterator[Fault]:
-    """Indices that an operator refused."""
-    for index in operator_indices(case):
-        if index.argument.target and index.producers:
-            yield Fault(*(index.launch.index, "value"), buffer=index.argument.target, low=0, high=index.bound)
-
-
-def _written(case: DiagnosisState) -> Iterator[Fault]:
-    """Indices of launches that write where they say."""
-    for each in beyond(case):
-        if each.seen.launch is not None:
-            yield Fault(each.seen.launch, "value", buffer=each.index.name, low=each.low, high=each.high)
 
 
 async def _values(
@@ -105,7 +99,7 @@ async def _values(
     try:
         seen = await dump_kernel_io(
             context,
-            as_package(case),
+            case.package_call,
             Choice(launches=launches),
             save=True,
             backend="probes",
@@ -144,9 +138,10 @@ async def _change(
         return made
     if origin.result == "index" and origin.explanation:
         return None  # the index is a NaN: kept within its bound, it would be as wrong as before
-    how, launch = ("guard", origin.fault_launch)
+    how, launch = "guard", origin.fault_launch
     if origin.result != "index":
-        how, launch = "finite-mask", origin.launch_index if origin.launch_index is not None else launch
+        how = "finite-mask"
+        launch = origin.launch_index if origin.launch_index is not None else launch
     try:
         edited = await replace_launch(context, tried_call(case), launch, how)
     except ProblemError as problem:
@@ -157,8 +152,7 @@ async def _change(
 
 def _seen(name: str, values: Values, case: DiagnosisState) -> Tensor | None:
     """An input as any launch read it."""
-    launches = case.view.wrapper.launches if case.view is not None else ()
-    for launch in launches:
+    for launch in case.view.wrapper.launches if case.view is not None else ():
         for argument in launch.tensors:
             found = values.tensor(launch.index, argument, "before") if argument.target == name else None
             if found is not None:

@@ -1,34 +1,38 @@
-"""Watching launches: their values, their journal, their difference from eager, and changed kernels."""
+"""Watching launches: their values, journal and bad accesses, their difference from eager, changed kernels."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
-from mcp_server.diagnosis.causes.hang import to_be_traced
+from mcp_server.diagnosis.causes.eager import own_code
+from mcp_server.diagnosis.causes.hang import operator_inside, to_be_traced
+from mcp_server.diagnosis.causes.illegal_memory_access import died
 from mcp_server.diagnosis.causes.scatter import indexing_launches
 from mcp_server.diagnosis.causes.user_kernels import narrow_launches, padded_launches
+from mcp_server.diagnosis.causes.wrong_output import drawing_launches
 from mcp_server.diagnosis.components import kernel_of
-from mcp_server.diagnosis.observe.static import exported_path
-from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.planner import Observation
+from mcp_server.diagnosis.state import DiagnosisState, RunSeen
 from mcp_server.diagnosis.suspect import Suspect
-from mcp_server.diagnosis.value_sources import candidates, index_error
+from mcp_server.diagnosis.value_sources import candidates, failed_divisions, index_error
 from mcp_server.memory_faults.triton_reductions import narrow_pointers, repaired, widened
-from mcp_server.model import ExportedWorkload, PackageWorkload, TensorSpec
+from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload
+from mcp_server.package.kernel_code import indexes_unchecked
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
 from mcp_server.tools.compare_with_eager import Pair, compare_pair, updates_of
 from mcp_server.tools.context import Context
 from mcp_server.tools.dump_kernel_io import dump_kernel_io
+from mcp_server.tools.locate_fault import in_graph, locate_fault, run_under_checker
 from mcp_server.tools.reduce.variant import Variant, launch_variant
 from mcp_server.tools.trace_launches import trace_launches
 
 MOST_LAUNCHES = 10_000  # of one call; the detectors look at all of them
 
 
-class WatchLaunches:
+class WatchLaunches(Observation):
     """Rebuild the package with launch probes, and look at what every launch reads and writes."""
 
     name = "watch_launches"
@@ -38,51 +42,22 @@ class WatchLaunches:
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if case.call is None or case.package is None or "plain" not in case.runs:
             return 0.0
-        if says_nonfinite(case):
+        errors = (error for _, facts in case.logs for error in facts.errors)
+        if case.outputs_nonfinite or any("nan" in error.family.tags for error in errors):
             return 1.0
-        if any(s.producers for c in candidates(case) for s in c.sources):
+        possible = candidates(case)
+        if any(source.producers for candidate in possible for source in candidate.sources):
             return 0.8
-        return 0.5 if _writes_by_index(case) else 0.0
+        # Launches that drop the error of a bad index, or an index assertion that no generated kernel has.
+        launches = indexing_launches(case)
+        asserted = index_error(case) is not None and not possible
+        dropped = any(not launch.checked for launch in launches)
+        return 0.5 if dropped or (asserted and launches) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         case.kernel_io = await dump_kernel_io(
-            context, as_package(case), stop_at_first_bad=True, shown=MOST_LAUNCHES
+            context, case.package_call, stop_at_first_bad=True, shown=MOST_LAUNCHES
         )
-
-
-def _writes_by_index(case: DiagnosisState) -> bool:
-    """Launches that drop the error of a bad index, or an index assertion that no generated kernel holds."""
-    launches = indexing_launches(case)
-    asserted = index_error(case) is not None and not candidates(case)
-    return any(not launch.checked for launch in launches) or (asserted and bool(launches))
-
-
-def says_nonfinite(case: DiagnosisState) -> bool:
-    """Whether NaN or infinities were seen: in outputs, or in what the program says."""
-    return case.outputs_nonfinite or any(
-        "nan" in error.family.tags for _, facts in case.logs for error in facts.errors
-    )
-
-
-def as_package(case: DiagnosisState) -> PackageWorkload:
-    """The case's call as a package workload, for steps that take one."""
-    assert case.call is not None and case.call.package is not None
-    request, workload = case.call.request, case.workload
-    return PackageWorkload(
-        package=case.call.package,
-        inputs=case.call.inputs or _specs(request.get("inputs")),
-        model_name=request.get("model_name", "model"),
-        device_index=request.get("device_index", -1),
-        extra_imports=[str(name) for name in request.get("extra_imports", ())],
-        cwd=workload.cwd if workload else None,
-        env=workload.env if workload else {},
-        python=workload.python if workload else None,
-        timeout_s=min(workload.timeout_s, 300) if workload else 300,
-    )
-
-
-def _specs(inputs: Any) -> list[TensorSpec] | None:
-    return [TensorSpec.model_validate(spec) for spec in inputs] if isinstance(inputs, list) else None
 
 
 HANG_LIMIT_S = 40.0
@@ -93,7 +68,7 @@ SHARE = 0.6
 JOURNAL_BYTES = 4 << 20  # a loop without an end fills what it is given, and only its last turns count
 
 
-class TraceLaunches:
+class TraceLaunches(Observation):
     """Run the instrumented package, waiting for each launch, and see which one does not come back."""
 
     name = "trace_launches"
@@ -104,7 +79,7 @@ class TraceLaunches:
         if to_be_traced(case):
             return 1.0
         plain = case.runs.get("plain")
-        if case.call is None or case.package is None or plain is None or case.call.operation == "compile":
+        if case.call is None or case.package is None or plain is None:
             return 0.0
         nothing_located = case.located is not None and case.located.fault is None
         if plain.failure == "timeout" or (nothing_located and plain.failure in ("signal", "exception")):
@@ -112,7 +87,7 @@ class TraceLaunches:
         return 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
-        workload = as_package(case)
+        workload = case.package_call
         plain = case.runs.get("plain")
         if plain is None or plain.failure == "timeout":
             env = {**workload.env, "AOTI_DEBUG_JOURNAL_LIMIT": str(JOURNAL_BYTES)}
@@ -125,8 +100,8 @@ def hang_limit(case: DiagnosisState) -> float:
     return max(SHORTEST_S, min(HANG_LIMIT_S, (case.seconds_left - REBUILD_S) * SHARE))
 
 
-class CompareLaunches:
-    """Find the first launch that departs, and tell errors from rounding, TF32, chance and unset memory."""
+class CompareLaunches(Observation):
+    """Find the first launch that diverges, and tell errors from rounding, TF32, chance and unset memory."""
 
     name = "compare_with_eager"
     seconds = 20.0
@@ -135,30 +110,26 @@ class CompareLaunches:
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if case.call is None or case.call.request.get("library") or "plain" not in case.runs:
             return 0.0
-        return 0.6 if exported_path(case) is not None and _differs(case) else 0.0
+        # A difference that nobody minds is not looked into.
+        differs = case.plain_diverges
+        if case.equals_eager is not None:
+            minded = case.failed or isinstance(case.workload, ExportedWorkload)
+            differs = minded and not case.equals_eager
+        return 0.6 if differs and case.program_path is not None else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
-        program = exported_path(case)
+        program = case.program_path
         assert program is not None and case.call is not None
-        pair = Pair(as_package(case), program, updates_of(case.call.request))
+        pair = Pair(case.package_call, program, updates_of(case.call.request))
         case.with_eager = await compare_pair(context, pair)
-
-
-def _differs(case: DiagnosisState) -> bool:
-    """Whether numbers are wrong somewhere that matters: a difference that nobody minds is not looked into."""
-    told = case.interpreted.last("compared") if case.interpreted is not None else None
-    if told is not None:
-        return not told["equal"] and (case.failed or isinstance(case.workload, ExportedWorkload))
-    return case.plain_diverges
 
 
 MOST = 2  # kernels that are tried
 
 
-class _TrySource(ABC):
+class _TrySource(Observation):
     """Makes the first launch of each kernel that can be rewritten, in the call of the case."""
 
-    name: str
     seconds = 25.0
     alone = True
 
@@ -167,8 +138,8 @@ class _TrySource(ABC):
         """The launches to try, by the kernel's name on the device."""
 
     @abstractmethod
-    def change(self, kernel: Kernel) -> Callable[[str], str]:
-        """What is done to the text in which the kernel stands."""
+    def rewritten(self, kernel: Kernel, source: str) -> str | None:
+        """The text in which the kernel stands, rewritten."""
 
     @abstractmethod
     def results(self, case: DiagnosisState) -> dict[str, Variant]:
@@ -184,8 +155,12 @@ class _TrySource(ABC):
         for symbol, launch in list(self.launches(case).items())[:MOST]:
             kernel = kernel_of(launch, case)
             assert kernel is not None
-            tried = await launch_variant(context, as_package(case), launch.index, self.change(kernel))
+            change = partial(self._change, kernel)
+            tried = await launch_variant(context, case.package_call, launch.index, change)
             self.results(case)[symbol] = tried
+
+    def _change(self, kernel: Kernel, source: str) -> str:
+        return self.rewritten(kernel, source) or source
 
 
 class TryPadding(_TrySource):
@@ -196,8 +171,8 @@ class TryPadding(_TrySource):
     def launches(self, case: DiagnosisState) -> Mapping[str, Launch]:
         return padded_launches(case)
 
-    def change(self, kernel: Kernel) -> Callable[[str], str]:
-        return partial(_or_as_it_is, lambda source: repaired(source, kernel.symbol))
+    def rewritten(self, kernel: Kernel, source: str) -> str | None:
+        return repaired(source, kernel.symbol)
 
     def results(self, case: DiagnosisState) -> dict[str, Variant]:
         return case.padding
@@ -211,13 +186,86 @@ class TryWider(_TrySource):
     def launches(self, case: DiagnosisState) -> Mapping[str, Launch]:
         return narrow_launches(case)
 
-    def change(self, kernel: Kernel) -> Callable[[str], str]:
-        pointers = narrow_pointers(kernel.source)
-        return partial(_or_as_it_is, lambda source: widened(source, kernel.symbol, pointers))
+    def rewritten(self, kernel: Kernel, source: str) -> str | None:
+        return widened(source, kernel.symbol, narrow_pointers(kernel.source))
 
     def results(self, case: DiagnosisState) -> dict[str, Variant]:
         return case.widened
 
 
-def _or_as_it_is(change: Callable[[str], str | None], source: str) -> str:
-    return change(source) or source
+class LocateFault(Observation):
+    """Name the launch, the argument and the line of a bad access, also of one that is silent."""
+
+    name = "locate_fault"
+    seconds = 20.0
+    alone = True
+
+    def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
+        plain = case.runs.get("plain")
+        if _program_only(case):
+            return 0.9
+        if case.call is None or case.package is None or plain is None:
+            return 0.0
+        if _loud_suspicion(plain, case):
+            return 1.0
+        if silent_suspicion(case):
+            return 0.6
+        return 0.3 if _unwatched(case, open_suspects) else 0.0
+
+    async def act(self, case: DiagnosisState, context: Context) -> None:
+        if not _program_only(case):
+            case.located = await locate_fault(context, case.package_call, plain_runs=0)
+        elif case.capture is not None and isinstance(case.workload, ScriptWorkload | CommandWorkload):
+            case.located = await run_under_checker(context, case.workload, case.capture)
+
+
+def _program_only(case: DiagnosisState) -> bool:
+    """Whether a program died of a bad access, or of a signal, and left no call that could show it again."""
+    script, seen = case.runs.get("script"), case.capture
+    if script is None or seen is None or not seen.loads:
+        return False
+    replayable = case.call is not None and not (in_graph(seen) and seen.failing is None)
+    return not replayable and (_admits(script) or (script.failure == "signal" and script.root is None))
+
+
+def _admits(run: RunSeen) -> bool:
+    return run.root is not None and "illegal_memory_access" in run.root.candidates[:2]
+
+
+def _loud_suspicion(plain: RunSeen, case: DiagnosisState) -> bool:
+    """Whether the failing call's end admits a bad access: its text, its signal, or a lost assertion.
+
+    No checker sees into Python operators. The text of a device assertion is never printed where the process
+    ended before the device's output was read: under memcheck the device is read after each kernel.
+    """
+    root, inside = plain.root, operator_inside(died(case), case)
+    if _admits(plain) and not inside:
+        return True
+    if root is not None and root.family.id == "cuda_assert_status" and index_error(case) is None:
+        return True
+    if plain.failure != "signal" or inside or failed_divisions(case):
+        return False
+    return root is None or "illegal_memory_access" in root.candidates
+
+
+def silent_suspicion(case: DiagnosisState) -> bool:
+    """Numbers that the exported program does not give, or that change with what new memory holds: without an
+    error, memory may be read wrongly.
+    """
+    unsure = any(m.aspect in ("range", "relation") and m.severity != "fatal" for m in case.mismatches)
+    unsteady = case.reads_unset or (bool(case.differs_in("second")) and not drawing_launches(case))
+    return case.equals_eager is False or unsteady or (unsure and case.runs["plain"].failure == "none")
+
+
+def _unwatched(case: DiagnosisState, open_suspects: Sequence[Suspect]) -> bool:
+    """A call that nothing is known against, on a GPU or with indices that nobody checks.
+
+    A small overrun shows neither as a fault nor as NaN. A package alone has no reference that numbers could
+    be compared with. Wrong numbers may be due to a kernel of the user's own, which no compiler checks.
+    """
+    by_package = isinstance(case.workload, PackageWorkload)
+    if case.device != "cuda":
+        return by_package and case.package is not None and indexes_unchecked(case.package.kernel_text)
+    if by_package:
+        return not any(suspect.harmful and not suspect.weak for suspect in open_suspects)
+    return case.plain_diverges and bool(own_code(case))

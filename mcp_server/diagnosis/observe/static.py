@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 from mcp_server.diagnosis.causes.device_mismatch import place
+from mcp_server.diagnosis.planner import Observation
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState, GeneratedKernel
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.value_sources import (
@@ -33,12 +33,11 @@ from mcp_server.tools.failure import read_output
 from mcp_server.tools.machine import find_problems, read_machine
 
 
-class OpenPackage:
+class OpenPackage(Observation):
     """Open the package file: its device, inputs, constants, launches and defects."""
 
     name = "open_package"
     seconds = 0.2
-    alone = False
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         return 1.0 if package_path(case) is not None else 0.0
@@ -58,7 +57,7 @@ class OpenPackage:
 
 def package_path(case: DiagnosisState) -> tuple[Path, str | None] | None:
     """The package of the failing call, and the model in it."""
-    if case.call is not None and case.call.package is not None:
+    if case.call is not None:
         return case.call.package, case.call.request.get("model_name")
     if isinstance(case.workload, PackageWorkload):
         return case.workload.package, case.workload.model_name
@@ -72,10 +71,8 @@ def _gone(path: Path, case: DiagnosisState) -> str:
     """
     loads = case.capture.loads if case.capture is not None else []
     then = next((load for load in reversed(loads) if path in (load.copy_path, load.package)), None)
-    if then is None or not then.bytes:
-        return ""
     now = path.stat().st_size if path.exists() else None
-    if now == then.bytes:
+    if then is None or not then.bytes or now == then.bytes:
         return ""
     state = "is gone" if now is None else f"has {now} bytes"
     why = f": {then.notice}" if then.notice else ""
@@ -83,39 +80,22 @@ def _gone(path: Path, case: DiagnosisState) -> str:
     return f"{was}, and {state} now; no copy was kept{why}"
 
 
-class ReadExported:
+class ReadExported(Observation):
     """Read the program's parameters, fixed arguments and ranges; nothing is loaded."""
 
     name = "read_exported"
     seconds = 0.1
-    alone = False
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        return 1.0 if exported_path(case) is not None else 0.0
+        return 1.0 if case.program_path is not None else 0.0
 
     async def act(self, case: DiagnosisState, _context: Context) -> None:
-        path = exported_path(case)
+        path = case.program_path
         assert path is not None
         case.exported = read_exported(path)
 
 
-def exported_path(case: DiagnosisState) -> Path | None:
-    """The saved program of the compile that wrote the package of the suspect call."""
-    if isinstance(case.workload, ExportedWorkload):
-        return case.workload.exported
-    if case.capture is None or not case.capture.loads:
-        return None
-    call = case.capture.suspect
-    load = case.capture.load_of(call) if call is not None else case.capture.loads[-1]
-    compiled = case.capture.compile_of(load) if load is not None else None
-    path = compiled.exported if compiled is not None else None
-    return path if path is not None and path.exists() else None
-
-
-PROVENANCE = {"INDUCTOR_PROVENANCE": "1"}
-
-
-class CompileExported:
+class CompileExported(Observation):
     """Compile once, with provenance, so that the call can be made."""
 
     name = "compile"
@@ -128,18 +108,14 @@ class CompileExported:
     async def act(self, case: DiagnosisState, context: Context) -> None:
         workload = case.workload
         assert isinstance(workload, ExportedWorkload)
-        made = await compile_with_flags(context, workload, PROVENANCE)
+        made = await compile_with_flags(context, workload, {"INDUCTOR_PROVENANCE": "1"})
         if made.package is None:
             case.log, case.log_source = read_output(made.log.path), "compile"
             return
-        inputs = workload.inputs
-        request = {
-            "package": made.package.path,
-            "inputs": inputs,
-            "extra_imports": workload.extra_imports,
-        }
-        file = inputs if isinstance(inputs, Path) else None
-        case.call = CallSpec("run", request, made.package.path, file) if inputs is not None else None
+        package, inputs = made.package.path, workload.inputs
+        if inputs is not None:
+            request = {"package": package, "inputs": inputs, "extra_imports": workload.extra_imports}
+            case.call = CallSpec("run", request, package, inputs if isinstance(inputs, Path) else None)
 
 
 # Inductor names generated files by the base32 of their SHA-256 (torch/_inductor/codecache.py, 2.8-2.15).
@@ -151,14 +127,13 @@ MOST_LINES = 3
 _INDEXING = frozenset({"index", "embedding", "gather", "index_select", "index_put", "scatter", "take"})
 
 
-class ReadGeneratedKernel:
+class ReadGeneratedKernel(Observation):
     """Only after a run of our own, and only files that the compiler wrote, or in which the program stands: a
     log may name any path.
     """
 
     name = "read_generated_kernel"
     seconds = 0.1
-    alone = False
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if case.package is not None or not case.runs:
@@ -167,20 +142,17 @@ class ReadGeneratedKernel:
 
     async def act(self, case: DiagnosisState, _context: Context) -> None:
         named, refused = _named(case), _refused(case)
-        found = _read(*named) if named is not None else None
-        if found is not None:
-            case.generated = replace(found, model=_indexing_lines(found.name, case))
-        elif refused is not None:
-            case.generated = _of_user(*refused, case)
+        found = _read(*named, case) if named is not None else None
+        if found is None and refused is not None:
+            found = _of_user(*refused, case)
+        case.generated = found
 
 
 def _named(case: DiagnosisState) -> tuple[Path, int] | None:
     """The generated file and the line in it that the index assertion names."""
     error = index_error(case)
-    file, line = (
-        (error.fields.get("file", ""), error.fields.get("line", "")) if error is not None else ("", "")
-    )
-    path = Path(file)
+    fields = error.fields if error is not None else {}
+    path, line = Path(fields.get("file", "")), fields.get("line", "")
     return (path, int(line)) if _GENERATED.fullmatch(path.name) and line.isdigit() else None
 
 
@@ -194,10 +166,34 @@ def _refused(case: DiagnosisState) -> tuple[str, int] | None:
     return None
 
 
+def _read(path: Path, line: int, case: DiagnosisState) -> GeneratedKernel | None:
+    """None for a file that is gone, too large, or no Triton kernel."""
+    if not path.is_file() or path.stat().st_size > LARGEST:
+        return None
+    text = path.read_text(errors="replace")
+    kernel, lines = _KERNEL.search(text), text.splitlines()
+    if kernel is None or "@triton.jit" not in text or line > len(lines):
+        return None
+    # The lines of the operators that index, of those that are fused in the kernel.
+    words = {word for word in _INDEXING if f"_{word}_" in f"_{kernel[1]}_"}
+    model = (at for target, at in _nodes(case) if words.intersection(target.split(".")[1:2]))
+    code = lines[line - 1].strip()[:300]
+    return GeneratedKernel(kernel[1], path, line, code, tuple(dict.fromkeys(model))[:MOST_LINES])
+
+
 def _of_user(function: str, line: int, case: DiagnosisState) -> GeneratedKernel | None:
-    """Where the program defines that kernel; None where no file of it does, or several do."""
+    """Where the program defines that kernel; None where no file of it does, or several do.
+
+    Its files are the script, and those in which the lines of its model stand.
+    """
     pattern = re.compile(rf"^def\s+{re.escape(function)}\s*\(", re.MULTILINE)
-    found = [(path, at) for path, text in _sources(case) for at in pattern.finditer(text)]
+    script = [case.workload.script] if isinstance(case.workload, ScriptWorkload) else []
+    stacks = [Path(at.file) for compiled in _compiles(case) for at in compiled.stack]
+    nodes = [Path(at.file) for _, at in _nodes(case)]
+    found = []
+    for path in dict.fromkeys([*script, *stacks, *nodes]):
+        if path.is_file() and path.stat().st_size <= LARGEST:
+            found += [(path, at) for at in pattern.finditer(path.read_text(errors="replace"))]
     if len(found) != 1:
         return None
     path, at = found[0]
@@ -207,32 +203,12 @@ def _of_user(function: str, line: int, case: DiagnosisState) -> GeneratedKernel 
     return GeneratedKernel(function, path, number, code)
 
 
-def _sources(case: DiagnosisState) -> Iterator[tuple[Path, str]]:
-    """The script, and the files in which the lines of its model stand."""
-    script = [case.workload.script] if isinstance(case.workload, ScriptWorkload) else []
-    stacks = [location.file for compile_ in _compiles(case) for location in compile_.stack]
-    for path in dict.fromkeys([*script, *(Path(file) for file in [*stacks, *_files(case)])]):
-        if path.is_file() and path.stat().st_size <= LARGEST:
-            yield path, path.read_text(errors="replace")
-
-
-def _files(case: DiagnosisState) -> list[str]:
-    return [line.file for _, line in _nodes(case)]
-
-
-def _indexing_lines(kernel: str, case: DiagnosisState) -> tuple[ModelLocation, ...]:
-    """The lines of the operators that index, of those that are fused in the kernel."""
-    words = {word for word in _INDEXING if f"_{word}_" in f"_{kernel}_"}
-    lines = (line for target, line in _nodes(case) if words.intersection(target.split(".")[1:2]))
-    return tuple(dict.fromkeys(lines))[:MOST_LINES]
-
-
 def _nodes(case: DiagnosisState) -> tuple[tuple[str, ModelLocation], ...]:
     """Operators of the program whose compile failed, with their lines; none where it was not kept."""
-    for compile_ in reversed(_compiles(case)):
-        if compile_.exported is not None and compile_.exported.is_file():
+    for compiled in reversed(_compiles(case)):
+        if compiled.exported is not None and compiled.exported.is_file():
             try:
-                return node_lines(compile_.exported)
+                return node_lines(compiled.exported)
             except PackageError:
                 return ()
     return ()
@@ -242,65 +218,37 @@ def _compiles(case: DiagnosisState) -> list[CapturedCompile]:
     return case.capture.compiles if case.capture is not None else []
 
 
-def _read(path: Path, line: int) -> GeneratedKernel | None:
-    """None for a file that is gone, too large, or no Triton kernel."""
-    if not path.is_file() or path.stat().st_size > LARGEST:
-        return None
-    text = path.read_text(errors="replace")
-    kernel, lines = _KERNEL.search(text), text.splitlines()
-    if kernel is None or "@triton.jit" not in text or line > len(lines):
-        return None
-    return GeneratedKernel(kernel[1], path, line, lines[line - 1].strip()[:300])
-
-
 RAISED_LOWER = 2
 
 
-class CompareInputs:
+class CompareInputs(Observation):
     """Describe the inputs, and compare them with what the package was compiled for."""
 
     name = "compare_inputs"
     seconds = 3.0
-    alone = False
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        return 1.0 if case.package is not None and _asked(case) else 0.0
+        return 1.0 if case.package is not None and case.inputs else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         assert case.package is not None and case.call is not None
-        done = await context.worker(
-            "describe_inputs",
-            {"inputs": _asked(case)},
-            name="describe-inputs",
-            **case.surroundings,
-        )
-        told = done.last("inputs")
-        if told is None:
+        request = {"inputs": case.inputs}
+        done = await context.worker("describe_inputs", request, name="describe-inputs", **case.surroundings)
+        described = done.last("inputs")
+        if described is None:
             return
         signature = case.package.signature
-        case.leaves = list(told["leaves"])
-        case.sharing = list(told.get("sharing", ()))
+        case.leaves = list(described["leaves"])
+        case.sharing = list(described.get("sharing", ()))
         case.given = from_leaves(case.leaves, signature)
         place(case)
+        # The device of the load, as it is made again: the first where neither user nor program said.
+        loaded_on = max(case.device_index, 0) if case.device == "cuda" else None
         found = [
-            *compare_inputs(signature, case.given.tensors, device_index=_loaded_on(case)),
+            *compare_inputs(signature, case.given.tensors, device_index=loaded_on),
             *compare_structure(signature, case.given.paths),
         ]
         case.mismatches = tuple(_with_user_range(mismatch, case) for mismatch in found)
-
-
-def _loaded_on(case: DiagnosisState) -> int | None:
-    """The CUDA device of the load, as it is made again: the first where neither user nor program said."""
-    assert case.package is not None and case.call is not None
-    index = int(case.call.request.get("device_index", -1))
-    return max(index, 0) if case.package.device_type == "cuda" else None
-
-
-def _asked(case: DiagnosisState) -> object:
-    """The inputs of a direct run, or the file of a captured call."""
-    if case.call is None:
-        return None
-    return str(case.call.inputs) if case.call.inputs is not None else case.call.request.get("inputs")
 
 
 def _with_user_range(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
@@ -312,13 +260,10 @@ def _with_user_range(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
     size = int(mismatch.got)
     if low == RAISED_LOWER and size < low and mismatch.severity != "fatal":
         return mismatch  # export raises the bounds of Dim.DYNAMIC and Dim.AUTO to 2 by itself
-    inside = (low is None or size >= low) and (high is None or size <= high)
-    if inside:
-        note = (
-            f"{mismatch.sentence}; the exported program allows {low}..{high}, so that this is a false alarm"
-        )
-        return mismatch.model_copy(update={"severity": "suspicious", "sentence": note})
     note = f"{mismatch.sentence}; the exported program allows {low}..{high}"
+    if (low is None or size >= low) and (high is None or size <= high):
+        note = f"{note}, so that this is a false alarm"
+        return mismatch.model_copy(update={"severity": "suspicious", "sentence": note})
     return mismatch.model_copy(update={"severity": "fatal", "sentence": note})
 
 
@@ -329,11 +274,9 @@ def _user_bounds(mismatch: Mismatch, case: DiagnosisState) -> tuple[int | None, 
         return None
     item = case.package.inputs[mismatch.input_index]
     definition = case.package.signature.definition(item.name, mismatch.dim)
-    symbol = (
-        definition.symbol
-        if definition and definition.solution is None
-        else item.dims[mismatch.dim].expression
-    )
+    symbol = item.dims[mismatch.dim].expression
+    if definition and definition.solution is None:
+        symbol = definition.symbol
     return case.exported.ranges.get(symbol or "")
 
 
@@ -346,21 +289,17 @@ def parts_to_see(case: DiagnosisState) -> list[InputSlice]:
     return list(dict.fromkeys(asserted + refused + divided))
 
 
-class LookAtIndices:
-    """Hold the elements of the inputs that the kernel indexes with, or divides by, to what they may be."""
+class LookAtIndices(Observation):
+    """Compare the elements of inputs that the kernel indexes with, or divides by, with what they may be."""
 
     name = "look_at_indices"
     seconds = 3.0
-    alone = False
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         return 1.0 if case.call is not None and case.given is not None and parts_to_see(case) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
-        assert case.call is not None
-        parts = parts_to_see(case)
-        asked = case.call.inputs if case.call.inputs is not None else case.call.request.get("inputs")
-        request = {"inputs": asked, "parts": [part.request() for part in parts]}
+        request = {"inputs": case.inputs, "parts": [part.request() for part in parts_to_see(case)]}
         done = await context.worker("index_values", request, name="index-values", **case.surroundings)
         for event in done.all("index_values"):
             case.index_values[InputSlice(**event["part"])] = event
@@ -371,12 +310,11 @@ MACHINE_CATEGORIES = frozenset(
 )
 
 
-class CheckMachine:
-    """Compile a probe, ask the interpreter, and hold the package against what is found."""
+class CheckMachine(Observation):
+    """Compile a probe, ask the interpreter, and compare the package with what is found."""
 
     name = "check_machine"
     seconds = 6.0
-    alone = False
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
         if case.package is None or not case.failed:
@@ -389,8 +327,6 @@ class CheckMachine:
     async def act(self, case: DiagnosisState, context: Context) -> None:
         assert case.package is not None
         workload = case.workload
-        env = workload.env if workload else {}
         python = context.python_for(workload) if workload else context.python
-        machine = await read_machine(context, env, python)
-        index = int(case.call.request.get("device_index", -1)) if case.call is not None else -1
-        case.problems = tuple(find_problems(case.package, machine, index))
+        machine = await read_machine(context, workload.env if workload else {}, python)
+        case.problems = tuple(find_problems(case.package, machine, case.device_index))
