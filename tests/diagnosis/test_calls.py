@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.causes import eager, input_mismatch
+from mcp_server.diagnosis.causes import eager, fixed_arguments, input_mismatch
 from mcp_server.diagnosis.causes.eager import guarded
 from mcp_server.diagnosis.interventions.base import Change, Effect
 from mcp_server.diagnosis.ranking import confidence
@@ -166,8 +166,8 @@ def fixed_case(value: str) -> DiagnosisState:
 
 def test_a_number_that_was_fixed_at_export() -> None:
     """A number that is not the exported one is named with both values; the same number is not."""
-    assert list(input_mismatch.detect_fixed_arguments(fixed_case("3"))) == []
-    (found,) = input_mismatch.detect_fixed_arguments(fixed_case("4"))
+    assert list(fixed_arguments.detect_fixed_arguments(fixed_case("3"))) == []
+    (found,) = fixed_arguments.detect_fixed_arguments(fixed_case("4"))
     assert (found.guilty.name, found.guilty.value) == ("args[1]", "4 (exported: 3)")
     assert found.category == "input_mismatch" and found.harmful
 
@@ -182,11 +182,11 @@ def test_a_number_of_an_earlier_call_that_was_fixed_at_export() -> None:
         phase(n, **call, plain=each, stack=stack) | {"number": n} for n, each in enumerate(plain, start=1)
     ]
     case.capture = capture(calls=calls)
-    (found,) = input_mismatch.detect_fixed_arguments(case)
+    (found,) = fixed_arguments.detect_fixed_arguments(case)
     assert (found.guilty.value, found.guilty.model_locations[0].line) == ("5 (exported: 3)", 4)
     assert "in call 2" in found.evidence[0].fact and confidence(found, case) == "likely"
     case.capture = capture(calls=[calls[0], calls[2]])
-    assert list(input_mismatch.detect_fixed_arguments(case)) == []
+    assert list(fixed_arguments.detect_fixed_arguments(case)) == []
 
 
 def test_a_tensor_where_the_export_had_none(zoo: ZooPackage) -> None:
@@ -195,7 +195,7 @@ def test_a_tensor_where_the_export_had_none(zoo: ZooPackage) -> None:
     case.exported = ExportedFacts(fixed=((1, None),), names=("ids", ""))
     case.leaves = [{"kind": "tensor"}, {"kind": "tensor", "dtype": "bool", "shape": [8, 6]}]
     case.given = Given((GOOD_IDS, X), ("args[0]", "args[1]"))
-    (found,) = input_mismatch.detect_fixed_arguments(failing(case))
+    (found,) = fixed_arguments.detect_fixed_arguments(failing(case))
     assert (found.guilty.name, found.guilty.value) == ("args[1]", "a tensor bool[8, 6] (exported: None)")
     assert [m.aspect for m in case.mismatches] == ["count"] and list(
         input_mismatch.detect_contract(case)
@@ -229,7 +229,7 @@ def test_a_tensor_in_a_fixed_place_is_not_judged() -> None:
     """Where a tensor was passed its value is not known, and nothing is claimed."""
     case = fixed_case("4")
     case.leaves[1] = {"kind": "tensor", "value": "4"}
-    assert list(input_mismatch.detect_fixed_arguments(case)) == []
+    assert list(fixed_arguments.detect_fixed_arguments(case)) == []
 
 
 GUARDS: list[tuple[str, Category]] = [

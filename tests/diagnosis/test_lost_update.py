@@ -111,7 +111,7 @@ def test_an_input_that_stays_as_it_was_is_not_called_changed(
     """The other view of inputs that are written in place: the reference then gets other values."""
     case = counting(tmp_path, changed=changed)
     case.interpreted = worker_run({"event": "compared", "equal": True, "outputs": []})
-    assert len(list(in_place_inputs.detect_sharing(case))) == count
+    assert len(list(in_place_inputs.detect_changed_input(case))) == count
 
 
 class CopyingLoader:

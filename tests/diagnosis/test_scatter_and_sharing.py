@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.causes import in_place_inputs, scatter
+from mcp_server.diagnosis.causes import in_place_inputs, index_out_of_bounds
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.ranking import confidence, is_bystander
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
@@ -18,7 +18,7 @@ from tests.diagnosis.support import package_case, run, trial, worker_run
 
 def watched(case: DiagnosisState, largest: float) -> DiagnosisState:
     """The case after its scatter launch was watched, with an index tensor of 0 to `largest`."""
-    launch = next(x for x in scatter.indexing_launches(case) if not x.checked)
+    launch = next(x for x in index_out_of_bounds.indexing_launches(case) if not x.checked)
     index = next(a.target for a in launch.tensors if a.target == "arg1_1" or a.kind == "input")
     values = [
         ArgumentValues(name="buf0", when="before", role="read_write", dtype="float32", shape=[12]),
@@ -33,7 +33,7 @@ def watched(case: DiagnosisState, largest: float) -> DiagnosisState:
 @pytest.mark.slow
 def test_a_dropped_scatter_error_is_found(zoo: ZooPackage) -> None:
     """An index beyond the written tensor, in a launch whose error is thrown away, is index_out_of_bounds."""
-    (found,) = scatter.detect(watched(package_case(zoo("scatter")), 300))
+    (found,) = index_out_of_bounds.detect_beyond(watched(package_case(zoo("scatter")), 300))
     assert found.category == "index_out_of_bounds" and "thrown away" in found.summary
     assert found.guilty.kind == "input" and found.guilty.input_index is not None
 
@@ -41,7 +41,7 @@ def test_a_dropped_scatter_error_is_found(zoo: ZooPackage) -> None:
 @pytest.mark.slow
 def test_an_index_inside_is_no_fault(zoo: ZooPackage) -> None:
     """The last element that exists may be written."""
-    assert list(scatter.detect(watched(package_case(zoo("scatter")), 11))) == []
+    assert list(index_out_of_bounds.detect_beyond(watched(package_case(zoo("scatter")), 11))) == []
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.causes import concurrency, constants, custom_op, shared_constants
+from mcp_server.diagnosis.causes import concurrency, constants, custom_op, hang, shared_constants
 from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.logs.captured import CapturedUpdate, Leaf
@@ -212,14 +212,14 @@ def waiting(*numbers: int) -> DiagnosisState:
 
 def test_threads_that_never_come_back() -> None:
     """Several unfinished calls at the time limit are a hang of calls, with the remedy for several threads."""
-    (found,) = concurrency.detect_concurrency(waiting(1, 2))
+    (found,) = hang.detect_waiting_calls(waiting(1, 2))
     assert found.category == "hang" and found.observed and "2 threads" in found.guilty.name
     assert found.fix is not None and "num_runners" in found.fix.action
 
 
 def test_one_thread_that_never_comes_back_is_less_sure() -> None:
     """A single unfinished call may hang anywhere inside: not exact, and the next look is told."""
-    (found,) = concurrency.detect_concurrency(waiting(1))
+    (found,) = hang.detect_waiting_calls(waiting(1))
     assert not found.observed and found.fix is not None and "trace_launches" in found.fix.action
 
 
@@ -356,7 +356,7 @@ def test_an_unregistered_operator(zoo: ZooPackage, name: str) -> None:
     """The operator that the load misses is named, with what the package calls."""
     case = package_case(zoo(name))
     case.runs["plain"] = run("plain", "RuntimeError: Could not find schema for aotizoo::halve_rows.")
-    (found,) = custom_op.detect_wrong_layout(case)
+    (found,) = custom_op.detect_unregistered(case)
     assert found.guilty.name == "aotizoo::halve_rows" and found.category == "custom_op"
 
 
@@ -375,7 +375,7 @@ def test_a_call_in_a_forked_process_waits_for_threads_that_are_not_there(parent:
     )
     text = 'Timeout (0:00:10)!\nThread 0x1 (most recent call first):\n  File "/app/pool.py", line 50 in wait'
     case.runs["script"] = run("script", text, ending="timeout")
-    (found,) = concurrency.detect_concurrency(case)
+    (found,) = hang.detect_waiting_calls(case)
     assert found.category == "hang" and ("forked" in found.summary) == forked
     assert [line.line for line in found.guilty.model_locations] == ([41] if forked else [50, 41])
     assert found.fix is not None and ("spawn" in found.fix.action) == forked

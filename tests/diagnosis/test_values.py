@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from mcp_server.diagnosis.causes import eager, illegal_memory_access, in_place_inputs, nan_or_inf
+from mcp_server.diagnosis.causes import custom_op, eager, illegal_memory_access, in_place_inputs, nan_or_inf
 from mcp_server.diagnosis.components import operator_of
 from mcp_server.diagnosis.interventions.base import Change, Effect, Where
 from mcp_server.diagnosis.observe.locate import silent_suspicion
@@ -93,7 +93,7 @@ def test_a_fake_function_that_disagrees() -> None:
     """An operator of the user's is named with both layouts; torch's own and higher-order ones are not."""
     case = failing(DiagnosisState(None))
     case.interpreted = worker_run(*map(mismatch, ("aten.t.default", "<cond>", "mine.op.default")))
-    (found,) = eager.detect(case)
+    (found,) = custom_op.detect_fake_results(case)
     assert found.guilty.name == "torch.ops.mine.op.default" and found.category == "custom_op"
     assert "stride [8, 1]" in found.summary and "stride [1, 4]" in found.summary
 
@@ -419,7 +419,7 @@ def test_an_input_that_the_call_changes_may_spoil_a_reference(
     case = package_case(zoo("counter"))
     case.runs["script"] = run("script", text)
     case.interpreted = worker_run({"event": "compared", "equal": equal, "outputs": []})
-    found = list(in_place_inputs.detect_sharing(case))
+    found = list(in_place_inputs.detect_changed_input(case))
     assert [(h.category, h.guilty.input_index, confidence(h, case)) for h in found] == [
         ("wrong_output", 0, "possible")
     ] * count

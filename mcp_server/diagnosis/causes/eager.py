@@ -7,47 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mcp_server.diagnosis.causes.custom_op import REPAIRED, describe, kept_promise
+from mcp_server.diagnosis.causes.common import launch_lines, seen
 from mcp_server.diagnosis.components import lines_reading
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.value_sources import first_made, of_mask, overflows, told
-from mcp_server.model import Category, Component, Evidence, Fix, ModelLocation
+from mcp_server.model import Component, Evidence, Fix, ModelLocation
 from mcp_server.tools.context import Event
-
-# As the guard names it: `x.size()[1]`, `feats['user'].size()[1]`, `rest[0].size()[0]` (torch 2.8-2.15).
-_SIZE = re.compile(r"(?<![\w\]])(?P<path>\w+(?:\[[^][]+\])*)\.size\(\)\[(?P<dim>\d{1,3})\]")
-
-
-@dataclass(frozen=True)
-class Guarded:
-    """A dimension of an input: its place among the tensors, its path, and its size in this call."""
-
-    index: int
-    path: str
-    dim: int
-    size: int | None
-
-
-def guarded(text: str, case: DiagnosisState) -> Guarded | None:
-    """The one dimension that the guard's text names; None where it names several, or none that is known."""
-    names = case.exported.names if case.exported is not None else ()
-    found = {(_placeholder(match["path"]), int(match["dim"])) for match in _SIZE.finditer(text)}
-    if len(found) != 1:
-        return None
-    name, dim = found.pop()
-    if name not in names or case.given is None or len(case.given.paths) != len(names):
-        return None
-    place = names.index(name)
-    shape = case.leaves[place].get("shape") if place < len(case.leaves) else None
-    size = int(shape[dim]) if shape is not None and dim < len(shape) else None
-    return Guarded(sum(1 for each in names[:place] if each), case.given.paths[place], dim, size)
-
-
-def _placeholder(path: str) -> str:
-    """The name that export gives the leaf at that path."""
-    return re.sub(r"\W+", "_", path).strip("_")
-
 
 INDEX_TEXTS = (
     "index out of range",
@@ -66,10 +32,8 @@ def detect(case: DiagnosisState) -> Iterator[Suspect]:
         return
     yield from _guard(case)
     yield from _raised(case)
-    yield from _fakes(case)
     yield from _non_finite(case)
-    yield from _diverges(case)
-    yield from _agrees(case)
+    yield from _compared(case)
 
 
 def lines_of(event: Event) -> list[ModelLocation]:
@@ -78,22 +42,52 @@ def lines_of(event: Event) -> list[ModelLocation]:
     return [ModelLocation(file=f["file"], line=int(f["line"]), code=f["code"]) for f in stack[:3]]
 
 
+def first_line(event: Event) -> str:
+    """Of the error text in an event."""
+    return str(event["text"]).splitlines()[0][:300]
+
+
 def raising_lines(case: DiagnosisState) -> list[ModelLocation]:
     """The model's lines of the operator that raised in eager mode."""
     return [line for event in told(case, "node_raised")[:1] for line in lines_of(event)]
 
 
-def non_finite_lines(case: DiagnosisState) -> list[ModelLocation]:
-    """The model's lines of the operator that first made a value that is not finite."""
-    made = first_made(case)
-    return lines_of(made) if made is not None else []
+# As the guard names it: `x.size()[1]`, `feats['user'].size()[1]`, `rest[0].size()[0]` (torch 2.8-2.15).
+_SIZE = re.compile(r"(?<![\w\]])(?P<path>\w+(?:\[[^][]+\])*)\.size\(\)\[(?P<dim>\d{1,3})\]")
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A dimension of an input: its place among the tensors, its path, and its size in this call."""
+
+    index: int
+    path: str
+    dim: int
+    size: int | None
+
+
+def guarded(text: str, case: DiagnosisState) -> Guarded | None:
+    """The one dimension that the guard's text names; None where it names several, or none that is known."""
+    names = case.exported.names if case.exported is not None else ()
+    # Export names a leaf after its path.
+    found = {
+        (re.sub(r"\W+", "_", match["path"]).strip("_"), int(match["dim"])) for match in _SIZE.finditer(text)
+    }
+    if len(found) != 1:
+        return None
+    name, dim = found.pop()
+    if name not in names or case.given is None or len(case.given.paths) != len(names):
+        return None
+    place = names.index(name)
+    shape = case.leaves[place].get("shape") if place < len(case.leaves) else None
+    size = int(shape[dim]) if shape is not None and dim < len(shape) else None
+    return Guarded(sum(1 for each in names[:place] if each), case.given.paths[place], dim, size)
 
 
 def refusal(case: DiagnosisState) -> Evidence | None:
     """The guard by which the exported program refuses the call."""
     for event in told(case, "guard_failed")[:1]:
-        text = str(event["text"]).splitlines()[0][:300]
-        return Evidence(step="interpret", fact=f"the exported program refuses this call: {text}")
+        return seen("interpret", f"the exported program refuses this call: {first_line(event)}")
     return None
 
 
@@ -104,11 +98,24 @@ def _guard(case: DiagnosisState) -> Iterator[Suspect]:
         return
     text = refused.fact.partition(": ")[2]
     place = guarded(text, case)
-    size = f" It is {place.size} here." if place is not None and place.size is not None else ""
+    size = place.size if place is not None else None
+    guilty = Component(kind="call", name="the call's inputs", value=text, model_locations=case.call_locations)
+    if place is not None:
+        guilty = Component(
+            kind="input",
+            name=place.path,
+            input_index=place.index,
+            dim=place.dim,
+            value=f"{size} ({text})" if size is not None else text,
+            model_locations=[*case.call_locations, *lines_reading(place.index, case)],
+        )
+    sized = "size()" in text or "shape" in text
+    compared = any(sign in text for sign in (" % ", " <= ", " >= ", " < ", " > "))
     yield Suspect(
-        category=_guard_category(text),
-        guilty=_refused(text, place, case),
-        summary=f"The exported program refuses this call: {text}. The package drops that guard.{size}",
+        category="shape_out_of_range" if sized and compared else "input_mismatch",
+        guilty=guilty,
+        summary=f"The exported program refuses this call: {text}. The package drops that guard."
+        f"{f' It is {size} here.' if size is not None else ''}",
         level=CausalLevel.CALL,
         evidence=(refused,),
         fix=Fix(action="pass what the guard asks for, or export with dynamic shapes that allow this call"),
@@ -116,63 +123,18 @@ def _guard(case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
-def _refused(text: str, place: Guarded | None, case: DiagnosisState) -> Component:
-    """The input whose size the guard is about, where that is one; else the call."""
-    if place is None:
-        return Component(
-            kind="call", name="the call's inputs", value=text, model_locations=case.call_locations
-        )
-    return Component(
-        kind="input",
-        name=place.path,
-        input_index=place.index,
-        dim=place.dim,
-        value=f"{place.size} ({text})" if place.size is not None else text,
-        model_locations=[*case.call_locations, *lines_reading(place.index, case)],
-    )
-
-
-def _guard_category(text: str) -> Category:
-    sized = "size()" in text or "shape" in text
-    compared = any(sign in text for sign in (" % ", " <= ", " >= ", " < ", " > "))
-    return "shape_out_of_range" if sized and compared else "input_mismatch"
-
-
 def _raised(case: DiagnosisState) -> Iterator[Suspect]:
-    """The model fails in eager mode too: the fault is in the model or its inputs, not in compilation."""
+    """An index that the model refuses in eager mode too: the fault is in the model or its inputs."""
     for event in told(case, "node_raised")[:1]:
-        text = str(event["text"]).splitlines()[0][:300]
-        if any(part in text for part in INDEX_TEXTS) and "tuple index" not in text:
-            yield _index(event, text)
-
-
-def _index(event: Event, text: str) -> Suspect:
-    return Suspect(
-        category="index_out_of_bounds",
-        guilty=Component(kind="op", name=str(event["op"]), value=text, model_locations=lines_of(event)),
-        summary=f"{event['op']} gets an index outside its tensor, in eager mode too: {text}.",
-        level=CausalLevel.FAULT_SITE,
-        evidence=(Evidence(step="interpret", fact=f"{event['node']} ({event['op']}) raised: {text}"),),
-    )
-
-
-def _fakes(case: DiagnosisState) -> Iterator[Suspect]:
-    """Operators outside torch whose result is not what their fake function promised."""
-    for event in told(case, "fake_mismatch"):
-        if str(event["op"]).startswith(("aten.", "<")):
+        text = first_line(event)
+        if not any(part in text for part in INDEX_TEXTS) or "tuple index" in text:
             continue
-        op = f"torch.ops.{event['op']}"
-        wanted, got = event["promised"], event["returned"]
-        fact = f"{op} promised {describe(wanted)}; it returned {describe(got)}"
         yield Suspect(
-            category="custom_op",
-            guilty=Component(kind="op", name=op, model_locations=lines_of(event)),
-            summary=f"The fake function of {op} disagrees with the operator: {fact.partition(' ')[2]}.",
-            level=CausalLevel.STATE,
-            evidence=(Evidence(step="interpret", fact=fact),),
-            fix=Fix(action=kept_promise(op, wanted, got)),
-            intervention=REPAIRED,
-            harmful=case.failed or REPAIRED.key in case.trials,
+            category="index_out_of_bounds",
+            guilty=Component(kind="op", name=str(event["op"]), value=text, model_locations=lines_of(event)),
+            summary=f"{event['op']} gets an index outside its tensor, in eager mode too: {text}.",
+            level=CausalLevel.FAULT_SITE,
+            evidence=(seen("interpret", f"{event['node']} ({event['op']}) raised: {text}"),),
         )
 
 
@@ -182,16 +144,17 @@ def _non_finite(case: DiagnosisState) -> Iterator[Suspect]:
     ends = case.interpreted.last("interpreted") if case.interpreted is not None else None
     if event is None or ends is None or not any(out.get("nan") or out.get("inf") for out in ends["outputs"]):
         return
-    if _finite_in_package(case):
-        return
+    plain = case.runs.get("plain")
+    if plain is not None and plain.failure in ("none", "differs") and not case.outputs_nonfinite:
+        return  # the package gives finite values all the same: no failure is due to those of eager mode
     kernel = case.kernel_io.first_bad if case.kernel_io is not None else None
-    known = kernel is not None and kernel.kind == "kernel"
+    known = kernel if kernel is not None and kernel.kind == "kernel" else None
     yield Suspect(
         category="nan_or_inf",
         guilty=Component(
-            kind="kernel" if known and kernel is not None else "op",
-            name=kernel.name if known and kernel is not None else str(event["op"]),
-            launch_index=kernel.launch if known and kernel is not None else None,
+            kind="kernel" if known is not None else "op",
+            name=known.name if known is not None else str(event["op"]),
+            launch_index=known.launch if known is not None else None,
             model_locations=lines_of(event),
         ),
         summary=f"{event['op']} makes the first value that is not finite, in eager mode too: the model's own "
@@ -203,31 +166,23 @@ def _non_finite(case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
-def _finite_in_package(case: DiagnosisState) -> bool:
-    """Whether the package gives finite values all the same: then no failure is due to those of eager mode."""
-    plain = case.runs.get("plain")
-    return plain is not None and plain.failure in ("none", "differs") and not case.outputs_nonfinite
-
-
 def making(event: Event) -> Evidence:
     """That this operator is the first to make such a value, and of what."""
     of = "the minus infinity of a mask" if of_mask(event) else "finite inputs"
-    fact = f"{event['node']} ({event['op']}) is the first whose result is not finite, from {of}"
-    return Evidence(step="interpret", fact=fact)
+    return seen(
+        "interpret", f"{event['node']} ({event['op']}) is the first whose result is not finite, from {of}"
+    )
 
 
 _GUARD = "guard that operation: an epsilon under a root or a division, a clamp before log or exp"
 _GUARDS = (
-    (re.compile(r"aten\.(?:true_)?div|aten\.reciprocal"), "keep the divisor from zero, with an epsilon say"),
+    (r"aten\.(?:true_)?div|aten\.reciprocal", "keep the divisor from zero, with an epsilon say"),
     (
-        re.compile(r"aten\.log(?!_softmax|ical|sumexp)"),
+        r"aten\.log(?!_softmax|ical|sumexp)",
         "keep the argument of the logarithm above zero, with a clamp say",
     ),
-    (re.compile(r"aten\.r?sqrt"), "keep what is under the root above zero, with an epsilon or a clamp say"),
-    (
-        re.compile(r"aten\.exp"),
-        "clamp the argument of the exponential, or take the largest one from all first",
-    ),
+    (r"aten\.r?sqrt", "keep what is under the root above zero, with an epsilon or a clamp say"),
+    (r"aten\.exp", "clamp the argument of the exponential, or take the largest one from all first"),
 )
 
 
@@ -238,28 +193,31 @@ def guard_fix(event: Event) -> Fix:
     elif overflows(event):
         guard = f"compute it in float32, or scale its arguments: the result is too large for {event['dtype']}"
     else:
-        guard = next((text for form, text in _GUARDS if form.search(str(event["op"]))), _GUARD)
+        guard = next((text for form, text in _GUARDS if re.search(form, str(event["op"]))), _GUARD)
     lines = lines_of(event)
     return Fix(action=guard, before=lines[0].code if lines else None)
 
 
 def _agreeing(compared: Event) -> bool:
     """Whether the outputs are equal but for NaN of eager mode alone, which is no reference: it overflowed."""
+
+    def overflowed(pair: Event) -> bool:
+        in_eager, in_package = pair.get("nan", (0, 0))
+        same = bool(pair.get("equal")) or 0 < pair.get("differing", 0) <= in_eager - in_package
+        return same and len({tuple(shape) for shape in pair.get("shape", ())}) == 1
+
     pairs = compared.get("outputs", ())
-    return bool(compared["equal"]) or (bool(pairs) and all(_overflowed(pair) for pair in pairs))
+    return bool(compared["equal"]) or (bool(pairs) and all(overflowed(pair) for pair in pairs))
 
 
-def _overflowed(pair: Event) -> bool:
-    """Whether an output is equal but for elements that are NaN in eager mode alone."""
-    in_eager, in_package = pair.get("nan", (0, 0))
-    same = bool(pair.get("equal")) or 0 < pair.get("differing", 0) <= in_eager - in_package
-    return same and len({tuple(shape) for shape in pair.get("shape", ())}) == 1
-
-
-def _diverges(case: DiagnosisState) -> Iterator[Suspect]:
-    """Package and exported program give different numbers on the same inputs."""
+def _compared(case: DiagnosisState) -> Iterator[Suspect]:
+    """Other numbers than the exported program's; or the same, and the script's reference has others."""
     compared = case.interpreted.last("compared") if case.interpreted is not None else None
-    if compared is None or _agreeing(compared):
+    if compared is None:
+        return
+    if _agreeing(compared):
+        if case.plain_diverges:
+            yield _other_reference(case)
         return
     worst = max((pair.get("max_abs", 0.0) for pair in compared["outputs"]), default=0.0)
     yield Suspect(
@@ -267,61 +225,45 @@ def _diverges(case: DiagnosisState) -> Iterator[Suspect]:
         guilty=Component(kind="package", name=str(case.package.path.name) if case.package else "the package"),
         summary=f"The package diverges from its own exported program on this call (by up to {worst:.3g}).",
         level=CausalLevel.SYMPTOM,
-        evidence=(
-            Evidence(step="interpret", fact=f"outputs differ from the exported program by up to {worst:.3g}"),
-        ),
+        evidence=(seen("interpret", f"outputs differ from the exported program by up to {worst:.3g}"),),
         fix=Fix(action="find the first launch that diverges with compare_with_eager"),
         harmful=case.failed,
         observed=False,
     )
 
 
-def _agrees(case: DiagnosisState) -> Iterator[Suspect]:
-    """The package computes what was exported; the script's reference computes something else."""
-    compared = case.interpreted.last("compared") if case.interpreted is not None else None
-    if compared is None or not _agreeing(compared) or not case.plain_diverges:
-        return
+def _other_reference(case: DiagnosisState) -> Suspect:
     own = own_code(case)
     name = own[0] if len(own) == 1 else "the exported model"
-    yield Suspect(
+    launches = case.view.wrapper.launches if case.view is not None else ()
+    number = next((x.index for x in launches if name in (x.symbol, x.kernel)), None)
+    why = (
+        f"{name}, the model's own kernel, computes something else."
+        if len(own) == 1
+        else "the model was exported with other weights or in another mode, or the reference is another "
+        "model, or it was computed from other inputs."
+    )
+    return Suspect(
         category="wrong_output",
         guilty=Component(
             kind="kernel" if len(own) == 1 else "script",
             name=name,
-            model_locations=_own_lines(name, case) or case.call_locations,
+            model_locations=launch_lines(number, case) or case.call_locations,
         ),
         summary="The package gives what its exported program gives, and the reference differs from both: "
-        + (f"{name}, the model's own kernel, computes something else." if len(own) == 1 else _AGREES_REST),
+        f"{why}",
         level=CausalLevel.FAULT_SITE,
         evidence=(
-            Evidence(step="interpret", fact="package and exported program agree on the failing call"),
-            Evidence(step="run", fact="the outputs differ from what the script compares them with"),
+            seen("interpret", "package and exported program agree on the failing call"),
+            seen("run", "the outputs differ from what the script compares them with"),
         ),
         fix=Fix(action=f"compare {name} with a plain implementation on the failing inputs"),
         observed=len(own) == 1,
     )
 
 
-_AGREES_REST = (
-    "the model was exported with other weights or in another mode, or the reference is another model, or it "
-    "was computed from other inputs."
-)
-
-
 def own_code(case: DiagnosisState) -> list[str]:
     """User Triton kernels and operators outside torch that the package launches."""
-    if case.view is None:
-        return []
-    user = [
-        x.symbol or x.kernel
-        for x in case.view.wrapper.launches
-        if x.kind in ("user_triton", "proxy_executor")
-    ]
+    launches = case.view.wrapper.launches if case.view is not None else ()
+    user = [x.symbol or x.kernel for x in launches if x.kind in ("user_triton", "proxy_executor")]
     return list(dict.fromkeys(user))
-
-
-def _own_lines(name: str, case: DiagnosisState) -> list[ModelLocation]:
-    if case.view is None:
-        return []
-    launches = [x for x in case.view.wrapper.launches if name in (x.symbol, x.kernel)]
-    return [line for launch in launches[:1] for line in case.view.provenance(launch).locations[:3]]

@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from mcp_server.diagnosis.causes.eager import guard_fix, lines_of, making, non_finite_lines
+from mcp_server.diagnosis.causes.common import leaf_of, seen
+from mcp_server.diagnosis.causes.eager import first_line, guard_fix, lines_of, making
 from mcp_server.diagnosis.causes.index_out_of_bounds import crashing
 from mcp_server.diagnosis.components import launch_component, operator_of
 from mcp_server.diagnosis.from_origin import with_origin
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Where
-from mcp_server.diagnosis.interventions.input import Leaf, replace_where, together
+from mcp_server.diagnosis.interventions.input import replace_where, together
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.value_sources import candidates, first_made, told
-from mcp_server.model import Component, Evidence, Fix, ModelLocation
+from mcp_server.model import Component, ComponentKind, Evidence, Fix, ModelLocation
 from mcp_server.package.assertion import Candidate
 from mcp_server.package.launches import Launch
 from mcp_server.tools.context import Event
@@ -22,6 +23,7 @@ from mcp_server.tools.kernel_io import FirstBad
 
 # `log` as an operator of its own: log_softmax and logical operators have other names around it.
 _LOGARITHM = re.compile(r"(?<![a-z])log(?:2|10|it)?(?![a-z0-9]|_softmax|_sigmoid)")
+_KINDS: dict[str, ComponentKind] = {"kernel": "kernel", "input": "input", "constant": "constant"}
 
 
 def detect_bad_values(case: DiagnosisState) -> Iterator[Suspect]:
@@ -29,96 +31,34 @@ def detect_bad_values(case: DiagnosisState) -> Iterator[Suspect]:
     first = case.kernel_io.first_bad if case.kernel_io is not None else None
     if first is None:
         return
-    if first.what == "non_finite":
-        mark = _marking(first, case)
-        if mark is None or first.kind != "kernel":
-            yield with_origin(_non_finite(first, case), case, first.launch)
-        if mark is not None:
-            yield _mark(mark, case)
-    else:
+    if first.what != "non_finite":
         yield with_origin(_bad_index(first, case), case, first.launch)
+        return
+    marking = _marking(first, case)
+    if marking is None or first.kind != "kernel":
+        yield with_origin(_non_finite(first, case), case, first.launch)
+    if marking is not None:
+        yield _mark(marking, case)
 
 
 def _non_finite(first: FirstBad, case: DiagnosisState) -> Suspect:
-    inputs = _inputs_of(first, case)
+    # Minus infinity is all there is, and the program did not fail over it: a mask, say.
+    complained = case.outputs_nan or (case.failed and case.outputs_nonfinite)
+    meant = first.perhaps_intended and not complained
+    # A program ended well with these values, and no eager mode says whether they are the model's.
+    unjudged = case.ended_well and case.equals_eager is None
     return Suspect(
         category="nan_or_inf",
         guilty=_party(first, case),
-        summary=f"The first value that is not finite: {first.summary}{_from(inputs)}.",
+        summary=f"The first value that is not finite: {first.summary}{_from(first, case)}.",
         level=CausalLevel.BAD_VALUE,
-        evidence=(
-            Evidence(step="dump_kernel_io", fact=first.summary, source=_table(case)),
-            *_feeding(inputs, first),
-        ),
+        evidence=_evidence(first, case),
         fix=_fix(first, case),
         intervention=_fill(first, case),
         observed=first.kind != "unset",
-        weak=_meant(first, case) or _unheld(case),
-        harmful=not case.nan_accepted and (not _meant(first, case) or _takes_logarithm(first, case)),
+        weak=meant or unjudged,
+        harmful=not case.nan_accepted and (not meant or _takes_logarithm(first, case)),
     )
-
-
-def _marking(first: FirstBad, case: DiagnosisState) -> Launch | None:
-    """The launch that made NaN, or is left as its maker after inputs were cleaned, if it has NaN as a number.
-
-    A program that fails over NaN does not mean it; a package alone does not say.
-    """
-    launches = case.view.wrapper.launches if case.view is not None else ()
-    fill = _fill(first, case)
-    tried = case.trials.get(fill.key) if fill is not None else None
-    if not case.outputs_nan or any(facts.root is not None for _, facts in case.own_logs):
-        return None
-    own = launches[first.launch : first.launch + 1] if first.launch is not None else ()
-    among = (
-        launches
-        if tried is not None and tried.effect is Effect.SAME
-        else own
-        if first.kind == "kernel"
-        else ()
-    )
-    return next((launch for launch in among if _has_nan(launch, case)), None)
-
-
-def _has_nan(launch: Launch, case: DiagnosisState) -> bool:
-    """Whether the generated code of a CPU kernel holds NaN as a number."""
-    text = case.package.kernel_text if case.package is not None and launch.kind == "cpp" else ""
-    start = text.find(f"{launch.symbol}(")
-    body = text[start : text.find('extern "C"', start + 1)] if start >= 0 else ""
-    return "quiet_NaN()" in body
-
-
-def _mark(launch: Launch, case: DiagnosisState) -> Suspect:
-    return Suspect(
-        category="nan_or_inf",
-        guilty=launch_component(launch.index, launch.kernel, case),
-        summary=f"Launch {launch.index} ({launch.kernel}) writes NaN as a constant where a condition holds.",
-        level=CausalLevel.BAD_VALUE,
-        evidence=(
-            Evidence(step="inspect_package", fact=f"the code of {launch.kernel} holds NaN as a number"),
-        ),
-        weak=True,
-        harmful=not case.nan_accepted,
-        settle="The model writes NaN there on purpose. Run compare_with_eager to check that it marks the "
-        "right elements.",
-    )
-
-
-def _unheld(case: DiagnosisState) -> bool:
-    """Whether a program ended well with these values, and no eager mode says whether they are the model's."""
-    return case.ended_well and case.equals_eager is None
-
-
-def _meant(first: FirstBad, case: DiagnosisState) -> bool:
-    """Whether minus infinity is all there is, and the program did not fail over it: a mask, say."""
-    complained = case.outputs_nan or (case.failed and case.outputs_nonfinite)
-    return first.perhaps_intended and not complained
-
-
-def _takes_logarithm(first: FirstBad, case: DiagnosisState) -> bool:
-    """Whether the launch can have made minus infinity by arithmetic, from a zero."""
-    launches = case.view.wrapper.launches if case.view is not None else ()
-    launch = launches[first.launch] if first.launch is not None and first.launch < len(launches) else None
-    return launch is not None and _LOGARITHM.search(" ".join((launch.kernel, *launch.atens))) is not None
 
 
 def _bad_index(first: FirstBad, case: DiagnosisState) -> Suspect:
@@ -126,42 +66,14 @@ def _bad_index(first: FirstBad, case: DiagnosisState) -> Suspect:
     return Suspect(
         category="index_out_of_bounds",
         guilty=_party(first, case),
-        summary=f"The first index out of its bound: {first.summary}{_from(inputs)}.",
+        summary=f"The first index out of its bound: {first.summary}{_from(first, case)}.",
         level=CausalLevel.BAD_VALUE,
-        evidence=(
-            Evidence(step="dump_kernel_io", fact=first.summary, source=_table(case)),
-            *_feeding(inputs, first),
-        ),
+        evidence=_evidence(first, case),
         fix=Fix(
             action=f"keep what {first.name} makes within the bound of the tensor that it indexes"
             + (f", by the values of {inputs[0]}" if len(inputs) == 1 else "")
         ),
     )
-
-
-def _party(first: FirstBad, case: DiagnosisState) -> Component:
-    kinds = {"kernel": "kernel", "input": "input", "constant": "constant"}
-    index = _input_index(first, case)
-    op = operator_of(first.launch, case) if first.kind == "kernel" and first.launch is not None else ""
-    return Component(
-        kind="op" if op else kinds.get(first.kind, "kernel"),  # type: ignore[arg-type]
-        name=op or first.name,
-        input_index=index,
-        launch_index=first.launch if first.kind == "kernel" else None,
-        value=f"{first.element.value}{f' at {first.element.index}' if first.element.index else ''}",
-        model_locations=_lines(first, case) or case.call_locations,
-    )
-
-
-def _lines(first: FirstBad, case: DiagnosisState) -> list[ModelLocation]:
-    """The operator that does it in eager mode, where that is known, else all lines of the kernel."""
-    return (non_finite_lines(case) if first.what == "non_finite" else []) or first.locations[:6]
-
-
-def _input_index(first: FirstBad, case: DiagnosisState) -> int | None:
-    if first.kind != "input" or case.package is None:
-        return None
-    return next((i.index for i in case.package.inputs if first.name in (i.label, i.name)), None)
 
 
 def _inputs_of(first: FirstBad, case: DiagnosisState) -> list[str]:
@@ -171,39 +83,60 @@ def _inputs_of(first: FirstBad, case: DiagnosisState) -> list[str]:
     return case.view.inputs_behind(first.launch)
 
 
-def _from(inputs: list[str]) -> str:
-    return f"; it computes from {', '.join(inputs[:3])}" if 0 < len(inputs) <= 3 else ""
+def _from(first: FirstBad, case: DiagnosisState) -> str:
+    inputs = _inputs_of(first, case)
+    return f"; it computes from {', '.join(inputs)}" if 0 < len(inputs) <= 3 else ""
 
 
-def _feeding(inputs: list[str], first: FirstBad) -> tuple[Evidence, ...]:
+def _evidence(first: FirstBad, case: DiagnosisState) -> tuple[Evidence, ...]:
+    table = case.kernel_io.table if case.kernel_io is not None else None
+    found = seen("dump_kernel_io", first.summary, table.uri if table is not None else "")
+    inputs = _inputs_of(first, case)
     if not inputs:
-        return ()
-    fact = f"launch {first.launch} depends on {', '.join(inputs[:6])}"
-    return (Evidence(step="inspect_package", fact=fact),)
+        return (found,)
+    return found, seen("inspect_package", f"launch {first.launch} depends on {', '.join(inputs[:6])}")
+
+
+def _party(first: FirstBad, case: DiagnosisState) -> Component:
+    op = operator_of(first.launch, case) if first.kind == "kernel" and first.launch is not None else ""
+    return Component(
+        kind="op" if op else _KINDS.get(first.kind, "kernel"),
+        name=op or first.name,
+        input_index=_input_index(first, case),
+        launch_index=first.launch if first.kind == "kernel" else None,
+        value=f"{first.element.value}{f' at {first.element.index}' if first.element.index else ''}",
+        model_locations=_lines(first, case) or case.call_locations,
+    )
+
+
+def _lines(first: FirstBad, case: DiagnosisState) -> list[ModelLocation]:
+    """The operator that does it in eager mode, where that is known, else all lines of the kernel."""
+    made = first_made(case) if first.what == "non_finite" else None
+    return (lines_of(made) if made is not None else []) or first.locations[:6]
+
+
+def _input_index(first: FirstBad, case: DiagnosisState) -> int | None:
+    if first.kind != "input" or case.package is None:
+        return None
+    return next((i.index for i in case.package.inputs if first.name in (i.label, i.name)), None)
 
 
 def _fill(first: FirstBad, case: DiagnosisState) -> Intervention | None:
-    """With a finite value in the place of the input's bad ones."""
+    """With a finite value in the place of the bad ones, also in other inputs that hold NaN.
+
+    What one of them brings must not hide what another one does.
+    """
     index = _input_index(first, case)
-    if index is None or first.what != "non_finite":
+    if index is None or case.package is None or first.what != "non_finite":
         return None
-    places = sorted({index, *_with_nan(case)})
-    inputs = case.package.inputs if case.package is not None else ()
-    leaves = [Leaf(place, inputs[place].path or inputs[place].name) for place in places]
+    paths = case.given.paths if case.given is not None else ()
+    with_nan = {path for path, leaf in zip(paths, case.leaves, strict=False) if leaf.get("nan")}
+    leaves = [leaf_of(i) for i in case.package.inputs if i.index == index or i.path in with_nan]
     fills = tuple(replace_where(leaf, Where(non_finite=True), 0.0) for leaf in leaves)
     if len(fills) == 1:
         return fills[0]
     names = ", ".join(leaf.name for leaf in leaves)
     return together(f"fill:{index}", f"the values of {names} that are not finite made 0", fills)
-
-
-def _with_nan(case: DiagnosisState) -> Iterator[int]:
-    """The inputs that hold NaN: what one of them brings must not hide what another one does."""
-    paths = case.given.paths if case.given is not None else ()
-    held = {path for path, leaf in zip(paths, case.leaves, strict=False) if leaf.get("nan")}
-    for item in case.package.inputs if case.package is not None else ():
-        if item.path in held:
-            yield item.index
 
 
 def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
@@ -221,9 +154,49 @@ def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
     )
 
 
-def _table(case: DiagnosisState) -> str:
-    table = case.kernel_io.table if case.kernel_io is not None else None
-    return table.uri if table is not None else ""
+def _takes_logarithm(first: FirstBad, case: DiagnosisState) -> bool:
+    """Whether the launch can have made minus infinity by arithmetic, from a zero."""
+    launches = case.view.wrapper.launches if case.view is not None else ()
+    launch = launches[first.launch] if first.launch is not None and first.launch < len(launches) else None
+    return launch is not None and _LOGARITHM.search(" ".join((launch.kernel, *launch.atens))) is not None
+
+
+def _marking(first: FirstBad, case: DiagnosisState) -> Launch | None:
+    """The launch that made NaN, or is left as its maker after inputs were cleaned, if it has NaN as a number.
+
+    A program that fails over NaN does not mean it; a package alone does not say.
+    """
+    if not case.outputs_nan or any(facts.root is not None for _, facts in case.own_logs):
+        return None
+    launches = case.view.wrapper.launches if case.view is not None else ()
+    fill = _fill(first, case)
+    tried = case.trials.get(fill.key) if fill is not None else None
+    if tried is None or tried.effect is not Effect.SAME:
+        made_here = first.kind == "kernel" and first.launch is not None
+        launches = launches[first.launch : first.launch + 1] if made_here and first.launch is not None else ()
+    return next((launch for launch in launches if _has_nan(launch, case)), None)
+
+
+def _has_nan(launch: Launch, case: DiagnosisState) -> bool:
+    """Whether the generated code of a CPU kernel holds NaN as a number."""
+    text = case.package.kernel_text if case.package is not None and launch.kind == "cpp" else ""
+    start = text.find(f"{launch.symbol}(")
+    body = text[start : text.find('extern "C"', start + 1)] if start >= 0 else ""
+    return "quiet_NaN()" in body
+
+
+def _mark(launch: Launch, case: DiagnosisState) -> Suspect:
+    return Suspect(
+        category="nan_or_inf",
+        guilty=launch_component(launch.index, launch.kernel, case),
+        summary=f"Launch {launch.index} ({launch.kernel}) writes NaN as a constant where a condition holds.",
+        level=CausalLevel.BAD_VALUE,
+        evidence=(seen("inspect_package", f"the code of {launch.kernel} holds NaN as a number"),),
+        weak=True,
+        harmful=not case.nan_accepted,
+        settle="The model writes NaN there on purpose. Run compare_with_eager to check that it marks the "
+        "right elements.",
+    )
 
 
 # What the conversion of NaN or of an infinity gives on the processors that torch's wheels are for.
@@ -233,50 +206,36 @@ NOT_A_NUMBER = frozenset({-(2**63), 2**63 - 1, -(2**31), 2**31 - 1})
 def detect_nan_index(case: DiagnosisState) -> Iterator[Suspect]:
     """The maker of the NaN, where eager mode refuses an index that is computed from it."""
     made = first_made(case)
-    for refused in told(case, "node_raised")[:1]:
-        text = str(refused["text"]).splitlines()[0][:300]
-        computed = made is not None and made["node"] in refused.get("behind", ())
-        if made is not None and computed and _converted(refused, text):
-            check = _check(refused, case)
-            launch = check.launch.index if check is not None else None
-            yield with_origin(_suspect(made, refused, text, check, case), case, launch)
-
-
-def _converted(refused: Event, text: str) -> bool:
-    """Whether such a number is in the text, or among the integers that the operator was given."""
-    given = {end for ends in refused.get("integers", ()) for end in ends}
-    return bool(NOT_A_NUMBER & given) or any(f" {number} " in f" {text} " for number in NOT_A_NUMBER)
-
-
-def _suspect(
-    made: Event, refused: Event, text: str, check: Candidate | None, case: DiagnosisState
-) -> Suspect:
-    return Suspect(
+    refused = next(iter(told(case, "node_raised")), None)
+    if made is None or refused is None or made["node"] not in refused.get("behind", ()):
+        return
+    text = first_line(refused)
+    integers = {end for ends in refused.get("integers", ()) for end in ends}
+    in_text = any(f" {number} " in f" {text} " for number in NOT_A_NUMBER)
+    if not in_text and not NOT_A_NUMBER & integers:
+        return
+    check = _check(refused, case)
+    evidence = [
+        making(made),
+        seen("interpret", f"{refused['node']}, which computes from it, raised: {text}"),
+    ]
+    party = Component(kind="op", name=str(refused["op"]), model_locations=lines_of(refused))
+    if check is not None:
+        evidence.append(seen("inspect_package", f"the check of that index failed at {check.location}"))
+        party = crashing(check)
+    found = Suspect(
         category="nan_or_inf",
         guilty=Component(kind="op", name=str(made["op"]), model_locations=lines_of(made)),
         summary=f"{made['op']} makes the first value that is not finite, in eager mode too; made an integer, "
         f"it is the index that {refused['op']} refuses: {text}.",
         level=CausalLevel.STATE,
-        evidence=(
-            making(made),
-            Evidence(step="interpret", fact=f"{refused['node']}, which computes from it, raised: {text}"),
-            *(
-                (
-                    Evidence(
-                        step="inspect_package", fact=f"the check of that index failed at {check.location}"
-                    ),
-                )
-                if check is not None
-                else ()
-            ),
-        ),
-        crashing=crashing(check)
-        if check is not None
-        else Component(kind="op", name=str(refused["op"]), model_locations=lines_of(refused)),
+        evidence=tuple(evidence),
+        crashing=party,
         fix=guard_fix(made),
         harmful=case.failed,
         observed=check is not None,
     )
+    yield with_origin(found, case, check.launch.index if check is not None else None)
 
 
 def _check(refused: Event, case: DiagnosisState) -> Candidate | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mcp_server.diagnosis.causes.baked_scalars import Scalar, edit_key, scalars_to_try
+from mcp_server.diagnosis.causes.fixed_arguments import Scalar, edit_key, scalars_to_try
 from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.interventions.input import given_value
 from mcp_server.diagnosis.interventions.kernel import Edit, with_literal

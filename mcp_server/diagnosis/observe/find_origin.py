@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mcp_server.diagnosis.causes.scatter import beyond
+from mcp_server.diagnosis.causes.index_out_of_bounds import beyond
 from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.interventions.input import Leaf
 from mcp_server.diagnosis.interventions.kernel import replace_launch

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mcp_server.diagnosis.causes.device_mismatch import place
+from mcp_server.diagnosis.causes.input_mismatch import place
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState, GeneratedKernel
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.value_sources import (
