@@ -13,9 +13,8 @@ from mcp_server.diagnosis.interventions.offending import made_good
 from mcp_server.diagnosis.observe.intervene import tried_call
 from mcp_server.diagnosis.observe.launches import as_package
 from mcp_server.diagnosis.observe.static import parts_to_see
-from mcp_server.diagnosis.origin.find import Fault, find_origin
+from mcp_server.diagnosis.origin.find import Fault, behind, find_origin
 from mcp_server.diagnosis.origin.records import Origin
-from mcp_server.diagnosis.origin.trace import behind
 from mcp_server.diagnosis.origin.values import NoValues, ProbedValues, Tensor, Values
 from mcp_server.diagnosis.ranking import untried
 from mcp_server.diagnosis.state import DiagnosisState
