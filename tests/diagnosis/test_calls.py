@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.causes import eager, fixed_arguments, input_mismatch
-from mcp_server.diagnosis.causes.eager import guarded
+from mcp_server.diagnosis.causes import fixed_arguments, input_mismatch
+from mcp_server.diagnosis.causes.input_mismatch import guarded
 from mcp_server.diagnosis.interventions.base import Change, Effect
 from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import DiagnosisState
@@ -20,7 +20,17 @@ from mcp_server.package.mismatch import GivenTensor, Mismatch, compare_structure
 from mcp_server.tools.check_devices import Given
 from mcp_server.tools.locate_fault import LocatedFault
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import GOOD_IDS, capture, failing, package_case, phase, run, trial, worker_run
+from tests.diagnosis.support import (
+    GOOD_IDS,
+    capture,
+    failing,
+    from_eager,
+    package_case,
+    phase,
+    run,
+    trial,
+    worker_run,
+)
 
 X, SCALE = GivenTensor("float32", (8, 16)), GivenTensor("float32", (8, 16))
 
@@ -244,7 +254,7 @@ def test_a_refused_guard_names_its_category(text: str, category: Category) -> No
     """A guard over sizes is a shape out of range, any other one a mismatch."""
     case = failing(DiagnosisState(None))
     case.interpreted = worker_run({"event": "guard_failed", "text": text})
-    (found,) = eager.detect(case)
+    (found,) = from_eager(case)
     assert found.category == category and found.instruments == {Instrument.EAGER}
 
 
@@ -252,7 +262,7 @@ def test_a_refusal_confirms_the_mismatch_that_says_more(zoo: ZooPackage) -> None
     """Where the comparison already names the input, the refusal is its second source, not another cause."""
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, dtype="int32")))
     case.interpreted = worker_run({"event": "guard_failed", "text": "Guard failed: dtype"})
-    assert list(eager.detect(case)) == []
+    assert list(from_eager(case)) == []
     (found,) = input_mismatch.detect_contract(case)
     assert Instrument.EAGER in found.instruments
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.causes import in_place_inputs, index_out_of_bounds
+from mcp_server.diagnosis.causes import concurrency, index_out_of_bounds
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.ranking import confidence, is_bystander
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
@@ -49,8 +49,8 @@ def test_shared_memory_counts_only_where_an_input_is_written(zoo: ZooPackage) ->
     """`counter` writes its input in place, `scatter` only reads: sharing is a fault of the first alone."""
     writing, reading = package_case(zoo("counter")), package_case(zoo("scatter"))
     writing.sharing, reading.sharing = [[0, 1]], [[0, 1]]
-    assert [h.category for h in in_place_inputs.detect_sharing(writing)] == ["concurrency"]
-    assert list(in_place_inputs.detect_sharing(reading)) == []
+    assert [h.category for h in concurrency.detect_sharing(writing)] == ["concurrency"]
+    assert list(concurrency.detect_sharing(reading)) == []
 
 
 @pytest.mark.slow
@@ -60,10 +60,10 @@ def test_a_call_made_twice_can_confirm_a_changed_input_and_not_refute_it(zoo: Zo
     case.call = CallSpec("replay", {"steps": [{"do": "call"}]}, zoo("counter"), Path("inputs.pt"))
     case.interpreted = worker_run({"event": "compared", "equal": True})
     case.runs["script"] = run("script", "AssertionError: Tensor-likes are not close!")
-    (found,) = in_place_inputs.detect_sharing(case)
+    (found,) = concurrency.detect_sharing(case)
     assert found.intervention is not None and confidence(found, case) == "possible"
     case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
     assert confidence(found, case) == "proven"
     case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
-    (found,) = in_place_inputs.detect_sharing(case)
+    (found,) = concurrency.detect_sharing(case)
     assert found.intervention is None and not is_bystander(found, case)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from mcp_server.diagnosis.causes.common import replayed_well, seen
+from mcp_server.diagnosis.causes.common import component, replayed_well, seen
 from mcp_server.diagnosis.causes.log_text import BY_CATEGORY, evidence_of, locations_of
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState, RunSeen
@@ -38,11 +38,8 @@ def detect_machine(case: DiagnosisState) -> Iterator[Suspect]:
         refused = any(f.root is not None and problem.category in f.root.candidates for _, f in case.logs)
         yield Suspect(
             category=problem.category,
-            guilty=Component(
-                kind=kind,
-                name=name,
-                value=problem.what[:200] if name != problem.what else None,
-                model_locations=case.failing_locations,
+            guilty=component(
+                kind, name, case.failing_locations, value=problem.what[:200] if name != problem.what else None
             ),
             summary=f"{problem.what[:1].upper()}{problem.what[1:]}.",
             level=level,
@@ -139,11 +136,11 @@ def detect_limit_signals(case: DiagnosisState) -> Iterator[Suspect]:
     if replayed_well(case):
         facts.append(seen("run", "the call, made again in a process of its own, went well"))
     yield _Reached(
-        guilty=Component(
-            kind="environment",
-            name=limit.name,
+        guilty=component(
+            "environment",
+            limit.name,
+            phase.stack[:2] if phase is not None else [],
             value=f"limit {seconds} s" if seconds is not None else limit.variable,
-            model_locations=phase.stack[:2] if phase is not None else [],
         ),
         summary=f"The process was ended by {signal}: it had reached its limit on {limit.name} "
         f"({limit.variable}{f', {seconds} s' if seconds is not None else ''}).",
@@ -173,11 +170,11 @@ def detect_small_stack(case: DiagnosisState) -> Iterator[Suspect]:
     trial = case.trials.get(KEY)
     yield Suspect(
         category="environment",
-        guilty=Component(
-            kind="environment",
-            name="stack of the calling thread",
+        guilty=component(
+            "environment",
+            "stack of the calling thread",
+            died.stack[:2] if died is not None else [],
             value=f"{size} bytes",
-            model_locations=died.stack[:2] if died is not None else [],
         ),
         summary=f"The call died of {signal} because it needs more stack than its thread has, "
         f"{size} bytes: no pointer is bad.",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from mcp_server.diagnosis.causes.common import seen
+from mcp_server.diagnosis.causes.common import component, seen
 from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
@@ -69,12 +69,12 @@ def _fixed_component(
     place: int, got: str, fixed: object, case: DiagnosisState, call: CapturedCall | None = None
 ) -> Component:
     """The argument with what was passed, beside what it was at export."""
-    return Component(
-        kind="input",
-        name=_path(place, case),
-        input_index=place,
+    return component(
+        "input",
+        _path(place, case),
+        call.stack[:2] if call is not None else case.call_locations,
         value=f"{got} (exported: {fixed!r})",
-        model_locations=call.stack[:2] if call is not None else case.call_locations,
+        index=place,
     )
 
 
@@ -149,11 +149,8 @@ def detect_scalars(case: DiagnosisState) -> Iterator[Suspect]:
         if scalar.place >= wanted:
             fact = f"the call has {len(case.leaves)} arguments, and the model was exported with {wanted}"
             yield _Argument(
-                guilty=Component(
-                    kind="input",
-                    name=scalar.path,
-                    input_index=scalar.place,
-                    value=f"{scalar.value} (exported: none)",
+                guilty=component(
+                    "input", scalar.path, value=f"{scalar.value} (exported: none)", index=scalar.place
                 ),
                 summary=f"{scalar.path} = {scalar.value} is one argument more than the model was exported "
                 "with: the package drops it without a word.",

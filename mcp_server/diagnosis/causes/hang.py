@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import PurePath
 
-from mcp_server.diagnosis.causes.common import depends_on, seen
+from mcp_server.diagnosis.causes.common import component, depends_on, seen
 from mcp_server.diagnosis.causes.log_text import WORKER, locations_of
 from mcp_server.diagnosis.components import launch_component
 from mcp_server.diagnosis.state import DiagnosisState
@@ -92,10 +92,8 @@ def detect_hanging_call(case: DiagnosisState) -> Iterator[Suspect]:
     if not op and case.trace is not None and case.trace.last is not None:
         return  # the journal says more
     yield _Hang(
-        guilty=Component(
-            kind="op" if op else "call",
-            name=op or "call of the package",
-            model_locations=lines_inside(plain.log.threads),
+        guilty=component(
+            "op" if op else "call", op or "call of the package", lines_inside(plain.log.threads)
         ),
         summary=f"The call does not return within its time limit{': it is inside ' + op if op else ''}.",
         evidence=(seen("run", f"no end after {plain.finished.wall_s:.0f} s"),),
@@ -133,11 +131,7 @@ def detect_waiting_calls(case: DiagnosisState) -> Iterator[Suspect]:
         action = "start the workers with 'spawn', or load and call the package only in the children"
         lines = []
     yield _Hang(
-        guilty=Component(
-            kind="op" if op and threads == 1 else "call",
-            name=name,
-            model_locations=[*lines, *first.stack[:2]],
-        ),
+        guilty=component("op" if op and threads == 1 else "call", name, [*lines, *first.stack[:2]]),
         summary=summary,
         evidence=tuple(
             seen("capture", f"thread {call.thread_name} entered a call and did not return")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mcp_server.diagnosis.causes.common import seen
+from mcp_server.diagnosis.causes.common import component, seen
 from mcp_server.diagnosis.causes.hang import call_hangs, lines_inside, looping, operator_inside
 from mcp_server.diagnosis.causes.log_text import BY_CATEGORY
 from mcp_server.diagnosis.components import launch_component, operator_of
@@ -131,9 +131,7 @@ def detect_unmapped(case: DiagnosisState) -> Iterator[Suspect]:
     died = (seen("run", f"the program died of {signal} in that call"),) if signal else ()
     yield Suspect(
         category="illegal_memory_access",
-        guilty=Component(
-            kind="input", name=name, input_index=place, value="not mapped", model_locations=call.stack
-        ),
+        guilty=component("input", name, call.stack, value="not mapped", index=place),
         summary=f"The memory behind {name} was given back to the system before the call, which died of it"
         f"{f' with {signal}' if signal else ''}.",
         level=CausalLevel.CALL,

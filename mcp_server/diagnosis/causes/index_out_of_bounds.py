@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mcp_server.diagnosis.causes.common import (
+    component,
     confirming,
     depends_on,
+    first_line,
     input_component,
     launch_lines,
     leaf_of,
+    lines_of,
     name_of,
+    raising_lines,
     seen,
 )
-from mcp_server.diagnosis.causes.eager import raising_lines
 from mcp_server.diagnosis.components import launch_component, said
 from mcp_server.diagnosis.from_origin import with_origin
 from mcp_server.diagnosis.interventions.base import Intervention, Where
@@ -187,31 +190,27 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Diagno
 def _maker_of_index(candidate: Candidate, producers: list[int], case: DiagnosisState) -> Component:
     """The launch that computed the index; the input or constant behind it where nothing computed it."""
     if producers and case.view is not None:
-        return Component(
-            kind="kernel",
-            name=case.view.wrapper.launches[producers[0]].kernel,
-            launch_index=producers[0],
-            model_locations=launch_lines(producers[0], case, 2),
+        return component(
+            "kernel",
+            case.view.wrapper.launches[producers[0]].kernel,
+            launch_lines(producers[0], case, 2),
+            launch=producers[0],
         )
     source = candidate.sources[0] if candidate.sources else None
     inputs = case.package.inputs if case.package is not None else ()
     lines = raising_lines(case) or _lines(candidate)
     if source is None or source.kind not in ("input", "constant"):
-        return _component("kernel", candidate.kernel.name, candidate.launch.index, lines)
+        return component("kernel", candidate.kernel.name, lines, launch=candidate.launch.index)
     item = next((i for i in inputs if i.label == source.label), None)
     if item is None:
         kind: ComponentKind = "input" if source.kind == "input" else "constant"
-        return _component(kind, source.label, candidate.launch.index, lines)
+        return component(kind, source.label, lines, launch=candidate.launch.index)
     return input_component(item, lines).model_copy(update={"launch_index": candidate.launch.index})
-
-
-def _component(kind: ComponentKind, name: str, launch: int, lines: Sequence[ModelLocation]) -> Component:
-    return Component(kind=kind, name=name, launch_index=launch, model_locations=list(lines))
 
 
 def crashing(candidate: Candidate) -> Component:
     """The kernel whose check failed, with the line of the check."""
-    party = _component("kernel", candidate.kernel.name, candidate.launch.index, _lines(candidate))
+    party = component("kernel", candidate.kernel.name, _lines(candidate), launch=candidate.launch.index)
     return party.model_copy(update={"generated_location": candidate.location})
 
 
@@ -281,7 +280,7 @@ def _by_launch(index: OperatorIndex, error: ErrorFact, case: DiagnosisState) -> 
 def _launch(launch: Launch, case: DiagnosisState) -> Component:
     """A launch, with the line that eager mode refuses where that is known."""
     lines = raising_lines(case) or launch_lines(launch.index, case) or case.call_locations
-    return _component("kernel", launch.kernel, launch.index, lines)
+    return component("kernel", launch.kernel, lines, launch=launch.index)
 
 
 def detect_generated(case: DiagnosisState) -> Iterator[Suspect]:
@@ -412,3 +411,29 @@ def _written_before(
     party = launch_component(before[-1], case.view.wrapper.launches[before[-1]].kernel, case)
     known = list(dict.fromkeys([*lines, *party.model_locations])) or case.call_locations
     return party.model_copy(update={"model_locations": known})
+
+
+_IN_EAGER = (
+    "index out of range",
+    "out of bounds",
+    "index_select",
+    "indices should be",
+    "out of range in self",
+    "valid range [",
+    "< index_size to be true",
+)
+
+
+def detect_raised(case: DiagnosisState) -> Iterator[Suspect]:
+    """An index that the model refuses in eager mode too: the fault is in the model or its inputs."""
+    for event in told(case, "node_raised")[:1]:
+        text = first_line(event)
+        if not any(part in text for part in _IN_EAGER) or "tuple index" in text:
+            continue
+        yield Suspect(
+            category="index_out_of_bounds",
+            guilty=Component(kind="op", name=str(event["op"]), value=text, model_locations=lines_of(event)),
+            summary=f"{event['op']} gets an index outside its tensor, in eager mode too: {text}.",
+            level=CausalLevel.FAULT_SITE,
+            evidence=(seen("interpret", f"{event['node']} ({event['op']}) raised: {text}"),),
+        )

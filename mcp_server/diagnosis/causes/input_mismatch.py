@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import combinations
 
-from mcp_server.diagnosis.causes.common import name_of, seen
-from mcp_server.diagnosis.causes.eager import refusal
+from mcp_server.diagnosis.causes.common import component, first_line, name_of, seen
 from mcp_server.diagnosis.causes.fixed_arguments import tensors_at_fixed
 from mcp_server.diagnosis.components import lines_reading
 from mcp_server.diagnosis.interventions.base import Change, Effect, Intervention, Kind
@@ -23,10 +24,81 @@ from mcp_server.diagnosis.interventions.input import (
 from mcp_server.diagnosis.interventions.words import trial_in_words
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
+from mcp_server.diagnosis.value_sources import told
 from mcp_server.model import Component, Evidence, Fix, PackageWorkload
 from mcp_server.package.mismatch import Mismatch
 from mcp_server.package.signature import CompiledInput
 from mcp_server.tools import context
+
+# As the guard names it: `x.size()[1]`, `feats['user'].size()[1]`, `rest[0].size()[0]` (torch 2.8-2.15).
+_SIZE = re.compile(r"(?<![\w\]])(?P<path>\w+(?:\[[^][]+\])*)\.size\(\)\[(?P<dim>\d{1,3})\]")
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A dimension of an input: its place among the tensors, its path, and its size in this call."""
+
+    index: int
+    path: str
+    dim: int
+    size: int | None
+
+
+def guarded(text: str, case: DiagnosisState) -> Guarded | None:
+    """The one dimension that the guard's text names; None where it names several, or none that is known."""
+    names = case.exported.names if case.exported is not None else ()
+    # Export names a leaf after its path.
+    found = {
+        (re.sub(r"\W+", "_", match["path"]).strip("_"), int(match["dim"])) for match in _SIZE.finditer(text)
+    }
+    if len(found) != 1:
+        return None
+    name, dim = found.pop()
+    if name not in names or case.given is None or len(case.given.paths) != len(names):
+        return None
+    place = names.index(name)
+    shape = case.leaves[place].get("shape") if place < len(case.leaves) else None
+    size = int(shape[dim]) if shape is not None and dim < len(shape) else None
+    return Guarded(sum(1 for each in names[:place] if each), case.given.paths[place], dim, size)
+
+
+def refusal(case: DiagnosisState) -> Evidence | None:
+    """The guard by which the exported program refuses the call."""
+    for event in told(case, "guard_failed")[:1]:
+        return seen("interpret", f"the exported program refuses this call: {first_line(event)}")
+    return None
+
+
+def detect_guard(case: DiagnosisState) -> Iterator[Suspect]:
+    """A refused call, where the comparison of the inputs does not say more exactly what is wrong."""
+    refused = refusal(case)
+    if refused is None or any(mismatch.severity == "fatal" for mismatch in case.mismatches):
+        return
+    text = refused.fact.partition(": ")[2]
+    place = guarded(text, case)
+    size = place.size if place is not None else None
+    guilty = Component(kind="call", name="the call's inputs", value=text, model_locations=case.call_locations)
+    if place is not None:
+        guilty = Component(
+            kind="input",
+            name=place.path,
+            input_index=place.index,
+            dim=place.dim,
+            value=f"{size} ({text})" if size is not None else text,
+            model_locations=[*case.call_locations, *lines_reading(place.index, case)],
+        )
+    sized = "size()" in text or "shape" in text
+    compared = any(sign in text for sign in (" % ", " <= ", " >= ", " < ", " > "))
+    yield Suspect(
+        category="shape_out_of_range" if sized and compared else "input_mismatch",
+        guilty=guilty,
+        summary=f"The exported program refuses this call: {text}. The package drops that guard."
+        f"{f' It is {size} here.' if size is not None else ''}",
+        level=CausalLevel.CALL,
+        evidence=(refused,),
+        fix=Fix(action="pass what the guard asks for, or export with dynamic shapes that allow this call"),
+        harmful=case.failed,
+    )
 
 
 def detect_contract(case: DiagnosisState) -> Iterator[Suspect]:
@@ -211,12 +283,8 @@ def detect_other_device(case: DiagnosisState) -> Iterator[Suspect]:
         fact = f"call {call.number} was given {name} on {device}; its package was loaded on {at_home}"
         yield Suspect(
             category="device_mismatch",
-            guilty=Component(
-                kind="input",
-                name=name,
-                input_index=misplaced,
-                value=f"{device} (loaded on {at_home})",
-                model_locations=call.stack[:2],
+            guilty=component(
+                "input", name, call.stack[:2], value=f"{device} (loaded on {at_home})", index=misplaced
             ),
             summary=f"Call {call.number} got {name} on {device}, and its package was loaded on {at_home}: "
             "its kernels reach for memory of another card, and no check compares the index.",
@@ -282,11 +350,11 @@ def detect_argument_order(case: DiagnosisState) -> Iterator[Suspect]:
         names = f"{first.label} and {second.label}"
         yield Suspect(
             category="input_mismatch",
-            guilty=Component(
-                kind="call",
-                name=f"the order of {names}",
-                input_index=first.index,
-                model_locations=[*case.call_locations, *lines_reading(first.index, case)],
+            guilty=component(
+                "call",
+                f"the order of {names}",
+                [*case.call_locations, *lines_reading(first.index, case)],
+                index=first.index,
             ),
             summary=f"{names[:1].upper()}{names[1:]} are swapped. They have the same dtype, shape and "
             "strides, so no input check can detect it.",

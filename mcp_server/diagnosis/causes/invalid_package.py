@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mcp_server.diagnosis.causes.common import seen, suspect_call
+from mcp_server.diagnosis.causes.common import component, seen, suspect_call
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import BY_SLUG, CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedCompile, CapturedPackaging
@@ -65,12 +65,7 @@ def _defects(case: DiagnosisState) -> Iterator[Suspect]:
             fact = f"{fed.how} at {line} was for another load; the load of the failing call got none"
             yield Suspect(
                 category="constants",
-                guilty=Component(
-                    kind="call",
-                    name="load without load_constants",
-                    value=defect.what,
-                    model_locations=lines,
-                ),
+                guilty=component("call", "load without load_constants", lines, value=defect.what),
                 summary=f"The package has no weights of its own, and {fact}.",
                 level=CausalLevel.BUILD,
                 evidence=(seen("open_package", defect.what), seen("capture", fact)),
@@ -80,9 +75,7 @@ def _defects(case: DiagnosisState) -> Iterator[Suspect]:
             continue
         yield Suspect(
             category=problem.category,
-            guilty=Component(
-                kind="package", name=package_name(case), value=defect.slug, model_locations=lines
-            ),
+            guilty=component("package", package_name(case), lines, value=defect.slug),
             summary=f"The package cannot be used: {defect.what}.",
             level=CausalLevel.BUILD,
             evidence=(seen("open_package", defect.what),),
@@ -127,11 +120,8 @@ def detect_overwritten(case: DiagnosisState) -> Iterator[Suspect]:
     same = f"{names} are one and the same model in the package, byte for byte"
     yield Suspect(
         category="invalid_package",
-        guilty=Component(
-            kind="package",
-            name=package_name(case),
-            value=f"{names} are the model that was compiled last",
-            model_locations=found.lines,
+        guilty=component(
+            "package", package_name(case), found.lines, value=f"{names} are the model that was compiled last"
         ),
         summary=f"The models {names} of the package are all the one that was compiled last: each compile "
         "wrote over the files of the one before, which the package then took.",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from mcp_server.diagnosis.causes.common import depends_on, seen
+from mcp_server.diagnosis.causes.common import component, depends_on, seen
 from mcp_server.diagnosis.components import launch_component, own_operators, said, users_code
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import BY_FAMILY, CausalLevel, Suspect
@@ -253,12 +253,12 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Diagnosis
     if kernel is not None and root.family.id == "triton_compile" and kernel.name == fields.get("function"):
         of_kernel = [ModelLocation(file=str(kernel.file), line=kernel.line, code=kernel.code)]
     index = fields.get("input", "")
-    return Component(
-        kind=who.kind,
-        name=who.name or by_line,
-        input_index=int(index) if index.isdigit() and who.kind == "input" else None,
-        model_locations=[*of_kernel, *lines],
+    return component(
+        who.kind,
+        who.name or by_line,
+        [*of_kernel, *lines],
         value=who.value,
+        index=int(index) if index.isdigit() and who.kind == "input" else None,
     )
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from mcp_server.diagnosis.causes.common import leaf_of, seen
-from mcp_server.diagnosis.causes.eager import first_line, guard_fix, lines_of, making
+from mcp_server.diagnosis.causes.common import component, first_line, leaf_of, lines_of, seen
 from mcp_server.diagnosis.causes.index_out_of_bounds import crashing
 from mcp_server.diagnosis.components import launch_component, operator_of
 from mcp_server.diagnosis.from_origin import with_origin
@@ -14,7 +13,7 @@ from mcp_server.diagnosis.interventions.base import Effect, Intervention, Where
 from mcp_server.diagnosis.interventions.input import replace_where, together
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.diagnosis.value_sources import candidates, first_made, told
+from mcp_server.diagnosis.value_sources import candidates, first_made, of_mask, overflows, told
 from mcp_server.model import Component, ComponentKind, Evidence, Fix, ModelLocation
 from mcp_server.package.assertion import Candidate
 from mcp_server.package.launches import Launch
@@ -99,13 +98,13 @@ def _evidence(first: FirstBad, case: DiagnosisState) -> tuple[Evidence, ...]:
 
 def _party(first: FirstBad, case: DiagnosisState) -> Component:
     op = operator_of(first.launch, case) if first.kind == "kernel" and first.launch is not None else ""
-    return Component(
-        kind="op" if op else _KINDS.get(first.kind, "kernel"),
-        name=op or first.name,
-        input_index=_input_index(first, case),
-        launch_index=first.launch if first.kind == "kernel" else None,
+    return component(
+        "op" if op else _KINDS.get(first.kind, "kernel"),
+        op or first.name,
+        _lines(first, case) or case.call_locations,
         value=f"{first.element.value}{f' at {first.element.index}' if first.element.index else ''}",
-        model_locations=_lines(first, case) or case.call_locations,
+        index=_input_index(first, case),
+        launch=first.launch if first.kind == "kernel" else None,
     )
 
 
@@ -245,3 +244,63 @@ def _check(refused: Event, case: DiagnosisState) -> Candidate | None:
     places = {(c.launch.index, c.check.line) for c in found}
     own = {(at.file, at.line) for c in found for at in c.provenance.locations}
     return found[0] if len(places) == 1 and lines & own else None
+
+
+def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
+    """The first operator that makes NaN from finite values."""
+    event = first_made(case)
+    ends = case.interpreted.last("interpreted") if case.interpreted is not None else None
+    if event is None or ends is None or not any(out.get("nan") or out.get("inf") for out in ends["outputs"]):
+        return
+    plain = case.runs.get("plain")
+    if plain is not None and plain.failure in ("none", "differs") and not case.outputs_nonfinite:
+        return  # the package gives finite values all the same: no failure is due to those of eager mode
+    kernel = case.kernel_io.first_bad if case.kernel_io is not None else None
+    known = kernel if kernel is not None and kernel.kind == "kernel" else None
+    yield Suspect(
+        category="nan_or_inf",
+        guilty=component(
+            "kernel" if known is not None else "op",
+            known.name if known is not None else str(event["op"]),
+            lines_of(event),
+            launch=known.launch if known is not None else None,
+        ),
+        summary=f"{event['op']} makes the first value that is not finite, in eager mode too: the model's own "
+        "arithmetic does it on these inputs.",
+        level=CausalLevel.BAD_VALUE,
+        harmful=not case.nan_accepted,
+        evidence=(making(event),),
+        fix=guard_fix(event),
+    )
+
+
+def making(event: Event) -> Evidence:
+    """That this operator is the first to make such a value, and of what."""
+    of = "the minus infinity of a mask" if of_mask(event) else "finite inputs"
+    return seen(
+        "interpret", f"{event['node']} ({event['op']}) is the first whose result is not finite, from {of}"
+    )
+
+
+_GUARD = "guard that operation: an epsilon under a root or a division, a clamp before log or exp"
+_GUARDS = (
+    (r"aten\.(?:true_)?div|aten\.reciprocal", "keep the divisor from zero, with an epsilon say"),
+    (
+        r"aten\.log(?!_softmax|ical|sumexp)",
+        "keep the argument of the logarithm above zero, with a clamp say",
+    ),
+    (r"aten\.r?sqrt", "keep what is under the root above zero, with an epsilon or a clamp say"),
+    (r"aten\.exp", "clamp the argument of the exponential, or take the largest one from all first"),
+)
+
+
+def guard_fix(event: Event) -> Fix:
+    """What keeps that operator's results finite."""
+    if of_mask(event):
+        guard = "guard rows of which everything is masked: leave an element unmasked, or replace their result"
+    elif overflows(event):
+        guard = f"compute it in float32, or scale its arguments: the result is too large for {event['dtype']}"
+    else:
+        guard = next((text for form, text in _GUARDS if re.search(form, str(event["op"]))), _GUARD)
+    lines = lines_of(event)
+    return Fix(action=guard, before=lines[0].code if lines else None)

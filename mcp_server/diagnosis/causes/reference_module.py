@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mcp_server.diagnosis.causes.common import agreement, seen, suspect_call
+from mcp_server.diagnosis.causes.common import agreement, component, seen, suspect_call
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
@@ -20,7 +20,7 @@ from mcp_server.logs.captured import (
     CapturedUpdate,
     ModuleSnapshot,
 )
-from mcp_server.model import Component, Fix
+from mcp_server.model import Fix
 
 TRAINING = "training"
 
@@ -139,11 +139,11 @@ def _other_weights(near: ModuleSnapshot, compared: _Comparison, case: DiagnosisS
         )
     return Suspect(
         category="constants",
-        guilty=Component(
-            kind="constant",
-            name=first,
+        guilty=component(
+            "constant",
+            first,
+            [*updated, *giver, *compared.failed.stack[:2]],
             value=f"holds the values of {owner}" if owner else f"not the values of {near.name}",
-            model_locations=[*updated, *giver, *compared.failed.stack[:2]],
         ),
         summary=f"The package has the weights of its {f'last {last.how}' if last else 'compile'}, and "
         f"{near.name}, {compared.how}, has others: {shown}.",
@@ -187,11 +187,11 @@ def _attributes(
         fix = "export the model in evaluation mode (Module.eval), and compare with it in the same mode"
     return Suspect(
         category="wrong_output",
-        guilty=Component(
-            kind="script",
-            name=f"{near.type}.{name}",
+        guilty=component(
+            "script",
+            f"{near.type}.{name}",
+            [*exported.stack[:1], *compared.failed.stack[:2]],
             value=f"{now} (at export: {then})",
-            model_locations=[*exported.stack[:1], *compared.failed.stack[:2]],
         ),
         summary=f"The package keeps what {near.type} held when it was exported, and {near.name}, "
         f"{compared.how}, differs: {shown}.",
@@ -220,11 +220,11 @@ def _of_another_class(
     fact = f"the package was built from {exported.type}; {module.name}, {compared.how}, is a {module.type}"
     yield Suspect(
         category="invalid_package" if old else "wrong_output",
-        guilty=Component(
-            kind="package" if old else "script",
-            name=str(compiled.package) if old else module.type,
+        guilty=component(
+            "package" if old else "script",
+            str(compiled.package) if old else module.type,
+            [*compared.failed.stack[:1], *compiled.stack[:1], *exported.stack[:1]],
             value=f"built from {exported.type}",
-            model_locations=[*compared.failed.stack[:1], *compiled.stack[:1], *exported.stack[:1]],
         ),
         summary=f"The package and the reference are different models: {fact}"
         f"{', with the same weights' if compared.weights.digests else ''}"

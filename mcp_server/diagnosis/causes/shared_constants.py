@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mcp_server.diagnosis.causes.common import seen
+from mcp_server.diagnosis.causes.common import component, seen, written_storages
 from mcp_server.diagnosis.causes.constants import of_update
-from mcp_server.diagnosis.causes.in_place_inputs import written_storages
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedAssertion, CapturedCall, CapturedEnd, CapturedUpdate
-from mcp_server.model import Component, Fix
+from mcp_server.model import Fix
 from mcp_server.tools.context import Event
 
 MOST_NAMED = 4
@@ -57,11 +56,11 @@ def detect_altered_constants(case: DiagnosisState) -> Iterator[Suspect]:
     shown = ", ".join(changed.names[:MOST_NAMED])
     yield Suspect(
         category="constants",
-        guilty=Component(
-            kind="constant",
-            name=changed.names[0],
+        guilty=component(
+            "constant",
+            changed.names[0],
+            [*changed.update.stack[:1], *call.stack[:1]],
             value="written by the program after the update",
-            model_locations=[*changed.update.stack[:1], *call.stack[:1]],
         ),
         summary="The program changed constants that it shares with the package (user_managed=True), so that "
         f"the call computes with other values: {shown}.",

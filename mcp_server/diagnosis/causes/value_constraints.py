@@ -5,8 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from mcp_server.diagnosis.causes.common import confirming, depends_on, input_component, leaf_of, name_of, seen
-from mcp_server.diagnosis.causes.eager import lines_of, raising_lines
+from mcp_server.diagnosis.causes.common import (
+    confirming,
+    depends_on,
+    input_component,
+    leaf_of,
+    lines_of,
+    name_of,
+    raising_lines,
+    seen,
+)
 from mcp_server.diagnosis.components import launch_component, said
 from mcp_server.diagnosis.interventions.base import Intervention, Where
 from mcp_server.diagnosis.interventions.input import keep_in_range, replace_where

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from mcp_server.diagnosis.causes import log_text
-from mcp_server.diagnosis.causes.common import launch_lines, seen
+from mcp_server.diagnosis.causes.common import component, launch_lines, seen
 from mcp_server.diagnosis.components import launch_component, users_code
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, ExportedWorkload, Fix, PackageWorkload
 from mcp_server.package.launches import Launch
 from mcp_server.tools.compare_with_eager import Repeats
+from mcp_server.tools.context import Event
 from mcp_server.tools.divergence import Changed, Kind, OtherConstant
 
 # Operators that draw, as they stand in names of kernels and shims, and in the list of ATen operators.
@@ -55,11 +56,8 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
         fix = Fix(action="export the model in evaluation mode", before="model", after="model.train(False)")
     found = Suspect(
         category="wrong_output",
-        guilty=Component(
-            kind="op",
-            name=op,
-            launch_index=launch.index,
-            model_locations=launch_lines(launch.index, case) or case.call_locations,
+        guilty=component(
+            "op", op, launch_lines(launch.index, case) or case.call_locations, launch=launch.index
         ),
         summary=f"The package draws random numbers (launch {launch.index}, {op}): its outputs differ from "
         "those of any reference that draws others or none.",
@@ -187,12 +185,7 @@ def _other_constant(other: OtherConstant, source: str, departs: str, case: Diagn
     """The package was made from other weights: stale, or one of several that share them by mistake."""
     return Suspect(
         category="constants",
-        guilty=Component(
-            kind="constant",
-            name=other.name,
-            launch_index=other.launch,
-            model_locations=launch_lines(other.launch, case),
-        ),
+        guilty=component("constant", other.name, launch_lines(other.launch, case), launch=other.launch),
         summary=f"The package was not made from this program's weights: {other.told}.",
         level=CausalLevel.STATE,
         evidence=(
@@ -275,3 +268,72 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
         evidence=tuple(facts),
         observed=False,
     )
+
+
+def _agreeing(compared: Event) -> bool:
+    """Whether the outputs are equal but for NaN of eager mode alone, which is no reference: it overflowed."""
+
+    def overflowed(pair: Event) -> bool:
+        in_eager, in_package = pair.get("nan", (0, 0))
+        same = bool(pair.get("equal")) or 0 < pair.get("differing", 0) <= in_eager - in_package
+        return same and len({tuple(shape) for shape in pair.get("shape", ())}) == 1
+
+    pairs = compared.get("outputs", ())
+    return bool(compared["equal"]) or (bool(pairs) and all(overflowed(pair) for pair in pairs))
+
+
+def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
+    """Other numbers than the exported program's; or the same, and the script's reference has others."""
+    compared = case.interpreted.last("compared") if case.interpreted is not None else None
+    if compared is None:
+        return
+    if _agreeing(compared):
+        if case.plain_diverges:
+            yield _other_reference(case)
+        return
+    worst = max((pair.get("max_abs", 0.0) for pair in compared["outputs"]), default=0.0)
+    yield Suspect(
+        category="wrong_output",
+        guilty=Component(kind="package", name=str(case.package.path.name) if case.package else "the package"),
+        summary=f"The package diverges from its own exported program on this call (by up to {worst:.3g}).",
+        level=CausalLevel.SYMPTOM,
+        evidence=(seen("interpret", f"outputs differ from the exported program by up to {worst:.3g}"),),
+        fix=Fix(action="find the first launch that diverges with compare_with_eager"),
+        harmful=case.failed,
+        observed=False,
+    )
+
+
+def _other_reference(case: DiagnosisState) -> Suspect:
+    own = own_code(case)
+    name = own[0] if len(own) == 1 else "the exported model"
+    launches = case.view.wrapper.launches if case.view is not None else ()
+    number = next((x.index for x in launches if name in (x.symbol, x.kernel)), None)
+    why = (
+        f"{name}, the model's own kernel, computes something else."
+        if len(own) == 1
+        else "the model was exported with other weights or in another mode, or the reference is another "
+        "model, or it was computed from other inputs."
+    )
+    return Suspect(
+        category="wrong_output",
+        guilty=component(
+            "kernel" if len(own) == 1 else "script", name, launch_lines(number, case) or case.call_locations
+        ),
+        summary="The package gives what its exported program gives, and the reference differs from both: "
+        f"{why}",
+        level=CausalLevel.FAULT_SITE,
+        evidence=(
+            seen("interpret", "package and exported program agree on the failing call"),
+            seen("run", "the outputs differ from what the script compares them with"),
+        ),
+        fix=Fix(action=f"compare {name} with a plain implementation on the failing inputs"),
+        observed=len(own) == 1,
+    )
+
+
+def own_code(case: DiagnosisState) -> list[str]:
+    """User Triton kernels and operators outside torch that the package launches."""
+    launches = case.view.wrapper.launches if case.view is not None else ()
+    user = [x.symbol or x.kernel for x in launches if x.kind in ("user_triton", "proxy_executor")]
+    return list(dict.fromkeys(user))

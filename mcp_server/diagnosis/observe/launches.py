@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from mcp_server.diagnosis.causes.custom_op import narrow_launches, padded_launches
 from mcp_server.diagnosis.causes.hang import to_be_traced
 from mcp_server.diagnosis.causes.index_out_of_bounds import indexing_launches
-from mcp_server.diagnosis.causes.user_kernels import narrow_launches, padded_launches
 from mcp_server.diagnosis.components import kernel_of
 from mcp_server.diagnosis.observe.static import exported_path
 from mcp_server.diagnosis.state import DiagnosisState

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mcp_server.diagnosis.causes.eager import own_code
 from mcp_server.diagnosis.causes.hang import operator_inside
 from mcp_server.diagnosis.causes.illegal_memory_access import died
-from mcp_server.diagnosis.causes.wrong_output import drawing_launches
+from mcp_server.diagnosis.causes.wrong_output import drawing_launches, own_code
 from mcp_server.diagnosis.observe.launches import as_package
 from mcp_server.diagnosis.state import DiagnosisState, RunSeen
 from mcp_server.diagnosis.suspect import Suspect
