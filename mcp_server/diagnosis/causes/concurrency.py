@@ -16,7 +16,8 @@ from mcp_server.diagnosis.causes.common import (
     seen,
     written_inputs,
 )
-from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind, Options
+from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind
+from mcp_server.diagnosis.interventions.call import twice
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import Captured, CapturedCall, CapturedLoad, CapturedReplay, CrossStreamFree
@@ -100,18 +101,10 @@ def _moved(capture: Captured, case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
-def _label(place: int, case: DiagnosisState) -> str:
+def _input(place: int, lines: list[ModelLocation], case: DiagnosisState) -> Component:
     inputs = case.package.inputs if case.package is not None else ()
-    return name_of(inputs[place]) if place < len(inputs) else f"input {place}"
-
-
-def _stream_label(place: int, case: DiagnosisState) -> str:
-    inputs = case.package.inputs if case.package is not None else ()
-    return inputs[place].label if place < len(inputs) else f"inputs[{place}]"
-
-
-def _input(place: int, name: str, lines: list[ModelLocation]) -> Component:
-    return Component(kind="input", name=name, input_index=place, model_locations=lines)
+    name = name_of(inputs[place]) if place < len(inputs) else f"input {place}"
+    return component("input", name, lines, index=place)
 
 
 def detect_rewritten(case: DiagnosisState) -> Iterator[Suspect]:
@@ -134,11 +127,11 @@ def detect_rewritten(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _rewritten(call: CapturedCall, place: int, case: DiagnosisState) -> Suspect:
-    label = _label(place, case)
+    guilty = _input(place, call.stack[:2], case)
     fact = f"in-place operations on input {place} between the begin and the end of a call in thread"
     return _Race(
-        guilty=_input(place, label, call.stack[:2]),
-        summary=f"Input {place} ({label}) was written while the call that reads it ran, and not by the "
+        guilty=guilty,
+        summary=f"Input {place} ({guilty.name}) was written while the call that reads it ran, and not by the "
         "package: another thread changes the tensor.",
         evidence=(seen("capture", f"{fact} {call.thread_name}"),),
         fix=Fix(
@@ -152,14 +145,14 @@ def _rewritten(call: CapturedCall, place: int, case: DiagnosisState) -> Suspect:
 def _same_content(again: list[CapturedCall], case: DiagnosisState) -> Suspect:
     """Calls that a worker thread made with one and the same content, in a program that minds its results."""
     call, place = again[-1], again[-1].again[0]
-    label = _label(place, case)
+    guilty = _input(place, call.stack[:2], case)
     fact = (
         f"{len(again)} calls in thread {call.thread_name} were given the very tensor of the call before, "
         "with nothing written to it in between"
     )
     return _Race(
-        guilty=_input(place, label, call.stack[:2]),
-        summary=f"Input {place} ({label}): {fact}. What was put there for each may have been "
+        guilty=guilty,
+        summary=f"Input {place} ({guilty.name}): {fact}. What was put there for each may have been "
         "written over before the first one ran.",
         evidence=(seen("capture", fact),),
         fix=Fix(
@@ -185,8 +178,12 @@ def detect_aliased(case: DiagnosisState) -> Iterator[Suspect]:
         "written into that input, and still kept the output"
     )
     yield _Race(
-        guilty=_input(place, f"input {place}", [*first.stack[:2], *checks]).model_copy(
-            update={"value": f"output {output} is a view of it"}
+        guilty=component(
+            "input",
+            f"input {place}",
+            [*first.stack[:2], *checks],
+            value=f"output {output} is a view of it",
+            index=place,
         ),
         summary=f"Output {output} of the package shares the memory of input {place}: the program wrote new "
         "values into that input while it kept the output, which changed with it.",
@@ -217,15 +214,15 @@ def detect_streams(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _raced(call: CapturedCall, place: int, case: DiagnosisState) -> Suspect:
-    label = _stream_label(place, case)
+    guilty = _input(place, call.stack[:2], case)
     fact = (
         f"input {place}, copied in the order of the calling stream, differs from what it held "
         "once all streams were done; the package does not write it"
     )
     return _Race(
-        guilty=_input(place, label, call.stack[:2]),
-        summary=f"Input {place} ({label}) was still being written by another stream when the package read "
-        "it.",
+        guilty=guilty,
+        summary=f"Input {place} ({guilty.name}) was still being written by another stream when the package "
+        "read it.",
         evidence=(seen("capture", fact),),
         fix=Fix(
             action="make the calling stream wait for the stream that fills the input",
@@ -237,13 +234,12 @@ def _raced(call: CapturedCall, place: int, case: DiagnosisState) -> Suspect:
 
 
 def _graph_lost_input(replay: CapturedReplay, case: DiagnosisState) -> Suspect:
-    label = _stream_label(replay.input, case)
-    call = _call_of(replay, case)
+    guilty = _input(replay.input, [*replay.stack[:2], *_lines_of_call(replay, case)[:1]], case)
     fact = f"at the replay, no tensor holds the memory of input {replay.input} at the capture"
     return _Race(
-        guilty=_input(replay.input, label, [*replay.stack[:2], *(call.stack[:1] if call else [])]),
-        summary=f"A CUDA graph was replayed after the memory of input {replay.input} ({label}) of its call "
-        "had been freed: the graph reads the old address, not the tensor that replaced it.",
+        guilty=guilty,
+        summary=f"A CUDA graph was replayed after the memory of input {replay.input} ({guilty.name}) of its "
+        "call had been freed: the graph reads the old address, not the tensor that replaced it.",
         evidence=(seen("capture", fact),),
         fix=Fix(
             action="keep the tensor that was captured, and copy new values into it before each replay",
@@ -256,24 +252,22 @@ def _graph_lost_input(replay: CapturedReplay, case: DiagnosisState) -> Suspect:
 
 def _freed_early(freed: CrossStreamFree, case: DiagnosisState) -> Suspect:
     """Proven only where the program fails by itself, and not under the hook, which waits for each call."""
-    label = _stream_label(freed.input, case)
-    call = _call_of(freed, case)
+    lines = _lines_of_call(freed, case)
+    guilty = _input(freed.input, lines[:2], case)
     fact = (
         f"the memory of input {freed.input} was freed, and something was allocated, before the stream that "
         "owns it waited for the stream of the call; record_stream was not called"
     )
     alone = "the program fails by itself and ends well where each call is waited for"
+    facts = [seen("capture", fact), *([seen("run_alone", alone)] if case.fails_only_alone else [])]
     return _Race(
-        guilty=_input(freed.input, label, call.stack[:2] if call else []),
-        summary=f"Input {freed.input} ({label}) was freed while the package, on another stream, could still "
-        "read it: the allocator reuses its memory for the next tensor at once.",
-        evidence=(
-            seen("capture", fact),
-            *((seen("run_alone", alone),) if case.fails_only_alone else ()),
-        ),
+        guilty=guilty,
+        summary=f"Input {freed.input} ({guilty.name}) was freed while the package, on another stream, could "
+        "still read it: the allocator reuses its memory for the next tensor at once.",
+        evidence=tuple(facts),
         fix=Fix(
             action="tell the allocator which stream uses the input, or keep it until that stream is done",
-            before=call.stack[0].code if call and call.stack else None,
+            before=lines[0].code if lines else None,
             after="x.record_stream(torch.cuda.current_stream())",
         ),
         harmful=case.failed,
@@ -281,9 +275,11 @@ def _freed_early(freed: CrossStreamFree, case: DiagnosisState) -> Suspect:
     )
 
 
-def _call_of(event: CrossStreamFree | CapturedReplay, case: DiagnosisState) -> CapturedCall | None:
+def _lines_of_call(event: CrossStreamFree | CapturedReplay, case: DiagnosisState) -> list[ModelLocation]:
+    """The user's lines of the call that an event is about."""
     calls = case.capture.calls if case.capture is not None else []
-    return next((c for c in calls if (c.pid, c.number) == (event.pid, event.call)), None)
+    own = (c.stack for c in calls if (c.pid, c.number) == (event.pid, event.call))
+    return next(own, [])
 
 
 def detect_sharing(case: DiagnosisState) -> Iterator[Suspect]:
@@ -330,9 +326,6 @@ def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
         return
     item = case.package.inputs[min(changed)]
     fact = f"{item.label} is modified in place by the call, as it is by the model"
-    twice = Intervention(
-        "twice", Kind.CALL, "the call made twice on the same tensors", options=Options(twice=True)
-    )
     replayed = case.call is not None and case.call.operation == "replay"
     yield Suspect(
         category="wrong_output",
@@ -348,7 +341,7 @@ def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
         ),
         fix=Fix(action="pass a copy to each of them, or make the model work on a copy", after="x.clone()"),
         # It can only confirm: a reference that was made before the call is out of its reach.
-        intervention=confirming(twice, case) if replayed else None,
+        intervention=confirming(twice(), case) if replayed else None,
         observed=False,
     )
 

@@ -13,8 +13,8 @@ from functools import partial
 
 from mcp_server.diagnosis.causes.common import component, replayed_well, seen
 from mcp_server.diagnosis.causes.log_text import BY_CATEGORY, evidence_of, locations_of
-from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
-from mcp_server.diagnosis.state import DiagnosisState, RunSeen
+from mcp_server.diagnosis.interventions.call import large_stack
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import WRONG_ARCHITECTURE, CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedEnd, CapturedLoad, Phase
 from mcp_server.logs.traceback import is_user_file
@@ -151,7 +151,7 @@ def detect_limit_signals(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 LARGE = 1 << 30  # bytes; memory is taken only as far as the stack grows
-KEY = "large-stack"
+KEY = large_stack(LARGE).key
 
 
 def detect_small_stack(case: DiagnosisState) -> Iterator[Suspect]:
@@ -184,9 +184,7 @@ def detect_small_stack(case: DiagnosisState) -> Iterator[Suspect]:
             action="give the thread more stack (threading.stack_size, ulimit -s), or make what recurses "
             "there, or keeps large arrays, use less"
         ),
-        intervention=Intervention(
-            KEY, Kind.CALL, f"the call on a stack of {LARGE} bytes", options=Options(stack_bytes=LARGE)
-        ),
+        intervention=large_stack(LARGE),
         observed=False,
     )
 
@@ -258,7 +256,11 @@ def detect_outside(case: DiagnosisState) -> Iterator[Suspect]:
     lines = locations_of(tuple(frame for frame in frames if frame.user))
     raised = exception.type if exception is not None else root.text.partition(":")[0].strip()
     if raised in _UNREADABLE:
-        what, lines = "Python cannot read the program", _refused_line(script) or lines
+        what = "Python cannot read the program"
+        # The line that its compiler refused: the last that it names without a function.
+        output = script.finished.output.read_bytes()[-_TAIL_BYTES:]
+        for file, number in _PLACE.findall(output)[-1:]:
+            lines = [ModelLocation(file=file.decode("utf-8", "replace"), line=int(number))]
     elif (
         exception is not None
         and "script_error" in root.candidates
@@ -278,9 +280,3 @@ def detect_outside(case: DiagnosisState) -> Iterator[Suspect]:
         evidence=(evidence_of(root, "script"), seen("capture", before)),
         fix=Fix(action="fix that line or its input", before=lines[0].code if lines else None),
     )
-
-
-def _refused_line(script: RunSeen) -> list[ModelLocation]:
-    """The line that Python's compiler refused: the last that it names without a function."""
-    places = _PLACE.findall(script.finished.output.read_bytes()[-_TAIL_BYTES:])
-    return [ModelLocation(file=file.decode("utf-8", "replace"), line=int(line)) for file, line in places[-1:]]

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from mcp_server.diagnosis.causes.common import component, seen
-from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedCall
@@ -211,6 +210,10 @@ def _baked_suspect(scalar: Scalar, literals: list[Literal], case: DiagnosisState
     places = [f"{literal.value:g} in {literal.location} `{literal.code}`" for literal in found]
     stands = f"; what stands in the code is {', '.join(places)}" if places else ""
     fact = f"{scalar.path} is {scalar.value}, which no kernel of the package has as a literal{stands}"
+    # The literal replaced that made the failure go, else the next to try; none of them clears the scalar.
+    edits = [each for each in case.scalar_edits if each.key.startswith(edit_key(scalar, None))]
+    gone = [each for each in edits if each.key in case.trials and case.trials[each.key].proves]
+    untried = [each for each in edits if each.key not in case.trials]
     exported = " or ".join(f"{literal.value:g}" for literal in found)
     return _Argument(
         guilty=Component(
@@ -225,16 +228,9 @@ def _baked_suspect(scalar: Scalar, literals: list[Literal], case: DiagnosisState
         f"was exported{stands}.",
         evidence=(seen("inspect_package", fact),),
         fix=Fix(action=f"export {scalar.path} as a tensor, or one package for each value of it"),
-        intervention=_edit(scalar, case),
+        intervention=gone[0] if gone else untried[0] if untried else None,
         weak=not found,
         settle="Give the value that it had at export, or the exported program; with expect the literals are "
         "tried.",
         observed=False,
     )
-
-
-def _edit(scalar: Scalar, case: DiagnosisState) -> Intervention | None:
-    """The literal replaced that made the failure go, else the next to try; none of them clears the scalar."""
-    made = [each for each in case.scalar_edits if each.key.startswith(edit_key(scalar, None))]
-    gone = (each for each in made if each.key in case.trials and case.trials[each.key].proves)
-    return next(gone, None) or next((each for each in made if each.key not in case.trials), None)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from mcp_server.diagnosis.causes.common import component, seen, suspect_call
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import BY_SLUG, CausalLevel, Suspect
-from mcp_server.logs.captured import CapturedCompile, CapturedPackaging
-from mcp_server.model import Component, Fix, ModelLocation, PackageWorkload
+from mcp_server.model import Component, Fix, PackageWorkload
 from mcp_server.package.defects import same_models
 from mcp_server.tools.machine import defect_problem
 
@@ -85,20 +83,6 @@ def _defects(case: DiagnosisState) -> Iterator[Suspect]:
         )
 
 
-@dataclass(frozen=True)
-class _Overwritten:
-    """Models that were packaged from the output of one path, and the compiles that wrote it by then."""
-
-    packaged: CapturedPackaging
-    names: tuple[str, ...]
-    compiles: tuple[CapturedCompile, ...]
-
-    @property
-    def lines(self) -> list[ModelLocation]:
-        """Those of the last compile, then that which packages."""
-        return [*self.compiles[-1].stack[:2], *self.packaged.stack[:1]]
-
-
 def detect_overwritten(case: DiagnosisState) -> Iterator[Suspect]:
     """Models of one package that were compiled to one path, each over the one before, then packaged.
 
@@ -107,52 +91,47 @@ def detect_overwritten(case: DiagnosisState) -> Iterator[Suspect]:
     model gave, and the package shows it.
     """
     capture = case.capture
-    if capture is None or case.package is None or not (case.own_check or capture.assertions):
+    call, load = suspect_call(case)
+    if capture is None or case.package is None or call is None or load is None or call.outcome != "ok":
         return
-    found = _overwritten(case)
-    if found is None or not {case.package.model_name, *same_models(case.package)}.issuperset(found.names):
+    own = [p for p in capture.packagings if p.package == load.package and p.t < load.t]
+    file = own[-1].files.get(str(load.options.get("model_name", "model"))) if own else None
+    if file is None or not (case.own_check or capture.assertions):
         return
-    names = ", ".join(found.names)
+    # Several models from one path, and several programs compiled to it since it was packaged before.
+    packaged = own[-1]
+    models = [name for name, other in packaged.files.items() if other == file]
+    earlier = [p for p in capture.packagings if p.pid == packaged.pid and p.n < packaged.n]
+    used = max((p.n for p in earlier if file in p.files.values()), default=0)
+    done = [c for c in capture.compiles if (c.pid, c.package, c.outcome) == (packaged.pid, file, "ok")]
+    wrote = [c for c in done if used < c.n < packaged.n]
+    different = {frozenset(c.digests.items()) for c in wrote if c.digests}
+    same_there = {case.package.model_name, *same_models(case.package)}
+    if len(models) < 2 or len(different) < 2 or not same_there.issuperset(models):
+        return
+    names = ", ".join(models)
     compiled = (
-        f"{len(found.compiles)} compiles, of different weights, wrote {found.compiles[-1].package} one after "
-        f"the other, before {names} were packaged from it"
+        f"{len(wrote)} compiles, of different weights, wrote {file} one after the other, before {names} were "
+        "packaged from it"
     )
-    same = f"{names} are one and the same model in the package, byte for byte"
     yield Suspect(
         category="invalid_package",
         guilty=component(
-            "package", package_name(case), found.lines, value=f"{names} are the model that was compiled last"
+            "package",
+            package_name(case),
+            [*wrote[-1].stack[:2], *packaged.stack[:1]],
+            value=f"{names} are the model that was compiled last",
         ),
         summary=f"The models {names} of the package are all the one that was compiled last: each compile "
         "wrote over the files of the one before, which the package then took.",
         level=CausalLevel.BUILD,
-        evidence=(seen("capture", compiled), seen("open_package", same)),
+        evidence=(
+            seen("capture", compiled),
+            seen("open_package", f"{names} are one and the same model in the package, byte for byte"),
+        ),
         fix=Fix(
             action="give each compile a path of its own (options={'aot_inductor.output_path': ...}), or "
             "package each before the next is compiled"
         ),
         harmful=case.failed,
     )
-
-
-def _overwritten(case: DiagnosisState) -> _Overwritten | None:
-    """Of the suspect call's package: several models from one path, and several programs compiled to it."""
-    call, load = suspect_call(case)
-    capture = case.capture
-    if capture is None or call is None or load is None or call.outcome != "ok":
-        return None
-    own = [p for p in capture.packagings if p.package == load.package and p.t < load.t]
-    file = own[-1].files.get(str(load.options.get("model_name", "model"))) if own else None
-    if not own or file is None:
-        return None
-    packaged = own[-1]
-    names = tuple(name for name, other in packaged.files.items() if other == file)
-    earlier = [p for p in capture.packagings if p.pid == packaged.pid and p.n < packaged.n]
-    used = max((p.n for p in earlier if file in p.files.values()), default=0)
-    wrote = tuple(
-        c
-        for c in capture.compiles
-        if (c.pid, c.package, c.outcome) == (packaged.pid, file, "ok") and used < c.n < packaged.n
-    )
-    different = {frozenset(c.digests.items()) for c in wrote if c.digests}
-    return _Overwritten(packaged, names, wrote) if len(names) > 1 and len(different) > 1 else None

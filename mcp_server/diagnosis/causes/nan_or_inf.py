@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from mcp_server.diagnosis.causes.common import component, first_line, leaf_of, lines_of, seen
 from mcp_server.diagnosis.causes.index_out_of_bounds import crashing
@@ -30,81 +31,71 @@ def detect_bad_values(case: DiagnosisState) -> Iterator[Suspect]:
     first = case.kernel_io.first_bad if case.kernel_io is not None else None
     if first is None:
         return
-    if first.what != "non_finite":
-        yield with_origin(_bad_index(first, case), case, first.launch)
-        return
-    marking = _marking(first, case)
+    marking = _marking(first, case) if first.what == "non_finite" else None
     if marking is None or first.kind != "kernel":
-        yield with_origin(_non_finite(first, case), case, first.launch)
+        yield with_origin(_bringer(first, case), case, first.launch)
     if marking is not None:
-        yield _mark(marking, case)
+        where = f"Launch {marking.index} ({marking.kernel})"
+        yield Suspect(
+            category="nan_or_inf",
+            guilty=launch_component(marking.index, marking.kernel, case),
+            summary=f"{where} writes NaN as a constant where a condition holds.",
+            level=CausalLevel.BAD_VALUE,
+            evidence=(seen("inspect_package", f"the code of {marking.kernel} holds NaN as a number"),),
+            weak=True,
+            harmful=not case.nan_accepted,
+            settle="The model writes NaN there on purpose. Run compare_with_eager to check that it marks the "
+            "right elements.",
+        )
 
 
-def _non_finite(first: FirstBad, case: DiagnosisState) -> Suspect:
+def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
+    """Who brought a value that is not finite, or an index out of its bound."""
+    made = first.launch if first.kind == "kernel" else None
+    inputs = case.view.inputs_behind(made) if made is not None and case.view is not None else []
+    behind = f"; it computes from {', '.join(inputs)}" if 0 < len(inputs) <= 3 else ""
+    table = case.kernel_io.table if case.kernel_io is not None else None
+    evidence = [seen("dump_kernel_io", first.summary, table.uri if table is not None else "")]
+    if inputs:
+        evidence.append(seen("inspect_package", f"launch {made} depends on {', '.join(inputs[:6])}"))
+    op = operator_of(made, case) if made is not None else ""
+    at = f" at {first.element.index}" if first.element.index else ""
+    by = f", by the values of {inputs[0]}" if len(inputs) == 1 else ""
+    found = Suspect(
+        category="index_out_of_bounds",
+        guilty=component(
+            "op" if op else _KINDS.get(first.kind, "kernel"),
+            op or first.name,
+            _lines(first, case) or case.call_locations,
+            value=f"{first.element.value}{at}",
+            index=_input_index(first, case),
+            launch=made,
+        ),
+        summary=f"The first index out of its bound: {first.summary}{behind}.",
+        level=CausalLevel.BAD_VALUE,
+        evidence=tuple(evidence),
+        fix=Fix(action=f"keep what {first.name} makes within the bound of the tensor that it indexes{by}"),
+    )
+    if first.what != "non_finite":
+        return found
     # Minus infinity is all there is, and the program did not fail over it: a mask, say.
     complained = case.outputs_nan or (case.failed and case.outputs_nonfinite)
     meant = first.perhaps_intended and not complained
     # A program ended well with these values, and no eager mode says whether they are the model's.
     unjudged = case.ended_well and case.equals_eager is None
-    return Suspect(
+    # The launch may have made minus infinity by arithmetic, from a zero.
+    launches = case.view.wrapper.launches if case.view is not None and first.launch is not None else ()
+    launch = next((each for each in launches if each.index == first.launch), None)
+    takes_logarithm = launch is not None and _LOGARITHM.search(" ".join((launch.kernel, *launch.atens)))
+    return replace(
+        found,
         category="nan_or_inf",
-        guilty=_party(first, case),
-        summary=f"The first value that is not finite: {first.summary}{_from(first, case)}.",
-        level=CausalLevel.BAD_VALUE,
-        evidence=_evidence(first, case),
+        summary=f"The first value that is not finite: {first.summary}{behind}.",
         fix=_fix(first, case),
         intervention=_fill(first, case),
         observed=first.kind != "unset",
         weak=meant or unjudged,
-        harmful=not case.nan_accepted and (not meant or _takes_logarithm(first, case)),
-    )
-
-
-def _bad_index(first: FirstBad, case: DiagnosisState) -> Suspect:
-    inputs = _inputs_of(first, case)
-    return Suspect(
-        category="index_out_of_bounds",
-        guilty=_party(first, case),
-        summary=f"The first index out of its bound: {first.summary}{_from(first, case)}.",
-        level=CausalLevel.BAD_VALUE,
-        evidence=_evidence(first, case),
-        fix=Fix(
-            action=f"keep what {first.name} makes within the bound of the tensor that it indexes"
-            + (f", by the values of {inputs[0]}" if len(inputs) == 1 else "")
-        ),
-    )
-
-
-def _inputs_of(first: FirstBad, case: DiagnosisState) -> list[str]:
-    """The inputs that the making launch depends on, by label."""
-    if first.kind != "kernel" or first.launch is None or case.view is None:
-        return []
-    return case.view.inputs_behind(first.launch)
-
-
-def _from(first: FirstBad, case: DiagnosisState) -> str:
-    inputs = _inputs_of(first, case)
-    return f"; it computes from {', '.join(inputs)}" if 0 < len(inputs) <= 3 else ""
-
-
-def _evidence(first: FirstBad, case: DiagnosisState) -> tuple[Evidence, ...]:
-    table = case.kernel_io.table if case.kernel_io is not None else None
-    found = seen("dump_kernel_io", first.summary, table.uri if table is not None else "")
-    inputs = _inputs_of(first, case)
-    if not inputs:
-        return (found,)
-    return found, seen("inspect_package", f"launch {first.launch} depends on {', '.join(inputs[:6])}")
-
-
-def _party(first: FirstBad, case: DiagnosisState) -> Component:
-    op = operator_of(first.launch, case) if first.kind == "kernel" and first.launch is not None else ""
-    return component(
-        "op" if op else _KINDS.get(first.kind, "kernel"),
-        op or first.name,
-        _lines(first, case) or case.call_locations,
-        value=f"{first.element.value}{f' at {first.element.index}' if first.element.index else ''}",
-        index=_input_index(first, case),
-        launch=first.launch if first.kind == "kernel" else None,
+        harmful=not case.nan_accepted and (not meant or bool(takes_logarithm)),
     )
 
 
@@ -153,13 +144,6 @@ def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
     )
 
 
-def _takes_logarithm(first: FirstBad, case: DiagnosisState) -> bool:
-    """Whether the launch can have made minus infinity by arithmetic, from a zero."""
-    launches = case.view.wrapper.launches if case.view is not None else ()
-    launch = launches[first.launch] if first.launch is not None and first.launch < len(launches) else None
-    return launch is not None and _LOGARITHM.search(" ".join((launch.kernel, *launch.atens))) is not None
-
-
 def _marking(first: FirstBad, case: DiagnosisState) -> Launch | None:
     """The launch that made NaN, or is left as its maker after inputs were cleaned, if it has NaN as a number.
 
@@ -173,29 +157,13 @@ def _marking(first: FirstBad, case: DiagnosisState) -> Launch | None:
     if tried is None or tried.effect is not Effect.SAME:
         made_here = first.kind == "kernel" and first.launch is not None
         launches = launches[first.launch : first.launch + 1] if made_here and first.launch is not None else ()
-    return next((launch for launch in launches if _has_nan(launch, case)), None)
-
-
-def _has_nan(launch: Launch, case: DiagnosisState) -> bool:
-    """Whether the generated code of a CPU kernel holds NaN as a number."""
-    text = case.package.kernel_text if case.package is not None and launch.kind == "cpp" else ""
-    start = text.find(f"{launch.symbol}(")
-    body = text[start : text.find('extern "C"', start + 1)] if start >= 0 else ""
-    return "quiet_NaN()" in body
-
-
-def _mark(launch: Launch, case: DiagnosisState) -> Suspect:
-    return Suspect(
-        category="nan_or_inf",
-        guilty=launch_component(launch.index, launch.kernel, case),
-        summary=f"Launch {launch.index} ({launch.kernel}) writes NaN as a constant where a condition holds.",
-        level=CausalLevel.BAD_VALUE,
-        evidence=(seen("inspect_package", f"the code of {launch.kernel} holds NaN as a number"),),
-        weak=True,
-        harmful=not case.nan_accepted,
-        settle="The model writes NaN there on purpose. Run compare_with_eager to check that it marks the "
-        "right elements.",
-    )
+    text = case.package.kernel_text if case.package is not None else ""
+    for launch in launches:
+        start = text.find(f"{launch.symbol}(") if launch.kind == "cpp" else -1
+        body = text[start : text.find('extern "C"', start + 1)] if start >= 0 else ""
+        if "quiet_NaN()" in body:
+            return launch
+    return None
 
 
 # What the conversion of NaN or of an infinity gives on the processors that torch's wheels are for.

@@ -19,9 +19,7 @@ from mcp_server.model import Component, Evidence, Fix
 from mcp_server.package.arithmetic import evaluate, names_in
 from mcp_server.package.launches import Buffer
 from mcp_server.package.mismatch import symbol_values
-from mcp_server.package.signature import CompiledInput
 from mcp_server.package.symbols import Symbol, origins
-from mcp_server.package.view import PackageView
 
 UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 SMALL = 64 << 20  # bytes that any machine has, for the call that is to pass
@@ -53,11 +51,13 @@ def detect_allocation(case: DiagnosisState) -> Iterator[Suspect]:
         asked = _asked(facts.root) if facts.root is not None else None
         for buffer in case.view.wrapper.buffers.values() if asked and facts.root is not None else ():
             size = _bytes(buffer, sizes) if buffer.kind == "allocated" and buffer.sizes else None
-            writer = _first_writer(buffer, case.view) if size is not None else None
-            if size is None or asked is None or facts.root is None or writer is None:
+            # The first launch that writes its memory, under whatever name.
+            names = case.view.sharing[buffer.storage] if size is not None else ()
+            writers = [n for name in names for n in case.view.writers_of_name.get(name, ())]
+            if size is None or asked is None or facts.root is None or not writers:
                 continue
             if abs(size - asked) <= ROUNDING * asked:
-                yield _of_buffer(buffer, writer, sizes, reported(facts.root, source), case)
+                yield _of_buffer(buffer, min(writers), sizes, reported(facts.root, source), case)
                 return
 
 
@@ -69,12 +69,6 @@ def _asked(root: ErrorFact) -> float | None:
         return float(root.fields["bytes"])
     number, _, unit = root.fields.get("asked", "").partition(" ")
     return float(number) * UNITS[unit] if unit in UNITS else None
-
-
-def _first_writer(buffer: Buffer, view: PackageView) -> int | None:
-    """The first launch that writes its memory, under whatever name."""
-    names = view.sharing[buffer.storage]
-    return min((n for name in names for n in view.writers_of_name.get(name, ())), default=None)
 
 
 def _of_buffer(buffer: Buffer, writer: int, sizes: Sizes, error: Evidence, case: DiagnosisState) -> Suspect:
@@ -202,6 +196,10 @@ def _of_data(grown: _Grown, error: ErrorFact, case: DiagnosisState) -> Suspect:
     guilty = party.model_copy(update={"value": value, "model_locations": lines})
     if item is not None:
         guilty = input_component(item, lines, value)
+    # It can only confirm: larger values may be needed for another reason.
+    test = None
+    if item is not None and (item.dtype or "").startswith(("int", "uint")):
+        test = confirming(keep_in_range(leaf_of(item), -MODEST, MODEST), case)
     fact = (
         f"{grown.buffer.name} needs {asked} bytes where {grown.symbol}, a value of the data, is {grown.value}"
     )
@@ -213,12 +211,5 @@ def _of_data(grown: _Grown, error: ErrorFact, case: DiagnosisState) -> Suspect:
         level=CausalLevel.CALL,
         evidence=(said(error), seen("inspect_package", fact)),
         fix=Fix(action="check the values that become a size before the call, and refuse what is too large"),
-        intervention=_modest(item, case),
+        intervention=test,
     )
-
-
-def _modest(item: CompiledInput | None, case: DiagnosisState) -> Intervention | None:
-    """The call with small values there. It can only confirm: they may be needed for another reason."""
-    if item is None or not (item.dtype or "").startswith(("int", "uint")):
-        return None
-    return confirming(keep_in_range(leaf_of(item), -MODEST, MODEST), case)

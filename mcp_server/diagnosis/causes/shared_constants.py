@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from mcp_server.diagnosis.causes.common import component, seen, written_storages
 from mcp_server.diagnosis.causes.constants import of_update
-from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
+from mcp_server.diagnosis.interventions.input import constant_own_memory
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedAssertion, CapturedCall, CapturedEnd, CapturedUpdate
@@ -176,7 +176,6 @@ def detect_viewed_constants(case: DiagnosisState) -> Iterator[Suspect]:
     update = suspects[-1]
     names, shown = update.views, ", ".join(update.views[:4])
     fact = f"{len(names)} constants given to {update.how} are parts of larger storages: {shown}"
-    what = "the call after those constants were given as copies of their own"
     yield of_update(
         names[0],
         update,
@@ -190,6 +189,6 @@ def detect_viewed_constants(case: DiagnosisState) -> Iterator[Suspect]:
             before=f"{names[0]!r}: view",
             after=f"{names[0]!r}: view.clone()",
         ),
-        intervention=Intervention("own memory", Kind.CONSTANT, what, options=Options(copied=tuple(names))),
+        intervention=constant_own_memory(names),
         observed=False,
     )

@@ -156,6 +156,11 @@ def _computed(division: Division, single: bool, error: Evidence, case: Diagnosis
         category, origin = "input_mismatch", f"is {how} {', '.join(division.inputs[:3])}"
     elif constants:
         category, origin = "constants", f"comes from {', '.join(dict.fromkeys(constants))}"
+    # It can only confirm: the model may compute a zero of other numbers as well.
+    inputs = case.package.inputs if case.package is not None else ()
+    item = next((item for item in inputs if division.inputs == (item.label,)), None)
+    whole = item is not None and (item.dtype or "").startswith(("int", "uint"))
+    test = confirming(_without_zeros(item), case) if item is not None and whole else None
     return Suspect(
         category=category,
         guilty=_constant(division, lines, case) or party,
@@ -167,7 +172,7 @@ def _computed(division: Division, single: bool, error: Evidence, case: Diagnosis
             action="let the model divide by another number where the divisor is 0",
             before=lines[0].code if lines else None,
         ),
-        intervention=_confirming(division, case),
+        intervention=test,
         observed=single,
         weak=not single,
     )
@@ -207,14 +212,6 @@ def _shown(division: Division, case: DiagnosisState) -> Iterator[Evidence]:
     event = raised(case)
     if event is not None:
         yield seen("interpret", f"{event['node']} ({event['op']}) divides by zero in eager mode, too")
-
-
-def _confirming(division: Division, case: DiagnosisState) -> Intervention | None:
-    """A test that can only confirm: the model may compute a zero of other numbers as well."""
-    inputs = case.package.inputs if case.package is not None else ()
-    item = next((item for item in inputs if division.inputs == (item.label,)), None)
-    whole = item is not None and (item.dtype or "").startswith(("int", "uint"))
-    return confirming(_without_zeros(item), case) if item is not None and whole else None
 
 
 def _without_zeros(item: CompiledInput) -> Intervention:
