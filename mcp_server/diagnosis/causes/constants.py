@@ -7,14 +7,15 @@ another shape gives wrong numbers or overruns the constant's memory.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
-from mcp_server.diagnosis.causes.common import seen, suspect_call
+from mcp_server.diagnosis.causes.common import component, seen, suspect_call
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.interventions.input import cast_in_update, compiled_values
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedUpdate, Leaf
-from mcp_server.model import Component, Evidence, Fix
+from mcp_server.model import Component, Fix
 from mcp_server.package.constants import CompiledConstant
 
 _OF_GENERATED_NAMES = ("update_constant_buffer", "update_constant_buffer_from_cpu")  # torch 2.8-2.15
@@ -36,30 +37,12 @@ def detect(case: DiagnosisState) -> Iterator[Suspect]:
         yield from _idle(update, case)
 
 
-def of_update(
-    name: str,
-    update: CapturedUpdate,
-    case: DiagnosisState,
-    *evidence: Evidence,
-    value: str | None = None,
-    summary: str,
-    fix: Fix,
-    intervention: Intervention | None = None,
-    level: CausalLevel = CausalLevel.STATE,
-    observed: bool = True,
-) -> Suspect:
-    """The suspect that is constant `name`, as an update gave it."""
-    return Suspect(
-        category="constants",
-        guilty=Component(kind="constant", name=name, value=value, model_locations=update.stack[:2]),
-        summary=summary,
-        level=level,
-        evidence=evidence,
-        fix=fix,
-        intervention=intervention,
-        harmful=case.failed,
-        observed=observed,
-    )
+Updated = partial(Suspect, category="constants", level=CausalLevel.STATE)
+
+
+def given_constant(name: str, update: CapturedUpdate, value: str | None = None) -> Component:
+    """A constant, at the lines of the update that gave it or left it out."""
+    return component("constant", name, update.stack[:2], value=value)
 
 
 def _different(
@@ -75,17 +58,15 @@ def _different(
         fact = f"{update.how} was given {name} with {aspect} {got}; the package was compiled with {wanted}"
         others = [other for other in wrong if other != name and wrong[other][0] == aspect]
         also = f" The {aspect} of {', '.join(others[:4])} differs, too." if others else ""
-        yield of_update(
-            name,
-            update,
-            case,
-            seen("capture", fact, str(update.file or "")),
-            value=f"{aspect} {got} (compiled: {wanted})",
+        yield Updated(
+            guilty=given_constant(name, update, f"{aspect} {got} (compiled: {wanted})"),
             summary=f"Constant {name} was updated with {aspect} {got} where {wanted} is compiled: "
             f"{_consequence(aspect, update)}{also}",
+            evidence=(seen("capture", fact, str(update.file or "")),),
             fix=_fix(name, aspect, wanted, update),
             # A shape cannot be changed without the user's values.
             intervention=cast_in_update({name: wanted}) if aspect == "dtype" else None,
+            harmful=case.failed,
         )
 
 
@@ -150,14 +131,13 @@ def _unreached(
         return
     for name in sorted(set(case.exported.state) - set(compiled)):
         fact = f"{name} is in the exported model and not among the package's constants"
-        yield of_update(
-            name,
-            update,
-            case,
-            seen("capture", fact),
+        yield Updated(
+            guilty=given_constant(name, update),
             summary=f"Constant {name} was folded into the code when the package was compiled: "
             f"{update.how} does not reach it, so that its old value stays.",
+            evidence=(seen("capture", fact),),
             fix=Fix(action=KEEP_ALL),
+            harmful=case.failed,
         )
 
 
@@ -169,15 +149,13 @@ def _not_finite(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspec
     replayed = case.call is not None and case.call.operation == "replay"
     steps = case.call.request.get("steps", ()) if case.call is not None and replayed else ()
     updated = any(step["do"] == "constants" for step in steps)
-    yield of_update(
-        bad[0],
-        update,
-        case,
-        seen("capture", f"{update.constants[bad[0]].nan} values of {bad[0]} are NaN"),
-        value="holds NaN",
+    yield Updated(
+        guilty=given_constant(bad[0], update, "holds NaN"),
         summary=f"{update.how} was given constants that hold NaN: {', '.join(bad[:4])}.",
+        evidence=(seen("capture", f"{update.constants[bad[0]].nan} values of {bad[0]} are NaN"),),
         fix=Fix(action="check the weights for values that are not finite before they are loaded"),
         intervention=compiled_values(steps) if updated else None,
+        harmful=case.failed,
     )
 
 
@@ -188,15 +166,13 @@ def _partial(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     shown = ", ".join(update.missing[:4])
     left, as_it_was = ("constants", "as they were") if update.missing[1:] else ("constant", "as it was")
     tied = _tied(update, case)
-    yield of_update(
-        update.missing[0],
-        update,
-        case,
-        seen("capture", f"the package has {left} {shown}, not named in the update{tied}"),
-        value="not given",
+    yield Updated(
+        guilty=given_constant(update.missing[0], update, "not given"),
         summary=f"{update.how} left {len(update.missing)} {left} {as_it_was}: {shown}{tied}.",
+        evidence=(seen("capture", f"the package has {left} {shown}, not named in the update{tied}"),),
         fix=Fix(action="pass every constant, with check_full_update=True"),
         observed=case.plain_diverges,
+        harmful=case.failed,
     )
 
 
@@ -236,15 +212,17 @@ def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]
         fix = Fix(action=f"{name} was folded into the code when the package was compiled: {KEEP_ALL}")
     else:
         fix = Fix(action=f"give exactly the package's constants: {', '.join(update.compiled[:4])}")
-    yield of_update(
-        name,
-        update,
-        case,
-        seen("capture", differ),
-        seen("run", text[:300]),
-        value="not given" if name in update.compiled else "not a constant of the package",
+    yield Updated(
+        guilty=given_constant(
+            name, update, "not given" if name in update.compiled else "not a constant of the package"
+        ),
         summary=f"{update.how} was refused: {differ}.",
+        evidence=(
+            seen("capture", differ),
+            seen("run", text[:300]),
+        ),
         fix=fix,
+        harmful=case.failed,
     )
 
 
@@ -257,18 +235,16 @@ def _named_as_in_the_model(update: CapturedUpdate, case: DiagnosisState) -> Iter
     if first is None or any(c.name in update.constants for c in renamed):
         return
     fact = f"{update.how} takes the names of the generated code ({first.name}) and was given {first.fqn}"
-    yield of_update(
-        first.fqn,
-        update,
-        case,
-        seen("capture", fact),
-        value=f"{first.name} in the generated code",
+    yield Updated(
+        guilty=given_constant(first.fqn, update, f"{first.name} in the generated code"),
         summary=f"{fact}, as the model names it.",
+        evidence=(seen("capture", fact),),
         fix=Fix(
             action="give the constants with load_constants, which takes the names of the model",
             before=f"{update.how}(state, …)",
             after="load_constants(state, check_full_update=True)",
         ),
+        harmful=case.failed,
     )
 
 
@@ -286,15 +262,12 @@ def _idle(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     if not filled_idle or here[-1:] != [update]:
         return
     fact = f"{update.how} was called with use_inactive=True, and the call after it takes the other half"
-    yield of_update(
-        next(iter(update.constants)),
-        update,
-        case,
-        seen("capture", fact),
-        value="given to the half that is not in use",
+    yield Updated(
+        guilty=given_constant(next(iter(update.constants)), update, "given to the half that is not in use"),
         summary=f"{update.how} filled the half of the constants that is not in use (use_inactive=True), and "
         "the loaded package has no way to swap the buffers, so calls still use the old constants.",
         level=CausalLevel.CALL,
+        evidence=(seen("capture", fact),),
         fix=Fix(
             action="update the buffer that is in use, while no call is running",
             before=f"{update.how}(state, True, …)",
@@ -302,6 +275,7 @@ def _idle(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
         ),
         intervention=_in_use(case),
         observed=False,
+        harmful=case.failed,
     )
 
 

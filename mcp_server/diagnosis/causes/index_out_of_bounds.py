@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from mcp_server.diagnosis.causes.common import (
     component,
@@ -44,6 +45,8 @@ from mcp_server.package.launches import Launch
 from mcp_server.package.signature import CompiledInput
 from mcp_server.plurals import counted, is_, share
 from mcp_server.tools.kernel_io import ArgumentValues, LaunchValues
+
+_Index = partial(Suspect, category="index_out_of_bounds", level=CausalLevel.BAD_VALUE)
 
 
 def detect_index(case: DiagnosisState) -> Iterator[Suspect]:
@@ -88,8 +91,7 @@ def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> 
     larger = f", or make the indexed dimension larger than {facts['max']}" if facts["max"] > high else ""
     checks = f"launch {candidate.launch.index} ({candidate.kernel.name}) checks"
     user_name = item.path or f"inputs[{item.index}]"
-    return Suspect(
-        category="index_out_of_bounds",
+    return _Index(
         guilty=input_component(
             item,
             raising_lines(case) or _lines(candidate) or case.call_locations,
@@ -97,7 +99,6 @@ def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> 
         ).model_copy(update={"elements": [f"{name_of(item)}{facts['index']} = {facts['value']}"]}),
         summary=f"{where[:1].upper()}{where[1:]}. It indexes {', '.join(candidate.indexed) or 'a tensor'}, "
         f"where {low} to {high} are allowed.",
-        level=CausalLevel.BAD_VALUE,
         evidence=(
             said(error),
             seen(
@@ -127,8 +128,7 @@ def _by_nan(error: ErrorFact, case: DiagnosisState) -> Iterator[Suspect]:
         if item.label not in labels or not count:
             continue
         fact = f"{item.label} holds {count} NaN, and the index that is out of its bound is computed from it"
-        yield Suspect(
-            category="index_out_of_bounds",
+        yield _Index(
             guilty=input_component(item, raising_lines(case) or case.call_locations, f"{count} NaN"),
             summary=f"{fact[:1].upper()}{fact[1:]}.",
             level=CausalLevel.CALL,
@@ -170,14 +170,12 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Diagno
         fix = Fix(action=f"keep these values in {part.low}..{part.high}")
         # It can only confirm: what the kernel does to the elements may need other values.
         test = confirming(_clamp(part, case), case)
-    return Suspect(
-        category="index_out_of_bounds",
+    return _Index(
         guilty=guilty,
         summary=f"Launch {candidate.launch.index} ({candidate.kernel.name}) got an index outside "
         f"{candidate.lowest}..{bound - 1 if bound is not None else f'{candidate.check.upper} - 1'}"
         f"{f'; the index comes from launch {producers[0]}' if producers else ''}"
         f"{'; it depends on ' + ', '.join(inputs[:3]) if inputs else ''}.",
-        level=CausalLevel.BAD_VALUE,
         evidence=tuple(evidence),
         crashing=crashing(candidate),
         fix=fix,
@@ -238,15 +236,13 @@ def _operator_index_by_input(
     facts = case.index_values[part]
     outside = f"{counted(facts['outside'], 'value')} {is_(facts['outside'])} outside"
     user = _launch(index.launch, case)
-    return Suspect(
-        category="index_out_of_bounds",
+    return _Index(
         guilty=input_component(
             item,
             user.model_locations,
             f"{facts['value']} at {facts['index']} (allowed: 0..{part.high})",
         ),
         summary=f"{where[:1].upper()}{where[1:]}, and {index.launch.callee} allows 0 to {part.high}.",
-        level=CausalLevel.BAD_VALUE,
         evidence=(said(error), seen("look_at_indices", f"{where}; {outside}")),
         crashing=user,
         fix=Fix(action=f"keep these values in 0..{part.high} where they are made"),
@@ -262,12 +258,10 @@ def _by_launch(index: OperatorIndex, error: ErrorFact, case: DiagnosisState) -> 
     party = _launch(maker, case)
     # With the launch's own lines, too: the one that eager mode refuses only uses the index.
     lines = {(at.file, at.line): at for at in (*party.model_locations, *launch_lines(maker.index, case))}
-    return Suspect(
-        category="index_out_of_bounds",
+    return _Index(
         guilty=party.model_copy(update={"value": given or None, "model_locations": list(lines.values())}),
         summary=f"Launch {maker.index} ({maker.kernel}) computes the index of {index.launch.callee}"
         f"{': ' if given else ''}{given}{depends_on(maker.index, case, '; it depends on')}.",
-        level=CausalLevel.BAD_VALUE,
         evidence=(
             said(error),
             seen("inspect_package", f"launch {maker.index} writes {index.argument.target}"),
@@ -295,12 +289,10 @@ def detect_generated(case: DiagnosisState) -> Iterator[Suspect]:
         generated_location=place,
         model_locations=[*kernel.model, *case.failing_locations],
     )
-    yield Suspect(
-        category="index_out_of_bounds",
+    yield _Index(
         guilty=party,
         summary=f"{kernel.name} met an index outside its bound while the compiler tried it on synthetic "
         "tensors: the model can compute such an index from values that its inputs may have.",
-        level=CausalLevel.BAD_VALUE,
         evidence=(said(error), seen("read_generated_kernel", kernel.code, place)),
         crashing=party,
         fix=Fix(
@@ -354,8 +346,8 @@ def beyond(case: DiagnosisState) -> Iterator[Beyond]:
 
 def detect_beyond(case: DiagnosisState) -> Iterator[Suspect]:
     """A hypothesis for each launch that was given an index beyond the tensor it writes."""
-    for each in beyond(case):
-        yield with_origin(_beyond(each, case), case, each.seen.launch)
+    for found in beyond(case):
+        yield with_origin(_beyond(found, case), case, found.seen.launch)
 
 
 def _beyond(found: Beyond, case: DiagnosisState) -> Suspect:
@@ -376,12 +368,10 @@ def _beyond(found: Beyond, case: DiagnosisState) -> Suspect:
     lost = "" if found.checked else ", and its error is thrown away"
     holds = f"{index.min:.0f} to {index.max:.0f}"
     fact = f"{holder} holds {holds}; {target.name} has shape {target.shape}"
-    return Suspect(
-        category="index_out_of_bounds",
+    return _Index(
         guilty=guilty.model_copy(update={"value": f"{holds} (no dimension is larger than {found.high})"}),
         summary=f"Launch {watched.launch} ({watched.kernel}) got an index outside what it writes{lost}: "
         f"{fact}{made}{origin}.",
-        level=CausalLevel.BAD_VALUE,
         evidence=(
             seen("dump_kernel_io", fact),
             seen("inspect_package", f"launch {watched.launch} writes where {holder} says{lost}{made}"),
@@ -430,8 +420,7 @@ def detect_raised(case: DiagnosisState) -> Iterator[Suspect]:
         text = first_line(event)
         if not any(part in text for part in _IN_EAGER) or "tuple index" in text:
             continue
-        yield Suspect(
-            category="index_out_of_bounds",
+        yield _Index(
             guilty=Component(kind="op", name=str(event["op"]), value=text, model_locations=lines_of(event)),
             summary=f"{event['op']} gets an index outside its tensor, in eager mode too: {text}.",
             level=CausalLevel.FAULT_SITE,

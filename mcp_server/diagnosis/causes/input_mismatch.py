@@ -109,11 +109,20 @@ def detect_contract(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
+    index = mismatch.input_index
+    known = index is not None and case.package is not None and index < len(case.package.inputs)
     test = _intervention(mismatch, case)
     trial = case.trials.get(test.key) if test is not None else None
     gone = trial is not None and trial.effect is Effect.GONE
     above = _above(mismatch, case)
-    facts = [seen("check_devices", mismatch.sentence), *_confirmed_by_check(mismatch, case)]
+    facts = [seen("check_devices", mismatch.sentence)]
+    # The package's own check may say the same of the same input.
+    for error in case.runs["checked"].log.errors if "checked" in case.runs else ():
+        same_input = error.fields.get("input") in (None, str(index))
+        same = mismatch.category in error.candidates and "input_check" in error.family.tags
+        if same_input and same:
+            facts.append(seen("run_with_input_checks", error.text[:300], f"checked:{error.line}"))
+            break
     # A bad access in this very call makes a size out of range more than a false alarm.
     fault = case.located.fault if case.located is not None and above else None
     elsewhere = mismatch.aspect == "device_index" and bool(case.call_fails)
@@ -130,7 +139,14 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     harms = gone if case.ended_well or case.handled else sure
     return Suspect(
         category=mismatch.category,
-        guilty=_contract_component(mismatch, case),
+        guilty=Component(
+            kind="input" if index is not None else "call",
+            name=_leaf(index, case).name if known and index is not None else "the call's inputs",
+            input_index=index,
+            dim=mismatch.dim,
+            value=f"{mismatch.got} (compiled: {mismatch.expected})",
+            model_locations=[*case.call_locations, *lines_reading(index, case)],
+        ),
         summary=f"{mismatch.sentence[:1].upper()}{mismatch.sentence[1:]}.",
         level=CausalLevel.CALL,
         evidence=tuple(facts),
@@ -149,28 +165,6 @@ def _above(mismatch: Mismatch, case: DiagnosisState) -> bool:
     assert case.package is not None
     upper = case.package.inputs[mismatch.input_index].dims[mismatch.dim].upper
     return upper is not None and mismatch.got.isdigit() and int(mismatch.got) > upper
-
-
-def _contract_component(mismatch: Mismatch, case: DiagnosisState) -> Component:
-    index = mismatch.input_index
-    known = index is not None and case.package is not None and index < len(case.package.inputs)
-    return Component(
-        kind="input" if index is not None else "call",
-        name=_leaf(index, case).name if known and index is not None else "the call's inputs",
-        input_index=index,
-        dim=mismatch.dim,
-        value=f"{mismatch.got} (compiled: {mismatch.expected})",
-        model_locations=[*case.call_locations, *lines_reading(index, case)],
-    )
-
-
-def _confirmed_by_check(mismatch: Mismatch, case: DiagnosisState) -> Iterator[Evidence]:
-    """The package's own check saying the same of the same input."""
-    for error in case.runs["checked"].log.errors if "checked" in case.runs else ():
-        same_input = error.fields.get("input") in (None, str(mismatch.input_index))
-        if same_input and mismatch.category in error.candidates and "input_check" in error.family.tags:
-            yield seen("run_with_input_checks", error.text[:300], f"checked:{error.line}")
-            return
 
 
 def _leaf(index: int, case: DiagnosisState) -> Leaf:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from mcp_server.diagnosis.causes.common import component, seen, suspect_call
 from mcp_server.diagnosis.state import DiagnosisState
@@ -10,6 +11,8 @@ from mcp_server.diagnosis.suspect import BY_SLUG, CausalLevel, Suspect
 from mcp_server.model import Component, Fix, PackageWorkload
 from mcp_server.package.defects import same_models
 from mcp_server.tools.machine import defect_problem
+
+_Unusable = partial(Suspect, level=CausalLevel.BUILD)
 
 
 def package_name(case: DiagnosisState) -> str:
@@ -33,11 +36,10 @@ def detect_loading(case: DiagnosisState) -> Iterator[Suspect]:
     # In the words of the user, where a copy of the package was read.
     copied = case.call.package if case.call is not None else None
     what = error.what.replace(str(copied), name) if copied is not None else error.what
-    yield Suspect(
+    yield _Unusable(
         category="invalid_package",
         guilty=Component(kind="package", name=name, value=error.slug, model_locations=case.failing_locations),
         summary=f"The package cannot be read: {what}.",
-        level=CausalLevel.BUILD,
         evidence=(seen("open_package", str(error)),),
         fix=Fix(action=error.next_call or "build or copy the package again, and compare its checksum"),
         refusal=BY_SLUG.get(error.slug, ""),
@@ -61,21 +63,19 @@ def _defects(case: DiagnosisState) -> Iterator[Suspect]:
         if fed is not None:
             line = f"{fed.location.file}:{fed.location.line}" if fed.location is not None else "another line"
             fact = f"{fed.how} at {line} was for another load; the load of the failing call got none"
-            yield Suspect(
+            yield _Unusable(
                 category="constants",
                 guilty=component("call", "load without load_constants", lines, value=defect.what),
                 summary=f"The package has no weights of its own, and {fact}.",
-                level=CausalLevel.BUILD,
                 evidence=(seen("open_package", defect.what), seen("capture", fact)),
                 fix=Fix(action="call load_constants after each load of this package, before its first call"),
                 harmful=case.failed,
             )
             continue
-        yield Suspect(
+        yield _Unusable(
             category=problem.category,
             guilty=component("package", package_name(case), lines, value=defect.slug),
             summary=f"The package cannot be used: {defect.what}.",
-            level=CausalLevel.BUILD,
             evidence=(seen("open_package", defect.what),),
             fix=problem.fix or Fix(action="build the package again"),
             refusal=BY_SLUG.get(defect.slug, "") if case.call_fails or case.failed else "",
@@ -114,7 +114,7 @@ def detect_overwritten(case: DiagnosisState) -> Iterator[Suspect]:
         f"{len(wrote)} compiles, of different weights, wrote {file} one after the other, before {names} were "
         "packaged from it"
     )
-    yield Suspect(
+    yield _Unusable(
         category="invalid_package",
         guilty=component(
             "package",
@@ -124,7 +124,6 @@ def detect_overwritten(case: DiagnosisState) -> Iterator[Suspect]:
         ),
         summary=f"The models {names} of the package are all the one that was compiled last: each compile "
         "wrote over the files of the one before, which the package then took.",
-        level=CausalLevel.BUILD,
         evidence=(
             seen("capture", compiled),
             seen("open_package", f"{names} are one and the same model in the package, byte for byte"),

@@ -148,6 +148,8 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
     alone = case.workload is None and (several or survived)
     for place, category in enumerate(admitted):
         guilty = _party(category, root, facts, case)
+        at = _stopped_at(root, case) if category == "compile_failure" else None
+        compiler_at = [seen("capture", f"the compiler was at {_operator(at)} when it failed")] if at else []
         # A refusal that names nobody proves nobody guilty.
         proves = guilty.name and not several and case.workload is not None
         summary = as_sentence(root)
@@ -162,7 +164,7 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
             guilty=guilty,
             summary=summary,
             level=CausalLevel.SYMPTOM if place else BY_CATEGORY[category][1],
-            evidence=(evidence_of(root, source), *_compiler_at(category, root, case)),
+            evidence=(evidence_of(root, source), *compiler_at),
             crashing=_crashing(root, facts),
             fix=Fix(action=action(root, category)) if not several else None,
             refusal=BY_FAMILY.get(root.family.id, "") if proves else "",
@@ -276,12 +278,6 @@ def _stopped_at(root: ErrorFact, case: DiagnosisState) -> StoppedAt | None:
 def _operator(at: StoppedAt) -> str:
     """`desk::longest_run`, of `desk.longest_run.default`."""
     return "::".join(at.operator.split(".")[:2])
-
-
-def _compiler_at(category: Category, root: ErrorFact, case: DiagnosisState) -> Iterator[Evidence]:
-    at = _stopped_at(root, case) if category == "compile_failure" else None
-    if at is not None:
-        yield seen("capture", f"the compiler was at {_operator(at)} when it failed")
 
 
 def _crashing(root: ErrorFact, facts: LogFacts) -> Component | None:

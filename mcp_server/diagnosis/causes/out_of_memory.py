@@ -83,6 +83,15 @@ def _of_buffer(buffer: Buffer, writer: int, sizes: Sizes, error: Evidence, case:
     )
     size = f"{_bytes(buffer, sizes)} bytes"
     fact = f"{buffer.name}, which launch {writer} ({party.name}) writes, is {shape} of {buffer.dtype} here"
+    facts = [error, seen("inspect_package", fact)]
+    # What the program itself left for the call, where it, or its shell, limited its memory.
+    call = case.capture.failing if case.capture is not None else None
+    if call is not None and call.headroom is not None:
+        limit = call.headroom_of or "RLIMIT_AS"
+        what = _LIMITED.get(limit, "memory")
+        facts.append(
+            seen("capture", f"the limit on the process's {what} ({limit}) left {call.headroom} bytes")
+        )
     return Suspect(
         category="out_of_memory",
         guilty=party.model_copy(
@@ -93,19 +102,10 @@ def _of_buffer(buffer: Buffer, writer: int, sizes: Sizes, error: Evidence, case:
         ),
         summary=f"There is no memory for {size}: {fact}{f'; it grows with {dims}' if dims else ''}.",
         level=CausalLevel.CALL,
-        evidence=(error, seen("inspect_package", fact), *_limit(case)),
+        evidence=tuple(facts),
         fix=Fix(action=f"call it with smaller parts{f' ({dims})' if dims else ''}, or give it more memory"),
         intervention=_with_less(buffer, sizes, case),
     )
-
-
-def _limit(case: DiagnosisState) -> Iterator[Evidence]:
-    """What the program itself left for the call, where it, or its shell, limited its address space."""
-    call = case.capture.failing if case.capture is not None else None
-    if call is not None and call.headroom is not None:
-        name = call.headroom_of or "RLIMIT_AS"
-        what = _LIMITED.get(name, "memory")
-        yield seen("capture", f"the limit on the process's {what} ({name}) left {call.headroom} bytes")
 
 
 def _with_less(buffer: Buffer, sizes: Sizes, case: DiagnosisState) -> Intervention | None:

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mcp_server.diagnosis.causes.common import component, seen, written_storages
-from mcp_server.diagnosis.causes.constants import of_update
+from mcp_server.diagnosis.causes.constants import Updated, given_constant
 from mcp_server.diagnosis.interventions.input import constant_own_memory
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.suspect import CausalLevel, Suspect
+from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.logs.captured import CapturedAssertion, CapturedCall, CapturedEnd, CapturedUpdate
 from mcp_server.model import Fix
 from mcp_server.tools.context import Event
@@ -54,8 +54,7 @@ def detect_altered_constants(case: DiagnosisState) -> Iterator[Suspect]:
     if call is None or changed is None or again is None:
         return
     shown = ", ".join(changed.names[:MOST_NAMED])
-    yield Suspect(
-        category="constants",
+    yield Updated(
         guilty=component(
             "constant",
             changed.names[0],
@@ -64,7 +63,6 @@ def detect_altered_constants(case: DiagnosisState) -> Iterator[Suspect]:
         ),
         summary="The program changed constants that it shares with the package (user_managed=True), so that "
         f"the call computes with other values: {shown}.",
-        level=CausalLevel.STATE,
         evidence=(seen("capture", changed.fact), seen("run", again.what)),
         fix=Fix(
             action="give the package memory of its own, into which nothing else is written: clones of the "
@@ -176,14 +174,11 @@ def detect_viewed_constants(case: DiagnosisState) -> Iterator[Suspect]:
     update = suspects[-1]
     names, shown = update.views, ", ".join(update.views[:4])
     fact = f"{len(names)} constants given to {update.how} are parts of larger storages: {shown}"
-    yield of_update(
-        names[0],
-        update,
-        case,
-        seen("capture", fact, str(update.file or "")),
-        value="a view of a larger block of memory",
+    yield Updated(
+        guilty=given_constant(names[0], update, "a view of a larger block of memory"),
         summary=f"{update.how} was given views of a larger block, and copies as many bytes as that has, from "
         f"where each view begins: {shown}.",
+        evidence=(seen("capture", fact, str(update.file or "")),),
         fix=Fix(
             action="give each constant memory of its own",
             before=f"{names[0]!r}: view",
@@ -191,4 +186,5 @@ def detect_viewed_constants(case: DiagnosisState) -> Iterator[Suspect]:
         ),
         intervention=constant_own_memory(names),
         observed=False,
+        harmful=case.failed,
     )

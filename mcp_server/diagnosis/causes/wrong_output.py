@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from mcp_server.diagnosis.causes import log_text
 from mcp_server.diagnosis.causes.common import component, launch_lines, seen
@@ -22,6 +23,9 @@ DRAWS = re.compile(
     r"(?:^|[_.])(native_dropout|dropout|bernoulli|multinomial|rand(?:n|int|perm)?(?:_like)?)(?=[_.]|$)"
 )
 _TRAINING = ("native_dropout", "dropout")
+
+
+_Wrong = partial(Suspect, category="wrong_output")
 
 
 def _package(case: DiagnosisState) -> Component:
@@ -54,8 +58,7 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
     fix = Fix(action=f"draw outside the model and pass the numbers as an input, instead of {op} in the model")
     if training:
         fix = Fix(action="export the model in evaluation mode", before="model", after="model.train(False)")
-    found = Suspect(
-        category="wrong_output",
+    found = _Wrong(
         guilty=component(
             "op", op, launch_lines(launch.index, case) or case.call_locations, launch=launch.index
         ),
@@ -98,8 +101,7 @@ def detect_unsteady(case: DiagnosisState) -> Iterator[Suspect]:
             return
         where = _parted(case, "second")
         at = f" from launch {where.launch} ({where.kernel}) on" if where is not None else ""
-        yield Suspect(
-            category="wrong_output",
+        yield _Wrong(
             guilty=_changed(where, case),
             summary=f"The same call returns different outputs each time{at}, and no launch of the package "
             "draws random numbers.",
@@ -115,8 +117,7 @@ def detect_unsteady(case: DiagnosisState) -> Iterator[Suspect]:
         where = _parted(case, "filled")
         at = f", first in what launch {where.launch} ({where.kernel}) writes" if where is not None else ""
         fact = "the same call returns different outputs when fresh memory is filled with different bytes"
-        yield Suspect(
-            category="wrong_output",
+        yield _Wrong(
             guilty=_changed(where, case),
             summary=f"The outputs depend on uninitialised memory{at}.",
             level=CausalLevel.BAD_VALUE,
@@ -168,8 +169,7 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
     apart = runs.get(first.kind)
     launch, kernel = (apart.launch, apart.kernel) if apart else (first.launch, first.kernel)
     lines = launch_lines(launch, case) if apart and case.view is not None else first.locations[:3]
-    yield Suspect(
-        category="wrong_output",
+    yield _Wrong(
         guilty=_package(case)
         if launch is None
         else Component(kind="kernel", name=kernel, launch_index=launch, model_locations=lines),
@@ -259,8 +259,7 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
     alone = (
         " The check command alone says so: give the outputs that are right (expect), on which it has to pass."
     )
-    yield Suspect(
-        category="wrong_output",
+    yield _Wrong(
         guilty=Component(kind="package", name=""),
         summary=f"The call ends well, and {facts[0].fact}; what was tried does not say why."
         f"{alone if case.symptom.expect is None else ''}",
@@ -292,8 +291,7 @@ def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
             yield _other_reference(case)
         return
     worst = max((pair.get("max_abs", 0.0) for pair in compared["outputs"]), default=0.0)
-    yield Suspect(
-        category="wrong_output",
+    yield _Wrong(
         guilty=Component(kind="package", name=str(case.package.path.name) if case.package else "the package"),
         summary=f"The package diverges from its own exported program on this call (by up to {worst:.3g}).",
         level=CausalLevel.SYMPTOM,
@@ -315,8 +313,7 @@ def _other_reference(case: DiagnosisState) -> Suspect:
         else "the model was exported with other weights or in another mode, or the reference is another "
         "model, or it was computed from other inputs."
     )
-    return Suspect(
-        category="wrong_output",
+    return _Wrong(
         guilty=component(
             "kernel" if len(own) == 1 else "script", name, launch_lines(number, case) or case.call_locations
         ),

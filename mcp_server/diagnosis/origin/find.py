@@ -234,48 +234,21 @@ class _Finder:
         source = walked.source
         if isinstance(source, Produced) and is_carrier(source.launch):
             raise UnknownValue("the values that the operator moved were not seen")
-        if not isinstance(source, Computed):
+        alike: list[Computed] = []
+        if isinstance(source, Computed):
+            value = value_of(source.term, source.evaluator)
+            expression = Closing(self.walker).close(source)
+            if check is not None and point is not None and source.term is check.value:
+                points = _points_alike(self.walker, self.launch, check, point)
+                alike = [Computed(source.launch, source.term, each) for each in points]
+        else:
             expression, value = self._not_computed(source)
-            return self._record(expression, source, value, bound, walked.carriers, [expression], blamed)
-        value = value_of(source.term, source.evaluator)
-        expression = Closing(self.walker).close(source)
-        checked = check is not None and source.term is check.value
-        expressions = [expression]
-        if checked and check is not None and point is not None:
-            alike = _points_alike(self.walker, self.launch, check, point)
-            expressions += [
-                Closing(self.walker).close(Computed(source.launch, source.term, p)) for p in alike
-            ]
-        origin = self._record(expression, source, value, bound, walked.carriers, expressions, blamed)
-        return self._compared(origin, source, check, checked=checked)
-
-    def _not_computed(self, source: Given | Produced) -> tuple[Expression, Scalar | None]:
-        """A value that no kernel computed: an element as it is given, or the call of an operator."""
-        value = self.walker.value_at(source if isinstance(source, Produced) else source.place)
-        closing = Closing(self.walker)
-        leaf = closing.leaf(source, "float32" if isinstance(value, float) else "int64", value)
-        name = "x"
-        if isinstance(source, Produced):
-            read = (a.target for a in source.launch.tensors if a.role != "written" and a.target)
-            labels = ", ".join(label_of(each, self.walker) for each in dict.fromkeys(read))
-            name = f"{operator_name(source.launch)}({labels})"
-        return Expression(leaf, closing.leaves, (), self.walker, dict.fromkeys(closing.leaves, name)), value
-
-    def _record(
-        self,
-        expression: Expression,
-        source: Computed | Given | Produced,
-        value: Scalar | None,
-        bound: _Bound,
-        carriers: tuple[int, ...],
-        expressions: Sequence[Expression],
-        blamed: Counter[ElementKey],
-    ) -> Origin:
+        expressions = [expression, *(Closing(self.walker).close(each) for each in alike)]
         launch = None if isinstance(source, Given) else source.launch
         found = list(offending(expression)) if self.seen else []
         allowed = Allowed.between(bound.low, bound.high, expression.term.dtype)
         own = (self.launch.index, launch.index if launch else None)
-        return Origin(
+        origin = Origin(
             launch_index=launch.index if launch else None,
             kernel=launch.kernel if launch else "",
             fault_launch=self.launch.index,
@@ -289,12 +262,26 @@ class _Finder:
             explanation=explained(expression),
             condition=condition_of(expressions, allowed, blamed),
             layer=layer_of(self.view, launch or self.launch, bound.tables),
-            carriers=[number for number in carriers if number not in own],
+            carriers=[number for number in walked.carriers if number not in own],
         )
+        return self._compared(origin, source, check) if isinstance(source, Computed) else origin
 
-    def _compared(self, origin: Origin, source: Computed, check: Check | None, *, checked: bool) -> Origin:
+    def _not_computed(self, source: Given | Produced) -> tuple[Expression, Scalar | None]:
+        """A value that no kernel computed: an element as it is given, or the call of an operator."""
+        value = self.walker.value_at(source if isinstance(source, Produced) else source.place)
+        closing = Closing(self.walker)
+        leaf = closing.leaf(source, "float32" if isinstance(value, float) else "int64", value)
+        name = "x"
+        if isinstance(source, Produced):
+            read = (a.target for a in source.launch.tensors if a.role != "written" and a.target)
+            labels = ", ".join(label_of(each, self.walker) for each in dict.fromkeys(read))
+            name = f"{operator_name(source.launch)}({labels})"
+        return Expression(leaf, closing.leaves, (), self.walker, dict.fromkeys(closing.leaves, name)), value
+
+    def _compared(self, origin: Origin, source: Computed, check: Check | None) -> Origin:
         """The origin with what the other layers have."""
         term: Term = source.term
+        checked = check is not None and term is check.value
         others = siblings(self.view, source.launch, term, checked)
         made = None if others or check else culprit_of(term, source.evaluator)
         if made is not None:
