@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 
 from mcp_server.diagnosis.causes.common import (
@@ -21,7 +22,7 @@ from mcp_server.diagnosis.interventions.call import twice
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import Captured, CapturedCall, CapturedLoad, CapturedReplay, CrossStreamFree
-from mcp_server.model import Component, Fix, ModelLocation
+from mcp_server.model import Fix, ModelLocation
 from mcp_server.package.inputs import copied_when_misaligned
 from mcp_server.package.signature import CompiledInput
 
@@ -101,65 +102,126 @@ def _moved(capture: Captured, case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
-def _input(place: int, lines: list[ModelLocation], case: DiagnosisState) -> Component:
+@dataclass(frozen=True)
+class _Overlap:
+    """How memory of an input changed under a call; `place`, `name` and what the event tells are filled in.
+
+    Without `before` the fix stands in place of the line of the call.
+    """
+
+    summary: str
+    fact: str
+    action: str
+    before: str | None = None
+    after: str | None = None
+    observed: bool = True
+
+
+_REWRITTEN = _Overlap(
+    summary="Input {place} ({name}) was written while the call that reads it ran, and not by the package: "
+    "another thread changes the tensor.",
+    fact="in-place operations on input {place} between the begin and the end of a call in thread {thread}",
+    action="give the call a tensor that nobody else writes",
+    after="pass tensor.clone(), or hold a lock around the call and the writes",
+)
+_SAME_CONTENT = _Overlap(
+    summary="Input {place} ({name}): {fact}. What was put there for each may have been written over before "
+    "the first one ran.",
+    fact="{calls} calls in thread {thread} were given the very tensor of the call before, with nothing "
+    "written to it in between",
+    action="hand each call a tensor of its own, or wait for a call before its input is written anew",
+    observed=False,
+)
+_RACED = _Overlap(
+    summary="Input {place} ({name}) was still being written by another stream when the package read it.",
+    fact="input {place}, copied in the order of the calling stream, differs from what it held once all "
+    "streams were done; the package does not write it",
+    action="make the calling stream wait for the stream that fills the input",
+    after="torch.cuda.current_stream().wait_stream(other_stream)",
+)
+_LOST_BY_GRAPH = _Overlap(
+    summary="A CUDA graph was replayed after the memory of input {place} ({name}) of its call had been "
+    "freed: the graph reads the old address, not the tensor that replaced it.",
+    fact="at the replay, no tensor holds the memory of input {place} at the capture",
+    action="keep the tensor that was captured, and copy new values into it before each replay",
+    before="static_input = request",
+    after="static_input.copy_(request)",
+)
+_FREED_EARLY = _Overlap(
+    summary="Input {place} ({name}) was freed while the package, on another stream, could still read it: the "
+    "allocator reuses its memory for the next tensor at once.",
+    fact="the memory of input {place} was freed, and something was allocated, before the stream that owns it "
+    "waited for the stream of the call; record_stream was not called",
+    action="tell the allocator which stream uses the input, or keep it until that stream is done",
+    after="x.record_stream(torch.cuda.current_stream())",
+)
+
+
+def _overlap(
+    kind: _Overlap, place: int, lines: list[ModelLocation], case: DiagnosisState, **words: object
+) -> Suspect:
+    """The input at `place`, whose memory changed in this way under the call at `lines`."""
     inputs = case.package.inputs if case.package is not None else ()
-    name = name_of(inputs[place]) if place < len(inputs) else f"input {place}"
-    return component("input", name, lines, index=place)
+    name = name_of(inputs[place]) if place < len(inputs) else f"inputs[{place}]"
+    fact = kind.fact.format(place=place, **words)
+    before = kind.before or (lines[0].code if kind.after and lines else None)
+    return _Race(
+        guilty=component("input", name, lines, index=place),
+        summary=kind.summary.format(place=place, name=name, fact=fact),
+        evidence=(seen("capture", fact),),
+        fix=Fix(action=kind.action, before=before, after=kind.after),
+        harmful=case.failed,
+        observed=kind.observed,
+    )
 
 
 def detect_rewritten(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis for the first call of a failed program whose input was written while it ran."""
-    calls = case.capture.calls if case.capture is not None else []
+    """An input that was written while a call of a failed program ran, else one of calls of a worker thread.
+
+    The latter made calls with one and the same content, which are right for it as far as is known.
+    """
+    calls = case.capture.calls if case.capture is not None and case.failed else []
     own = written_inputs(case)
     for call in calls:
         changed = [place for place in call.rewritten if place not in own]
-        if changed and case.failed:
-            yield _rewritten(call, changed[0], case)
+        if changed:
+            yield _overlap(_REWRITTEN, changed[0], call.stack[:2], case, thread=call.thread_name)
             return
     again = [call for call in calls if call.again and call.thread_name != "MainThread"]
-    minds = case.failed and not case.ended_well and all(call.outcome == "ok" for call in calls)
+    minds = not case.ended_well and all(call.outcome == "ok" for call in calls)
     plain = case.runs.get("plain")
-    right_alone = case.equals_eager is not False and (
-        plain is None or plain.failure in ("none", "differs")
-    )  # for the content that it was given, as far as is known
-    if again and minds and right_alone:
-        yield _same_content(again, case)
+    wrong_alone = plain is not None and plain.failure not in ("none", "differs")
+    for call in again[-1:] if minds and case.equals_eager is not False and not wrong_alone else ():
+        words = {"calls": len(again), "thread": call.thread_name}
+        yield _overlap(_SAME_CONTENT, call.again[0], call.stack[:2], case, **words)
 
 
-def _rewritten(call: CapturedCall, place: int, case: DiagnosisState) -> Suspect:
-    guilty = _input(place, call.stack[:2], case)
-    fact = f"in-place operations on input {place} between the begin and the end of a call in thread"
-    return _Race(
-        guilty=guilty,
-        summary=f"Input {place} ({guilty.name}) was written while the call that reads it ran, and not by the "
-        "package: another thread changes the tensor.",
-        evidence=(seen("capture", f"{fact} {call.thread_name}"),),
-        fix=Fix(
-            action="give the call a tensor that nobody else writes",
-            before=call.stack[0].code if call.stack else None,
-            after="pass tensor.clone(), or hold a lock around the call and the writes",
-        ),
-    )
+def detect_streams(case: DiagnosisState) -> Iterator[Suspect]:
+    """The first call that raced with a stream, inputs that a graph lost, and one that was freed early."""
+    if case.capture is None:
+        return
+    written = written_inputs(case)
+    for call in case.capture.calls:
+        late = [place for place in call.raced if place not in written]
+        if late:
+            yield _overlap(_RACED, late[0], call.stack[:2], case)
+            break
+    for replay in case.capture.replays:
+        lines = [*replay.stack[:2], *_lines_of_call(replay, case)[:1]]
+        yield _overlap(_LOST_BY_GRAPH, replay.input, lines, case)
+    for freed in case.capture.loans[:1]:
+        found = _overlap(_FREED_EARLY, freed.input, _lines_of_call(freed, case)[:2], case)
+        # Proven only where the program fails by itself, and not under the hook, which waits for each call.
+        alone = "the program fails by itself and ends well where each call is waited for"
+        evidence = (*found.evidence, *((seen("run_alone", alone),) if case.fails_only_alone else ()))
+        yield replace(found, evidence=evidence, observed=case.fails_only_alone)
 
 
-def _same_content(again: list[CapturedCall], case: DiagnosisState) -> Suspect:
-    """Calls that a worker thread made with one and the same content, in a program that minds its results."""
-    call, place = again[-1], again[-1].again[0]
-    guilty = _input(place, call.stack[:2], case)
-    fact = (
-        f"{len(again)} calls in thread {call.thread_name} were given the very tensor of the call before, "
-        "with nothing written to it in between"
-    )
-    return _Race(
-        guilty=guilty,
-        summary=f"Input {place} ({guilty.name}): {fact}. What was put there for each may have been "
-        "written over before the first one ran.",
-        evidence=(seen("capture", fact),),
-        fix=Fix(
-            action="hand each call a tensor of its own, or wait for a call before its input is written anew"
-        ),
-        observed=False,
-    )
+def _lines_of_call(event: CrossStreamFree | CapturedReplay, case: DiagnosisState) -> list[ModelLocation]:
+    """The user's lines of the call that an event is about."""
+    calls = case.capture.calls if case.capture is not None else []
+    own = (c.stack for c in calls if (c.pid, c.number) == (event.pid, event.call))
+    return next(own, [])
 
 
 def detect_aliased(case: DiagnosisState) -> Iterator[Suspect]:
@@ -195,91 +257,6 @@ def detect_aliased(case: DiagnosisState) -> Iterator[Suspect]:
         harmful=case.failed,
         observed=False,
     )
-
-
-def detect_streams(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis for the first call that raced with a stream, one for each input that a graph lost."""
-    if case.capture is None:
-        return
-    written = written_inputs(case)
-    for call in case.capture.calls:
-        late = [place for place in call.raced if place not in written]
-        if late:
-            yield _raced(call, late[0], case)
-            break
-    for replay in case.capture.replays:
-        yield _graph_lost_input(replay, case)
-    for freed in case.capture.loans[:1]:
-        yield _freed_early(freed, case)
-
-
-def _raced(call: CapturedCall, place: int, case: DiagnosisState) -> Suspect:
-    guilty = _input(place, call.stack[:2], case)
-    fact = (
-        f"input {place}, copied in the order of the calling stream, differs from what it held "
-        "once all streams were done; the package does not write it"
-    )
-    return _Race(
-        guilty=guilty,
-        summary=f"Input {place} ({guilty.name}) was still being written by another stream when the package "
-        "read it.",
-        evidence=(seen("capture", fact),),
-        fix=Fix(
-            action="make the calling stream wait for the stream that fills the input",
-            before=call.stack[0].code if call.stack else None,
-            after="torch.cuda.current_stream().wait_stream(other_stream)",
-        ),
-        harmful=case.failed,
-    )
-
-
-def _graph_lost_input(replay: CapturedReplay, case: DiagnosisState) -> Suspect:
-    guilty = _input(replay.input, [*replay.stack[:2], *_lines_of_call(replay, case)[:1]], case)
-    fact = f"at the replay, no tensor holds the memory of input {replay.input} at the capture"
-    return _Race(
-        guilty=guilty,
-        summary=f"A CUDA graph was replayed after the memory of input {replay.input} ({guilty.name}) of its "
-        "call had been freed: the graph reads the old address, not the tensor that replaced it.",
-        evidence=(seen("capture", fact),),
-        fix=Fix(
-            action="keep the tensor that was captured, and copy new values into it before each replay",
-            before="static_input = request",
-            after="static_input.copy_(request)",
-        ),
-        harmful=case.failed,
-    )
-
-
-def _freed_early(freed: CrossStreamFree, case: DiagnosisState) -> Suspect:
-    """Proven only where the program fails by itself, and not under the hook, which waits for each call."""
-    lines = _lines_of_call(freed, case)
-    guilty = _input(freed.input, lines[:2], case)
-    fact = (
-        f"the memory of input {freed.input} was freed, and something was allocated, before the stream that "
-        "owns it waited for the stream of the call; record_stream was not called"
-    )
-    alone = "the program fails by itself and ends well where each call is waited for"
-    facts = [seen("capture", fact), *([seen("run_alone", alone)] if case.fails_only_alone else [])]
-    return _Race(
-        guilty=guilty,
-        summary=f"Input {freed.input} ({guilty.name}) was freed while the package, on another stream, could "
-        "still read it: the allocator reuses its memory for the next tensor at once.",
-        evidence=tuple(facts),
-        fix=Fix(
-            action="tell the allocator which stream uses the input, or keep it until that stream is done",
-            before=lines[0].code if lines else None,
-            after="x.record_stream(torch.cuda.current_stream())",
-        ),
-        harmful=case.failed,
-        observed=case.fails_only_alone,
-    )
-
-
-def _lines_of_call(event: CrossStreamFree | CapturedReplay, case: DiagnosisState) -> list[ModelLocation]:
-    """The user's lines of the call that an event is about."""
-    calls = case.capture.calls if case.capture is not None else []
-    own = (c.stack for c in calls if (c.pid, c.number) == (event.pid, event.call))
-    return next(own, [])
 
 
 def detect_sharing(case: DiagnosisState) -> Iterator[Suspect]:
