@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -232,7 +232,9 @@ def test_the_dimension_that_a_guard_is_about(text: str, place: tuple[int, str, i
     case.given = Given((), ("args[0]", "args[2]", "args[1]['user']"))
     case.leaves = [{"shape": [3]}, {}, {"shape": [3, 9]}]
     found = guarded(text, case)
-    assert (astuple(found) if found is not None else None) == place
+    party, size = found if found is not None else (None, None)
+    seen = (party.input_index, party.name, party.dim, size) if party is not None else None
+    assert seen == place
 
 
 def test_a_tensor_in_a_fixed_place_is_not_judged() -> None:

@@ -37,10 +37,10 @@ def detect(case: DiagnosisState) -> Iterator[Suspect]:
         yield from _idle(update, case)
 
 
-Updated = partial(Suspect, category="constants", level=CausalLevel.STATE)
+OfUpdate = partial(Suspect, category="constants", level=CausalLevel.STATE)
 
 
-def given_constant(name: str, update: CapturedUpdate, value: str | None = None) -> Component:
+def updated_constant(name: str, update: CapturedUpdate, value: str | None = None) -> Component:
     """A constant, at the lines of the update that gave it or left it out."""
     return component("constant", name, update.stack[:2], value=value)
 
@@ -58,8 +58,8 @@ def _different(
         fact = f"{update.how} was given {name} with {aspect} {got}; the package was compiled with {wanted}"
         others = [other for other in wrong if other != name and wrong[other][0] == aspect]
         also = f" The {aspect} of {', '.join(others[:4])} differs, too." if others else ""
-        yield Updated(
-            guilty=given_constant(name, update, f"{aspect} {got} (compiled: {wanted})"),
+        yield OfUpdate(
+            guilty=updated_constant(name, update, f"{aspect} {got} (compiled: {wanted})"),
             summary=f"Constant {name} was updated with {aspect} {got} where {wanted} is compiled: "
             f"{_consequence(aspect, update)}{also}",
             evidence=(seen("capture", fact, str(update.file or "")),),
@@ -131,8 +131,8 @@ def _unreached(
         return
     for name in sorted(set(case.exported.state) - set(compiled)):
         fact = f"{name} is in the exported model and not among the package's constants"
-        yield Updated(
-            guilty=given_constant(name, update),
+        yield OfUpdate(
+            guilty=updated_constant(name, update),
             summary=f"Constant {name} was folded into the code when the package was compiled: "
             f"{update.how} does not reach it, so that its old value stays.",
             evidence=(seen("capture", fact),),
@@ -149,8 +149,8 @@ def _not_finite(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspec
     replayed = case.call is not None and case.call.operation == "replay"
     steps = case.call.request.get("steps", ()) if case.call is not None and replayed else ()
     updated = any(step["do"] == "constants" for step in steps)
-    yield Updated(
-        guilty=given_constant(bad[0], update, "holds NaN"),
+    yield OfUpdate(
+        guilty=updated_constant(bad[0], update, "holds NaN"),
         summary=f"{update.how} was given constants that hold NaN: {', '.join(bad[:4])}.",
         evidence=(seen("capture", f"{update.constants[bad[0]].nan} values of {bad[0]} are NaN"),),
         fix=Fix(action="check the weights for values that are not finite before they are loaded"),
@@ -166,8 +166,8 @@ def _partial(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     shown = ", ".join(update.missing[:4])
     left, as_it_was = ("constants", "as they were") if update.missing[1:] else ("constant", "as it was")
     tied = _tied(update, case)
-    yield Updated(
-        guilty=given_constant(update.missing[0], update, "not given"),
+    yield OfUpdate(
+        guilty=updated_constant(update.missing[0], update, "not given"),
         summary=f"{update.how} left {len(update.missing)} {left} {as_it_was}: {shown}{tied}.",
         evidence=(seen("capture", f"the package has {left} {shown}, not named in the update{tied}"),),
         fix=Fix(action="pass every constant, with check_full_update=True"),
@@ -212,8 +212,8 @@ def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]
         fix = Fix(action=f"{name} was folded into the code when the package was compiled: {KEEP_ALL}")
     else:
         fix = Fix(action=f"give exactly the package's constants: {', '.join(update.compiled[:4])}")
-    yield Updated(
-        guilty=given_constant(
+    yield OfUpdate(
+        guilty=updated_constant(
             name, update, "not given" if name in update.compiled else "not a constant of the package"
         ),
         summary=f"{update.how} was refused: {differ}.",
@@ -235,8 +235,8 @@ def _named_as_in_the_model(update: CapturedUpdate, case: DiagnosisState) -> Iter
     if first is None or any(c.name in update.constants for c in renamed):
         return
     fact = f"{update.how} takes the names of the generated code ({first.name}) and was given {first.fqn}"
-    yield Updated(
-        guilty=given_constant(first.fqn, update, f"{first.name} in the generated code"),
+    yield OfUpdate(
+        guilty=updated_constant(first.fqn, update, f"{first.name} in the generated code"),
         summary=f"{fact}, as the model names it.",
         evidence=(seen("capture", fact),),
         fix=Fix(
@@ -262,8 +262,8 @@ def _idle(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     if not filled_idle or here[-1:] != [update]:
         return
     fact = f"{update.how} was called with use_inactive=True, and the call after it takes the other half"
-    yield Updated(
-        guilty=given_constant(next(iter(update.constants)), update, "given to the half that is not in use"),
+    yield OfUpdate(
+        guilty=updated_constant(next(iter(update.constants)), update, "given to the half that is not in use"),
         summary=f"{update.how} filled the half of the constants that is not in use (use_inactive=True), and "
         "the loaded package has no way to swap the buffers, so calls still use the old constants.",
         level=CausalLevel.CALL,

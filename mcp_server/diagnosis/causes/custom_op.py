@@ -205,7 +205,7 @@ def detect_operator_error(case: DiagnosisState) -> Iterator[Suspect]:
         root = facts.root
         if root is None or root.family.id != "operator_raised" or case.package is None:
             continue
-        # By the number of the node; up to torch 2.12 none is told, and the package's only own operator is it.
+        # By the number of the node; torch up to 2.12 names none, and the package's only own operator is it.
         own = own_operators(case)
         op = own[0] if len(own) == 1 else ""
         if "node" in root.fields:

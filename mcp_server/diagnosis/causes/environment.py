@@ -202,7 +202,7 @@ def detect_child_end(case: DiagnosisState) -> Iterator[Suspect]:
     if root is not None and root.exception is not None and "own_report" not in root.family.tags:
         return  # the traceback is of another error than a check or the report of a child
     found = []
-    for end in _ends(case.capture, told=script.family == "child_failed"):
+    for end in _ends(case.capture, reported=script.family == "child_failed"):
         own = next((line for line in end.stack if is_user_file(line.file)), None)
         if own is not None and not _CHECK.match(own.code):
             found.append((end, own))
@@ -223,13 +223,13 @@ def detect_child_end(case: DiagnosisState) -> Iterator[Suspect]:
         )
 
 
-def _ends(capture: Capture, *, told: bool) -> list[CapturedEnd]:
-    """Ends of children, or with `told` of any process, whose phases went well and were the program's last.
+def _ends(capture: Capture, *, reported: bool) -> list[CapturedEnd]:
+    """Ends of children, or with `reported` of any process, whose phases went well and were the last.
 
     A program that went on to other phases got over the end of that child.
     """
     pids = {process.pid for process in capture.processes}
-    children = {process.pid for process in capture.processes if told or process.parent in pids}
+    children = {process.pid for process in capture.processes if reported or process.parent in pids}
     phases = [*capture.compiles, *capture.loads, *capture.updates, *capture.calls, *capture.assertions]
     failed = {phase.pid for phase in phases if phase.outcome != "ok"}
     last = max((phase.t for phase in phases), default=0.0)

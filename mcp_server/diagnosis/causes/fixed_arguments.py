@@ -67,7 +67,7 @@ def _path(place: int, case: DiagnosisState) -> str:
 def _fixed_component(
     place: int, got: str, fixed: object, case: DiagnosisState, call: CapturedCall | None = None
 ) -> Component:
-    """The argument with what was passed, beside what it was at export."""
+    """The argument with what was passed, and what it was at export."""
     return component(
         "input",
         _path(place, case),

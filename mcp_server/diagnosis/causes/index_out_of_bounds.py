@@ -203,7 +203,7 @@ def _maker_of_index(candidate: Candidate, producers: list[int], case: DiagnosisS
     if item is None:
         kind: ComponentKind = "input" if source.kind == "input" else "constant"
         return component(kind, source.label, lines, launch=candidate.launch.index)
-    return input_component(item, lines).model_copy(update={"launch_index": candidate.launch.index})
+    return input_component(item, lines, launch=candidate.launch.index)
 
 
 def crashing(candidate: Candidate) -> Component:
@@ -387,12 +387,11 @@ def _beyond(found: Beyond, case: DiagnosisState) -> Suspect:
 def _written_before(
     watched: LaunchValues, index: ArgumentValues, lines: list[ModelLocation], case: DiagnosisState
 ) -> Component:
-    """The input that is the index, else the launch that wrote it before, beside the line that uses it."""
+    """The input that is the index, else the launch that wrote it before, with the line that uses it."""
     inputs = case.package.inputs if case.package is not None else ()
     item = next((i for i in inputs if i.name == index.name), None)
     if item is not None:
-        party = input_component(item, lines or case.call_locations)
-        return party.model_copy(update={"launch_index": watched.launch})
+        return input_component(item, lines or case.call_locations, launch=watched.launch)
     makers = case.view.writers_of_name.get(index.name, []) if case.view is not None else []
     before = [number for number in makers if number < (watched.launch or 0)]
     if not before or case.view is None:

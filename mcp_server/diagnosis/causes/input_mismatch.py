@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import combinations
 
 from mcp_server.diagnosis.causes.common import component, first_line, name_of, seen
@@ -34,18 +33,8 @@ from mcp_server.tools import context
 _SIZE = re.compile(r"(?<![\w\]])(?P<path>\w+(?:\[[^][]+\])*)\.size\(\)\[(?P<dim>\d{1,3})\]")
 
 
-@dataclass(frozen=True)
-class Guarded:
-    """A dimension of an input: its place among the tensors, its path, and its size in this call."""
-
-    index: int
-    path: str
-    dim: int
-    size: int | None
-
-
-def guarded(text: str, case: DiagnosisState) -> Guarded | None:
-    """The one dimension that the guard's text names; None where it names several, or none that is known."""
+def guarded(text: str, case: DiagnosisState) -> tuple[Component, int | None] | None:
+    """The one dimension that the guard's text names, and its size here; None for any other number of them."""
     names = case.exported.names if case.exported is not None else ()
     # Export names a leaf after its path.
     found = {
@@ -59,7 +48,11 @@ def guarded(text: str, case: DiagnosisState) -> Guarded | None:
     place = names.index(name)
     shape = case.leaves[place].get("shape") if place < len(case.leaves) else None
     size = int(shape[dim]) if shape is not None and dim < len(shape) else None
-    return Guarded(sum(1 for each in names[:place] if each), case.given.paths[place], dim, size)
+    index = sum(1 for each in names[:place] if each)  # among the tensors
+    value = f"{size} ({text})" if size is not None else text
+    lines = [*case.call_locations, *lines_reading(index, case)]
+    party = component("input", case.given.paths[place], lines, value=value, index=index)
+    return party.model_copy(update={"dim": dim}), size
 
 
 def refusal(case: DiagnosisState) -> Evidence | None:
@@ -75,18 +68,8 @@ def detect_guard(case: DiagnosisState) -> Iterator[Suspect]:
     if refused is None or any(mismatch.severity == "fatal" for mismatch in case.mismatches):
         return
     text = refused.fact.partition(": ")[2]
-    place = guarded(text, case)
-    size = place.size if place is not None else None
-    guilty = Component(kind="call", name="the call's inputs", value=text, model_locations=case.call_locations)
-    if place is not None:
-        guilty = Component(
-            kind="input",
-            name=place.path,
-            input_index=place.index,
-            dim=place.dim,
-            value=f"{size} ({text})" if size is not None else text,
-            model_locations=[*case.call_locations, *lines_reading(place.index, case)],
-        )
+    call = component("call", "the call's inputs", case.call_locations, value=text)
+    guilty, size = guarded(text, case) or (call, None)
     sized = "size()" in text or "shape" in text
     compared = any(sign in text for sign in (" % ", " <= ", " >= ", " < ", " > "))
     yield Suspect(
@@ -238,7 +221,7 @@ def _last_part(mismatch: Mismatch, case: DiagnosisState) -> tuple[Intervention, 
 def _as_long(index: int, dim: int, case: DiagnosisState) -> list[tuple[int, int]]:
     """Inputs and dimensions that are as long and may vary: they have to be changed together.
 
-    Also those with a symbol of their own: a kernel goes over one input and reads the other beside it.
+    Also those with a symbol of their own: a kernel goes over one input and reads the other at the same place.
     """
     assert case.package is not None and case.given is not None
     shapes = [tensor.shape for tensor in case.given.tensors]

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mcp_server.diagnosis.causes.common import component, seen, written_storages
-from mcp_server.diagnosis.causes.constants import Updated, given_constant
+from mcp_server.diagnosis.causes.constants import OfUpdate, updated_constant
 from mcp_server.diagnosis.interventions.input import constant_own_memory
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
@@ -54,7 +54,7 @@ def detect_altered_constants(case: DiagnosisState) -> Iterator[Suspect]:
     if call is None or changed is None or again is None:
         return
     shown = ", ".join(changed.names[:MOST_NAMED])
-    yield Updated(
+    yield OfUpdate(
         guilty=component(
             "constant",
             changed.names[0],
@@ -98,7 +98,7 @@ def _changed(call: CapturedCall, case: DiagnosisState) -> _Changed | None:
 
 
 def written_by_calls(case: DiagnosisState) -> set[str]:
-    """Constants that the calls themselves change, as buffers of the model; all where that cannot be told."""
+    """Constants that the calls themselves change, as buffers of the model; all where that is not known."""
     if case.view is None or case.package is None:
         updates = case.capture.updates if case.capture is not None else []
         return {name for update in updates for name in update.constants}
@@ -174,8 +174,8 @@ def detect_viewed_constants(case: DiagnosisState) -> Iterator[Suspect]:
     update = suspects[-1]
     names, shown = update.views, ", ".join(update.views[:4])
     fact = f"{len(names)} constants given to {update.how} are parts of larger storages: {shown}"
-    yield Updated(
-        guilty=given_constant(names[0], update, "a view of a larger block of memory"),
+    yield OfUpdate(
+        guilty=updated_constant(names[0], update, "a view of a larger block of memory"),
         summary=f"{update.how} was given views of a larger block, and copies as many bytes as that has, from "
         f"where each view begins: {shown}.",
         evidence=(seen("capture", fact, str(update.file or "")),),

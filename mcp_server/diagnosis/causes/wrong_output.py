@@ -164,7 +164,7 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
         yield replace(
             _other_constant(found.other_constants[0], observed.source, first.summary, case), harmful=harmful
         )
-    # Where runs part, for a difference between runs; else the first launch that departs.
+    # Where runs part, for a difference between runs; else the first launch that diverges.
     runs = {"nondeterministic": found.varies_from, "uninitialised": found.unset_from}
     apart = runs.get(first.kind)
     launch, kernel = (apart.launch, apart.kernel) if apart else (first.launch, first.kernel)
@@ -181,7 +181,7 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
-def _other_constant(other: OtherConstant, source: str, departs: str, case: DiagnosisState) -> Suspect:
+def _other_constant(other: OtherConstant, source: str, diverges: str, case: DiagnosisState) -> Suspect:
     """The package was made from other weights: stale, or one of several that share them by mistake."""
     return Suspect(
         category="constants",
@@ -190,7 +190,7 @@ def _other_constant(other: OtherConstant, source: str, departs: str, case: Diagn
         level=CausalLevel.STATE,
         evidence=(
             seen("compare_with_eager", other.told, source),
-            seen("compare_with_eager", departs),
+            seen("compare_with_eager", diverges),
         ),
         fix=Fix(
             action="compile the package from this program again, alone: models of one structure that are "

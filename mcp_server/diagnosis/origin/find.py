@@ -118,7 +118,7 @@ def behind(view: PackageView, fault: Fault) -> list[int]:
 
 
 def find_origin(view: PackageView, fault: Fault, values: Values | None = None) -> Origin | None:
-    """Where the bad value of a fault was computed; None when it cannot be told.
+    """Where the bad value of a fault was computed; None when it is not known.
 
     `view` is the package, `values` what launch probes saw of the failing call: `ProbedValues(launches)` over
     the launches of `dump_kernel_io(..., save=True)`. Nothing runs.
@@ -315,7 +315,7 @@ class _Finder:
 
 
 def _fails(check: Check, evaluator: Evaluator) -> bool:
-    """Whether a check fails at one point. Raises `UnknownValue` where that cannot be told."""
+    """Whether a check fails at one point. Raises `UnknownValue` where that is not known."""
     if check.test is not None and not evaluator.value(check.test):
         return False
     value = evaluator.value(check.value)

@@ -104,7 +104,7 @@ class Values(Protocol):
 
 @dataclass(frozen=True)
 class NoValues:
-    """Nothing was seen: only what follows from the code can be told."""
+    """Nothing was seen: only what follows from the code is known."""
 
     def tensor(self, launch: int, argument: Argument, when: Phase) -> Tensor | None:  # noqa: ARG002
         return None

@@ -289,7 +289,7 @@ def _base_offset(flow: Dataflow, argument: Argument) -> int:
 
 
 def value_of(term: Term, evaluator: Evaluator) -> Scalar | None:
-    """The value of a term; None when it cannot be told."""
+    """The value of a term; None when it is not known."""
     try:
         return evaluator.value(term)
     except UnknownValue:
