@@ -134,7 +134,7 @@ _SAME_CONTENT = _Overlap(
 )
 _RACED = _Overlap(
     summary="Input {place} ({name}) was still being written by another stream when the package read it.",
-    fact="input {place}, copied in the order of the calling stream, differs from what was in it once all "
+    fact="input {place}, copied in the order of the calling stream, differs from what it held once all "
     "streams were done; the package does not write it",
     action="make the calling stream wait for the stream that fills the input",
     after="torch.cuda.current_stream().wait_stream(other_stream)",

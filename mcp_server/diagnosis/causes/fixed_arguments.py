@@ -29,16 +29,14 @@ def detect_fixed_arguments(case: DiagnosisState) -> Iterator[Suspect]:
     for place, fixed in tensors_at_fixed(case):
         leaf = case.leaves[place]
         got = f"a tensor {leaf.get('dtype', '')}{list(leaf.get('shape') or ())}"
-        where = f"Argument {place} ({_path(place, case)})"
+        path = _path(place, case)
+        now = f"argument {place} ({path}) is {got}"
         yield _Argument(
             guilty=_fixed_component(place, got, fixed, case),
-            summary=f"{where} was {fixed!r} when the model was exported, so that the package "
-            "has no input for the tensor that is passed there.",
+            summary=f"Argument {place} ({path}) was {fixed!r} when the model was exported, so that the "
+            "package has no input for the tensor that is passed there.",
             evidence=(
-                seen(
-                    "read_exported",
-                    f"a{where[1:]} is {got}; it was {fixed!r} at export: the package has no input for it",
-                ),
+                seen("read_exported", f"{now}; it was {fixed!r} at export: the package has no input for it"),
             ),
             fix=Fix(
                 action="export the model with a tensor there (one that changes nothing stands for "
