@@ -19,7 +19,6 @@ from mcp_server.diagnosis.causes import (
     nan_or_inf,
     out_of_memory,
     reference_module,
-    shared_constants,
     value_constraints,
     wrong_output,
 )
@@ -66,8 +65,8 @@ DETECTORS: tuple[Detector, ...] = (
     fixed_arguments.detect_scalars,
     wrong_output.detect_unexpected,
     constants.detect,
-    shared_constants.detect_altered_constants,
-    shared_constants.detect_viewed_constants,
+    constants.detect_altered_constants,
+    constants.detect_viewed_constants,
     reference_module.detect,
     environment.detect_child_end,
     concurrency.detect_concurrency,

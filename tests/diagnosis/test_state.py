@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.causes import concurrency, constants, custom_op, hang, shared_constants
+from mcp_server.diagnosis.causes import concurrency, constants, custom_op, hang
 from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.logs.captured import CapturedUpdate, Leaf
@@ -257,7 +257,7 @@ def test_constants_that_the_program_wrote_after_it_gave_them(
     case.capture = capture(updates=[update], calls=[call])
     case.runs["script"] = run("script", "AssertionError: drift")
     case.runs["plain"] = run("plain", "", told)
-    found = [h.observed for h in shared_constants.detect_altered_constants(case) if h.guilty.name == "w"]
+    found = [h.observed for h in constants.detect_altered_constants(case) if h.guilty.name == "w"]
     assert found == ([sources] if sources is not None else [])
 
 
@@ -303,32 +303,28 @@ def test_constants_of_other_values_than_given(
     zoo: ZooPackage, told: list[Any], more: dict[str, Any], expected: tuple[bool, bool] | None
 ) -> None:
     """Proven where the values as given make the call what the check compared with; else only a candidate."""
-    found = list(shared_constants.detect_altered_constants(refilled(zoo, ["head.weight"], *told, **more)))
+    found = list(constants.detect_altered_constants(refilled(zoo, ["head.weight"], *told, **more)))
     assert [(h.observed, h.weak) for h in found] == ([expected] if expected is not None else [])
 
 
 def test_values_tell_more_than_counts_of_writes(zoo: ZooPackage) -> None:
     """A write into another part of one block counts for all of it; where nobody looked the count tells."""
     told = [held(), returned(False)]
-    assert not list(
-        shared_constants.detect_altered_constants(refilled(zoo, [], *told, altered=["head.weight"]))
-    )
-    assert list(
-        shared_constants.detect_altered_constants(refilled(zoo, None, *told, altered=["head.weight"]))
-    )
+    assert not list(constants.detect_altered_constants(refilled(zoo, [], *told, altered=["head.weight"])))
+    assert list(constants.detect_altered_constants(refilled(zoo, None, *told, altered=["head.weight"])))
     by_check = refilled(
         zoo, None, {"event": "compared_expected", "equal": True}, refilled={"1": ["head.weight"]}
     )
-    (found,) = shared_constants.detect_altered_constants(by_check)
+    (found,) = constants.detect_altered_constants(by_check)
     assert "when the check failed" in found.evidence[0].fact
 
 
 def test_what_calls_write_themselves_is_no_write_of_the_program(zoo: ZooPackage) -> None:
     """A buffer of the model that each call changes."""
     case = refilled(zoo, ["counter"], held(), returned(False))
-    assert shared_constants.written_by_calls(case) == set()
+    assert constants.written_by_calls(case) == set()
     counting = package_case(zoo("counter"))
-    assert shared_constants.written_by_calls(counting)
+    assert constants.written_by_calls(counting)
 
 
 BAD_FAKE = "AssertionError: expected size 4==4, stride 8==1 at dim=0\nError in op: {}"

@@ -1,4 +1,4 @@
-"""Updates of constants, against the constants that the package was compiled with.
+"""Updates of constants, against what the package was compiled with, and constants in shared memory.
 
 `load_constants` copies raw bytes and compares neither dtype nor shape (torch 2.8-2.15): a narrower dtype or
 another shape gives wrong numbers or overruns the constant's memory.
@@ -7,16 +7,19 @@ another shape gives wrong numbers or overruns the constant's memory.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
-from mcp_server.diagnosis.causes.common import component, seen, suspect_call
+from mcp_server.diagnosis.causes.common import component, seen, suspect_call, written_storages
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
-from mcp_server.diagnosis.interventions.input import cast_in_update, compiled_values
+from mcp_server.diagnosis.interventions.input import cast_in_update, compiled_values, constant_own_memory
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.logs.captured import CapturedUpdate, Leaf
+from mcp_server.logs.captured import CapturedAssertion, CapturedCall, CapturedEnd, CapturedUpdate, Leaf
 from mcp_server.model import Component, Fix
 from mcp_server.package.constants import CompiledConstant
+from mcp_server.plurals import counted
+from mcp_server.tools.context import Event
 
 _OF_GENERATED_NAMES = ("update_constant_buffer", "update_constant_buffer_from_cpu")  # torch 2.8-2.15
 KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}"
@@ -37,10 +40,10 @@ def detect(case: DiagnosisState) -> Iterator[Suspect]:
         yield from _idle(update, case)
 
 
-OfUpdate = partial(Suspect, category="constants", level=CausalLevel.STATE)
+_OfUpdate = partial(Suspect, category="constants", level=CausalLevel.STATE)
 
 
-def updated_constant(name: str, update: CapturedUpdate, value: str | None = None) -> Component:
+def _updated(name: str, update: CapturedUpdate, value: str | None = None) -> Component:
     """A constant, at the lines of the update that gave it or left it out."""
     return component("constant", name, update.stack[:2], value=value)
 
@@ -58,8 +61,8 @@ def _different(
         fact = f"{update.how} was given {name} with {aspect} {got}; the package was compiled with {wanted}"
         others = [other for other in wrong if other != name and wrong[other][0] == aspect]
         also = f" The {aspect} of {', '.join(others[:4])} differs, too." if others else ""
-        yield OfUpdate(
-            guilty=updated_constant(name, update, f"{aspect} {got} (compiled: {wanted})"),
+        yield _OfUpdate(
+            guilty=_updated(name, update, f"{aspect} {got} (compiled: {wanted})"),
             summary=f"Constant {name} was updated with {aspect} {got} where {wanted} is compiled: "
             f"{_consequence(aspect, update)}{also}",
             evidence=(seen("capture", fact, str(update.file or "")),),
@@ -131,8 +134,8 @@ def _unreached(
         return
     for name in sorted(set(case.exported.state) - set(compiled)):
         fact = f"{name} is in the exported model and not among the package's constants"
-        yield OfUpdate(
-            guilty=updated_constant(name, update),
+        yield _OfUpdate(
+            guilty=_updated(name, update),
             summary=f"Constant {name} was folded into the code when the package was compiled: "
             f"{update.how} does not reach it, so that its old value stays.",
             evidence=(seen("capture", fact),),
@@ -149,8 +152,8 @@ def _not_finite(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspec
     replayed = case.call is not None and case.call.operation == "replay"
     steps = case.call.request.get("steps", ()) if case.call is not None and replayed else ()
     updated = any(step["do"] == "constants" for step in steps)
-    yield OfUpdate(
-        guilty=updated_constant(bad[0], update, "holds NaN"),
+    yield _OfUpdate(
+        guilty=_updated(bad[0], update, "holds NaN"),
         summary=f"{update.how} was given constants that hold NaN: {', '.join(bad[:4])}.",
         evidence=(seen("capture", f"{update.constants[bad[0]].nan} values of {bad[0]} are NaN"),),
         fix=Fix(action="check the weights for values that are not finite before they are loaded"),
@@ -166,8 +169,8 @@ def _partial(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     shown = ", ".join(update.missing[:4])
     left, as_it_was = ("constants", "as they were") if update.missing[1:] else ("constant", "as it was")
     tied = _tied(update, case)
-    yield OfUpdate(
-        guilty=updated_constant(update.missing[0], update, "not given"),
+    yield _OfUpdate(
+        guilty=_updated(update.missing[0], update, "not given"),
         summary=f"{update.how} left {len(update.missing)} {left} {as_it_was}: {shown}{tied}.",
         evidence=(seen("capture", f"the package has {left} {shown}, not named in the update{tied}"),),
         fix=Fix(action="pass every constant, with check_full_update=True"),
@@ -212,8 +215,8 @@ def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]
         fix = Fix(action=f"{name} was folded into the code when the package was compiled: {KEEP_ALL}")
     else:
         fix = Fix(action=f"give exactly the package's constants: {', '.join(update.compiled[:4])}")
-    yield OfUpdate(
-        guilty=updated_constant(
+    yield _OfUpdate(
+        guilty=_updated(
             name, update, "not given" if name in update.compiled else "not a constant of the package"
         ),
         summary=f"{update.how} was refused: {differ}.",
@@ -235,8 +238,8 @@ def _named_as_in_the_model(update: CapturedUpdate, case: DiagnosisState) -> Iter
     if first is None or any(c.name in update.constants for c in renamed):
         return
     fact = f"{update.how} takes the names of the generated code ({first.name}) and was given {first.fqn}"
-    yield OfUpdate(
-        guilty=updated_constant(first.fqn, update, f"{first.name} in the generated code"),
+    yield _OfUpdate(
+        guilty=_updated(first.fqn, update, f"{first.name} in the generated code"),
         summary=f"{fact}, as the model names it.",
         evidence=(seen("capture", fact),),
         fix=Fix(
@@ -262,8 +265,8 @@ def _idle(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     if not filled_idle or here[-1:] != [update]:
         return
     fact = f"{update.how} was called with use_inactive=True, and the call after it takes the other half"
-    yield OfUpdate(
-        guilty=updated_constant(next(iter(update.constants)), update, "given to the half that is not in use"),
+    yield _OfUpdate(
+        guilty=_updated(next(iter(update.constants)), update, "given to the half that is not in use"),
         summary=f"{update.how} filled the half of the constants that is not in use (use_inactive=True), and "
         "the loaded package has no way to swap the buffers, so calls still use the old constants.",
         level=CausalLevel.CALL,
@@ -289,3 +292,169 @@ def _in_use(case: DiagnosisState) -> Intervention | None:
     ]
     what = "the call after an update of the half in use"
     return Intervention("half in use", Kind.CONSTANT, what, options=Options(steps=tuple(steps)))
+
+
+# With `user_managed=True` the package reads the program's own memory (torch 2.8-2.15): what is written there
+# later, through whatever view of it, the package computes with. A call that is made again gets the values as
+# they were given, so that it shows what it would have been without the writes.
+MOST_NAMED = 4
+
+AS_LOADED = "with the constants as originally loaded"
+
+
+@dataclass(frozen=True)
+class _Again:
+    """What the call made again shows, in words. `expected`: that it is right so; `weak`: too little."""
+
+    what: str
+    expected: bool = False
+    weak: bool = False
+
+
+def detect_altered_constants(case: DiagnosisState) -> Iterator[Suspect]:
+    """One hypothesis, where the call with the values as given is what the program expected."""
+    call = case.capture.suspect if case.capture is not None else None
+    changed = _changed(call, case) if call is not None else None
+    if call is None or changed is None:
+        return
+    names, update, fact = changed
+    again = _as_given(call, names, update, case)
+    if again is None:
+        return
+    lines = [*update.stack[:1], *call.stack[:1]]
+    yield _OfUpdate(
+        guilty=component("constant", names[0], lines, value="written by the program after the update"),
+        summary="The program changed constants that it shares with the package (user_managed=True), so that "
+        f"the call computes with other values: {', '.join(names[:MOST_NAMED])}.",
+        evidence=(seen("capture", fact), seen("run", again.what)),
+        fix=Fix(
+            action="give the package memory of its own, into which nothing else is written: clones of the "
+            "weights (with user_managed=False, too, whole storages are copied: no views of one block)",
+            after="{name: value.clone() for name, value in weights.items()}",
+        ),
+        harmful=case.failed,
+        weak=again.weak,
+        observed=again.expected,
+    )
+
+
+def _changed(call: CapturedCall, case: DiagnosisState) -> tuple[list[str], CapturedUpdate, str] | None:
+    """Constants with other values than their update gave, and how that was seen.
+
+    By the values at the call; where nobody read them by the count of writes, else when a check failed.
+    """
+    own = written_by_calls(case)
+    check = _check(call, case)
+    if call.refilled is not None:
+        names = [name for name in call.refilled if name not in own]
+        fact = "{} had other values at the call than {} gave"
+    elif call.altered:
+        names, fact = call.altered, "{} were written in place between {} and the call"
+    else:
+        later = check.refilled.get(call.load, []) if check is not None else []
+        names = [name for name in later if name not in own]
+        fact = "{} had other values when the check failed than {} gave"
+    updates = case.capture.updates if case.capture is not None else []
+    same = [u for u in updates if (u.pid, u.load) == (call.pid, call.load) and u.n < call.n]
+    update = next((u for u in reversed(same) if names and names[0] in u.constants), None)
+    if update is None:
+        return None
+    fact = fact.format(counted(len(names), "constant"), update.how)
+    return names, update, f"{fact}: {', '.join(names[:MOST_NAMED])}"
+
+
+def written_by_calls(case: DiagnosisState) -> set[str]:
+    """Constants that the calls themselves change, as buffers of the model; all where that is not known."""
+    if case.view is None or case.package is None:
+        updates = case.capture.updates if case.capture is not None else []
+        return {name for update in updates for name in update.constants}
+    storages, buffers = written_storages(case), case.view.wrapper.buffers
+    names = {c.name for c in buffers.values() if c.kind == "constant" and c.storage in storages}
+    return {constant.fqn for constant in case.package.constants if constant.name in names}
+
+
+def _check(call: CapturedCall, case: DiagnosisState) -> CapturedAssertion | CapturedEnd | None:
+    """The first check that failed after the call."""
+    assert case.capture is not None
+    checks: list[CapturedAssertion | CapturedEnd] = [*case.capture.assertions, *case.capture.ends]
+    later = [check for check in checks if check.pid == call.pid and check.n > call.n]
+    return min(later, key=lambda check: check.n, default=None)
+
+
+def _as_given(
+    call: CapturedCall, names: list[str], update: CapturedUpdate, case: DiagnosisState
+) -> _Again | None:
+    """None where the call made again shows nothing of the writes, or that they do not matter."""
+    plain = case.runs.get("plain")
+    if plain is None or plain.failure != "none" or plain.worker is None:
+        return None
+    expected, gave = plain.worker.last("compared_expected"), plain.worker.last("compared_returned")
+    if expected is not None and expected["equal"]:
+        return _Again(f"{AS_LOADED}, the call returns what the program expected", True)
+    if call.outcome == "failed":
+        return _Again(f"{AS_LOADED}, the call returns", weak=True)
+    if gave is not None:
+        return _against_returned(call, names, update, gave, case)
+    if plain.held and not all(plain.held.values()):
+        return _Again(f"{AS_LOADED}, the same call returns different outputs")
+    return None
+
+
+def _against_returned(
+    call: CapturedCall, names: list[str], update: CapturedUpdate, gave: Event, case: DiagnosisState
+) -> _Again | None:
+    """What the program got is known: right is what its check compared that with, if it has given values."""
+    plain, check = case.runs["plain"], _check(call, case)
+    if gave["equal"]:
+        return None
+    other = f"{AS_LOADED}, the same call returns different outputs"
+    compared = check.compared if isinstance(check, CapturedEnd) else []
+    tensors = {**plain.held, **plain.attributes_compared}
+    now = {name: equal for name, equal in tensors.items() if name in compared}
+    reached = [name for name, equal in now.items() if equal and not gave["held"].get(name)]
+    if reached and all(equal or gave["held"].get(name) for name, equal in now.items()):
+        return _Again(f"{other}, and what the check compared with, {reached[0]!r}", True)
+    modules = [m for m in check.modules if m.name in compared] if check is not None else []
+    near = [m for m in modules if set(names) <= m.digests.keys()]
+    if near and all(m.digests[name] == update.digests.get(name) for m in near for name in names):
+        return _Again(f"{other}; {near[0].name}, which the check names, has the values as given", True)
+    return _Again(other, weak=True)
+
+
+# `update_constant_buffer` copies `aoti_torch_get_storage_size` bytes from the address of a view, and reads
+# the copy with the offset that the view had in its block (model_container.h of aoti_runtime, 2.8-2.15): it
+# reads and writes beyond the constant, and computes with what lies further on.
+COPIES = ("load_constants", "update_constant_buffer")  # by storage; what the program manages is not copied
+
+
+def detect_viewed_constants(case: DiagnosisState) -> Iterator[Suspect]:
+    """One hypothesis, for the update that did not come back, else the last one before the suspect call.
+
+    It was given views, and may belong to another package of that process: what is written beyond a constant
+    is anyone's memory.
+    """
+    capture = case.capture
+    call = capture.suspect if capture is not None else None
+    updates = capture.updates if capture is not None else []
+    given = [u for u in updates if u.views and u.how in COPIES and not u.user_managed]
+    before = [u for u in given if call is None or (u.pid == call.pid and u.n <= call.n)]
+    suspects = [u for u in given if u.outcome != "ok"] or before
+    if not suspects:
+        return
+    update = suspects[-1]
+    names, shown = update.views, ", ".join(update.views[:4])
+    fact = f"{len(names)} constants given to {update.how} are parts of larger storages: {shown}"
+    yield _OfUpdate(
+        guilty=_updated(names[0], update, "a view of a larger block of memory"),
+        summary=f"{update.how} was given views of a larger block, and copies as many bytes as that has, from "
+        f"where each view begins: {shown}.",
+        evidence=(seen("capture", fact, str(update.file or "")),),
+        fix=Fix(
+            action="give each constant memory of its own",
+            before=f"{names[0]!r}: view",
+            after=f"{names[0]!r}: view.clone()",
+        ),
+        intervention=constant_own_memory(names),
+        observed=False,
+        harmful=case.failed,
+    )
