@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mcp_server.diagnosis.causes import index_out_of_bounds, input_mismatch, nan_or_inf, wrong_output
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState, RunSeen
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
@@ -87,6 +88,17 @@ def interpreted(directory: Path, exported: Path, inputs: Path) -> WorkerRun:
     with contextlib.suppress(Exception):
         interpret.operate(request, Report(str(report)))
     return worker_run(*read_events(report))
+
+
+def from_eager(case: DiagnosisState) -> list[Suspect]:
+    """The suspects that the interpretation of the exported program leads to."""
+    detectors = (
+        input_mismatch.detect_guard,
+        index_out_of_bounds.detect_raised,
+        nan_or_inf.detect_made_in_eager,
+        wrong_output.detect_compared,
+    )
+    return [found for detect in detectors for found in detect(case)]
 
 
 def suspect(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.causes import eager, input_mismatch
-from mcp_server.diagnosis.causes.eager import guarded
+from mcp_server.diagnosis.causes import fixed_arguments, input_mismatch
+from mcp_server.diagnosis.causes.input_mismatch import guarded
 from mcp_server.diagnosis.interventions.base import Change, Effect
 from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import DiagnosisState
@@ -20,7 +20,17 @@ from mcp_server.package.mismatch import GivenTensor, Mismatch, compare_structure
 from mcp_server.tools.check_devices import Given
 from mcp_server.tools.locate_fault import LocatedFault
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import GOOD_IDS, capture, failing, package_case, phase, run, trial, worker_run
+from tests.diagnosis.support import (
+    GOOD_IDS,
+    capture,
+    failing,
+    from_eager,
+    package_case,
+    phase,
+    run,
+    trial,
+    worker_run,
+)
 
 X, SCALE = GivenTensor("float32", (8, 16)), GivenTensor("float32", (8, 16))
 
@@ -166,8 +176,8 @@ def fixed_case(value: str) -> DiagnosisState:
 
 def test_a_number_that_was_fixed_at_export() -> None:
     """A number that is not the exported one is named with both values; the same number is not."""
-    assert list(input_mismatch.detect_fixed_arguments(fixed_case("3"))) == []
-    (found,) = input_mismatch.detect_fixed_arguments(fixed_case("4"))
+    assert list(fixed_arguments.detect_fixed_arguments(fixed_case("3"))) == []
+    (found,) = fixed_arguments.detect_fixed_arguments(fixed_case("4"))
     assert (found.guilty.name, found.guilty.value) == ("args[1]", "4 (exported: 3)")
     assert found.category == "input_mismatch" and found.harmful
 
@@ -182,11 +192,11 @@ def test_a_number_of_an_earlier_call_that_was_fixed_at_export() -> None:
         phase(n, **call, plain=each, stack=stack) | {"number": n} for n, each in enumerate(plain, start=1)
     ]
     case.capture = capture(calls=calls)
-    (found,) = input_mismatch.detect_fixed_arguments(case)
+    (found,) = fixed_arguments.detect_fixed_arguments(case)
     assert (found.guilty.value, found.guilty.model_locations[0].line) == ("5 (exported: 3)", 4)
     assert "in call 2" in found.evidence[0].fact and confidence(found, case) == "likely"
     case.capture = capture(calls=[calls[0], calls[2]])
-    assert list(input_mismatch.detect_fixed_arguments(case)) == []
+    assert list(fixed_arguments.detect_fixed_arguments(case)) == []
 
 
 def test_a_tensor_where_the_export_had_none(zoo: ZooPackage) -> None:
@@ -195,7 +205,7 @@ def test_a_tensor_where_the_export_had_none(zoo: ZooPackage) -> None:
     case.exported = ExportedFacts(fixed=((1, None),), names=("ids", ""))
     case.leaves = [{"kind": "tensor"}, {"kind": "tensor", "dtype": "bool", "shape": [8, 6]}]
     case.given = Given((GOOD_IDS, X), ("args[0]", "args[1]"))
-    (found,) = input_mismatch.detect_fixed_arguments(failing(case))
+    (found,) = fixed_arguments.detect_fixed_arguments(failing(case))
     assert (found.guilty.name, found.guilty.value) == ("args[1]", "a tensor bool[8, 6] (exported: None)")
     assert [m.aspect for m in case.mismatches] == ["count"] and list(
         input_mismatch.detect_contract(case)
@@ -222,14 +232,16 @@ def test_the_dimension_that_a_guard_is_about(text: str, place: tuple[int, str, i
     case.given = Given((), ("args[0]", "args[2]", "args[1]['user']"))
     case.leaves = [{"shape": [3]}, {}, {"shape": [3, 9]}]
     found = guarded(text, case)
-    assert (astuple(found) if found is not None else None) == place
+    party, size = found if found is not None else (None, None)
+    seen = (party.input_index, party.name, party.dim, size) if party is not None else None
+    assert seen == place
 
 
 def test_a_tensor_in_a_fixed_place_is_not_judged() -> None:
     """Where a tensor was passed its value is not known, and nothing is claimed."""
     case = fixed_case("4")
     case.leaves[1] = {"kind": "tensor", "value": "4"}
-    assert list(input_mismatch.detect_fixed_arguments(case)) == []
+    assert list(fixed_arguments.detect_fixed_arguments(case)) == []
 
 
 GUARDS: list[tuple[str, Category]] = [
@@ -244,7 +256,7 @@ def test_a_refused_guard_names_its_category(text: str, category: Category) -> No
     """A guard over sizes is a shape out of range, any other one a mismatch."""
     case = failing(DiagnosisState(None))
     case.interpreted = worker_run({"event": "guard_failed", "text": text})
-    (found,) = eager.detect(case)
+    (found,) = from_eager(case)
     assert found.category == category and found.instruments == {Instrument.EAGER}
 
 
@@ -252,7 +264,7 @@ def test_a_refusal_confirms_the_mismatch_that_says_more(zoo: ZooPackage) -> None
     """Where the comparison already names the input, the refusal is its second source, not another cause."""
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, dtype="int32")))
     case.interpreted = worker_run({"event": "guard_failed", "text": "Guard failed: dtype"})
-    assert list(eager.detect(case)) == []
+    assert list(from_eager(case)) == []
     (found,) = input_mismatch.detect_contract(case)
     assert Instrument.EAGER in found.instruments
 

@@ -33,7 +33,8 @@ from tests.diagnosis.support import (
 from tests.server.command_lines import parse
 
 SOURCES = Path(mcp_server.diagnosis.__file__).parent
-STEPS = sorted({s for f in SOURCES.rglob("*.py") for s in re.findall(r'step="(\w+)"', f.read_text())})
+STEP = r'(?:\bstep=|\bseen\(\s*)"(\w+)"'
+STEPS = sorted({s for f in SOURCES.rglob("*.py") for s in re.findall(STEP, f.read_text())})
 # Said by us; brings its own command; read from a file that no command of ours shows.
 ASKED_AGAIN = ("interpret", "watch_operators", "repeat_call")
 OTHERWISE = {

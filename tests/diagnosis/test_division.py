@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mcp_server.diagnosis import value_sources
-from mcp_server.diagnosis.causes import divisor as detector
+from mcp_server.diagnosis.causes import value_constraints
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
@@ -42,13 +42,13 @@ def case_of(monkeypatch: pytest.MonkeyPatch, found: Division = DIVIDED) -> Diagn
     case.call = CallSpec("run", {}, Path("m.pt2"))
     case.given = Given(())
     case.runs["plain"] = run("plain", SAID)
-    monkeypatch.setattr(detector, "failed_divisions", lambda _case: (found,))
+    monkeypatch.setattr(value_constraints, "failed_divisions", lambda _case: (found,))
     return case
 
 
 def test_nothing_is_claimed_before_the_divisors_were_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Elements of an input that are divisors are looked at first: they tell more than the code."""
-    assert not list(detector.detect(case_of(monkeypatch)))
+    assert not list(value_constraints.detect_division(case_of(monkeypatch)))
 
 
 def test_an_element_that_is_zero_is_likely_until_it_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ def test_an_element_that_is_zero_is_likely_until_it_is_changed(monkeypatch: pyte
     case = case_of(monkeypatch)
     case.done.append("look_at_indices")
     case.index_values[PART] = {"elements": 4, "outside": 1, "index": [2], "value": 0}
-    (found,) = detector.detect(case)
+    (found,) = value_constraints.detect_division(case)
     assert (found.category, found.guilty.name, found.guilty.value) == (
         "input_mismatch",
         "args[1]",
@@ -71,19 +71,19 @@ def test_an_input_without_zeros_is_cleared(monkeypatch: pytest.MonkeyPatch) -> N
     case = case_of(monkeypatch)
     case.done.append("look_at_indices")
     case.index_values[PART] = {"elements": 4, "outside": 0}
-    assert not list(detector.detect(case))
+    assert not list(value_constraints.detect_division(case))
 
 
 def test_a_computed_divisor_is_proven_by_a_call_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The text names no launch: a call without zeros that passes proves it, one that fails says nothing."""
     case = case_of(monkeypatch, replace(DIVIDED, plain=False))
-    (found,) = detector.detect(case)
+    (found,) = value_constraints.detect_division(case)
     assert "computed from input 1" in found.summary and confidence(found, case) == "likely"
     assert found.intervention is not None
     case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
     assert confidence(found, case) == "proven"
     case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
-    (again,) = detector.detect(case)
+    (again,) = value_constraints.detect_division(case)
     assert again.intervention is None and confidence(again, case) == "likely"
 
 
@@ -98,4 +98,4 @@ def test_other_failures_are_no_such_division(text: str) -> None:
     """Sizes are checked on the host, a bad access is another thing, and so is a statement of the script."""
     case = DiagnosisState(None)
     case.runs["plain"] = run("plain", text)
-    assert value_sources.failure(case) is None and not list(detector.detect(case))
+    assert value_sources.failure(case) is None and not list(value_constraints.detect_division(case))

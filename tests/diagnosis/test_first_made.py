@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mcp_server.diagnosis.causes import nan_or_inf
-from mcp_server.diagnosis.causes.eager import guard_fix
+from mcp_server.diagnosis.causes.nan_or_inf import guard_fix
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.value_sources import first_made
 from mcp_server.tools.context import read_events

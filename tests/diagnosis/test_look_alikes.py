@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mcp_server.diagnosis.causes import concurrency, constants, hang, index_out_of_bounds, nan_or_inf
-from mcp_server.diagnosis.causes.log_words import action, named
+from mcp_server.diagnosis.causes.log_text import action, named
 from mcp_server.diagnosis.causes.wrong_output import DRAWS
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.ranking import confidence

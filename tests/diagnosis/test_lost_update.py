@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from mcp_server.diagnosis.causes import in_place_inputs
-from mcp_server.diagnosis.causes.in_place_inputs import updated_in_a_copy
+from mcp_server.diagnosis.causes import concurrency
+from mcp_server.diagnosis.causes.concurrency import updated_in_a_copy
 from mcp_server.diagnosis.interventions.base import Change, Effect
 from mcp_server.diagnosis.observe.intervene import against_program
 from mcp_server.diagnosis.ranking import confidence
@@ -66,7 +66,7 @@ def test_only_a_misaligned_input_that_is_written_counts(tmp_path: Path, zoo: Zoo
 def test_a_lost_update_is_likely_and_an_aligned_copy_proves_it(tmp_path: Path) -> None:
     """The input is named with its address; the call on an aligned copy changes that copy."""
     case = counting(tmp_path)
-    (found,) = in_place_inputs.detect_lost_update(case)
+    (found,) = concurrency.detect_lost_update(case)
     assert (found.category, found.guilty.input_index) == ("input_mismatch", 0)
     assert "offset 513" in found.summary and confidence(found, case) == "likely"
     test = found.intervention
@@ -81,7 +81,7 @@ def test_a_lost_update_is_likely_and_an_aligned_copy_proves_it(tmp_path: Path) -
 def test_a_call_that_changes_nothing_anywhere_lost_nothing(tmp_path: Path) -> None:
     """An update that leaves the values as they are is refuted by the aligned copy."""
     case = counting(tmp_path)
-    (found,) = in_place_inputs.detect_lost_update(case)
+    (found,) = concurrency.detect_lost_update(case)
     same = run(
         "c", "", {"event": "changed_inputs", "inputs": [{"input": 0, "misaligned": False, "changed": False}]}
     )
@@ -101,7 +101,7 @@ LOOK_ALIKES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("other", LOOK_ALIKES, ids=lambda other: next(iter(other)))
 def test_look_alikes_accuse_nobody(tmp_path: Path, other: dict[str, Any]) -> None:
     """An update that arrived, aligned memory, and a program that failed over something else."""
-    assert list(in_place_inputs.detect_lost_update(counting(tmp_path, **other))) == []
+    assert list(concurrency.detect_lost_update(counting(tmp_path, **other))) == []
 
 
 @pytest.mark.parametrize(("changed", "count"), [(False, 0), (True, 1)])
@@ -111,7 +111,7 @@ def test_an_input_that_stays_as_it_was_is_not_called_changed(
     """The other view of inputs that are written in place: the reference then gets other values."""
     case = counting(tmp_path, changed=changed)
     case.interpreted = worker_run({"event": "compared", "equal": True, "outputs": []})
-    assert len(list(in_place_inputs.detect_sharing(case))) == count
+    assert len(list(concurrency.detect_changed_input(case))) == count
 
 
 class CopyingLoader:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.causes import user_kernels
-from mcp_server.diagnosis.causes.user_kernels import narrow_launches
+from mcp_server.diagnosis.causes import custom_op
+from mcp_server.diagnosis.causes.custom_op import narrow_launches
 from mcp_server.diagnosis.components import users_code
 from mcp_server.diagnosis.next_steps import command_for
 from mcp_server.diagnosis.observe.launches import TryWider
@@ -55,7 +55,7 @@ def test_a_kernel_that_writes_something_else_in_float32_is_guilty(tmp_path: Path
     """Likely from the package alone, at the sum; the launch can be made again by a command."""
     case = case_of(tmp_path)
     case.widened["spread_kernel"] = TRIED
-    (found,) = user_kernels.detect_narrow(case)
+    (found,) = custom_op.detect_narrow(case)
     assert (found.category, found.guilty.kind, found.guilty.name) == (
         "wrong_output",
         "kernel",
@@ -78,7 +78,7 @@ def test_rounding_is_no_fault(tmp_path: Path, tried: Variant) -> None:
     """A per cent of the largest value, nothing, or a launch that could not be made again."""
     case = case_of(tmp_path)
     case.widened["spread_kernel"] = tried
-    assert list(user_kernels.detect_narrow(case)) == []
+    assert list(custom_op.detect_narrow(case)) == []
 
 
 def test_the_line_in_the_users_script_comes_first(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_the_line_in_the_users_script_comes_first(tmp_path: Path) -> None:
     script.write_text(f"@triton.jit\ndef spread_kernel(x, slots, out, width: tl.constexpr):\n    {SUMMED}\n")
     case = case_of(tmp_path, workload=ScriptWorkload(script=script))
     case.widened["spread_kernel"] = TRIED
-    (found,) = user_kernels.detect_narrow(case)
+    (found,) = custom_op.detect_narrow(case)
     first = found.guilty.model_locations[0]
     assert (first.file, first.line) == (str(script), 3) and "tl.sum(" in first.code
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.causes import user_kernels
-from mcp_server.diagnosis.causes.user_kernels import padded_launches
+from mcp_server.diagnosis.causes import custom_op
+from mcp_server.diagnosis.causes.custom_op import padded_launches
 from mcp_server.diagnosis.observe.launches import TryPadding
 from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
@@ -62,7 +62,7 @@ def test_a_kernel_that_writes_something_else_with_neutral_padding_is_guilty(tmp_
     """Likely from the package alone; a reference that the call departs from makes it proven."""
     case = case_of(tmp_path, "0.0")
     case.padding["spread_kernel"] = TRIED
-    (found,) = user_kernels.detect_padding(case)
+    (found,) = custom_op.detect_padding(case)
     assert (found.category, found.guilty.kind, found.guilty.name) == (
         "wrong_output",
         "kernel",
@@ -71,7 +71,7 @@ def test_a_kernel_that_writes_something_else_with_neutral_padding_is_guilty(tmp_
     assert found.fix is not None and "other=float('-inf')" in found.fix.action
     assert "tl.max(" in found.summary and confidence(found, case) == "likely"
     case.runs["plain"] = run("plain", "", called(), EXPECTED)
-    assert [confidence(seen, case) for seen in user_kernels.detect_padding(case)] == ["likely"]
+    assert [confidence(seen, case) for seen in custom_op.detect_padding(case)] == ["likely"]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_padding_that_changes_nothing_is_no_fault(tmp_path: Path, tried: Variant
     """No lane was masked in this call, the change was rounding, or the launch could not be made again."""
     case = case_of(tmp_path, "0.0")
     case.padding["spread_kernel"] = tried
-    assert list(user_kernels.detect_padding(case)) == []
+    assert list(custom_op.detect_padding(case)) == []
 
 
 def test_the_line_in_the_users_script_comes_first(tmp_path: Path) -> None:
@@ -96,6 +96,6 @@ def test_the_line_in_the_users_script_comes_first(tmp_path: Path) -> None:
     script.write_text(SCRIPT)
     case = case_of(tmp_path, "0.0", ScriptWorkload(script=script))
     case.padding["spread_kernel"] = TRIED
-    (found,) = user_kernels.detect_padding(case)
+    (found,) = custom_op.detect_padding(case)
     first = found.guilty.model_locations[0]
     assert (first.file, first.line) == (str(script), 6) and "other=0.0" in first.code

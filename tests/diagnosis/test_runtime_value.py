@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.causes import concurrency, hang, illegal_memory_access, shape_out_of_range
-from mcp_server.diagnosis.causes.shape_out_of_range import limits
+from mcp_server.diagnosis.causes import hang, illegal_memory_access, value_constraints
+from mcp_server.diagnosis.causes.value_constraints import limits
 from mcp_server.diagnosis.observe.calls import PlainRun
 from mcp_server.diagnosis.observe.launches import TraceLaunches
 from mcp_server.diagnosis.ranking import ranked
@@ -40,7 +40,7 @@ def test_what_a_comparison_allows(condition: str, allowed: dict[str, int]) -> No
 def test_a_length_made_of_data_is_put_on_its_launch(zoo: ZooPackage) -> None:
     """The length of what a launch found in the data is that launch's, with the input behind it."""
     case = failing(package_case(zoo("unbacked")), "Error: Expected u0 <= 5 but received 9")
-    (found,) = shape_out_of_range.detect(case)
+    (found,) = value_constraints.detect_size(case)
     assert (found.category, found.guilty.launch_index is not None) == ("shape_out_of_range", True)
     assert "args[0]" in found.summary and "9 where u0 <= 5" in found.summary and found.intervention is None
 
@@ -52,7 +52,7 @@ def test_a_size_read_from_an_input_is_clamped(zoo: ZooPackage) -> None:
     item = case.package.inputs[0]
     symbols: Any = case.view.wrapper.symbols
     symbols["u0"] = Symbol("u0", "value", "x.item<int64>()", 1, item.name)
-    (found,) = shape_out_of_range.detect(case)
+    (found,) = value_constraints.detect_size(case)
     assert (found.guilty.kind, found.guilty.input_index) == ("input", 0)
     assert found.intervention is not None
     (change,) = found.intervention.changes
@@ -62,7 +62,7 @@ def test_a_size_read_from_an_input_is_clamped(zoo: ZooPackage) -> None:
 def test_a_check_of_sizes_that_callers_give_is_left_to_others(zoo: ZooPackage) -> None:
     """A symbol that is the size of an input belongs to the comparison of inputs with the package."""
     case = failing(package_case(zoo("unbacked")), "Error: Expected s77 <= 5 but received 9")
-    assert list(shape_out_of_range.detect(case)) == []
+    assert list(value_constraints.detect_size(case)) == []
 
 
 def looped(zoo: ZooPackage, numbers: list[int]) -> DiagnosisState:
@@ -117,7 +117,7 @@ def test_a_call_that_hung_is_traced_first(zoo: ZooPackage) -> None:
     ended = Failure(ending="timeout", returncode=None, signal=None, log=LOG)
     case.trace = case.trace.model_copy(update={"failure": ended})
     assert PlainRun().gain(case, []) == 0.0
-    found = ranked([*concurrency.detect_concurrency(case), *hang.detect_endless_loop(case)], case)
+    found = ranked([*hang.detect_waiting_calls(case), *hang.detect_endless_loop(case)], case)
     assert [each.guilty.launch_index for each in found] == [0, None]  # the loop says more than the call
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.causes import in_place_inputs, scatter
+from mcp_server.diagnosis.causes import concurrency, index_out_of_bounds
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.ranking import confidence, is_bystander
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
@@ -18,7 +18,7 @@ from tests.diagnosis.support import package_case, run, trial, worker_run
 
 def watched(case: DiagnosisState, largest: float) -> DiagnosisState:
     """The case after its scatter launch was watched, with an index tensor of 0 to `largest`."""
-    launch = next(x for x in scatter.indexing_launches(case) if not x.checked)
+    launch = next(x for x in index_out_of_bounds.indexing_launches(case) if not x.checked)
     index = next(a.target for a in launch.tensors if a.target == "arg1_1" or a.kind == "input")
     values = [
         ArgumentValues(name="buf0", when="before", role="read_write", dtype="float32", shape=[12]),
@@ -33,7 +33,7 @@ def watched(case: DiagnosisState, largest: float) -> DiagnosisState:
 @pytest.mark.slow
 def test_a_dropped_scatter_error_is_found(zoo: ZooPackage) -> None:
     """An index beyond the written tensor, in a launch whose error is thrown away, is index_out_of_bounds."""
-    (found,) = scatter.detect(watched(package_case(zoo("scatter")), 300))
+    (found,) = index_out_of_bounds.detect_beyond(watched(package_case(zoo("scatter")), 300))
     assert found.category == "index_out_of_bounds" and "thrown away" in found.summary
     assert found.guilty.kind == "input" and found.guilty.input_index is not None
 
@@ -41,7 +41,7 @@ def test_a_dropped_scatter_error_is_found(zoo: ZooPackage) -> None:
 @pytest.mark.slow
 def test_an_index_inside_is_no_fault(zoo: ZooPackage) -> None:
     """The last element that exists may be written."""
-    assert list(scatter.detect(watched(package_case(zoo("scatter")), 11))) == []
+    assert list(index_out_of_bounds.detect_beyond(watched(package_case(zoo("scatter")), 11))) == []
 
 
 @pytest.mark.slow
@@ -49,8 +49,8 @@ def test_shared_memory_counts_only_where_an_input_is_written(zoo: ZooPackage) ->
     """`counter` writes its input in place, `scatter` only reads: sharing is a fault of the first alone."""
     writing, reading = package_case(zoo("counter")), package_case(zoo("scatter"))
     writing.sharing, reading.sharing = [[0, 1]], [[0, 1]]
-    assert [h.category for h in in_place_inputs.detect_sharing(writing)] == ["concurrency"]
-    assert list(in_place_inputs.detect_sharing(reading)) == []
+    assert [h.category for h in concurrency.detect_sharing(writing)] == ["concurrency"]
+    assert list(concurrency.detect_sharing(reading)) == []
 
 
 @pytest.mark.slow
@@ -60,10 +60,10 @@ def test_a_call_made_twice_can_confirm_a_changed_input_and_not_refute_it(zoo: Zo
     case.call = CallSpec("replay", {"steps": [{"do": "call"}]}, zoo("counter"), Path("inputs.pt"))
     case.interpreted = worker_run({"event": "compared", "equal": True})
     case.runs["script"] = run("script", "AssertionError: Tensor-likes are not close!")
-    (found,) = in_place_inputs.detect_sharing(case)
+    (found,) = concurrency.detect_sharing(case)
     assert found.intervention is not None and confidence(found, case) == "possible"
     case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
     assert confidence(found, case) == "proven"
     case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
-    (found,) = in_place_inputs.detect_sharing(case)
+    (found,) = concurrency.detect_sharing(case)
     assert found.intervention is None and not is_bystander(found, case)

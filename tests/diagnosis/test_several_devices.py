@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.causes import constants, device_mismatch, input_mismatch
-from mcp_server.diagnosis.causes.device_mismatch import place
+from mcp_server.diagnosis.causes import constants, input_mismatch
+from mcp_server.diagnosis.causes.input_mismatch import place
 from mcp_server.diagnosis.interventions.base import Change, Effect
 from mcp_server.diagnosis.observe.calls import PlainRun
 from mcp_server.diagnosis.ranking import confidence
@@ -105,7 +105,7 @@ def test_the_call_with_an_input_on_another_card_is_named_whoever_met_the_error(
     calls[0] |= {"outcome": "failed", "error": {"type": "torch.AcceleratorError", "text": error}}
     loads = [phase(1, loader="x", package="m.pt2", current_device=loaded_on)]
     case.capture = capture(loads=loads, calls=calls)
-    found = list(device_mismatch.detect(case))
+    found = list(input_mismatch.detect_other_device(case))
     assert [h.evidence[0].fact.split()[1] for h in found] == ([str(call)] if call else [])
     assert all(confidence(h, case) == "likely" for h in found)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.causes import concurrency, constants, custom_op, shared_constants
+from mcp_server.diagnosis.causes import concurrency, constants, custom_op, hang
 from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.logs.captured import CapturedUpdate, Leaf
@@ -212,14 +212,14 @@ def waiting(*numbers: int) -> DiagnosisState:
 
 def test_threads_that_never_come_back() -> None:
     """Several unfinished calls at the time limit are a hang of calls, with the remedy for several threads."""
-    (found,) = concurrency.detect_concurrency(waiting(1, 2))
+    (found,) = hang.detect_waiting_calls(waiting(1, 2))
     assert found.category == "hang" and found.observed and "2 threads" in found.guilty.name
     assert found.fix is not None and "num_runners" in found.fix.action
 
 
 def test_one_thread_that_never_comes_back_is_less_sure() -> None:
     """A single unfinished call may hang anywhere inside: not exact, and the next look is told."""
-    (found,) = concurrency.detect_concurrency(waiting(1))
+    (found,) = hang.detect_waiting_calls(waiting(1))
     assert not found.observed and found.fix is not None and "trace_launches" in found.fix.action
 
 
@@ -257,7 +257,7 @@ def test_constants_that_the_program_wrote_after_it_gave_them(
     case.capture = capture(updates=[update], calls=[call])
     case.runs["script"] = run("script", "AssertionError: drift")
     case.runs["plain"] = run("plain", "", told)
-    found = [h.observed for h in shared_constants.detect_altered_constants(case) if h.guilty.name == "w"]
+    found = [h.observed for h in constants.detect_altered_constants(case) if h.guilty.name == "w"]
     assert found == ([sources] if sources is not None else [])
 
 
@@ -303,32 +303,28 @@ def test_constants_of_other_values_than_given(
     zoo: ZooPackage, told: list[Any], more: dict[str, Any], expected: tuple[bool, bool] | None
 ) -> None:
     """Proven where the values as given make the call what the check compared with; else only a candidate."""
-    found = list(shared_constants.detect_altered_constants(refilled(zoo, ["head.weight"], *told, **more)))
+    found = list(constants.detect_altered_constants(refilled(zoo, ["head.weight"], *told, **more)))
     assert [(h.observed, h.weak) for h in found] == ([expected] if expected is not None else [])
 
 
 def test_values_tell_more_than_counts_of_writes(zoo: ZooPackage) -> None:
     """A write into another part of one block counts for all of it; where nobody looked the count tells."""
     told = [held(), returned(False)]
-    assert not list(
-        shared_constants.detect_altered_constants(refilled(zoo, [], *told, altered=["head.weight"]))
-    )
-    assert list(
-        shared_constants.detect_altered_constants(refilled(zoo, None, *told, altered=["head.weight"]))
-    )
+    assert not list(constants.detect_altered_constants(refilled(zoo, [], *told, altered=["head.weight"])))
+    assert list(constants.detect_altered_constants(refilled(zoo, None, *told, altered=["head.weight"])))
     by_check = refilled(
         zoo, None, {"event": "compared_expected", "equal": True}, refilled={"1": ["head.weight"]}
     )
-    (found,) = shared_constants.detect_altered_constants(by_check)
+    (found,) = constants.detect_altered_constants(by_check)
     assert "when the check failed" in found.evidence[0].fact
 
 
 def test_what_calls_write_themselves_is_no_write_of_the_program(zoo: ZooPackage) -> None:
     """A buffer of the model that each call changes."""
     case = refilled(zoo, ["counter"], held(), returned(False))
-    assert shared_constants.written_by_calls(case) == set()
+    assert constants.written_by_calls(case) == set()
     counting = package_case(zoo("counter"))
-    assert shared_constants.written_by_calls(counting)
+    assert constants.written_by_calls(counting)
 
 
 BAD_FAKE = "AssertionError: expected size 4==4, stride 8==1 at dim=0\nError in op: {}"
@@ -356,7 +352,7 @@ def test_an_unregistered_operator(zoo: ZooPackage, name: str) -> None:
     """The operator that the load misses is named, with what the package calls."""
     case = package_case(zoo(name))
     case.runs["plain"] = run("plain", "RuntimeError: Could not find schema for aotizoo::halve_rows.")
-    (found,) = custom_op.detect_wrong_layout(case)
+    (found,) = custom_op.detect_unregistered(case)
     assert found.guilty.name == "aotizoo::halve_rows" and found.category == "custom_op"
 
 
@@ -375,7 +371,7 @@ def test_a_call_in_a_forked_process_waits_for_threads_that_are_not_there(parent:
     )
     text = 'Timeout (0:00:10)!\nThread 0x1 (most recent call first):\n  File "/app/pool.py", line 50 in wait'
     case.runs["script"] = run("script", text, ending="timeout")
-    (found,) = concurrency.detect_concurrency(case)
+    (found,) = hang.detect_waiting_calls(case)
     assert found.category == "hang" and ("forked" in found.summary) == forked
     assert [line.line for line in found.guilty.model_locations] == ([41] if forked else [50, 41])
     assert found.fix is not None and ("spawn" in found.fix.action) == forked

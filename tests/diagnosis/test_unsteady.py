@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.causes import concurrency, illegal_memory_access, wrong_output
+from mcp_server.diagnosis.causes import hang, illegal_memory_access, wrong_output
 from mcp_server.diagnosis.observe.calls import CheckedRun, RepeatCall, WatchRepeats
 from mcp_server.diagnosis.observe.intervene import WatchOperators
 from mcp_server.diagnosis.observe.launches import TraceLaunches
@@ -143,11 +143,11 @@ def test_only_a_quick_call_that_ended_well_is_repeated(zoo: ZooPackage) -> None:
 def test_the_journal_names_the_kernel_of_a_hang(zoo: ZooPackage) -> None:
     """Once the journal names a launch, the call as a whole is no longer accused of the hang."""
     case = traced(zoo, "died", run("plain", ending="timeout"))
-    assert list(concurrency.detect_concurrency(case)) == []
+    assert list(hang.detect_hanging_call(case)) == []
     (found,) = illegal_memory_access.detect_last_launch(case)
     assert (found.category, found.guilty.launch_index) == ("hang", 1)
     case.trace = None
-    (found,) = concurrency.detect_concurrency(case)
+    (found,) = hang.detect_hanging_call(case)
     assert found.guilty.kind == "call"
 
 

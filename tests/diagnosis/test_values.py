@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from mcp_server.diagnosis.causes import eager, illegal_memory_access, in_place_inputs, nan_or_inf
+from mcp_server.diagnosis.causes import concurrency, custom_op, illegal_memory_access, nan_or_inf
+from mcp_server.diagnosis.causes.input_mismatch import refusal
 from mcp_server.diagnosis.components import operator_of
 from mcp_server.diagnosis.interventions.base import Change, Effect, Where
 from mcp_server.diagnosis.observe.launches import silent_suspicion
@@ -26,6 +27,7 @@ from tests.diagnosis.support import (
     called,
     capture,
     failing,
+    from_eager,
     interpreted,
     package_case,
     phase,
@@ -51,7 +53,7 @@ def in_eager(zoo: ZooPackage, directory: Path, name: str, inputs: Path) -> Diagn
 def test_an_index_that_eager_mode_refuses_too(zoo: ZooPackage, tmp_path: Path) -> None:
     """The operator that raises is named with the model's line, as a site that is not proof by itself."""
     case = failing(in_eager(zoo, tmp_path, "ranker", zoo("ranker").with_name("ranker.bad-index.pt")))
-    (found,) = eager.detect(case)
+    (found,) = from_eager(case)
     assert found.category == "index_out_of_bounds"
     assert "self.table(ids)" in found.guilty.model_locations[0].code
     assert confidence(found, case) == "likely"
@@ -61,7 +63,7 @@ def test_the_operator_that_makes_nan_in_eager_mode(zoo: ZooPackage, tmp_path: Pa
     """The logarithm is named, and the outputs of the package are a second source where they were seen."""
     case = in_eager(zoo, tmp_path, "logarithm", zoo("logarithm").with_name("logarithm.bad-nan.pt"))
     case.runs["plain"] = run("plain", "", called(nan=1))
-    (found,) = eager.detect(case)
+    (found,) = from_eager(case)
     assert found.category == "nan_or_inf" and "log" in found.guilty.name
     assert found.instruments == {Instrument.EAGER}
 
@@ -71,14 +73,14 @@ def test_good_inputs_show_nothing_in_eager_mode(zoo: ZooPackage, tmp_path: Path,
     """A healthy program accuses nobody."""
     case = in_eager(zoo, tmp_path, name, zoo(name).with_name(f"{name}.inputs.pt"))
     assert case.interpreted is not None and case.interpreted.last("interpreted") is not None
-    assert list(eager.detect(case)) == []
+    assert list(from_eager(case)) == []
 
 
 def test_a_program_refuses_what_its_guards_exclude(zoo: ZooPackage, tmp_path: Path) -> None:
     """A size outside the exported range is refused by the program itself, as a guard or as an error."""
     torch.save((torch.zeros(100, 6, dtype=torch.int64),), tmp_path / "large.pt")
     case = in_eager(zoo, tmp_path, "ranker", tmp_path / "large.pt")
-    refused = eager.refusal(case)
+    refused = refusal(case)
     assert refused is not None and "refuses this call" in refused.fact
 
 
@@ -93,7 +95,7 @@ def test_a_fake_function_that_disagrees() -> None:
     """An operator of the user's is named with both layouts; torch's own and higher-order ones are not."""
     case = failing(DiagnosisState(None))
     case.interpreted = worker_run(*map(mismatch, ("aten.t.default", "<cond>", "mine.op.default")))
-    (found,) = eager.detect(case)
+    (found,) = custom_op.detect_fake_results(case)
     assert found.guilty.name == "torch.ops.mine.op.default" and found.category == "custom_op"
     assert "stride [8, 1]" in found.summary and "stride [1, 4]" in found.summary
 
@@ -106,7 +108,7 @@ def test_a_departure_is_harmless_when_nothing_failed(zoo: ZooPackage) -> None:
     case = package_case(zoo("ranker"))
     case.runs["plain"] = run("plain", "", called())
     case.interpreted = worker_run(DEPARTS)
-    (found,) = eager.detect(case)
+    (found,) = from_eager(case)
     assert (found.category, found.harmful, found.level) == ("wrong_output", False, CausalLevel.SYMPTOM)
     assert "0.5" in found.summary and silent_suspicion(case)
 
@@ -117,7 +119,7 @@ def test_the_scripts_own_reference_is_a_second_source(zoo: ZooPackage) -> None:
     told = {"event": "compared_expected", "equal": False, "outputs": [{"shape": [[2], [2]]}]}
     case.runs["plain"] = case.runs["script"] = run("plain", "", called(), told)
     case.interpreted = worker_run(DEPARTS)
-    (found,) = eager.detect(case)
+    (found,) = from_eager(case)
     assert found.harmful
 
 
@@ -330,7 +332,7 @@ def test_nan_of_eager_alone_is_no_departure(zoo: ZooPackage, pair: dict[str, Any
         {"event": "compared", "equal": False, "outputs": [pair]},
     )
     case.runs["plain"] = run("plain", "", called())
-    found = [each.category for each in eager.detect(case)]
+    found = [each.category for each in from_eager(case)]
     assert found == (["wrong_output"] if departs else [])
 
 
@@ -419,7 +421,7 @@ def test_an_input_that_the_call_changes_may_spoil_a_reference(
     case = package_case(zoo("counter"))
     case.runs["script"] = run("script", text)
     case.interpreted = worker_run({"event": "compared", "equal": equal, "outputs": []})
-    found = list(in_place_inputs.detect_sharing(case))
+    found = list(concurrency.detect_changed_input(case))
     assert [(h.category, h.guilty.input_index, confidence(h, case)) for h in found] == [
         ("wrong_output", 0, "possible")
     ] * count

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from mcp_server.diagnosis.causes import shared_constants
+from mcp_server.diagnosis.causes import constants
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import DiagnosisState
@@ -48,7 +48,7 @@ CALL = phase(3, load=1, thread=1, file="inputs.pt")
 def test_views_that_an_update_copies_are_named(zoo: ZooPackage, more: dict[str, Any], count: int) -> None:
     """Possible by itself; proven when the call with constants of their own memory passes."""
     case = updated(zoo, CALL, **more)
-    found = list(shared_constants.detect_viewed_constants(case))
+    found = list(constants.detect_viewed_constants(case))
     assert [(h.category, h.guilty.name) for h in found] == [("constants", "head.bias")] * count
     for hypothesis in found:
         assert confidence(hypothesis, case) == "possible" and hypothesis.intervention is not None
@@ -61,7 +61,7 @@ def test_a_program_that_dies_before_its_call_is_likely_to_die_of_it(zoo: ZooPack
     """The allocator meets what was overwritten; no call was begun by then."""
     case = updated(zoo)
     case.runs["script"] = run("script", "malloc assertion failure in sysmalloc", ending="signal")
-    (found,) = shared_constants.detect_viewed_constants(case)
+    (found,) = constants.detect_viewed_constants(case)
     assert confidence(found, case) == "possible"
 
 

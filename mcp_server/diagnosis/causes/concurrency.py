@@ -1,35 +1,46 @@
-"""Calls, threads and streams that overlap: races, deadlocks, and memory that is reused too early."""
+"""Memory that is written, freed or reused while a call uses it: by threads, streams, or the call itself."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 
-from mcp_server.diagnosis.causes.hang import lines_inside, operator_inside
-from mcp_server.diagnosis.causes.in_place_inputs import written_inputs
+from mcp_server.diagnosis.causes.common import (
+    agreement,
+    component,
+    confirming,
+    input_component,
+    launch_lines,
+    name_of,
+    seen,
+    written_inputs,
+)
+from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind
+from mcp_server.diagnosis.interventions.call import twice
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import Captured, CapturedCall, CapturedLoad, CapturedReplay, CrossStreamFree
-from mcp_server.logs.facts import ThreadStack
-from mcp_server.model import Component, Evidence, Fix
+from mcp_server.model import Fix, ModelLocation
+from mcp_server.package.signature import CompiledInput, copied_when_misaligned
+
+# What a call that is made again by itself is free of.
+_Race = partial(Suspect, category="concurrency", level=CausalLevel.STATE, only_in_program=True)
 
 
 def detect_concurrency(case: DiagnosisState) -> Iterator[Suspect]:
-    """Overlapping calls of one model, judged by how it was loaded and how the program ended."""
+    """Threads inside a model that was loaded for one; constants whose memory moved."""
     if case.capture is None:
-        yield from _hanging_call(case)
         return
     for load in case.capture.loads:
-        pair = overlapping(case.capture, load)
-        if pair is not None and load.options.get("run_single_threaded"):
-            yield _unsynchronised(load, pair, case)
-    yield from _moved(case)
-    run = case.runs.get("script")
-    if run is not None and run.failure == "timeout":
-        yield from _waiting(case, run.log.threads)
+        pair = _overlapping(case.capture, load) if load.options.get("run_single_threaded") else None
+        if pair is not None:
+            yield _unsynchronised(load, *pair, case)
+    yield from _moved(case.capture, case)
 
 
-def overlapping(capture: Captured, load: CapturedLoad) -> tuple[CapturedCall, CapturedCall] | None:
+def _overlapping(capture: Captured, load: CapturedLoad) -> tuple[CapturedCall, CapturedCall] | None:
     """Two calls of one loaded model, by different threads, that ran at the same time."""
     calls = [c for c in capture.calls if (c.pid, c.load) == (load.pid, load.number)]
     calls.sort(key=lambda c: c.t)
@@ -44,23 +55,20 @@ def overlapping(capture: Captured, load: CapturedLoad) -> tuple[CapturedCall, Ca
 
 
 def _unsynchronised(
-    load: CapturedLoad, pair: tuple[CapturedCall, CapturedCall], case: DiagnosisState
+    load: CapturedLoad, first: CapturedCall, second: CapturedCall, case: DiagnosisState
 ) -> Suspect:
-    fact = f"threads {pair[0].thread_name} and {pair[1].thread_name} were inside the model at the same time"
-    return Suspect(
-        category="concurrency",
-        guilty=Component(
-            kind="call",
-            name="run_single_threaded=True, called from several threads",
-            model_locations=[*load.stack[:1], *pair[0].stack[:1]],
+    fact = f"threads {first.thread_name} and {second.thread_name} were inside the model at the same time"
+    return _Race(
+        guilty=component(
+            "call",
+            "run_single_threaded=True, called from several threads",
+            [*load.stack[:1], *first.stack[:1]],
         ),
         summary="The package was loaded with run_single_threaded=True, which does no synchronisation, "
         "and several threads called it at the same time.",
-        level=CausalLevel.STATE,
-        only_in_program=True,
         evidence=(
-            Evidence(step="capture", fact=fact),
-            Evidence(step="capture", fact="the model was loaded with run_single_threaded=True"),
+            seen("capture", fact),
+            seen("capture", "the model was loaded with run_single_threaded=True"),
         ),
         # Without run_single_threaded a Python operator that waits can hold the GIL in one thread while
         # another one waits for its runner (torch 2.13): only a lock is right for every model.
@@ -73,122 +81,18 @@ def _unsynchronised(
     )
 
 
-def _waiting(case: DiagnosisState, stacks: Sequence[ThreadStack]) -> Iterator[Suspect]:
-    """Threads that were all inside a call when the time ran out."""
-    assert case.capture is not None
-    inside = [call for call in case.capture.calls if call.outcome == "unfinished"]
-    threads = {call.thread for call in inside}
-    if not inside:
-        return
-    several = len(threads) > 1
-    at = inside[0]
-    known = {(line.file, line.line) for line in at.stack[:2]}
-    place = [line for line in lines_inside(stacks) if (line.file, line.line) not in known]
-    op = operator_inside(stacks, case)
-    forked = _is_forked(at, case.capture)
-    yield Suspect(
-        category="hang",
-        guilty=Component(
-            kind="op" if op and not several else "call",
-            name=_name(op, len(threads)),
-            model_locations=[*(() if forked else place), *at.stack[:2]],
-        ),
-        summary=_FORKED if forked else _hang_summary(several),
-        level=CausalLevel.STATE,
-        evidence=tuple(
-            Evidence(step="capture", fact=f"thread {call.thread_name} entered a call and did not return")
-            for call in inside[:4]
-        ),
-        fix=Fix(action=_UNFORKED if forked else _hang_action(several, op)),
-        observed=several,
-    )
-
-
-# The pool of OpenMP is not made anew after fork() (libgomp, and torch's own pool, on Linux).
-_FORKED = (
-    "A call did not return in a process that was forked after the package was loaded: the compute threads "
-    "of the parent do not exist in the child, and the call waits for them."
-)
-_UNFORKED = "start the workers with 'spawn', or load and call the package only in the children"
-
-
-def _is_forked(call: CapturedCall, capture: Captured) -> bool:
-    """Whether the call used a load of the process from which its own was forked."""
-    parents = {process.parent for process in capture.processes if process.pid == call.pid}
-    return capture.load_of(call) is None and any(load.pid in parents for load in capture.loads)
-
-
-def _hang_action(several: bool, op: str) -> str:
-    if several:
-        return "give every thread its own runner (num_runners), or hold a lock around the call"
-    return (
-        f"give the loop or wait in {op} an end"
-        if op
-        else "find the launch that does not end with trace_launches"
-    )
-
-
-def _hanging_call(case: DiagnosisState) -> Iterator[Suspect]:
-    """A replayed call that does not come back, with the operator in which it is, where a stack tells."""
-    plain = case.runs.get("plain")
-    if plain is None or plain.failure != "timeout":
-        return
-    places = lines_inside(plain.log.threads)
-    op = operator_inside(plain.log.threads, case)
-    if not op and case.trace is not None and case.trace.last is not None:
-        return  # the journal says more
-    yield Suspect(
-        category="hang",
-        guilty=Component(
-            kind="op" if op else "call", name=op or "call of the package", model_locations=places
-        ),
-        summary=f"The call does not return within its time limit{': it is inside ' + op if op else ''}.",
-        level=CausalLevel.STATE,
-        evidence=(Evidence(step="run", fact=f"no end after {plain.finished.wall_s:.0f} s"),),
-        fix=Fix(action=_hang_action(False, op)),
-        observed=bool(op),
-    )
-
-
-def _name(op: str, threads: int) -> str:
-    if threads > 1:
-        return f"call of the package from {threads} threads" + (f", one inside {op}" if op else "")
-    return op or "call of the package"
-
-
-def _hang_summary(several: bool) -> str:
-    if several:
-        return (
-            "Several threads are inside calls of one package and none returns: a call holds the GIL while "
-            "it waits for a free runner, and the thread that has the runner waits for the GIL."
-        )
-    return "A call of the package did not return within the time limit."
-
-
-def _moved(case: DiagnosisState) -> Iterator[Suspect]:
+def _moved(capture: Captured, case: DiagnosisState) -> Iterator[Suspect]:
     """User-managed constants whose memory was freed or moved between their update and a call."""
-    assert case.capture is not None
-    call = next((c for c in case.capture.calls if c.moved), None)
+    call = next((c for c in capture.calls if c.moved), None)
     if call is None:
         return
     names = ", ".join(call.moved[:4])
-    update = next((u for u in case.capture.updates if set(call.moved) <= set(u.constants)), None)
-    yield Suspect(
-        category="concurrency",
-        guilty=Component(
-            kind="constant",
-            name=call.moved[0],
-            model_locations=[*(update.stack[:1] if update else []), *call.stack[:1]],
-        ),
+    update = next((u for u in capture.updates if set(call.moved) <= set(u.constants)), None)
+    yield _Race(
+        guilty=component("constant", call.moved[0], [*(update.stack[:1] if update else []), *call.stack[:1]]),
         summary=f"The memory of user-managed constant {names} was freed or moved after load_constants: the "
         "package keeps its old address and reads whatever is there now.",
-        level=CausalLevel.STATE,
-        only_in_program=True,
-        evidence=(
-            Evidence(
-                step="capture", fact=f"at the call, {names} is no longer where load_constants was given it"
-            ),
-        ),
+        evidence=(seen("capture", f"at the call, {names} is no longer where load_constants was given it"),),
         fix=Fix(
             action="keep the tensors given with user_managed=True where they are, or call load_constants "
             "again after they moved"
@@ -197,123 +101,154 @@ def _moved(case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
+@dataclass(frozen=True)
+class _Overlap:
+    """How memory of an input changed under a call; `place`, `name` and what the event tells are filled in.
+
+    Without `before` the fix stands in place of the line of the call.
+    """
+
+    summary: str
+    fact: str
+    action: str
+    before: str | None = None
+    after: str | None = None
+    observed: bool = True
+
+
+_REWRITTEN = _Overlap(
+    summary="Input {place} ({name}) was written while the call that reads it ran, and not by the package: "
+    "another thread changes the tensor.",
+    fact="in-place operations on input {place} between the begin and the end of a call in thread {thread}",
+    action="give the call a tensor that nobody else writes",
+    after="pass tensor.clone(), or hold a lock around the call and the writes",
+)
+_SAME_CONTENT = _Overlap(
+    summary="Input {place} ({name}): {fact}. What was put there for each may have been written over before "
+    "the first one ran.",
+    fact="{calls} calls in thread {thread} were given the very tensor of the call before, with nothing "
+    "written to it in between",
+    action="hand each call a tensor of its own, or wait for a call before its input is written anew",
+    observed=False,
+)
+_RACED = _Overlap(
+    summary="Input {place} ({name}) was still being written by another stream when the package read it.",
+    fact="input {place}, copied in the order of the calling stream, differs from what it held once all "
+    "streams were done; the package does not write it",
+    action="make the calling stream wait for the stream that fills the input",
+    after="torch.cuda.current_stream().wait_stream(other_stream)",
+)
+_LOST_BY_GRAPH = _Overlap(
+    summary="A CUDA graph was replayed after the memory of input {place} ({name}) of its call had been "
+    "freed: the graph reads the old address, not the tensor that replaced it.",
+    fact="at the replay, no tensor holds the memory of input {place} at the capture",
+    action="keep the tensor that was captured, and copy new values into it before each replay",
+    before="static_input = request",
+    after="static_input.copy_(request)",
+)
+_FREED_EARLY = _Overlap(
+    summary="Input {place} ({name}) was freed while the package, on another stream, could still read it: the "
+    "allocator reuses its memory for the next tensor at once.",
+    fact="the memory of input {place} was freed, and something was allocated, before the stream that owns it "
+    "waited for the stream of the call; record_stream was not called",
+    action="tell the allocator which stream uses the input, or keep it until that stream is done",
+    after="x.record_stream(torch.cuda.current_stream())",
+)
+
+
+def _overlap(
+    kind: _Overlap, place: int, lines: list[ModelLocation], case: DiagnosisState, **words: object
+) -> Suspect:
+    """The input at `place`, whose memory changed in this way under the call at `lines`."""
+    inputs = case.package.inputs if case.package is not None else ()
+    name = name_of(inputs[place]) if place < len(inputs) else f"inputs[{place}]"
+    fact = kind.fact.format(place=place, **words)
+    before = kind.before or (lines[0].code if kind.after and lines else None)
+    return _Race(
+        guilty=component("input", name, lines, index=place),
+        summary=kind.summary.format(place=place, name=name, fact=fact),
+        evidence=(seen("capture", fact),),
+        fix=Fix(action=kind.action, before=before, after=kind.after),
+        harmful=case.failed,
+        observed=kind.observed,
+    )
+
+
 def detect_rewritten(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis for the first such call of a program that failed."""
-    calls = case.capture.calls if case.capture is not None else []
+    """An input that was written while a call of a failed program ran, else one of calls of a worker thread.
+
+    The latter made calls with one and the same content, which are right for it as far as is known.
+    """
+    calls = case.capture.calls if case.capture is not None and case.failed else []
     own = written_inputs(case)
     for call in calls:
         changed = [place for place in call.rewritten if place not in own]
-        if changed and case.failed:
-            yield _rewritten_suspect(call, changed[0], case)
+        if changed:
+            yield _overlap(_REWRITTEN, changed[0], call.stack[:2], case, thread=call.thread_name)
             return
-    yield from _overtaken(calls, case)
-
-
-def _overtaken(calls: list[CapturedCall], case: DiagnosisState) -> Iterator[Suspect]:
-    """Calls that a worker thread made with one and the same content, in a program that minds its results."""
     again = [call for call in calls if call.again and call.thread_name != "MainThread"]
-    minds = case.failed and not case.ended_well and all(call.outcome == "ok" for call in calls)
-    if again and minds and _right_by_itself(case):
-        yield _same_content(again, case)
-
-
-def _right_by_itself(case: DiagnosisState) -> bool:
-    """Whether the call, made again, is right for the content that it was given, as far as is known."""
+    minds = not case.ended_well and all(call.outcome == "ok" for call in calls)
     plain = case.runs.get("plain")
-    return case.equals_eager is not False and (plain is None or plain.failure in ("none", "differs"))
+    wrong_alone = plain is not None and plain.failure not in ("none", "differs")
+    for call in again[-1:] if minds and case.equals_eager is not False and not wrong_alone else ():
+        words = {"calls": len(again), "thread": call.thread_name}
+        yield _overlap(_SAME_CONTENT, call.again[0], call.stack[:2], case, **words)
 
 
-def _same_content(again: list[CapturedCall], case: DiagnosisState) -> Suspect:
-    call, place = again[-1], again[-1].again[0]
-    fact = (
-        f"{len(again)} calls in thread {call.thread_name} were given the very tensor of the call before, "
-        "with nothing written to it in between"
-    )
-    return Suspect(
-        category="concurrency",
-        guilty=Component(
-            kind="input", name=_label(place, case), input_index=place, model_locations=call.stack[:2]
-        ),
-        summary=f"Input {place} ({_label(place, case)}): {fact}. What was put there for each may have been "
-        "written over before the first one ran.",
-        level=CausalLevel.STATE,
-        only_in_program=True,
-        evidence=(Evidence(step="capture", fact=fact),),
-        fix=Fix(
-            action="hand each call a tensor of its own, or wait for a call before its input is written anew"
-        ),
-        observed=False,
-    )
+def detect_streams(case: DiagnosisState) -> Iterator[Suspect]:
+    """The first call that raced with a stream, inputs that a graph lost, and one that was freed early."""
+    if case.capture is None:
+        return
+    written = written_inputs(case)
+    for call in case.capture.calls:
+        late = [place for place in call.raced if place not in written]
+        if late:
+            yield _overlap(_RACED, late[0], call.stack[:2], case)
+            break
+    for replay in case.capture.replays:
+        lines = [*replay.stack[:2], *_lines_of_call(replay, case)[:1]]
+        yield _overlap(_LOST_BY_GRAPH, replay.input, lines, case)
+    for freed in case.capture.loans[:1]:
+        found = _overlap(_FREED_EARLY, freed.input, _lines_of_call(freed, case)[:2], case)
+        # Proven only where the program fails by itself, and not under the hook, which waits for each call.
+        alone = "the program fails by itself and ends well where each call is waited for"
+        evidence = (*found.evidence, *((seen("run_alone", alone),) if case.fails_only_alone else ()))
+        yield replace(found, evidence=evidence, observed=case.fails_only_alone)
 
 
-def _label(place: int, case: DiagnosisState) -> str:
-    inputs = case.package.inputs if case.package is not None else ()
-    return inputs[place].path or inputs[place].name if place < len(inputs) else f"input {place}"
-
-
-def _rewritten_suspect(call: CapturedCall, place: int, case: DiagnosisState) -> Suspect:
-    label = _label(place, case)
-    return Suspect(
-        category="concurrency",
-        guilty=Component(kind="input", name=label, input_index=place, model_locations=call.stack[:2]),
-        summary=f"Input {place} ({label}) was written while the call that reads it ran, and not by the "
-        "package: another thread changes the tensor.",
-        level=CausalLevel.STATE,
-        only_in_program=True,
-        evidence=(
-            Evidence(
-                step="capture",
-                fact=f"in-place operations on input {place} between the begin and the end of a call in "
-                f"thread {call.thread_name}",
-            ),
-        ),
-        fix=Fix(
-            action="give the call a tensor that nobody else writes",
-            before=call.stack[0].code if call.stack else None,
-            after="pass tensor.clone(), or hold a lock around the call and the writes",
-        ),
-    )
+def _lines_of_call(event: CrossStreamFree | CapturedReplay, case: DiagnosisState) -> list[ModelLocation]:
+    """The user's lines of the call that an event is about."""
+    calls = case.capture.calls if case.capture is not None else []
+    own = (c.stack for c in calls if (c.pid, c.number) == (event.pid, event.call))
+    return next(own, [])
 
 
 def detect_aliased(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis, where a check of the program failed and every call came back."""
-    seen = case.capture
-    if seen is None or not (seen.assertions or case.own_check):
+    """An output that is a view of an input, where a check of the program failed and every call came back."""
+    capture = case.capture
+    if capture is None or not (capture.assertions or case.own_check):
         return
-    if any(call.outcome != "ok" for call in seen.calls):
+    later = next((call for call in capture.calls if call.overwritten), None)
+    if later is None or any(call.outcome != "ok" for call in capture.calls):
         return
-    found = next((call for call in seen.calls if call.overwritten), None)
-    if found is not None:
-        yield _aliased_suspect(found, case)
-
-
-def _aliased_suspect(later: CapturedCall, case: DiagnosisState) -> Suspect:
-    assert case.capture is not None
     number, output, place = later.overwritten[0]
-    first = next((c for c in case.capture.calls if (c.pid, c.number) == (later.pid, number)), later)
-    checks = [check.stack[:1] for check in case.capture.assertions[-1:]]
-    agrees = bool(case.equals_eager)
+    first = next((c for c in capture.calls if (c.pid, c.number) == (later.pid, number)), later)
+    checks = [line for check in capture.assertions[-1:] for line in check.stack[:1]]
     fact = (
         f"output {output} of a call is a view of its input {place}; by two calls later the program had "
         "written into that input, and still kept the output"
     )
-    return Suspect(
-        category="concurrency",
-        guilty=Component(
-            kind="input",
-            name=f"input {place}",
-            input_index=place,
+    yield _Race(
+        guilty=component(
+            "input",
+            f"input {place}",
+            [*first.stack[:2], *checks],
             value=f"output {output} is a view of it",
-            model_locations=[*first.stack[:2], *(line for lines in checks for line in lines)],
+            index=place,
         ),
         summary=f"Output {output} of the package shares the memory of input {place}: the program wrote new "
         "values into that input while it kept the output, which changed with it.",
-        level=CausalLevel.STATE,
-        only_in_program=True,
-        evidence=(
-            Evidence(step="capture", fact=fact),
-            *((Evidence(step="interpret", fact="package and exported program agree"),) if agrees else ()),
-        ),
+        evidence=(seen("capture", fact), *agreement(case)),
         fix=Fix(
             action="copy the output before its input is written anew, or give each call a tensor of its own",
             after=f"outputs[{output}].clone()",
@@ -323,114 +258,148 @@ def _aliased_suspect(later: CapturedCall, case: DiagnosisState) -> Suspect:
     )
 
 
-def detect_streams(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis for the first call that raced with a stream, one for each input that a graph lost."""
-    if case.capture is None:
+def detect_sharing(case: DiagnosisState) -> Iterator[Suspect]:
+    """Inputs of one memory, at least one of them written: export saw them as separate tensors."""
+    if case.package is None:
         return
-    written = written_inputs(case)
-    for call in case.capture.calls:
-        late = [place for place in call.raced if place not in written]
-        if late:
-            yield _raced(call, late, case)
-            break
-    for replay in case.capture.replays:
-        yield _lost(replay, case)
-    for loan in case.capture.loans[:1]:
-        yield _let_go(loan, case)
-
-
-def _raced(call: CapturedCall, late: list[int], case: DiagnosisState) -> Suspect:
-    label = _stream_label(late[0], case)
-    return Suspect(
-        category="concurrency",
-        guilty=Component(kind="input", name=label, input_index=late[0], model_locations=call.stack[:2]),
-        summary=f"Input {late[0]} ({label}) was still being written by another stream when the package read "
-        "it.",
-        level=CausalLevel.STATE,
-        only_in_program=True,
-        evidence=(
-            Evidence(
-                step="capture",
-                fact=f"input {late[0]}, copied in the order of the calling stream, differs from what it held "
-                "once all streams were done; the package does not write it",
+    written, inputs = written_inputs(case), case.package.inputs
+    for group in case.sharing:
+        changed = [index for index in group if index in written]
+        if len(group) < 2 or not changed:
+            continue
+        items = [inputs[index] for index in group if index < len(inputs)]
+        yield Suspect(
+            category="concurrency",
+            guilty=component(
+                "input", name_of(items[0]) if items else "inputs", case.call_locations, index=group[0]
             ),
-        ),
-        fix=Fix(
-            action="make the calling stream wait for the stream that fills the input",
-            before=call.stack[0].code if call.stack else None,
-            after="torch.cuda.current_stream().wait_stream(other_stream)",
-        ),
-        harmful=case.failed,
-    )
-
-
-def _lost(replay: CapturedReplay, case: DiagnosisState) -> Suspect:
-    label = _stream_label(replay.input, case)
-    call = _call_of(replay, case)
-    return Suspect(
-        category="concurrency",
-        guilty=Component(
-            kind="input",
-            name=label,
-            input_index=replay.input,
-            model_locations=[*replay.stack[:2], *(call.stack[:1] if call else [])],
-        ),
-        summary=f"A CUDA graph was replayed after the memory of input {replay.input} ({label}) of its call "
-        "had been freed: the graph reads the old address, not the tensor that replaced it.",
-        level=CausalLevel.STATE,
-        only_in_program=True,
-        evidence=(
-            Evidence(
-                step="capture",
-                fact=f"at the replay, no tensor holds the memory of input {replay.input} at the capture",
+            summary=f"{', '.join(item.label for item in items)} share one memory, and the package writes "
+            f"input {changed[0]} in place: it was compiled for separate tensors, so that one update is seen "
+            "through the other.",
+            level=CausalLevel.CALL,
+            evidence=(
+                seen("check_devices", f"inputs {group} have one storage; input {changed[0]} is written"),
             ),
+            fix=Fix(action="pass a tensor of its own for each input", after="x.clone()"),
+            harmful=not case.handled,
+            observed=False,
+        )
+
+
+MOST_LINES = 3
+
+
+def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
+    """An input that holds other values after the call, or after a reference that the model made before it.
+
+    Only where a check of the program failed, though the package gives what its exported program gives.
+    """
+    script, plain = case.runs.get("script"), case.runs.get("plain")
+    root = script.root if script is not None else None
+    changed = written_inputs(case).difference(plain.left_alone if plain is not None else [])
+    checked = root is not None and "result_check" in root.family.tags
+    if case.package is None or not changed or not checked or not case.equals_eager:
+        return
+    item = case.package.inputs[min(changed)]
+    fact = f"{item.label} is modified in place by the call, as it is by the model"
+    replayed = case.call is not None and case.call.operation == "replay"
+    yield Suspect(
+        category="wrong_output",
+        guilty=input_component(
+            item, [*_writing_lines(item, case), *case.call_locations], "changed by the call"
         ),
-        fix=Fix(
-            action="keep the tensor that was captured, and copy new values into it before each replay",
-            before="static_input = request",
-            after="static_input.copy_(request)",
+        summary=f"The package matches its exported program, but {fact}. A reference computed from the same "
+        "tensor after the call therefore sees different values.",
+        level=CausalLevel.FAULT_SITE,
+        evidence=(
+            seen("inspect_package", fact),
+            seen("interpret", "package and exported program agree on the inputs of the call"),
         ),
-        harmful=case.failed,
+        fix=Fix(action="pass a copy to each of them, or make the model work on a copy", after="x.clone()"),
+        # It can only confirm: a reference that was made before the call is out of its reach.
+        intervention=confirming(twice(), case) if replayed else None,
+        observed=False,
     )
 
 
-def _let_go(loan: CrossStreamFree, case: DiagnosisState) -> Suspect:
-    """Proven only where the program fails by itself, and not under the hook, which waits for each call."""
-    label = _stream_label(loan.input, case)
-    call = _call_of(loan, case)
-    waits = case.fails_only_alone
-    fact = (
-        f"the memory of input {loan.input} was freed, and something was allocated, before the stream that "
-        "owns it waited for the stream of the call; record_stream was not called"
+def _writing_lines(item: CompiledInput, case: DiagnosisState) -> list[ModelLocation]:
+    """The model's lines that write in place, where there are few, and those of the launch that writes it."""
+    own = case.exported.in_place if case.exported is not None else []
+    buffer = case.view.wrapper.buffers.get(item.name) if case.view is not None else None
+    writers = (
+        case.view.writers.get(buffer.storage, []) if case.view is not None and buffer is not None else []
     )
-    alone = Evidence(
-        step="run_alone", fact="the program fails by itself and ends well where each call is waited for"
+    found = (launch_lines(number, case) for number in writers)
+    first: list[ModelLocation] = next((lines for lines in found if lines), [])
+    return list(dict.fromkeys([*(own if len(own) <= MOST_LINES else []), *first]))[:3]
+
+
+def updated_in_a_copy(case: DiagnosisState) -> dict[int, int]:
+    """By position, the bytes by which an address has to be divisible for the update to reach the caller.
+
+    Of a captured call only the inputs that were given elsewhere; where the call is made from a file, its
+    addresses show when it is made.
+    """
+    if case.view is None:
+        return {}
+    bytes_of = copied_when_misaligned(case.view.wrapper.text)
+    written = written_inputs(case) if bytes_of else ()
+    inputs = case.view.wrapper.inputs().items()
+    found = {place: bytes_of[b.name] for place, b in inputs if b.name in bytes_of and place in written}
+    call = case.capture.suspect if case.capture is not None else None
+    if call is None:
+        return found
+    leaves = dict(enumerate(call.leaves))
+    return {n: size for n, size in found.items() if n in leaves and 0 < leaves[n].alignment < size}
+
+
+def detect_lost_update(case: DiagnosisState) -> Iterator[Suspect]:
+    """One for each misaligned input that the call, made again as it was, leaves unchanged.
+
+    Only of calls that come back, and of programs in which nothing but a check of their own failed: else there
+    is another cause. What the check compared may be the input, against outputs.
+    """
+    plain, capture = case.runs.get("plain"), case.capture
+    if plain is None or plain.failure not in ("none", "differs"):
+        return
+    own_check = capture is not None and bool(capture.assertions or case.own_check) and capture.failing is None
+    if case.failed and not own_check:
+        return
+    for place, size in updated_in_a_copy(case).items():
+        if place in plain.left_alone:
+            yield _lost_update(place, size, case)
+
+
+def _lost_update(place: int, size: int, case: DiagnosisState) -> Suspect:
+    assert case.package is not None
+    item = case.package.inputs[place]
+    call = case.capture.suspect if case.capture is not None else None
+    offset = call.leaves[place].storage_offset if call is not None and place < len(call.leaves) else 0
+    where = f"an address that is no multiple of {size} bytes" + (f" (offset {offset})" if offset else "")
+    own = case.exported.in_place if case.exported is not None else []
+    copied = (
+        f"run_impl copies {item.label} where its address is no multiple of {size} bytes, and writes the copy"
     )
     return Suspect(
-        category="concurrency",
-        guilty=Component(
-            kind="input", name=label, input_index=loan.input, model_locations=call.stack[:2] if call else []
+        category="input_mismatch",
+        guilty=input_component(item, [*own[:1], *case.call_locations], f"at {where}"),
+        summary=f"The model updates {item.label} in place, and was given it at {where}: the package copies "
+        "such an input and updates the copy, so that the caller's tensor stays as it was.",
+        level=CausalLevel.CALL,
+        evidence=(
+            seen("inspect_package", copied),
+            seen("run", f"the call leaves input {place}, at such an address, as it was"),
         ),
-        summary=f"Input {loan.input} ({label}) was freed while the package, on another stream, could still "
-        "read it: the allocator reuses its memory for the next tensor at once.",
-        level=CausalLevel.STATE,
-        only_in_program=True,
-        evidence=(Evidence(step="capture", fact=fact), *((alone,) if waits else ())),
         fix=Fix(
-            action="tell the allocator which stream uses the input, or keep it until that stream is done",
-            before=call.stack[0].code if call and call.stack else None,
-            after="x.record_stream(torch.cuda.current_stream())",
+            action=f"give the call a tensor of its own and copy it back, or lay the views out so that each "
+            f"begins at a multiple of {size} bytes",
+            after=f"state = x.clone(); outputs = model(…, state, …); x.copy_(state)  # x: input {place}",
         ),
-        harmful=case.failed,
-        observed=waits,
+        intervention=Intervention(
+            f"align {place}",
+            Kind.INPUT,
+            f"the call with an aligned copy of input {place}",
+            (Change("align", input=place),),
+        ),
+        harmful=not case.ended_well,
     )
-
-
-def _call_of(event: CrossStreamFree | CapturedReplay, case: DiagnosisState) -> CapturedCall | None:
-    assert case.capture is not None
-    return next((c for c in case.capture.calls if (c.pid, c.number) == (event.pid, event.call)), None)
-
-
-def _stream_label(place: int, case: DiagnosisState) -> str:
-    inputs = case.package.inputs if case.package is not None else ()
-    return inputs[place].label if place < len(inputs) else f"inputs[{place}]"

@@ -1,4 +1,4 @@
-"""Constant updates against the constants that the package was compiled with.
+"""Updates of constants, against what the package was compiled with, and constants in shared memory.
 
 `load_constants` copies raw bytes and compares neither dtype nor shape (torch 2.8-2.15): a narrower dtype or
 another shape gives wrong numbers or overruns the constant's memory.
@@ -7,26 +7,31 @@ another shape gives wrong numbers or overruns the constant's memory.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 
+from mcp_server.diagnosis.causes.common import component, seen, suspect_call, written_storages
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
-from mcp_server.diagnosis.interventions.input import cast_in_update, compiled_values
+from mcp_server.diagnosis.interventions.input import cast_in_update, compiled_values, constant_own_memory
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.logs.captured import CapturedUpdate, Leaf
-from mcp_server.model import Component, Evidence, Fix
+from mcp_server.logs.captured import CapturedAssertion, CapturedCall, CapturedEnd, CapturedUpdate, Leaf
+from mcp_server.model import Component, Fix
 from mcp_server.package.archive import CompiledConstant
+from mcp_server.plurals import counted
+from mcp_server.tools.context import Event
 
 _OF_GENERATED_NAMES = ("update_constant_buffer", "update_constant_buffer_from_cpu")  # torch 2.8-2.15
 KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}"
 
 
 def detect(case: DiagnosisState) -> Iterator[Suspect]:
-    """Wrong dtypes, shapes and devices of given constants, and parameters that no update reaches."""
+    """Constants given with another dtype, shape or device, with NaN, under other names, or not at all."""
     if case.capture is None or case.package is None:
         return
     compiled = {constant.fqn: constant for constant in case.package.constants}
     for update in case.capture.updates:
-        yield from _wrong(update, compiled, case)
+        yield from _different(update, compiled, case)
         yield from _unreached(update, compiled, case)
         yield from _not_finite(update, case)
         yield from _partial(update, case)
@@ -35,91 +40,69 @@ def detect(case: DiagnosisState) -> Iterator[Suspect]:
         yield from _idle(update, case)
 
 
-def _wrong(
+_OfUpdate = partial(Suspect, category="constants", level=CausalLevel.STATE)
+
+
+def _updated(name: str, update: CapturedUpdate, value: str | None = None) -> Component:
+    """A constant, at the lines of the update that gave it or left it out."""
+    return component("constant", name, update.stack[:2], value=value)
+
+
+def _different(
     update: CapturedUpdate, compiled: dict[str, CompiledConstant], case: DiagnosisState
 ) -> Iterator[Suspect]:
-    pairs = {name: (leaf, compiled[name]) for name, leaf in update.constants.items() if name in compiled}
+    """Constants given in another form than compiled."""
     load = case.capture.load_of(update) if case.capture is not None else None
     home = load.device_index if load is not None else None
-    found = {
-        name: _difference(*pair, update) or _elsewhere(pair[0], update, home) for name, pair in pairs.items()
-    }
-    wrong = {name: difference for name, difference in found.items() if difference is not None}
-    for name, difference in wrong.items():
-        others = [other for other in wrong if other != name and wrong[other][0] == difference[0]]
-        yield _suspect(name, others, update, difference, case)
+    pairs = {name: (leaf, compiled[name]) for name, leaf in update.constants.items() if name in compiled}
+    compared = {name: _difference(*pair, update, home) for name, pair in pairs.items()}
+    wrong = {name: difference for name, difference in compared.items() if difference is not None}
+    for name, (aspect, got, wanted) in wrong.items():
+        fact = f"{update.how} was given {name} with {aspect} {got}; the package was compiled with {wanted}"
+        others = [other for other in wrong if other != name and wrong[other][0] == aspect]
+        also = f" The {aspect} of {', '.join(others[:4])} differs, too." if others else ""
+        yield _OfUpdate(
+            guilty=_updated(name, update, f"{aspect} {got} (compiled: {wanted})"),
+            summary=f"Constant {name} was updated with {aspect} {got} where {wanted} is compiled: "
+            f"{_consequence(aspect, update)}{also}",
+            evidence=(seen("capture", fact, str(update.file or "")),),
+            fix=_fix(name, aspect, wanted, update),
+            # A shape cannot be changed without the user's values.
+            intervention=cast_in_update({name: wanted}) if aspect == "dtype" else None,
+            harmful=case.failed,
+        )
 
 
 def _difference(
-    given: Leaf, constant: CompiledConstant, update: CapturedUpdate
+    given: Leaf, constant: CompiledConstant, update: CapturedUpdate, home: int | None
 ) -> tuple[str, str, str] | None:
-    """What differs: (aspect, given, compiled); another device only where the update failed on it."""
-    if update.outcome == "failed" and given.device.partition(":")[0] not in ("", constant.device_type):
+    """What differs: (aspect, given, compiled). `home` is the index of the package's CUDA device.
+
+    Another type of device counts only where the update failed on it. On another device of the right type the
+    package reads a user-managed constant there: nothing copies it.
+    """
+    kind = given.device.partition(":")[0]
+    if update.outcome == "failed" and kind not in ("", constant.device_type):
         return "device", given.device, constant.device_type
     if given.dtype and given.dtype != constant.dtype:
         return "dtype", given.dtype, constant.dtype
     if given.shape is not None and tuple(given.shape) != constant.shape:
         return "shape", str(list(given.shape)), str(list(constant.shape))
-    if given.stride is not None and constant.stride and _other_stride(given, constant):
-        return "stride", str(tuple(given.stride)), str(constant.stride)
-    return None
-
-
-def _elsewhere(given: Leaf, update: CapturedUpdate, home: int | None) -> tuple[str, str, str] | None:
-    """On another device of the right type than the package, which reads it there: nothing copies it."""
+    if given.stride is not None and given.shape is not None and constant.stride:
+        # Strides count only along a dimension that is stepped along.
+        steps = zip(given.shape, given.stride, constant.stride, strict=False)
+        if any(size > 1 and a != b for size, a, b in steps):
+            return "stride", str(tuple(given.stride)), str(constant.stride)
     if update.user_managed and home is not None and given.device_index not in (None, home):
-        return "device", given.device, f"{given.device.partition(':')[0]}:{home}"
+        return "device", given.device, f"{kind}:{home}"
     return None
-
-
-def _other_stride(given: Leaf, constant: CompiledConstant) -> bool:
-    """Strides differ along a dimension that is stepped along."""
-    assert given.stride is not None and given.shape is not None
-    steps = zip(given.shape, given.stride, constant.stride, strict=False)
-    return any(size > 1 and a != b for size, a, b in steps)
-
-
-def _suspect(
-    name: str,
-    others: list[str],
-    update: CapturedUpdate,
-    difference: tuple[str, str, str],
-    case: DiagnosisState,
-) -> Suspect:
-    aspect, given, compiled = difference
-    fact = f"{update.how} was given {name} with {aspect} {given}; the package was compiled with {compiled}"
-    also = f" The {aspect} of {', '.join(others[:4])} differs, too." if others else ""
-    return Suspect(
-        category="constants",
-        guilty=Component(
-            kind="constant",
-            name=name,
-            value=f"{aspect} {given} (compiled: {compiled})",
-            model_locations=update.stack[:2],
-        ),
-        summary=f"Constant {name} was updated with {aspect} {given} where {compiled} is compiled: "
-        + _consequence(aspect, update)
-        + also,
-        level=CausalLevel.STATE,
-        evidence=(Evidence(step="capture", fact=fact, source=str(update.file or "")),),
-        fix=_fix(name, aspect, compiled, update),
-        intervention=_converted(name, aspect, compiled),
-        harmful=case.failed,
-    )
-
-
-def _converted(name: str, aspect: str, compiled: str) -> Intervention | None:
-    """The same updates with the constant converted; a shape cannot be changed without the user's values."""
-    return cast_in_update({name: compiled}) if aspect == "dtype" else None
 
 
 def _consequence(aspect: str, update: CapturedUpdate) -> str:
     if aspect == "device":
-        return (
-            "the update rejects it."
-            if update.outcome == "failed"
-            else "the package reads it on that device without copying it."
-        )
+        if update.outcome == "failed":
+            return "the update rejects it."
+        return "the package reads it on that device without copying it."
     if update.user_managed:
         return "the package reads its memory as compiled, without a check."
     return "its bytes are copied without a check."
@@ -150,18 +133,12 @@ def _unreached(
     if case.exported is None or update.outcome != "ok":
         return
     for name in sorted(set(case.exported.state) - set(compiled)):
-        yield Suspect(
-            category="constants",
-            guilty=Component(kind="constant", name=name, model_locations=update.stack[:2]),
+        fact = f"{name} is in the exported model and not among the package's constants"
+        yield _OfUpdate(
+            guilty=_updated(name, update),
             summary=f"Constant {name} was folded into the code when the package was compiled: "
             f"{update.how} does not reach it, so that its old value stays.",
-            level=CausalLevel.STATE,
-            evidence=(
-                Evidence(
-                    step="capture",
-                    fact=f"{name} is in the exported model and not among the package's constants",
-                ),
-            ),
+            evidence=(seen("capture", fact),),
             fix=Fix(action=KEEP_ALL),
             harmful=case.failed,
         )
@@ -172,26 +149,17 @@ def _not_finite(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspec
     bad = [name for name, leaf in update.constants.items() if leaf.nan]
     if not bad:
         return
-    shown = ", ".join(bad[:4])
-    yield Suspect(
-        category="constants",
-        guilty=Component(kind="constant", name=bad[0], value="holds NaN", model_locations=update.stack[:2]),
-        summary=f"{update.how} was given constants that hold NaN: {shown}.",
-        level=CausalLevel.STATE,
-        evidence=(
-            Evidence(step="capture", fact=f"{update.constants[bad[0]].nan} values of {bad[0]} are NaN"),
-        ),
+    replayed = case.call is not None and case.call.operation == "replay"
+    steps = case.call.request.get("steps", ()) if case.call is not None and replayed else ()
+    updated = any(step["do"] == "constants" for step in steps)
+    yield _OfUpdate(
+        guilty=_updated(bad[0], update, "holds NaN"),
+        summary=f"{update.how} was given constants that hold NaN: {', '.join(bad[:4])}.",
+        evidence=(seen("capture", f"{update.constants[bad[0]].nan} values of {bad[0]} are NaN"),),
         fix=Fix(action="check the weights for values that are not finite before they are loaded"),
-        intervention=_without_updates(case),
+        intervention=compiled_values(steps) if updated else None,
         harmful=case.failed,
     )
-
-
-def _without_updates(case: DiagnosisState) -> Intervention | None:
-    """The call with the constants as they were compiled."""
-    call = case.call
-    steps = call.request.get("steps", ()) if call is not None and call.operation == "replay" else ()
-    return compiled_values(steps) if any(step["do"] == "constants" for step in steps) else None
 
 
 def _partial(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
@@ -201,31 +169,25 @@ def _partial(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     shown = ", ".join(update.missing[:4])
     left, as_it_was = ("constants", "as they were") if update.missing[1:] else ("constant", "as it was")
     tied = _tied(update, case)
-    yield Suspect(
-        category="constants",
-        guilty=Component(
-            kind="constant", name=update.missing[0], value="not given", model_locations=update.stack[:2]
-        ),
+    yield _OfUpdate(
+        guilty=_updated(update.missing[0], update, "not given"),
         summary=f"{update.how} left {len(update.missing)} {left} {as_it_was}: {shown}{tied}.",
-        level=CausalLevel.STATE,
-        evidence=(
-            Evidence(step="capture", fact=f"the package has {left} {shown}, not named in the update{tied}"),
-        ),
+        evidence=(seen("capture", f"the package has {left} {shown}, not named in the update{tied}"),),
         fix=Fix(action="pass every constant, with check_full_update=True"),
-        harmful=case.failed,
         observed=case.plain_diverges,
+        harmful=case.failed,
     )
 
 
 def _tied(update: CapturedUpdate, case: DiagnosisState) -> str:
     """That the first constant left out was compiled with the values of one that was given, where it was."""
-    seen = case.capture
-    load = seen.load_of(update) if seen is not None else None
-    compiled = seen.compile_of(load) if seen is not None and load is not None else None
+    load = case.capture.load_of(update) if case.capture is not None else None
+    compiled = case.capture.compile_of(load) if case.capture is not None and load is not None else None
     digests = compiled.digests if compiled is not None else {}
     left = update.missing[0]
-    same = [name for name in digests if name != left and digests.get(left) == digests[name]]
-    for name in same:
+    for name in digests:
+        if name == left or digests.get(left) != digests[name]:
+            continue
         if name in update.constants:
             return (
                 f" (compiled with the values of {name}: a tied weight is a constant of its own in a package)"
@@ -237,54 +199,49 @@ def _tied(update: CapturedUpdate, case: DiagnosisState) -> str:
 
 def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     """An update that was refused, because it names other constants than the package has."""
-    if update.outcome != "failed" or not update.compiled or not (update.unknown or update.missing):
+    if update.outcome != "failed" or not update.compiled or update.error is None:
         return
-    text = update.error.text if update.error is not None else ""
+    text = update.error.text
     name = next((n for n in (*update.unknown, *update.missing) if n in text), "")
     if not name:
         return
-    known = name in update.compiled
-    yield Suspect(
-        category="constants",
-        guilty=Component(
-            kind="constant",
-            name=name,
-            value="not given" if known else "not a constant of the package",
-            model_locations=update.stack[:2],
+    groups = ((update.unknown, "given and not in the package"), (update.missing, "not given"))
+    differ = "; ".join(f"{len(names)} {what}: {', '.join(names[:3])}" for names, what in groups if names)
+    # The compiled name that ends like the given one is the one that was meant.
+    same = [other for other in update.compiled if name.endswith(f".{other}") or other.endswith(f".{name}")]
+    if len(same) == 1:
+        fix = Fix(action="give the constants under the names of the export", before=name, after=same[0])
+    elif case.exported is not None and name in case.exported.state:
+        fix = Fix(action=f"{name} was folded into the code when the package was compiled: {KEEP_ALL}")
+    else:
+        fix = Fix(action=f"give exactly the package's constants: {', '.join(update.compiled[:4])}")
+    yield _OfUpdate(
+        guilty=_updated(
+            name, update, "not given" if name in update.compiled else "not a constant of the package"
         ),
-        summary=f"{update.how} was refused: {_names_differ(update)}.",
-        level=CausalLevel.STATE,
+        summary=f"{update.how} was refused: {differ}.",
         evidence=(
-            Evidence(step="capture", fact=_names_differ(update)),
-            Evidence(step="run", fact=text[:300]),
+            seen("capture", differ),
+            seen("run", text[:300]),
         ),
-        fix=_renaming(name, update, case),
+        fix=fix,
         harmful=case.failed,
     )
 
 
 def _named_as_in_the_model(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     """A refused update by a method that takes the names of the generated code, given those of the model."""
-    constants = case.package.constants if case.package is not None else ()
-    renamed = [c for c in constants if c.name != c.fqn and not c.folded]
-    if update.outcome != "failed" or update.how not in _OF_GENERATED_NAMES or not renamed:
+    if update.outcome != "failed" or update.how not in _OF_GENERATED_NAMES or case.package is None:
         return
-    given = set(update.constants)
-    if any(c.name in given for c in renamed) or not any(c.fqn in given for c in renamed):
+    renamed = [c for c in case.package.constants if c.name != c.fqn and not c.folded]
+    first = next((c for c in renamed if c.fqn in update.constants), None)
+    if first is None or any(c.name in update.constants for c in renamed):
         return
-    first = next(c for c in renamed if c.fqn in given)
     fact = f"{update.how} takes the names of the generated code ({first.name}) and was given {first.fqn}"
-    yield Suspect(
-        category="constants",
-        guilty=Component(
-            kind="constant",
-            name=first.fqn,
-            value=f"{first.name} in the generated code",
-            model_locations=update.stack[:2],
-        ),
+    yield _OfUpdate(
+        guilty=_updated(first.fqn, update, f"{first.name} in the generated code"),
         summary=f"{fact}, as the model names it.",
-        level=CausalLevel.STATE,
-        evidence=(Evidence(step="capture", fact=fact),),
+        evidence=(seen("capture", fact),),
         fix=Fix(
             action="give the constants with load_constants, which takes the names of the model",
             before=f"{update.how}(state, …)",
@@ -297,43 +254,32 @@ def _named_as_in_the_model(update: CapturedUpdate, case: DiagnosisState) -> Iter
 def _idle(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     """An update of the half of the constants that is not in use; a package's loader cannot swap the halves.
 
-    The first argument after the map says so (torch 2.8-2.15).
+    The first argument after the map says so (torch 2.8-2.15). Only of the last update before the suspect call
+    of that load.
     """
-    idle = update.arguments[:1] == [True] and update.outcome == "ok" and bool(update.constants)
-    if not idle or not _stands_at_the_call(update, case):
+    call, load = suspect_call(case)
+    if case.capture is None or call is None or load is None or load.loader != "AOTIModelPackageLoader":
+        return
+    here = [u for u in case.capture.updates if (u.pid, u.load) == (call.pid, call.load) and u.n < call.n]
+    filled_idle = update.arguments[:1] == [True] and update.outcome == "ok" and bool(update.constants)
+    if not filled_idle or here[-1:] != [update]:
         return
     fact = f"{update.how} was called with use_inactive=True, and the call after it takes the other half"
-    yield Suspect(
-        category="constants",
-        guilty=Component(
-            kind="constant",
-            name=next(iter(update.constants)),
-            value="given to the half that is not in use",
-            model_locations=update.stack[:2],
-        ),
+    yield _OfUpdate(
+        guilty=_updated(next(iter(update.constants)), update, "given to the half that is not in use"),
         summary=f"{update.how} filled the half of the constants that is not in use (use_inactive=True), and "
         "the loaded package has no way to swap the buffers, so calls still use the old constants.",
         level=CausalLevel.CALL,
-        evidence=(Evidence(step="capture", fact=fact),),
+        evidence=(seen("capture", fact),),
         fix=Fix(
             action="update the buffer that is in use, while no call is running",
             before=f"{update.how}(state, True, …)",
             after=f"{update.how}(state, False, …)",
         ),
         intervention=_in_use(case),
-        harmful=case.failed,
         observed=False,
+        harmful=case.failed,
     )
-
-
-def _stands_at_the_call(update: CapturedUpdate, case: DiagnosisState) -> bool:
-    """Whether the suspect call is of the same loaded package, later, with no other update between."""
-    seen = case.capture
-    call, load = (seen.suspect, seen.load_of(update)) if seen is not None else (None, None)
-    if seen is None or call is None or load is None or load.loader != "AOTIModelPackageLoader":
-        return False
-    here = [u for u in seen.updates if (u.pid, u.load) == (call.pid, call.load) and u.n < call.n]
-    return bool(here) and here[-1] == update
 
 
 def _in_use(case: DiagnosisState) -> Intervention | None:
@@ -348,20 +294,167 @@ def _in_use(case: DiagnosisState) -> Intervention | None:
     return Intervention("half in use", Kind.CONSTANT, what, options=Options(steps=tuple(steps)))
 
 
-def _names_differ(update: CapturedUpdate) -> str:
-    parts = [
-        f"{len(names)} {what}: {', '.join(names[:3])}"
-        for names, what in ((update.unknown, "given and not in the package"), (update.missing, "not given"))
-        if names
-    ]
-    return "; ".join(parts)
+# With `user_managed=True` the package reads the program's own memory (torch 2.8-2.15): what is written there
+# later, through whatever view of it, the package computes with. A call that is made again gets the values as
+# they were given, so that it shows what it would have been without the writes.
+MOST_NAMED = 4
+
+AS_LOADED = "with the constants as originally loaded"
 
 
-def _renaming(name: str, update: CapturedUpdate, case: DiagnosisState) -> Fix:
-    """The compiled name that ends like the given one, where there is one."""
-    same = [other for other in update.compiled if name.endswith(f".{other}") or other.endswith(f".{name}")]
-    if len(same) == 1:
-        return Fix(action="give the constants under the names of the export", before=name, after=same[0])
-    if case.exported is not None and name in case.exported.state:
-        return Fix(action=f"{name} was folded into the code when the package was compiled: {KEEP_ALL}")
-    return Fix(action=f"give exactly the package's constants: {', '.join(update.compiled[:4])}")
+@dataclass(frozen=True)
+class _Again:
+    """What the call made again shows, in words. `expected`: that it is right so; `weak`: too little."""
+
+    what: str
+    expected: bool = False
+    weak: bool = False
+
+
+def detect_altered_constants(case: DiagnosisState) -> Iterator[Suspect]:
+    """One hypothesis, where the call with the values as given is what the program expected."""
+    call = case.capture.suspect if case.capture is not None else None
+    changed = _changed(call, case) if call is not None else None
+    if call is None or changed is None:
+        return
+    names, update, fact = changed
+    again = _as_given(call, names, update, case)
+    if again is None:
+        return
+    lines = [*update.stack[:1], *call.stack[:1]]
+    yield _OfUpdate(
+        guilty=component("constant", names[0], lines, value="written by the program after the update"),
+        summary="The program changed constants that it shares with the package (user_managed=True), so that "
+        f"the call computes with other values: {', '.join(names[:MOST_NAMED])}.",
+        evidence=(seen("capture", fact), seen("run", again.what)),
+        fix=Fix(
+            action="give the package memory of its own, into which nothing else is written: clones of the "
+            "weights (with user_managed=False, too, whole storages are copied: no views of one block)",
+            after="{name: value.clone() for name, value in weights.items()}",
+        ),
+        harmful=case.failed,
+        weak=again.weak,
+        observed=again.expected,
+    )
+
+
+def _changed(call: CapturedCall, case: DiagnosisState) -> tuple[list[str], CapturedUpdate, str] | None:
+    """Constants with other values than their update gave, and how that was seen.
+
+    By the values at the call; where nobody read them by the count of writes, else when a check failed.
+    """
+    own = written_by_calls(case)
+    check = _check(call, case)
+    if call.refilled is not None:
+        names = [name for name in call.refilled if name not in own]
+        fact = "{} had other values at the call than {} gave"
+    elif call.altered:
+        names, fact = call.altered, "{} were written in place between {} and the call"
+    else:
+        later = check.refilled.get(call.load, []) if check is not None else []
+        names = [name for name in later if name not in own]
+        fact = "{} had other values when the check failed than {} gave"
+    updates = case.capture.updates if case.capture is not None else []
+    same = [u for u in updates if (u.pid, u.load) == (call.pid, call.load) and u.n < call.n]
+    update = next((u for u in reversed(same) if names and names[0] in u.constants), None)
+    if update is None:
+        return None
+    fact = fact.format(counted(len(names), "constant"), update.how)
+    return names, update, f"{fact}: {', '.join(names[:MOST_NAMED])}"
+
+
+def written_by_calls(case: DiagnosisState) -> set[str]:
+    """Constants that the calls themselves change, as buffers of the model; all where that is not known."""
+    if case.view is None or case.package is None:
+        updates = case.capture.updates if case.capture is not None else []
+        return {name for update in updates for name in update.constants}
+    storages, buffers = written_storages(case), case.view.wrapper.buffers
+    names = {c.name for c in buffers.values() if c.kind == "constant" and c.storage in storages}
+    return {constant.fqn for constant in case.package.constants if constant.name in names}
+
+
+def _check(call: CapturedCall, case: DiagnosisState) -> CapturedAssertion | CapturedEnd | None:
+    """The first check that failed after the call."""
+    assert case.capture is not None
+    checks: list[CapturedAssertion | CapturedEnd] = [*case.capture.assertions, *case.capture.ends]
+    later = [check for check in checks if check.pid == call.pid and check.n > call.n]
+    return min(later, key=lambda check: check.n, default=None)
+
+
+def _as_given(
+    call: CapturedCall, names: list[str], update: CapturedUpdate, case: DiagnosisState
+) -> _Again | None:
+    """None where the call made again shows nothing of the writes, or that they do not matter."""
+    plain = case.runs.get("plain")
+    if plain is None or plain.failure != "none" or plain.worker is None:
+        return None
+    expected, gave = plain.worker.last("compared_expected"), plain.worker.last("compared_returned")
+    if expected is not None and expected["equal"]:
+        return _Again(f"{AS_LOADED}, the call returns what the program expected", True)
+    if call.outcome == "failed":
+        return _Again(f"{AS_LOADED}, the call returns", weak=True)
+    if gave is not None:
+        return _against_returned(call, names, update, gave, case)
+    if plain.held and not all(plain.held.values()):
+        return _Again(f"{AS_LOADED}, the same call returns different outputs")
+    return None
+
+
+def _against_returned(
+    call: CapturedCall, names: list[str], update: CapturedUpdate, gave: Event, case: DiagnosisState
+) -> _Again | None:
+    """What the program got is known: right is what its check compared that with, if it has given values."""
+    plain, check = case.runs["plain"], _check(call, case)
+    if gave["equal"]:
+        return None
+    other = f"{AS_LOADED}, the same call returns different outputs"
+    compared = check.compared if isinstance(check, CapturedEnd) else []
+    tensors = {**plain.held, **plain.attributes_compared}
+    now = {name: equal for name, equal in tensors.items() if name in compared}
+    reached = [name for name, equal in now.items() if equal and not gave["held"].get(name)]
+    if reached and all(equal or gave["held"].get(name) for name, equal in now.items()):
+        return _Again(f"{other}, and what the check compared with, {reached[0]!r}", True)
+    modules = [m for m in check.modules if m.name in compared] if check is not None else []
+    near = [m for m in modules if set(names) <= m.digests.keys()]
+    if near and all(m.digests[name] == update.digests.get(name) for m in near for name in names):
+        return _Again(f"{other}; {near[0].name}, which the check names, has the values as given", True)
+    return _Again(other, weak=True)
+
+
+# `update_constant_buffer` copies `aoti_torch_get_storage_size` bytes from the address of a view, and reads
+# the copy with the offset that the view had in its block (model_container.h of aoti_runtime, 2.8-2.15): it
+# reads and writes beyond the constant, and computes with what lies further on.
+COPIES = ("load_constants", "update_constant_buffer")  # by storage; what the program manages is not copied
+
+
+def detect_viewed_constants(case: DiagnosisState) -> Iterator[Suspect]:
+    """One hypothesis, for the update that did not come back, else the last one before the suspect call.
+
+    It was given views, and may belong to another package of that process: what is written beyond a constant
+    is anyone's memory.
+    """
+    capture = case.capture
+    call = capture.suspect if capture is not None else None
+    updates = capture.updates if capture is not None else []
+    given = [u for u in updates if u.views and u.how in COPIES and not u.user_managed]
+    before = [u for u in given if call is None or (u.pid == call.pid and u.n <= call.n)]
+    suspects = [u for u in given if u.outcome != "ok"] or before
+    if not suspects:
+        return
+    update = suspects[-1]
+    names, shown = update.views, ", ".join(update.views[:4])
+    fact = f"{len(names)} constants given to {update.how} are parts of larger storages: {shown}"
+    yield _OfUpdate(
+        guilty=_updated(names[0], update, "a view of a larger block of memory"),
+        summary=f"{update.how} was given views of a larger block, and copies as many bytes as that has, from "
+        f"where each view begins: {shown}.",
+        evidence=(seen("capture", fact, str(update.file or "")),),
+        fix=Fix(
+            action="give each constant memory of its own",
+            before=f"{names[0]!r}: view",
+            after=f"{names[0]!r}: view.clone()",
+        ),
+        intervention=constant_own_memory(names),
+        observed=False,
+        harmful=case.failed,
+    )

@@ -1,74 +1,94 @@
-"""Custom operators: broken promises, exceptions of their own, and results with another layout."""
+"""The user's own operators and Triton kernels: broken promises, exceptions, and wrong sums."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping
+from functools import partial
 
-from mcp_server.diagnosis.components import TORCHS, operator_of, own_operators
+from mcp_server.diagnosis.causes.common import component, launch_lines, lines_of, reported, seen
+from mcp_server.diagnosis.components import (
+    TORCHS,
+    changeable,
+    changed_launches,
+    kernel_of,
+    kernel_party,
+    line_in_script,
+    operator_of,
+    own_operators,
+    script_text,
+)
 from mcp_server.diagnosis.interventions.call import as_promised
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.logs.facts import ErrorFact
-from mcp_server.model import Component, Evidence, Fix, ModelLocation
+from mcp_server.diagnosis.value_sources import told
+from mcp_server.memory_faults.triton_reductions import (
+    Padding,
+    narrow_pointers,
+    narrow_sums,
+    paddings,
+    repaired,
+    widened,
+)
+from mcp_server.model import Component, Fix, ModelLocation
 from mcp_server.package.launches import Launch
 from mcp_server.tools.context import Event
+from mcp_server.tools.reduce.variant import Changed
+
+Layout = Mapping[str, object]  # shape, stride, dtype and device, as the worker reports them
+
+REPAIRED = as_promised()
+SAME = "returns the same values"
+_SETTLE = (
+    "This does not change what the package returns for this call. Run the program, or compare_with_eager, to "
+    "see whether it changes the eager result."
+)
+
+_OfOperator = partial(Suspect, level=CausalLevel.STATE)
 
 
 def detect_wrong_layout(case: DiagnosisState) -> Iterator[Suspect]:
     """Failures of `assert_size_stride` that name an operator (torch >= 2.13 with the input checks on)."""
     for label, facts in case.logs:
         for error in facts.errors:
-            if error.family.id == "size_stride_assert" and error.fields.get("op", "input").strip() != "input":
-                yield _layout_suspect(error, label, case)
-    yield from _unregistered(case)
+            op = error.fields.get("op", "input").strip()
+            if error.family.id != "size_stride_assert" or op == "input":
+                continue
+            launch, lines = launch_of(op, case)
+            step = "run_with_input_checks" if label in case.runs else "read_log"
+            yield _OfOperator(
+                category="custom_op",
+                guilty=Component(kind="op", name=op, launch_index=launch, model_locations=lines),
+                summary=f"The fake function of {op} promises another size or stride than the operator "
+                f"returns ({error.text.strip().removeprefix('Error: ')[:160]}): later kernels use the "
+                "promised one.",
+                evidence=(seen(step, error.text[:300].strip(), f"{label}:{error.line}"),),
+                fix=Fix(
+                    action=f"make the fake function of {op} return the size and stride of the real result; "
+                    "torch.library.opcheck compares them"
+                ),
+            )
 
 
-def _unregistered(case: DiagnosisState) -> Iterator[Suspect]:
+def detect_unregistered(case: DiagnosisState) -> Iterator[Suspect]:
     """A load that misses an operator which the package itself lists."""
     if case.package is None:
         return
-    needed = {node.target for node in case.package.proxy_nodes}
+    needed = ", ".join(sorted({node.target for node in case.package.proxy_nodes}))
+    failed = [load for load in case.capture.loads if load.outcome != "ok"] if case.capture is not None else []
     for label, facts in case.logs:
         root = facts.root
         op = (root.fields.get("operator") or root.fields.get("op") or "") if root is not None else ""
         if root is None or root.family.id != "op_not_registered" or not op:
             continue
-        yield Suspect(
+        yield _OfOperator(
             category="custom_op",
-            guilty=Component(kind="op", name=op, model_locations=_load_lines(case)),
+            guilty=component("op", op, [line for load in failed[-1:] for line in load.stack[:2]]),
             summary=f"Operator {op} is not registered in the process that loads the package; packages do not "
             "bring Python operators along.",
-            level=CausalLevel.STATE,
-            evidence=(
-                Evidence(step="run", fact=root.text[:300], source=f"{label}:{root.line}"),
-                Evidence(step="open_package", fact=f"the package calls {', '.join(sorted(needed))[:300]}"),
-            ),
+            evidence=(reported(root, label), seen("open_package", f"the package calls {needed[:300]}")),
             fix=Fix(action=f"import the module that registers {op} before the package is loaded"),
         )
-
-
-def _load_lines(case: DiagnosisState) -> list[ModelLocation]:
-    failed = [load for load in case.capture.loads if load.outcome != "ok"] if case.capture is not None else []
-    return failed[-1].stack[:2] if failed else []
-
-
-def _layout_suspect(error: ErrorFact, label: str, case: DiagnosisState) -> Suspect:
-    op = error.fields["op"].strip()
-    launch, lines = launch_of(op, case)
-    step = "run_with_input_checks" if label in case.runs else "read_log"
-    return Suspect(
-        category="custom_op",
-        guilty=Component(kind="op", name=op, launch_index=launch, model_locations=lines),
-        summary=f"The fake function of {op} promises another size or stride than the operator returns "
-        f"({error.text.strip().removeprefix('Error: ')[:160]}): later kernels use the promised one.",
-        level=CausalLevel.STATE,
-        evidence=(Evidence(step=step, fact=error.text[:300].strip(), source=f"{label}:{error.line}"),),
-        fix=Fix(
-            action=f"make the fake function of {op} return the size and stride of the real result; "
-            "torch.library.opcheck compares them"
-        ),
-    )
 
 
 def launch_of(op: str, case: DiagnosisState) -> tuple[int | None, list[ModelLocation]]:
@@ -78,15 +98,13 @@ def launch_of(op: str, case: DiagnosisState) -> tuple[int | None, list[ModelLoca
     """
     exported = case.exported.special if case.exported is not None else ()
     written = [line for target, line in exported if target == op.removeprefix("torch.ops.")]
-    if case.view is None:
-        return None, written[:2]
     short = op.removeprefix("torch.ops.").removesuffix(".default")
-    found = [launch for launch in case.view.wrapper.launches if _launches(launch, short, case)]
+    launches = case.view.wrapper.launches if case.view is not None else ()
+    found = [launch.index for launch in launches if _launches(launch, short, case)]
     if not found:
         return None, written[:2]
-    index = found[0].index if len(found) == 1 else None
-    compiled = case.view.provenance(found[0]).locations[:2]
-    return index, list(dict.fromkeys([*written, *compiled]))[:2]
+    lines = list(dict.fromkeys([*written, *launch_lines(found[0], case, 2)]))
+    return found[0] if len(found) == 1 else None, lines[:2]
 
 
 def _launches(launch: Launch, op: str, case: DiagnosisState) -> bool:
@@ -101,57 +119,50 @@ def _launches(launch: Launch, op: str, case: DiagnosisState) -> bool:
     )
 
 
-REPAIRED = as_promised()
-SPOILT = "the data there is overwritten, and the next use of it fails"
-COUNTED_ON = "the package relies on what the fake function promised"
-SAME = "returns the same values"
-_SETTLE = (
-    "This does not change what the package returns for this call. Run the program, or compare_with_eager, to "
-    "see whether it changes the eager result."
-)
-
-
 def detect_operator_results(case: DiagnosisState) -> Iterator[Suspect]:
     """One hypothesis for each operator, of its first call that broke a promise."""
     first: dict[str, Event] = {}
     for event in case.operators.all("operator") if case.operators is not None else ():
-        first.setdefault(str(event["op"]), event)
-    for op, event in first.items():
-        yield _results_suspect(f"torch.ops.{op}", event, case)
-
-
-def _results_suspect(op: str, event: Event, case: DiagnosisState) -> Suspect:
-    broken, fix = _told(op, event)
-    launch, lines = launch_of(op, case)
+        first.setdefault(f"torch.ops.{event['op']}", event)
     trial = case.trials.get(REPAIRED.key)
-    same = trial is not None and trial.reason == SAME
-    overrun = bool(event.get("overrun"))
-    without_effect = same and not overrun
-    return Suspect(
-        category="illegal_memory_access" if overrun else "custom_op",
-        guilty=Component(kind="op", name=op, launch_index=launch, model_locations=lines),
-        summary=f"{broken}; {SPOILT if overrun else COUNTED_ON}.",
-        level=CausalLevel.STATE,
-        evidence=(Evidence(step="watch_operators", fact=f"call {event['call']} of {op}: {broken}"),),
-        fix=Fix(action=fix),
-        intervention=REPAIRED,
-        observed=not without_effect,
-        weak=without_effect and not case.failed,
-        settle=_SETTLE,
-    )
+    for op, event in first.items():
+        broken, fix = _broken_promise(op, event)
+        launch, lines = launch_of(op, case)
+        overrun = bool(event.get("overrun"))
+        without_effect = trial is not None and trial.reason == SAME and not overrun
+        effect = "the package relies on what the fake function promised"
+        if overrun:
+            effect = "the data there is overwritten, and the next use of it fails"
+        yield _OfOperator(
+            category="illegal_memory_access" if overrun else "custom_op",
+            guilty=Component(kind="op", name=op, launch_index=launch, model_locations=lines),
+            summary=f"{broken}; {effect}.",
+            evidence=(seen("watch_operators", f"call {event['call']} of {op}: {broken}"),),
+            fix=Fix(action=fix),
+            intervention=REPAIRED,
+            observed=not without_effect,
+            weak=without_effect and not case.failed,
+            settle=_SETTLE,
+        )
 
 
-def _told(op: str, event: Event) -> tuple[str, str]:
+def _broken_promise(op: str, event: Event) -> tuple[str, str]:
     """What is broken, and what mends it."""
     if event.get("overrun"):
-        return _beyond(op, event["overrun"][0])
+        tensor = event["overrun"][0]
+        side, count = "past the end", tensor["after"]
+        if not count:
+            side, count = "before the start", tensor["before"]
+        kind = f"shape {tensor['shape']}, {tensor['dtype'].removeprefix('torch.')}"
+        text = f"{op} writes up to {count} bytes {side} of a tensor that it allocated ({kind})"
+        return text, f"keep what {op} calls within the elements of that tensor, or allocate what it needs"
     if event["layouts"]:
-        pair = event["layouts"][0]
+        promised, returned = event["layouts"][0]["promised"], event["layouts"][0]["returned"]
         text = (
-            f"The fake function of {op} promises {describe(pair['promised'])}; "
-            f"the operator returned {describe(pair['returned'])}"
+            f"The fake function of {op} promises {describe(promised)}; "
+            f"the operator returned {describe(returned)}"
         )
-        return text, kept_promise(op, pair["promised"], pair["returned"])
+        return text, kept_promise(op, promised, returned)
     if event["mutated"]:
         names = ", ".join(event["mutated"])
         text = f"{op} writes to its argument {names}, which its schema declares as only read"
@@ -161,17 +172,7 @@ def _told(op: str, event: Event) -> tuple[str, str]:
     return text, f"return a clone from {op}"
 
 
-def _beyond(op: str, tensor: dict[str, Any]) -> tuple[str, str]:
-    """A write beyond a tensor that the operator allocated."""
-    side, count = (
-        ("past the end", tensor["after"]) if tensor["after"] else ("before the start", tensor["before"])
-    )
-    kind = f"shape {tensor['shape']}, {tensor['dtype'].removeprefix('torch.')}"
-    text = f"{op} writes up to {count} bytes {side} of a tensor that it allocated ({kind})"
-    return text, f"keep what {op} calls within the elements of that tensor, or allocate what it needs"
-
-
-def kept_promise(op: str, promised: dict[str, Any], returned: dict[str, Any]) -> str:
+def kept_promise(op: str, promised: Layout, returned: Layout) -> str:
     """What mends a result that differs from its fake in these respects."""
     differing = [what for what in ("shape", "dtype", "device") if promised.get(what) != returned.get(what)]
     what = " and ".join(differing) or "stride"
@@ -181,8 +182,27 @@ def kept_promise(op: str, promised: dict[str, Any], returned: dict[str, Any]) ->
     )
 
 
-def describe(layout: dict[str, Any]) -> str:
-    return f"shape {layout['shape']}, stride {layout['stride']}, {layout['dtype'].removeprefix('torch.')}"
+def describe(layout: Layout) -> str:
+    dtype = str(layout["dtype"]).removeprefix("torch.")
+    return f"shape {layout['shape']}, stride {layout['stride']}, {dtype}"
+
+
+def detect_fake_results(case: DiagnosisState) -> Iterator[Suspect]:
+    """Operators outside torch whose result, in the exported program, is not what their fake promised."""
+    for event in told(case, "fake_mismatch"):
+        if str(event["op"]).startswith(("aten.", "<")):
+            continue
+        op, promised, returned = f"torch.ops.{event['op']}", event["promised"], event["returned"]
+        fact = f"promised {describe(promised)}; it returned {describe(returned)}"
+        yield _OfOperator(
+            category="custom_op",
+            guilty=Component(kind="op", name=op, model_locations=lines_of(event)),
+            summary=f"The fake function of {op} disagrees with the operator: {fact}.",
+            evidence=(seen("interpret", f"{op} {fact}"),),
+            fix=Fix(action=kept_promise(op, promised, returned)),
+            intervention=REPAIRED,
+            harmful=case.failed or REPAIRED.key in case.trials,
+        )
 
 
 def detect_operator_error(case: DiagnosisState) -> Iterator[Suspect]:
@@ -191,51 +211,128 @@ def detect_operator_error(case: DiagnosisState) -> Iterator[Suspect]:
         root = facts.root
         if root is None or root.family.id != "operator_raised" or case.package is None:
             continue
-        op = _operator(root, case)
-        if op and not op.startswith(TORCHS):
-            yield _error_suspect(op, root, source, case)
-            return
+        # By the number of the node; torch up to 2.12 names none, and the package's only own operator is it.
+        own = own_operators(case)
+        op = own[0] if len(own) == 1 else ""
+        if "node" in root.fields:
+            op = case.package.proxy_target(int(root.fields["node"]))
+        if not op or op.startswith(TORCHS):
+            continue
+        launches = case.view.wrapper.launches if case.view is not None else ()
+        calling = [launch.index for launch in launches if operator_of(launch.index, case) == op]
+        launch = calling[0] if len(calling) == 1 else None
+        at = ModelLocation(file=root.fields["at_file"], line=int(root.fields["at_line"]))
+        place = f"{at.file}:{at.line}, in {root.fields['at_function']}"
+        yield _OfOperator(
+            category="custom_op",
+            guilty=component(
+                "op", op, [at, *launch_lines(launch, case, 2)], value=root.text[:200], launch=launch
+            ),
+            summary=f"Operator {op} raised an exception on what it was given: {root.text[:200]}",
+            evidence=(
+                reported(root, source),
+                seen("run", f"the exception comes from {place}, which the operator calls"),
+            ),
+            fix=Fix(
+                action=f"let {op} handle such arguments, or keep them from it in the model", before=place
+            ),
+        )
+        return
 
 
-def _operator(root: ErrorFact, case: DiagnosisState) -> str:
-    """By the number of the node; up to torch 2.12 none is told, and the package's only own operator is it."""
-    if "node" in root.fields and case.package is not None:
-        return case.package.proxy_target(int(root.fields["node"]))
-    own = own_operators(case)
-    return own[0] if len(own) == 1 else ""
+# Of the largest value that was written: 16-bit floats round each value to 0.4 % at most (bfloat16), and a
+# sum of many loses a few per cent before anyone would call it wrong.
+NARROW_ROUNDING = 0.05
+PADDING_ROUNDING = 1e-3  # of the largest value: what another order of additions may change in 16 bits
 
 
-def _error_suspect(op: str, root: ErrorFact, source: str, case: DiagnosisState) -> Suspect:
-    launch = _launch(op, case)
-    at = ModelLocation(file=root.fields["at_file"], line=int(root.fields["at_line"]))
-    place = f"{at.file}:{at.line}, in {root.fields['at_function']}"
-    return Suspect(
-        category="custom_op",
-        guilty=Component(
-            kind="op",
-            name=op,
-            launch_index=launch,
-            value=root.text[:200],
-            model_locations=[at, *_lines(launch, case)],
-        ),
-        summary=f"Operator {op} raised an exception on what it was given: {root.text[:200]}",
-        level=CausalLevel.STATE,
-        evidence=(
-            Evidence(step="run", fact=root.text[:300], source=f"{source}:{root.line}"),
-            Evidence(step="run", fact=f"the exception comes from {place}, which the operator calls"),
-        ),
-        fix=Fix(action=f"let {op} handle such arguments, or keep them from it in the model", before=place),
+def narrow_launches(case: DiagnosisState) -> dict[str, Launch]:
+    """The first launch of each kernel that can sum in more bits, by its name on the device."""
+    return changeable(
+        case, lambda kernel: widened(kernel.source, kernel.symbol, narrow_pointers(kernel.source))
     )
 
 
-def _launch(op: str, case: DiagnosisState) -> int | None:
-    """The only launch that calls the operator."""
-    launches = case.view.wrapper.launches if case.view is not None else ()
-    found = [launch.index for launch in launches if operator_of(launch.index, case) == op]
-    return found[0] if len(found) == 1 else None
+def padded_launches(case: DiagnosisState) -> dict[str, Launch]:
+    """The first launch of each kernel that can be padded neutrally, by its name on the device."""
+    return changeable(case, lambda kernel: repaired(kernel.source, kernel.symbol))
 
 
-def _lines(launch: int | None, case: DiagnosisState) -> list[ModelLocation]:
-    if launch is None or case.view is None:
-        return []
-    return list(case.view.provenance(case.view.wrapper.launches[launch]).locations[:2])
+def detect_narrow(case: DiagnosisState) -> Iterator[Suspect]:
+    """Kernels whose result another precision changed in this call by more than rounding."""
+    launches = narrow_launches(case) if case.widened else {}
+    text = script_text(case) if launches else ""
+    for symbol, launch, changed in changed_launches(case.widened, launches, NARROW_ROUNDING):
+        kernel = kernel_of(launch, case)
+        assert kernel is not None
+        pointers = narrow_pointers(kernel.source)
+        first = narrow_sums(kernel.source, symbol, pointers)[0]
+        # The sums in the user's script, where the kernel stands there.
+        own = narrow_sums(text, kernel.symbol, pointers)
+        lines = [line_in_script(case, text, each.line) for each in own]
+        yield Suspect(
+            category="wrong_output",
+            guilty=kernel_party(symbol, launch, lines, case),
+            summary=f"{symbol} sums in 16 bits, and the sum of this call does not fit there: {first.text}.",
+            level=CausalLevel.FAULT_SITE,
+            evidence=(
+                seen("inspect_package", f"{first.text} at line {first.line} is kept in 16 bits"),
+                seen(
+                    "try_wider",
+                    f"launch {launch.index} alone, computed in float32, {_writes(changed)}, and as it is "
+                    "what was recorded",
+                ),
+            ),
+            fix=Fix(
+                action="widen what is summed to float32, and narrow the result when it is stored",
+                before=first.text,
+            ),
+        )
+
+
+def _writes(changed: Changed) -> str:
+    return (
+        f"writes into {changed.parameter} what differs by up to {changed.by:.3g} (values reach "
+        f"{changed.reach:.3g})"
+    )
+
+
+def detect_padding(case: DiagnosisState) -> Iterator[Suspect]:
+    """Kernels whose result the padding changed in this call by more than rounding."""
+    launches = padded_launches(case) if case.padding else {}
+    text = script_text(case) if launches else ""
+    for symbol, launch, changed in changed_launches(case.padding, launches, PADDING_ROUNDING):
+        kernel = kernel_of(launch, case)
+        assert kernel is not None
+        own = paddings(text, symbol)
+        found = (own or paddings(kernel.source, symbol))[0]
+        lines = [line_in_script(case, text, each.load_line) for each in own]
+        needed = _literal(found.needed)
+        reaches = f"gives lanes beyond its mask that reach {found.reduction} at line {found.line}"
+        yield Suspect(
+            category="wrong_output",
+            guilty=kernel_party(symbol, launch, lines, case),
+            summary=f"Lanes that the mask of {symbol} leaves out take part in {found.reduction}: they hold "
+            f"{found.filler or 'nothing in particular'}, where it needs {needed}.",
+            level=CausalLevel.FAULT_SITE,
+            evidence=(
+                seen("inspect_package", f"{found.load} at line {found.load_line}, {reaches}"),
+                seen(
+                    "try_padding",
+                    f"launch {launch.index} alone, with {needed} there, {_writes(changed)}, and with the "
+                    "source as it is what was recorded",
+                ),
+            ),
+            fix=Fix(action=_advice(found), before=found.load),
+        )
+
+
+def _advice(found: Padding) -> str:
+    needed = _literal(found.needed)
+    if math.isinf(found.needed):
+        return f"load masked lanes as other={needed}, and begin a running {found.operation} with it"
+    return f"give masked lanes {needed} before {found.reduction}, with tl.where(mask, …, {needed}) say"
+
+
+def _literal(value: float) -> str:
+    return repr(value) if math.isfinite(value) else f"float('{value}')"

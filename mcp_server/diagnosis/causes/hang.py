@@ -1,22 +1,25 @@
-"""Calls that do not come back, and what the stacks of their threads tell."""
+"""Calls and programs that do not come back, and what the stacks of their threads tell."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import PurePath
 
+from mcp_server.diagnosis.causes.common import component, depends_on, seen
 from mcp_server.diagnosis.causes.log_text import WORKER, locations_of
 from mcp_server.diagnosis.components import launch_component
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.logs.captured import CapturedCompile
 from mcp_server.logs.facts import ThreadStack
-from mcp_server.model import Component, Evidence, Fix, ModelLocation
+from mcp_server.model import Component, Fix, ModelLocation
+
+_Hang = partial(Suspect, category="hang", level=CausalLevel.STATE)
 
 
 def operator_inside(stacks: Sequence[ThreadStack], case: DiagnosisState) -> str:
-    """The package's own operator that a thread is inside, told by the name of its function."""
+    """The package's own operator that a thread is inside, recognised by the name of its function."""
     functions = {
         frame.function.rpartition(".")[2] for stack in stacks for frame in stack.frames if frame.user
     }
@@ -44,14 +47,14 @@ def hung_inside(case: DiagnosisState) -> bool:
     Not where several threads wait, the call is in an operator in Python, its load was made before a fork, or
     its constants were updated, which a traced call does without.
     """
-    run, seen = case.runs.get("script"), case.capture
-    if run is None or seen is None or run.failure != "timeout" or case.view is None:
+    run, capture = case.runs.get("script"), case.capture
+    if run is None or capture is None or run.failure != "timeout" or case.view is None:
         return False
-    open_calls = [call for call in seen.calls if call.outcome == "unfinished"]
+    open_calls = [call for call in capture.calls if call.outcome == "unfinished"]
     request = case.call.request if case.call is not None else None
     if request is None or len(open_calls) != 1 or any(s["do"] != "call" for s in request.get("steps", ())):
         return False
-    return seen.load_of(open_calls[0]) is not None and not operator_inside(run.log.threads, case)
+    return capture.load_of(open_calls[0]) is not None and not operator_inside(run.log.threads, case)
 
 
 def to_be_traced(case: DiagnosisState) -> bool:
@@ -71,6 +74,74 @@ def call_hangs(case: DiagnosisState) -> bool:
     return plain.failure == "timeout" if plain is not None else shown_by_trace(case)
 
 
+def _end_of(op: str) -> str:
+    """What makes one call end."""
+    return (
+        f"give the loop or wait in {op} an end"
+        if op
+        else "find the launch that does not end with trace_launches"
+    )
+
+
+def detect_hanging_call(case: DiagnosisState) -> Iterator[Suspect]:
+    """A replayed call that does not come back, with the operator in which it is, where a stack tells."""
+    plain = case.runs.get("plain")
+    if case.capture is not None or plain is None or plain.failure != "timeout":
+        return
+    op = operator_inside(plain.log.threads, case)
+    if not op and case.trace is not None and case.trace.last is not None:
+        return  # the journal says more
+    yield _Hang(
+        guilty=component(
+            "op" if op else "call", op or "call of the package", lines_inside(plain.log.threads)
+        ),
+        summary=f"The call does not return within its time limit{': it is inside ' + op if op else ''}.",
+        evidence=(seen("run", f"no end after {plain.finished.wall_s:.0f} s"),),
+        fix=Fix(action=_end_of(op)),
+        observed=bool(op),
+    )
+
+
+def detect_waiting_calls(case: DiagnosisState) -> Iterator[Suspect]:
+    """Threads that were all inside a call when the time ran out."""
+    run, capture = case.runs.get("script"), case.capture
+    inside = [c for c in capture.calls if c.outcome == "unfinished"] if capture is not None else []
+    if run is None or run.failure != "timeout" or capture is None or not inside:
+        return
+    first, threads = inside[0], len({call.thread for call in inside})
+    op = operator_inside(run.log.threads, case)
+    known = {(line.file, line.line) for line in first.stack[:2]}
+    lines = [line for line in lines_inside(run.log.threads) if (line.file, line.line) not in known]
+    name = op or "call of the package"
+    summary, action = "A call of the package did not return within the time limit.", _end_of(op)
+    if threads > 1:
+        name = f"call of the package from {threads} threads" + (f", one inside {op}" if op else "")
+        summary = (
+            "Several threads are inside calls of one package and none returns: a call holds the GIL while "
+            "it waits for a free runner, and the thread that has the runner waits for the GIL."
+        )
+        action = "give every thread its own runner (num_runners), or hold a lock around the call"
+    parents = {process.parent for process in capture.processes if process.pid == first.pid}
+    if capture.load_of(first) is None and any(load.pid in parents for load in capture.loads):
+        # The pool of OpenMP is not made anew after fork() (libgomp, and torch's own pool, on Linux).
+        summary = (
+            "A call did not return in a process that was forked after the package was loaded: the compute "
+            "threads of the parent do not exist in the child, and the call waits for them."
+        )
+        action = "start the workers with 'spawn', or load and call the package only in the children"
+        lines = []
+    yield _Hang(
+        guilty=component("op" if op and threads == 1 else "call", name, [*lines, *first.stack[:2]]),
+        summary=summary,
+        evidence=tuple(
+            seen("capture", f"thread {call.thread_name} entered a call and did not return")
+            for call in inside[:4]
+        ),
+        fix=Fix(action=action),
+        observed=threads > 1,
+    )
+
+
 # Functions of the standard library in which a thread waits for another one (Python 3.9-3.14).
 _WAITS = {
     "threading.py": {"wait", "join", "acquire", "_wait_for_tstate_lock", "wait_for"},
@@ -84,90 +155,53 @@ _WAITS = {
 
 
 def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis, where the program's own run was ended by its time limit."""
-    run = case.runs.get("script")
-    seen = case.capture
-    if run is None or run.failure != "timeout" or seen is None:
+    """A program that its time limit ended outside any call: it compiled, waited, or was somewhere else."""
+    run, capture = case.runs.get("script"), case.capture
+    if run is None or run.failure != "timeout" or capture is None:
         return
-    if any(call.outcome == "unfinished" for call in seen.calls):
+    if any(call.outcome == "unfinished" for call in capture.calls):
         return
-    compiling = [compile_ for compile_ in seen.compiles if compile_.outcome == "unfinished"]
-    if compiling:
-        yield _compiling(compiling[-1], run.finished.wall_s)
-        return
+    compiling = [compile_ for compile_ in capture.compiles if compile_.outcome == "unfinished"]
     own = [thread for thread in run.log.threads if locations_of(thread.frames_of_user)]
-    if own:
-        yield _waiting(own) if all(_waits(thread) for thread in own) else _standing(own)
+    if compiling:
+        last, seconds = compiling[-1], run.finished.wall_s
+        yield _Hang(
+            guilty=Component(kind="script", name=last.how, model_locations=last.stack[:2]),
+            summary=f"The time limit ended the program after {seconds:.0f} s, while it was compiling.",
+            evidence=(seen("capture", f"{last.how} had started and did not return"),),
+            fix=Fix(action="give it more time (timeout_s); a compile on a busy machine takes minutes"),
+            weak=True,
+        )
+    elif own:
+        yield _outside(own)
 
 
-def _waits(thread: ThreadStack) -> bool:
-    frame = thread.frames[-1] if thread.frames else None
-    return frame is not None and frame.function in _WAITS.get(PurePath(frame.file).name, ())
-
-
-def _compiling(compile_: CapturedCompile, seconds: float) -> Suspect:
-    return Suspect(
-        category="hang",
-        guilty=Component(kind="script", name=compile_.how, model_locations=compile_.stack[:2]),
-        summary=f"The time limit ended the program after {seconds:.0f} s, while it was compiling.",
-        level=CausalLevel.STATE,
-        evidence=(Evidence(step="capture", fact=f"{compile_.how} had started and did not return"),),
-        fix=Fix(action="give it more time (timeout_s); a compile on a busy machine takes minutes"),
-        weak=True,
+def _outside(threads: list[ThreadStack]) -> Suspect:
+    """Threads that wait; or, where no frame of the standard library says so, a program that may be slow."""
+    lines = [locations_of(thread.frames_of_user)[0] for thread in threads]
+    places = [f"{line.file}:{line.line}" for line in lines]
+    waits = all(
+        t.frames and t.frames[-1].function in _WAITS.get(PurePath(t.frames[-1].file).name, ())
+        for t in threads
     )
-
-
-def _waiting(threads: list[ThreadStack]) -> Suspect:
-    facts = [f"{thread.thread} waits in {thread.frames[-1].function}" for thread in threads]
-    return _outside(
-        _lines(threads),
-        f"{_all(threads)}, outside any call of a package.",
-        facts,
-        "make sure that the awaited event happens, or wait with a timeout",
-        observed=True,
-    )
-
-
-def _all(threads: list[ThreadStack]) -> str:
-    return f"All {len(threads)} threads of the program wait" if len(threads) > 1 else "The program waits"
-
-
-def _standing(threads: list[ThreadStack]) -> Suspect:
-    """Where the program was, when no frame of the standard library says that it waits: it may be slow."""
-    lines = _lines(threads)
-    facts = [
-        f"{thread.thread} was in {thread.frames[-1].function}, {_place(line)}"
-        for thread, line in zip(threads, lines, strict=True)
-    ]
-    return _outside(
-        lines,
-        f"At its time limit the program was at {_place(lines[0])}, outside any call of a package.",
-        facts,
-        "find out what that line waits for or repeats, and make it end",
-        observed=False,
-    )
-
-
-def _lines(threads: list[ThreadStack]) -> list[ModelLocation]:
-    return [locations_of(thread.frames_of_user)[0] for thread in threads]
-
-
-def _place(line: ModelLocation) -> str:
-    return f"{line.file}:{line.line}"
-
-
-def _outside(
-    lines: list[ModelLocation], summary: str, facts: list[str], action: str, *, observed: bool
-) -> Suspect:
-    """A program that did not end, with its threads at these lines."""
-    return Suspect(
-        category="hang",
-        guilty=Component(kind="script", name=_place(lines[0]), model_locations=lines[:4]),
+    if waits:
+        who = f"All {len(threads)} threads of the program wait" if threads[1:] else "The program waits"
+        summary = f"{who}, outside any call of a package."
+        facts = [f"{thread.thread} waits in {thread.frames[-1].function}" for thread in threads]
+        action = "make sure that the awaited event happens, or wait with a timeout"
+    else:
+        summary = f"At its time limit the program was at {places[0]}, outside any call of a package."
+        facts = [
+            f"{thread.thread} was in {thread.frames[-1].function}, {place}"
+            for thread, place in zip(threads, places, strict=True)
+        ]
+        action = "find out what that line waits for or repeats, and make it end"
+    return _Hang(
+        guilty=Component(kind="script", name=places[0], model_locations=lines[:4]),
         summary=summary,
-        level=CausalLevel.STATE,
-        evidence=tuple(Evidence(step="capture", fact=fact) for fact in facts[:4]),
+        evidence=tuple(seen("capture", fact) for fact in facts[:4]),
         fix=Fix(action=action),
-        observed=observed,
+        observed=waits,
     )
 
 
@@ -189,21 +223,17 @@ def looping(case: DiagnosisState) -> list[int]:
 def detect_endless_loop(case: DiagnosisState) -> Iterator[Suspect]:
     """One hypothesis, with the launch that stands first in the loop: it computes whether to go on."""
     numbers = looping(case)
-    if not numbers:
+    if not numbers or case.trace is None or case.view is None:
         return
-    assert case.trace is not None and case.view is not None
-    launch = case.view.wrapper.launches[numbers[0]]
-    behind = case.view.inputs_behind(launch.index)
-    given = f"; its condition depends on {', '.join(behind[:3])}" if behind else ""
-    fact = f"{case.trace.total} launches, the last of them in turns: {', '.join(map(str, numbers[:6]))}"
-    party = launch_component(launch.index, launch.kernel, case)
-    yield Suspect(
-        category="hang",
+    first, total = case.view.wrapper.launches[numbers[0]], case.trace.total
+    fact = f"{total} launches, the last of them in turns: {', '.join(map(str, numbers[:6]))}"
+    party = launch_component(first.index, first.kernel, case)
+    yield _Hang(
         guilty=party,
-        summary=f"The loop that begins with launch {launch.index} ({launch.kernel}) does not end: "
-        f"{case.trace.total} launches had returned when the time ran out{given}.",
-        level=CausalLevel.STATE,
-        evidence=(Evidence(step="trace_launches", fact=fact),),
+        summary=f"The loop that begins with launch {first.index} ({first.kernel}) does not end: "
+        f"{total} launches had returned when the time ran out"
+        f"{depends_on(first.index, case, '; its condition depends on')}.",
+        evidence=(seen("trace_launches", fact),),
         crashing=party,
         fix=Fix(action="bound the number of turns in the loop's condition, or check what it waits for"),
     )

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mcp_server.diagnosis.causes.common import component, seen
 from mcp_server.diagnosis.causes.hang import call_hangs, lines_inside, looping, operator_inside
-from mcp_server.diagnosis.causes.log_text import LEVELS
+from mcp_server.diagnosis.causes.log_text import BY_CATEGORY
 from mcp_server.diagnosis.components import launch_component, operator_of
 from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.interventions.input import Leaf, keep_in_range
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.logs.captured import CapturedCall
 from mcp_server.logs.facts import ThreadStack
-from mcp_server.memory_faults.records import AddressPart, Blame, Fault
+from mcp_server.memory_faults.records import Blame, Fault
 from mcp_server.model import Category, Component, ComponentKind, Evidence, Fix
-from mcp_server.tools.trace_launches import LaunchRow
 
 KINDS: dict[str, ComponentKind] = {
     "kernel": "kernel",
@@ -31,9 +30,9 @@ FIXES: dict[str, str] = {
     "op": "make the fake function of the operator return the size and stride of the real result",
     "input": "keep these values, or this size, within what the kernel can address",
     "constant": "load weights of the shape and dtype that the package was compiled with",
-    "inside_op": "check what {op} reads and writes against the sizes and strides that it is given",
     "unknown": "check the index arithmetic of the kernel and the values that it is given",
 }
+INSIDE_OP = "check what {} reads and writes against the sizes and strides that it is given"
 
 
 def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
@@ -44,26 +43,31 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
     blame = _blame(fault)
     category: Category = blame.category or "illegal_memory_access"
     guilty = _guilty(blame, fault, case)
+    # An operator in which the fault itself is has to mend its code; one that made a tensor, its promise.
+    crashed = fault.launch.index if fault.launch is not None else None
+    inside = guilty.kind == "op" and blame.launch in (None, crashed)
     explained = any(m.severity == "fatal" or m.aspect == "range" for m in case.mismatches)
     yield Suspect(
         category=category,
         guilty=guilty,
         summary=fault.summary or fault.text,
-        level=CausalLevel.FAULT_SITE if explained else max(LEVELS[category], CausalLevel.BAD_VALUE),
+        level=CausalLevel.FAULT_SITE if explained else max(BY_CATEGORY[category][1], CausalLevel.BAD_VALUE),
         evidence=tuple(_evidence(fault, blame)),
-        crashing=_crashing(fault),
-        fix=Fix(action=_remedy(guilty, fault, blame), before=fault.code.strip() or None),
+        crashing=Component(
+            kind="kernel",
+            name=fault.launch.kernel if fault.launch else fault.kernel,
+            launch_index=crashed,
+            generated_location=_place(fault),
+            model_locations=(fault.launch.model if fault.launch else [])[:4],
+        ),
+        fix=Fix(
+            action=INSIDE_OP.format(guilty.name) if inside else FIXES[blame.kind],
+            before=fault.code.strip() or None,
+        ),
         intervention=_clamp(fault, blame),
         observed=(fault.launch is not None and fault.launch.certain) or blame.confidence != "possible",
         weak=blame.kind == "unknown" and fault.launch is None,
     )
-
-
-def _remedy(guilty: Component, fault: Fault, blame: Blame) -> str:
-    """An operator in which the fault itself is has to mend its code; one that made a tensor, its promise."""
-    crashed = fault.launch.index if fault.launch is not None else None
-    inside = guilty.kind == "op" and blame.launch in (None, crashed)
-    return FIXES["inside_op"].format(op=guilty.name) if inside else FIXES[blame.kind]
 
 
 def _blame(fault: Fault) -> Blame:
@@ -91,16 +95,6 @@ def _guilty(blame: Blame, fault: Fault, case: DiagnosisState) -> Component:
     )
 
 
-def _crashing(fault: Fault) -> Component:
-    return Component(
-        kind="kernel",
-        name=fault.launch.kernel if fault.launch else fault.kernel,
-        launch_index=fault.launch.index if fault.launch else None,
-        generated_location=_place(fault),
-        model_locations=(fault.launch.model if fault.launch else [])[:4],
-    )
-
-
 def _place(fault: Fault) -> str | None:
     if fault.location:
         return fault.location
@@ -108,59 +102,43 @@ def _place(fault: Fault) -> str | None:
 
 
 def _evidence(fault: Fault, blame: Blame) -> Iterator[Evidence]:
-    yield Evidence(step="locate_fault", fact=fault.text[:300], source=fault.tool)
+    yield seen("locate_fault", fault.text[:300], fault.tool)
     if fault.code:
-        yield Evidence(step="locate_fault", fact=f"{_place(fault)}: {fault.code.strip()[:200]}")
-    if fault.nearest:
-        yield Evidence(step="locate_fault", fact=fault.nearest[:300])
-    for reason in blame.reasons[:3]:
-        yield Evidence(step="locate_fault", fact=reason[:300])
+        yield seen("locate_fault", f"{_place(fault)}: {fault.code.strip()[:200]}")
+    for fact in (*([fault.nearest] if fault.nearest else []), *blame.reasons[:3]):
+        yield seen("locate_fault", fact[:300])
 
 
 def _clamp(fault: Fault, blame: Blame) -> Intervention | None:
     """The call with the index values of the blamed input kept inside."""
-    part = next((p for p in fault.parts if _clampable(p, blame)), None)
-    if part is None or part.limit is None:
-        return None
-    low, high = part.lowest or 0, part.limit - 1
-    assert part.input_index is not None
-    return keep_in_range(Leaf(part.input_index, blame.name), low, high)
-
-
-def _clampable(part: AddressPart, blame: Blame) -> bool:
-    return (
-        blame.kind == "input"
-        and part.kind == "index"
-        and part.beyond is True
-        and part.input_index is not None
-        and part.input_index == blame.input_index
-        and part.limit is not None
-    )
+    for part in fault.parts if blame.kind == "input" else ():
+        own = part.input_index is not None and part.input_index == blame.input_index
+        if own and part.kind == "index" and part.beyond is True and part.limit is not None:
+            assert part.input_index is not None
+            return keep_in_range(Leaf(part.input_index, blame.name), part.lowest or 0, part.limit - 1)
+    return None
 
 
 def detect_unmapped(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis, for the call that did not come back."""
+    """One hypothesis, for the call that did not come back: the memory of an input was gone when it began."""
     call = case.capture.failing if case.capture is not None else None
-    if call is not None and call.unmapped and call.outcome == "unfinished":
-        yield _suspect(call, call.unmapped[0], case)
-
-
-def _suspect(call: CapturedCall, place: int, case: DiagnosisState) -> Suspect:
-    name = f"input {place}"
+    if call is None or not call.unmapped or call.outcome != "unfinished":
+        return
+    place = call.unmapped[0]
+    name, leaf = f"input {place}", call.leaves[place] if place < len(call.leaves) else None
+    layout = f" ({leaf.dtype} {leaf.shape})" if leaf is not None else ""
     signal = case.runs["script"].finished.signal if "script" in case.runs else None
-    fact = f"when the call began, the memory of {name}{_layout(call, place)} was not mapped"
-    return Suspect(
+    died = (seen("run", f"the program died of {signal} in that call"),) if signal else ()
+    yield Suspect(
         category="illegal_memory_access",
-        guilty=Component(
-            kind="input", name=name, input_index=place, value="not mapped", model_locations=call.stack
-        ),
+        guilty=component("input", name, call.stack, value="not mapped", index=place),
         summary=f"The memory behind {name} was given back to the system before the call, which died of it"
         f"{f' with {signal}' if signal else ''}.",
         level=CausalLevel.CALL,
         only_in_program=True,
         evidence=(
-            Evidence(step="capture", fact=fact),
-            *((Evidence(step="run", fact=f"the program died of {signal} in that call"),) if signal else ()),
+            seen("capture", f"when the call began, the memory of {name}{layout} was not mapped"),
+            *died,
         ),
         fix=Fix(
             action="keep what owns the memory (a mapping, shared memory, a file, an array) open and whole "
@@ -170,15 +148,6 @@ def _suspect(call: CapturedCall, place: int, case: DiagnosisState) -> Suspect:
     )
 
 
-def _layout(call: CapturedCall, place: int) -> str:
-    leaf = call.leaves[place] if place < len(call.leaves) else None
-    return f" ({leaf.dtype} {leaf.shape})" if leaf is not None else ""
-
-
-# What these signals say of the code that they end; any other one is the operator's own affair.
-_OF_MEMORY = frozenset({"SIGSEGV", "SIGBUS"})
-
-
 def detect_died_inside(case: DiagnosisState) -> Iterator[Suspect]:
     """One hypothesis, where the thread that died was inside an operator that the package calls."""
     stacks = died(case)
@@ -186,16 +155,16 @@ def detect_died_inside(case: DiagnosisState) -> Iterator[Suspect]:
     if not op:
         return
     signal = case.runs["plain"].finished.signal or "a signal"
-    category: Category = "illegal_memory_access" if signal in _OF_MEMORY else "custom_op"
     lines = lines_inside(stacks)
     at = f", at {lines[0].file}:{lines[0].line}" if lines else ""
     yield Suspect(
-        category=category,
+        # Any other signal is the operator's own affair.
+        category="illegal_memory_access" if signal in ("SIGSEGV", "SIGBUS") else "custom_op",
         guilty=Component(kind="op", name=op, model_locations=lines),
         summary=f"The process died of {signal} inside operator {op}{at}.",
         level=CausalLevel.BAD_VALUE,
-        evidence=(Evidence(step="run", fact=f"the thread that died of {signal} was inside {op}{at}"),),
-        fix=Fix(action=f"check what {op} reads and writes against the sizes and strides that it is given"),
+        evidence=(seen("run", f"the thread that died of {signal} was inside {op}{at}"),),
+        fix=Fix(action=INSIDE_OP.format(op)),
     )
 
 
@@ -216,50 +185,31 @@ ENDED_INSIDE = frozenset({"died", "fault", "threw"})
 
 def detect_last_launch(case: DiagnosisState) -> Iterator[Suspect]:
     """One hypothesis for the launch that did not come back, or after which the device was in error."""
-    trace = case.trace
+    trace, plain = case.trace, case.runs.get("plain")
     if trace is None or trace.last is None or trace.how not in ENDED_INSIDE or looping(case):
         return
-    category = _category(case)
-    if category is None:
+    hangs = call_hangs(case)
+    root = plain.root if plain is not None else None
+    # An index assertion, say, has its own detector.
+    another = root is not None and "illegal_memory_access" not in root.candidates
+    if not hangs and (plain is None or another):
         return
+    category: Category = "illegal_memory_access"
+    meaning = "that kernel reads or writes memory that is not its own, or was given bad values"
+    fix = "check the kernel's index arithmetic and masks against the sizes of its arguments"
+    if hangs:
+        category, meaning = "hang", "that kernel does not end"
+        fix = "give the kernel's loop or barrier an end for this size of input"
     party = launch_component(trace.last.launch, trace.last.kernel, case)
+    shown = "; ".join(trace.last.arguments[:6])
+    arguments = (seen("trace_launches", f"its arguments: {shown}"),) if shown else ()
     yield Suspect(
         category=category,
         guilty=party,
-        summary=f"{trace.summary.rstrip('.')}: {_meaning(category)}.",
-        level=CausalLevel.STATE if category == "hang" else CausalLevel.FAULT_SITE,
-        evidence=(Evidence(step="trace_launches", fact=trace.summary), *_arguments(trace.last)),
+        summary=f"{trace.summary.rstrip('.')}: {meaning}.",
+        level=CausalLevel.STATE if hangs else CausalLevel.FAULT_SITE,
+        evidence=(seen("trace_launches", trace.summary), *arguments),
         crashing=party,
-        fix=_fix(category),
-        observed=category == "hang" or trace.how == "fault",
+        fix=Fix(action=fix),
+        observed=hangs or trace.how == "fault",
     )
-
-
-def _category(case: DiagnosisState) -> Category | None:
-    """What a call that ended there failed with; an index assertion has its own detector."""
-    if call_hangs(case):
-        return "hang"
-    plain = case.runs.get("plain")
-    if plain is None:
-        return None
-    root = plain.root
-    if root is not None and "illegal_memory_access" not in root.candidates:
-        return None
-    return "illegal_memory_access"
-
-
-def _meaning(category: Category) -> str:
-    if category == "hang":
-        return "that kernel does not end"
-    return "that kernel reads or writes memory that is not its own, or was given bad values"
-
-
-def _arguments(row: LaunchRow) -> tuple[Evidence, ...]:
-    shown = "; ".join(row.arguments[:6])
-    return (Evidence(step="trace_launches", fact=f"its arguments: {shown}"),) if shown else ()
-
-
-def _fix(category: Category) -> Fix:
-    if category == "hang":
-        return Fix(action="give the kernel's loop or barrier an end for this size of input")
-    return Fix(action="check the kernel's index arithmetic and masks against the sizes of its arguments")

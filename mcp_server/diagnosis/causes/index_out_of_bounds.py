@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
 
-from mcp_server.diagnosis.causes.eager import raising_lines
-from mcp_server.diagnosis.components import said
+from mcp_server.diagnosis.causes.common import (
+    component,
+    confirming,
+    depends_on,
+    first_line,
+    input_component,
+    launch_lines,
+    leaf_of,
+    lines_of,
+    name_of,
+    raising_lines,
+    seen,
+)
+from mcp_server.diagnosis.components import launch_component, said
 from mcp_server.diagnosis.from_origin import with_origin
 from mcp_server.diagnosis.interventions.base import Intervention, Where
-from mcp_server.diagnosis.interventions.input import Leaf, Places, keep_in_range, replace_where
+from mcp_server.diagnosis.interventions.input import Places, keep_in_range, replace_where
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.value_sources import (
@@ -22,14 +35,18 @@ from mcp_server.diagnosis.value_sources import (
     index_error,
     operator_indices,
     refused_index,
+    told,
     whole_slice,
 )
 from mcp_server.logs.facts import ErrorFact
-from mcp_server.model import Component, Evidence, Fix, ModelLocation
+from mcp_server.model import Component, ComponentKind, Fix, ModelLocation
 from mcp_server.package.assertion import Candidate
 from mcp_server.package.launches import Launch
 from mcp_server.package.signature import CompiledInput
 from mcp_server.plurals import counted, is_, share
+from mcp_server.tools.kernel_io import ArgumentValues, LaunchValues
+
+_Index = partial(Suspect, category="index_out_of_bounds", level=CausalLevel.BAD_VALUE)
 
 
 def detect_index(case: DiagnosisState) -> Iterator[Suspect]:
@@ -39,305 +56,225 @@ def detect_index(case: DiagnosisState) -> Iterator[Suspect]:
         return
     bad = [suspect for suspect in checked_inputs(case) if _outside(suspect.part, case)]
     for suspect in bad:
-        yield _index_by_input(suspect, error, case)
+        yield _by_input(suspect, error, case)
     if not bad:
         yield from _by_nan(error, case)
         yield from _by_kernel(error, case)
 
 
-def _by_nan(error: ErrorFact, case: DiagnosisState) -> Iterator[Suspect]:
-    """Inputs with NaN from which an index is computed: as an integer, NaN is the least there is."""
-    labels = {label for c in candidates(case) for source in c.sources for label in source.inputs}
-    for item in case.package.inputs if case.package is not None else ():
-        count = _nan(item, case)
-        if item.label in labels and count:
-            yield _of_nan(item, count, error, case)
-
-
-def _nan(item: CompiledInput, case: DiagnosisState) -> int:
-    """How many NaN the call gives for that input."""
-    paths = case.given.paths if case.given is not None else ()
-    place = paths.index(item.path) if item.path in paths else len(case.leaves)
-    return int(case.leaves[place].get("nan") or 0) if place < len(case.leaves) else 0
-
-
-def _of_nan(item: CompiledInput, count: int, error: ErrorFact, case: DiagnosisState) -> Suspect:
-    fact = f"{item.label} holds {count} NaN, and the index that is out of its bound is computed from it"
-    return Suspect(
-        category="index_out_of_bounds",
-        guilty=Component(
-            kind="input",
-            name=item.path or item.name,
-            input_index=item.index,
-            value=f"{count} NaN",
-            model_locations=raising_lines(case) or case.call_locations,
-        ),
-        summary=f"{fact[:1].upper()}{fact[1:]}.",
-        level=CausalLevel.CALL,
-        evidence=(
-            said(error),
-            Evidence(step="check_devices", fact=fact),
-        ),
-        fix=Fix(action=f"reject or clean NaN in {item.path or item.name} before the call"),
-        intervention=replace_where(Leaf(item.index, item.path or item.name), Where(non_finite=True), 0.0),
-        observed=False,
-    )
-
-
 def _outside(part: InputSlice, case: DiagnosisState) -> int:
+    """How many elements of the part are outside; 0 also where nobody looked."""
     return int(case.index_values.get(part, {}).get("outside", 0))
 
 
-def _index_by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> Suspect:
-    facts = case.index_values[suspect.part]
+def _first_outside(part: InputSlice, case: DiagnosisState) -> tuple[CompiledInput, str]:
+    """The input, and its first element outside, in words."""
     assert case.package is not None
-    item = case.package.inputs[suspect.part.input]
-    low, high = suspect.part.low, suspect.part.high
-    where = f"element {facts['index']} of {item.label} is {facts['value']}"
-    indexed = ", ".join(suspect.candidate.indexed) or "a tensor"
-    return Suspect(
-        category="index_out_of_bounds",
-        guilty=Component(
-            kind="input",
-            name=item.path or item.name,
-            input_index=item.index,
-            value=f"{facts['value']} at {facts['index']} (allowed: {low}..{high})",
-            elements=[f"{item.path or item.name}{facts['index']} = {facts['value']}"],
-            model_locations=_model_lines(suspect.candidate, case) or case.call_locations,
-        ),
-        summary=f"{where[:1].upper()}{where[1:]}. It indexes {indexed}, where {low} to {high} are allowed.",
-        level=CausalLevel.BAD_VALUE,
-        evidence=(
-            said(error),
-            Evidence(
-                step="look_at_indices",
-                fact=f"{where}; {share(facts['outside'], facts['elements'], 'value')} outside {low}..{high}",
-                source=_looked_at(suspect.part),
-            ),
-            Evidence(
-                step="inspect_package",
-                fact=f"launch {suspect.candidate.launch.index} ({suspect.candidate.kernel.name}) checks it "
-                f"at {suspect.candidate.location}",
-            ),
-        ),
-        crashing=crashing(suspect.candidate),
-        fix=_fix(item.path or f"inputs[{item.index}]", suspect, facts),
-        intervention=clamp(suspect.part, case),
-    )
+    item, facts = case.package.inputs[part.input], case.index_values[part]
+    return item, f"element {facts['index']} of {item.label} is {facts['value']}"
 
 
-def _looked_at(part: InputSlice) -> str:
-    """Which elements of the inputs were read; the kernel may index with some of them only."""
-    if part.stride == 1 and part.offset == 0:
-        return "the values of the inputs"
-    return f"the values of the inputs, flattened [{part.offset}::{part.stride}]"
-
-
-def clamp(part: InputSlice, case: DiagnosisState) -> Intervention:
+def _clamp(part: InputSlice, case: DiagnosisState) -> Intervention:
     """The call with the elements of `part` that are outside made the nearest bound; all others stay."""
     assert case.package is not None
-    item = case.package.inputs[part.input]
     places = Places(part.stride, part.offset) if (part.stride, part.offset) != (1, 0) else Places()
-    return keep_in_range(Leaf(part.input, item.path or item.name), part.low, part.high, places)
+    return keep_in_range(leaf_of(case.package.inputs[part.input]), part.low, part.high, places)
 
 
-def _fix(name: str, suspect: CheckedInput, facts: dict[str, Any]) -> Fix:
-    low, high = suspect.part.low, suspect.part.high
+def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> Suspect:
+    part, candidate = suspect.part, suspect.candidate
+    item, where = _first_outside(part, case)
+    facts, low, high = case.index_values[part], part.low, part.high
+    looked_at = "the values of the inputs"
+    if (part.stride, part.offset) != (1, 0):  # the kernel may index with some of the elements only
+        looked_at += f", flattened [{part.offset}::{part.stride}]"
     larger = f", or make the indexed dimension larger than {facts['max']}" if facts["max"] > high else ""
-    return Fix(
-        action=f"keep the values of {name} in {low}..{high} where they are made{larger}",
-        before=name,
-        after=f"{name}.clamp({low}, {high})  # or reject the request",
+    checks = f"launch {candidate.launch.index} ({candidate.kernel.name}) checks"
+    user_name = item.path or f"inputs[{item.index}]"
+    return _Index(
+        guilty=input_component(
+            item,
+            raising_lines(case) or _lines(candidate) or case.call_locations,
+            f"{facts['value']} at {facts['index']} (allowed: {low}..{high})",
+        ).model_copy(update={"elements": [f"{name_of(item)}{facts['index']} = {facts['value']}"]}),
+        summary=f"{where[:1].upper()}{where[1:]}. It indexes {', '.join(candidate.indexed) or 'a tensor'}, "
+        f"where {low} to {high} are allowed.",
+        evidence=(
+            said(error),
+            seen(
+                "look_at_indices",
+                f"{where}; {share(facts['outside'], facts['elements'], 'value')} outside {low}..{high}",
+                looked_at,
+            ),
+            seen("inspect_package", f"{checks} it at {candidate.location}"),
+        ),
+        crashing=crashing(candidate),
+        fix=Fix(
+            action=f"keep the values of {user_name} in {low}..{high} where they are made{larger}",
+            before=user_name,
+            after=f"{user_name}.clamp({low}, {high})  # or reject the request",
+        ),
+        intervention=_clamp(part, case),
     )
+
+
+def _by_nan(error: ErrorFact, case: DiagnosisState) -> Iterator[Suspect]:
+    """Inputs with NaN from which an index is computed: as an integer, NaN is the least there is."""
+    labels = {label for c in candidates(case) for source in c.sources for label in source.inputs}
+    paths = case.given.paths if case.given is not None else ()
+    nan = {path: int(leaf.get("nan") or 0) for path, leaf in zip(paths, case.leaves, strict=False)}
+    for item in case.package.inputs if case.package is not None else ():
+        count = nan.get(item.path or "", 0)
+        if item.label not in labels or not count:
+            continue
+        fact = f"{item.label} holds {count} NaN, and the index that is out of its bound is computed from it"
+        yield _Index(
+            guilty=input_component(item, raising_lines(case) or case.call_locations, f"{count} NaN"),
+            summary=f"{fact[:1].upper()}{fact[1:]}.",
+            level=CausalLevel.CALL,
+            evidence=(said(error), seen("check_devices", fact)),
+            fix=Fix(action=f"reject or clean NaN in {name_of(item)} before the call"),
+            intervention=replace_where(leaf_of(item), Where(non_finite=True), 0.0),
+            observed=False,
+        )
 
 
 def _by_kernel(error: ErrorFact, case: DiagnosisState) -> Iterator[Suspect]:
-    """No input value is to blame as far as is known: the launches that hold the check."""
+    """No input value is to blame as far as is known: the launches that hold the check.
+
+    Not those of which every input element that the check can see was looked at and is inside.
+    """
     found = candidates(case)
     single = len({(c.launch.index, c.check.line) for c in found}) == 1
+    checked = checked_inputs(case)
     for candidate in found[:4]:
-        if not _cleared(candidate, case):
+        parts = [each.part for each in checked if each.candidate == candidate]
+        cleared = all(part in case.index_values and not _outside(part, case) for part in parts)
+        if not parts or not cleared:
             yield with_origin(_computed(candidate, error, single, case), case, candidate.launch.index)
-
-
-def _cleared(candidate: Candidate, case: DiagnosisState) -> bool:
-    """Whether every input element that this check can see was looked at and is inside."""
-    parts = [
-        s.part
-        for s in checked_inputs(case)
-        if s.candidate.launch == candidate.launch and s.candidate == candidate
-    ]
-    return bool(parts) and all(part in case.index_values and not _outside(part, case) for part in parts)
 
 
 def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: DiagnosisState) -> Suspect:
     producers = [p for source in candidate.sources for p in source.producers]
     inputs = list(dict.fromkeys(label for source in candidate.sources for label in source.inputs))
     bound = bound_value(candidate, case)
-    behind = f"; the index comes from launch {producers[0]}" if producers else ""
+    guilty = _maker_of_index(candidate, producers, case)
     part = whole_slice(candidate, case)
-    outside = part is not None and _outside(part, case) > 0
-    guilty = _guilty(candidate, producers, case)
-    return Suspect(
-        category="index_out_of_bounds",
-        guilty=guilty.model_copy(update={"value": _first(part, case)}) if part and outside else guilty,
+    evidence = [said(error), seen("inspect_package", f"the check is at {candidate.location}")]
+    fix = test = None
+    if part is not None and _outside(part, case):
+        facts = case.index_values[part]
+        first = f"{facts['value']} at {facts['index']} (the index needs {part.low}..{part.high})"
+        guilty = guilty.model_copy(update={"value": first})
+        evidence.append(seen("look_at_indices", first))
+        fix = Fix(action=f"keep these values in {part.low}..{part.high}")
+        # It can only confirm: what the kernel does to the elements may need other values.
+        test = confirming(_clamp(part, case), case)
+    return _Index(
+        guilty=guilty,
         summary=f"Launch {candidate.launch.index} ({candidate.kernel.name}) got an index outside "
-        f"{candidate.lowest}..{bound - 1 if bound is not None else f'{candidate.check.upper} - 1'}{behind}"
+        f"{candidate.lowest}..{bound - 1 if bound is not None else f'{candidate.check.upper} - 1'}"
+        f"{f'; the index comes from launch {producers[0]}' if producers else ''}"
         f"{'; it depends on ' + ', '.join(inputs[:3]) if inputs else ''}.",
-        level=CausalLevel.BAD_VALUE,
-        evidence=(
-            said(error),
-            Evidence(step="inspect_package", fact=f"the check is at {candidate.location}"),
-            *((Evidence(step="look_at_indices", fact=_first(part, case)),) if part and outside else ()),
-        ),
+        evidence=tuple(evidence),
         crashing=crashing(candidate),
-        fix=Fix(action=f"keep these values in {part.low}..{part.high}") if part and outside else None,
-        intervention=_clamp_whole(part, case) if part and outside else None,
+        fix=fix,
+        intervention=test,
         observed=single,
         weak=not single,
     )
 
 
-def _first(part: InputSlice, case: DiagnosisState) -> str:
-    """The first element outside the bound of the index that is made of it."""
-    facts = case.index_values[part]
-    return f"{facts['value']} at {facts['index']} (the index needs {part.low}..{part.high})"
-
-
-def _clamp_whole(part: InputSlice, case: DiagnosisState) -> Intervention | None:
-    """A test that can only confirm: what the kernel does to the elements may need other values."""
-    test = clamp(part, case)
-    trial = case.trials.get(test.key)
-    return test if trial is None or trial.proves else None
-
-
-def _guilty(candidate: Candidate, producers: list[int], case: DiagnosisState) -> Component:
+def _maker_of_index(candidate: Candidate, producers: list[int], case: DiagnosisState) -> Component:
     """The launch that computed the index; the input or constant behind it where nothing computed it."""
     if producers and case.view is not None:
-        launch = case.view.wrapper.launches[producers[0]]
-        lines = case.view.provenance(launch).locations
-        return Component(
-            kind="kernel", name=launch.kernel, launch_index=launch.index, model_locations=list(lines[:2])
+        return component(
+            "kernel",
+            case.view.wrapper.launches[producers[0]].kernel,
+            launch_lines(producers[0], case, 2),
+            launch=producers[0],
         )
     source = candidate.sources[0] if candidate.sources else None
-    kinds = {"input": "input", "constant": "constant"}
-    name = source.label if source and source.kind in kinds else candidate.kernel.name
-    item = next((i for i in case.package.inputs if i.label == name), None) if case.package else None
-    return Component(
-        kind=kinds.get(source.kind if source else "", "kernel"),  # type: ignore[arg-type]
-        name=(item.path or item.name) if item is not None else name,
-        input_index=item.index if item is not None else None,
-        launch_index=candidate.launch.index,
-        model_locations=_model_lines(candidate, case),
-    )
+    inputs = case.package.inputs if case.package is not None else ()
+    lines = raising_lines(case) or _lines(candidate)
+    if source is None or source.kind not in ("input", "constant"):
+        return component("kernel", candidate.kernel.name, lines, launch=candidate.launch.index)
+    item = next((i for i in inputs if i.label == source.label), None)
+    if item is None:
+        kind: ComponentKind = "input" if source.kind == "input" else "constant"
+        return component(kind, source.label, lines, launch=candidate.launch.index)
+    return input_component(item, lines, launch=candidate.launch.index)
 
 
 def crashing(candidate: Candidate) -> Component:
     """The kernel whose check failed, with the line of the check."""
-    return Component(
-        kind="kernel",
-        name=candidate.kernel.name,
-        launch_index=candidate.launch.index,
-        generated_location=candidate.location,
-        model_locations=_index_lines(candidate),
-    )
+    party = component("kernel", candidate.kernel.name, _lines(candidate), launch=candidate.launch.index)
+    return party.model_copy(update={"generated_location": candidate.location})
 
 
-def _model_lines(candidate: Candidate, case: DiagnosisState) -> list[ModelLocation]:
-    """The line that raises in eager mode where that is known, else those of the kernel."""
-    return raising_lines(case) or _index_lines(candidate)
-
-
-def _index_lines(candidate: Candidate) -> list[ModelLocation]:
+def _lines(candidate: Candidate) -> list[ModelLocation]:
     return list(candidate.provenance.locations[:6])
 
 
 def detect_operator_index(case: DiagnosisState) -> Iterator[Suspect]:
-    """Inputs with a value outside the bound; launches that computed an index where no input did."""
+    """Inputs with a value outside the bound of an operator; launches that computed an index for one."""
     error = refused_index(case)
     if error is None:
         return
     found = operator_indices(case)
-    computed = [index for index in found if index.producers]
     for index in found:
-        if index.part is not None and case.index_values.get(index.part, {}).get("outside"):
-            yield _operator_index_by_input(index, error, case)
-    if len(computed) == len(found) == 1:
-        yield with_origin(_by_launch(computed[0], error, case), case, computed[0].launch.index)
+        if index.part is not None and _outside(index.part, case):
+            yield _operator_index_by_input(index, index.part, error, case)
+    if len(found) == 1 and found[0].producers:
+        yield with_origin(_by_launch(found[0], error, case), case, found[0].launch.index)
 
 
-def _operator_index_by_input(index: OperatorIndex, error: ErrorFact, case: DiagnosisState) -> Suspect:
-    assert index.part is not None and case.package is not None
-    facts = case.index_values[index.part]
-    item = case.package.inputs[index.part.input]
-    where = f"element {facts['index']} of {item.label} is {facts['value']}"
-    return Suspect(
-        category="index_out_of_bounds",
-        guilty=Component(
-            kind="input",
-            name=item.path or item.name,
-            input_index=item.index,
-            value=f"{facts['value']} at {facts['index']} (allowed: 0..{index.part.high})",
-            model_locations=_operator_index_lines(index.launch, case),
+def _operator_index_by_input(
+    index: OperatorIndex, part: InputSlice, error: ErrorFact, case: DiagnosisState
+) -> Suspect:
+    item, where = _first_outside(part, case)
+    facts = case.index_values[part]
+    outside = f"{counted(facts['outside'], 'value')} {is_(facts['outside'])} outside"
+    user = _launch(index.launch, case)
+    return _Index(
+        guilty=input_component(
+            item,
+            user.model_locations,
+            f"{facts['value']} at {facts['index']} (allowed: 0..{part.high})",
         ),
-        summary=f"{where[:1].upper()}{where[1:]}, and {index.launch.callee} allows 0 to {index.part.high}.",
-        level=CausalLevel.BAD_VALUE,
-        evidence=(
-            said(error),
-            Evidence(
-                step="look_at_indices",
-                fact=f"{where}; {counted(facts['outside'], 'value')} {is_(facts['outside'])} outside",
-            ),
-        ),
-        crashing=_launch(index.launch, case),
-        fix=Fix(action=f"keep these values in 0..{index.part.high} where they are made"),
-        intervention=clamp(index.part, case),
+        summary=f"{where[:1].upper()}{where[1:]}, and {index.launch.callee} allows 0 to {part.high}.",
+        evidence=(said(error), seen("look_at_indices", f"{where}; {outside}")),
+        crashing=user,
+        fix=Fix(action=f"keep these values in 0..{part.high} where they are made"),
+        intervention=_clamp(part, case),
     )
 
 
 def _by_launch(index: OperatorIndex, error: ErrorFact, case: DiagnosisState) -> Suspect:
     assert case.view is not None
     maker = case.view.wrapper.launches[index.producers[-1]]
-    behind = case.view.inputs_behind(maker.index)
-    inputs = f"; it depends on {', '.join(behind[:3])}" if behind else ""
     value = error.fields.get("value", "")
     given = f"{value}, where 0 to {index.bound - 1} are allowed" if value else ""
-    return Suspect(
-        category="index_out_of_bounds",
-        guilty=_maker(maker, case).model_copy(update={"value": given or None}),
+    party = _launch(maker, case)
+    # With the launch's own lines, too: the one that eager mode refuses only uses the index.
+    lines = {(at.file, at.line): at for at in (*party.model_locations, *launch_lines(maker.index, case))}
+    return _Index(
+        guilty=party.model_copy(update={"value": given or None, "model_locations": list(lines.values())}),
         summary=f"Launch {maker.index} ({maker.kernel}) computes the index of {index.launch.callee}"
-        f"{': ' if given else ''}{given}{inputs}.",
-        level=CausalLevel.BAD_VALUE,
+        f"{': ' if given else ''}{given}{depends_on(maker.index, case, '; it depends on')}.",
         evidence=(
             said(error),
-            Evidence(step="inspect_package", fact=f"launch {maker.index} writes {index.argument.target}"),
+            seen("inspect_package", f"launch {maker.index} writes {index.argument.target}"),
         ),
         crashing=_launch(index.launch, case),
         fix=Fix(action=f"keep what {maker.kernel} computes in 0..{index.bound - 1}"),
     )
 
 
-def _maker(launch: Launch, case: DiagnosisState) -> Component:
-    """The launch with its own lines, too: the one that eager mode refuses only uses the index."""
-    assert case.view is not None
-    lines = [*_operator_index_lines(launch, case), *case.view.provenance(launch).locations[:3]]
-    known = list({(line.file, line.line): line for line in lines}.values())
-    return _launch(launch, case).model_copy(update={"model_locations": known})
-
-
 def _launch(launch: Launch, case: DiagnosisState) -> Component:
-    return Component(
-        kind="kernel",
-        name=launch.kernel,
-        launch_index=launch.index,
-        model_locations=_operator_index_lines(launch, case),
-    )
-
-
-def _operator_index_lines(launch: Launch, case: DiagnosisState) -> list[ModelLocation]:
-    assert case.view is not None
-    own = list(case.view.provenance(launch).locations[:3])
-    return raising_lines(case) or own or case.call_locations
+    """A launch, with the line that eager mode refuses where that is known."""
+    lines = raising_lines(case) or launch_lines(launch.index, case) or case.call_locations
+    return component("kernel", launch.kernel, lines, launch=launch.index)
 
 
 def detect_generated(case: DiagnosisState) -> Iterator[Suspect]:
@@ -345,25 +282,146 @@ def detect_generated(case: DiagnosisState) -> Iterator[Suspect]:
     error, kernel = index_error(case), case.generated
     if error is None or kernel is None:
         return
+    place = f"{kernel.file}:{kernel.line}"
     party = Component(
         kind="kernel",
         name=kernel.name,
-        generated_location=f"{kernel.file}:{kernel.line}",
+        generated_location=place,
         model_locations=[*kernel.model, *case.failing_locations],
     )
-    yield Suspect(
-        category="index_out_of_bounds",
+    yield _Index(
         guilty=party,
         summary=f"{kernel.name} met an index outside its bound while the compiler tried it on synthetic "
         "tensors: the model can compute such an index from values that its inputs may have.",
-        level=CausalLevel.BAD_VALUE,
-        evidence=(
-            said(error),
-            Evidence(step="read_generated_kernel", fact=kernel.code, source=f"{kernel.file}:{kernel.line}"),
-        ),
+        evidence=(said(error), seen("read_generated_kernel", kernel.code, place)),
         crashing=party,
         fix=Fix(
             action="keep the computed index within the size of what it indexes, in the model; to compile all "
             "the same, set triton.autotune_at_compile_time to False",
         ),
     )
+
+
+# Launches that write where an index says. Of these, only index_put counts negative indices from the end.
+# Wrappers of torch <= 2.13 call the shims of scatter and index_put without the error check
+# (cpp_wrapper_cpu.py:1885-1916): on the CPU an index out of range then changes nothing and says nothing. On
+# CUDA the assertion is in ATen's own kernel, and no generated line names it.
+INDEXING = ("scatter", "index_put", "index_add", "index_copy")
+
+
+def indexing_launches(case: DiagnosisState) -> list[Launch]:
+    """The launches that write where an index says."""
+    launches = case.view.wrapper.launches if case.view is not None else ()
+    return [launch for launch in launches if any(word in launch.kernel for word in INDEXING)]
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """A watched launch with an index outside of the tensor that it writes: not in [low, high)."""
+
+    seen: LaunchValues
+    target: ArgumentValues
+    index: ArgumentValues
+    low: int
+    high: int
+    checked: bool
+
+
+def beyond(case: DiagnosisState) -> Iterator[Beyond]:
+    """Watched launches that were given an index beyond the tensor they write."""
+    checked = {launch.index: launch.checked for launch in indexing_launches(case)}
+    for watched in case.kernel_io.launches if case.kernel_io is not None else ():
+        before = [a for a in watched.arguments if a.when == "before"]
+        target = next((a for a in before if a.shape and a.role in ("written", "read_write")), None)
+        if watched.launch not in checked or target is None or target.shape is None:
+            continue
+        largest = max(target.shape)
+        lowest = -largest if "index_put" in watched.kernel else 0
+        for index in before:
+            if index.dtype != "int64" or index.max is None:
+                continue
+            if index.max >= largest or (index.min is not None and index.min < lowest):
+                yield Beyond(watched, target, index, lowest, largest, checked[watched.launch])
+
+
+def detect_beyond(case: DiagnosisState) -> Iterator[Suspect]:
+    """A hypothesis for each launch that was given an index beyond the tensor it writes."""
+    for found in beyond(case):
+        yield with_origin(_beyond(found, case), case, found.seen.launch)
+
+
+def _beyond(found: Beyond, case: DiagnosisState) -> Suspect:
+    watched, target, index = found.seen, found.target, found.index
+    # The line of the operator, which eager mode may refuse where the wrapper names none.
+    refused = [str(event["op"]) for event in told(case, "node_raised")[:1]]
+    same = any(word in op for word in INDEXING for op in refused)
+    lines = watched.locations[:3] or (raising_lines(case) if same else [])
+    user = Component(kind="kernel", name=watched.kernel, launch_index=watched.launch, model_locations=lines)
+    guilty = _written_before(watched, index, lines, case)
+    holder, made = guilty.name, ""
+    behind: list[str] = []
+    if guilty.kind != "input":
+        holder, made = index.name, f"; launch {guilty.launch_index} made {index.name}"
+        if case.view is not None and guilty.launch_index is not None:
+            behind = case.view.inputs_behind(guilty.launch_index)
+    origin = f", from {', '.join(behind)}" if 0 < len(behind) <= 3 else ""
+    lost = "" if found.checked else ", and its error is thrown away"
+    holds = f"{index.min:.0f} to {index.max:.0f}"
+    fact = f"{holder} holds {holds}; {target.name} has shape {target.shape}"
+    return _Index(
+        guilty=guilty.model_copy(update={"value": f"{holds} (no dimension is larger than {found.high})"}),
+        summary=f"Launch {watched.launch} ({watched.kernel}) got an index outside what it writes{lost}: "
+        f"{fact}{made}{origin}.",
+        evidence=(
+            seen("dump_kernel_io", fact),
+            seen("inspect_package", f"launch {watched.launch} writes where {holder} says{lost}{made}"),
+        ),
+        crashing=user,
+        fix=Fix(
+            action=f"keep {holder} within the size of the dimension that is written where it is made; "
+            "torch >= 2.14 raises"
+        ),
+    )
+
+
+def _written_before(
+    watched: LaunchValues, index: ArgumentValues, lines: list[ModelLocation], case: DiagnosisState
+) -> Component:
+    """The input that is the index, else the launch that wrote it before, with the line that uses it."""
+    inputs = case.package.inputs if case.package is not None else ()
+    item = next((i for i in inputs if i.name == index.name), None)
+    if item is not None:
+        return input_component(item, lines or case.call_locations, launch=watched.launch)
+    makers = case.view.writers_of_name.get(index.name, []) if case.view is not None else []
+    before = [number for number in makers if number < (watched.launch or 0)]
+    if not before or case.view is None:
+        known = lines or case.call_locations
+        return Component(kind="kernel", name=index.name, launch_index=watched.launch, model_locations=known)
+    party = launch_component(before[-1], case.view.wrapper.launches[before[-1]].kernel, case)
+    known = list(dict.fromkeys([*lines, *party.model_locations])) or case.call_locations
+    return party.model_copy(update={"model_locations": known})
+
+
+_IN_EAGER = (
+    "index out of range",
+    "out of bounds",
+    "index_select",
+    "indices should be",
+    "out of range in self",
+    "valid range [",
+    "< index_size to be true",
+)
+
+
+def detect_raised(case: DiagnosisState) -> Iterator[Suspect]:
+    """An index that the model refuses in eager mode too: the fault is in the model or its inputs."""
+    for event in told(case, "node_raised")[:1]:
+        text = first_line(event)
+        if not any(part in text for part in _IN_EAGER) or "tuple index" in text:
+            continue
+        yield _Index(
+            guilty=Component(kind="op", name=str(event["op"]), value=text, model_locations=lines_of(event)),
+            summary=f"{event['op']} gets an index outside its tensor, in eager mode too: {text}.",
+            level=CausalLevel.FAULT_SITE,
+            evidence=(seen("interpret", f"{event['node']} ({event['op']}) raised: {text}"),),
+        )

@@ -1,151 +1,128 @@
-"""Hypotheses that the text of a log supports by itself.
-
-A package alone whose call an operator, or a check of the model in a kernel, refused for its values.
-
-Its text says what is wrong with them, in no fixed words; the launch that said it is known.
-"""
+"""Suspects that the text of a log supports by itself: whom it names, what admits what, and what to do."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from mcp_server.diagnosis.causes.log_words import action, named
+from mcp_server.diagnosis.causes.common import component, depends_on, seen
 from mcp_server.diagnosis.components import launch_component, own_operators, said, users_code
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import BY_FAMILY, CausalLevel, Suspect
-from mcp_server.logs.captured import CapturedCall, CapturedCompile, StoppedAt
+from mcp_server.logs.captured import CapturedCompile, StoppedAt
 from mcp_server.logs.facts import ErrorFact, Frame, LogFacts
-from mcp_server.logs.families import BY_ID
-from mcp_server.model import CATEGORIES, Category, Component, Evidence, Fix, ModelLocation, PackageWorkload
+from mcp_server.logs.families import BY_ID, Advice
+from mcp_server.logs.text import is_expression
+from mcp_server.model import (
+    CATEGORIES,
+    Category,
+    Component,
+    ComponentKind,
+    Evidence,
+    Fix,
+    ModelLocation,
+    PackageWorkload,
+)
 from mcp_server.package.launches import Launch
 from mcp_server.package.provenance import read_stack
 from mcp_server.tools.context import WORKER_MAIN
 from mcp_server.tools.explain_error import as_sentence
 from mcp_server.tools.requests import failing_phase
 
-_KERNEL = re.compile(r'extern "C"\s+void\s+(\w+)\(')
-_NOT_FINITE = re.compile(r"\b(?:nan|inf|finite|positive-definite|singular)\b", re.IGNORECASE)
+WORKER = str(WORKER_MAIN.parent)
 
-
-def detect_refusal(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis that leaves the category open, for the launch that refused."""
-    plain = case.runs.get("plain")
-    if plain is None or plain.root is None or not refused_alone(plain.root, case):
-        return
-    launch = _called(plain.log, case) or _checking(plain.root, case)
-    if launch is not None:
-        yield _suspect(launch, plain.root, case)
-
-
-def refused_alone(root: ErrorFact, case: DiagnosisState) -> bool:
-    """Whether it is such a text, and no program is there of which a statement could have raised it."""
-    plain = case.runs.get("plain")
-    alone = isinstance(case.workload, PackageWorkload) and plain is not None and plain.failure == "exception"
-    return alone and "open_refusal" in root.family.tags
-
-
-def _called(facts: LogFacts, case: DiagnosisState) -> Launch | None:
-    """The launch at the line of the wrapper whose call failed."""
-    lines = {
-        int(error.fields["line"])
-        for error in facts.errors
-        if error.family.id == "shim_call" and error.fields.get("line", "").isdigit()
-    }
-    launches = case.view.wrapper.launches if case.view is not None else ()
-    return next((launch for launch in launches if launch.line in lines), None)
-
-
-def _checking(root: ErrorFact, case: DiagnosisState) -> Launch | None:
-    """The launch of the C++ kernel that holds the very text."""
-    detail = root.fields.get("detail", "")
-    source = case.package.kernel_text if case.package is not None else ""
-    place = source.find(f'"{detail}"') if detail else -1
-    names = _KERNEL.findall(source[:place]) if place >= 0 else []
-    launches = case.view.wrapper.launches if case.view is not None and names else ()
-    return next((launch for launch in launches if launch.symbol == names[-1]), None)
-
-
-def _suspect(launch: Launch, root: ErrorFact, case: DiagnosisState) -> Suspect:
-    assert case.view is not None
-    behind = case.view.inputs_behind(launch.index)
-    party = launch_component(launch.index, launch.kernel, case).model_copy(update={"value": root.text[:200]})
-    depends = f", which computes from {', '.join(behind[:3])}" if behind else ""
-    fits = "Shapes and dtypes fit the package, so that values are to blame: " if _fits(case) else ""
-    return Suspect(
-        category=_category(root, launch, case),
-        guilty=party,
-        summary=f"Launch {launch.index} ({party.name}){depends}, refused what it was given: "
-        f"{root.text[:200].rstrip('.')}.",
-        level=CausalLevel.CALL,
-        evidence=(
-            said(root),
-            Evidence(step="inspect_package", fact=f"launch {launch.index} raised it{depends}"),
-        ),
-        crashing=party,
-        weak=True,
-        settle=f"{fits}dump_kernel_io shows what this launch got, and from where.",
-    )
-
-
-def _fits(case: DiagnosisState) -> bool:
-    return case.given is not None and not case.mismatches
-
-
-def _category(root: ErrorFact, launch: Launch, case: DiagnosisState) -> Category:
-    """The first to suspect: what is not finite, whole numbers out of a range, or other values of inputs."""
-    if _NOT_FINITE.search(root.text):
-        return "nan_or_inf"
-    assert case.view is not None and case.package is not None
-    names = case.view.flow.backward_from(launch.index).inputs
-    dtypes = [item.dtype or "" for item in case.package.inputs if item.name in names]
-    return "index_out_of_bounds" if any(d.startswith(("int", "uint")) for d in dtypes) else "input_mismatch"
-
-
-def uncompiled(root: ErrorFact, case: DiagnosisState) -> StoppedAt | None:
-    """That operator, where `root` is the very error of the compile that failed; None for several."""
-    seen = case.capture
-    phase = failing_phase(seen, ended_well=seen.finished.ok) if seen is not None else None
-    if not isinstance(phase, CapturedCompile) or phase.error is None or root.family.stage != "compile":
-        return None
-    text = phase.error.text.partition("\n")[0]
-    at = phase.error.stopped_at
-    return at[0] if text and text in root.text and len({each.operator for each in at}) == 1 else None
-
-
-def lines_of(at: StoppedAt) -> list[ModelLocation]:
-    """The program's own lines that made it, innermost first."""
-    own = [frame for frame in reversed(read_stack(at.stack)) if not frame.library]
-    return [ModelLocation(file=frame.file, line=frame.line, code=frame.code) for frame in own]
-
-
-def name_of(at: StoppedAt) -> str:
-    """`desk::longest_run`, of `desk.longest_run.default`."""
-    return "::".join(at.operator.split(".")[:2])
-
-
-LEVELS: dict[Category, CausalLevel] = {
-    "invalid_package": CausalLevel.BUILD,
-    "compile_failure": CausalLevel.BUILD,
-    "toolchain": CausalLevel.BUILD,
-    "arch_mismatch": CausalLevel.BUILD,
-    "environment": CausalLevel.BUILD,
-    "device_mismatch": CausalLevel.CALL,
-    "input_mismatch": CausalLevel.CALL,
-    "shape_out_of_range": CausalLevel.CALL,
-    "constants": CausalLevel.STATE,
-    "custom_op": CausalLevel.STATE,
-    "concurrency": CausalLevel.STATE,
-    "out_of_memory": CausalLevel.STATE,
-    "index_out_of_bounds": CausalLevel.BAD_VALUE,
-    "nan_or_inf": CausalLevel.BAD_VALUE,
-    "illegal_memory_access": CausalLevel.FAULT_SITE,
-    "hang": CausalLevel.FAULT_SITE,
-    "wrong_output": CausalLevel.SYMPTOM,
-    "script_error": CausalLevel.SYMPTOM,
+# What is at fault in a category as a rule, and how near to the root cause that is.
+BY_CATEGORY: Mapping[Category, tuple[ComponentKind, CausalLevel]] = {
+    "invalid_package": ("package", CausalLevel.BUILD),
+    "compile_failure": ("toolchain", CausalLevel.BUILD),
+    "toolchain": ("toolchain", CausalLevel.BUILD),
+    "arch_mismatch": ("package", CausalLevel.BUILD),
+    "environment": ("environment", CausalLevel.BUILD),
+    "device_mismatch": ("input", CausalLevel.CALL),
+    "input_mismatch": ("input", CausalLevel.CALL),
+    "shape_out_of_range": ("input", CausalLevel.CALL),
+    "constants": ("constant", CausalLevel.STATE),
+    "custom_op": ("op", CausalLevel.STATE),
+    "concurrency": ("call", CausalLevel.STATE),
+    "out_of_memory": ("environment", CausalLevel.STATE),
+    "index_out_of_bounds": ("input", CausalLevel.BAD_VALUE),
+    "nan_or_inf": ("kernel", CausalLevel.BAD_VALUE),
+    "illegal_memory_access": ("kernel", CausalLevel.FAULT_SITE),
+    "hang": ("call", CausalLevel.FAULT_SITE),
+    "wrong_output": ("kernel", CausalLevel.SYMPTOM),
+    "script_error": ("script", CausalLevel.SYMPTOM),
 }
 
-WORKER = str(WORKER_MAIN.parent)
+# Fields that name the party at fault in families without `names`, the most telling first.
+_FIELDS = ("operator", "op", "constant", "library", "symbol", "name", "kernel", "package")
+_FIELD_KINDS: Mapping[str, ComponentKind] = {"kernel": "kernel", "op": "op", "operator": "op"}
+
+_ACTIONS: Mapping[Advice, str] = {
+    "check_inputs": "compare every input with what the package was compiled for, and convert what differs",
+    "check_package": "build or copy the package again, for this machine, and compare its checksum",
+    "check_machine": "fix the machine or process environment that the text names, then run again",
+    "trace_index": "keep the index within the bound of the tensor that it indexes",
+    "locate": "find the launch and the line of the access, then fix the index or the size behind it",
+    "find_nan": "find the first launch whose output is not finite, and guard its operation",
+    "compare": "find the first launch that diverges from the reference",
+    "recompile": "fix the line of the model that the compiler names, then compile again",
+    "run_again": "run again with blocking launches and input checks, keeping all output",
+    "read_cause": "read the error before this one: it holds the cause",
+    "constants": "give every constant of the package under its own name, dtype, shape and device",
+    "fix_script": "fix the statement that raised",
+    "trace_hang": "find the launch or lock that does not return",
+}
+
+# A symbol of libtorch: of its C interface, or in one of its C++ namespaces, as the Itanium ABI writes it.
+_OF_TORCH = re.compile(r"aoti_torch_|_Z[A-Z]*N?K?(?:3c10|2at|5torch)")
+_OTHER_TORCH = "build {library} again with the libtorch that is installed here, which has no {symbol}"
+
+
+@dataclass(frozen=True)
+class Named:
+    """Who an error text names: `name` may be empty, `value` is what the text says of it."""
+
+    kind: ComponentKind
+    name: str = ""
+    value: str | None = None
+
+
+def named(category: Category, root: ErrorFact) -> Named:
+    """The party that `root` names; without a name where it names none."""
+    kind, fields = BY_CATEGORY[category][0], root.fields
+    value = fields.get("got") or fields.get("value")
+    if category == "arch_mismatch" and "built_for" in fields:
+        return Named("package", "the package", f"built for {fields['built_for']}, here {fields['here']}")
+    if category == "custom_op" and "at_function" in fields:
+        return Named("op", fields["at_function"])
+    for naming in root.family.names:
+        if name := _fill(naming.name, root):
+            return Named(naming.kind or kind, name, _fill(naming.value, root) or value)
+    for field in _FIELDS:
+        if fields.get(field):
+            return Named(_FIELD_KINDS.get(field, kind), fields[field], value)
+    # Export and lowering fail on what the model does, C++ on the toolchain.
+    lowered = root.family.stage in ("export", "compile") and not root.family.id.startswith("cpp_")
+    return Named("script" if category == "compile_failure" and lowered else kind, "", value)
+
+
+def _fill(template: str, root: ErrorFact) -> str:
+    """The template with the fields of the text; empty where one is missing, or is no expression."""
+    try:
+        return template.format_map({name: text for name, text in root.fields.items() if is_expression(text)})
+    except KeyError:
+        return ""
+
+
+def action(root: ErrorFact, category: Category) -> str:
+    """What to do about a fault of this category, of which this text is the root."""
+    if category == "script_error" and root.family.advice not in ("read_cause", "compare"):
+        return _ACTIONS["fix_script"]
+    own = root.family.fix
+    if root.family.id == "undefined_symbol" and _OF_TORCH.match(root.fields.get("symbol", "")):
+        own = _OTHER_TORCH
+    return (own and _fill(own, root)) or _ACTIONS[root.family.advice]
 
 
 def detect_from_log(case: DiagnosisState) -> Iterator[Suspect]:
@@ -154,40 +131,43 @@ def detect_from_log(case: DiagnosisState) -> Iterator[Suspect]:
     Only what the user saw counts here: a check that we switched on may raise a false alarm.
     """
     for source, facts in case.own_logs:
-        root = facts.root or _last_words(facts, source, case)
+        root = facts.root
+        run = case.runs.get(source)
+        if root is None and run is not None and run.failure == "exception" and facts.tail:
+            # A program that ended itself with an error status, and no error: a check of its own.
+            line, text = facts.tail[-1]
+            root = ErrorFact(BY_ID["own_check"], {}, line, text, BY_ID["own_check"].candidates)
         if root is not None:
             yield from _of_root(root, facts, source, case)
 
 
-def _last_words(facts: LogFacts, source: str, case: DiagnosisState) -> ErrorFact | None:
-    """What a program said that ended itself with an error status, and no error: a check of its own."""
-    run = case.runs.get(source)
-    if run is None or run.failure != "exception" or not facts.tail:
-        return None
-    line, text = facts.tail[-1]
-    family = BY_ID["own_check"]
-    return ErrorFact(family, {}, line, text, family.candidates)
-
-
 def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState) -> Iterator[Suspect]:
-    open_ones = [category for category in root.candidates if not excluded(category, case)] or [
-        *root.candidates
-    ]
-    several = len(open_ones) > 1
+    admitted = [c for c in root.candidates if not _excluded(c, case)] or [*root.candidates]
+    several = len(admitted) > 1
     survived = case.workload is None and (not facts.fatal or _of_values(root))
     alone = case.workload is None and (several or survived)
-    for place, category in enumerate(open_ones):
+    for place, category in enumerate(admitted):
         guilty = _party(category, root, facts, case)
-        named_by = root.family.id if guilty.name and not several and case.workload is not None else ""
+        at = _stopped_at(root, case) if category == "compile_failure" else None
+        compiler_at = [seen("capture", f"the compiler was at {_operator(at)} when it failed")] if at else []
+        # A refusal that names nobody proves nobody guilty.
+        proves = guilty.name and not several and case.workload is not None
+        summary = as_sentence(root)
+        if alone and several:
+            summary = f"{summary} That admits {', '.join(admitted[:4])}."
+        elif alone:
+            summary = f"{summary} That is {category}, if it is what ended the program."
+        elif several:
+            summary = f"The text admits several causes; one is {category}: {CATEGORIES[category]}."
         yield Suspect(
             category=category,
             guilty=guilty,
-            summary=_of_a_log(root, open_ones) if alone else _summary(category, root, several),
-            level=CausalLevel.SYMPTOM if place else LEVELS[category],
-            evidence=(evidence_of(root, source), *_compiler_at(category, root, case)),
+            summary=summary,
+            level=CausalLevel.SYMPTOM if place else BY_CATEGORY[category][1],
+            evidence=(evidence_of(root, source), *compiler_at),
             crashing=_crashing(root, facts),
             fix=Fix(action=action(root, category)) if not several else None,
-            refusal=BY_FAMILY.get(named_by, ""),  # a refusal that names nobody proves nobody guilty
+            refusal=BY_FAMILY.get(root.family.id, "") if proves else "",
             harmful=case.failed,
             weak=several or survived or refused_alone(root, case),
             settle=case.open_question if alone else "",
@@ -211,132 +191,93 @@ def _of_values(root: ErrorFact) -> bool:
     return exception.type in _OF_VALUES or exception.type.startswith("torch.")
 
 
-CONTRACT: frozenset[Category] = frozenset({"input_mismatch", "device_mismatch", "shape_out_of_range"})
-
-
-def excluded(category: Category, case: DiagnosisState) -> bool:
+def _excluded(category: Category, case: DiagnosisState) -> bool:
     """Whether what was observed rules a candidate of an ambiguous text out."""
-    if category in CONTRACT:
-        compared = case.given is not None and "run_with_input_checks" in case.done
-        return compared and not any(m.category == category for m in case.mismatches) and not _refused(case)
-    if category == "custom_op":
-        return case.package is not None and not own_operators(case)
-    if category == "constants":
-        return case.package is not None and case.capture is not None and not case.capture.updates
-    if category == "nan_or_inf":
-        return case.plain is not None and "plain" in case.runs and not case.outputs_nonfinite
-    if category == "script_error":
-        return _fails_without_script(case) or _fails_in_compile(case)
-    if category == "concurrency":
-        return _one_thread(case)
-    if category == "index_out_of_bounds":
-        return _calls_came_back(case)
-    if category == "wrong_output":
-        return _agrees_with_eager(case)
+    plain, capture = case.runs.get("plain"), case.capture
+    calls = capture.calls if capture is not None else []
+    match category:
+        case "input_mismatch" | "device_mismatch" | "shape_out_of_range":
+            compared = case.given is not None and "run_with_input_checks" in case.done
+            refused = case.interpreted is not None and case.interpreted.last("guard_failed") is not None
+            return compared and not refused and all(m.category != category for m in case.mismatches)
+        case "custom_op":
+            return case.package is not None and not own_operators(case)
+        case "constants":
+            return case.package is not None and capture is not None and not capture.updates
+        case "nan_or_inf":
+            return plain is not None and not case.outputs_nonfinite
+        case "script_error":
+            # The call fails by itself, or what failed last is a compile that the program asked for.
+            fails_alone = plain is not None and plain.failure not in ("none", "differs")
+            compiled = capture.compiles[-1:] if capture is not None else []
+            not_compiled = any(each.outcome == "failed" for each in compiled)
+            return fails_alone or (not_compiled and not case.handled and not case.ended_well)
+        case "concurrency":
+            # Every call was made by the main thread on one stream, and nothing changed under one.
+            disturbed = any(c.raced or c.rewritten or c.moved or c.streams or c.in_graph for c in calls)
+            return bool(calls) and not disturbed and all(c.thread_name == "MainThread" for c in calls)
+        case "index_out_of_bounds":
+            # No call of the program refused an index, nor does the suspect one when it is made again.
+            came_back = capture is not None and all(call.outcome == "ok" for call in calls)
+            return came_back and plain is not None and plain.failure == "none"
+        case "wrong_output":
+            # The script compared the call with nothing but what eager mode gives as well. What the user's own
+            # kernels and operators compute is in both.
+            uncompared = capture is not None and not capture.assertions
+            return bool(case.equals_eager) and uncompared and not users_code(case)
     return False
-
-
-def _fails_without_script(case: DiagnosisState) -> bool:
-    """Whether the call fails by itself, so that no statement of the user's is needed for the failure."""
-    plain = case.runs.get("plain")
-    return plain is not None and plain.failure not in ("none", "differs")
-
-
-def _fails_in_compile(case: DiagnosisState) -> bool:
-    """Whether what failed last is a compile that the program asked for."""
-    compiles = case.capture.compiles if case.capture is not None else []
-    last = compiles[-1] if compiles else None
-    return last is not None and last.outcome == "failed" and not case.handled and not case.ended_well
-
-
-def _one_thread(case: DiagnosisState) -> bool:
-    """Whether every call was made by the main thread on one stream, and nothing changed under one."""
-    if case.capture is None or not case.capture.calls:
-        return False
-    main = all(call.thread_name == "MainThread" for call in case.capture.calls)
-    return main and not any(_disturbed(call) for call in case.capture.calls)
-
-
-def _disturbed(call: CapturedCall) -> bool:
-    """Whether something beside the call acts on its memory, or may: another stream, or a graph's replays."""
-    seen = call.raced or call.rewritten or call.moved
-    return bool(seen or call.streams or call.in_graph)
-
-
-def _calls_came_back(case: DiagnosisState) -> bool:
-    """Whether no call of the program refused an index, nor does the suspect one when it is made again."""
-    plain = case.runs.get("plain")
-    captured = case.capture is not None and all(call.outcome == "ok" for call in case.capture.calls)
-    return captured and plain is not None and plain.failure == "none"
-
-
-def _agrees_with_eager(case: DiagnosisState) -> bool:
-    """Whether the call gives what its exported program gives, and the script compared it with no other.
-
-    What the user's own kernels and operators compute is in both.
-    """
-    uncompared = case.capture is not None and not case.capture.assertions
-    return bool(case.equals_eager) and uncompared and not users_code(case)
-
-
-def _refused(case: DiagnosisState) -> bool:
-    return case.interpreted is not None and case.interpreted.last("guard_failed") is not None
 
 
 def evidence_of(root: ErrorFact, source: str) -> Evidence:
     """The line that says it, and how often it came."""
     times = f" ({root.count} times)" if root.count > 1 else ""
-    return Evidence(step="read_log", fact=root.text[:400] + times, source=f"{source}:{root.line}")
-
-
-def _party(category: Category, root: ErrorFact, facts: LogFacts, case: DiagnosisState) -> Component:
-    who = named(category, root)
-    index = root.fields.get("input", "")
-    locations = (
-        [*_raised_at(root), *locations_of(facts.frames)] or case.failing_locations or case.exit_locations
-    )
-    at = uncompiled(root, case) if category == "compile_failure" and not who.name else None
-    if at is not None:
-        return Component(
-            kind="op", name=name_of(at), model_locations=[*lines_of(at), *locations], value=who.value
-        )
-    return Component(
-        kind=who.kind,
-        name=who.name or _place(category, locations),
-        input_index=int(index) if index.isdigit() and who.kind == "input" else None,
-        model_locations=[*_of_kernel(root, case), *locations],
-        value=who.value,
-    )
-
-
-def _compiler_at(category: Category, root: ErrorFact, case: DiagnosisState) -> Iterator[Evidence]:
-    """At which operator the hook saw the compiler fail."""
-    at = uncompiled(root, case) if category == "compile_failure" else None
-    if at is not None:
-        yield Evidence(step="capture", fact=f"the compiler was at {name_of(at)} when it failed")
-
-
-def _of_kernel(root: ErrorFact, case: DiagnosisState) -> list[ModelLocation]:
-    """The line of the user's Triton kernel that could not be compiled, where it was found."""
-    kernel = case.generated
-    if kernel is None or root.family.id != "triton_compile" or kernel.name != root.fields.get("function"):
-        return []
-    return [ModelLocation(file=str(kernel.file), line=kernel.line, code=kernel.code)]
-
-
-def _raised_at(root: ErrorFact) -> list[ModelLocation]:
-    """The line of the program's own below which an exception or a crash came, where C++ was in between."""
-    if "at_file" not in root.fields:
-        return []
-    return [ModelLocation(file=root.fields["at_file"], line=int(root.fields["at_line"]))]
+    return seen("read_log", root.text[:400] + times, f"{source}:{root.line}")
 
 
 # Categories that a line of the user's program stands for when no text names the party.
-BY_LINE: frozenset[Category] = frozenset({"script_error", "compile_failure", "concurrency"})
+_BY_LINE: frozenset[Category] = frozenset({"script_error", "compile_failure", "concurrency"})
 
 
-def _place(category: Category, locations: list[ModelLocation]) -> str:
-    return f"{locations[0].file}:{locations[0].line}" if category in BY_LINE and locations else ""
+def _party(category: Category, root: ErrorFact, facts: LogFacts, case: DiagnosisState) -> Component:
+    who, fields = named(category, root), root.fields
+    lines = locations_of(facts.frames)
+    if "at_file" in fields:
+        # The line of the program's own below which an exception or a crash came, C++ in between.
+        lines.insert(0, ModelLocation(file=fields["at_file"], line=int(fields["at_line"])))
+    lines = lines or case.failing_locations or case.exit_locations
+    at = _stopped_at(root, case) if category == "compile_failure" and not who.name else None
+    if at is not None:
+        own = [frame for frame in reversed(read_stack(at.stack)) if not frame.library]
+        made = [ModelLocation(file=frame.file, line=frame.line, code=frame.code) for frame in own]
+        return Component(kind="op", name=_operator(at), model_locations=[*made, *lines], value=who.value)
+    by_line = f"{lines[0].file}:{lines[0].line}" if category in _BY_LINE and lines else ""
+    kernel, of_kernel = case.generated, []
+    if kernel is not None and root.family.id == "triton_compile" and kernel.name == fields.get("function"):
+        of_kernel = [ModelLocation(file=str(kernel.file), line=kernel.line, code=kernel.code)]
+    index = fields.get("input", "")
+    return component(
+        who.kind,
+        who.name or by_line,
+        [*of_kernel, *lines],
+        value=who.value,
+        index=int(index) if index.isdigit() and who.kind == "input" else None,
+    )
+
+
+def _stopped_at(root: ErrorFact, case: DiagnosisState) -> StoppedAt | None:
+    """The operator at which `root`, the very error of the compile, ended it; None for several."""
+    capture = case.capture
+    phase = failing_phase(capture, ended_well=capture.finished.ok) if capture is not None else None
+    if not isinstance(phase, CapturedCompile) or phase.error is None or root.family.stage != "compile":
+        return None
+    text = phase.error.text.partition("\n")[0]
+    at = phase.error.stopped_at
+    return at[0] if text and text in root.text and len({each.operator for each in at}) == 1 else None
+
+
+def _operator(at: StoppedAt) -> str:
+    """`desk::longest_run`, of `desk.longest_run.default`."""
+    return "::".join(at.operator.split(".")[:2])
 
 
 def _crashing(root: ErrorFact, facts: LogFacts) -> Component | None:
@@ -354,14 +295,65 @@ def locations_of(frames: tuple[Frame, ...]) -> list[ModelLocation]:
     return [ModelLocation(file=f.file, line=f.line, code=f.code) for f in reversed(own[-3:])]
 
 
-def _of_a_log(root: ErrorFact, admitted: Sequence[Category]) -> str:
-    """What a text says that leaves several categories open, or that the program may have outlived."""
-    if len(admitted) > 1:
-        return f"{as_sentence(root)} That admits {', '.join(admitted[:4])}."
-    return f"{as_sentence(root)} That is {admitted[0]}, if it is what ended the program."
+_KERNEL = re.compile(r'extern "C"\s+void\s+(\w+)\(')
+_NOT_FINITE = re.compile(r"\b(?:nan|inf|finite|positive-definite|singular)\b", re.IGNORECASE)
 
 
-def _summary(category: Category, root: ErrorFact, several: bool) -> str:
-    if not several:
-        return as_sentence(root)
-    return f"The text admits several causes; one is {category}: {CATEGORIES[category]}."
+def refused_alone(root: ErrorFact, case: DiagnosisState) -> bool:
+    """Whether an operator, or a check of the model in a kernel, refused the values of a package's call.
+
+    Only of a package alone: no statement of a program can have raised it then. The text says what is wrong
+    with the values in no fixed words, but the launch that raised it is known.
+    """
+    plain = case.runs.get("plain")
+    alone = isinstance(case.workload, PackageWorkload) and plain is not None and plain.failure == "exception"
+    return alone and "open_refusal" in root.family.tags
+
+
+def detect_refusal(case: DiagnosisState) -> Iterator[Suspect]:
+    """One hypothesis that leaves the category open, for the launch that refused."""
+    plain = case.runs.get("plain")
+    root = plain.root if plain is not None else None
+    if plain is None or root is None or not refused_alone(root, case):
+        return
+    launch = _refusing(plain.log, root, case)
+    if launch is None:
+        return
+    depends = depends_on(launch.index, case, ", which computes from")
+    party = launch_component(launch.index, launch.kernel, case).model_copy(update={"value": root.text[:200]})
+    fit = case.given is not None and not case.mismatches
+    fits = "Shapes and dtypes fit the package, so that values are to blame: " if fit else ""
+    yield Suspect(
+        category=_refused_category(root, launch, case),
+        guilty=party,
+        summary=f"Launch {launch.index} ({party.name}){depends}, refused what it was given: "
+        f"{root.text[:200].rstrip('.')}.",
+        level=CausalLevel.CALL,
+        evidence=(said(root), seen("inspect_package", f"launch {launch.index} raised it{depends}")),
+        crashing=party,
+        weak=True,
+        settle=f"{fits}dump_kernel_io shows what this launch got, and from where.",
+    )
+
+
+def _refusing(log: LogFacts, root: ErrorFact, case: DiagnosisState) -> Launch | None:
+    """The launch at the line of the wrapper whose call failed, else of the C++ kernel with the very text."""
+    if case.view is None or case.package is None:
+        return None
+    launches = case.view.wrapper.launches
+    lines = {error.fields.get("line", "") for error in log.errors if error.family.id == "shim_call"}
+    called = next((launch for launch in launches if str(launch.line) in lines), None)
+    detail, source = root.fields.get("detail", ""), case.package.kernel_text
+    place = source.find(f'"{detail}"') if detail else -1
+    names = _KERNEL.findall(source[:place]) if place >= 0 else []
+    return called or next((launch for launch in launches if launch.symbol in names[-1:]), None)
+
+
+def _refused_category(root: ErrorFact, launch: Launch, case: DiagnosisState) -> Category:
+    """The first to suspect: what is not finite, whole numbers out of a range, or other values of inputs."""
+    if _NOT_FINITE.search(root.text):
+        return "nan_or_inf"
+    assert case.view is not None and case.package is not None
+    names = case.view.flow.backward_from(launch.index).inputs
+    dtypes = [item.dtype or "" for item in case.package.inputs if item.name in names]
+    return "index_out_of_bounds" if any(d.startswith(("int", "uint")) for d in dtypes) else "input_mismatch"

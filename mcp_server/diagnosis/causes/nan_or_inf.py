@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
-from mcp_server.diagnosis.causes.eager import guard_fix, lines_of, making, non_finite_lines
+from mcp_server.diagnosis.causes.common import component, first_line, leaf_of, lines_of, seen
 from mcp_server.diagnosis.causes.index_out_of_bounds import crashing
 from mcp_server.diagnosis.components import launch_component, operator_of
 from mcp_server.diagnosis.from_origin import with_origin
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Where
-from mcp_server.diagnosis.interventions.input import Leaf, replace_where, together
+from mcp_server.diagnosis.interventions.input import replace_where, together
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.diagnosis.value_sources import candidates, first_made, told
-from mcp_server.model import Component, Evidence, Fix, ModelLocation
+from mcp_server.diagnosis.value_sources import candidates, first_made, of_mask, overflows, told
+from mcp_server.model import Component, ComponentKind, Evidence, Fix, ModelLocation
 from mcp_server.package.assertion import Candidate
 from mcp_server.package.launches import Launch
 from mcp_server.tools.context import Event
@@ -22,6 +23,7 @@ from mcp_server.tools.kernel_io import FirstBad
 
 # `log` as an operator of its own: log_softmax and logical operators have other names around it.
 _LOGARITHM = re.compile(r"(?<![a-z])log(?:2|10|it)?(?![a-z0-9]|_softmax|_sigmoid)")
+_KINDS: dict[str, ComponentKind] = {"kernel": "kernel", "input": "input", "constant": "constant"}
 
 
 def detect_bad_values(case: DiagnosisState) -> Iterator[Suspect]:
@@ -29,133 +31,78 @@ def detect_bad_values(case: DiagnosisState) -> Iterator[Suspect]:
     first = case.kernel_io.first_bad if case.kernel_io is not None else None
     if first is None:
         return
-    if first.what == "non_finite":
-        mark = _marking(first, case)
-        if mark is None or first.kind != "kernel":
-            yield with_origin(_non_finite(first, case), case, first.launch)
-        if mark is not None:
-            yield _mark(mark, case)
-    else:
-        yield with_origin(_bad_index(first, case), case, first.launch)
+    marking = _marking(first, case) if first.what == "non_finite" else None
+    if marking is None or first.kind != "kernel":
+        yield with_origin(_bringer(first, case), case, first.launch)
+    if marking is not None:
+        where = f"Launch {marking.index} ({marking.kernel})"
+        yield Suspect(
+            category="nan_or_inf",
+            guilty=launch_component(marking.index, marking.kernel, case),
+            summary=f"{where} writes NaN as a constant where a condition holds.",
+            level=CausalLevel.BAD_VALUE,
+            evidence=(seen("inspect_package", f"the code of {marking.kernel} holds NaN as a number"),),
+            weak=True,
+            harmful=not case.nan_accepted,
+            settle="The model writes NaN there on purpose. Run compare_with_eager to check that it marks the "
+            "right elements.",
+        )
 
 
-def _non_finite(first: FirstBad, case: DiagnosisState) -> Suspect:
-    inputs = _inputs_of(first, case)
-    return Suspect(
-        category="nan_or_inf",
-        guilty=_party(first, case),
-        summary=f"The first value that is not finite: {first.summary}{_from(inputs)}.",
-        level=CausalLevel.BAD_VALUE,
-        evidence=(
-            Evidence(step="dump_kernel_io", fact=first.summary, source=_table(case)),
-            *_feeding(inputs, first),
+def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
+    """Who brought a value that is not finite, or an index out of its bound."""
+    made = first.launch if first.kind == "kernel" else None
+    inputs = case.view.inputs_behind(made) if made is not None and case.view is not None else []
+    behind = f"; it computes from {', '.join(inputs)}" if 0 < len(inputs) <= 3 else ""
+    table = case.kernel_io.table if case.kernel_io is not None else None
+    evidence = [seen("dump_kernel_io", first.summary, table.uri if table is not None else "")]
+    if inputs:
+        evidence.append(seen("inspect_package", f"launch {made} depends on {', '.join(inputs[:6])}"))
+    op = operator_of(made, case) if made is not None else ""
+    at = f" at {first.element.index}" if first.element.index else ""
+    by = f", by the values of {inputs[0]}" if len(inputs) == 1 else ""
+    found = Suspect(
+        category="index_out_of_bounds",
+        guilty=component(
+            "op" if op else _KINDS.get(first.kind, "kernel"),
+            op or first.name,
+            _lines(first, case) or case.call_locations,
+            value=f"{first.element.value}{at}",
+            index=_input_index(first, case),
+            launch=made,
         ),
+        summary=f"The first index out of its bound: {first.summary}{behind}.",
+        level=CausalLevel.BAD_VALUE,
+        evidence=tuple(evidence),
+        fix=Fix(action=f"keep what {first.name} makes within the bound of the tensor that it indexes{by}"),
+    )
+    if first.what != "non_finite":
+        return found
+    # Minus infinity is all there is, and the program did not fail over it: a mask, say.
+    complained = case.outputs_nan or (case.failed and case.outputs_nonfinite)
+    meant = first.perhaps_intended and not complained
+    # A program ended well with these values, and no eager mode says whether they are the model's.
+    unjudged = case.ended_well and case.equals_eager is None
+    # The launch may have made minus infinity by arithmetic, from a zero.
+    launches = case.view.wrapper.launches if case.view is not None and first.launch is not None else ()
+    launch = next((each for each in launches if each.index == first.launch), None)
+    takes_logarithm = launch is not None and _LOGARITHM.search(" ".join((launch.kernel, *launch.atens)))
+    return replace(
+        found,
+        category="nan_or_inf",
+        summary=f"The first value that is not finite: {first.summary}{behind}.",
         fix=_fix(first, case),
         intervention=_fill(first, case),
         observed=first.kind != "unset",
-        weak=_meant(first, case) or _unheld(case),
-        harmful=not case.nan_accepted and (not _meant(first, case) or _takes_logarithm(first, case)),
-    )
-
-
-def _marking(first: FirstBad, case: DiagnosisState) -> Launch | None:
-    """The launch that made NaN, or is left as its maker after inputs were cleaned, if it has NaN as a number.
-
-    A program that fails over NaN does not mean it; a package alone does not say.
-    """
-    launches = case.view.wrapper.launches if case.view is not None else ()
-    fill = _fill(first, case)
-    tried = case.trials.get(fill.key) if fill is not None else None
-    if not case.outputs_nan or any(facts.root is not None for _, facts in case.own_logs):
-        return None
-    own = launches[first.launch : first.launch + 1] if first.launch is not None else ()
-    among = (
-        launches
-        if tried is not None and tried.effect is Effect.SAME
-        else own
-        if first.kind == "kernel"
-        else ()
-    )
-    return next((launch for launch in among if _has_nan(launch, case)), None)
-
-
-def _has_nan(launch: Launch, case: DiagnosisState) -> bool:
-    """Whether the generated code of a CPU kernel holds NaN as a number."""
-    text = case.package.kernel_text if case.package is not None and launch.kind == "cpp" else ""
-    start = text.find(f"{launch.symbol}(")
-    body = text[start : text.find('extern "C"', start + 1)] if start >= 0 else ""
-    return "quiet_NaN()" in body
-
-
-def _mark(launch: Launch, case: DiagnosisState) -> Suspect:
-    return Suspect(
-        category="nan_or_inf",
-        guilty=launch_component(launch.index, launch.kernel, case),
-        summary=f"Launch {launch.index} ({launch.kernel}) writes NaN as a constant where a condition holds.",
-        level=CausalLevel.BAD_VALUE,
-        evidence=(
-            Evidence(step="inspect_package", fact=f"the code of {launch.kernel} holds NaN as a number"),
-        ),
-        weak=True,
-        harmful=not case.nan_accepted,
-        settle="The model writes NaN there on purpose. Run compare_with_eager to check that it marks the "
-        "right elements.",
-    )
-
-
-def _unheld(case: DiagnosisState) -> bool:
-    """Whether a program ended well with these values, and no eager mode says whether they are the model's."""
-    return case.ended_well and case.equals_eager is None
-
-
-def _meant(first: FirstBad, case: DiagnosisState) -> bool:
-    """Whether minus infinity is all there is, and the program did not fail over it: a mask, say."""
-    complained = case.outputs_nan or (case.failed and case.outputs_nonfinite)
-    return first.perhaps_intended and not complained
-
-
-def _takes_logarithm(first: FirstBad, case: DiagnosisState) -> bool:
-    """Whether the launch can have made minus infinity by arithmetic, from a zero."""
-    launches = case.view.wrapper.launches if case.view is not None else ()
-    launch = launches[first.launch] if first.launch is not None and first.launch < len(launches) else None
-    return launch is not None and _LOGARITHM.search(" ".join((launch.kernel, *launch.atens))) is not None
-
-
-def _bad_index(first: FirstBad, case: DiagnosisState) -> Suspect:
-    inputs = _inputs_of(first, case)
-    return Suspect(
-        category="index_out_of_bounds",
-        guilty=_party(first, case),
-        summary=f"The first index out of its bound: {first.summary}{_from(inputs)}.",
-        level=CausalLevel.BAD_VALUE,
-        evidence=(
-            Evidence(step="dump_kernel_io", fact=first.summary, source=_table(case)),
-            *_feeding(inputs, first),
-        ),
-        fix=Fix(
-            action=f"keep what {first.name} makes within the bound of the tensor that it indexes"
-            + (f", by the values of {inputs[0]}" if len(inputs) == 1 else "")
-        ),
-    )
-
-
-def _party(first: FirstBad, case: DiagnosisState) -> Component:
-    kinds = {"kernel": "kernel", "input": "input", "constant": "constant"}
-    index = _input_index(first, case)
-    op = operator_of(first.launch, case) if first.kind == "kernel" and first.launch is not None else ""
-    return Component(
-        kind="op" if op else kinds.get(first.kind, "kernel"),  # type: ignore[arg-type]
-        name=op or first.name,
-        input_index=index,
-        launch_index=first.launch if first.kind == "kernel" else None,
-        value=f"{first.element.value}{f' at {first.element.index}' if first.element.index else ''}",
-        model_locations=_lines(first, case) or case.call_locations,
+        weak=meant or unjudged,
+        harmful=not case.nan_accepted and (not meant or bool(takes_logarithm)),
     )
 
 
 def _lines(first: FirstBad, case: DiagnosisState) -> list[ModelLocation]:
     """The operator that does it in eager mode, where that is known, else all lines of the kernel."""
-    return (non_finite_lines(case) if first.what == "non_finite" else []) or first.locations[:6]
+    made = first_made(case) if first.what == "non_finite" else None
+    return (lines_of(made) if made is not None else []) or first.locations[:6]
 
 
 def _input_index(first: FirstBad, case: DiagnosisState) -> int | None:
@@ -164,46 +111,22 @@ def _input_index(first: FirstBad, case: DiagnosisState) -> int | None:
     return next((i.index for i in case.package.inputs if first.name in (i.label, i.name)), None)
 
 
-def _inputs_of(first: FirstBad, case: DiagnosisState) -> list[str]:
-    """The inputs that the making launch depends on, by label."""
-    if first.kind != "kernel" or first.launch is None or case.view is None:
-        return []
-    return case.view.inputs_behind(first.launch)
-
-
-def _from(inputs: list[str]) -> str:
-    return f"; it computes from {', '.join(inputs[:3])}" if 0 < len(inputs) <= 3 else ""
-
-
-def _feeding(inputs: list[str], first: FirstBad) -> tuple[Evidence, ...]:
-    if not inputs:
-        return ()
-    fact = f"launch {first.launch} depends on {', '.join(inputs[:6])}"
-    return (Evidence(step="inspect_package", fact=fact),)
-
-
 def _fill(first: FirstBad, case: DiagnosisState) -> Intervention | None:
-    """With a finite value in the place of the input's bad ones."""
+    """With a finite value in the place of the bad ones, also in other inputs that hold NaN.
+
+    What one of them brings must not hide what another one does.
+    """
     index = _input_index(first, case)
-    if index is None or first.what != "non_finite":
+    if index is None or case.package is None or first.what != "non_finite":
         return None
-    places = sorted({index, *_with_nan(case)})
-    inputs = case.package.inputs if case.package is not None else ()
-    leaves = [Leaf(place, inputs[place].path or inputs[place].name) for place in places]
+    paths = case.given.paths if case.given is not None else ()
+    with_nan = {path for path, leaf in zip(paths, case.leaves, strict=False) if leaf.get("nan")}
+    leaves = [leaf_of(i) for i in case.package.inputs if i.index == index or i.path in with_nan]
     fills = tuple(replace_where(leaf, Where(non_finite=True), 0.0) for leaf in leaves)
     if len(fills) == 1:
         return fills[0]
     names = ", ".join(leaf.name for leaf in leaves)
     return together(f"fill:{index}", f"the values of {names} that are not finite made 0", fills)
-
-
-def _with_nan(case: DiagnosisState) -> Iterator[int]:
-    """The inputs that hold NaN: what one of them brings must not hide what another one does."""
-    paths = case.given.paths if case.given is not None else ()
-    held = {path for path, leaf in zip(paths, case.leaves, strict=False) if leaf.get("nan")}
-    for item in case.package.inputs if case.package is not None else ():
-        if item.path in held:
-            yield item.index
 
 
 def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
@@ -221,9 +144,26 @@ def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
     )
 
 
-def _table(case: DiagnosisState) -> str:
-    table = case.kernel_io.table if case.kernel_io is not None else None
-    return table.uri if table is not None else ""
+def _marking(first: FirstBad, case: DiagnosisState) -> Launch | None:
+    """The launch that made NaN, or is left as its maker after inputs were cleaned, if it has NaN as a number.
+
+    A program that fails over NaN does not mean it; a package alone does not say.
+    """
+    if not case.outputs_nan or any(facts.root is not None for _, facts in case.own_logs):
+        return None
+    launches = case.view.wrapper.launches if case.view is not None else ()
+    fill = _fill(first, case)
+    tried = case.trials.get(fill.key) if fill is not None else None
+    if tried is None or tried.effect is not Effect.SAME:
+        made_here = first.kind == "kernel" and first.launch is not None
+        launches = launches[first.launch : first.launch + 1] if made_here and first.launch is not None else ()
+    text = case.package.kernel_text if case.package is not None else ""
+    for launch in launches:
+        start = text.find(f"{launch.symbol}(") if launch.kind == "cpp" else -1
+        body = text[start : text.find('extern "C"', start + 1)] if start >= 0 else ""
+        if "quiet_NaN()" in body:
+            return launch
+    return None
 
 
 # What the conversion of NaN or of an infinity gives on the processors that torch's wheels are for.
@@ -233,50 +173,36 @@ NOT_A_NUMBER = frozenset({-(2**63), 2**63 - 1, -(2**31), 2**31 - 1})
 def detect_nan_index(case: DiagnosisState) -> Iterator[Suspect]:
     """The maker of the NaN, where eager mode refuses an index that is computed from it."""
     made = first_made(case)
-    for refused in told(case, "node_raised")[:1]:
-        text = str(refused["text"]).splitlines()[0][:300]
-        computed = made is not None and made["node"] in refused.get("behind", ())
-        if made is not None and computed and _converted(refused, text):
-            check = _check(refused, case)
-            launch = check.launch.index if check is not None else None
-            yield with_origin(_suspect(made, refused, text, check, case), case, launch)
-
-
-def _converted(refused: Event, text: str) -> bool:
-    """Whether such a number is in the text, or among the integers that the operator was given."""
-    given = {end for ends in refused.get("integers", ()) for end in ends}
-    return bool(NOT_A_NUMBER & given) or any(f" {number} " in f" {text} " for number in NOT_A_NUMBER)
-
-
-def _suspect(
-    made: Event, refused: Event, text: str, check: Candidate | None, case: DiagnosisState
-) -> Suspect:
-    return Suspect(
+    refused = next(iter(told(case, "node_raised")), None)
+    if made is None or refused is None or made["node"] not in refused.get("behind", ()):
+        return
+    text = first_line(refused)
+    integers = {end for ends in refused.get("integers", ()) for end in ends}
+    in_text = any(f" {number} " in f" {text} " for number in NOT_A_NUMBER)
+    if not in_text and not NOT_A_NUMBER & integers:
+        return
+    check = _check(refused, case)
+    evidence = [
+        making(made),
+        seen("interpret", f"{refused['node']}, which computes from it, raised: {text}"),
+    ]
+    party = Component(kind="op", name=str(refused["op"]), model_locations=lines_of(refused))
+    if check is not None:
+        evidence.append(seen("inspect_package", f"the check of that index failed at {check.location}"))
+        party = crashing(check)
+    found = Suspect(
         category="nan_or_inf",
         guilty=Component(kind="op", name=str(made["op"]), model_locations=lines_of(made)),
         summary=f"{made['op']} makes the first value that is not finite, in eager mode too; made an integer, "
         f"it is the index that {refused['op']} refuses: {text}.",
         level=CausalLevel.STATE,
-        evidence=(
-            making(made),
-            Evidence(step="interpret", fact=f"{refused['node']}, which computes from it, raised: {text}"),
-            *(
-                (
-                    Evidence(
-                        step="inspect_package", fact=f"the check of that index failed at {check.location}"
-                    ),
-                )
-                if check is not None
-                else ()
-            ),
-        ),
-        crashing=crashing(check)
-        if check is not None
-        else Component(kind="op", name=str(refused["op"]), model_locations=lines_of(refused)),
+        evidence=tuple(evidence),
+        crashing=party,
         fix=guard_fix(made),
         harmful=case.failed,
         observed=check is not None,
     )
+    yield with_origin(found, case, check.launch.index if check is not None else None)
 
 
 def _check(refused: Event, case: DiagnosisState) -> Candidate | None:
@@ -286,3 +212,63 @@ def _check(refused: Event, case: DiagnosisState) -> Candidate | None:
     places = {(c.launch.index, c.check.line) for c in found}
     own = {(at.file, at.line) for c in found for at in c.provenance.locations}
     return found[0] if len(places) == 1 and lines & own else None
+
+
+def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
+    """The first operator that makes NaN from finite values."""
+    event = first_made(case)
+    ends = case.interpreted.last("interpreted") if case.interpreted is not None else None
+    if event is None or ends is None or not any(out.get("nan") or out.get("inf") for out in ends["outputs"]):
+        return
+    plain = case.runs.get("plain")
+    if plain is not None and plain.failure in ("none", "differs") and not case.outputs_nonfinite:
+        return  # the package gives finite values all the same: no failure is due to those of eager mode
+    kernel = case.kernel_io.first_bad if case.kernel_io is not None else None
+    known = kernel if kernel is not None and kernel.kind == "kernel" else None
+    yield Suspect(
+        category="nan_or_inf",
+        guilty=component(
+            "kernel" if known is not None else "op",
+            known.name if known is not None else str(event["op"]),
+            lines_of(event),
+            launch=known.launch if known is not None else None,
+        ),
+        summary=f"{event['op']} makes the first value that is not finite, in eager mode too: the model's own "
+        "arithmetic does it on these inputs.",
+        level=CausalLevel.BAD_VALUE,
+        harmful=not case.nan_accepted,
+        evidence=(making(event),),
+        fix=guard_fix(event),
+    )
+
+
+def making(event: Event) -> Evidence:
+    """That this operator is the first to make such a value, and of what."""
+    of = "the minus infinity of a mask" if of_mask(event) else "finite inputs"
+    return seen(
+        "interpret", f"{event['node']} ({event['op']}) is the first whose result is not finite, from {of}"
+    )
+
+
+_GUARD = "guard that operation: an epsilon under a root or a division, a clamp before log or exp"
+_GUARDS = (
+    (r"aten\.(?:true_)?div|aten\.reciprocal", "keep the divisor from zero, with an epsilon say"),
+    (
+        r"aten\.log(?!_softmax|ical|sumexp)",
+        "keep the argument of the logarithm above zero, with a clamp say",
+    ),
+    (r"aten\.r?sqrt", "keep what is under the root above zero, with an epsilon or a clamp say"),
+    (r"aten\.exp", "clamp the argument of the exponential, or take the largest one from all first"),
+)
+
+
+def guard_fix(event: Event) -> Fix:
+    """What keeps that operator's results finite."""
+    if of_mask(event):
+        guard = "guard rows of which everything is masked: leave an element unmasked, or replace their result"
+    elif overflows(event):
+        guard = f"compute it in float32, or scale its arguments: the result is too large for {event['dtype']}"
+    else:
+        guard = next((text for form, text in _GUARDS if re.search(form, str(event["op"]))), _GUARD)
+    lines = lines_of(event)
+    return Fix(action=guard, before=lines[0].code if lines else None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mcp_server.diagnosis.causes.common import agreement, component, seen, suspect_call
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
@@ -19,14 +20,14 @@ from mcp_server.logs.captured import (
     CapturedUpdate,
     ModuleSnapshot,
 )
-from mcp_server.model import Component, Evidence, Fix, ModelLocation
+from mcp_server.model import Fix
 
 TRAINING = "training"
 
 
 @dataclass(frozen=True)
-class _Held:
-    """What the package of the suspect call holds: digests by name, and who gave them last.
+class _Weights:
+    """What the package of the suspect call has: digests by name, and who gave them last.
 
     `reachable` are the constants that an update can replace; the others were folded into the code.
     """
@@ -50,74 +51,59 @@ class _Held:
             )
         return {name: each for name, each in found.items() if name not in managed}
 
-    @property
-    def given_at(self) -> list[ModelLocation]:
-        """The lines of the last update, which gave the constant a wrong value or left it out."""
-        return self.updates[-1].stack[:2] if self.updates else []
-
     def others(self, near: ModuleSnapshot) -> list[str]:
         """The constants of the package whose values are not the module's."""
         differ = [name for name, digest in self.digests.items() if near.digests[name] != digest]
         return [name for name in differ if name in self.reachable] or ([] if self.updates else differ)
 
-    def giver(self, name: str) -> CapturedUpdate | CapturedCompile:
-        """The last update that gave this constant, else the compile."""
-        return next((u for u in reversed(self.updates) if name in u.digests), self.compiled)
+
+@dataclass(frozen=True)
+class _Comparison:
+    """The failed comparison, or check, with what the package has; `how` a module is known to matter to it."""
+
+    failed: CapturedAssertion | CapturedEnd
+    weights: _Weights
+    how: str
 
 
 def detect(case: DiagnosisState) -> Iterator[Suspect]:
-    """Hypotheses for the nearest modules that differ from what the package holds."""
-    held, compared = _held(case), _comparison(case)
-    if held is None or compared is None:
+    """Hypotheses for the nearest modules that differ from what the package has."""
+    compared = _comparison(case)
+    if compared is None or case.capture is None:
         return
-    near = [m for m in compared.modules if held.compiled.digests.keys() <= m.digests.keys()]
-    for module in [m for m in near if held.others(m)][:1]:
-        yield _weights(module, compared, held, case)
-    exports = [_export(module, held.compiled, case) for module in near]
+    weights, compiled = compared.weights, compared.weights.compiled
+    near = [m for m in compared.failed.modules if compiled.digests.keys() <= m.digests.keys()]
+    for module in [m for m in near if weights.others(m)][:1]:
+        yield _other_weights(module, compared, case)
+    before = [e for e in case.capture.exports if e.pid == compiled.pid and e.n < compiled.n]
+    # The last export of each module's class, with what changed since.
+    exports = [next((e for e in reversed(before) if e.type == m.type), None) for m in near]
     changed = [_changed(module, export) for module, export in zip(near, exports, strict=True)]
     if exports and exports[0] is not None and all(changed):
         yield _attributes(near[0], changed[0], exports[0], compared, case)
-    if not any(held.others(module) for module in near):
-        yield from _of_another_class(near, compared, held, case)
+    if before and not any(weights.others(module) for module in near):
+        yield from _of_another_class(near, before[-1], compared, case)
 
 
-def _held(case: DiagnosisState) -> _Held | None:
-    """From the compile of the suspect call's package, and the updates between its load and the call."""
-    seen = case.capture
-    call = seen.suspect if seen is not None else None
-    load = seen.load_of(call) if seen is not None and call is not None else None
-    compiled = seen.compile_of(load) if seen is not None and load is not None else None
-    if seen is None or call is None or compiled is None or case.package is None:
-        return None
-    updates = [u for u in seen.updates if (u.pid, u.load, u.outcome) == (call.pid, call.load, "ok")]
-    reachable = frozenset(constant.fqn for constant in case.package.constants)
-    return _Held(compiled, tuple(u for u in updates if u.n < call.n), reachable)
-
-
-def _comparison(case: DiagnosisState) -> CapturedAssertion | CapturedEnd | None:
+def _comparison(case: DiagnosisState) -> _Comparison | None:
     """The failed comparison that the call made again reproduces, or a check of the program's own."""
-    seen = case.capture
-    if seen is None or any(call.outcome != "ok" for call in seen.calls):
+    capture = case.capture
+    call, load = suspect_call(case)
+    compiled = capture.compile_of(load) if capture is not None and load is not None else None
+    if capture is None or call is None or compiled is None or case.package is None:
         return None
-    if seen.assertions:
-        return seen.assertions[-1] if case.plain_diverges else None
-    return seen.ends[-1] if seen.ends and case.own_check and not case.call_fails else None
-
-
-def _seen(compared: CapturedAssertion | CapturedEnd) -> str:
-    """How the module is known to matter."""
-    return (
-        "with which it is compared"
-        if isinstance(compared, CapturedAssertion)
-        else "which the check that failed sees"
-    )
-
-
-def _export(near: ModuleSnapshot, compiled: CapturedCompile, case: DiagnosisState) -> CapturedExport | None:
-    """The last export of that class before the compile."""
-    exports = case.capture.exports if case.capture is not None else []
-    same = [e for e in exports if (e.pid, e.type) == (compiled.pid, near.type) and e.n < compiled.n]
-    return same[-1] if same else None
+    if any(call.outcome != "ok" for call in capture.calls):
+        return None
+    # The updates between the load and the call.
+    own = [u for u in capture.updates if (u.pid, u.load, u.outcome) == (call.pid, call.load, "ok")]
+    reachable = frozenset(constant.fqn for constant in case.package.constants)
+    weights = _Weights(compiled, tuple(u for u in own if u.n < call.n), reachable)
+    if capture.assertions:
+        compared = _Comparison(capture.assertions[-1], weights, "with which it is compared")
+        return compared if case.plain_diverges else None
+    if capture.ends and case.own_check and not case.call_fails:
+        return _Comparison(capture.ends[-1], weights, "which the check that failed sees")
+    return None
 
 
 def _changed(near: ModuleSnapshot, export: CapturedExport | None) -> list[tuple[str, str, str]]:
@@ -130,49 +116,44 @@ def _changed(near: ModuleSnapshot, export: CapturedExport | None) -> list[tuple[
     return [pair for pair in differ if pair not in modes] + modes[:1]
 
 
-def _weights(
-    near: ModuleSnapshot, compared: CapturedAssertion | CapturedEnd, held: _Held, case: DiagnosisState
-) -> Suspect:
-    others = held.others(near)
-    shown = ", ".join(others[:4])
-    giver = held.giver(others[0])
+def _other_weights(near: ModuleSnapshot, compared: _Comparison, case: DiagnosisState) -> Suspect:
+    weights = compared.weights
+    others = weights.others(near)
+    first, shown = others[0], ", ".join(others[:4])
+    last = next((u for u in reversed(weights.updates) if first in u.digests), None)
+    # The lines of the last update, which gave the constant a wrong value or left it out, then its giver's.
+    updated = [line for update in weights.updates[-1:] for line in update.stack[:2]]
+    giver = (last or weights.compiled).stack[:1]
+    # Another constant's values may stand under this name.
+    digest = weights.digests[first]
+    owner = next((other for other, each in near.digests.items() if each == digest), None)
     fact = (
-        f"{len(others)} of {len(held.digests)} constants of {near.name} ({near.type}) have other values in "
-        f"the package: {shown}"
+        f"{len(others)} of {len(weights.digests)} constants of {near.name} ({near.type}) have other values "
+        f"in the package: {shown}"
     )
-    return Suspect(
-        category="constants",
-        guilty=Component(
-            kind="constant",
-            name=others[0],
-            value=_mistaken(others[0], near, held),
-            model_locations=[*held.given_at, *giver.stack[:1], *compared.stack[:2]],
-        ),
-        summary=f"The package has the weights of its {_named(giver)}, and {near.name}, "
-        f"{_seen(compared)}, has others: {shown}.",
-        level=CausalLevel.STATE,
-        evidence=(Evidence(step="capture", fact=fact, source=str(near.file or "")),),
-        fix=Fix(
+    fix = Fix(action=f"give each constant of the package the tensor that {near.name} has under its name")
+    if not weights.updates:
+        fix = Fix(
             action="give the package the weights with load_constants after they change, or compile it again",
             after=f"package.load_constants({near.name}.state_dict(), check_full_update=False)",
         )
-        if not held.updates
-        else Fix(action=f"give each constant of the package the tensor that {near.name} has under its name"),
+    return Suspect(
+        category="constants",
+        guilty=component(
+            "constant",
+            first,
+            [*updated, *giver, *compared.failed.stack[:2]],
+            value=f"holds the values of {owner}" if owner else f"not the values of {near.name}",
+        ),
+        summary=f"The package has the weights of its {f'last {last.how}' if last else 'compile'}, and "
+        f"{near.name}, {compared.how}, has others: {shown}.",
+        level=CausalLevel.STATE,
+        evidence=(seen("capture", fact, str(near.file or "")),),
+        fix=fix,
         intervention=_reloaded(near, case),
         harmful=case.failed,
         observed=False,
     )
-
-
-def _named(giver: CapturedUpdate | CapturedCompile) -> str:
-    return "compile" if isinstance(giver, CapturedCompile) else f"last {giver.how}"
-
-
-def _mistaken(name: str, near: ModuleSnapshot, held: _Held) -> str:
-    """Whose values the package has under this name, where they are another constant's."""
-    digest = held.digests[name]
-    owner = next((other for other, each in near.digests.items() if each == digest), None)
-    return f"holds the values of {owner}" if owner else f"not the values of {near.name}"
 
 
 def _reloaded(near: ModuleSnapshot, case: DiagnosisState) -> Intervention | None:
@@ -196,35 +177,34 @@ def _attributes(
     near: ModuleSnapshot,
     changed: list[tuple[str, str, str]],
     exported: CapturedExport,
-    compared: CapturedAssertion | CapturedEnd,
+    compared: _Comparison,
     case: DiagnosisState,
 ) -> Suspect:
     name, then, now = changed[0]
-    told = "; ".join(f"{n} was {a} and is {b}" for n, a, b in changed[:4])
-    agrees = bool(case.equals_eager)
+    shown = "; ".join(f"{n} was {a} and is {b}" for n, a, b in changed[:4])
+    fix = f"make {name} a buffer or an input of the model, or export again after it changes"
+    if name.rpartition(".")[2] == TRAINING:
+        fix = "export the model in evaluation mode (Module.eval), and compare with it in the same mode"
     return Suspect(
         category="wrong_output",
-        guilty=Component(
-            kind="script",
-            name=f"{near.type}.{name}",
+        guilty=component(
+            "script",
+            f"{near.type}.{name}",
+            [*exported.stack[:1], *compared.failed.stack[:2]],
             value=f"{now} (at export: {then})",
-            model_locations=[*exported.stack[:1], *compared.stack[:2]],
         ),
         summary=f"The package keeps what {near.type} held when it was exported, and {near.name}, "
-        f"{_seen(compared)}, differs: {told}.",
+        f"{compared.how}, differs: {shown}.",
         level=CausalLevel.STATE,
-        evidence=(
-            Evidence(step="capture", fact=f"between the export and the comparison, {told}"),
-            *((Evidence(step="interpret", fact="package and exported program agree"),) if agrees else ()),
-        ),
-        fix=Fix(action=_remedy(name)),
+        evidence=(seen("capture", f"between the export and the comparison, {shown}"), *agreement(case)),
+        fix=Fix(action=fix),
         harmful=case.failed,
-        observed=agrees,
+        observed=bool(case.equals_eager),
     )
 
 
 def _of_another_class(
-    near: list[ModuleSnapshot], compared: CapturedAssertion | CapturedEnd, held: _Held, case: DiagnosisState
+    near: list[ModuleSnapshot], exported: CapturedExport, compared: _Comparison, case: DiagnosisState
 ) -> Iterator[Suspect]:
     """A module with the package's weights, which is of another class than what was exported.
 
@@ -232,48 +212,28 @@ def _of_another_class(
     whatever is found at a launch or in the state explains more than that there are two.
     """
     judged = [module for module in near if module.named] or near
-    exported = _last_export(held.compiled, case)
-    if not judged or exported is None or exported.type in {module.type for module in judged}:
+    if not judged or case.capture is None or exported.type in {module.type for module in judged}:
         return
-    module, old = judged[0], _loaded_before(held.compiled, case)
-    agrees = bool(case.equals_eager)
-    fact = f"the package was built from {exported.type}; {module.name}, {_seen(compared)}, is a {module.type}"
+    module, compiled = judged[0], compared.weights.compiled
+    loads = [load for load in case.capture.loads if load.package == compiled.package and load.outcome == "ok"]
+    old = len(loads) > 1  # the load of the suspect call was not the first of that package
+    fact = f"the package was built from {exported.type}; {module.name}, {compared.how}, is a {module.type}"
     yield Suspect(
         category="invalid_package" if old else "wrong_output",
-        guilty=Component(
-            kind="package" if old else "script",
-            name=str(held.compiled.package) if old else module.type,
+        guilty=component(
+            "package" if old else "script",
+            str(compiled.package) if old else module.type,
+            [*compared.failed.stack[:1], *compiled.stack[:1], *exported.stack[:1]],
             value=f"built from {exported.type}",
-            model_locations=[*compared.stack[:1], *held.compiled.stack[:1], *exported.stack[:1]],
         ),
         summary=f"The package and the reference are different models: {fact}"
-        f"{', with the same weights' if held.digests else ''}"
+        f"{', with the same weights' if compared.weights.digests else ''}"
         f"{'. An earlier load of the package was reused' if old else ''}.",
         level=CausalLevel.STATE if old else CausalLevel.SYMPTOM,
-        evidence=(
-            Evidence(step="capture", fact=fact),
-            *((Evidence(step="interpret", fact="package and exported program agree"),) if agrees else ()),
-        ),
+        evidence=(seen("capture", fact), *agreement(case)),
         fix=Fix(
             action=f"export and compile {module.type}, and keep packages apart by the code of their model"
         ),
         harmful=case.failed,
-        observed=agrees,
+        observed=bool(case.equals_eager),
     )
-
-
-def _last_export(compiled: CapturedCompile, case: DiagnosisState) -> CapturedExport | None:
-    exports = case.capture.exports if case.capture is not None else []
-    return next((e for e in reversed(exports) if e.pid == compiled.pid and e.n < compiled.n), None)
-
-
-def _loaded_before(compiled: CapturedCompile, case: DiagnosisState) -> bool:
-    """Whether the load of the suspect call was not the first of that package."""
-    loads = case.capture.loads if case.capture is not None else []
-    return sum(1 for load in loads if load.package == compiled.package and load.outcome == "ok") > 1
-
-
-def _remedy(name: str) -> str:
-    if name.rpartition(".")[2] == TRAINING:
-        return "export the model in evaluation mode (Module.eval), and compare with it in the same mode"
-    return f"make {name} a buffer or an input of the model, or export again after it changes"

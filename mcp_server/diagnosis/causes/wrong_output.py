@@ -1,25 +1,22 @@
-"""Outputs that differ: from run to run, from eager mode, or from what the program's own check expected.
-
-A package that draws random numbers, held against a reference that drew others or none.
-
-Alone, without program or reference, a package does not tell whether its numbers are meant: a model that
-samples draws them on purpose. Dropout is another matter: a model that was exported for use has none.
-"""
+"""Outputs that differ: from run to run, from eager mode, or from what the program's own check expected."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from mcp_server.diagnosis.causes import log_text
+from mcp_server.diagnosis.causes.common import component, launch_lines, seen
 from mcp_server.diagnosis.components import launch_component, users_code
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.model import Component, Evidence, ExportedWorkload, Fix, PackageWorkload
+from mcp_server.model import Component, ExportedWorkload, Fix, PackageWorkload
 from mcp_server.package.launches import Launch
 from mcp_server.tools.compare_with_eager import Repeats
-from mcp_server.tools.divergence import Changed, ComparedWithEager, Divergence, Kind, OtherConstant
+from mcp_server.tools.context import Event
+from mcp_server.tools.divergence import Changed, Kind, OtherConstant
 
 # Operators that draw, as they stand in names of kernels and shims, and in the list of ATen operators.
 DRAWS = re.compile(
@@ -28,133 +25,111 @@ DRAWS = re.compile(
 _TRAINING = ("native_dropout", "dropout")
 
 
-def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis, where outputs depart from a reference, or where dropout makes them differ."""
-    drawing = drawing_launches(case)
-    if not drawing:
-        return
-    op = next((name for name, _ in drawing if name in _TRAINING), drawing[0][0])
-    launch = next(launch for name, launch in drawing if name == op)
-    if _diverges(case):
-        yield _diverging(op, launch, case)
-    elif op in _TRAINING and isinstance(case.workload, PackageWorkload):
-        yield _training(op, launch, case)
+_Wrong = partial(Suspect, category="wrong_output")
 
 
-def _random_component(op: str, launch: Launch, case: DiagnosisState) -> Component:
-    assert case.view is not None
-    return Component(
-        kind="op",
-        name=op,
-        launch_index=launch.index,
-        model_locations=list(case.view.provenance(launch).locations[:3]) or case.call_locations,
-    )
-
-
-def _training(op: str, launch: Launch, case: DiagnosisState) -> Suspect:
-    """Dropout in a package; that it is not meant is likely, and nothing in the package says so."""
-    differs = bool(case.differs_in("second"))
-    seen = (Evidence(step="repeat_call", fact="two calls on the same inputs return different outputs"),)
-    return Suspect(
-        category="wrong_output",
-        guilty=_random_component(op, launch, case),
-        summary=f"Launch {launch.index} drops values at random ({op}): the model was exported in training "
-        f"mode{', and the same call returns different outputs each time' if differs else ''}.",
-        level=CausalLevel.STATE,
-        evidence=(
-            Evidence(step="inspect_package", fact=f"launch {launch.index} is {launch.kernel}"),
-            *(seen if differs else ()),
-        ),
-        fix=_fix(op),
-        weak=True,
-        settle="That is the fault unless dropout is meant to stay on; one in evaluation mode settles it.",
-    )
-
-
-def _diverging(op: str, launch: Launch, case: DiagnosisState) -> Suspect:
-    return Suspect(
-        category="wrong_output",
-        guilty=_random_component(op, launch, case),
-        summary=f"The package draws random numbers (launch {launch.index}, {op}): its outputs differ from "
-        "those of any reference that draws others or none.",
-        level=CausalLevel.STATE,
-        evidence=(
-            Evidence(step="inspect_package", fact=f"launch {launch.index} is {launch.kernel}"),
-            Evidence(step="run", fact="the outputs differ from what they are compared with"),
-        ),
-        fix=_fix(op),
-        harmful=case.failed,
-    )
-
-
-def _fix(op: str) -> Fix:
-    if op in _TRAINING:
-        return Fix(action="export the model in evaluation mode", before="model", after="model.train(False)")
-    return Fix(
-        action=f"draw outside the model and pass the numbers as an input, instead of {op} in the model"
-    )
+def _package(case: DiagnosisState) -> Component:
+    """The package as a whole, where no launch is known."""
+    return Component(kind="package", name=case.package.path.name if case.package else "the package")
 
 
 def drawing_launches(case: DiagnosisState) -> list[tuple[str, Launch]]:
-    """Launches that draw, each with its operator."""
+    """Launches that draw random numbers, each with its operator."""
     launches = case.view.wrapper.launches if case.view is not None else ()
     found = [(DRAWS.search(text), launch) for launch in launches for text in (launch.kernel, *launch.atens)]
     return [(match[1], launch) for match, launch in found if match is not None]
 
 
-def _diverges(case: DiagnosisState) -> bool:
+def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
+    """Outputs that depart from a reference with other random numbers, or differ because of dropout.
+
+    A package alone does not tell whether its numbers are meant: a model that samples draws them on purpose.
+    Dropout is another matter: a model that was exported for use has none.
+    """
+    drawing = drawing_launches(case)
+    if not drawing:
+        return
+    op, launch = next((pair for pair in drawing if pair[0] in _TRAINING), drawing[0])
     compared = case.interpreted.last("compared") if case.interpreted is not None else None
-    return case.plain_diverges or (compared is not None and not compared["equal"])
+    diverges = case.plain_diverges or (compared is not None and not compared["equal"])
+    training = op in _TRAINING
+    if not diverges and not (training and isinstance(case.workload, PackageWorkload)):
+        return
+    fix = Fix(action=f"draw outside the model and pass the numbers as an input, instead of {op} in the model")
+    if training:
+        fix = Fix(action="export the model in evaluation mode", before="model", after="model.train(False)")
+    found = _Wrong(
+        guilty=component(
+            "op", op, launch_lines(launch.index, case) or case.call_locations, launch=launch.index
+        ),
+        summary=f"The package draws random numbers (launch {launch.index}, {op}): its outputs differ from "
+        "those of any reference that draws others or none.",
+        level=CausalLevel.STATE,
+        evidence=(
+            seen("inspect_package", f"launch {launch.index} is {launch.kernel}"),
+            seen("run", "the outputs differ from what they are compared with"),
+        ),
+        fix=fix,
+        harmful=case.failed,
+    )
+    yield found if diverges else _training(found, case)
 
 
-COMPARE = "Compare the outputs with those of eager mode (compare_with_eager) to settle it."
+def _training(drawn: Suspect, case: DiagnosisState) -> Suspect:
+    """Dropout in a package; that it is not meant is likely, and nothing in the package says so."""
+    differs = bool(case.differs_in("second"))
+    repeated = (seen("repeat_call", "two calls on the same inputs return different outputs"),)
+    return replace(
+        drawn,
+        summary=f"Launch {drawn.guilty.launch_index} drops values at random ({drawn.guilty.name}): the model "
+        f"was exported in training mode"
+        f"{', and the same call returns different outputs each time' if differs else ''}.",
+        evidence=(drawn.evidence[0], *(repeated if differs else ())),
+        harmful=True,
+        weak=True,
+        settle="That is the fault unless dropout is meant to stay on; one in evaluation mode settles it.",
+    )
 
 
 def detect_unsteady(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis, unless random numbers are drawn: then a difference is no surprise."""
+    """Outputs that change from call to call, or with what is found in new memory.
+
+    Not where random numbers are drawn: then a difference is no surprise.
+    """
     if case.differs_in("second"):
-        if not drawing_launches(case):
-            yield _unsteady(case)
+        if drawing_launches(case):
+            return
+        where = _parted(case, "second")
+        at = f" from launch {where.launch} ({where.kernel}) on" if where is not None else ""
+        yield _Wrong(
+            guilty=_changed(where, case),
+            summary=f"The same call returns different outputs each time{at}, and no launch of the package "
+            "draws random numbers.",
+            level=CausalLevel.BAD_VALUE,
+            evidence=(seen("repeat_call", f"two calls on the same inputs differ{at}"),),
+            fix=Fix(
+                action="make it depend only on its arguments: no hidden state, race or uninitialised memory"
+            ),
+            weak=True,
+            settle="Compare the outputs with those of eager mode (compare_with_eager) to settle it.",
+        )
     elif case.reads_unset:
-        yield _unset(case)
-
-
-def _unset(case: DiagnosisState) -> Suspect:
-    """What the last call found in new memory shows in its outputs."""
-    where = _parted(case, "filled")
-    fact = "the same call returns different outputs when fresh memory is filled with different bytes"
-    at = f", first in what launch {where.launch} ({where.kernel}) writes" if where is not None else ""
-    return Suspect(
-        category="wrong_output",
-        guilty=_unsteady_component(where, case),
-        summary=f"The outputs depend on uninitialised memory{at}.",
-        level=CausalLevel.BAD_VALUE,
-        evidence=(
-            Evidence(step="repeat_call", fact="repeated without a change, the call returns the same outputs"),
-            Evidence(step="repeat_call", fact=fact + at),
-        ),
-        fix=Fix(
-            action="make it write all of its result and read only within its arguments; torch.empty does not "
-            "return zeros"
-        ),
-    )
-
-
-def _unsteady(case: DiagnosisState) -> Suspect:
-    """The outputs differ from call to call, for a reason that the package does not show."""
-    where = _parted(case, "second")
-    at = f" from launch {where.launch} ({where.kernel}) on" if where is not None else ""
-    return Suspect(
-        category="wrong_output",
-        guilty=_unsteady_component(where, case),
-        summary=f"The same call returns different outputs each time{at}, and no launch of the package draws "
-        "random numbers.",
-        level=CausalLevel.BAD_VALUE,
-        evidence=(Evidence(step="repeat_call", fact=f"two calls on the same inputs differ{at}"),),
-        fix=Fix(action="make it depend only on its arguments: no hidden state, race or uninitialised memory"),
-        weak=True,
-        settle=COMPARE,
-    )
+        where = _parted(case, "filled")
+        at = f", first in what launch {where.launch} ({where.kernel}) writes" if where is not None else ""
+        fact = "the same call returns different outputs when fresh memory is filled with different bytes"
+        yield _Wrong(
+            guilty=_changed(where, case),
+            summary=f"The outputs depend on uninitialised memory{at}.",
+            level=CausalLevel.BAD_VALUE,
+            evidence=(
+                seen("repeat_call", "repeated without a change, the call returns the same outputs"),
+                seen("repeat_call", fact + at),
+            ),
+            fix=Fix(
+                action="make it write all of its result and read only within its arguments; torch.empty does "
+                "not return zeros"
+            ),
+        )
 
 
 def _parted(case: DiagnosisState, run: str) -> Changed | None:
@@ -163,11 +138,8 @@ def _parted(case: DiagnosisState, run: str) -> Changed | None:
     return Repeats(done).change("first", run) if done is not None else None
 
 
-def _unsteady_component(where: Changed | None, case: DiagnosisState) -> Component:
-    """The launch at which the outputs part; the package where that is not known."""
-    if where is None:
-        return Component(kind="package", name=case.package.path.name if case.package else "the package")
-    return launch_component(where.launch, where.kernel, case)
+def _changed(where: Changed | None, case: DiagnosisState) -> Component:
+    return launch_component(where.launch, where.kernel, case) if where is not None else _package(case)
 
 
 FIXES: dict[Kind, str] = {
@@ -182,121 +154,183 @@ FIXES: dict[Kind, str] = {
 
 
 def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis, when a launch by launch comparison was made and found a departure."""
-    found = case.with_eager
-    if found is None or found.first is None:
+    """Where a launch by launch comparison found a departure; and weights that are not the program's."""
+    found, first = case.with_eager, case.with_eager.first if case.with_eager is not None else None
+    if found is None or first is None:
         return
+    harmful = case.failed or isinstance(case.workload, ExportedWorkload)
+    observed = seen("compare_with_eager", first.summary, found.json_file.uri if found.json_file else "")
     if found.other_constants:
-        yield _constants(found.other_constants[0], found, case)
-    first = found.first
-    yield Suspect(
-        category="wrong_output",
-        guilty=_divergence_component(found, first, case),
+        yield replace(
+            _other_constant(found.other_constants[0], observed.source, first.summary, case), harmful=harmful
+        )
+    # Where runs part, for a difference between runs; else the first launch that diverges.
+    runs = {"nondeterministic": found.varies_from, "uninitialised": found.unset_from}
+    apart = runs.get(first.kind)
+    launch, kernel = (apart.launch, apart.kernel) if apart else (first.launch, first.kernel)
+    lines = launch_lines(launch, case) if apart and case.view is not None else first.locations[:3]
+    yield _Wrong(
+        guilty=_package(case)
+        if launch is None
+        else Component(kind="kernel", name=kernel, launch_index=launch, model_locations=lines),
         summary=f"The package diverges from its own exported program: {first.summary}.",
         level=CausalLevel.FAULT_SITE if first.launch is None else CausalLevel.BAD_VALUE,
-        evidence=(Evidence(step="compare_with_eager", fact=first.summary, source=_source(found)),),
+        evidence=(observed,),
         fix=Fix(action=FIXES[first.kind]),
-        harmful=case.failed or isinstance(case.workload, ExportedWorkload),
+        harmful=harmful,
     )
 
 
-def _constants(other: OtherConstant, found: ComparedWithEager, case: DiagnosisState) -> Suspect:
+def _other_constant(other: OtherConstant, source: str, diverges: str, case: DiagnosisState) -> Suspect:
     """The package was made from other weights: stale, or one of several that share them by mistake."""
-    assert found.first is not None
-    lines = (
-        list(case.view.provenance(case.view.wrapper.launches[other.launch]).locations) if case.view else []
-    )
     return Suspect(
         category="constants",
-        guilty=Component(
-            kind="constant", name=other.name, launch_index=other.launch, model_locations=lines[:3]
-        ),
+        guilty=component("constant", other.name, launch_lines(other.launch, case), launch=other.launch),
         summary=f"The package was not made from this program's weights: {other.sentence}.",
         level=CausalLevel.STATE,
         evidence=(
-            Evidence(step="compare_with_eager", fact=other.sentence, source=_source(found)),
-            Evidence(step="compare_with_eager", fact=found.first.summary),
+            seen("compare_with_eager", other.sentence, source),
+            seen("compare_with_eager", diverges),
         ),
         fix=Fix(
             action="compile the package from this program again, alone: models of one structure that are "
             "compiled for one package share the last one's weights; or load its weights with load_constants"
         ),
-        harmful=case.failed or isinstance(case.workload, ExportedWorkload),
     )
-
-
-def _divergence_component(found: ComparedWithEager, first: Divergence, case: DiagnosisState) -> Component:
-    """Where runs part, for a difference between runs; else the first launch that departs."""
-    apart = _apart(found, first)
-    launch, kernel = (apart.launch, apart.kernel) if apart else (first.launch, first.kernel)
-    if launch is None:
-        return Component(kind="package", name=case.package.path.name if case.package else "the package")
-    lines = first.locations
-    if apart is not None and case.view is not None:
-        lines = list(case.view.provenance(case.view.wrapper.launches[launch]).locations)
-    return Component(kind="kernel", name=kernel, launch_index=launch, model_locations=lines[:3])
-
-
-def _apart(found: ComparedWithEager, first: Divergence) -> Changed | None:
-    if first.kind == "nondeterministic":
-        return found.varies_from
-    return found.unset_from if first.kind == "uninitialised" else None
-
-
-def _source(found: ComparedWithEager) -> str:
-    return found.json_file.uri if found.json_file is not None else ""
 
 
 def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
     """What the log says of the program, with what clears AOTInductor of it; nothing while that is open."""
-    if not _cleared(case):
+    capture, plain = case.capture, case.runs.get("plain")
+    if capture is None or plain is None or not case.own_check or capture.assertions or users_code(case):
+        # What kernels or operators of the user's compute is in both runs, and was compared with nothing.
         return
-    for suspect in log_text.detect_from_log(case):
-        if suspect.category == "script_error":
-            yield _of_program(suspect, case)
-
-
-def _cleared(case: DiagnosisState) -> bool:
-    """Whether all calls came back, and the last, made again, gives what the exported program gives.
-
-    Not where the program held tensors of that layout, and none that this call gives: another one was checked.
-    Nor where both run kernels or operators of the user's, which nothing was held against.
-    """
-    seen, plain = case.capture, case.runs.get("plain")
-    if seen is None or plain is None or not case.own_check or seen.assertions:
-        return False
-    if users_code(case):
-        return False
-    came_back = all(call.outcome == "ok" for call in seen.calls)
+    came_back = all(call.outcome == "ok" for call in capture.calls)
+    # Where none of the tensors of that layout that the program had is the call's, another one was checked.
     looked_at = not plain.held or any(plain.held.values())
-    return came_back and plain.failure == "none" and bool(case.equals_eager) and looked_at
-
-
-def _of_program(told: Suspect, case: DiagnosisState) -> Suspect:
-    """The same, cleared of the other causes that a check may have."""
-    return replace(
-        told,
-        summary=f"{told.summary.rstrip('.')}. For the call before, the package matches its exported "
-        "program. Look for the error in the expected values of the check, in the inputs, or in the model.",
-        evidence=(
-            *told.evidence,
-            Evidence(
-                step="interpret", fact="package and exported program agree on the call before the check"
+    if not came_back or plain.failure != "none" or not case.equals_eager or not looked_at:
+        return
+    facts = [seen("interpret", "package and exported program agree on the call before the check")]
+    # The module that the check sees, where it has the very weights that were compiled.
+    for module in capture.ends[-1].modules[:1] if capture.ends else ():
+        if any(c.digests and c.digests.items() <= module.digests.items() for c in capture.compiles):
+            fact = f"{module.name} ({module.type}) has the weights that were compiled"
+            facts.append(seen("capture", fact))
+    for suspect in log_text.detect_from_log(case):
+        if suspect.category != "script_error":
+            continue
+        yield replace(
+            suspect,
+            summary=f"{suspect.summary.rstrip('.')}. For the call before, the package matches its exported "
+            "program. Look for the error in the expected values of the check, in the inputs, or in the "
+            "model.",
+            evidence=(*suspect.evidence, *facts),
+            fix=Fix(
+                action="look at the inputs of that call and at what the check expects; the compilation is "
+                "correct"
             ),
-            *_modules(case),
-        ),
-        fix=Fix(
-            action="look at the inputs of that call and at what the check expects; the compilation is correct"
-        ),
+        )
+
+
+def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
+    """Outputs of a call that ends well and does not give what the user expects.
+
+    The failure itself, which names nobody: any suspect that explains it comes before it.
+    """
+    plain = case.runs.get("plain")
+    if plain is None or not case.symptom.judges or plain.failure not in ("differs", "nonfinite"):
+        return
+    expected = plain.worker.last("compared_expected") if plain.worker is not None else None
+    checked = plain.worker.last("checked_outputs") if plain.worker is not None else None
+    facts = []
+    for output in expected["outputs"] if expected is not None and expected.get("given") else ():
+        if not output["changed"]:
+            continue
+        first = output["first"][0]
+        place = f"at {list(first['index'])} it is {first['after']} where {first['before']} is expected"
+        changed = f"differs in {output['changed']} of {output['elements']} elements ({place})"
+        facts.append(seen("run", f"output {output['output']} {changed}"))
+    if checked is not None and checked["status"]:
+        said = f": {checked['text'].splitlines()[-1][:200]}" if checked["text"] else ""
+        facts.append(seen("run", f"the check command ended with status {checked['status']}{said}"))
+    if not facts:
+        return
+    # A command that fails on right outputs, too, looks like this as well.
+    alone = (
+        " The check command alone says so: give the outputs that are right (expect), on which it has to pass."
+    )
+    yield _Wrong(
+        guilty=Component(kind="package", name=""),
+        summary=f"The call ends well, and {facts[0].fact}; what was tried does not say why."
+        f"{alone if case.symptom.expect is None else ''}",
+        level=CausalLevel.SYMPTOM,
+        evidence=tuple(facts),
+        observed=False,
     )
 
 
-def _modules(case: DiagnosisState) -> Iterator[Evidence]:
-    """The module that the check sees, where it has the very weights that were compiled."""
-    assert case.capture is not None
-    known = [compiled.digests for compiled in case.capture.compiles if compiled.digests]
-    near = case.capture.ends[-1].modules if case.capture.ends else []
-    for module in near[:1]:
-        if any(one.items() <= module.digests.items() for one in known):
-            fact = f"{module.name} ({module.type}) has the weights that were compiled"
-            yield Evidence(step="capture", fact=fact)
+def _agreeing(compared: Event) -> bool:
+    """Whether the outputs are equal but for NaN of eager mode alone, which is no reference: it overflowed."""
+
+    def overflowed(pair: Event) -> bool:
+        in_eager, in_package = pair.get("nan", (0, 0))
+        same = bool(pair.get("equal")) or 0 < pair.get("differing", 0) <= in_eager - in_package
+        return same and len({tuple(shape) for shape in pair.get("shape", ())}) == 1
+
+    pairs = compared.get("outputs", ())
+    return bool(compared["equal"]) or (bool(pairs) and all(overflowed(pair) for pair in pairs))
+
+
+def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
+    """Other numbers than the exported program's; or the same, and the script's reference has others."""
+    compared = case.interpreted.last("compared") if case.interpreted is not None else None
+    if compared is None:
+        return
+    if _agreeing(compared):
+        if case.plain_diverges:
+            yield _other_reference(case)
+        return
+    worst = max((pair.get("max_abs", 0.0) for pair in compared["outputs"]), default=0.0)
+    yield _Wrong(
+        guilty=Component(kind="package", name=str(case.package.path.name) if case.package else "the package"),
+        summary=f"The package diverges from its own exported program on this call (by up to {worst:.3g}).",
+        level=CausalLevel.SYMPTOM,
+        evidence=(seen("interpret", f"outputs differ from the exported program by up to {worst:.3g}"),),
+        fix=Fix(action="find the first launch that diverges with compare_with_eager"),
+        harmful=case.failed,
+        observed=False,
+    )
+
+
+def _other_reference(case: DiagnosisState) -> Suspect:
+    own = own_code(case)
+    name = own[0] if len(own) == 1 else "the exported model"
+    launches = case.view.wrapper.launches if case.view is not None else ()
+    number = next((x.index for x in launches if name in (x.symbol, x.kernel)), None)
+    why = (
+        f"{name}, the model's own kernel, computes something else."
+        if len(own) == 1
+        else "the model was exported with other weights or in another mode, or the reference is another "
+        "model, or it was computed from other inputs."
+    )
+    return _Wrong(
+        guilty=component(
+            "kernel" if len(own) == 1 else "script", name, launch_lines(number, case) or case.call_locations
+        ),
+        summary="The package gives what its exported program gives, and the reference differs from both: "
+        f"{why}",
+        level=CausalLevel.FAULT_SITE,
+        evidence=(
+            seen("interpret", "package and exported program agree on the failing call"),
+            seen("run", "the outputs differ from what the script compares them with"),
+        ),
+        fix=Fix(action=f"compare {name} with a plain implementation on the failing inputs"),
+        observed=len(own) == 1,
+    )
+
+
+def own_code(case: DiagnosisState) -> list[str]:
+    """User Triton kernels and operators outside torch that the package launches."""
+    launches = case.view.wrapper.launches if case.view is not None else ()
+    user = [x.symbol or x.kernel for x in launches if x.kind in ("user_triton", "proxy_executor")]
+    return list(dict.fromkeys(user))

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mcp_server.diagnosis.causes.device_mismatch import to_be_placed
+from mcp_server.diagnosis.causes.concurrency import updated_in_a_copy
 from mcp_server.diagnosis.causes.hang import shown_by_trace, to_be_traced
-from mcp_server.diagnosis.causes.in_place_inputs import updated_in_a_copy
+from mcp_server.diagnosis.causes.input_mismatch import to_be_placed
 from mcp_server.diagnosis.causes.wrong_output import drawing_launches
 from mcp_server.diagnosis.components import operator_missing_here
 from mcp_server.diagnosis.planner import Observation, eager_limit, hangs, limit_of

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mcp_server.diagnosis.causes.scatter import beyond
+from mcp_server.diagnosis.causes.index_out_of_bounds import beyond
 from mcp_server.diagnosis.from_origin import made_good
 from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.interventions.input import Leaf
 from mcp_server.diagnosis.interventions.kernel import replace_launch
 from mcp_server.diagnosis.observe.intervene import tried_call
 from mcp_server.diagnosis.observe.static import parts_to_see
-from mcp_server.diagnosis.origin.find import Fault, find_origin
+from mcp_server.diagnosis.origin.find import Fault, behind, find_origin
 from mcp_server.diagnosis.origin.records import Origin
-from mcp_server.diagnosis.origin.trace import behind
 from mcp_server.diagnosis.origin.values import NoValues, ProbedValues, Tensor, Values
 from mcp_server.diagnosis.planner import Observation
 from mcp_server.diagnosis.ranking import untried

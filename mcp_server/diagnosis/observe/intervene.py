@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from mcp_server.diagnosis.causes.baked_scalars import edit_key, scalars_to_try
 from mcp_server.diagnosis.causes.custom_op import REPAIRED, SAME
+from mcp_server.diagnosis.causes.fixed_arguments import edit_key, scalars_to_try
 from mcp_server.diagnosis.components import own_operators
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial
 from mcp_server.diagnosis.interventions.input import given_value, together

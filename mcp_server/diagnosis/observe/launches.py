@@ -6,12 +6,11 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from mcp_server.diagnosis.causes.eager import own_code
+from mcp_server.diagnosis.causes.custom_op import narrow_launches, padded_launches
 from mcp_server.diagnosis.causes.hang import operator_inside, to_be_traced
 from mcp_server.diagnosis.causes.illegal_memory_access import died
-from mcp_server.diagnosis.causes.scatter import indexing_launches
-from mcp_server.diagnosis.causes.user_kernels import narrow_launches, padded_launches
-from mcp_server.diagnosis.causes.wrong_output import drawing_launches
+from mcp_server.diagnosis.causes.index_out_of_bounds import indexing_launches
+from mcp_server.diagnosis.causes.wrong_output import drawing_launches, own_code
 from mcp_server.diagnosis.components import kernel_of
 from mcp_server.diagnosis.planner import Observation
 from mcp_server.diagnosis.state import DiagnosisState, RunSeen

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from mcp_server.diagnosis.causes.device_mismatch import place
+from mcp_server.diagnosis.causes.input_mismatch import place
 from mcp_server.diagnosis.planner import Observation
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState, GeneratedKernel
 from mcp_server.diagnosis.suspect import Suspect

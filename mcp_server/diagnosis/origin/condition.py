@@ -1,25 +1,29 @@
-"""For which values of one input element an expression goes wrong, from the expression alone.
+"""What is wrong with a value, and for which values of one input element its expression goes wrong.
 
 The domain of the element is split until the expression rises or falls on each piece; there the ends of what
-is good are found by bisection. What is told was evaluated on both sides. Whole numbers are looked at up to
-2^48: beyond, nearly every sum overflows.
+is good are found by bisection. What a condition says was evaluated on both sides. Whole numbers are looked at
+up to 2^48: beyond, nearly every sum overflows.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from mcp_server.diagnosis.origin.expression import Expression, Leaf, index_text, shown, tensor_of
 from mcp_server.diagnosis.origin.records import Condition
-from mcp_server.package.terms.evaluate import UnknownValue
+from mcp_server.diagnosis.origin.walk import Given, value_of
+from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
 from mcp_server.package.terms.interval import Bounds, Interval, from_ordinal, limits, ordinal
-from mcp_server.package.terms.term import Scalar, Term, is_float
+from mcp_server.package.terms.term import Apply, Element, Fold, Scalar, Term, is_float, parts
 
 _PIECES = 600
 _WHOLE = Interval(-(1 << 48), 1 << 48)
 _SAMPLES = 12
 
-Evaluate = Callable[[Scalar], Scalar]
+ElementKey = tuple[str, tuple[int, ...]]  # the tensor and the index of an element
 
 
 @dataclass(frozen=True)
@@ -32,12 +36,19 @@ class Allowed:
     def holds(self, value: Scalar) -> bool:
         return self.low <= value <= self.high
 
+    @staticmethod
+    def between(low: Scalar | None, high: Scalar | None, dtype: str) -> Allowed:
+        """Up to the limits of the type where an end is None."""
+        limit = limits(dtype)
+        return Allowed(limit.low if low is None else low, limit.high if high is None else high)
+
 
 @dataclass(frozen=True, eq=False)
 class Question:
     """A term, the element of it that is varied, and what the others are known to be.
 
-    `at` evaluates the term with another value of the element.
+    `at` evaluates the term with another value of the element. Values of the element are counted by their
+    rank (`ordinal`), in which neighbours differ by one.
     """
 
     term: Term
@@ -45,17 +56,18 @@ class Question:
     dtype: str
     others: dict[str, Interval]
     allowed: Allowed
-    at: Evaluate
+    at: Callable[[Scalar], Scalar]
 
     @property
-    def domain(self) -> Interval:
-        return _WHOLE if self.dtype == "int64" else limits(self.dtype)
-
-    def good(self, rank: int) -> bool:
-        return self.allowed.holds(self.value(rank))
+    def ends(self) -> tuple[int, int]:
+        domain = _WHOLE if self.dtype == "int64" else limits(self.dtype)
+        return ordinal(domain.low, self.dtype), ordinal(domain.high, self.dtype)
 
     def value(self, rank: int) -> Scalar:
         return self.at(from_ordinal(rank, self.dtype))
+
+    def good(self, rank: int) -> bool:
+        return self.allowed.holds(self.value(rank))
 
 
 def good_ranges(question: Question) -> list[tuple[int, int]] | None:
@@ -64,11 +76,9 @@ def good_ranges(question: Question) -> list[tuple[int, int]] | None:
     try:
         for low, high, way in _pieces(question):
             good = _good_part(question, low, high, way)
-            if good is None:
-                continue
-            if found and found[-1][1] + 1 == good[0]:
+            if good is not None and found and found[-1][1] + 1 == good[0]:
                 found[-1] = (found[-1][0], good[1])
-            else:
+            elif good is not None:
                 found.append(good)
     except UnknownValue:
         return None
@@ -77,14 +87,13 @@ def good_ranges(question: Question) -> list[tuple[int, int]] | None:
 
 def _pieces(question: Question) -> Iterator[tuple[int, int, int]]:
     """Pieces of the element's domain on which the term rises, falls or stays. Raises `UnknownValue`."""
-    domain = question.domain
-    queue = [(ordinal(domain.low, question.dtype), ordinal(domain.high, question.dtype))]
+    queue = [question.ends]
     for _ in range(_PIECES):
         if not queue:
             return
         low, high = queue.pop()
-        ends = (from_ordinal(low, question.dtype), from_ordinal(high, question.dtype))
-        bounds = Bounds({**question.others, question.variable: Interval(*ends)})
+        span = Interval(from_ordinal(low, question.dtype), from_ordinal(high, question.dtype))
+        bounds = Bounds({**question.others, question.variable: span})
         way = 0 if low == high else bounds.direction(question.term, question.variable)
         if way is not None:
             yield low, high, way
@@ -108,126 +117,112 @@ def _middle(low: int, high: int) -> int:
 
 def _good_part(question: Question, low: int, high: int, way: int) -> tuple[int, int] | None:
     """The part of a piece on which a monotone term is good: it hangs together."""
+    allowed = question.allowed
     if way == 0:
         return (low, high) if question.good(low) else None
 
-    def enough(rank: int) -> bool:
-        value = question.value(rank)
-        return value >= question.allowed.low if way > 0 else value <= question.allowed.high
+    def first(reaches: Callable[[Scalar], bool]) -> int:
+        """The first rank whose value reaches an end of what is allowed; `high + 1` when none does."""
+        start, above = low, high + 1
+        while start < above:
+            middle = (start + above) // 2
+            if reaches(question.value(middle)):
+                above = middle
+            else:
+                start = middle + 1
+        return start
 
-    def too_far(rank: int) -> bool:
-        value = question.value(rank)
-        return value > question.allowed.high if way > 0 else value < question.allowed.low
-
-    start, end = _first(enough, low, high), _first(too_far, low, high) - 1
+    if way > 0:
+        start, end = first(lambda value: value >= allowed.low), first(lambda value: value > allowed.high) - 1
+    else:
+        start, end = first(lambda value: value <= allowed.high), first(lambda value: value < allowed.low) - 1
     return (start, end) if start <= end else None
 
 
-def _first(test: Callable[[int], bool], low: int, high: int) -> int:
-    """The first rank for which a test holds that holds from somewhere on; `high + 1` when it never does."""
-    above = high + 1
-    while low < above:
-        middle = (low + above) // 2
-        if test(middle):
-            above = middle
-        else:
-            low = middle + 1
-    return low
-
-
 @dataclass(frozen=True)
-class _Side:
-    """The question at every point of the loops that reads the element; the first one is the faulty."""
+class _Points:
+    """The question at every point of the loops that reads the element: what is good has to be good at all."""
 
-    points: Sequence[Question]
-    shown: Callable[[Scalar], str]
+    questions: Sequence[Question]
 
     @property
     def dtype(self) -> str:
-        return self.points[0].dtype
-
-    @property
-    def ends(self) -> tuple[int, int]:
-        domain = self.points[0].domain
-        return ordinal(domain.low, self.dtype), ordinal(domain.high, self.dtype)
+        return self.questions[0].dtype
 
     def good(self, rank: int) -> bool:
-        return all(question.good(rank) for question in self.points)
+        return all(question.good(rank) for question in self.questions)
 
     def value(self, rank: int) -> Scalar:
         """The value that is worst for the bound, of all points."""
-        values = [question.value(rank) for question in self.points]
-        allowed = self.points[0].allowed
+        values = [question.value(rank) for question in self.questions]
         bad = next((value for value in values if value != value), None)
         if bad is not None:
             return bad
-        return min(values) if min(values) < allowed.low else max(values)
+        return min(values) if min(values) < self.questions[0].allowed.low else max(values)
 
     def ranges(self) -> list[tuple[int, int]] | None:
         """The ranks that are good at the first, the second and the last point; the others are verified."""
         found: list[tuple[int, int]] | None = None
-        for question in dict.fromkeys((*self.points[:2], self.points[-1])):
+        for question in dict.fromkeys((*self.questions[:2], self.questions[-1])):
             good = good_ranges(question)
             if good is None:
                 return None
-            found = good if found is None else _common(found, good)
+            if found is not None:
+                both = [(max(a, c), min(b, d)) for a, b in found for c, d in good]
+                good = sorted((low, high) for low, high in both if low <= high)
+            found = good
         return found
 
 
-def _common(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The ranks in both lists of ranges."""
-    both = [(max(a, c), min(b, d)) for a, b in one for c, d in other]
-    return sorted((low, high) for low, high in both if low <= high)
-
-
-def condition(
-    points: Sequence[Question], name: str, bad: Scalar | None, shown: Callable[[Scalar], str]
-) -> Condition | None:
+def condition(questions: Sequence[Question], name: str, bad: Scalar | None) -> Condition | None:
     """When the expression goes wrong, around the offending value; None where that is not known for sure.
 
-    `points` holds the question at each point of the loops that reads the element: what is good has to be good
-    at all of them.
+    `questions` are those at each point of the loops that reads the element, the faulty one first. Without an
+    offending value: what the element may be.
     """
-    side = _Side(points, shown)
-    good = side.ranges()
+    points = _Points(questions)
+    good = points.ranges()
     if not good:
         return None
     if bad is None:
-        return _in_general(side, good, name)
-    rank = ordinal(bad, side.dtype)
+        return _in_general(points, good, name)
+    ends, dtype, rank = questions[0].ends, points.dtype, ordinal(bad, points.dtype)
     below = max((end for _, end in good if end < rank), default=None)
     above = min((start for start, _ in good if start > rank), default=None)
-    first = side.ends[0] if below is None else below + 1
-    last = side.ends[1] if above is None else above - 1
-    if side.good(rank) or not _verified(side, (below, above), (first, rank, last)):
+    first = ends[0] if below is None else below + 1
+    last = ends[1] if above is None else above - 1
+    # Verified: good just outside, and bad at places all over the inside.
+    outside = [each for each in (below, above) if each is not None]
+    step = max(1, (last - first) // _SAMPLES)
+    inside = {first, rank, last, *range(first, last, step)}
+    if not all(map(points.good, outside)) or any(map(points.good, inside)):
         return None
-    nearest = below if above is None or (below is not None and rank - below <= above - rank) else above
-    assert nearest is not None, "there is a good range on some side"
-    low = None if below is None else from_ordinal(first, side.dtype)
-    high = None if above is None else from_ordinal(last, side.dtype)
-    good_value = from_ordinal(nearest, side.dtype)
-    text = f"{_what(side, (first, rank, last))} for {_where(name, low, high, shown)}"
-    if not is_float(side.dtype):
-        text = f"{text} and {shown(side.value(nearest))} for {shown(good_value)}"
+    nearest = min(outside, key=lambda each: abs(each - rank))
+    low = None if below is None else from_ordinal(first, dtype)
+    high = None if above is None else from_ordinal(last, dtype)
+    good_value = from_ordinal(nearest, dtype)
+    text = f"{_what(points, (first, rank, last))} for {_where(name, low, high)}"
+    if not is_float(dtype):
+        text = f"{text} and {shown(points.value(nearest))} for {shown(good_value)}"
     return Condition(text=text, variable=name, low=low, high=high, good=good_value)
 
 
-def _what(side: _Side, ranks: tuple[int, int, int]) -> str:
+def _what(points: _Points, ranks: tuple[int, int, int]) -> str:
     """The value on the bad side: one number where it is the same all over."""
-    values = [side.value(rank) for rank in ranks]
-    allowed = side.points[0].allowed
+    values = [points.value(rank) for rank in ranks]
+    allowed = points.questions[0].allowed
     if any(value != value for value in values):
         return "it is NaN" if all(value != value for value in values) else "it is not finite"
     if len(set(values)) == 1:
-        return f"it is {side.shown(values[0])}"
+        return f"it is {shown(values[0])}"
     if all(value > allowed.high for value in values):
-        return f"it is {side.shown(min(values))} or more"
+        return f"it is {shown(min(values))} or more"
     if all(value < allowed.low for value in values):
-        return f"it is {side.shown(max(values))} or less"
+        return f"it is {shown(max(values))} or less"
     return "it is out of range"
 
 
-def _where(name: str, low: Scalar | None, high: Scalar | None, shown: Callable[[Scalar], str]) -> str:
+def _where(name: str, low: Scalar | None, high: Scalar | None) -> str:
     if low is None:
         return f"{name} <= {shown(high)}" if high is not None else f"every {name}"
     if high is None:
@@ -235,25 +230,148 @@ def _where(name: str, low: Scalar | None, high: Scalar | None, shown: Callable[[
     return f"{name} = {shown(low)}" if low == high else f"{name} from {shown(low)} to {shown(high)}"
 
 
-def _verified(side: _Side, outside: tuple[int | None, int | None], inside: tuple[int, int, int]) -> bool:
-    """Whether the expression is good just outside and bad at places all over the inside."""
-    if any(rank is not None and not side.good(rank) for rank in outside):
-        return False
-    first, _, last = inside
-    step = max(1, (last - first) // _SAMPLES)
-    return not any(side.good(each) for each in {*inside, *range(first, last, step)})
-
-
-def _in_general(side: _Side, good: list[tuple[int, int]], name: str) -> Condition | None:
-    """The same without an offending value: what the element may be."""
-    ends = side.ends
+def _in_general(points: _Points, good: list[tuple[int, int]], name: str) -> Condition | None:
+    ends = points.questions[0].ends
     if len(good) != 1 or good[0] == ends:
         return None
     low, high = good[0]
     outside = [each for each in (low - 1, high + 1) if ends[0] <= each <= ends[1]]
-    if any(side.good(each) for each in outside) or not (side.good(low) and side.good(high)):
+    if any(points.good(each) for each in outside) or not (points.good(low) and points.good(high)):
         return None
-    first = None if low == ends[0] else from_ordinal(low, side.dtype)
-    last = None if high == ends[1] else from_ordinal(high, side.dtype)
-    text = f"good for {_where(name, first, last, side.shown)} only"
-    return Condition(text=text, variable=name, low=first, high=last)
+    first = None if low == ends[0] else from_ordinal(low, points.dtype)
+    last = None if high == ends[1] else from_ordinal(high, points.dtype)
+    return Condition(text=f"good for {_where(name, first, last)} only", variable=name, low=first, high=last)
+
+
+def condition_of(
+    expressions: Sequence[Expression], allowed: Allowed, blamed: Counter[ElementKey]
+) -> Condition | None:
+    """When the first expression goes wrong as one element of an input changes, the others as they are.
+
+    The other expressions are the same at other points of the loops. `blamed` counts the failing points by
+    element: the one behind most of them is varied first.
+    """
+    main = expressions[0]
+    if any(isinstance(each, Element) and ":" in each.parameter for each in parts(main.term)):
+        return None
+    term = culprit_of(main.term, main.evaluator()) or main.term
+    if term is not main.term:
+        expressions, allowed = [main], Allowed.between(None, None, term.dtype)
+    varied = [(name, leaf) for name, leaf in main.leaves.items() if is_input(leaf)]
+    varied.sort(key=lambda pair: -blamed[tensor_of(pair[1], main.walker), pair[1].index or ()])
+    for name, leaf in varied:
+        found = condition_at(expressions, term, leaf, allowed, main.names[name], leaf.value)
+        if found is not None:
+            others = [main.names[other] for other, _ in varied if other != name]
+            kept = f" (with {', '.join(others[:3])} as here)" if others else ""
+            label = tensor_of(leaf, main.walker)
+            return found.model_copy(update={"text": f"{found.text}{kept}", "label": label})
+    return None
+
+
+def is_input(leaf: Leaf) -> bool:
+    return isinstance(leaf.source, Given) and leaf.source.kind == "input"
+
+
+def condition_at(
+    expressions: Sequence[Expression],
+    term: Term,
+    leaf: Leaf,
+    allowed: Allowed,
+    name: str,
+    bad: Scalar | None,
+) -> Condition | None:
+    """The condition on an element, by the expressions at all points that read it; `term` is the first's."""
+    questions = []
+    for number, expression in enumerate(expressions):
+        own = next((name for name, other in expression.leaves.items() if other.key == leaf.key), None)
+        asked = term if number == 0 else expression.term
+        question = _question(expression, asked, own, allowed) if own else None
+        if question is not None:
+            questions.append(question)
+    if not questions or questions[0].dtype == "bool":
+        return None
+    try:
+        return condition(questions, name, bad)
+    except (UnknownValue, OverflowError):
+        return None
+
+
+def _question(expression: Expression, term: Term, name: str, allowed: Allowed) -> Question | None:
+    """What a term may be as one element of it changes; None when the term does not read that element."""
+    dtype = next((e.dtype for e in parts(term) if isinstance(e, Element) and e.parameter == name), None)
+    if dtype is None:
+        return None
+    others = {
+        other: Interval(leaf.value, leaf.value)
+        for other, leaf in expression.leaves.items()
+        if other != name and leaf.value is not None and leaf.value == leaf.value
+    }
+    return Question(
+        term, name, dtype, others, allowed, lambda value: expression.evaluator({name: value}).value(term)
+    )
+
+
+_SIGNS = {"sub": "-", "add": "+", "mul": "*", "div": "/"}
+_QUIET = frozenset({"where", "cast"})  # pass on what others made
+
+
+def culprit_of(term: Term, evaluator: Evaluator) -> Apply | None:
+    """The innermost operation that made a value that is not finite of finite ones, or a NaN of no NaN.
+
+    A NaN counts before an infinity: that may be a mask.
+    """
+    found: Apply | None = None
+    for each in parts(term):
+        if not isinstance(each, Apply) or each.op in _QUIET:
+            continue
+        result = value_of(each, evaluator)
+        given = [value_of(argument, evaluator) for argument in each.args]
+        if result is None or math.isfinite(result) or any(value is None for value in given):
+            continue
+        is_nan = math.isnan(result)
+        if not all((value == value) if is_nan else finite(value) for value in given):
+            continue
+        if found is None or is_nan or not math.isnan(evaluator.value(found)):
+            found = each
+    return found
+
+
+def finite(value: Scalar | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def explained(expression: Expression) -> str:
+    """Which operation first gave a value that is not finite, and the mask behind it; empty where none did."""
+    evaluator = expression.evaluator()
+    found = culprit_of(expression.term, evaluator)
+    if found is None:
+        return ""
+    given = [shown(evaluator.value(argument)) for argument in found.args]
+    sign = _SIGNS.get(found.op)
+    made = f"{given[0]} {sign} {given[1]}" if sign else f"{found.op}({', '.join(given)})"
+    text = f"{made} is {shown(evaluator.value(found))}"
+    last = found.args[-1]
+    operator = last.kind if isinstance(last, Fold) else last.op if isinstance(last, Apply) else ""
+    if given == ["-inf", "-inf"] and operator in ("max", "maximum"):
+        text = f"{text}: all that the maximum is taken of is -inf"
+    return f"{text}; {masked}" if (masked := _masked(expression, found)) else text
+
+
+def _masked(expression: Expression, found: Apply) -> str:
+    """`all 6 elements of args[1] that it reads are False`, where a mask leaves nothing."""
+    leaves = {
+        each.parameter: expression.leaves[each.parameter]
+        for each in parts(found)
+        if isinstance(each, Element) and each.dtype == "bool" and each.parameter in expression.leaves
+    }
+    tensors: dict[str, list[Leaf]] = {}
+    for leaf in leaves.values():
+        tensors.setdefault(tensor_of(leaf, expression.walker), []).append(leaf)
+    for tensor, of_tensor in tensors.items():
+        known = sorted(of_tensor, key=lambda leaf: leaf.index or ())
+        values = {leaf.value for leaf in known}
+        if len(values) == 1 and len(known) > 1 and None not in values:
+            first, last = index_text(known[0]), index_text(known[-1])
+            return f"{tensor}{first} to {last}, all {len(known)} that decide it, are {values.pop()}"
+    return ""

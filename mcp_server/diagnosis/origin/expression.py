@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
-from mcp_server.diagnosis.origin.carriers import operator_name
-from mcp_server.diagnosis.origin.records import OffendingElement, Operand, OperandKind
-from mcp_server.diagnosis.origin.walk import Computed, Given, Place, Produced, Source, Walker, argument_of
+from mcp_server.diagnosis.origin.records import OffendingElement, Operand
+from mcp_server.diagnosis.origin.walk import (
+    Computed,
+    Given,
+    Place,
+    Produced,
+    Source,
+    Walker,
+    argument_of,
+    operator_name,
+)
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
 from mcp_server.package.terms.term import Element, Number, Position, Scalar, Size, Term, parts, rebuilt, say
@@ -15,7 +24,6 @@ from mcp_server.package.terms.term import Element, Number, Position, Scalar, Siz
 _DEEPEST = 12
 _LARGEST = 400
 _INLINED = 2000
-_SHOWN = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,32 +120,26 @@ class Closing:
             return self._closed(inner, depth + 1)
         if inner is not None:
             return self._inside(launch, element, evaluator)
+        # What computed it where that is short, else a leaf.
         place = Place(launch, argument_of(launch, element.parameter), offset)
-        return self._of_place(place, element.dtype, depth, self.walker.element(launch, element, offset))
-
-    def _of_place(self, place: Place, dtype: str, depth: int, value: Scalar | None) -> Term:
-        """An element that a launch reads: what computed it where that is short, else a leaf."""
-        walked = self.walker.back(place) if value is not None else None
-        source = walked.source if walked else self.walker.source(place)
+        value = self.walker.element(launch, element, offset)
+        source = self.walker.back(place).source if value is not None else self.walker.source(place)
         if isinstance(source, Computed):
             if depth < _DEEPEST and self._size + sum(1 for _ in parts(source.term)) <= _LARGEST:
                 return self._closed(source, depth + 1)
             source = Produced(source.launch, place.argument, place.offset)
-        return self.leaf(source, dtype, value)
+        return self.leaf(source, element.dtype, value)
 
     def leaf(self, source: Source, dtype: str, value: Scalar | None) -> Term:
         """An element at which the expression ends."""
-        leaf = Leaf(source, value, self._index(source))
+        index = source.index if isinstance(source, Given) else None
+        if isinstance(source, Produced):
+            made = self.walker.values.tensor(source.launch.index, source.argument, "after")
+            index = made.index(source.offset) if made else None
+        leaf = Leaf(source, value, index)
         name = self._by_key.setdefault(leaf.key, f"leaf{len(self._by_key)}")
         self.leaves[name] = leaf
         return Element(name, Number(0, "int64"), dtype)
-
-    def _index(self, source: Source) -> tuple[int, ...] | None:
-        """The index of a leaf in its tensor."""
-        if isinstance(source, Produced):
-            made = self.walker.values.tensor(source.launch.index, source.argument, "after")
-            return made.index(source.offset) if made else None
-        return source.index if isinstance(source, Given) else None
 
     def _inside(self, launch: Launch, element: Element, evaluator: Evaluator) -> Term:
         """An element inside of a reduction: it is another one at each point of the loop."""
@@ -208,68 +210,34 @@ def index_text(leaf: Leaf) -> str:
 
 
 def operands(expression: Expression, *, seen: bool = True) -> list[Operand]:
-    """The tensors that an expression reads, with what was seen of them."""
-    grouped: dict[str, list[Leaf]] = {}
-    letters: dict[str, str] = {}
+    """The tensors that an expression reads, by the letters that stand for them."""
+    grouped: dict[str, list[tuple[str, Leaf]]] = {}
     for name, leaf in expression.leaves.items():
-        tensor = tensor_of(leaf, expression.walker)
-        grouped.setdefault(tensor, []).append(leaf)
-        letters[tensor] = (
-            expression.names[name].partition("[")[0] if tensor not in letters else letters[tensor]
-        )
-    return [
-        Operand(
-            name=letters[tensor],
-            kind=_kind(leaves[0]),
-            label=_labelled(tensor, leaves, seen),
-            made_by=_maker(leaves[0]),
-            elements=[
-                f"{tensor}{index_text(leaf)} = {shown(leaf.value)}" for leaf in leaves[:_SHOWN] if seen
-            ],
-            count=len(leaves),
-        )
-        for tensor, leaves in grouped.items()
-    ]
-
-
-def _kind(leaf: Leaf) -> OperandKind:
-    if not isinstance(leaf.source, Given):
-        return "buffer"
-    kinds: dict[str, OperandKind] = {"input": "input", "constant": "constant"}
-    return kinds.get(leaf.source.kind, "unset")
-
-
-def _labelled(tensor: str, leaves: list[Leaf], seen: bool) -> str:
-    if not seen:
-        return f"an element of {tensor}"
-    return tensor + (index_text(leaves[0]) if len(leaves) == 1 else "")
-
-
-def _maker(leaf: Leaf) -> str:
-    match leaf.source:
-        case Produced(launch=launch):
-            return f"made by launch {launch.index} ({operator_name(launch)})"
-    return ""
+        grouped.setdefault(tensor_of(leaf, expression.walker), []).append((name, leaf))
+    found = []
+    for tensor, leaves in grouped.items():
+        (name, leaf), *more = leaves
+        label = tensor + (index_text(leaf) if not more else "") if seen else f"an element of {tensor}"
+        launch = leaf.source.launch if isinstance(leaf.source, Produced) else None
+        made_by = f"made by launch {launch.index} ({operator_name(launch)})" if launch is not None else ""
+        found.append(Operand(name=expression.names[name].partition("[")[0], label=label, made_by=made_by))
+    return found
 
 
 def offending(expression: Expression) -> Iterator[OffendingElement]:
     """The elements of inputs that an expression reads, then those of constants."""
-    known = [leaf for leaf in expression.leaves.values() if isinstance(leaf.source, Given)]
-    for kind in ("input", "constant"):
-        for leaf in known:
+    inputs = {compiled.name: compiled.index for compiled in expression.walker.view.package.inputs}
+    kinds: tuple[Literal["input", "constant"], ...] = ("input", "constant")
+    for kind in kinds:
+        for leaf in expression.leaves.values():
             if isinstance(leaf.source, Given) and leaf.source.kind == kind:
-                yield _element(leaf, leaf.source, expression.walker)
-
-
-def _element(leaf: Leaf, source: Given, walker: Walker) -> OffendingElement:
-    index = next((c.index for c in walker.view.package.inputs if c.name == source.name), None)
-    return OffendingElement(
-        kind="input" if source.kind == "input" else "constant",
-        label=label_of(source.name, walker),
-        index=list(source.index or ()),
-        value=shown(leaf.value),
-        input_index=index,
-    )
+                yield OffendingElement(
+                    kind=kind,
+                    label=tensor_of(leaf, expression.walker),
+                    index=list(leaf.source.index or ()),
+                    value=shown(leaf.value),
+                    input_index=inputs.get(leaf.source.name),
+                )
 
 
 def shown(value: Scalar | None) -> str:

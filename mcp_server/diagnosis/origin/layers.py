@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mcp_server.diagnosis.origin.records import SiblingDifference
 from mcp_server.package.kernel_code import find_asserts, indexed_by
+from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.program import Check, Store, read_program
 from mcp_server.package.terms.term import Apply, Fold, Number, Scalar, Term, key, number, parts
@@ -99,8 +100,7 @@ def siblings(
             continue
         if not all(word in kernel.source for word in words):
             continue
-        whole = _terms(view, other, checked)
-        for candidate, check in _inner(whole, term) if inside else whole:
+        for candidate, check in _terms(kernel, term, checked, inside):
             here, constants = key(candidate)
             if here == shape:
                 found.append(Sibling(other, candidate, constants, check))
@@ -108,57 +108,38 @@ def siblings(
     return found
 
 
-def _inner(whole: Iterable[tuple[Term, Check | None]], term: Term) -> Iterator[tuple[Term, Check | None]]:
-    """The parts of terms that have the operator of another one."""
-    for candidate, check in whole:
-        for each in parts(candidate):
-            if isinstance(each, Apply) and isinstance(term, Apply) and each.op == term.op:
-                yield each, check
-
-
-def _terms(view: PackageView, launch: Launch, checked: bool) -> Iterator[tuple[Term, Check | None]]:
-    kernel = view.wrapper.kernels.get(launch.kernel)
-    if kernel is None or not kernel.source:
-        return
-    program = read_program(kernel)
-    found: Sequence[Check | Store] = program.checks if checked else program.stores
+def _terms(kernel: Kernel, term: Term, checked: bool, inside: bool) -> Iterator[tuple[Term, Check | None]]:
+    """What a kernel computes or checks, or the parts `inside` of that with the operator of `term`."""
+    program = read_program(kernel) if kernel.source else None
+    found: Sequence[Check | Store] = ()
+    if program is not None:
+        found = program.checks if checked else program.stores
     for each in found:
-        yield each.value, each if isinstance(each, Check) else None
+        check = each if isinstance(each, Check) else None
+        if not inside:
+            yield each.value, check
+            continue
+        for part in parts(each.value):
+            if isinstance(part, Apply) and isinstance(term, Apply) and part.op == term.op:
+                yield part, check
 
 
 def difference(term: Term, others: Sequence[Sibling], atens: Sequence[str]) -> SiblingDifference | None:
     """The constants in which a term differs from most of its siblings; None when there is nothing to tell."""
-    if not others:
-        return None
-    _, mine = key(term)
-    told = []
-    for place, value in enumerate(mine):
+    found = []
+    for place, value in enumerate(key(term)[1]):
         theirs = Counter(sibling.constants[place] for sibling in others)
-        if value in theirs and theirs[value] >= len(others) / 2:
-            continue
-        if value not in theirs:
-            told.append((place, value, [each for each, _ in theirs.most_common(8)]))
-    if not told:
+        if others and value not in theirs:
+            found.append((place, value, [each for each, _ in theirs.most_common(8)]))
+    if not found:
         return None
-    place, value, values = told[0]
+    place, value, values = found[0]
     sign, dtype = _context(term, place)
-    here = f"{sign}{number(value, dtype, _operators(atens))}"
-    there = [number(each, dtype, _operators(atens)) for each in sorted(values)]
-    more = f" (and {len(told) - 1} more constants)" if len(told) > 1 else ""
-    return SiblingDifference(
-        text=f"{here} where {_count(len(others))} {', '.join(there)}{more}",
-        here=here,
-        others=there,
-        siblings=len(others),
-    )
-
-
-def _count(others: int) -> str:
-    return "the other layer has" if others == 1 else f"the {others} other layers have"
-
-
-def _operators(atens: Sequence[str]) -> set[str]:
-    return {each.rpartition(".")[2].rstrip("_0123456789") for each in atens}
+    operators = {each.rpartition(".")[2].rstrip("_0123456789") for each in atens}
+    there = ", ".join(number(each, dtype, operators) for each in sorted(values))
+    who = "the other layer has" if len(others) == 1 else f"the {len(others)} other layers have"
+    more = f" (and {len(found) - 1} more constants)" if found[1:] else ""
+    return SiblingDifference(text=f"{sign}{number(value, dtype, operators)} where {who} {there}{more}")
 
 
 def _context(term: Term, place: int) -> tuple[str, str]:

@@ -104,7 +104,7 @@ class Values(Protocol):
 
 @dataclass(frozen=True)
 class NoValues:
-    """Nothing was seen: only what follows from the code can be told."""
+    """Nothing was seen: only what follows from the code is known."""
 
     def tensor(self, launch: int, argument: Argument, when: Phase) -> Tensor | None:  # noqa: ARG002
         return None
@@ -169,39 +169,27 @@ class _File:
         self.path = path
 
     @cached_property
-    def _layout(self) -> tuple[str, int, int] | None:
-        """The code of the elements, where the first one starts, and how many bytes they take."""
+    def _content(self) -> tuple[str, bytes]:
+        """The type of the elements, and their bytes; none of a file that cannot be read."""
         try:
             with self.path.open("rb") as stream:
                 (length,) = struct.unpack("<Q", stream.read(8))
                 header = read_json(stream.read(min(length, _LARGEST_HEADER)).decode())
-        except (OSError, ValueError, struct.error):
-            return None
-        entries = [v for k, v in header.items() if k != "__metadata__"] if isinstance(header, dict) else []
-        if len(entries) != 1 or entries[0]["dtype"] not in _CODES:
-            return None
-        begin, end = entries[0]["data_offsets"]
-        return entries[0]["dtype"], 8 + length + begin, end - begin
-
-    @cached_property
-    def _bytes(self) -> bytes:
-        layout = self._layout
-        if layout is None:
-            return b""
-        with self.path.open("rb") as stream:
-            stream.seek(layout[1])
-            return stream.read(layout[2])
+                (entry,) = (v for k, v in header.items() if k != "__metadata__")
+                begin, end = entry["data_offsets"]
+                stream.seek(8 + length + begin)
+                return entry["dtype"], stream.read(end - begin)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, struct.error):
+            return "", b""
 
     def element(self, place: int) -> Scalar | None:
         """The element at a place in row-major order; None when the file does not have it."""
-        if self._layout is None:
-            return None
-        dtype = self._layout[0]
-        code = "<" + _CODES[dtype]
+        dtype, data = self._content
+        code = "<" + _CODES.get(dtype, "B")
         size = struct.calcsize(code)
-        if (place + 1) * size > len(self._bytes):
+        if dtype not in _CODES or (place + 1) * size > len(data):
             return None
-        value: Scalar = struct.unpack_from(code, self._bytes, place * size)[0]
+        value: Scalar = struct.unpack_from(code, data, place * size)[0]
         if dtype == "BF16":
             value = struct.unpack("<f", struct.pack("<I", int(value) << 16))[0]
         return value

@@ -2,27 +2,51 @@
 
 A kernel carries a value where its term chooses one of the loaded elements: a copy, a cast that keeps the
 value, `where`, a minimum, a gather. A NaN is followed through arithmetic as well: it was made where it has no
-NaN operand.
+NaN operand. In an operator outside of the generated code the element is found by its value, which is exact.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from mcp_server.diagnosis.origin.carriers import carried_by, same_value
-from mcp_server.diagnosis.origin.values import Tensor, Values
+from mcp_server.diagnosis.origin.values import Phase, Tensor, Values
 from mcp_server.package.dataflow import SOURCES, Dataflow, Step
 from mcp_server.package.launches import Argument, Launch, shifted
 from mcp_server.package.statements import whole_number
-from mcp_server.package.terms.evaluate import Evaluator, Read, UnknownValue
-from mcp_server.package.terms.program import Program, Store, position_of, read_program
+from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
+from mcp_server.package.terms.program import Program, position_of, read_program
 from mcp_server.package.terms.term import Apply, Element, Fold, Scalar, Term, elements
 from mcp_server.package.view import PackageView
 
 _HOPS = 40
-_SELECT = frozenset({"minimum", "maximum"})
+_SEARCHED = 1 << 18  # elements of a tensor
+_FOLDED = 4096  # points of a reduction
+
+# Operators whose first result holds values of an input, by their names in the wrapper's shims
+# (`aoti_torch_cpu_sort_stable`), torch 2.8 to 2.15. Their other results (places) are computed.
+_SHIM = re.compile(r"^aoti_torch_(?:cpu|cuda|xpu|mps)?_?")
+_SUFFIX = re.compile(r"(?:_out|_default|_Tensor|_dim|_values|_src|_stable|_int|_self|_using_ints)+$")
+_CARRIERS = re.compile(
+    r"as_strided|cat|clone|concat|constant_pad_nd|contiguous|copy_?|cummax|cummin|diagonal|embedding|expand"
+    r"|flatten|flip|gather|index|index_copy|index_fill|index_put_?|index_select|kthvalue|masked_fill_?"
+    r"|masked_scatter|masked_select|max|median|min|mode|narrow|pad|permute|repeat|repeat_interleave|reshape"
+    r"|roll|scatter_?|select|slice|sort|squeeze|stack|t|take|take_along_dim|topk|transpose|tril|triu|unfold"
+    r"|unique|unique_consecutive|unsqueeze|view|where"
+)
+
+
+def operator_name(launch: Launch) -> str:
+    """`sort` for the shim `aoti_torch_cpu_sort_stable`."""
+    return _SUFFIX.sub("", _SHIM.sub("", launch.callee or launch.kernel)).strip("_")
+
+
+def is_carrier(launch: Launch) -> bool:
+    """Whether an operator outside of the generated code only moves values."""
+    return _CARRIERS.fullmatch(operator_name(launch)) is not None
 
 
 @dataclass(frozen=True)
@@ -45,7 +69,7 @@ class Computed:
 
 @dataclass(frozen=True)
 class Produced:
-    """An element that an operator outside of the generated code made: `name` is the variable it is in."""
+    """An element that an operator outside of the generated code made."""
 
     launch: Launch
     argument: Argument
@@ -86,12 +110,9 @@ class Walker:
         kernel = self.view.wrapper.kernels.get(launch.kernel)
         return read_program(kernel) if kernel and kernel.source else None
 
-    def flow(self, launch: Launch) -> Dataflow:
-        return self.view.flow_of(launch)
-
     def evaluator(self, launch: Launch, positions: Mapping[str, int]) -> Evaluator:
         """Evaluates terms of a launch at one point of its loops."""
-        return Evaluator(positions, self.scalars(launch), self.reader(launch))
+        return Evaluator(positions, self.scalars(launch), partial(self.element, launch))
 
     def scalars(self, launch: Launch) -> Mapping[str, int]:
         """The values of a launch's scalar arguments."""
@@ -99,46 +120,37 @@ class Walker:
             self._scalars[launch.index] = self.values.scalars(launch)
         return self._scalars[launch.index]
 
-    def reader(self, launch: Launch) -> Read:
-        return lambda element, offset: self.element(launch, element, offset)
-
     def element(self, launch: Launch, element: Element, offset: int) -> Scalar | None:
         """What a launch loads, from memory or from what it stored above; None when that is not known."""
         key = (launch.index, element.parameter, offset, element.line)
         if key not in self._elements:
             self._elements[key] = None  # a store that needs itself is not known
-            self._elements[key] = self._element(launch, element, offset)
+            inner = self.stored(launch, element.parameter, offset, element.line)
+            if inner is not None:
+                self._elements[key] = value_of(inner.term, inner.evaluator)
+            else:
+                place = Place(launch, argument_of(launch, element.parameter), offset)
+                self._elements[key] = self.value_at(place)
         return self._elements[key]
 
-    def _element(self, launch: Launch, element: Element, offset: int) -> Scalar | None:
-        inner = self.stored(launch, element.parameter, offset, element.line)
-        if inner is not None:
-            try:
-                return inner.evaluator.value(inner.term)
-            except UnknownValue:
-                return None
-        tensor = self.tensor(Place(launch, argument_of(launch, element.parameter), offset))
-        return tensor.value_at(offset) if tensor else None
-
-    def tensor(self, place: Place) -> Tensor | None:
-        """The tensor that a launch reads at a place."""
-        return self.values.tensor(place.launch.index, place.argument, "before")
+    def value_at(self, place: Place | Produced) -> Scalar | None:
+        """The element that a launch reads at a place, or that an operator left there."""
+        when: Phase = "after" if isinstance(place, Produced) else "before"
+        tensor = self.values.tensor(place.launch.index, place.argument, when)
+        return tensor.value_at(place.offset) if tensor else None
 
     def stored(self, launch: Launch, parameter: str, offset: int, before: int | None) -> Computed | None:
         """What a launch stores at an offset, above a line if given. Raises `UnknownValue`."""
         program = self.program(launch)
         for store in program.stores_to(parameter, before) if program else ():
-            position = self._position(launch, store, offset)
+            position = position_of(
+                store.index, offset, store.ranges, self.scalars(launch), partial(self.element, launch)
+            )
+            if position is not None and store.mode == "add":
+                raise UnknownValue("several values are added up there")
             if position is not None:
                 return Computed(launch, store.value, self.evaluator(launch, position))
         return None
-
-    def _position(self, launch: Launch, store: Store, offset: int) -> dict[str, int] | None:
-        sizes = self.scalars(launch)
-        found = position_of(store.index, offset, store.ranges, sizes, self.reader(launch))
-        if found is not None and store.mode == "add":
-            raise UnknownValue("several values are added up there")
-        return found
 
     def back(self, start: Computed | Place) -> Walked:
         """Where a value was computed. Ends where something is not known."""
@@ -146,7 +158,7 @@ class Walker:
         carriers: list[int] = []
         for _ in range(_HOPS):
             try:
-                following = self.next(at)
+                following = self._next(at)
             except UnknownValue:
                 following = None
             if following is None:
@@ -155,38 +167,45 @@ class Walker:
             at = following
         return Walked(at if isinstance(at, Computed) else self.source(at), tuple(dict.fromkeys(carriers)))
 
-    def next(self, at: Computed | Place) -> Computed | Place | None:
+    def _next(self, at: Computed | Place) -> Computed | Place | None:
         """One step back; None where the value was computed, or given."""
         if isinstance(at, Computed):
-            found = self.loaded(at)
+            found = self._loaded(at)
             if found is None:
                 return None
-            inner = self.stored(at.launch, found[0].parameter, found[1], found[0].line)
-            return inner or Place(at.launch, argument_of(at.launch, found[0].parameter), found[1])
+            element, offset = found
+            inner = self.stored(at.launch, element.parameter, offset, element.line)
+            return inner or Place(at.launch, argument_of(at.launch, element.parameter), offset)
         source = self.source(at)
-        if isinstance(source, Computed):
-            return source
         if isinstance(source, Produced):
             return self.through(source)
-        return None
+        return source if isinstance(source, Computed) else None
 
     def through(self, produced: Produced) -> Place | None:
-        """The element that an operator carried there, or the NaN that it made another of."""
-        value = self.produced_value(produced)
-        if value is None:
+        """The element that an operator read and that may have become its result.
+
+        For an operator that computes, only a value that is not finite is followed: to NaN, then to infinity.
+        Of equal elements the one counts that shares most of the index with the result.
+        """
+        launch, value = produced.launch, self.value_at(produced)
+        carrier = is_carrier(launch) and produced.argument.name not in ("ret1", "indices")
+        if value is None or (not carrier and (not isinstance(value, float) or math.isfinite(value))):
             return None
-        for argument, offset in carried_by(
-            produced.launch, produced.argument, produced.offset, value, self.values
-        ):
-            return Place(produced.launch, argument, offset)
+        made = self.values.tensor(launch.index, produced.argument, "after")
+        index = made.index(produced.offset) if made else None
+        for argument in launch.tensors:
+            read = (
+                self.values.tensor(launch.index, argument, "before") if argument.role != "written" else None
+            )
+            if read is None or read.count > _SEARCHED:
+                continue
+            places = [n for n in range(read.count) if _matches(read.at(n), value, exactly=carrier)]
+            if places:
+                best = min(places, key=lambda place: _distance(read, place, value, index))
+                return Place(launch, argument, read.offset(read.unraveled(best)))
         return None
 
-    def produced_value(self, produced: Produced) -> Scalar | None:
-        """The value that an operator left at an element."""
-        tensor = self.values.tensor(produced.launch.index, produced.argument, "after")
-        return tensor.value_at(produced.offset) if tensor else None
-
-    def loaded(self, at: Computed) -> tuple[Element, int] | None:
+    def _loaded(self, at: Computed) -> tuple[Element, int] | None:
         """The element that a term passes on as it is, with its offset; None when it computes a new value."""
         term, evaluator = at.term, at.evaluator
         for _ in range(_HOPS):
@@ -194,33 +213,32 @@ class Walker:
                 return term, int(evaluator.value(term.index))
             chosen = _selected(term, evaluator)
             if chosen is None:
-                return self._bad_operand(term, evaluator)
+                break
             term, evaluator = chosen
-        return None
-
-    def _bad_operand(self, term: Term, evaluator: Evaluator) -> tuple[Element, int] | None:
-        """A NaN that a NaN was computed from."""
-        if not _is_nan(_known(term, evaluator)):
+        if not _is_nan(value_of(term, evaluator)):
             return None
-        for element, place in leaves(term, evaluator):
-            try:
-                offset = int(place.value(element.index))
-            except UnknownValue:
-                continue
-            if _is_nan(_known(element, place)):
-                return element, offset
+        for element, place in leaves(term, evaluator):  # a NaN that a NaN was computed from
+            offset = value_of(element.index, place)
+            if offset is not None and _is_nan(value_of(element, place)):
+                return element, int(offset)
         return None
 
     def source(self, place: Place) -> Source:
         """Who left the element that a launch reads."""
-        flow = self.flow(place.launch)
+        flow = self.view.flow_of(place.launch)
         name = place.argument.target or ""
-        start = base_offset(flow, place.argument)
+        offset = _base_offset(flow, place.argument) + place.offset
         for step in flow.last_writers(name, place.launch.index):
-            found = self._written(step, flow, name, start + place.offset)
+            found = self._written(step, flow, name, offset)
             if found is not None:
                 return found
-        return self._given(flow, name, place)
+        root = flow.root(name) if name in flow.body.buffers else None
+        kind = root.kind if root is not None and root.kind in SOURCES else "unset"
+        index = self._index(kind, root.name, offset) if root is not None else None
+        tensor = self.values.tensor(place.launch.index, place.argument, "before")
+        if index is None and tensor is not None:
+            index = tensor.index(place.offset)
+        return Given(kind, root.name if root else name, index, place)
 
     def _written(self, step: Step, flow: Dataflow, name: str, offset: int) -> Source | None:
         """What a step left at an offset of the storage of `name`; None when it did not write there."""
@@ -231,41 +249,29 @@ class Walker:
             buffer = flow.body.buffers.get(argument.target or "")
             if not argument.is_tensor or argument.role == "read" or not buffer or buffer.storage != storage:
                 continue
-            inner = offset - base_offset(flow, argument)
+            inner = offset - _base_offset(flow, argument)
             if self.program(step.node) is None:
                 tensor = self.values.tensor(step.node.index, argument, "after")
                 if tensor is None or tensor.index(inner) is not None:
                     return Produced(step.node, argument, inner)
-                continue
-            found = self.stored(step.node, argument.name, inner, None)
-            if found is not None:
+            elif found := self.stored(step.node, argument.name, inner, None):
                 return found
         return None
 
-    def _given(self, flow: Dataflow, name: str, place: Place) -> Given:
-        root = flow.root(name) if name in flow.body.buffers else None
-        kind = root.kind if root is not None and root.kind in SOURCES else "unset"
-        offset = base_offset(flow, place.argument) + place.offset
-        index = self._index(kind, root.name if root else name, offset) if root else None
-        if index is None and (tensor := self.tensor(place)) is not None:
-            index = tensor.index(place.offset)
-        return Given(kind, root.name if root else name, index, place)
-
     def _index(self, kind: str, name: str, offset: int) -> tuple[int, ...] | None:
         """The index in an input or constant, by its strides."""
-        if kind == "constant":
-            for constant in self.view.package.constants:
-                if constant.name == name:
-                    return _unraveled(offset, constant.shape, constant.stride)
+
+        def unraveled(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...] | None:
+            return Tensor(sizes, strides, lambda _place: None).index(offset)
+
+        for constant in self.view.package.constants if kind == "constant" else ():
+            if constant.name == name:
+                return unraveled(constant.shape, constant.stride)
         for compiled in self.view.package.inputs:
-            strides = [stride for stride in compiled.strides if isinstance(stride, int)]
+            strides = tuple(stride for stride in compiled.strides if isinstance(stride, int))
             if compiled.name == name and compiled.described and len(strides) == len(compiled.dims):
-                return _unraveled(offset, [dim.size or 1 << 40 for dim in compiled.dims], strides)
+                return unraveled(tuple(dim.size or 1 << 40 for dim in compiled.dims), strides)
         return None
-
-
-def _unraveled(offset: int, sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
-    return Tensor(tuple(sizes), tuple(strides), lambda _place: None).index(offset)
 
 
 def argument_of(launch: Launch, parameter: str) -> Argument:
@@ -273,7 +279,7 @@ def argument_of(launch: Launch, parameter: str) -> Argument:
     return next(argument for argument in launch.arguments if argument.name == parameter)
 
 
-def base_offset(flow: Dataflow, argument: Argument) -> int:
+def _base_offset(flow: Dataflow, argument: Argument) -> int:
     """Where an argument's pointer lies in its storage, in elements; 0 when the wrapper does not say."""
     buffer = flow.body.buffers.get(argument.target or "")
     start = buffer.offset if buffer else None
@@ -282,7 +288,8 @@ def base_offset(flow: Dataflow, argument: Argument) -> int:
     return whole_number((start or "0").rstrip("L")) or 0
 
 
-def _known(term: Term, evaluator: Evaluator) -> Scalar | None:
+def value_of(term: Term, evaluator: Evaluator) -> Scalar | None:
+    """The value of a term; None when it is not known."""
     try:
         return evaluator.value(term)
     except UnknownValue:
@@ -293,23 +300,50 @@ def _is_nan(value: Scalar | None) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
+def _same_value(a: Scalar | None, b: Scalar | None) -> bool:
+    """Equal, or both NaN; an unknown value is like no other."""
+    if a is None or b is None:
+        return False
+    return a == b or (a != a and b != b)
+
+
+def _matches(seen: Scalar | None, value: Scalar, *, exactly: bool) -> bool:
+    if seen is None or isinstance(seen, bool) != isinstance(value, bool):
+        return False
+    if _is_nan(value):
+        return isinstance(seen, float) and (math.isnan(seen) or (not exactly and math.isinf(seen)))
+    return seen == value
+
+
+def _distance(tensor: Tensor, place: int, value: Scalar, index: tuple[int, ...] | None) -> tuple[bool, int]:
+    """How far a matching element is from the result at `index`: by its value, then by its place."""
+    here, shared = tensor.unraveled(place), 0
+    if index is not None and len(here) == len(index):
+        shared = sum(a == b for a, b in zip(here, index, strict=True))
+    elif index is not None:
+        pairs = enumerate(zip(here, index, strict=False))
+        shared = next((n for n, (a, b) in pairs if a != b), len(here))
+    return not _same_value(tensor.at(place), value), -shared
+
+
 def _selected(term: Term, evaluator: Evaluator) -> tuple[Term, Evaluator] | None:
     """The part of a term whose value it takes over; None when it computes one. Raises `UnknownValue`."""
     match term:
         case Apply(op="cast", args=(inner,)):
-            before, after = evaluator.value(inner), evaluator.value(term)
-            return (inner, evaluator) if same_value(before, after) else None
+            kept = _same_value(evaluator.value(inner), evaluator.value(term))
+            return (inner, evaluator) if kept else None
         case Apply(op="where", args=(test, first, second)):
             return (first if evaluator.value(test) else second), evaluator
-        case Apply(op=op, args=args) if op in _SELECT:
+        case Apply(op=("minimum" | "maximum"), args=args):
             result = evaluator.value(term)
-            chosen = next((a for a in args if same_value(_known(a, evaluator), result) and elements(a)), None)
-            return (chosen, evaluator) if chosen is not None else None
+            for argument in args:
+                if _same_value(value_of(argument, evaluator), result) and elements(argument):
+                    return argument, evaluator
         case Fold(kind=("max" | "min"), body=body, ranges=ranges):
             result = evaluator.value(term)
             for place in evaluator.places(ranges):
                 inner_evaluator = Evaluator({**evaluator.positions, **place}, evaluator.sizes, evaluator.read)
-                if same_value(_known(body, inner_evaluator), result):
+                if _same_value(value_of(body, inner_evaluator), result):
                     return body, inner_evaluator
     return None
 
@@ -329,11 +363,10 @@ def leaves(term: Term, evaluator: Evaluator) -> Iterator[tuple[Element, Evaluato
                     yield from visit(argument, at, seen)
             case Fold(body=body, ranges=ranges):
                 try:
-                    every = list(at.places(ranges, 4096))
+                    every = list(at.places(ranges, _FOLDED))
                 except UnknownValue:
                     return
                 for place in every:
-                    inner = Evaluator({**at.positions, **place}, at.sizes, at.read)
-                    yield from visit(body, inner, set())
+                    yield from visit(body, Evaluator({**at.positions, **place}, at.sizes, at.read), set())
 
     yield from visit(term, evaluator, set())

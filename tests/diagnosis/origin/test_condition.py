@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_server.diagnosis.origin.condition import Allowed, Question, condition, good_ranges
-from mcp_server.diagnosis.origin.expression import shown
 from mcp_server.package.terms.term import Number, Scalar, Term
 from mcp_server.package.terms.translate import cast, chosen, operator
 from tests.package.terms.made import element, read, value
@@ -20,7 +19,7 @@ def question(term: Term, dtype: str, allowed: Allowed) -> Question:
 
 def told(text: str, bad: Scalar, allowed: Allowed, dtype: str = "int64") -> str:
     """The condition of a C++ expression in `x`, as it is told."""
-    found = condition([question(read(text, dtype), dtype, allowed)], "x", bad, shown)
+    found = condition([question(read(text, dtype), dtype, allowed)], "x", bad)
     return found.text if found else ""
 
 
@@ -59,7 +58,7 @@ def test_a_term_that_is_not_monotone_is_not_guessed_at() -> None:
 def test_every_point_of_a_loop_counts() -> None:
     """A window of four rows: the last row decides, also where the first is the faulty one."""
     points = [question(read(f"x * 4 + {1 + row}"), "int64", Allowed(0, 19)) for row in range(4)]
-    found = condition(points, "x", 5, shown)
+    found = condition(points, "x", 5)
     assert found is not None
     assert (found.low, found.good) == (4, 3)
     assert found.text == "it is 20 or more for x >= 4 and 16 for 3"
@@ -101,7 +100,7 @@ def test_what_is_told_is_true(term: Term, high: int, bad: int) -> None:
     """All that is told of a bad value holds for every value that can be tried."""
     if 0 <= value(term, bad) <= high:
         return
-    found = condition([question(term, "int64", Allowed(0, high))], "x", bad, shown)
+    found = condition([question(term, "int64", Allowed(0, high))], "x", bad)
     if found is None:
         return
     assert found.good is not None and 0 <= value(term, found.good) <= high

@@ -11,12 +11,9 @@ from pathlib import Path
 
 import anyio
 import pytest
-import torch
 
-from mcp_server.diagnosis.origin.find import Fault, find_origin
+from mcp_server.diagnosis.origin.find import Fault, behind, find_origin
 from mcp_server.diagnosis.origin.records import Origin
-from mcp_server.diagnosis.origin.smallest_change import Change, changes_of, smallest_change
-from mcp_server.diagnosis.origin.trace import behind, trace_origin
 from mcp_server.diagnosis.origin.values import ProbedValues
 from mcp_server.interpreter import default_python
 from mcp_server.model import PackageWorkload
@@ -25,6 +22,7 @@ from mcp_server.package.terms.program import read_program
 from mcp_server.package.view import view_package
 from mcp_server.tools.context import Context
 from mcp_server.tools.dump_kernel_io import dump_kernel_io
+from mcp_server.tools.first_bad import Choice
 from mcp_server.tools.kernel_io import KernelIO
 from tests.conftest import CACHE, ROOT, torch_environment
 
@@ -144,8 +142,9 @@ def test_one_layer_of_twelve(origin: FindOrigin) -> None:
     found = origin("layers")
     assert found.layer == "layers.7"
     assert found.sibling_difference is not None
-    assert found.sibling_difference.here == "/ log1p(64)"
-    assert found.sibling_difference.others == ["log1p(128)", "log1p(160)", "log1p(192)", "log1p(256)"]
+    assert found.sibling_difference.text == (
+        "/ log1p(64) where the 11 other layers have log1p(128), log1p(160), log1p(192), log1p(256)"
+    )
     passes = {each.layer: each.passes for each in found.dormant}
     assert len(passes) == 11
     assert passes["layers.0"] == "good for args[1] from 0 to 127 only"
@@ -161,46 +160,21 @@ def test_a_window_of_zero_in_one_layer(origin: FindOrigin) -> None:
     assert found.sibling_difference.text == "< 0 where the 3 other layers have 3, 5, 9"
 
 
-def test_the_smallest_change_on_the_package(origin: FindOrigin, tmp_path: Path) -> None:
-    """The call itself is the test: it fails, and passes with the nearest good value."""
-    package = build("buckets")
-    inputs = torch.load(package.with_name("buckets.bad.pt"), weights_only=True)
-
-    def fails(changes: tuple[Change, ...]) -> bool:
-        changed = [tensor.clone() for tensor in inputs]
-        for change in changes:
-            changed[change.input_index][change.index] = change.after
-        torch.save(changed, tmp_path / "changed.pt")
-        call = (
-            "import sys, torch; m = torch._inductor.aoti_load_package(sys.argv[1]); "
-            "m(*torch.load(sys.argv[2], weights_only=True))"
-        )
-        argv = [sys.executable, "-W", "ignore", "-c", call, str(package), str(tmp_path / "changed.pt")]
-        return subprocess.run(argv, capture_output=True, check=False).returncode != 0
-
-    found = smallest_change(changes_of(origin("buckets")), fails)
-    assert found is not None and found.minimal
-    assert found.calls == 2
-    assert found.text() == "the failure goes away with args[1][2]: 731 to 499, and comes back without"
-
-
-def test_the_text_is_short(origin: FindOrigin) -> None:
-    """All that is known of an origin fits a screen, whatever layer it is in."""
-    for name in ("buckets", "masked", "layers"):
-        lines = origin(name).text().splitlines()
-        assert len(lines) <= 12 and max(map(len, lines)) < 400
-
-
-def test_one_run_is_enough(tmp_path: Path) -> None:
+def test_the_launches_behind_the_fault_are_enough(tmp_path: Path) -> None:
     """With the fault known, one run that keeps only what is behind it leads to the same origin."""
     package = build("carried")
     view = view_package(package)
     assertion = read_assertion("index out of bounds: 0 <= tmp2 < 40L")
     assert assertion is not None
     (candidate,) = view.tracer.trace(assertion)
+    fault = Fault.of_candidate(candidate)
     context = Context(directory=tmp_path, python=default_python({}))
     workload = PackageWorkload(package=package, inputs=package.with_name("carried.bad.pt"))
-    found = anyio.run(partial(trace_origin, context, workload, view, Fault.of_candidate(candidate)))
+    kept = Choice(launches=behind(view, fault))
+    seen = anyio.run(
+        partial(dump_kernel_io, context, workload, kept, save=True, backend="probes", shown=1000)
+    )
+    found = find_origin(view, fault, ProbedValues(seen.launches))
     assert found is not None and found.expression == "x * 3 - 2"
 
 

@@ -1,0 +1,234 @@
+"""Arguments of a call that were no tensors at export: the package computes with what they were then.
+
+`AOTICompiledModel.__call__` drops what is no tensor (torch/export/pt2_archive/_package.py, 2.8-2.15). Which
+value an argument had is in the exported program, not in the package: a literal of its code took its place.
+A tensor in such a place, a mask where the export had None say, makes one input too many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from mcp_server.diagnosis.causes.common import component, seen
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
+from mcp_server.logs.captured import CapturedCall
+from mcp_server.model import Component, Fix, PackageWorkload
+from mcp_server.package.literals import Literal, literals_of, same
+from mcp_server.package.signature import leaf_paths
+
+_Argument = partial(Suspect, category="input_mismatch", level=CausalLevel.CALL)
+
+
+def detect_fixed_arguments(case: DiagnosisState) -> Iterator[Suspect]:
+    """One hypothesis per argument whose value is not the exported one, which the exported program tells."""
+    if case.exported is None:
+        return
+    for place, fixed in tensors_at_fixed(case):
+        leaf = case.leaves[place]
+        got = f"a tensor {leaf.get('dtype', '')}{list(leaf.get('shape') or ())}"
+        path = _path(place, case)
+        now = f"argument {place} ({path}) is {got}"
+        yield _Argument(
+            guilty=_fixed_component(place, got, fixed, case),
+            summary=f"Argument {place} ({path}) was {fixed!r} when the model was exported, so that the "
+            "package has no input for the tensor that is passed there.",
+            evidence=(
+                seen("read_exported", f"{now}; it was {fixed!r} at export: the package has no input for it"),
+            ),
+            fix=Fix(
+                action="export the model with a tensor there (one that changes nothing stands for "
+                f"{fixed!r}), or one package for each form of the call"
+            ),
+            harmful=case.failed,
+        )
+    for place, fixed in case.exported.fixed:
+        yield from _other_value(place, fixed, case)
+
+
+def tensors_at_fixed(case: DiagnosisState) -> list[tuple[int, object]]:
+    """The places of tensors where the export had none, with what it had, in a call of too many tensors."""
+    if all(mismatch.aspect != "count" for mismatch in case.mismatches):
+        return []
+    fixed = case.exported.fixed if case.exported is not None else ()
+    placed = [(place, value) for place, value in fixed if place < len(case.leaves)]
+    return [(place, value) for place, value in placed if case.leaves[place].get("kind") == "tensor"]
+
+
+def _path(place: int, case: DiagnosisState) -> str:
+    paths = case.given.paths if case.given is not None else ()
+    return paths[place] if place < len(paths) else f"argument {place}"
+
+
+def _fixed_component(
+    place: int, got: str, fixed: object, case: DiagnosisState, call: CapturedCall | None = None
+) -> Component:
+    """The argument with what was passed, and what it was at export."""
+    return component(
+        "input",
+        _path(place, case),
+        call.stack[:2] if call is not None else case.call_locations,
+        value=f"{got} (exported: {fixed!r})",
+        index=place,
+    )
+
+
+def _other_value(place: int, fixed: object, case: DiagnosisState) -> Iterator[Suspect]:
+    """Another value than exported, in the suspect call or in another one of that package.
+
+    A check of the program may be of any of them.
+    """
+    path, call = _path(place, case), None
+    leaf = case.leaves[place] if place < len(case.leaves) else {"kind": "tensor"}
+    got = str(leaf.get("value")) if leaf.get("kind") != "tensor" else None
+    if got is None or _same(got, fixed):
+        capture = case.capture
+        suspect = capture.suspect if capture is not None else None
+        if capture is None or suspect is None:
+            return
+        alike = [call for call in capture.calls if (call.pid, call.load) == (suspect.pid, suspect.load)]
+        call = next((call for call in alike if not _same(call.plain.get(path, repr(fixed)), fixed)), None)
+        if call is None:
+            return
+        got = call.plain[path]
+    where = f" in call {call.number}" if call is not None else ""
+    exported = f"it was {fixed!r} at export, which the package computes with"
+    yield _Argument(
+        guilty=_fixed_component(place, got, fixed, case, call),
+        summary=f"Argument {place} ({path}) was fixed to {fixed!r} when the model was exported; the {got} "
+        "that is passed now is silently ignored.",
+        evidence=(seen("read_exported", f"argument {place} ({path}) is {got}{where}; {exported}"),),
+        fix=Fix(action="pass it as a tensor, or export one package for each value"),
+        harmful=case.failed,
+    )
+
+
+def _same(got: str, fixed: object) -> bool:
+    """Whether what was passed, as Python writes it, is what the export had: 1 is 1.0."""
+    if got == repr(fixed) or not isinstance(fixed, int | float):
+        return got == repr(fixed)
+    try:
+        return float({"True": "1", "False": "0"}.get(got, got)) == fixed
+    except ValueError:
+        return False
+
+
+MOST_LITERALS = 3  # that are named, and tried
+NUMBERS = ("int", "float")
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A leaf that is no tensor: `value` as Python writes it, `kind` its type."""
+
+    place: int
+    path: str
+    kind: str
+    value: str
+
+    @property
+    def number(self) -> float | None:
+        return float(self.value) if self.kind in NUMBERS else None
+
+
+def detect_scalars(case: DiagnosisState) -> Iterator[Suspect]:
+    """One suspect for each leaf that the package has no place for, or drops, where no program tells more."""
+    plain = case.runs.get("plain")
+    judged = plain is not None and (plain.as_expected or plain.failure not in ("none", "differs"))
+    if judged or case.exported is not None:
+        return
+    for scalar, literals in _baked(case):
+        yield _baked_suspect(scalar, literals, case)
+    wanted = len(_exported_paths(case))
+    for scalar in _scalars(case):
+        if scalar.place >= wanted:
+            fact = f"the call has {len(case.leaves)} arguments, and the model was exported with {wanted}"
+            yield _Argument(
+                guilty=component(
+                    "input", scalar.path, value=f"{scalar.value} (exported: none)", index=scalar.place
+                ),
+                summary=f"{scalar.path} = {scalar.value} is one argument more than the model was exported "
+                "with: the package drops it without a word.",
+                evidence=(seen("check_devices", fact),),
+                fix=Fix(action="leave it out, or export the model with it"),
+                observed=False,
+            )
+
+
+def scalars_to_try(case: DiagnosisState) -> list[tuple[Scalar, Literal]]:
+    """Numbers of the call, each with a literal that may stand for it."""
+    pairs = [(scalar, literal) for scalar, literals in _baked(case) for literal in literals]
+    return pairs[:MOST_LITERALS]
+
+
+def _scalars(case: DiagnosisState) -> list[Scalar]:
+    """Of a package that was given with a file of inputs; None in a place of an optional argument is none."""
+    if not isinstance(case.workload, PackageWorkload) or case.given is None:
+        return []
+    placed = enumerate(zip(case.given.paths, case.leaves, strict=False))
+    return [
+        Scalar(place, path, str(leaf["kind"]), str(leaf.get("value", "")))
+        for place, (path, leaf) in placed
+        if leaf.get("kind") in (*NUMBERS, "bool", "str")
+    ]
+
+
+def _exported_paths(case: DiagnosisState) -> tuple[str, ...]:
+    spec = case.package.signature.in_spec if case.package is not None else None
+    return leaf_paths(spec) if spec is not None else ()
+
+
+def _baked(case: DiagnosisState) -> Iterator[tuple[Scalar, list[Literal]]]:
+    """Scalars that the code does not have as they are, with literals that may stand for them.
+
+    Any literal may, since the package does not say what a scalar was. A division on CUDA has its reciprocal.
+    """
+    scalars = [scalar for scalar in _scalars(case) if scalar.place < len(_exported_paths(case))]
+    literals = literals_of(case.package) if case.package is not None and scalars else []
+    for scalar in scalars:
+        number = scalar.number
+        forms = [] if number is None else [number, *([1 / number] if number else [])]
+        if not any(same(literal.value, form) for literal in literals for form in forms):
+            yield scalar, literals[:MOST_LITERALS] if number is not None else []
+
+
+def edit_key(scalar: Scalar, literal: Literal | None) -> str:
+    """The key of the intervention that puts the given value in the place of a literal."""
+    tail = f"{literal.kernel}:{literal.value!r}" if literal is not None else ""
+    return f"scalar:{scalar.path}:{scalar.value}:{tail}"
+
+
+def _baked_suspect(scalar: Scalar, literals: list[Literal], case: DiagnosisState) -> Suspect:
+    # The literal whose replacement made the failure go, where one did; else all that may stand for it.
+    keys = {edit_key(scalar, literal): literal for literal in literals}
+    proven = [keys[key] for key in keys if key in case.trials and case.trials[key].proves]
+    found = proven or literals
+    places = [f"{literal.value:g} in {literal.location} `{literal.code}`" for literal in found]
+    stands = f"; what stands in the code is {', '.join(places)}" if places else ""
+    fact = f"{scalar.path} is {scalar.value}, which no kernel of the package has as a literal{stands}"
+    # The literal replaced that made the failure go, else the next to try; none of them clears the scalar.
+    edits = [each for each in case.scalar_edits if each.key.startswith(edit_key(scalar, None))]
+    gone = [each for each in edits if each.key in case.trials and case.trials[each.key].proves]
+    untried = [each for each in edits if each.key not in case.trials]
+    exported = " or ".join(f"{literal.value:g}" for literal in found)
+    return _Argument(
+        guilty=Component(
+            kind="input",
+            name=scalar.path,
+            input_index=scalar.place,
+            value=f"{scalar.value} (exported: {exported or 'not known'})",
+            generated_location=found[0].location if found else None,
+            expression=found[0].code if found else None,
+        ),
+        summary=f"{scalar.path} = {scalar.value} is no tensor: the package drops it, and computes with what "
+        f"was exported{stands}.",
+        evidence=(seen("inspect_package", fact),),
+        fix=Fix(action=f"export {scalar.path} as a tensor, or one package for each value of it"),
+        intervention=gone[0] if gone else untried[0] if untried else None,
+        weak=not found,
+        settle="Give the value that it had at export, or the exported program; with expect the literals are "
+        "tried.",
+        observed=False,
+    )
