@@ -60,10 +60,10 @@ def test_a_call_made_twice_can_confirm_a_changed_input_and_not_refute_it(zoo: Zo
     case.call = CallSpec("replay", {"steps": [{"do": "call"}]}, zoo("counter"), Path("inputs.pt"))
     case.interpreted = worker_run({"event": "compared", "equal": True})
     case.runs["script"] = run("script", "AssertionError: Tensor-likes are not close!")
-    (found,) = concurrency.detect_sharing(case)
+    (found,) = concurrency.detect_changed_input(case)
     assert found.intervention is not None and confidence(found, case) == "possible"
     case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
     assert confidence(found, case) == "proven"
     case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
-    (found,) = concurrency.detect_sharing(case)
+    (found,) = concurrency.detect_changed_input(case)
     assert found.intervention is None and not is_bystander(found, case)
