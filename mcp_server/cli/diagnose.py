@@ -13,7 +13,7 @@ from mcp_server.cli.main import exit_code
 from mcp_server.cli.parameters import JSON_OPTION, arguments_of, examples, parameters_of
 from mcp_server.cli.terminal import carried_out, print_result, say
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.private import cause
+from mcp_server.jobs.store import cause
 from mcp_server.model import Verdict
 from mcp_server.operations.arguments import DiagnoseArguments
 from mcp_server.operations.table import DIAGNOSE

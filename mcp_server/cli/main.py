@@ -75,7 +75,7 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run a command line; its exit code. A tool's name as the server spells it names a command too."""
-    from mcp_server.jobs.private import cause
+    from mcp_server.jobs.store import cause
     from mcp_server.server.standard_streams import flush_output
 
     command = [name.replace("_", "-") for name in arguments[:1]]

@@ -16,7 +16,7 @@ from rich.console import Console
 from mcp_server.cli.main import exit_code
 from mcp_server.errors import ProblemError, on_command_line
 from mcp_server.jobs.manager import JobState, Manager
-from mcp_server.jobs.private import cause
+from mcp_server.jobs.store import cause
 from mcp_server.model import Record, Verdict
 from mcp_server.operations.arguments import Arguments, Operation
 from mcp_server.operations.work import open_store, resumed, work_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-Ending = Literal["exit", "signal", "timeout", "cancelled", "out_of_memory", "not_started"]
+Ending = Literal["exit", "signal", "timeout", "out_of_memory", "not_started"]
 
 # A Python process with the capture hook prints the stacks of all threads on it. Programs do not use it.
 STACKS_SIGNAL = signal.SIGRTMIN + 9
@@ -31,11 +31,9 @@ class Command:
     cwd: Path
     env: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 300.0
-    memory_bytes: int | None = None
     gpus: tuple[int, ...] | None = None
     asks: bool = False
     unset: tuple[str, ...] = ()
-    terminal: bool = False
     stalled: Callable[[], int | None] | None = field(default=None, compare=False)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.private import cause
+from mcp_server.jobs.store import cause
 from mcp_server.model import TensorSpec
 from mcp_server.operations.arguments import InputsArgument
 from mcp_server.package.archive import open_package

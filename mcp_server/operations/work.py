@@ -19,8 +19,7 @@ import anyio
 from pydantic import BaseModel, ValidationError
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.private import storing
-from mcp_server.jobs.store import Store
+from mcp_server.jobs.store import Store, storing
 from mcp_server.operations.arguments import Arguments, DiagnoseArguments, Operation, RunArguments
 from mcp_server.operations.paths import absolute, directory
 

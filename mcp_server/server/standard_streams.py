@@ -19,7 +19,7 @@ from types import TracebackType
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.manager import innermost
 from mcp_server.jobs.output import clean
-from mcp_server.jobs.private import cause
+from mcp_server.jobs.store import cause
 
 PIECE = 4096
 """Bytes of one write: a pipe that is ready takes as many without waiting (PIPE_BUF of Linux)."""
