@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,63 +41,44 @@ def sweep(
       3 some case inconclusive, none faulty
     """
     import anyio
-
-    from mcp_server.sweep.plan import Results, read_plan
-    from mcp_server.sweep.run import sweep as run
-
-    plan = read_plan(cases)
-    _own(out)
-    results, executor = Results(out), _executor(jobs, ray)
-    with _progress(len(plan)) as progress:
-        found = anyio.run(lambda: run(plan, results, executor, retries=retries, on_record=progress))
-    _finish(found.model_copy(update={"report": out / "sweep.md"}), out, as_json)
-
-
-def _own(out: Path) -> None:
-    """Only a new or empty directory, or one of an earlier sweep. Raises ProblemError."""
-    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / MARK).exists())):
-        raise ProblemError(
-            "out holds other files", value=str(out), allowed="a new directory, or an earlier sweep's"
-        )
-    out.mkdir(parents=True, exist_ok=True)
-    (out / MARK).touch()
-
-
-def _executor(jobs: int, ray: str) -> Callable[[], Executor]:
-    def make() -> Executor:
-        if ray:
-            from mcp_server.sweep.cluster import Cluster
-
-            return Cluster(ray)
-        from mcp_server.sweep.run import Local
-
-        return Local(jobs)
-
-    return make
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[CaseRecord], None]]:
-    """A bar on a terminal's stderr, one line per case in a pipe."""
     from rich.console import Console
     from rich.progress import Progress
 
     from mcp_server.render.sweep import row
     from mcp_server.render.text import plain
+    from mcp_server.sweep.plan import Results, read_plan
+    from mcp_server.sweep.run import Local
+    from mcp_server.sweep.run import sweep as run
 
+    def executor() -> Executor:
+        if ray:
+            from mcp_server.sweep.cluster import Cluster
+
+            return Cluster(ray)
+        return Local(jobs)
+
+    plan = read_plan(cases)
+    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / MARK).exists())):
+        allowed = "a new directory, or an earlier sweep's"
+        raise ProblemError("out holds other files", value=str(out), allowed=allowed)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MARK).touch()
+    results = Results(out)
+    # A bar on a terminal's stderr, one line per case in a pipe.
     console = Console(stderr=True, highlight=False)
     with Progress(console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("cases", total=total)
+        task = bar.add_task("cases", total=len(plan))
 
-        def told(record: CaseRecord) -> None:
+        def report(record: CaseRecord) -> None:
             bar.advance(task)
             bar.console.print(plain("  ".join(filter(None, row(record)[:4]))), soft_wrap=True)
 
-        yield told
+        found = anyio.run(lambda: run(plan, results, executor, retries=retries, on_record=report))
+    _finish(found.model_copy(update={"report": out / "sweep.md"}), out, as_json)
 
 
 def _finish(found: Sweep, out: Path, as_json: bool) -> None:
-    """Writes the report, prints the table, ends with the exit code."""
+    """Write the report, print the table, end with the exit code."""
     from rich.console import Console
 
     from mcp_server.render.sweep import as_markdown, sweep_table, totals

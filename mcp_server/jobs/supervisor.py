@@ -214,15 +214,15 @@ class Supervisor:
 
     def reap(self) -> bool:
         """Reap ended children. Returns False if no child is left."""
-        while True:
-            try:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            while pid:
+                if pid == self.child:
+                    self.status = status
                 pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return False
-            if pid == 0:
-                return True
-            if pid == self.child:
-                self.status = status
+        except ChildProcessError:
+            return False
+        return True
 
     def watch(self) -> None:
         """Return when the child has ended or must be killed: at the deadline, or when the server is gone."""

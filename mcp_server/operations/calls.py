@@ -5,59 +5,58 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mcp_server.errors import ProblemError
+from mcp_server.model import ExportedWorkload, PackageWorkload
 from mcp_server.operations import arguments as args
+from mcp_server.operations import workload as checked
 
 if TYPE_CHECKING:
     from mcp_server.model import Record
     from mcp_server.tools.context import Context
+    from mcp_server.tools.inspect_package import Question
 
 
 async def explain_error(context: Context, given: args.ExplainArguments) -> Record:
-    from mcp_server.operations.paths import file, package_file
     from mcp_server.tools.explain_error import explain_error as step
 
     return await step(
         context,
         text=given.text,
-        log=file("log", given.log, Path.cwd()) if given.log else None,
-        package=package_file(given.package, Path.cwd()) if given.package else None,
+        log=checked.optional_file("log", given.log),
+        package=checked.package_file(given.package, Path.cwd()) if given.package else None,
         model_name=given.model_name,
     )
 
 
 async def check_devices(context: Context, given: args.CheckArguments) -> Record:
-    from mcp_server.operations.workload import checked_package
     from mcp_server.tools.check_devices import check_devices as step
 
-    return await step(context, checked_package(given, Path.cwd()))
+    if given.inputs and not given.package:
+        raise ProblemError("inputs are checked against a package, and none is given")
+    return await step(context, checked.package_workload(given) if given.package else None)
 
 
 async def compile_with_flags(context: Context, given: args.CompileArguments) -> Record:
-    from mcp_server.operations.workload import exported_program
     from mcp_server.tools.compile_with_flags import compile_with_flags as step
 
-    return await step(context, exported_program(given, Path.cwd()), given.flags)
+    return await step(context, checked.exported_workload(given), given.flags)
 
 
 async def diagnose(context: Context, given: args.DiagnoseArguments) -> Record:
     from mcp_server.diagnosis.diagnose import diagnose as step
-    from mcp_server.operations.paths import file
-    from mcp_server.operations.symptom import symptom_of
-    from mcp_server.operations.workload import chosen_kinds, workload_of
 
-    log = file("log", given.log, Path.cwd()) if given.log else None
-    workload = workload_of(given, Path.cwd()) if chosen_kinds(given) or log is None else None
-    symptom = symptom_of(given, workload)
+    log = checked.optional_file("log", given.log)
+    workload = checked.workload_of(given) if checked.chosen_kinds(given) or log is None else None
+    symptom = checked.symptom_of(given, workload)
     return await step(context, workload, log=log, budget_s=given.budget_s, symptom=symptom)
 
 
 async def run_deterministic(context: Context, given: args.RepeatArguments) -> Record:
-    from mcp_server.operations.workload import workload_of
     from mcp_server.tools.run_deterministic import run_deterministic as step
 
     return await step(
         context,
-        workload_of(given, Path.cwd()),
+        checked.workload_of(given),
         repeats=given.repeats,
         caching_off=given.caching_off,
         blocking=given.blocking,
@@ -66,13 +65,11 @@ async def run_deterministic(context: Context, given: args.RepeatArguments) -> Re
 
 
 async def inspect_package(context: Context, given: args.InspectArguments) -> Record:
-    from mcp_server.operations.paths import package_file
-    from mcp_server.operations.workload import question_of
     from mcp_server.tools.inspect_package import inspect_package as step
 
     return await step(
         context,
-        package_file(given.package, Path.cwd()),
+        checked.package_file(given.package, Path.cwd()),
         question_of(given),
         model_name=given.model_name,
         offset=given.offset,
@@ -80,14 +77,35 @@ async def inspect_package(context: Context, given: args.InspectArguments) -> Rec
     )
 
 
+SUBJECTS = ("launch", "kernel", "buffer", "symbol", "input", "constant", "location", "assertion")
+
+
+def question_of(given: args.InspectArguments) -> Question | None:
+    """The question, None for the overview. Raises ProblemError for two at once.
+
+    An assertion may come with the kernel that printed it.
+    """
+    from mcp_server.tools.inspect_package import Question
+
+    asked = {name: getattr(given, name) for name in SUBJECTS if getattr(given, name) not in ("", -1)}
+    if len(asked) > 1 and set(asked) != {"assertion", "kernel"}:
+        allowed = "one of " + ", ".join(SUBJECTS)
+        raise ProblemError("more than one question", value=", ".join(asked), allowed=allowed)
+    if given.generated_line >= 0 and "assertion" not in asked:
+        raise ProblemError("generated_line goes with an assertion")
+    line = given.generated_line if given.generated_line >= 0 else None
+    return Question(**asked, generated_line=line) if asked else None
+
+
 async def dump_kernel_io(context: Context, given: args.DumpArguments) -> Record:
-    from mcp_server.operations.workload import dumped_model
     from mcp_server.tools.dump_kernel_io import dump_kernel_io as step
     from mcp_server.tools.first_bad import Choice
 
+    if bool(given.package) == bool(given.exported):
+        raise ProblemError("give one model", allowed="either package or exported")
     return await step(
         context,
-        dumped_model(given, Path.cwd()),
+        checked.package_workload(given) if given.package else checked.exported_workload(given),
         Choice(given.launches, given.kernels, given.buffers),
         backend=given.backend,
         level=given.level,
@@ -97,54 +115,54 @@ async def dump_kernel_io(context: Context, given: args.DumpArguments) -> Record:
 
 
 async def trace_launches(context: Context, given: args.TraceArguments) -> Record:
-    from mcp_server.operations.workload import called_package
     from mcp_server.tools.trace_launches import trace_launches as step
 
-    return await step(
-        context,
-        called_package(given, Path.cwd()),
-        sync=given.sync,
-        stop_at=given.stop_at if given.stop_at >= 0 else None,
-        calls=given.calls,
-    )
+    stop_at = given.stop_at if given.stop_at >= 0 else None
+    workload = checked.package_workload(given)
+    return await step(context, workload, sync=given.sync, stop_at=stop_at, calls=given.calls)
 
 
 async def try_fix(context: Context, given: args.TryArguments) -> Record:
     from mcp_server.diagnosis.try_fix import Asked
     from mcp_server.diagnosis.try_fix import try_fix as step
-    from mcp_server.operations.paths import directory, file
-    from mcp_server.operations.workload import called_package
 
-    base = directory("cwd", given.cwd, Path.cwd())
+    base = checked.folder_of(given)
     asked = Asked(
         changes=tuple(given.changes),
         kernel=given.kernel,
         replace=tuple(given.replace),
         launch=given.launch if given.launch >= 0 else None,
         how=given.how,
-        constants=file("constants", given.constants, base) if given.constants else None,
+        constants=checked.optional_file("constants", given.constants, base),
         set_env=given.set_env,
-        expect=file("expect", given.expect, base) if given.expect else None,
+        expect=checked.optional_file("expect", given.expect, base),
         tolerance=given.tolerance or None,
     )
-    return await step(context, called_package(given, Path.cwd()), asked)
+    return await step(context, checked.package_workload(given), asked)
 
 
 async def compare_with_eager(context: Context, given: args.CompareArguments) -> Record:
-    from mcp_server.operations.workload import compared_model
     from mcp_server.tools.compare_with_eager import compare_with_eager as step
 
-    workload, exported = compared_model(given, Path.cwd())
+    if not (given.script or given.exported):
+        raise ProblemError("nothing to compare with", allowed="exported, package and exported, or script")
+    workload = checked.paired_model(given)
+    exported = None
+    if isinstance(workload, PackageWorkload):
+        exported = checked.exported_file(given.exported, checked.folder_of(given))
     return await step(context, workload, exported, tolerance=given.tolerance)
 
 
 async def locate_fault(context: Context, given: args.LocateArguments) -> Record:
-    from mcp_server.model import PackageWorkload
-    from mcp_server.operations.workload import located_workload
     from mcp_server.tools.locate_fault import locate_fault as step
     from mcp_server.tools.locate_fault import locate_in_program
 
-    workload, package = located_workload(given, Path.cwd())
+    package = None
+    if given.command and given.package:  # the package is the one that the command, its host, loads
+        package = checked.package_file(given.package, checked.folder_of(given))
+        given = given.model_copy(update={"package": ""})
+    workload = checked.workload_of(given)
+    assert not isinstance(workload, ExportedWorkload), "there is no such argument"
     if isinstance(workload, PackageWorkload):
         return await step(context, workload, tool=given.tool, plain_runs=given.plain_runs)
     return await locate_in_program(
@@ -153,9 +171,10 @@ async def locate_fault(context: Context, given: args.LocateArguments) -> Record:
 
 
 async def reduce(context: Context, given: args.ReduceArguments) -> Record:
-    from mcp_server.operations.workload import reduced_model
     from mcp_server.tools.reduce.reduce import reduce as step
 
-    workload = reduced_model(given, Path.cwd())
+    if given.scope == "graph" and given.exported:  # the program has the graph, not the package
+        given = given.model_copy(update={"package": ""})
+    workload = checked.paired_model(given)
     launch = given.launch if given.launch >= 0 else None
     return await step(context, workload, scope=given.scope, launch=launch, budget_s=given.budget_s)
