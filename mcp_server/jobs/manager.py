@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -19,7 +20,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.output import clean
-from mcp_server.jobs.store import JobDirectory, Store, storing
+from mcp_server.jobs.store import ANOTHER_STATE, JobDirectory, Store, cause, storing
 from mcp_server.model import Record
 
 State = Literal["running", "finished", "failed", "stopped"]
@@ -118,7 +119,9 @@ class Job:
             with self.scope:
                 try:
                     self.state = self.state_as("finished", await work(self))
-                except Exception as error:
+                except anyio.get_cancelled_exc_class():
+                    raise
+                except BaseException as error:  # also SystemExit: the server and its other jobs go on
                     self.state = self.state_as("failed", problem=self._problem(innermost(error)))
         finally:
             stopped = Problem(what="the job was stopped")
@@ -126,6 +129,9 @@ class Job:
 
     def _problem(self, error: BaseException) -> Problem:
         """The error as data. An unexpected error also writes its traceback to the job's directory."""
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            what = f"cannot store a job: {cause(error)}"
+            error = ProblemError(what, value=error.filename, next_call=ANOTHER_STATE)
         if isinstance(error, ProblemError):
             value = None if error.value is None else str(error.value)
             return Problem(what=error.what, value=value, allowed=error.allowed, next_call=error.next_call)

@@ -169,7 +169,7 @@ class Capture:
         for fd in self._sources.values():
             os.set_blocking(fd, False)
         self.dropped = 0
-        self.note = ""
+        self.error = ""
         self._scope = anyio.CancelScope(shield=True)
 
     def __enter__(self) -> Capture:
@@ -182,8 +182,7 @@ class Capture:
         self._joined.finish()
         left_out = {name: file.close() for name, file in self._files.items()}
         self.dropped = left_out["output"]
-        error = next((file.error for file in self._files.values() if file.error), "")
-        self.note = f"the output is incomplete: {error}" if error else ""
+        self.error = next((file.error for file in self._files.values() if file.error), "")
 
     def started(self) -> None:
         """Close our copies of the child's write ends; without that, reading never reaches end of file."""

@@ -137,7 +137,8 @@ async def _run(
         stdout=capture.paths["stdout"],
         stderr=capture.paths["stderr"],
         dropped_bytes=capture.dropped,
-        note="; ".join(filter(None, (ended.note, left, capture.note))),
+        note="; ".join(filter(None, (ended.note, left))),
+        incomplete=capture.error,
     )
 
 

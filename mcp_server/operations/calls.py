@@ -1,9 +1,14 @@
-"""Carries the operations out. Steps are imported when they are called, so that the server starts fast."""
+"""Carries the operations out. Steps are imported when they are called, so that the server starts fast.
+
+Arguments are checked in a thread: archives are opened for that, and other calls are answered meanwhile.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from anyio.to_thread import run_sync as in_thread
 
 from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload, PackageWorkload
@@ -23,7 +28,7 @@ async def explain_error(context: Context, given: args.ExplainArguments) -> Recor
         context,
         text=given.text,
         log=checked.optional_file("log", given.log),
-        package=checked.package_file(given.package, Path.cwd()) if given.package else None,
+        package=await in_thread(checked.package_file, given.package, Path.cwd()) if given.package else None,
         model_name=given.model_name,
     )
 
@@ -33,20 +38,22 @@ async def check_devices(context: Context, given: args.CheckArguments) -> Record:
 
     if given.inputs and not given.package:
         raise ProblemError("inputs are checked against a package, and none is given")
-    return await step(context, checked.package_workload(given) if given.package else None)
+    return await step(context, await in_thread(checked.package_workload, given) if given.package else None)
 
 
 async def compile_with_flags(context: Context, given: args.CompileArguments) -> Record:
     from mcp_server.tools.compile_with_flags import compile_with_flags as step
 
-    return await step(context, checked.exported_workload(given), given.flags)
+    return await step(context, await in_thread(checked.exported_workload, given), given.flags)
 
 
 async def diagnose(context: Context, given: args.DiagnoseArguments) -> Record:
     from mcp_server.diagnosis.diagnose import diagnose as step
 
     log = checked.optional_file("log", given.log)
-    workload = checked.workload_of(given) if checked.chosen_kinds(given) or log is None else None
+    workload = None
+    if checked.chosen_kinds(given) or log is None:
+        workload = await in_thread(checked.workload_of, given)
     symptom = checked.symptom_of(given, workload)
     return await step(context, workload, log=log, budget_s=given.budget_s, symptom=symptom)
 
@@ -56,7 +63,7 @@ async def run_deterministic(context: Context, given: args.RepeatArguments) -> Re
 
     return await step(
         context,
-        checked.workload_of(given),
+        await in_thread(checked.workload_of, given),
         repeats=given.repeats,
         caching_off=given.caching_off,
         blocking=given.blocking,
@@ -69,7 +76,7 @@ async def inspect_package(context: Context, given: args.InspectArguments) -> Rec
 
     return await step(
         context,
-        checked.package_file(given.package, Path.cwd()),
+        await in_thread(checked.package_file, given.package, Path.cwd()),
         question_of(given),
         model_name=given.model_name,
         offset=given.offset,
@@ -103,9 +110,14 @@ async def dump_kernel_io(context: Context, given: args.DumpArguments) -> Record:
 
     if bool(given.package) == bool(given.exported):
         raise ProblemError("give one model", allowed="either package or exported")
+    workload: PackageWorkload | ExportedWorkload
+    if given.package:
+        workload = await in_thread(checked.package_workload, given)
+    else:
+        workload = await in_thread(checked.exported_workload, given)
     return await step(
         context,
-        checked.package_workload(given) if given.package else checked.exported_workload(given),
+        workload,
         Choice(given.launches, given.kernels, given.buffers),
         backend=given.backend,
         level=given.level,
@@ -118,7 +130,7 @@ async def trace_launches(context: Context, given: args.TraceArguments) -> Record
     from mcp_server.tools.trace_launches import trace_launches as step
 
     stop_at = given.stop_at if given.stop_at >= 0 else None
-    workload = checked.package_workload(given)
+    workload = await in_thread(checked.package_workload, given)
     return await step(context, workload, sync=given.sync, stop_at=stop_at, calls=given.calls)
 
 
@@ -138,7 +150,7 @@ async def try_fix(context: Context, given: args.TryArguments) -> Record:
         expect=checked.optional_file("expect", given.expect, base),
         tolerance=given.tolerance or None,
     )
-    return await step(context, checked.package_workload(given), asked)
+    return await step(context, await in_thread(checked.package_workload, given), asked)
 
 
 async def compare_with_eager(context: Context, given: args.CompareArguments) -> Record:
@@ -146,10 +158,10 @@ async def compare_with_eager(context: Context, given: args.CompareArguments) -> 
 
     if not (given.script or given.exported):
         raise ProblemError("nothing to compare with", allowed="exported, package and exported, or script")
-    workload = checked.paired_model(given)
+    workload = await in_thread(checked.paired_model, given)
     exported = None
     if isinstance(workload, PackageWorkload):
-        exported = checked.exported_file(given.exported, checked.folder_of(given))
+        exported = await in_thread(checked.exported_file, given.exported, checked.folder_of(given))
     return await step(context, workload, exported, tolerance=given.tolerance)
 
 
@@ -159,9 +171,9 @@ async def locate_fault(context: Context, given: args.LocateArguments) -> Record:
 
     package = None
     if given.command and given.package:  # the package is the one that the command, its host, loads
-        package = checked.package_file(given.package, checked.folder_of(given))
+        package = await in_thread(checked.package_file, given.package, checked.folder_of(given))
         given = given.model_copy(update={"package": ""})
-    workload = checked.workload_of(given)
+    workload = await in_thread(checked.workload_of, given)
     assert not isinstance(workload, ExportedWorkload), "there is no such argument"
     if isinstance(workload, PackageWorkload):
         return await step(context, workload, tool=given.tool, plain_runs=given.plain_runs)
@@ -175,6 +187,6 @@ async def reduce(context: Context, given: args.ReduceArguments) -> Record:
 
     if given.scope == "graph" and given.exported:  # the program has the graph, not the package
         given = given.model_copy(update={"package": ""})
-    workload = checked.paired_model(given)
+    workload = await in_thread(checked.paired_model, given)
     launch = given.launch if given.launch >= 0 else None
     return await step(context, workload, scope=given.scope, launch=launch, budget_s=given.budget_s)

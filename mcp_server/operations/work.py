@@ -16,7 +16,8 @@ import anyio.to_thread
 from pydantic import BaseModel, ValidationError
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.store import Store, storing
+from mcp_server.jobs.store import ANOTHER_STATE, Store, storing
+from mcp_server.model import Verdict
 from mcp_server.operations.arguments import Arguments, DiagnoseArguments, Operation, RunArguments
 from mcp_server.operations.workload import absolute, folder_of, launcher
 
@@ -127,11 +128,22 @@ def work_of(
         )
         async with context.sharing_imports() if home is not None else nullcontext():
             result = await operation.call(context, arguments)
+        if context.incomplete:
+            result = _incomplete(result, context.incomplete)
         if keep is not None:
             keep.append(result)
         return result
 
     return work
+
+
+def _incomplete(result: Record, reason: str) -> Record:
+    """The result, with a sentence on output of the workload that was lost; results without notes stay."""
+    note = f"The output of the workload is incomplete, since {reason}: {ANOTHER_STATE}, and try again."
+    if isinstance(result, Verdict):
+        return result.model_copy(update={"summary": f"{result.summary} {note}"})
+    notes = getattr(result, "notes", None)
+    return result if notes is None else result.model_copy(update={"notes": [note, *notes]})
 
 
 async def _python(arguments: Any) -> Path:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -190,7 +191,12 @@ class ToolServer(MCPServer[Any]):
     async def run_stdio_async(self) -> None:
         async with stdio_server() as (received, answers):
             options = self._lowlevel_server.create_initialization_options()
-            await self._lowlevel_server.run(AnsweringStream(received, answers), answers, options)
+            try:
+                await self._lowlevel_server.run(AnsweringStream(received, answers), answers, options)
+            except BaseException as error:  # or cancelled, because a stream broke
+                log.error("the server ends: %s", type(error).__name__)
+                # The jobs have ended by now. The thread that reads standard input cannot be cancelled.
+                os._exit(1)
 
     async def get_prompt(
         self,

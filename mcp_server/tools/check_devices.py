@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
@@ -145,7 +146,7 @@ async def check_devices(context: Context, workload: Workload | None = None) -> D
         machine = await _machine(context, workload)
         return _finish(machine, compiler_problems(machine), unknown=["package and inputs: none were given"])
     try:
-        package = open_package(workload.package, workload.model_name)
+        package = await anyio.to_thread.run_sync(open_package, workload.package, workload.model_name)
     except PackageError as error:
         machine = await _machine(context, workload)
         return _finish(machine, [_unreadable(error)], unknown=["inputs: the package cannot be read"])

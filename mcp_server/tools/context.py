@@ -160,7 +160,7 @@ class Context:
     `progress` gets one short line before each slow step. `launcher` is put before every child's command, for
     example `srun --gpus=1`. `kept` are the finished steps of the job before it was resumed. `knows` gets the
     partial result of a stopped step. `holder` names this job to others that wait for its GPU. `home` owns the
-    processes with torch imported that may outlive the job.
+    processes with torch imported that may outlive the job. `incomplete` says why output of a child was lost.
     """
 
     directory: Path
@@ -174,6 +174,7 @@ class Context:
     home: Home | None = None
     knows: Callable[[Record], None] = _nothing_lost
     holder: str = ""
+    incomplete: str = ""
 
     def __post_init__(self) -> None:
         self.children = max(self.children, self.kept.last)
@@ -245,6 +246,7 @@ class Context:
         started = replace(command, argv=argv, env=env, asks=asks)
         waits = Waits(self.holder or self.directory.name, self.progress, self.cost.clock.blocked)
         finished = await run(started, directory, start=start, waits=waits)
+        self.incomplete = self.incomplete or finished.incomplete
         separate_ranks(finished.output, self.launcher)
         await look_ahead(finished.output)
         check_started(finished, self.launcher)

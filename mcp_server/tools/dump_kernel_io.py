@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import anyio.to_thread
+
 from mcp_server.errors import ProblemError
 from mcp_server.logs.printer import (
     Printed,
@@ -241,7 +243,7 @@ def _last_launch(done: WorkerRun) -> str:
 async def _saved(context: Context, model: Model, done: WorkerRun) -> Seen:
     """Level 1: only the last file of a name still holds what its record says."""
     kernels = {launch.kernel for launch in model.wrapper.launches}
-    report = summarise(_lines(done.finished.stdout), kernels)
+    report = await anyio.to_thread.run_sync(summarise, _lines(done.finished.stdout), kernels)
     facts = await _describe(context, done, sorted({record.path for record in report.saved}))
     lost = overwritten(report.saved)
     notes = [*DEFECTS["1"], MISSING]
@@ -300,21 +302,22 @@ async def dump_kernel_io(
     if backend == "printer" and (save or stop_at_first_bad):
         raise ProblemError("save and stop_at_first_bad need backend probes", allowed="printer level 1 saves")
     compiled = await _compiled(context, workload, asked, level if backend == "printer" else None)
-    model = _model(compiled)
+    model = await anyio.to_thread.run_sync(_model, compiled)
     choice = asked.checked(model)
     if backend == "printer":
         seen = await run_printer(context, compiled, model, level)
-        return _result(context, seen, model, choice, "printer", "asked for", shown)
+        return await _result(context, seen, model, choice, "printer", "asked for", shown)
     try:
         seen = await observe(context, compiled, model, choice, save=save, stop=stop_at_first_bad)
     except ProblemError as problem:
         has = await _with_printer(context, workload, compiled, asked) if backend == "auto" else None
         if has is None:
             raise
-        model = _model(has.package)
+        model = await anyio.to_thread.run_sync(_model, has.package)
         seen = await run_printer(context, has.package, model, has.level)
-        return _result(context, seen, model, asked.checked(model), "printer", f"no probes: {problem}", shown)
-    return _result(context, seen, model, choice, "probes", "every tensor, no recompile", shown)
+        choice, why = asked.checked(model), f"no probes: {problem}"
+        return await _result(context, seen, model, choice, "printer", why, shown)
+    return await _result(context, seen, model, choice, "probes", "every tensor, no recompile", shown)
 
 
 @dataclass(frozen=True)
@@ -357,10 +360,11 @@ async def _compiled(
     return await compiled_package(context, workload, flags)
 
 
-def _result(
+async def _result(
     context: Context, seen: Seen, model: Model, choice: Choice, backend: Backend, why: str, shown: int
 ) -> KernelIO:
-    found = overview(seen.launches, model, choice, seen.run.directory, shown)
+    # Reads all that was printed or reported: in a thread, for it may be long.
+    found = await anyio.to_thread.run_sync(overview, seen.launches, model, choice, seen.run.directory, shown)
     returned = seen.run.last("called") is not None
     return KernelIO(
         backend=backend,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.model import Artifact, Record
@@ -124,8 +125,15 @@ async def inspect_package(
     `PackageError` for a file that is no package, and `ProblemError` for a name that it does not hold (with
     the names that it does).
     """
+    asked = question or Question()
+    # In a thread: a large package takes seconds, and the server answers other calls meanwhile.
+    return await anyio.to_thread.run_sync(_inspect, context, package, asked, model_name, offset, graph)
+
+
+def _inspect(
+    context: Context, package: Path, question: Question, model_name: str | None, offset: int, graph: bool
+) -> Inspection:
     view = view_package(package, model_name)
-    question = question or Question()
     answer = _answer(view, question)
     page, following = _page(answer, offset)
     problems = view.wrapper.problems

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import anyio
+import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
@@ -164,7 +165,8 @@ async def locate_fault(
     cannot be read.
     """
     _check(workload, plain_runs)
-    tools = order(tool, view_package(workload.package, workload.model_name).package.device_type)
+    view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
+    tools = order(tool, view.package.device_type)
     runs: list[PlainRun] = []
     attempts: list[Attempt] = []
     outcome: list[tuple[Target, Found]] = []
@@ -425,7 +427,7 @@ async def run_under_checker(
     tool: Tool | Literal["auto"] = "auto",
 ) -> LocatedFault:
     """Run the captured program once more, as it is, under a checker. Raises `ProblemError` like the above."""
-    view = view_package(package or _loaded(seen))
+    view = await anyio.to_thread.run_sync(view_package, package or _loaded(seen))
     target = ProgramTarget(workload, view, not in_graph(seen), len(seen.processes) > 1)
     device = "cuda" if target.view.package.device_type == "cuda" else "cpu"
     tools = _WITHOUT_PROBES[device] if tool == "auto" else order(tool, device)

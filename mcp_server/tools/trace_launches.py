@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.jobs.types import Finished
@@ -103,7 +104,7 @@ async def trace_launches(
     environment = journal_environment(journal, sync, stop_at)
     if workload.inputs is None:
         return _prepared(rebuilt, environment, sync)
-    package = open_package(workload.package, workload.model_name)
+    package = await anyio.to_thread.run_sync(open_package, workload.package, workload.model_name)
     done = await context.worker(
         "run",
         {**run_request(workload), "package": rebuilt.package, "calls": calls},
@@ -114,7 +115,8 @@ async def trace_launches(
         cwd=workload.cwd,
         gpus=gpus_of(package.device_type, workload.device_index),
     )
-    return _result(context, rebuilt, package, read_journal_file(journal), done.finished, environment, sync)
+    events = await anyio.to_thread.run_sync(read_journal_file, journal)
+    return _result(context, rebuilt, package, events, done.finished, environment, sync)
 
 
 def journal_environment(journal: Path, sync: bool, stop_at: int | None) -> dict[str, str]:

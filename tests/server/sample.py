@@ -65,6 +65,10 @@ async def crash(_context: Context, _arguments: EchoArguments) -> Said:
     raise RuntimeError("boom")
 
 
+async def leave(_context: Context, _arguments: EchoArguments) -> Said:
+    raise SystemExit(7)
+
+
 async def run_child(context: Context, arguments: FileArguments) -> Said:
     argv = (sys.executable, "-c", PARENT, arguments.file)
     finished = await context.run(Command(argv, cwd=Path.cwd()), "child")
@@ -85,6 +89,7 @@ OPERATIONS = (
     Operation("talk", "Talk", "Says 60,000 characters.", EchoArguments, READS, talk),
     Operation("refuse", "Refuse", "Refuses.", EchoArguments, READS, refuse),
     Operation("crash", "Crash", "Has a defect.", EchoArguments, READS, crash),
+    Operation("leave", "Leave", "Raises what is no Exception.", EchoArguments, READS, leave),
     Operation("warm_up", "Warm up", "Imports torch.", FileArguments, RUNS_USER_CODE, warm_up),
     Operation("run_child", "Run a child", "Runs for minutes.", FileArguments, RUNS_USER_CODE, run_child),
 )

@@ -87,8 +87,10 @@ class Speaker:
 
 
 @contextmanager
-def serving(tmp_path: Path, stderr: int | None = None) -> Iterator[Speaker]:
-    environment = {**os.environ, "AOTI_DEBUG_STATE": str(tmp_path / "state")}
+def serving(tmp_path: Path, stderr: int | None = None, project: Path = ROOT) -> Iterator[Speaker]:
+    """A server that is spoken to by hand; relative paths start at `project`."""
+    state = str(tmp_path / "state")
+    environment = {**os.environ, "AOTI_DEBUG_STATE": state, "CLAUDE_PROJECT_DIR": str(project)}
     with subprocess.Popen(
         [sys.executable, "-m", "mcp_server"],
         cwd=ROOT,
