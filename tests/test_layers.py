@@ -39,10 +39,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 LEVEL = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 # What few need, and who alone may import it.
 OPTIONAL = {
-    "sweep": {"cli.sweep", "render.sweep"},
+    "sweep": {"cli.app", "render.sweep"},
     "server.http": {"server.app"},
-    "tools.reduce.reduce": {"operations.calls"},
-    "diagnosis.try_fix": {"operations.calls"},
+    "tools.reduce.reduce": {"operations.table"},
+    "diagnosis.try_fix": {"operations.table"},
     "report": {"cli"},
 }
 

@@ -265,30 +265,33 @@ def canonical_name(entry: str, known: Sequence[Gpu]) -> str:
     different GPU models unless CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
     wanted = entry.lower()
-    parts = [part for gpu in known for part in gpu.parts if part.lower().startswith(wanted)]
-    if wanted.startswith("mig-") and len(parts) == 1:
-        return parts[0]
-    by_uuid = wanted.startswith("gpu-")
-    found = [
-        gpu for gpu in known if entry == str(gpu.index) or (by_uuid and gpu.uuid.lower().startswith(wanted))
-    ]
-    return found[0].name if len(found) == 1 else entry
+    found = [part for gpu in known for part in gpu.parts if part.lower().startswith(wanted)]
+    if not wanted.startswith("mig-") or len(found) != 1:
+        by_uuid = wanted.startswith("gpu-")
+        found = [
+            gpu.name
+            for gpu in known
+            if entry == str(gpu.index) or (by_uuid and gpu.uuid.lower().startswith(wanted))
+        ]
+    return found[0] if len(found) == 1 else entry
 
 
 @lru_cache(maxsize=1)
 def known_gpus() -> tuple[Gpu, ...]:
     """The GPUs of this machine, listed once and without CUDA; empty if they cannot be listed."""
     tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return read_driver(DRIVER)
-    asked = [tool, "-L"]
-    try:
-        done = subprocess.run(
-            asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LISTING_LIMIT_S
-        )
-    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
-        return read_driver(DRIVER)
-    return read_listing(done.stdout) or read_driver(DRIVER)
+    found: tuple[Gpu, ...] = ()
+    if tool is not None:
+        with suppress(OSError, subprocess.SubprocessError, UnicodeDecodeError):
+            done = subprocess.run(
+                [tool, "-L"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=LISTING_LIMIT_S,
+            )
+            found = read_listing(done.stdout)
+    return found or read_driver(DRIVER)
 
 
 def read_listing(text: str) -> tuple[Gpu, ...]:

@@ -29,18 +29,7 @@ from mcp_server.model import (
     TensorSpec,
     Workload,
 )
-from mcp_server.operations.arguments import (
-    CallArguments,
-    CheckArguments,
-    CompileArguments,
-    DiagnoseArguments,
-    DumpArguments,
-    InputsArgument,
-    PairArguments,
-    ProgramArguments,
-    RunArguments,
-    WorkloadArguments,
-)
+from mcp_server.operations import arguments as args
 
 if TYPE_CHECKING:
     from mcp_server.diagnosis.symptom import Symptom
@@ -57,7 +46,7 @@ APPLIES_TO = {
 }
 
 
-def workload_of(given: ProgramArguments) -> Workload:
+def workload_of(given: args.ProgramArguments) -> Workload:
     """The one workload that the arguments name; relative paths start at `cwd`."""
     kinds = chosen_kinds(given)
     if len(kinds) != 1:
@@ -73,7 +62,7 @@ def workload_of(given: ProgramArguments) -> Workload:
         return script_workload(given)
     if kinds[0] == "package":
         return package_workload(given)
-    if isinstance(given, WorkloadArguments) and given.exported:
+    if isinstance(given, args.WorkloadArguments) and given.exported:
         return exported_workload(given)
     around = _surroundings(given)
     if not launcher():  # under a launcher it may be on another machine
@@ -81,12 +70,12 @@ def workload_of(given: ProgramArguments) -> Workload:
     return CommandWorkload(argv=given.command, **around)
 
 
-def chosen_kinds(given: ProgramArguments) -> list[str]:
+def chosen_kinds(given: args.ProgramArguments) -> list[str]:
     """The kinds of workload that the arguments name."""
     return [kind for kind in KINDS if getattr(given, kind, None)]
 
 
-def paired_model(given: PairArguments) -> PackageWorkload | ExportedWorkload | ScriptWorkload:
+def paired_model(given: args.PairArguments) -> PackageWorkload | ExportedWorkload | ScriptWorkload:
     """The script, the package, or the exported program, in this order."""
     if given.script:
         if given.package or given.exported or given.inputs or given.extra_imports:
@@ -101,7 +90,7 @@ def paired_model(given: PairArguments) -> PackageWorkload | ExportedWorkload | S
     raise ProblemError("no model given", allowed="exported, package or script")
 
 
-def script_workload(given: ProgramArguments | PairArguments) -> ScriptWorkload:
+def script_workload(given: args.ProgramArguments | args.PairArguments) -> ScriptWorkload:
     around = _surroundings(given)
     return ScriptWorkload(
         script=file("script", given.script, around["cwd"]), args=given.script_args, **around
@@ -109,14 +98,18 @@ def script_workload(given: ProgramArguments | PairArguments) -> ScriptWorkload:
 
 
 def package_workload(
-    given: ProgramArguments | CheckArguments | CallArguments | DumpArguments | PairArguments,
+    given: args.ProgramArguments
+    | args.CheckArguments
+    | args.CallArguments
+    | args.DumpArguments
+    | args.PairArguments,
 ) -> PackageWorkload:
     around = _surroundings(given)
     cwd = around["cwd"]
-    if isinstance(given, PairArguments):
+    if isinstance(given, args.PairArguments):
         return PackageWorkload(package=package_file(given.package, cwd), **_call(given, around))
     # Another file in the place of the package may be the very fault that is to be diagnosed.
-    if isinstance(given, DiagnoseArguments):
+    if isinstance(given, args.DiagnoseArguments):
         package = file("package", given.package, cwd)
         _check_model(package, given.model_name)
     else:
@@ -130,7 +123,7 @@ def package_workload(
 
 
 def exported_workload(
-    given: WorkloadArguments | DumpArguments | PairArguments | CompileArguments,
+    given: args.WorkloadArguments | args.DumpArguments | args.PairArguments | args.CompileArguments,
 ) -> ExportedWorkload:
     around = _surroundings(given)
     exported = exported_file(given.exported, around["cwd"])
@@ -143,7 +136,7 @@ def _call(given: Any, around: dict[str, Any]) -> dict[str, Any]:
     return {"inputs": inputs, "extra_imports": given.extra_imports, **around}
 
 
-def _surroundings(given: RunArguments) -> dict[str, Any]:
+def _surroundings(given: args.RunArguments) -> dict[str, Any]:
     """The fields of `WorkloadBase`."""
     for name, value in given.env.items():
         check_variable(name, value)
@@ -154,7 +147,7 @@ def _surroundings(given: RunArguments) -> dict[str, Any]:
     return {"cwd": cwd, "env": given.env, "python": python, "timeout_s": given.timeout_s}
 
 
-def folder_of(given: RunArguments) -> Path:
+def folder_of(given: args.RunArguments) -> Path:
     """Absolute path of the working directory, by default this process's."""
     path = absolute(given.cwd, Path.cwd())
     if not stat.S_ISDIR(_mode("cwd", path, "an existing directory")):
@@ -162,7 +155,7 @@ def folder_of(given: RunArguments) -> Path:
     return path
 
 
-def symptom_of(given: DiagnoseArguments, workload: Workload | None) -> Symptom:
+def symptom_of(given: args.DiagnoseArguments, workload: Workload | None) -> Symptom:
     """What the user sees, and what the outputs are to be."""
     from mcp_server.diagnosis.symptom import Symptom
 
@@ -354,7 +347,7 @@ _OTHER_NAMES = {"short": "int16", "int": "int32", "long": "int64", "bool": "uint
 _SPECS = TypeAdapter(list[TensorSpec])
 
 
-def inputs_of(inputs: InputsArgument, base: Path) -> Path | list[TensorSpec] | None:
+def inputs_of(inputs: args.InputsArgument, base: Path) -> Path | list[TensorSpec] | None:
     """A file of tensors, specs (as a list or as JSON text), or None when nothing is given."""
     if isinstance(inputs, str) and not inputs.lstrip().startswith("["):
         return file("inputs", inputs, base) if inputs else None

@@ -27,8 +27,7 @@ from mcp_server.jobs.store import Store
 from mcp_server.operations.arguments import Operation
 from mcp_server.operations.table import OPERATIONS
 from mcp_server.operations.work import open_store
-from mcp_server.server.prompts import INSTRUCTIONS, add_prompts
-from mcp_server.server.resources import add_completions, add_resources
+from mcp_server.server.resources import INSTRUCTIONS, add_completions, add_prompts, add_resources
 from mcp_server.server.running import Ownership, Running, Tasks
 from mcp_server.server.standard_streams import log_briefly
 from mcp_server.server.tools import ToolServer

@@ -21,16 +21,7 @@ from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_server.errors import ProblemError
-from mcp_server.operations.arguments import (
-    CONTROLS,
-    READS,
-    Declaration,
-    JobArguments,
-    Operation,
-    WaitArguments,
-    WaitJobArguments,
-    validated,
-)
+from mcp_server.operations import arguments as args
 from mcp_server.operations.work import resumed, work_of
 from mcp_server.server.tools import Progress, Result, ToolFace, result_of, shorten
 
@@ -97,22 +88,22 @@ LONGEST_WAIT_S = 45.0
 """Kimi CLI cuts a call at 60 s; the other clients allow more."""
 STEP_S = 0.25
 
-WAIT_JOB = Declaration(
+WAIT_JOB = args.Declaration(
     name="wait_job",
     title="Wait for a job",
     description="Waits for a job that another tool started: its result when it is done, else its state and "
     "progress. wait_s 0 only looks. Call again until state is not 'running'. A job ends with this server; "
     "its result stays until it is swept.",
-    arguments=WaitJobArguments,
-    hints=READS,
+    arguments=args.WaitJobArguments,
+    hints=args.READS,
 )
-STOP_JOB = Declaration(
+STOP_JOB = args.Declaration(
     name="stop_job",
     title="Stop a job",
     description="Ends a job and kills all its processes, within about a second. What it wrote stays readable "
     "as artifacts.",
-    arguments=JobArguments,
-    hints=CONTROLS,
+    arguments=args.JobArguments,
+    hints=args.CONTROLS,
 )
 
 
@@ -139,18 +130,18 @@ class Running:
         finally:
             self._manager = self._tasks = self._home = None
 
-    def tools(self, operations: tuple[Operation, ...]) -> list[ToolFace]:
+    def tools(self, operations: tuple[args.Operation, ...]) -> list[ToolFace]:
         """One tool per operation, and the two that handle jobs."""
 
-        async def call(operation: Operation, arguments: Any, progress: Progress) -> Result:
-            wait_s = arguments.wait_s if isinstance(arguments, WaitArguments) else LONGEST_WAIT_S
+        async def call(operation: args.Operation, arguments: Any, progress: Progress) -> Result:
+            wait_s = arguments.wait_s if isinstance(arguments, args.WaitArguments) else LONGEST_WAIT_S
             return answered(await self.begin(operation, arguments, wait_s, progress))
 
-        async def wait_job(arguments: WaitJobArguments, progress: Progress) -> Result:
+        async def wait_job(arguments: args.WaitJobArguments, progress: Progress) -> Result:
             self.ownership.check(arguments.job_id)
             return answered(await self._watched(arguments.job_id, arguments.wait_s, progress))
 
-        async def stop_job(arguments: JobArguments, _: Progress) -> Result:
+        async def stop_job(arguments: args.JobArguments, _: Progress) -> Result:
             self.ownership.check(arguments.job_id)
             return answered(await self.manager.stop(arguments.job_id))
 
@@ -158,7 +149,7 @@ class Running:
         return [*faces, ToolFace(WAIT_JOB, wait_job), ToolFace(STOP_JOB, stop_job)]
 
     async def begin(
-        self, operation: Operation, arguments: Any, wait_s: float, progress: Progress | None = None
+        self, operation: args.Operation, arguments: Any, wait_s: float, progress: Progress | None = None
     ) -> JobState:
         """Start the operation as a job and wait for it `wait_s` seconds at most.
 
@@ -248,7 +239,7 @@ class Tasks(Extension):
 
     identifier = IDENTIFIER
 
-    def __init__(self, running: Running, operations: Sequence[Operation]) -> None:
+    def __init__(self, running: Running, operations: Sequence[args.Operation]) -> None:
         self._running = running
         self._operations = {operation.name: operation for operation in operations}
 
@@ -268,7 +259,7 @@ class Tasks(Extension):
         if operation is None or not takes_tasks:
             return await call_next(ctx)
         try:
-            arguments = validated(operation.arguments, params.arguments or {})
+            arguments = args.validated(operation.arguments, params.arguments or {})
             state = await self._running.begin(operation, arguments, INLINE_S)
         except ProblemError:
             return await call_next(ctx)  # which says what is wrong, as it does to every client

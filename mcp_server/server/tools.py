@@ -11,22 +11,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import mcp_types as types
 from anyio.abc import ObjectReceiveStream
 from mcp import MCPError
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
-from mcp_types import (
-    CallToolResult,
-    ErrorData,
-    GetPromptResult,
-    InputRequiredResult,
-    JSONRPCError,
-    TextContent,
-    Tool,
-    ToolAnnotations,
-)
 from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 from pydantic import ValidationError
 
@@ -148,15 +139,15 @@ class ToolServer(MCPServer[Any]):
         super().__init__(name, **settings)
         self._faces = {tool.declaration.name: tool for tool in tools}
 
-    async def list_tools(self) -> list[Tool]:
+    async def list_tools(self) -> list[types.Tool]:
         declarations = [face.declaration for face in self._faces.values()]
         return [
-            Tool(
+            types.Tool(
                 name=declaration.name,
                 title=declaration.title,
                 description=declaration.description,
                 input_schema=input_schema(declaration.arguments),
-                annotations=ToolAnnotations(
+                annotations=types.ToolAnnotations(
                     read_only_hint=declaration.hints.read_only,
                     destructive_hint=declaration.hints.destructive,
                     idempotent_hint=declaration.hints.idempotent,
@@ -168,7 +159,7 @@ class ToolServer(MCPServer[Any]):
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
-    ) -> CallToolResult:
+    ) -> types.CallToolResult:
         """Both channels carry the same JSON; a problem is an error result that says what to do instead."""
         sent = 0
 
@@ -203,7 +194,7 @@ class ToolServer(MCPServer[Any]):
         name: str,
         arguments: dict[str, Any] | None = None,
         context: Context[Any, Any] | None = None,
-    ) -> GetPromptResult | InputRequiredResult:
+    ) -> types.GetPromptResult | types.InputRequiredResult:
         """Raises MCPError with INVALID_PARAMS for a prompt or argument that is none (mcp 2.3 has code 0)."""
         known = {prompt.name: prompt for prompt in await self.list_prompts()}
         if name not in known:
@@ -216,12 +207,12 @@ class ToolServer(MCPServer[Any]):
         return await super().get_prompt(name, arguments, context)
 
 
-async def result_of(name: str, answer: Callable[[], Awaitable[Result]]) -> CallToolResult:
+async def result_of(name: str, answer: Callable[[], Awaitable[Result]]) -> types.CallToolResult:
     """What the tool `name` answers, or why it cannot. Never raises."""
     try:
         result = await answer()
-        text = TextContent(type="text", text=compact(result))
-        return CallToolResult(content=[text], structured_content=result)
+        text = types.TextContent(type="text", text=compact(result))
+        return types.CallToolResult(content=[text], structured_content=result)
     except ProblemError as error:
         problem = error
     except Exception as error:
@@ -237,8 +228,8 @@ async def result_of(name: str, answer: Callable[[], Awaitable[Result]]) -> CallT
         "allowed": problem.allowed,
         "next": problem.next_call,
     }
-    return CallToolResult(
-        content=[TextContent(type="text", text=str(problem)[:4000])],
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=str(problem)[:4000])],
         structured_content={"error": {name: text for name, text in fields.items() if text not in (None, "")}},
         is_error=True,
     )
@@ -295,7 +286,7 @@ class AnsweringStream(ObjectReceiveStream["SessionMessage | Exception"]):
         await self._source.aclose()
 
 
-def answer_to(error: Exception) -> JSONRPCError | None:
+def answer_to(error: Exception) -> types.JSONRPCError | None:
     """What to answer to a line that could not be read; nothing to an empty one, a notification, an answer."""
     code, reason, message = PARSE_ERROR, "the line cannot be read", None
     found = error.errors(include_url=False) if isinstance(error, ValidationError) else []
@@ -320,5 +311,5 @@ def answer_to(error: Exception) -> JSONRPCError | None:
     request = message.get("id") if isinstance(message, dict) else None
     if not isinstance(request, str | int) or isinstance(request, bool):
         request = None
-    data = ErrorData(code=code, message=clean(reason)[:LONGEST_REASON])
-    return JSONRPCError(jsonrpc="2.0", id=request, error=data)
+    data = types.ErrorData(code=code, message=clean(reason)[:LONGEST_REASON])
+    return types.JSONRPCError(jsonrpc="2.0", id=request, error=data)

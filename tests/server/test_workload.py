@@ -17,7 +17,7 @@ from mcp_server.operations.arguments import (
     WorkloadArguments,
     validated,
 )
-from mcp_server.operations.calls import question_of
+from mcp_server.operations.table import question_of
 from mcp_server.operations.workload import paired_model, workload_of
 from mcp_server.tools.fault_methods import Tool
 
