@@ -316,11 +316,6 @@ class Operation(Declaration):
     call: Call
     examples: tuple[str, ...] = ()
 
-    @property
-    def runs_workload(self) -> bool:
-        """Whether a call of it runs the user's code, and so counts against the jobs side by side."""
-        return self.hints is RUNS_USER_CODE
-
 
 Model = TypeVar("Model", bound=Arguments)
 

@@ -163,7 +163,8 @@ class Running:
         if self._home is None and self._tasks is not None and (limits := limits_here()).idle_s:
             self._home = WarmImports(self._tasks, limits)
         work = work_of(operation, arguments, home=self._home)
-        job = self.manager.start(operation.name, work, again=again, heavy=operation.runs_workload)
+        heavy = operation.hints is args.RUNS_USER_CODE
+        job = self.manager.start(operation.name, work, again=again, heavy=heavy)
         if not again:
             self.ownership.claim(job.id)
         try:
