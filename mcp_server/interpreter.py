@@ -1,4 +1,4 @@
-"""Finds the Python that has the user's torch, when nobody named one. torch is never imported here.
+"""Finds the Python that has the user's torch, when a call names none. torch is never imported here.
 
 The server lives in an environment of its own, so the one that the user works in has to be looked for: the
 active one, the one of the folder, whatever `python3` is. The first that has torch is taken.

@@ -89,7 +89,7 @@ def _explained(problem: ProblemError) -> Exit:
 
 
 def _defect(error: Exception) -> ProblemError:
-    """What nobody foresaw: one line, and the stack in a file."""
+    """An unexpected error: one line, and the stack in a file."""
     import tempfile
     import traceback
 

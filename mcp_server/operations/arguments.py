@@ -209,7 +209,7 @@ class TryArguments(CallArguments):
 
 
 class LocateArguments(ProgramArguments):
-    """What to put under which checker. A `package` beside a `command` is the one that its host loads."""
+    """What to put under which checker. With a `command`, `package` is what that host loads."""
 
     tool: Annotated[Checker, Field(description="Checker to use, default auto.")] = "auto"
     plain_runs: Annotated[int, Field(ge=0, le=20, description="Runs without it, 0-20, default 1.")] = 1
@@ -300,7 +300,7 @@ CONTROLS = Hints(read_only=False, destructive=True, idempotent=True, open_world=
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a client is told about a tool."""
+    """What a client learns about a tool."""
 
     name: str
     title: str

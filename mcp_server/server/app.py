@@ -48,7 +48,7 @@ def exit_on_signals() -> None:
 
 
 def end_with_uv() -> None:
-    """End this process when the `uv run` that started it is gone: killed, it takes nobody along.
+    """End this process when the `uv run` that started it is gone: a killed uv ends no child.
 
     Only for uv, which has no other task than to wait for us. A client may well start a server through a
     process that ends.

@@ -47,8 +47,8 @@ class Guide:
     @property
     def path(self) -> Path:
         """Beside the package in a checkout or skill folder, in the shared data of an installed wheel."""
-        beside = ROOT / self.file
-        return beside if beside.is_file() else INSTALLED / self.file
+        in_folder = ROOT / self.file
+        return in_folder if in_folder.is_file() else INSTALLED / self.file
 
     @property
     def uri(self) -> str:

@@ -88,7 +88,7 @@ def open_missing() -> None:
 
 
 def never_wait_for_errors() -> None:
-    """A reader of standard error who does not read holds nobody up: a server must go on."""
+    """A client that does not read standard error must not stop the server."""
     sys.stderr = LossyStream(2, _writer_that_never_waits(2))
 
 
