@@ -1,4 +1,4 @@
-"""Finds the Python that has the user's torch, when nobody named one. torch is never imported here.
+"""Finds the Python that has the user's torch, when a call names none. torch is never imported here.
 
 The server lives in an environment of its own, so the one that the user works in has to be looked for: the
 active one, the one of the folder, whatever `python3` is. The first that has torch is taken.
@@ -10,7 +10,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -46,34 +46,26 @@ def default_python(environ: Mapping[str, str] | None = None, folder: Path | None
     env = os.environ if environ is None else environ
     if env.get(VARIABLE):
         return Path(env[VARIABLE]).expanduser()
-    found = list(candidates(env, folder or Path.cwd()))
+    found = candidates(env, folder or Path.cwd())
     return next((python for python in found if has_torch(python)), found[0])
 
 
-def candidates(environ: Mapping[str, str], folder: Path) -> Iterator[Path]:
-    """Interpreters that exist, each once: the active environment's, our own, the folder's, those on PATH."""
-    seen = set()
-    for python in _places(environ, folder):
-        if python not in seen and os.access(python, os.X_OK) and python.is_file():
-            seen.add(python)
-            yield python
+def candidates(environ: Mapping[str, str], folder: Path) -> list[Path]:
+    """Interpreters that exist, each once: the active environment's, our own, the folder's, those on PATH.
 
-
-def _places(environ: Mapping[str, str], folder: Path) -> Iterator[Path]:
-    active = (folder / environ[name] for name in ACTIVE if environ.get(name))
-    yield from (place / "bin" / "python" for place in active)
-    yield Path(sys.executable)
-    yield from (root / local / "bin" / "python" for root in _project(folder) for local in LOCAL)
-    on_path = (Path(entry) for entry in environ.get("PATH", "").split(os.pathsep))
-    programs = (e / name for e in on_path if e.is_absolute() for name in NAMES if (e / name).exists())
-    yield from islice(programs, MOST_ON_PATH)
-
-
-def _project(folder: Path) -> Iterable[Path]:
-    """The folder, and those above it up to the root of its repository, where it is in one."""
+    The folder's are also looked for above it, up to the root of its repository.
+    """
     above = [folder, *folder.parents]
     root = next((number for number, path in enumerate(above) if (path / ".git").exists()), 0)
-    return above[: root + 1]
+    on_path = (Path(entry) for entry in environ.get("PATH", "").split(os.pathsep))
+    programs = (e / name for e in on_path if e.is_absolute() for name in NAMES if (e / name).exists())
+    places = [
+        *(folder / environ[name] / "bin" / "python" for name in ACTIVE if environ.get(name)),
+        Path(sys.executable),
+        *(path / local / "bin" / "python" for path in above[: root + 1] for local in LOCAL),
+        *islice(programs, MOST_ON_PATH),
+    ]
+    return list(dict.fromkeys(path for path in places if os.access(path, os.X_OK) and path.is_file()))
 
 
 def has_torch(python: Path) -> bool:

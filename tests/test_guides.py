@@ -9,7 +9,7 @@ import pytest
 
 from mcp_server.logs.families import FAMILIES, find_family
 from mcp_server.operations.table import OPERATIONS
-from mcp_server.server.prompts import GUIDES, REFERENCE
+from mcp_server.server.resources import GUIDES, REFERENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 SKILL = ROOT / "SKILL.md"

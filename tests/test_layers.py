@@ -39,10 +39,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 LEVEL = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 # What few need, and who alone may import it.
 OPTIONAL = {
-    "sweep": {"cli.sweep", "render.sweep"},
+    "sweep": {"cli.app", "render.sweep"},
     "server.http": {"server.app"},
-    "tools.reduce.reduce": {"operations.calls", "tools.bisect"},
-    "diagnosis.try_fix": {"operations.calls"},
+    "tools.reduce.reduce": {"operations.table", "tools.bisect"},
+    "diagnosis.try_fix": {"operations.table"},
     "report": {"cli"},
 }
 
@@ -123,7 +123,7 @@ def test_what_few_need_is_imported_where_it_is_asked_for(optional: str) -> None:
 
 LOADED = """
 import json, sys
-import mcp_server.server.app, mcp_server.server.stdio, mcp_server.operations.calls, mcp_server.operations.work
+import mcp_server.server.app, mcp_server.operations.workload, mcp_server.operations.work
 import mcp_server.diagnosis.diagnose, mcp_server.diagnosis.registry
 print(json.dumps(sorted(sys.modules)))
 """

@@ -15,7 +15,7 @@ from mcp_server.logs.families import FAMILIES, Family
 from mcp_server.model import CATEGORIES
 from mcp_server.operations.arguments import RUNS_USER_CODE, Declaration, fields_of
 from mcp_server.operations.table import OPERATIONS
-from mcp_server.server.prompts import GUIDES, REFERENCE
+from mcp_server.server.resources import GUIDES, REFERENCE
 from mcp_server.server.running import STOP_JOB, WAIT_JOB
 
 ROOT = Path(__file__).resolve().parent.parent

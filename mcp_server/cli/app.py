@@ -1,92 +1,42 @@
-"""The commands: one for each operation of the table, and `serve` and `doctor`, which need no workload."""
+"""The commands: one for each operation of the table, what hands a verdict on, `doctor` and `serve`."""
 
 from __future__ import annotations
 
+import inspect
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mcp_server import __version__
-from mcp_server.cli.diagnose import add_diagnose, bundle, report
-from mcp_server.cli.main import Exit
-from mcp_server.cli.parameters import add_commands
-from mcp_server.cli.sweep import sweep
-from mcp_server.cli.terminal import carried_out, print_result, run_operation
+from mcp_server.cli.main import OF_OUTCOME, Exit, exit_code
+from mcp_server.cli.parameters import arguments_of, parameter, parameters_of
+from mcp_server.cli.terminal import carried_out, print_result, say
 from mcp_server.errors import ProblemError
-from mcp_server.operations.arguments import READS, CheckArguments, Operation
-from mcp_server.operations.table import DIAGNOSE, OPERATIONS
-from mcp_server.server.listening import Listening, read_token
+from mcp_server.jobs.store import cause
+from mcp_server.model import Verdict
+from mcp_server.operations.arguments import READS, CheckArguments, DiagnoseArguments, Operation
+from mcp_server.operations.table import DIAGNOSE, OPERATIONS, command_name
+from mcp_server.operations.work import HANDLE, open_store
+from mcp_server.report.bundle import (
+    DEFAULT_LIMIT_BYTES,
+    Source,
+    of_verdict,
+    read_source,
+    report_of,
+    write_bundle,
+)
+from mcp_server.report.page import FILE, page
 from mcp_server.tools.check_devices import check_devices
 from mcp_server.tools.context import Context
 from mcp_server.tools.machine import Checkup, checkup
 
-
-async def examine(context: Context, _arguments: Any) -> Checkup:
-    return checkup((await check_devices(context)).machine)
-
-
-DOCTOR = Operation(
-    name="doctor",
-    title="Check this machine",
-    description="Says what is missing on this machine for which purpose, and how to get it.",
-    arguments=CheckArguments,
-    hints=READS,
-    call=examine,
-)
-
-
-def doctor(
-    python: Annotated[
-        str, typer.Option(help="Interpreter with torch.", metavar="TEXT", show_default=False)
-    ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-) -> None:
-    """Say what is missing on this machine, for which purpose, and how to get it."""
-    data, found = carried_out(DOCTOR, CheckArguments(python=python))
-    assert isinstance(found, Checkup)
-    print_result(data, found, as_json)
-    raise typer.Exit(Exit.OK if found.healthy else Exit.FAULT)
-
-
-HERE = Listening()
-
-
-def serve(
-    http: Annotated[bool, typer.Option("--http", help="Streamable HTTP instead of stdio.")] = False,
-    host: Annotated[str, typer.Option(help="Address to listen on.", metavar="ADDRESS")] = HERE.host,
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", metavar="NUMBER")] = HERE.port,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="File (mode 0600) with the bearer token that clients must send.", show_default=False
-        ),
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Further name by which clients may address this server.", metavar="NAME", show_default=False
-        ),
-    ] = None,
-    share_jobs: Annotated[
-        bool, typer.Option("--share-jobs", help="Every client may see and stop the jobs of all.")
-    ] = False,
-) -> None:
-    """Serve the same operations over MCP, for an agent: on stdio, or with --http on this machine.
-
-    Whoever can call the tools can run code as you. Beyond this machine the server asks for a bearer token,
-    from --token-file or AOTI_DEBUG_HTTP_TOKEN; set one on a machine that you share, too.
-    """
-    from mcp_server.server import app
-
-    if http:
-        names = tuple(allow_host or ())
-        app.serve_http(Listening(host, port, read_token(token_file), names, share_jobs))
-    elif (host, port) != (HERE.host, HERE.port) or token_file or allow_host or share_jobs:
-        raise ProblemError("these options are for HTTP", allowed="with --http")
-    else:
-        app.serve()
-
+if TYPE_CHECKING:
+    from mcp_server.sweep.plan import CaseRecord, Sweep
+    from mcp_server.sweep.run import Executor
 
 HELP = """Diagnose AOTInductor failures by running the workload.
 
@@ -111,13 +61,282 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-add_diagnose(app)
-add_commands(app, [operation for operation in OPERATIONS if operation is not DIAGNOSE], run_operation)
-app.command("report")(report)
-app.command("bundle")(bundle)
-app.command("doctor")(doctor)
-app.command("serve")(serve)
-app.command("sweep")(sweep)
+
+JSON_OPTION = typer.Option("--json", help="Print the result as JSON, complete.")
+
+
+def add_command(
+    operation: Operation, run: Callable[[dict[str, Any]], int], more: dict[str, tuple[Any, Any]]
+) -> None:
+    """A command with the parameters of the operation, and `more`: the default and the option by name."""
+    options = {**more, "as_json": (False, Annotated[bool, JSON_OPTION])}
+    parameters = [
+        *parameters_of(operation.arguments),
+        *(parameter(name, annotation, default) for name, (default, annotation) in options.items()),
+    ]
+
+    def command(**given: Any) -> None:
+        raise typer.Exit(run(given))
+
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    app.command(
+        command_name(operation.name),
+        help=operation.description,
+        short_help=operation.title,
+        # \b keeps the examples from being joined into a paragraph.
+        epilog="\b\nExamples:\n" + "\n".join(f"  {line}" for line in operation.examples),
+    )(command)
+
+
+def run_operation(operation: Operation, given: dict[str, Any]) -> int:
+    """Run to the end, print the result; the exit code. Raises ProblemError."""
+    as_json = given.pop("as_json")
+    data, record = carried_out(operation, arguments_of(operation.arguments, given))
+    print_result(data, record, as_json)
+    return exit_code(record)
+
+
+RESUME = typer.Option("--resume", help="Continue this job; finished checks are not repeated.", metavar="JOB")
+REPORT = typer.Option("--report", help="Also write an HTML report to this directory.", metavar="DIR")
+BUNDLE = typer.Option(
+    "--bundle", help="Also pack the verdict and all that it rests on into this file.", metavar="FILE.zip"
+)
+VERBOSE = typer.Option("--verbose", "-v", help="Also print why each check was chosen.")
+OF_DIAGNOSE = {
+    "resume": ("", Annotated[str, RESUME]),
+    "report": ("", Annotated[str, REPORT]),
+    "bundle": ("", Annotated[str, BUNDLE]),
+    "verbose": (False, Annotated[bool, VERBOSE]),
+}
+
+
+def run_diagnose(given: dict[str, Any]) -> int:
+    """Diagnose, print the verdict, write what was asked for; the exit code. Raises ProblemError."""
+    report, bundle, resume = (given.pop(name) for name in ("report", "bundle", "resume"))
+    as_json, verbose = given.pop("as_json"), given.pop("verbose")
+    if bundle and Path(bundle).exists():  # before the work
+        raise ProblemError("the bundle is there already", value=bundle, allowed="a new file")
+    if resume:
+        if given.get("target") or given.get("log"):
+            what = "--resume cannot be combined with another target"
+            raise ProblemError(what, value=resume, allowed="--resume alone")
+        if not HANDLE.fullmatch(resume):
+            raise ProblemError("not a job handle", value=resume, allowed="job_ and 8 hexadecimal digits")
+        given["log"] = resume  # as in the tool's arguments
+    data, verdict = carried_out(DIAGNOSE, arguments_of(DiagnoseArguments, given))
+    print_result(data, verdict, as_json, verbose)
+    assert isinstance(verdict, Verdict)
+    if report:
+        make_report(of_verdict(verdict), Path(report))
+    if bundle:
+        make_bundle(of_verdict(verdict), Path(bundle))
+    return exit_code(verdict)
+
+
+add_command(DIAGNOSE, run_diagnose, OF_DIAGNOSE)
+for _operation in OPERATIONS[1:]:
+    add_command(_operation, partial(run_operation, _operation), {})
+
+SOURCE = Annotated[
+    str, typer.Argument(help="A job, the file of a verdict, or a bundle.", metavar="JOB_OR_VERDICT")
+]
+
+
+@app.command("report")
+def report(
+    source: SOURCE,
+    out: Annotated[Path, typer.Option("--out", help="Directory for report.html.", metavar="DIR")],
+) -> None:
+    """Write a diagnosis as one HTML file that needs no network."""
+    make_report(read_source(source, open_store(writing=False)), out)
+
+
+@app.command("bundle")
+def bundle(
+    source: SOURCE,
+    out: Annotated[Path, typer.Option("--out", help="The zip to write; it must be new.", metavar="FILE.zip")],
+    max_mb: Annotated[
+        float, typer.Option("--max-mb", min=0, help="Largest package or inputs file to pack, in MB.")
+    ] = DEFAULT_LIMIT_BYTES / 1e6,
+    redact: Annotated[
+        bool, typer.Option("--redact", help="Leave paths, hosts, users and addresses out of texts.")
+    ] = False,
+) -> None:
+    """Pack a diagnosis for another engineer: verdict, report, logs, requests, package and inputs."""
+    make_bundle(read_source(source, open_store(writing=False)), out, int(max_mb * 1e6), redact)
+
+
+def make_report(source: Source, directory: Path) -> None:
+    """Write `report.html` into `directory`. Raises ProblemError when it is there or cannot be written."""
+    path = directory / FILE
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8", errors="replace") as file:
+            file.write(page(report_of(source)))
+    except FileExistsError:
+        what = "the report is there already"
+        raise ProblemError(what, value=str(path), allowed="a new directory") from None
+    except OSError as error:
+        raise ProblemError(f"the report cannot be written: {cause(error)}", value=str(path)) from error
+    say(f"wrote {path}")
+
+
+def make_bundle(
+    source: Source, path: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES, redacted: bool = False
+) -> None:
+    """Pack the source, and say what was too large. Raises ProblemError."""
+    done = write_bundle(source, path, limit_bytes=limit_bytes, redacted=redacted)
+    say(f"wrote {path} ({done.bundle.bytes} bytes)")
+    for line in done.left_out:
+        say(f"left out {line}")
+    if redacted and done.as_they_are:
+        say(f"not redacted: {', '.join(done.as_they_are)}")
+
+
+async def _examine(context: Context, _arguments: Any) -> Checkup:
+    return checkup((await check_devices(context)).machine)
+
+
+@app.command("doctor")
+def doctor(
+    python: Annotated[
+        str, typer.Option(help="Interpreter with torch.", metavar="TEXT", show_default=False)
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Say what is missing on this machine, for which purpose, and how to get it."""
+    operation = Operation("doctor", "Check this machine", "", CheckArguments, READS, _examine)
+    data, found = carried_out(operation, CheckArguments(python=python))
+    assert isinstance(found, Checkup)
+    print_result(data, found, as_json)
+    raise typer.Exit(Exit.OK if found.healthy else Exit.FAULT)
+
+
+HOST, PORT = "127.0.0.1", 8765
+
+
+@app.command("serve")
+def serve(
+    http: Annotated[bool, typer.Option("--http", help="Streamable HTTP instead of stdio.")] = False,
+    host: Annotated[str, typer.Option(help="Address to listen on.", metavar="ADDRESS")] = HOST,
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", metavar="NUMBER")] = PORT,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File (mode 0600) with the bearer token that clients must send.", show_default=False
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Further name by which clients may address this server.", metavar="NAME", show_default=False
+        ),
+    ] = None,
+    share_jobs: Annotated[
+        bool, typer.Option("--share-jobs", help="Every client may see and stop the jobs of all.")
+    ] = False,
+) -> None:
+    """Serve the same operations over MCP, for an agent: on stdio, or with --http on this machine.
+
+    Whoever can call the tools can run code as you. Beyond this machine the server asks for a bearer token,
+    from --token-file or AOTI_DEBUG_HTTP_TOKEN; set one on a machine that you share, too.
+    """
+    from mcp_server.server import app as server
+
+    if http:
+        token, names = server.read_token(token_file), tuple(allow_host or ())
+        server.serve_http(server.Listening(host, port, token, names, share_jobs))
+    elif (host, port) != (HOST, PORT) or token_file or allow_host or share_jobs:
+        raise ProblemError("these options are for HTTP", allowed="with --http")
+    else:
+        server.serve()
+
+
+MARK = "sweep.json"
+REPORT_WIDTH = 200  # columns in a pipe
+
+
+@app.command("sweep")
+def sweep(
+    cases: Annotated[Path, typer.Argument(help="YAML file: cases: [{package: …, inputs: …}, …].")],
+    out: Annotated[
+        Path, typer.Option(help="Directory for results and report; one of an earlier sweep resumes it.")
+    ],
+    jobs: Annotated[int, typer.Option(min=0, help="Cases side by side here; 0 (default): one per GPU.")] = 0,
+    ray: Annotated[
+        str, typer.Option(help="Ray cluster to run on: auto, or HOST:PORT.", metavar="ADDRESS")
+    ] = "",
+    retries: Annotated[
+        int, typer.Option(min=0, max=9, help="More tries for a case whose process or node died.")
+    ] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+) -> None:
+    """Diagnose many packages, inputs or scripts in one go; run it again to go on where it ended.
+
+    \b
+    Exit codes:
+      0 nothing wrong    1 a fault in some case    2 a case was lost or refused
+      3 some case inconclusive, none faulty
+    """
+    import anyio
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from mcp_server.render.sweep import row
+    from mcp_server.render.text import plain
+    from mcp_server.sweep.plan import Results, read_plan
+    from mcp_server.sweep.run import Local
+    from mcp_server.sweep.run import sweep as run
+
+    def executor() -> Executor:
+        if ray:
+            from mcp_server.sweep.run import Cluster
+
+            return Cluster(ray)
+        return Local(jobs)
+
+    plan = read_plan(cases)
+    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / MARK).exists())):
+        allowed = "a new directory, or an earlier sweep's"
+        raise ProblemError("out holds other files", value=str(out), allowed=allowed)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MARK).touch()
+    results = Results(out)
+    # A bar on a terminal's stderr, one line per case in a pipe.
+    console = Console(stderr=True, highlight=False)
+    with Progress(console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("cases", total=len(plan))
+
+        def report(record: CaseRecord) -> None:
+            bar.advance(task)
+            bar.console.print(plain("  ".join(filter(None, row(record)[:4]))), soft_wrap=True)
+
+        found = anyio.run(lambda: run(plan, results, executor, retries=retries, on_record=report))
+    _finish(found.model_copy(update={"report": out / "sweep.md"}), out, as_json)
+
+
+def _finish(found: Sweep, out: Path, as_json: bool) -> None:
+    """Write the report, print the table, end with the exit code."""
+    from rich.console import Console
+
+    from mcp_server.render.sweep import as_markdown, sweep_table, totals
+
+    (out / MARK).write_text(found.model_dump_json(indent=1))
+    (out / "sweep.md").write_text(as_markdown(found))
+    if as_json:
+        sys.stdout.write(found.model_dump_json(indent=2) + "\n")
+    else:
+        console = Console(highlight=False)
+        console.print(sweep_table(found), width=None if console.is_terminal else REPORT_WIDTH)
+        console.print(f"{totals(found)}; report: {out / 'sweep.md'}", markup=False, soft_wrap=True)
+    raise typer.Exit(exit_of(found))
+
+
+def exit_of(found: Sweep) -> Exit:
+    """The code of the worst case: lost or refused, then a fault, then an open question."""
+    codes = {OF_OUTCOME[case.verdict.outcome] if case.verdict else Exit.PROBLEM for case in found.cases}
+    return next((code for code in (Exit.PROBLEM, Exit.FAULT, Exit.INCONCLUSIVE) if code in codes), Exit.OK)
 
 
 def _print_version(asked: bool) -> None:

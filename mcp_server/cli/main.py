@@ -1,9 +1,4 @@
-"""Entry point of the command line, and its exit codes.
-
-Entry point of the command line.
-
-Results go to stdout, everything else to stderr. Exit codes are in `Exit`.
-"""
+"""Entry point of the command line, and its exit codes. Results go to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -31,37 +26,25 @@ def exit_code(result: Record) -> Exit:
     """The code for a result: a verdict's by its outcome, a single step's by whether it saw a fault."""
     if isinstance(result, Verdict):
         return OF_OUTCOME[result.outcome]
-    if any(sees_fault(result) for sees_fault in _FAULTS):
+    # A run failed, or a checker saw a fault in one that did not; repeats that do not all pass; problems of
+    # the machine and package that are certain; inputs outside what was compiled.
+    saw_fault = (
+        any(getattr(result, name, None) is not None for name in ("failure", "fault", "first_bad"))
+        or getattr(result, "pattern", "clean") != "clean"
+        or any(problem.certain for problem in getattr(result, "problems", []))
+        or any(mismatch.severity == "fatal" for mismatch in getattr(result, "mismatches", []))
+    )
+    if saw_fault:
         return Exit.FAULT
     return Exit.INCONCLUSIVE if getattr(result, "undecided", "") else Exit.OK
 
 
-def _failed(result: Record) -> bool:
-    """A run failed, or a checker saw a fault in one that did not."""
-    return any(getattr(result, name, None) is not None for name in ("failure", "fault", "first_bad"))
-
-
-def _repeats_fail(result: Record) -> bool:
-    return getattr(result, "pattern", "clean") != "clean"
-
-
-def _must_fail(result: Record) -> bool:
-    """Problems of machine and package that are certain, inputs outside what was compiled."""
-    problems = getattr(result, "problems", [])
-    mismatches = getattr(result, "mismatches", [])
-    return any(item.certain for item in problems) or any(item.severity == "fatal" for item in mismatches)
-
-
-_FAULTS = (_failed, _repeats_fail, _must_fail)
-
-
 def main() -> None:
     """`aoti-debug`: a wrong call ends in a few lines on stderr, never in a traceback."""
-    from mcp_server.server.standard_streams import let_errors_be_lost, open_missing
+    from mcp_server.server.standard_streams import open_missing
 
     try:
         open_missing()
-        let_errors_be_lost()
     except ProblemError as problem:
         sys.exit(_explained(problem))
     arguments = sys.argv[1:]
@@ -75,12 +58,19 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run a command line; its exit code. A tool's name as the server spells it names a command too."""
-    from mcp_server.jobs.private import cause
+    from mcp_server.cli.app import app
+    from mcp_server.jobs.store import cause
     from mcp_server.server.standard_streams import flush_output
 
     command = [name.replace("_", "-") for name in arguments[:1]]
+    code: int = Exit.OK
     try:
-        code = _code_of([*command, *arguments[1:]])
+        try:
+            app([*command, *arguments[1:]], prog_name="aoti-debug")
+        except KeyboardInterrupt:
+            code = Exit.INTERRUPTED
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else Exit.PROBLEM
         flush_output()
     except ProblemError as problem:
         return _explained(problem)
@@ -91,18 +81,6 @@ def run(arguments: list[str]) -> int:
     return code
 
 
-def _code_of(arguments: list[str]) -> int:
-    from mcp_server.cli.app import app
-
-    try:
-        app(arguments, prog_name="aoti-debug")
-    except KeyboardInterrupt:
-        return Exit.INTERRUPTED
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else Exit.PROBLEM
-    return Exit.OK
-
-
 def _explained(problem: ProblemError) -> Exit:
     from mcp_server.cli.terminal import print_problem
 
@@ -111,17 +89,18 @@ def _explained(problem: ProblemError) -> Exit:
 
 
 def _defect(error: Exception) -> ProblemError:
-    """What nobody foresaw: one line, and the stack in a file."""
+    """An unexpected error: one line, and the stack in a file."""
     import tempfile
     import traceback
 
-    text = "".join(traceback.format_exception(error))
     what = f"aoti-debug failed with {type(error).__name__}: this is a defect of aoti-debug"
+    next_call = ""
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="aoti-debug-", suffix=".log", delete=False, errors="backslashreplace"
         ) as file:
-            file.write(text)
+            file.write("".join(traceback.format_exception(error)))
+            next_call = f"report it with {file.name}"
     except OSError:
-        return ProblemError(what, value=str(error)[:200])
-    return ProblemError(what, value=str(error)[:200], next_call=f"report it with {file.name}")
+        next_call = ""
+    return ProblemError(what, value=str(error)[:200], next_call=next_call)

@@ -1,4 +1,4 @@
-"""Carries an operation out for a person: progress on stderr, the result on stdout, an exit code."""
+"""Carries an operation out for a person: progress on stderr, the result on stdout."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import anyio
 from rich.console import Console
 
-from mcp_server.cli.main import exit_code
 from mcp_server.errors import ProblemError, on_command_line
 from mcp_server.jobs.manager import JobState, Manager
-from mcp_server.jobs.private import cause
+from mcp_server.jobs.store import cause
 from mcp_server.model import Record, Verdict
 from mcp_server.operations.arguments import Arguments, Operation
 from mcp_server.operations.work import open_store, resumed, work_of
@@ -31,13 +30,6 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 Data = dict[str, Any]
 
 
-def run_operation(operation: Operation, arguments: Arguments, as_json: bool) -> int:
-    """Run to the end, print the result, return the exit code. Raises ProblemError."""
-    data, record = carried_out(operation, arguments)
-    print_result(data, record, as_json)
-    return exit_code(record)
-
-
 def carried_out(operation: Operation, arguments: Arguments) -> tuple[Data, Record]:
     """The operation's result as JSON data and as a record; progress goes to stderr.
 
@@ -48,29 +40,21 @@ def carried_out(operation: Operation, arguments: Arguments) -> tuple[Data, Recor
     if ended_by:
         raise SystemExit(128 + ended_by)
     if state.problem:
-        problem = state.problem
-        raise ProblemError(
-            problem.what, value=problem.value, allowed=problem.allowed, next_call=problem.next_call
-        )
+        raise state.problem.error()
     assert record is not None and state.result is not None, "a job without a problem has a result"
     return state.result, record
 
 
 def print_result(data: Data, record: Record, as_json: bool, verbose: bool = False) -> None:
-    """The result on stdout: for people, or exactly what the MCP tool would return in full."""
-    if as_json:
-        _print(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
-    else:
-        _print(record, verbose)
+    """The result on stdout: for people, or exactly what the MCP tool would return in full.
 
-
-def _print(result: str | Record, verbose: bool = False) -> None:
-    """Raises ProblemError when standard output does not take it: closed, or on a full disk."""
+    Raises ProblemError when standard output does not take it: closed, or on a full disk.
+    """
     try:
-        if isinstance(result, str):
-            sys.stdout.write(result)
+        if as_json:
+            sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
         else:
-            write(result, verbose)
+            write(record, verbose)
     except OSError as error:
         drop_output()
         raise ProblemError(f"the result cannot be written to standard output: {cause(error)}") from None
@@ -80,19 +64,16 @@ def _print(result: str | Record, verbose: bool = False) -> None:
 def print_problem(problem: ProblemError) -> None:
     """What is wrong with the call, and what to do instead, on stderr."""
     console = Console(stderr=True, highlight=False)
-    console.print(plain(f"error: {_said(problem)}", "bold red"), soft_wrap=True)
+    what = problem.what if problem.value is None else f"{problem.what}: {str(problem.value)[:400]}"
+    console.print(plain(f"error: {what}", "bold red"), soft_wrap=True)
     for label, text in (("allowed", problem.allowed), ("next", problem.next_call)):
         if text:
             console.print(plain(f"  {label}: {text}"), soft_wrap=True)
 
 
 def say(line: str) -> None:
-    """A line on stderr, beside the result."""
+    """Print a line on stderr."""
     Console(stderr=True, highlight=False).print(plain(line), soft_wrap=True)
-
-
-def _said(problem: ProblemError) -> str:
-    return problem.what if problem.value is None else f"{problem.what}: {str(problem.value)[:400]}"
 
 
 async def _carry_out(operation: Operation, arguments: Arguments) -> tuple[JobState, Record | None, int]:
@@ -117,7 +98,7 @@ async def _carry_out(operation: Operation, arguments: Arguments) -> tuple[JobSta
 
 @contextmanager
 def _ended_by_signals() -> Iterator[list[int]]:
-    """What is inside ends when a signal of ENDING comes; the list then holds its number.
+    """Cancel the body when a signal of ENDING comes; the list then holds its number.
 
     One that this process was started to ignore (nohup) stays ignored.
     """
@@ -129,14 +110,14 @@ def _ended_by_signals() -> Iterator[list[int]]:
         scope.cancel()
 
     loop = asyncio.get_running_loop()
-    heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-    for number in heard:
+    handled = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in handled:
         loop.add_signal_handler(number, end, number)
     try:
         with scope:
             yield received
     finally:
-        for number in heard:
+        for number in handled:
             loop.remove_signal_handler(number)
 
 
@@ -150,28 +131,24 @@ def _print_stopped(state: JobState) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Any]:
+def _progress() -> Iterator[Callable[[JobState], None]]:
     """A live line on a terminal, one line per new message in a pipe."""
     console = Console(stderr=True, highlight=False)
-    if console.is_terminal:
-        with console.status("starting") as status:
-            yield lambda state: status.update(plain(_progress_line(state)))
-    else:
-        yield _Lines(console)
+    printed = ""
 
+    def print_new(state: JobState) -> None:
+        nonlocal printed
+        if state.progress and state.progress[-1] != printed:
+            printed = state.progress[-1]
+            console.print(plain(f"[{state.wall_s:.1f} s] {printed}"), soft_wrap=True)
 
-class _Lines:
-    """Prints each message once."""
+    if not console.is_terminal:
+        yield print_new
+        return
+    with console.status("starting") as status:
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._told = ""
+        def update(state: JobState) -> None:
+            message = state.progress[-1] if state.progress else "starting"
+            status.update(plain(f"{message} ({state.wall_s:.0f} s)"))
 
-    def __call__(self, state: JobState) -> None:
-        if state.progress and state.progress[-1] != self._told:
-            self._told = state.progress[-1]
-            self._console.print(plain(f"[{state.wall_s:.1f} s] {self._told}"), soft_wrap=True)
-
-
-def _progress_line(state: JobState) -> str:
-    return f"{state.progress[-1] if state.progress else 'starting'} ({state.wall_s:.0f} s)"
+        yield update

@@ -7,18 +7,16 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 import anyio
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.types import Ending
-
-Stop = Literal["timeout", "cancelled"]
 
 _STAGES = {
     "directory": "the working directory cannot be entered",
@@ -32,10 +30,8 @@ class Report:
     """What the supervisor reported. `status` is a raw wait status, or None if the supervisor itself died."""
 
     status: int | None = None
-    pid: int | None = None
     failed_stage: str | None = None
     failed_errno: int = 0
-    memory_used: int | None = None
     left: int = 0
 
 
@@ -57,46 +53,26 @@ def signal_name(number: int) -> str:
         return f"SIG{number}"
 
 
-def signal_of_status(status: int) -> str | None:
-    """The signal that a shell-style exit status (128 + n) stands for."""
-    number = status - 128
-    return signal.Signals(number).name if number in set(signal.Signals) else None
-
-
-def decode(report: Report, stop: Stop | None, *, limit: str = "", oom_kills: int = 0) -> Decoded:
+def decode(report: Report, limit: str = "", *, oom_kills: int = 0) -> Decoded:
     """Classify the end of a child.
 
-    `stop` is set if the server ended the child, and `limit` is the note for that. `oom_kills` is the number
-    of kills by the kernel's out-of-memory killer in this control group during the run.
+    `limit` says why the server ended the child, if it did. `oom_kills` is the number of kills by the kernel's
+    out-of-memory killer in this control group during the run.
     """
+    status = report.status
+    name = signal_name(os.WTERMSIG(status)) if status is not None and os.WIFSIGNALED(status) else None
     if report.failed_stage is not None:
         stage = _STAGES.get(report.failed_stage, "the child could not be started")
         reason = os.strerror(report.failed_errno) if report.failed_errno else "bad argument"
         return Decoded("not_started", note=f"{stage}: {reason}")
-    if report.memory_used is not None:
-        note = f"killed: its processes used {report.memory_used} bytes of memory, more than the limit allows"
-        return Decoded("out_of_memory", signal="SIGKILL", note=note)
-    if stop is not None:
-        killed = report.status is not None and os.WIFSIGNALED(report.status)
-        name = signal_name(os.WTERMSIG(report.status or 0)) if killed else None
-        return Decoded(stop, signal=name, note=limit)
-    if report.status is None:
-        return Decoded(
-            "signal", signal="SIGKILL", note="the supervisor was killed from outside, and the job with it"
-        )
-    if os.WIFSIGNALED(report.status):
-        return _by_signal(os.WTERMSIG(report.status), oom_kills)
-    return _by_exit(os.WEXITSTATUS(report.status), oom_kills)
-
-
-def survivors(report: Report) -> str:
-    """A note on processes that survived SIGKILL because they hang in the kernel; empty if there are none."""
-    return f"{report.left} process(es) could not be killed within 5 s" if report.left else ""
-
-
-def _by_signal(number: int, oom_kills: int) -> Decoded:
-    name = signal_name(number)
-    if number != signal.SIGKILL:
+    if limit:
+        return Decoded("timeout", signal=name, note=limit)
+    if status is None:
+        note = "the supervisor was killed from outside, and the job with it"
+        return Decoded("signal", signal="SIGKILL", note=note)
+    if name is None:
+        return _decode_exit(os.WEXITSTATUS(status), oom_kills)
+    if name != "SIGKILL":
         return Decoded("signal", signal=name)
     if oom_kills:
         note = f"SIGKILL while the out-of-memory killer struck {oom_kills} time(s) in this control group"
@@ -105,8 +81,9 @@ def _by_signal(number: int, oom_kills: int) -> Decoded:
     return Decoded("signal", signal=name, note=note)
 
 
-def _by_exit(code: int, oom_kills: int) -> Decoded:
-    name = signal_of_status(code)
+def _decode_exit(code: int, oom_kills: int) -> Decoded:
+    """A shell or launcher exits with 128 + n when a signal ended what it ran."""
+    name = signal.Signals(code - 128).name if code - 128 in set(signal.Signals) else None
     notes = []
     if name:
         notes.append(f"exit status {code} is how shells and launchers report {name}")
@@ -120,27 +97,20 @@ def oom_kill_count(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/pr
 
     Version 2 counts in `memory.events`, version 1 in `memory.oom_control` (Linux 4.13).
     """
-    try:
-        entries = [line.split(":", 2) for line in groups.read_text().splitlines()]
-    except OSError:
-        return 0
-    counts = [_oom_kills_in(_oom_file(root, controllers, path)) for _, controllers, path in entries]
-    return max(counts, default=0)
-
-
-def _oom_file(root: Path, controllers: str, path: str) -> Path | None:
-    inside = path.lstrip("/")
-    if controllers == "":
-        return root / inside / "memory.events"
-    return root / "memory" / inside / "memory.oom_control" if "memory" in controllers.split(",") else None
-
-
-def _oom_kills_in(file: Path | None) -> int:
-    try:
-        lines = file.read_text().splitlines() if file else []
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+    most = 0
+    with suppress(OSError):
+        for line in groups.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers == "":
+                counter = root / path.lstrip("/") / "memory.events"
+            elif "memory" in controllers.split(","):
+                counter = root / "memory" / path.lstrip("/") / "memory.oom_control"
+            else:
+                continue
+            with suppress(OSError):
+                counts = [entry.split() for entry in counter.read_text().splitlines()]
+                most = max([most, *(int(count) for name, count in counts if name == "oom_kill")])
+    return most
 
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
@@ -158,81 +128,80 @@ class ProcessHandle(Protocol):
     def kill(self) -> None: ...
 
 
-class Starter(Protocol):
-    """Starts a program under a supervisor."""
+@dataclass(frozen=True)
+class Program:
+    """What to start, and the descriptors that it gets.
 
-    def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        cwd: Path,
-        env: Mapping[str, str],
-        stdout: int,
-        stderr: int,
-        memory_bytes: int | None = None,
-        keep_fds: Sequence[int] = (),
-    ) -> Child: ...
+    The supervisor keeps `keep_fds` (leases) open; the program does not inherit them. Raises ProblemError for
+    arguments that execve(2) rejects.
+    """
+
+    argv: Sequence[str]
+    cwd: Path
+    env: Mapping[str, str]
+    stdout: int
+    stderr: int
+    keep_fds: Sequence[int] = ()
+    stdin: int = subprocess.DEVNULL
+
+    def __post_init__(self) -> None:
+        if not self.argv or not self.argv[0]:
+            allowed = "a list that begins with a program"
+            raise ProblemError("no program to run", value=list(self.argv), allowed=allowed)
+        bad = next((argument for argument in self.argv if "\0" in argument), None)
+        if bad is not None:
+            raise ProblemError("an argument holds a NUL character", value=bad)
+
+
+Starter = Callable[[Program], "Child"]
+"""Starts a program under a supervisor. Raises ProblemError if no process can be created."""
 
 
 class Child:
     """A running supervisor and the program below it."""
 
-    def __init__(self, process: ProcessHandle, lifeline: socket.socket) -> None:
+    def __init__(self, process: ProcessHandle, lifeline: socket.socket, program: Program) -> None:
+        """Send the request to a supervisor that waits for it at the other end of `lifeline`."""
         self._process = process
         self._lifeline = lifeline
         self._received = b""
         self.has_ended = False
+        with suppress(OSError):  # `ended` notices a supervisor that died
+            lifeline.sendall(encode_request(program.cwd, program.env))
+        lifeline.setblocking(False)
 
     @classmethod
-    def start(
-        cls,
-        argv: Sequence[str],
-        *,
-        cwd: Path,
-        env: Mapping[str, str],
-        stdout: int,
-        stderr: int,
-        memory_bytes: int | None = None,
-        keep_fds: Sequence[int] = (),
-        stdin: int = subprocess.DEVNULL,
-    ) -> Child:
-        """Start the supervisor. It keeps `keep_fds` (leases) open; the program does not inherit them.
-
-        Raises ProblemError for arguments that execve(2) rejects, and if the process cannot be created.
-        """
-        argv = check_argv(argv)
+    def start(cls, program: Program) -> Child:
+        """Start the supervisor, in its own session: a terminal's Ctrl-C does not reach it."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                process = spawn(argv, theirs.fileno(), (stdin, stdout, stderr), keep_fds)
+                process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", str(SUPERVISOR), str(theirs.fileno()), "--", *program.argv],
+                    stdin=program.stdin,
+                    stdout=program.stdout,
+                    stderr=program.stderr,
+                    env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
+                    pass_fds=(theirs.fileno(), *program.keep_fds),
+                    start_new_session=True,
+                )
         except OSError as error:
             ours.close()
-            raise ProblemError(f"cannot start a process: {error.strerror}", value=argv[0]) from error
-        return cls.from_request(process, ours, encode_request(cwd, env, memory_bytes))
-
-    @classmethod
-    def from_request(cls, process: ProcessHandle, lifeline: socket.socket, request: bytes) -> Child:
-        """Send `request` to a supervisor that is waiting for it."""
-        with suppress(OSError):  # `ended` notices a supervisor that died
-            lifeline.sendall(request)
-        lifeline.setblocking(False)
-        return cls(process, lifeline)
+            raise ProblemError(f"cannot start a process: {error.strerror}", value=program.argv[0]) from error
+        return cls(process, ours, program)
 
     async def ended(self) -> None:
         """Return when the supervisor has exited, which it does after everything below it."""
         while not self.has_ended:
             await anyio.wait_readable(self._lifeline)
-            self._receive()
-
-    def _receive(self) -> None:
-        try:
-            part = self._lifeline.recv(4096)
-        except BlockingIOError:
-            return
-        except ConnectionResetError:
-            part = b""
-        self._received += part
-        self.has_ended = not part
+            try:
+                part = self._lifeline.recv(4096)
+            except BlockingIOError:
+                continue
+            except ConnectionResetError:
+                part = b""
+            self._received += part
+            self.has_ended = not part
 
     async def stop(self, grace_s: float) -> None:
         """SIGTERM to the program's group; after `grace_s` seconds, SIGKILL to the whole tree."""
@@ -266,53 +235,23 @@ class Child:
 
     def report(self) -> Report:
         """The lines received so far."""
-        report = Report()
-        for line in self._received.decode().splitlines():
-            report = parse_line(report, line.split())
-        return report
+        return parse_report(self._received.decode())
 
 
-def spawn(
-    argv: Sequence[str], lifeline: int, streams: tuple[int, int, int], keep_fds: Sequence[int]
-) -> subprocess.Popen[bytes]:
-    """Start the supervisor in its own session, so that a terminal's Ctrl-C does not reach it."""
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(SUPERVISOR), str(lifeline), "--", *argv],
-        stdin=streams[0],
-        stdout=streams[1],
-        stderr=streams[2],
-        env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
-        pass_fds=(lifeline, *keep_fds),
-        start_new_session=True,
-    )
-
-
-def check_argv(argv: Sequence[str]) -> list[str]:
-    """Raise ProblemError for arguments that execve(2) rejects."""
-    if not argv or not argv[0]:
-        raise ProblemError("no program to run", value=list(argv), allowed="a list that begins with a program")
-    bad = next((argument for argument in argv if "\0" in argument), None)
-    if bad is not None:
-        raise ProblemError("an argument holds a NUL character", value=bad)
-    return list(argv)
-
-
-def encode_request(cwd: Path, env: Mapping[str, str], memory_bytes: int | None) -> bytes:
+def encode_request(cwd: Path, env: Mapping[str, str]) -> bytes:
     """The message that `supervisor.read_request` parses."""
     pairs = [os.fsencode(f"{name}={value}") for name, value in env.items()]
-    body = b"\0".join([os.fsencode(cwd), str(memory_bytes or 0).encode(), *pairs])
+    body = b"\0".join([os.fsencode(cwd), *pairs])
     return len(body).to_bytes(8, "big") + body
 
 
-def parse_line(report: Report, words: list[str]) -> Report:
-    """`report` with one more line from the supervisor."""
-    match words:
-        case ["started", pid]:
-            return replace(report, pid=int(pid))
-        case ["failed", stage, number]:
-            return replace(report, failed_stage=stage, failed_errno=int(number))
-        case ["memory", used]:
-            return replace(report, memory_used=int(used))
-        case ["ended", status, left]:
-            return replace(report, status=int(status), left=int(left))
+def parse_report(text: str) -> Report:
+    """The supervisor's lines; one that is unknown changes nothing."""
+    report = Report()
+    for line in text.splitlines():
+        match line.split():
+            case ["failed", stage, number]:
+                report = replace(report, failed_stage=stage, failed_errno=int(number))
+            case ["ended", status, left]:
+                report = replace(report, status=int(status), left=int(left))
     return report

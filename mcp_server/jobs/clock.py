@@ -81,25 +81,24 @@ class JobClock(Clock):
     @contextmanager
     def child(self) -> Iterator[None]:
         """Wraps the life of one child, waiting included."""
-        with self._counted("_children"):
+        self._add(children=1)
+        try:
             yield
+        finally:
+            self._add(children=-1)
 
     @contextmanager
     def blocked(self) -> Iterator[None]:
         """Wraps the waiting of one child."""
-        with self._counted("_blocked"):
-            yield
-
-    @contextmanager
-    def _counted(self, name: str) -> Iterator[None]:
-        self._add(name, 1)
+        self._add(blocked=1)
         try:
             yield
         finally:
-            self._add(name, -1)
+            self._add(blocked=-1)
 
-    def _add(self, name: str, step: int) -> None:
-        setattr(self, name, getattr(self, name) + step)
+    def _add(self, children: int = 0, blocked: int = 0) -> None:
+        self._children += children
+        self._blocked += blocked
         if self._blocked and self._blocked >= self._children:
             self.stop()
         else:

@@ -9,54 +9,41 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from mcp_server.errors import ProblemError
 
-
-@dataclass(frozen=True)
-class Rule:
-    """Names (shell patterns, case-sensitive) that are passed on, and why."""
-
-    names: tuple[str, ...]
-    why: str
-
-
-ALLOWED: tuple[Rule, ...] = (
-    Rule(
-        ("HOME", "USER", "LOGNAME", "SHELL", "PWD"), "caches and configuration live under the home directory"
-    ),
-    Rule(("PATH",), "finds g++, ninja, ptxas, nvcc"),
-    Rule(("LANG", "LANGUAGE", "LC_*", "TZ", "TERM"), "encoding and form of messages"),
-    Rule(("TMPDIR", "TEMP", "TMP"), "where packages are unpacked"),
-    Rule(("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), "caches, ccache settings"),
-    Rule(("LD_LIBRARY_PATH", "LD_PRELOAD"), "which libstdc++ and CUDA libraries are loaded"),
-    Rule(("LIBRARY_PATH", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH"), "the compiler's search paths"),
-    Rule(
+# Names (shell patterns, case-sensitive) that are passed on, and why.
+ALLOWED: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("HOME", "USER", "LOGNAME", "SHELL", "PWD"), "caches and configuration live under the home directory"),
+    (("PATH",), "finds g++, ninja, ptxas, nvcc"),
+    (("LANG", "LANGUAGE", "LC_*", "TZ", "TERM"), "encoding and form of messages"),
+    (("TMPDIR", "TEMP", "TMP"), "where packages are unpacked"),
+    (("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), "caches, ccache settings"),
+    (("LD_LIBRARY_PATH", "LD_PRELOAD"), "which libstdc++ and CUDA libraries are loaded"),
+    (("LIBRARY_PATH", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH"), "the compiler's search paths"),
+    (
         ("CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS", "CCACHE_*"),
         "which compiler builds the wrapper, and how",
     ),
-    Rule(
-        ("CONDA_*", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONHASHSEED"), "which packages the interpreter imports"
-    ),
-    Rule(("PIXI_*", "UV_PYTHON*", "MODULEPATH", "LOADEDMODULES"), "other environment managers"),
-    Rule(("CUDA_*", "CUDNN_*", "CUBLAS_*", "NVIDIA_*", "NVCC_*"), "devices, driver and libraries"),
-    Rule(("NCCL_*", "TORCH_NCCL_*", "GLOO_*", "UCX_*"), "communication between ranks"),
-    Rule(("HIP_*", "ROCR_*", "HSA_*", "ROCM_*"), "devices of ROCm builds"),
-    Rule(
+    (("CONDA_*", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONHASHSEED"), "which packages the interpreter imports"),
+    (("PIXI_*", "UV_PYTHON*", "MODULEPATH", "LOADEDMODULES"), "other environment managers"),
+    (("CUDA_*", "CUDNN_*", "CUBLAS_*", "NVIDIA_*", "NVCC_*"), "devices, driver and libraries"),
+    (("NCCL_*", "TORCH_NCCL_*", "GLOO_*", "UCX_*"), "communication between ranks"),
+    (("HIP_*", "ROCR_*", "HSA_*", "ROCM_*"), "devices of ROCm builds"),
+    (
         ("TORCH*", "PYTORCH_*", "AOT_*", "AOTI_*", "INDUCTOR_*"),
         "flags of torch; TORCH* holds TORCHINDUCTOR_*",
     ),
-    Rule(("TRITON_*", "MLIR_*", "LLVM_*"), "flags and caches of Triton"),
-    Rule(("OMP_*", "MKL_*", "KMP_*", "GOMP_*", "OPENBLAS_*", "NUMEXPR_*"), "threads of CPU kernels"),
-    Rule(("MALLOC_*", "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"), "allocators and sanitizers"),
-    Rule(("HF_HOME", "HF_HUB_*", "HF_DATASETS_*", "TRANSFORMERS_*"), "where models lie, and offline mode"),
-    Rule(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"), "place in a distributed run"),
-    Rule(("GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"), "the same, torchrun"),
-    Rule(("SLURM_*", "SLURMD_*", "SRUN_*", "OMPI_*", "PMI_*", "PMIX_*"), "the same, schedulers"),
-    Rule(("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"), "downloads"),
-    Rule(("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"), "downloads"),
+    (("TRITON_*", "MLIR_*", "LLVM_*"), "flags and caches of Triton"),
+    (("OMP_*", "MKL_*", "KMP_*", "GOMP_*", "OPENBLAS_*", "NUMEXPR_*"), "threads of CPU kernels"),
+    (("MALLOC_*", "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"), "allocators and sanitizers"),
+    (("HF_HOME", "HF_HUB_*", "HF_DATASETS_*", "TRANSFORMERS_*"), "where models lie, and offline mode"),
+    (("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"), "place in a distributed run"),
+    (("GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"), "the same, torchrun"),
+    (("SLURM_*", "SLURMD_*", "SRUN_*", "OMPI_*", "PMI_*", "PMIX_*"), "the same, schedulers"),
+    (("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"), "downloads"),
+    (("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"), "downloads"),
 )
 
 # Makes C stdio unbuffered too, so that the value printer's printf lines survive a crash (torch 2.13).
@@ -73,7 +60,7 @@ def looks_secret(name: str, value: str) -> bool:
 
 
 def is_allowed(name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for rule in ALLOWED for pattern in rule.names)
+    return any(fnmatchcase(name, pattern) for patterns, _ in ALLOWED for pattern in patterns)
 
 
 def check_variable(name: str, value: str) -> None:

@@ -10,16 +10,15 @@ import json
 import logging
 import math
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import anyio
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.child import SUPERVISOR, Child, check_argv, encode_request
+from mcp_server.jobs.child import SUPERVISOR, Child, Program
 from mcp_server.jobs.run import run
 from mcp_server.jobs.types import Command
 
@@ -40,32 +39,22 @@ class ForkServer:
         self.pid = pid
         self.lost = False
 
-    def start(
-        self,
-        argv: Sequence[str],
-        *,
-        cwd: Path,
-        env: Mapping[str, str],
-        stdout: int,
-        stderr: int,
-        memory_bytes: int | None = None,
-        keep_fds: Sequence[int] = (),
-    ) -> Child:
+    def start(self, program: Program) -> Child:
         """Fork for `PYTHON -u PROGRAM ARGUMENTS...`, or start a fresh process if the fork server died.
 
         Raises ProblemError as `Child.start` does.
         """
-        packet = json.dumps(check_argv(argv)[PYTHON_WORDS:]).encode()
+        packet = json.dumps(program.argv[PYTHON_WORDS:]).encode()
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                socket.send_fds(self._server, [packet], [theirs.fileno(), stdout, stderr, *keep_fds])
+                descriptors = [theirs.fileno(), program.stdout, program.stderr, *program.keep_fds]
+                socket.send_fds(self._server, [packet], descriptors)
         except OSError:
             self.lost = True
             ours.close()
-            streams = {"stdout": stdout, "stderr": stderr, "keep_fds": keep_fds}
-            return Child.start(argv, cwd=cwd, env=env, memory_bytes=memory_bytes, **streams)  # type: ignore[arg-type]
-        return Child.from_request(self, ours, encode_request(cwd, env, memory_bytes))
+            return Child.start(program)
+        return Child(self, ours, program)
 
     def poll(self) -> int:
         """Always reaped: that is the forking process's task."""
@@ -90,30 +79,24 @@ async def fork_server(command: Command, directory: Path) -> AsyncIterator[ForkSe
         tasks.start_soon(_run, lasting, directory, theirs)
         with ours:
             ours.setblocking(False)
-            pid = await _ready(ours, command.timeout_s)
-            yield ForkServer(ours, pid) if pid else None
+            message = b""
+            with anyio.move_on_after(command.timeout_s), suppress(OSError):
+                await anyio.wait_readable(ours)
+                message = ours.recv(READY_BYTES)
+            ready = message.startswith(READY)
+            yield ForkServer(ours, int(message.removeprefix(READY))) if ready else None
         tasks.cancel_scope.cancel()
 
 
 async def _run(command: Command, directory: Path, theirs: socket.socket) -> None:
     """Run the process with its end of the socket as standard input."""
 
-    def start(argv: Sequence[str], **how: Any) -> Child:
+    def start(program: Program) -> Child:
         with theirs:
-            return Child.start(argv, stdin=theirs.fileno(), **how)
+            return Child.start(replace(program, stdin=theirs.fileno()))
 
     try:
         with theirs:
             await run(command, directory, start=start)
     except ProblemError as problem:
         logging.getLogger(__name__).warning("no fork server: %s", problem)
-
-
-async def _ready(ours: socket.socket, timeout_s: float) -> int:
-    """The process id once it is ready, or 0 if it was not ready in time."""
-    with anyio.move_on_after(timeout_s):
-        await anyio.wait_readable(ours)
-        with suppress(OSError):
-            message = ours.recv(READY_BYTES)
-            return int(message.removeprefix(READY)) if message.startswith(READY) else 0
-    return 0

@@ -1,4 +1,4 @@
-"""GPU leases, so that one job at a time uses a GPU, and canonical names of GPUs.
+"""GPU leases, so that one job at a time uses a GPU, from the start or on request; names of GPUs.
 
 A lease is a file lock, so it ends with the process that has it. Leases are advisory, and shared by the
 servers of one user on one machine. A job that names no GPU needs no lease.
@@ -9,10 +9,13 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import secrets
 import shutil
+import socket
+import struct
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, closing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +23,7 @@ from pathlib import Path
 import anyio
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.private import is_current, open_lock, private_directory, storing
+from mcp_server.jobs.store import is_current, open_lock, private_directory, storing
 
 FIRST_WAIT_S = 0.05
 LONGEST_WAIT_S = 0.5
@@ -29,10 +32,6 @@ LONGEST_WAIT_S = 0.5
 def lease_root() -> Path:
     """A local directory. The state directory may be shared between machines, but GPUs are not."""
     return Path("/tmp") / f"aoti-debug-{os.getuid()}"
-
-
-def _quiet(_line: str) -> None:
-    """The default: drop the line."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Waits:
     """
 
     holder: str
-    progress: Callable[[str], None] = _quiet
+    progress: Callable[[str], None] = lambda _line: None
     blocked: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
@@ -84,7 +83,10 @@ class Lease:
     async def _wait(self, place: int) -> None:
         pause, reported = FIRST_WAIT_S, ""
         while not self._try_lock(place):
-            line = f"waiting for GPU {self._names[place]}, in use by {_holder(self._paths[place])}"
+            holder = ""
+            with suppress(OSError):
+                holder = self._paths[place].read_text("utf-8", "replace").strip()
+            line = f"waiting for GPU {self._names[place]}, in use by {holder or 'another job'}"
             if line != reported:
                 self._waits.progress(line)
             reported = line
@@ -119,21 +121,105 @@ class Lease:
 @asynccontextmanager
 async def leased(
     names: Iterable[str], waits: Waits, *, root: Path | None = None
-) -> AsyncIterator[Sequence[int]]:
+) -> AsyncIterator[tuple[int, ...]]:
     """Lease the GPUs `names` for the body. Yields the descriptors of the locks."""
-    lease = Lease(names, waits, root)
-    try:
+    with closing(Lease(names, waits, root)) as lease:
         await lease.acquire()
         yield tuple(lease.fds)
-    finally:
-        lease.close()
 
 
-def _holder(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace").strip() or "another job"
-    except OSError:
-        return "another job"
+VARIABLE = "AOTI_DEBUG_LEASE"
+GRANTED, REFUSED = b"1", b"0"
+_CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
+
+
+class LeaseServer:
+    """Grants a lease to the processes of one child when they request it. `name` is the value of `VARIABLE`.
+
+    Importing torch and compiling need no GPU, so other jobs can use it meanwhile. A process requests the
+    lease by connecting to the socket `name` (worker/lease.py). It gets one byte when it may go on, and keeps
+    the lease as long as the connection is open. The child has the lease while any of its processes has it.
+    """
+
+    def __init__(self, lease: Lease, waits: Waits) -> None:
+        self.name = f"aoti-debug-{secrets.token_hex(16)}"
+        # Shielded: a cancelled child still runs for a moment, and must not do so without its lease.
+        self.scope = anyio.CancelScope(shield=True)
+        self._lease = lease
+        self._waits = waits
+        self._turn = anyio.Lock()
+        self._holders = 0
+        # The abstract namespace (unix(7)) leaves no file behind if this process is killed.
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.setblocking(False)
+        self._listener.bind("\0" + self.name)
+        self._listener.listen()
+
+    async def answer(self) -> None:
+        """Accept connections until `scope` is cancelled."""
+        with self.scope:
+            async with anyio.create_task_group() as tasks:
+                while self._listener.fileno() >= 0:
+                    await anyio.wait_readable(self._listener)
+                    with suppress(BlockingIOError, ConnectionError):
+                        tasks.start_soon(self._serve, self._listener.accept()[0])
+
+    def close(self) -> None:
+        self._listener.close()
+
+    async def _serve(self, process: socket.socket) -> None:
+        """Keep the lease until the process closes the connection, at its exit at the latest."""
+        with process:
+            process.setblocking(False)
+            async with self._turn:
+                # Sockets of the abstract namespace have no permissions: any user may connect.
+                peer = process.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+                is_ours = _CREDENTIALS.unpack(peer)[1] == os.getuid()
+                if not is_ours or not (self._holders or await self._acquire()):
+                    with suppress(OSError):
+                        process.send(REFUSED)
+                    return
+                self._holders += 1
+            try:
+                with suppress(OSError):
+                    process.send(GRANTED)
+                    await anyio.wait_readable(process)
+            finally:
+                self._holders -= 1
+                if not self._holders:
+                    self._lease.release()
+
+    async def _acquire(self) -> bool:
+        """False if the lock file cannot be created. The process already runs, and goes on without a lease."""
+        try:
+            await self._lease.acquire()
+        except ProblemError as problem:
+            self._waits.progress(f"no lease of the GPU: {problem}")
+            return False
+        return True
+
+
+@asynccontextmanager
+async def on_request(
+    names: Iterable[str], waits: Waits, *, root: Path | None = None
+) -> AsyncIterator[tuple[tuple[int, ...], dict[str, str]]]:
+    """Lease the GPUs `names` to a child whenever one of its processes requests them.
+
+    Yields the descriptors for the supervisor, and the variables for the child's environment.
+    """
+    lease = Lease(names, waits, root)
+    failure: Exception | None = None
+    with closing(lease), closing(LeaseServer(lease, waits)) as requests:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(requests.answer)
+            try:
+                yield tuple(lease.fds), {VARIABLE: requests.name}
+            except Exception as error:  # raised below, where the group does not wrap it
+                failure = error
+            finally:
+                requests.scope.cancel()
+    if failure is not None:
+        raise failure
 
 
 DRIVER = Path("/proc/driver/nvidia/gpus")
@@ -179,30 +265,33 @@ def canonical_name(entry: str, known: Sequence[Gpu]) -> str:
     different GPU models unless CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
     wanted = entry.lower()
-    parts = [part for gpu in known for part in gpu.parts if part.lower().startswith(wanted)]
-    if wanted.startswith("mig-") and len(parts) == 1:
-        return parts[0]
-    by_uuid = wanted.startswith("gpu-")
-    found = [
-        gpu for gpu in known if entry == str(gpu.index) or (by_uuid and gpu.uuid.lower().startswith(wanted))
-    ]
-    return found[0].name if len(found) == 1 else entry
+    found = [part for gpu in known for part in gpu.parts if part.lower().startswith(wanted)]
+    if not wanted.startswith("mig-") or len(found) != 1:
+        by_uuid = wanted.startswith("gpu-")
+        found = [
+            gpu.name
+            for gpu in known
+            if entry == str(gpu.index) or (by_uuid and gpu.uuid.lower().startswith(wanted))
+        ]
+    return found[0] if len(found) == 1 else entry
 
 
 @lru_cache(maxsize=1)
 def known_gpus() -> tuple[Gpu, ...]:
     """The GPUs of this machine, listed once and without CUDA; empty if they cannot be listed."""
     tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return read_driver(DRIVER)
-    asked = [tool, "-L"]
-    try:
-        done = subprocess.run(
-            asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LISTING_LIMIT_S
-        )
-    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
-        return read_driver(DRIVER)
-    return read_listing(done.stdout) or read_driver(DRIVER)
+    found: tuple[Gpu, ...] = ()
+    if tool is not None:
+        with suppress(OSError, subprocess.SubprocessError, UnicodeDecodeError):
+            done = subprocess.run(
+                [tool, "-L"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=LISTING_LIMIT_S,
+            )
+            found = read_listing(done.stdout)
+    return found or read_driver(DRIVER)
 
 
 def read_listing(text: str) -> tuple[Gpu, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -19,8 +20,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.output import clean
-from mcp_server.jobs.private import storing
-from mcp_server.jobs.store import JobDirectory, Store
+from mcp_server.jobs.store import ANOTHER_STATE, JobDirectory, Store, cause, storing
 from mcp_server.model import Record
 
 State = Literal["running", "finished", "failed", "stopped"]
@@ -42,6 +42,9 @@ class Problem(Record):
     allowed: str = ""
     next_call: str = ""
 
+    def error(self) -> ProblemError:
+        return ProblemError(self.what, value=self.value, allowed=self.allowed, next_call=self.next_call)
+
 
 class JobState(Record):
     """The state of a job. `finished` has a result; `failed` and `stopped` have a problem. `stopped` can also
@@ -58,6 +61,9 @@ class JobState(Record):
     progress: list[str] = Field(default_factory=list)
     result: dict[str, Any] | None = None
     problem: Problem | None = None
+
+
+Work = Callable[["Job"], Awaitable[BaseModel]]
 
 
 class Job:
@@ -93,23 +99,47 @@ class Job:
     def look(self) -> JobState:
         return self.state or self.state_as("running")
 
-    def stopped(self) -> JobState:
-        """The state of a job that was cancelled."""
-        known = None if self._known is None else as_data(self._known)
-        return self.state_as("stopped", problem=Problem(what="the job was stopped"), result=known)
-
-    def state_as(self, state: State, **what: Any) -> JobState:
+    def state_as(
+        self, state: State, result: BaseModel | None = None, problem: Problem | None = None
+    ) -> JobState:
+        """With the result in its JSON form (NaN becomes null), as it is read from disk."""
         return JobState(
             job_id=self.id,
             kind=self.directory.kind,
             state=state,
             wall_s=round(time.monotonic() - self._started, 3),
             progress=list(self._progress),
-            **what,
+            result=None if result is None else json.loads(result.model_dump_json()),
+            problem=problem,
         )
 
+    async def run(self, work: Work) -> None:
+        """Do the work and set the state. Returns when the work has ended or was cancelled by `scope`."""
+        try:
+            with self.scope:
+                try:
+                    self.state = self.state_as("finished", await work(self))
+                except anyio.get_cancelled_exc_class():
+                    raise
+                except BaseException as error:  # also SystemExit: the server and its other jobs go on
+                    self.state = self.state_as("failed", problem=self._problem(innermost(error)))
+        finally:
+            stopped = Problem(what="the job was stopped")
+            self.state = self.state or self.state_as("stopped", self._known, stopped)
 
-Work = Callable[[Job], Awaitable[BaseModel]]
+    def _problem(self, error: BaseException) -> Problem:
+        """The error as data. An unexpected error also writes its traceback to the job's directory."""
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            what = f"cannot store a job: {cause(error)}"
+            error = ProblemError(what, value=error.filename, next_call=ANOTHER_STATE)
+        if isinstance(error, ProblemError):
+            value = None if error.value is None else str(error.value)
+            return Problem(what=error.what, value=value, allowed=error.allowed, next_call=error.next_call)
+        try:
+            (self.path / "traceback.log").write_text("".join(traceback.format_exception(error)))
+        except OSError:
+            self.progress("the stack of the error could not be written")
+        return Problem(what=f"defect in this tool: {type(error).__name__}: {clean(str(error))[:500]}")
 
 
 class Manager:
@@ -145,24 +175,8 @@ class Manager:
         with storing(job.path):
             (job.path / RESULT_FILE).unlink(missing_ok=True)
         self._jobs[job.id] = job
-        self._tasks.start_soon(self._run_to_end, job, self._limit(work) if heavy else work)
+        self._tasks.start_soon(self._run_to_end, job, work, heavy)
         return job
-
-    def _limit(self, work: Work) -> Work:
-        """`work`, after waiting until fewer than the allowed number of jobs run."""
-
-        async def wait_and_work(job: Job) -> BaseModel:
-            turns = self._turns.statistics()
-            if turns.borrowed_tokens >= turns.total_tokens:
-                ahead = turns.tasks_waiting
-                job.progress(
-                    f"waiting: {turns.borrowed_tokens} jobs run, and no more may at once "
-                    f"({JOBS_VARIABLE}); {ahead} wait before this one"
-                )
-            async with self._turns:
-                return await work(job)
-
-        return wait_and_work
 
     async def wait(self, job_id: str, wait_s: float) -> JobState:
         """Wait for the end of the job, at most `wait_s` seconds, and return its state.
@@ -171,7 +185,10 @@ class Manager:
         """
         job = self._jobs.get(job_id)
         with anyio.move_on_after(wait_s):
-            await (job.done.wait() if job else self._wait_for_other_server(job_id))
+            if job:
+                await job.done.wait()
+            while not job and self._from_disk(job_id).state == "running":
+                await anyio.sleep(FOREIGN_POLL_S)
         return job.look() if job else self._from_disk(job_id)
 
     async def stop(self, job_id: str) -> JobState:
@@ -189,37 +206,30 @@ class Manager:
             raise ProblemError("the job runs under another server; stop it there", value=job_id)
         return state
 
-    def running(self) -> list[str]:
-        """Handles of the running jobs of this server."""
-        return [job.id for job in self._jobs.values() if job.state is None]
+    async def _run_to_end(self, job: Job, work: Work, heavy: bool) -> None:
+        async def in_turn(job: Job) -> BaseModel:
+            turns = self._turns.statistics()
+            if turns.borrowed_tokens >= turns.total_tokens:
+                job.progress(
+                    f"waiting: {turns.borrowed_tokens} jobs run, and no more may at once "
+                    f"({JOBS_VARIABLE}); {turns.tasks_waiting} wait before this one"
+                )
+            async with self._turns:
+                return await work(job)
 
-    async def _run_to_end(self, job: Job, work: Work) -> None:
         try:
-            with job.scope:
-                job.state = await _outcome(job, work)
+            await job.run(in_turn if heavy else work)
         finally:
-            job.state = job.state or job.stopped()
-            self._store_state(job)
-        await anyio.to_thread.run_sync(self._sweep)
-
-    def _store_state(self, job: Job) -> None:
-        """Write the state to disk. Keep it in memory only if that fails."""
-        try:
-            save(job.path, job.look())
-            del self._jobs[job.id]
-        except ProblemError as error:
-            job.progress(f"the result is kept until the server ends: {error}")
-        finally:
-            job.directory.release()
-            job.done.set()
-
-    def _sweep(self) -> None:
+            try:
+                save(job.path, job.look())
+                del self._jobs[job.id]
+            except ProblemError as error:  # it stays in memory
+                job.progress(f"the result is kept until the server ends: {error}")
+            finally:
+                job.directory.release()
+                job.done.set()
         with suppress(ProblemError):  # the next job that needs room reports it
-            self.store.sweep()
-
-    async def _wait_for_other_server(self, job_id: str) -> None:
-        while self._from_disk(job_id).state == "running":
-            await anyio.sleep(FOREIGN_POLL_S)
+            await anyio.to_thread.run_sync(self.store.sweep)
 
     def _from_disk(self, job_id: str) -> JobState:
         directory = self.store.find(job_id)
@@ -227,15 +237,13 @@ class Manager:
         if saved:
             return saved
         running = self.store.is_running(directory)
-        problem = (
-            None if running else Problem(what="the server ended before the job did", next_call="run it again")
-        )
-        return load(directory.path) or JobState(
+        lost = Problem(what="the server ended before the job did", next_call="run it again")
+        return load(directory.path) or JobState(  # it may have ended meanwhile
             job_id=job_id,
             kind=directory.kind,
             state="running" if running else "stopped",
             wall_s=0.0,
-            problem=problem,
+            problem=None if running else lost,
         )
 
 
@@ -247,34 +255,6 @@ def most_at_once(environ: Mapping[str, str] | None = None) -> int:
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= 10_000):
         raise ProblemError(f"{JOBS_VARIABLE} is no number of jobs", value=text[:80], allowed="1-10000")
     return int(text)
-
-
-async def _outcome(job: Job, work: Work) -> JobState:
-    try:
-        result = as_data(await work(job))
-    except Exception as error:
-        return job.state_as("failed", problem=_problem(job, error))
-    return job.state_as("finished", result=result)
-
-
-def as_data(result: BaseModel) -> dict[str, Any]:
-    """The JSON form (NaN becomes null), so that answers from memory and from disk are the same."""
-    data: dict[str, Any] = json.loads(result.model_dump_json())
-    return data
-
-
-def _problem(job: Job, error: BaseException) -> Problem:
-    """The error as data. An unexpected error also writes its traceback to the job's directory."""
-    error = innermost(error)
-    if isinstance(error, ProblemError):
-        value = None if error.value is None else str(error.value)
-        return Problem(what=error.what, value=value, allowed=error.allowed, next_call=error.next_call)
-    stack = "".join(traceback.format_exception(error))
-    try:
-        (job.path / "traceback.log").write_text(stack)
-    except OSError:
-        job.progress("the stack of the error could not be written")
-    return Problem(what=f"defect in this tool: {type(error).__name__}: {clean(str(error))[:500]}")
 
 
 def innermost(error: BaseException) -> BaseException:

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-import tty
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 import anyio
 
-from mcp_server.jobs.private import cause, storing
-
-LINE_LIMIT = 2_000  # characters
+from mcp_server.jobs.store import cause, storing
 
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor movement
@@ -46,37 +42,6 @@ def clean(text: str) -> str:
     if "\x1b" in text:
         text = _ESCAPES.sub("", text)
     return _CONTROLS.sub("", text)
-
-
-class LineReader:
-    """Splits a stream of bytes into cleaned lines of at most LINE_LIMIT characters, in bounded memory.
-
-    Longer lines are cut. A carriage return ends a line, since progress bars use it.
-    """
-
-    def __init__(self, on_line: Callable[[str], None]) -> None:
-        self._on_line = on_line
-        self._open = b""
-
-    def feed(self, data: bytes) -> None:
-        *whole, rest = data.replace(b"\r", b"\n").split(b"\n")
-        if not whole:
-            self._open = (self._open + rest)[: LINE_LIMIT * 4]
-            return
-        whole[0] = self._open + whole[0]
-        self._open = rest[: LINE_LIMIT * 4]
-        for line in whole:
-            self._emit(line)
-
-    def finish(self) -> None:
-        """Emit a last line without a newline."""
-        line, self._open = self._open, b""
-        self._emit(line)
-
-    def _emit(self, line: bytes) -> None:
-        text = clean(line[: LINE_LIMIT * 4].decode("utf-8", "replace")).rstrip()
-        if text:
-            self._on_line(text[:LINE_LIMIT])
 
 
 MIB = 1 << 20
@@ -115,39 +80,35 @@ class BoundedFile:
 
     def write(self, data: bytes) -> None:
         view = memoryview(data)
-        while view and not self.error:
-            view = view[self._write_some(view) :]
-        self._refused += len(view)
-
-    def _write_some(self, view: memoryview) -> int:
-        offset, room = self._next_span()
-        try:
-            written = os.pwrite(self._file.fileno(), view[:room], offset)
-        except OSError as error:
-            self.error = cause(error)
-            return 0
-        self._total += written
-        return written
-
-    def _next_span(self) -> tuple[int, int]:
-        """Offset of the next byte in the file, and how many bytes fit there contiguously."""
         head, tail = self._caps.head, self._caps.tail
-        if self._total < head:
-            return self._total, head - self._total
-        inside = (self._total - head) % tail
-        return head + inside, tail - inside
+        while view and not self.error:
+            if self._total < head:
+                offset, room = self._total, head - self._total
+            else:
+                inside = (self._total - head) % tail
+                offset, room = head + inside, tail - inside
+            try:
+                written = os.pwrite(self._file.fileno(), view[:room], offset)
+            except OSError as error:
+                self.error = cause(error)
+                break
+            self._total += written
+            view = view[written:]
+        self._refused += len(view)
 
     def close(self) -> int:
         """Unroll the ring buffer. Returns the number of bytes left out."""
+        left_out = self.dropped
         with self._file:
-            try:
-                joined = self._join() if self.dropped else 0
-            except OSError as error:
-                self.error = cause(error)
-                joined = self.dropped
-        return joined + self._refused
+            if left_out:
+                try:
+                    left_out = self._unroll()
+                except OSError as error:
+                    self.error = cause(error)
+        return left_out + self._refused
 
-    def _join(self) -> int:
+    def _unroll(self) -> int:
+        """Put the tail in order behind a line that says how much is missing; it begins with a whole line."""
         head, tail = self._caps.head, self._caps.tail
         fd = self._file.fileno()
         ring = os.pread(fd, tail, head)
@@ -197,27 +158,18 @@ class Capture:
     `stdout` and `stderr` are the descriptors for the child. Call `started` once the child has them.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        terminal: bool = False,
-        on_line: Callable[[str], None] | None = None,
-        caps: Caps | None = None,
-    ) -> None:
-        caps = caps or Caps()
+    def __init__(self, directory: Path, *, caps: Caps | None = None) -> None:
         self.paths = {name: directory / f"{name}.log" for name in ("stdout", "stderr", "output")}
         with storing(directory):
-            self._files = {name: BoundedFile(path, caps) for name, path in self.paths.items()}
+            self._files = {name: BoundedFile(path, caps or Caps()) for name, path in self.paths.items()}
         self._joined = InOrder(self._files["output"])
-        self._lines = {name: LineReader(on_line) for name in ("stdout", "stderr")} if on_line else {}
-        out, self.stdout = raw_terminal() if terminal else os.pipe()
+        out, self.stdout = os.pipe()
         err, self.stderr = os.pipe()
         self._sources = {"stdout": out, "stderr": err}
         for fd in self._sources.values():
             os.set_blocking(fd, False)
         self.dropped = 0
-        self.note = ""
+        self.error = ""
         self._scope = anyio.CancelScope(shield=True)
 
     def __enter__(self) -> Capture:
@@ -227,7 +179,10 @@ class Capture:
         self.started()
         for fd in self._sources.values():
             os.close(fd)
-        self._finish()
+        self._joined.finish()
+        left_out = {name: file.close() for name, file in self._files.items()}
+        self.dropped = left_out["output"]
+        self.error = next((file.error for file in self._files.values() if file.error), "")
 
     def started(self) -> None:
         """Close our copies of the child's write ends; without that, reading never reaches end of file."""
@@ -247,42 +202,12 @@ class Capture:
                     tasks.start_soon(self._read, name, fd)
 
     async def _read(self, name: str, fd: int) -> None:
-        while True:
+        data: bytes | None = None
+        while data != b"":
             await anyio.wait_readable(fd)
-            data = read_some(fd)
-            if data == b"":
-                return
-            if data:
-                self._keep(name, data)
-
-    def _keep(self, name: str, data: bytes) -> None:
-        self._files[name].write(data)
-        self._joined.feed(name, data)
-        if name in self._lines:
-            self._lines[name].feed(data)
-
-    def _finish(self) -> None:
-        self._joined.finish()
-        for reader in self._lines.values():
-            reader.finish()
-        left_out = {name: file.close() for name, file in self._files.items()}
-        self.dropped = left_out["output"]
-        error = next((file.error for file in self._files.values() if file.error), "")
-        self.note = f"the output is incomplete: {error}" if error else ""
-
-
-def read_some(fd: int) -> bytes | None:
-    """The available bytes; b'' at end of file, None if there are none."""
-    try:
-        return os.read(fd, READ_BYTES)
-    except BlockingIOError:
-        return None
-    except OSError:
-        return b""  # a terminal returns EIO after its last writer closed it
-
-
-def raw_terminal() -> tuple[int, int]:
-    """A pseudo-terminal that changes no bytes. It makes C programs flush each line."""
-    ours, theirs = os.openpty()
-    tty.setraw(theirs)
-    return ours, theirs
+            try:
+                data = os.read(fd, READ_BYTES)
+            except BlockingIOError:
+                continue
+            self._files[name].write(data)
+            self._joined.feed(name, data)

@@ -6,7 +6,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +15,10 @@ import anyio
 import anyio.to_thread
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.child import Child, Decoded, Starter, Stop, decode, oom_kill_count, survivors
+from mcp_server.jobs.child import Child, Program, Starter, decode, oom_kill_count
 from mcp_server.jobs.clock import Clock
 from mcp_server.jobs.environment import child_environment
-from mcp_server.jobs.gpus import Waits, device_names, known_gpus, leased
-from mcp_server.jobs.lease_requests import on_request
+from mcp_server.jobs.gpus import Waits, device_names, known_gpus, leased, on_request
 from mcp_server.jobs.output import Capture
 from mcp_server.jobs.supervisor import end_proxied
 from mcp_server.jobs.types import STACKS_SIGNAL, STOOD_STILL, Command, Finished
@@ -57,129 +56,118 @@ STALL_POLL_S = 3.0  # between checks of whether a child has stalled
 STACKS_S = 1.0  # for a process to print its stacks
 DRAIN_S = 2.0  # for output left in the pipes after every process has ended
 
-# The pseudo-terminal is there for line buffering only; programs must not colour their output.
-PLAIN_TERMINAL: Mapping[str, str] = {"TERM": "dumb", "NO_COLOR": "1"}
-
 
 async def run(
     command: Command,
     directory: Path,
     *,
-    on_line: Callable[[str], None] | None = None,
     start: Starter = Child.start,
     waits: Waits | None = None,
 ) -> Finished:
     """Run `command`, store its output in `directory`, and return how it ended.
 
-    Writes `output.log`, `stdout.log` and `stderr.log`. `on_line` gets cleaned, bounded lines of both streams
-    as they arrive. `start` starts the program under a supervisor. `waits` is notified while the command waits
-    for a GPU; the time limit stands still meanwhile.
+    Writes `output.log`, `stdout.log` and `stderr.log`. `start` starts the program under a supervisor. `waits`
+    is notified while the command waits for a GPU; the time limit stands still meanwhile.
     When this returns or is cancelled, no process of the command is left. A command that fails or cannot be
     started is a result. Raises ProblemError for invalid arguments and for a directory that is not writable.
     """
     if not command.timeout_s > 0:
         raise ProblemError("no time to run in", value=command.timeout_s, allowed="seconds above 0")
-    env = child_environment({**(PLAIN_TERMINAL if command.terminal else {}), **command.env}, command.unset)
+    env = child_environment(command.env, command.unset)
     clock = Clock()
     if not command.gpus:
-        return await _run(command, env, directory, on_line, start, clock)
+        return await _run(command, env, directory, start, clock)
     known = await anyio.to_thread.run_sync(known_gpus, abandon_on_cancel=True)
     names = device_names(command.gpus, env.get("CUDA_VISIBLE_DEVICES"), known)
-    waits = _stopping_clock(clock, waits or Waits(str(directory)))
-    if command.asks:
-        async with on_request(names, waits) as (leases, more):
-            return await _run(command, {**env, **more}, directory, on_line, start, clock, leases)
-    async with leased(names, waits) as leases:
-        return await _run(command, env, directory, on_line, start, clock, leases)
-
-
-def _stopping_clock(clock: Clock, waits: Waits) -> Waits:
-    """`waits`, with the clock stopped during the wait."""
+    waits = waits or Waits(str(directory))
+    waiting = waits.blocked
 
     @contextmanager
     def blocked() -> Iterator[None]:
-        with clock.stopped(), waits.blocked():
+        with clock.stopped(), waiting():
             yield
 
-    return replace(waits, blocked=blocked)
+    waits = replace(waits, blocked=blocked)
+    if command.asks:
+        async with on_request(names, waits) as (leases, more):
+            return await _run(command, {**env, **more}, directory, start, clock, leases)
+    async with leased(names, waits) as leases:
+        return await _run(command, env, directory, start, clock, leases)
 
 
 async def _run(
     command: Command,
     env: dict[str, str],
     directory: Path,
-    on_line: Callable[[str], None] | None,
     start: Starter,
     clock: Clock,
     leases: Sequence[int] = (),
 ) -> Finished:
     mark = env[MARK] = secrets.token_hex(16)
-    with Capture(directory, terminal=command.terminal, on_line=on_line) as capture:
+    with Capture(directory) as capture:
         began, kills = clock.worked_s, oom_kill_count()
         child = start(
-            command.argv,
-            cwd=command.cwd,
-            env=env,
-            stdout=capture.stdout,
-            stderr=capture.stderr,
-            memory_bytes=command.memory_bytes,
-            keep_fds=leases,
+            Program(
+                command.argv,
+                cwd=command.cwd,
+                env=env,
+                stdout=capture.stdout,
+                stderr=capture.stderr,
+                keep_fds=leases,
+            )
         )
         capture.started()
-        stop = await _wait_or_stop(child, capture, command, mark, clock)
+        timed_out = await _wait_or_stop(child, capture, command, mark, clock)
         worked_s = clock.worked_s - began
-    limit = _limit(command, worked_s) if stop == "timeout" else ""
-    ended = decode(child.report(), stop, limit=limit, oom_kills=oom_kill_count() - kills)
-    return _finished(ended, capture, worked_s, clock.waited_s, survivors(child.report()))
-
-
-def _limit(command: Command, wall_s: float) -> str:
-    """Why the server ended a child: its time limit, or a stall before that."""
-    if wall_s < command.timeout_s:
-        return f"{STOOD_STILL}, and was ended after {wall_s:.0f} s"
-    return f"did not end within {command.timeout_s:g} s"
-
-
-def _finished(ended: Decoded, capture: Capture, wall_s: float, waited_s: float, left: str) -> Finished:
+    limit = ""
+    if timed_out:
+        stalled = worked_s < command.timeout_s
+        at_limit = f"did not end within {command.timeout_s:g} s"
+        limit = f"{STOOD_STILL}, and was ended after {worked_s:.0f} s" if stalled else at_limit
+    report = child.report()
+    ended = decode(report, limit, oom_kills=oom_kill_count() - kills)
+    left = f"{report.left} process(es) could not be killed within 5 s" if report.left else ""
     return Finished(
         ending=ended.ending,
         returncode=ended.returncode,
         signal=ended.signal,
-        wall_s=wall_s,
-        waited_s=waited_s,
+        wall_s=worked_s,
+        waited_s=clock.waited_s,
         output=capture.paths["output"],
         stdout=capture.paths["stdout"],
         stderr=capture.paths["stderr"],
         dropped_bytes=capture.dropped,
-        note="; ".join(filter(None, (ended.note, left, capture.note))),
+        note="; ".join(filter(None, (ended.note, left))),
+        incomplete=capture.error,
     )
 
 
-async def _wait_or_stop(
-    child: Child, capture: Capture, command: Command, mark: str, clock: Clock
-) -> Stop | None:
-    """Wait for the end of the child, or stop it. Returns the reason if it was stopped."""
-    stop: Stop | None = None
+async def _wait_or_stop(child: Child, capture: Capture, command: Command, mark: str, clock: Clock) -> bool:
+    """Wait for the end of the child, or stop it, and leave no process of it. Whether it was stopped."""
+    timed_out = False
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(capture.pump)
         try:
             with clock.limit(command.timeout_s):
                 await _wait_for_end_or_stall(child, command.stalled)
-            if not child.has_ended:
-                stop = "timeout"
+            timed_out = not child.has_ended
         finally:
             with anyio.CancelScope(shield=True):
-                await _end(child, mark, TIMEOUT_GRACE_S if stop else CANCEL_GRACE_S)
+                if not child.has_ended:
+                    await child.stop(TIMEOUT_GRACE_S if timed_out else CANCEL_GRACE_S)
+                await child.close()
+                report = child.report()
+                if report.status is None or report.left:  # someone killed the supervisor
+                    await anyio.to_thread.run_sync(kill_marked, mark)
             capture.end_within(DRAIN_S)
-    return stop
+    return timed_out
 
 
 async def _wait_for_end_or_stall(child: Child, stalled: Callable[[], int | None] | None) -> None:
     """Wait until the child ends, or a stalled process of it has printed its stacks."""
     async with anyio.create_task_group() as tasks:
 
-        async def watch() -> None:
-            assert stalled is not None
+        async def watch(stalled: Callable[[], int | None]) -> None:
             while (pid := await anyio.to_thread.run_sync(stalled)) is None:
                 await anyio.sleep(STALL_POLL_S)
             with suppress(ProcessLookupError, PermissionError):
@@ -188,16 +176,6 @@ async def _wait_for_end_or_stall(child: Child, stalled: Callable[[], int | None]
             tasks.cancel_scope.cancel()
 
         if stalled is not None:
-            tasks.start_soon(watch)
+            tasks.start_soon(watch, stalled)
         await child.ended()
         tasks.cancel_scope.cancel()
-
-
-async def _end(child: Child, mark: str, grace_s: float) -> None:
-    """Leave no process of the child, even if its supervisor was killed."""
-    if not child.has_ended:
-        await child.stop(grace_s)
-    await child.close()
-    report = child.report()
-    if report.status is None or report.left:
-        await anyio.to_thread.run_sync(kill_marked, mark)

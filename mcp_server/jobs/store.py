@@ -1,21 +1,111 @@
-"""The files of jobs: a private directory with one folder per job and a cap on the total size."""
+"""The files of jobs: private directories, locks in them, and the store with its cap on the total size."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import re
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from mcp_server.errors import ProblemError, read_json
-from mcp_server.jobs.private import locked, private_directory, storing, try_lock
+
+PRIVATE = 0o700
+ANOTHER_STATE = "set AOTI_DEBUG_STATE to a directory of yours that has room and can be written"
+
+_CAUSES = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "permission is denied",
+    errno.EPERM: "permission is denied",
+    errno.ENAMETOOLONG: "the path is too long",
+}
+
+
+def cause(error: OSError) -> str:
+    """The reason for the error, in words."""
+    return _CAUSES.get(error.errno or 0, error.strerror or type(error).__name__)
+
+
+@contextmanager
+def storing(path: Path) -> Iterator[None]:
+    """Turn an OSError below `path` into a ProblemError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise ProblemError(
+            f"cannot store a job: {cause(error)}", value=str(path), next_call=ANOTHER_STATE
+        ) from error
+
+
+def private_directory(path: Path) -> Path:
+    """Create `path` (mode 0700), or accept an existing directory that only this user can write.
+
+    An existing directory keeps its mode, since the user may share it for reading. Raises ProblemError for a
+    link, for a directory that another user owns or can write, and if the directory cannot be created.
+    """
+    with storing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(mode=PRIVATE)
+            return path
+        except FileExistsError:
+            found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise ProblemError("not a directory, or a link to one", value=str(path), next_call=ANOTHER_STATE)
+    if found.st_uid != os.getuid():
+        raise ProblemError("the directory belongs to another user", value=str(path), next_call=ANOTHER_STATE)
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ProblemError("others may write the directory", value=str(path), next_call=ANOTHER_STATE)
+    return path
+
+
+def open_lock(path: Path) -> int:
+    """Open a lock file without following links. A lock ends when the last copy of the descriptor closes."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def try_lock(path: Path) -> int | None:
+    """Lock `path` and return the descriptor; None if it is locked already, even by this process."""
+    fd = open_lock(path)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if is_current(fd, path):
+            return fd
+    except BlockingIOError:
+        pass
+    os.close(fd)
+    return None
+
+
+def is_current(fd: int, path: Path) -> bool:
+    """Whether `fd` is still the file at `path`, which a cleaner of old files may have removed."""
+    try:
+        return os.fstat(fd).st_ino == path.stat().st_ino
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Lock `path` for the body. Blocks the event loop, so keep the body short."""
+    fd = open_lock(path)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
 
 CAP_BYTES = 4 << 30
 CAP_JOBS = 500
@@ -54,14 +144,6 @@ class JobDirectory:
             os.close(self.lock)
             object.__setattr__(self, "lock", None)
 
-    def uri(self, path: Path) -> str:
-        """Address of a file in this folder; raises ProblemError for one outside."""
-        try:
-            inside = path.relative_to(self.path)
-        except ValueError:
-            raise ProblemError("the file is not in the job's directory", value=str(path)) from None
-        return f"{SCHEME}{self.id}/{quote(inside.as_posix())}"
-
 
 class Store:
     """The job folders of all servers that use the same state directory."""
@@ -84,12 +166,12 @@ class Store:
         """Create an empty folder, locked as running. Raises ProblemError if that fails."""
         with storing(self.jobs), self._exclusive():
             number = self._next_number()
-            job_id = self._unused_id()
-            path = self.jobs / job_id
-            path.mkdir(mode=0o700)
+            while (path := self.jobs / f"job_{secrets.token_hex(4)}").exists():
+                pass
+            path.mkdir(mode=PRIVATE)
             lock = try_lock(path / "running.lock")
             (path / "job.json").write_text(json.dumps({"kind": kind, "number": number}))
-        return JobDirectory(job_id, path, kind, number, lock)
+        return JobDirectory(path.name, path, kind, number, lock)
 
     def check_room(self) -> None:
         """Raise ProblemError if not even the files of a small job can be written."""
@@ -158,24 +240,19 @@ class Store:
     def sweep(self) -> list[str]:
         """Remove the oldest jobs until both caps hold, except running and new ones. Returns their handles."""
         with storing(self.jobs), self._exclusive():
-            doomed = self._over_cap()
-            for path in doomed:
-                path.rename(self.jobs / f"{_DOOMED}{path.name}")
+            sizes = {path: size_of(path) for path in self._by_age()}
+            total, count = sum(sizes.values()), len(sizes)
+            swept = []
+            for path in list(sizes)[: max(0, count - self._keep)]:
+                if total <= self._cap_bytes and count <= self._cap_jobs:
+                    break
+                if not self.is_running(self.find(path.name)):
+                    total, count = total - sizes[path], count - 1
+                    path.rename(self.jobs / f"{_DOOMED}{path.name}")
+                    swept.append(path.name)
         for path in self.jobs.glob(f"{_DOOMED}*"):
             shutil.rmtree(path, ignore_errors=True)
-        return [path.name for path in doomed]
-
-    def _over_cap(self) -> list[Path]:
-        sizes = {path: size_of(path) for path in self._by_age()}
-        total, count = sum(sizes.values()), len(sizes)
-        doomed = []
-        for path in list(sizes)[: max(0, count - self._keep)]:
-            if total <= self._cap_bytes and count <= self._cap_jobs:
-                break
-            if not self.is_running(self.find(path.name)):
-                doomed.append(path)
-                total, count = total - sizes[path], count - 1
-        return doomed
+        return swept
 
     def _by_age(self) -> list[Path]:
         found = [path for path in self.jobs.iterdir() if _JOB_ID.fullmatch(path.name) and path.is_dir()]
@@ -194,11 +271,6 @@ class Store:
         counter.write_text(str(number))
         return number
 
-    def _unused_id(self) -> str:
-        while (self.jobs / (job_id := f"job_{secrets.token_hex(4)}")).exists():
-            pass
-        return job_id
-
 
 def read_metadata(path: Path) -> tuple[str, int]:
     """Kind and number of the job in that folder; ("", 0) when its record was never written whole."""
@@ -211,23 +283,11 @@ def read_metadata(path: Path) -> tuple[str, int]:
 
 def size_of(path: Path) -> int:
     """Bytes on disk below a folder, without following links. Files that vanish meanwhile count as 0."""
-    return sum(_disk_bytes(entry) for entry in _entries(path))
-
-
-def _entries(path: Path) -> Iterator[os.DirEntry[str]]:
-    try:
-        with os.scandir(path) as listing:
-            entries = list(listing)
-    except OSError:
-        return
-    for entry in entries:
-        yield entry
-        if entry.is_dir(follow_symlinks=False):
-            yield from _entries(Path(entry.path))
-
-
-def _disk_bytes(entry: os.DirEntry[str]) -> int:
-    try:
-        return entry.stat(follow_symlinks=False).st_blocks * 512
-    except OSError:
-        return 0
+    total = 0
+    with suppress(OSError), os.scandir(path) as listing:
+        for entry in listing:
+            with suppress(OSError):
+                total += entry.stat(follow_symlinks=False).st_blocks * 512
+                if entry.is_dir(follow_symlinks=False):
+                    total += size_of(Path(entry.path))
+    return total

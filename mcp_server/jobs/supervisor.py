@@ -4,13 +4,11 @@ Started by the server as `python -I -S supervisor.py FD -- ARGV...`, in its own 
 imports few modules, all of the standard library: each import costs every child a millisecond. FD is one end
 of a socket pair:
 
-  server -> supervisor   8 bytes of length, then `cwd NUL memory_limit NUL NAME=VALUE NUL NAME=VALUE ...`;
-                         then `T` to ask the program to end. End of file: the server has died, or wants an
-                         immediate end.
+  server -> supervisor   8 bytes of length, then `cwd NUL NAME=VALUE NUL NAME=VALUE ...`; then `T` to ask the
+                         program to end. End of file: the server has died, or wants an immediate end.
   supervisor -> server   lines of words:
                          `failed STAGE ERRNO`      the program could not be started
                          `started PID`             exec succeeded
-                         `memory BYTES`            the tree was killed because it used this much
                          `ended STATUS LEFT`       raw wait status; processes that could not be killed
 
 The child's environment comes over the socket because the supervisor must not run under it: an LD_PRELOAD or
@@ -44,7 +42,6 @@ STOP = b"T"
 TERM_GRACE_S = 1.0
 SWEEP_LIMIT_S = 5.0
 SWEEP_STEP_S = 0.002
-MEMORY_POLL_S = 0.1
 FAILED_START_STATUS = 127 << 8
 
 # Programs that run their tasks through a daemon, and end those tasks on SIGTERM. SIGKILL to srun and to the
@@ -70,12 +67,11 @@ def read_exactly(fd: int, count: int) -> bytes:
     return b"".join(parts)
 
 
-def read_request(fd: int) -> tuple[bytes, int, dict[bytes, bytes]]:
-    """Working directory, memory limit in bytes (0: none) and environment."""
+def read_request(fd: int) -> tuple[bytes, dict[bytes, bytes]]:
+    """Working directory and environment."""
     size = int.from_bytes(read_exactly(fd, 8), "big")
-    cwd, memory, *pairs = read_exactly(fd, size).split(b"\0")
-    env = dict(pair.split(b"=", 1) for pair in pairs if pair)
-    return cwd, int(memory), env
+    cwd, *pairs = read_exactly(fd, size).split(b"\0")
+    return cwd, dict(pair.split(b"=", 1) for pair in pairs if pair)
 
 
 def report(fd: int, *words: object) -> None:
@@ -176,9 +172,8 @@ def end_proxied(processes: Callable[[], list[int]]) -> None:
 class Supervisor:
     """One child and its process tree."""
 
-    def __init__(self, fd: int, memory_limit: int) -> None:
+    def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.memory_limit = memory_limit
         self.child = 0
         self.status: int | None = None
         self.deadline: float | None = None
@@ -219,54 +214,34 @@ class Supervisor:
 
     def reap(self) -> bool:
         """Reap ended children. Returns False if no child is left."""
-        while True:
-            try:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            while pid:
+                if pid == self.child:
+                    self.status = status
                 pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return False
-            if pid == 0:
-                return True
-            if pid == self.child:
-                self.status = status
-
-    def over_memory(self) -> bool:
-        if not self.memory_limit:
+        except ChildProcessError:
             return False
-        used = sum(map(private_memory, descendants()))
-        if used > self.memory_limit:
-            report(self.fd, "memory", used)
-        return used > self.memory_limit
-
-    def timeout(self) -> float | None:
-        """Seconds until the next deadline or memory check; None without either."""
-        limits = []
-        if self.deadline is not None:
-            limits.append(max(0.0, self.deadline - time.monotonic()))
-        if self.memory_limit:
-            limits.append(MEMORY_POLL_S)
-        return min(limits, default=None)
+        return True
 
     def watch(self) -> None:
-        """Return when the child has ended or must be killed."""
+        """Return when the child has ended or must be killed: at the deadline, or when the server is gone."""
         while self.reap() and self.status is None:
-            ready, _, _ = select.select([self.fd, self.wake], [], [], self.timeout())
+            left = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+            ready, _, _ = select.select([self.fd, self.wake], [], [], left)
             if self.wake in ready:
                 os.read(self.wake, 4096)
-            if self.fd in ready and not self.asked_to_stop():
+            if self.fd in ready:
+                try:
+                    word = os.read(self.fd, 1)
+                except OSError:
+                    return
+                if not word:
+                    return
+                if word == STOP:
+                    self.on_stop()
+            if self.deadline is not None and time.monotonic() >= self.deadline:
                 return
-            expired = self.deadline is not None and time.monotonic() >= self.deadline
-            if expired or self.over_memory():
-                return
-
-    def asked_to_stop(self) -> bool:
-        """Read a command of the server. Returns False if the server closed the connection."""
-        try:
-            word = os.read(self.fd, 1)
-        except OSError:
-            return False
-        if word == STOP:
-            self.on_stop()
-        return bool(word)
 
     def sweep(self) -> int:
         """Kill every descendant. Returns how many survived because they are blocked in the kernel."""
@@ -287,8 +262,16 @@ def new_session(parent: int) -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    limit_core_files()
-    restore_signals()
+    # No core files: 1 byte and not 0, since only 1 also stops a core_pattern that pipes to a program
+    # (fs/coredump.c). A hard limit of 0, as `ulimit -c 0` leaves it, cannot be raised and stays.
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    most = 1 if hard == resource.RLIM_INFINITY else min(1, hard)
+    resource.setrlimit(resource.RLIMIT_CORE, (most, most))
+    # Undo what this interpreter changed: ignored signals and the mask survive exec.
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
 def exec_program(argv: list[str], cwd: bytes, env: dict[bytes, bytes], error_fd: int, parent: int) -> None:
@@ -296,7 +279,11 @@ def exec_program(argv: list[str], cwd: bytes, env: dict[bytes, bytes], error_fd:
     stage = "session"
     try:
         new_session(parent)
-        keep_only_standard_streams()
+        for name in os.listdir("/proc/self/fd"):  # lifeline and leases are not for the program
+            try:
+                os.set_inheritable(int(name), int(name) <= 2)
+            except OSError:
+                pass  # the descriptor of the listing itself
         stage = "directory"
         os.chdir(cwd)
         stage = "program"
@@ -308,24 +295,6 @@ def exec_program(argv: list[str], cwd: bytes, env: dict[bytes, bytes], error_fd:
     os._exit(127)
 
 
-def restore_signals() -> None:
-    """Undo what this interpreter changed: ignored signals and the mask survive exec."""
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
-
-
-def keep_only_standard_streams() -> None:
-    """Mark all other descriptors, such as lifeline and leases, to be closed at exec."""
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2:
-            try:
-                os.set_inheritable(int(name), False)
-            except OSError:
-                pass  # the descriptor of the listing itself
-
-
 def detach_stdio() -> None:
     """Close our copies of the child's output, so that its readers see end of file."""
     null = os.open(os.devnull, os.O_RDWR)
@@ -334,30 +303,19 @@ def detach_stdio() -> None:
     os.close(null)
 
 
-def limit_core_files() -> None:
-    """No core files: 1 byte and not 0, since only 1 also stops a core_pattern that pipes to a program
-    (fs/coredump.c).
-
-    A hard limit of 0, as `ulimit -c 0` leaves it, cannot be raised and stays.
-    """
-    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
-    most = 1 if hard == resource.RLIM_INFINITY else min(1, hard)
-    resource.setrlimit(resource.RLIMIT_CORE, (most, most))
-
-
 def main() -> None:
     fd, argv = int(sys.argv[1]), sys.argv[3:]
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
-        cwd, memory_limit, env = read_request(fd)
+        cwd, env = read_request(fd)
     except EOFError:
         os._exit(1)
-    supervise(fd, memory_limit, lambda error_fd, parent: exec_program(argv, cwd, env, error_fd, parent))
+    supervise(fd, lambda error_fd, parent: exec_program(argv, cwd, env, error_fd, parent))
 
 
-def supervise(fd: int, memory_limit: int, exec_program: Callable[[int, int], None]) -> None:
+def supervise(fd: int, exec_program: Callable[[int, int], None]) -> None:
     """Run the program until no process of it is left. Never returns."""
-    supervisor = Supervisor(fd, memory_limit)
+    supervisor = Supervisor(fd)
     if supervisor.start(exec_program):
         supervisor.watch()
     left = supervisor.sweep()

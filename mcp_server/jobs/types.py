@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-Ending = Literal["exit", "signal", "timeout", "cancelled", "out_of_memory", "not_started"]
+Ending = Literal["exit", "signal", "timeout", "out_of_memory", "not_started"]
 
 # A Python process with the capture hook prints the stacks of all threads on it. Programs do not use it.
 STACKS_SIGNAL = signal.SIGRTMIN + 9
@@ -31,11 +31,9 @@ class Command:
     cwd: Path
     env: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 300.0
-    memory_bytes: int | None = None
     gpus: tuple[int, ...] | None = None
     asks: bool = False
     unset: tuple[str, ...] = ()
-    terminal: bool = False
     stalled: Callable[[], int | None] | None = field(default=None, compare=False)
 
 
@@ -45,8 +43,8 @@ class Finished:
 
     `output` is stdout and stderr in order of arrival, without `dropped_bytes` from the middle if the child
     printed more than the cap. `returncode` is None if a signal or a limit ended the child. `signal` is a name
-    such as `SIGSEGV`, also for a shell-style status (128 + n). `reused` marks a result of an earlier run of
-    the job.
+    such as `SIGSEGV`, also for a shell-style status (128 + n). `incomplete` says why output was lost, such as
+    a full disk. `reused` marks a result of an earlier run of the job.
     """
 
     ending: Ending
@@ -58,6 +56,7 @@ class Finished:
     stderr: Path
     dropped_bytes: int = 0
     note: str = ""
+    incomplete: str = ""
     reused: bool = False
     waited_s: float = 0.0
 

@@ -223,7 +223,7 @@ class TryArguments(CallArguments):
 
 
 class LocateArguments(ProgramArguments):
-    """What to put under which checker. A `package` beside a `command` is the one that its host loads."""
+    """What to put under which checker. With a `command`, `package` is what that host loads."""
 
     tool: Annotated[Checker, Field(description="Use this checker, default auto.")] = "auto"
     plain_runs: Annotated[
@@ -309,11 +309,6 @@ class WaitJobArguments(WaitArguments):
 Call = Callable[["Context", Any], Awaitable["Record"]]
 
 
-def joined(text: str) -> str:
-    """A text written over several lines as one."""
-    return " ".join(text.split())
-
-
 @dataclass(frozen=True)
 class Hints:
     """MCP's four tool annotations."""
@@ -332,7 +327,7 @@ CONTROLS = Hints(read_only=False, destructive=True, idempotent=True, open_world=
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a client is told about a tool."""
+    """What a client learns about a tool."""
 
     name: str
     title: str
@@ -348,11 +343,6 @@ class Operation(Declaration):
     call: Call
     examples: tuple[str, ...] = ()
 
-    @property
-    def runs_workload(self) -> bool:
-        """Whether a call of it runs the user's code, and so counts against the jobs side by side."""
-        return self.hints is RUNS_USER_CODE
-
 
 Model = TypeVar("Model", bound=Arguments)
 
@@ -362,7 +352,10 @@ def validated(model: type[Model], values: Mapping[str, Any]) -> Model:
 
     Validated as JSON: a strict model takes JSON's 3 for a float there, but not "3" for an int.
     """
-    _check_names(model, values)
+    fields = model.model_fields
+    for name in values:
+        if name not in fields:
+            raise ProblemError(f"unknown argument {name!r}{closest(name, fields)}", allowed=", ".join(fields))
     try:
         return model.model_validate_json(json.dumps(dict(values)), strict=True)
     except ValidationError as error:
@@ -375,24 +368,14 @@ def closest(name: str, names: Iterable[str]) -> str:
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
-def _check_names(model: type[Arguments], values: Mapping[str, Any]) -> None:
-    known = model.model_fields
-    for name in values:
-        if name not in known:
-            raise ProblemError(f"unknown argument {name!r}{closest(name, known)}", allowed=", ".join(known))
-
-
 def _problem(model: type[Arguments], errors: list[ErrorDetails]) -> ProblemError:
     """The first error; a union reports one per member, so all messages for the same field are joined."""
     name = str(errors[0]["loc"][0]) if errors[0]["loc"] else "arguments"
     here = [error for error in errors if error["loc"][:1] == (name,)]
-    message = " or ".join(dict.fromkeys(_lowered(error["msg"]) for error in here or errors))
-    where = ".".join(str(part) for part in errors[0]["loc"]) if len(here) == 1 else name
-    allowed = model.model_fields[name].description if name in model.model_fields else ""
+    allowed = (model.model_fields[name].description if name in model.model_fields else "") or ""
     if errors[0]["type"] == "missing":
-        return ProblemError(f"missing argument {name!r}", allowed=allowed or "")
-    return ProblemError(f"argument {where!r}: {message}", value=errors[0]["input"], allowed=allowed or "")
-
-
-def _lowered(message: str) -> str:
-    return message[:1].lower() + message[1:]
+        return ProblemError(f"missing argument {name!r}", allowed=allowed)
+    messages = [error["msg"] for error in here or errors]
+    message = " or ".join(dict.fromkeys(text[:1].lower() + text[1:] for text in messages))
+    where = ".".join(str(part) for part in errors[0]["loc"]) if len(here) == 1 else name
+    return ProblemError(f"argument {where!r}: {message}", value=errors[0]["input"], allowed=allowed)

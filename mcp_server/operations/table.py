@@ -1,280 +1,407 @@
-"""The table of operations: what the server offers as tools, and how the command line spells them."""
+"""The table of operations: what each calls, what the server offers as tools, how the command line spells it.
+
+Steps are imported when they are called, so that the server starts fast. Arguments are checked in a thread:
+archives are opened for that, and other calls are answered meanwhile.
+"""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
-from typing import Any, get_origin
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_origin
 
+from anyio.to_thread import run_sync as in_thread
 from pydantic.fields import FieldInfo
 
-from mcp_server.model import NextStep
+from mcp_server.errors import ProblemError
+from mcp_server.model import ExportedWorkload, NextStep, PackageWorkload, Record
 from mcp_server.operations import arguments as args
-from mcp_server.operations import calls
-from mcp_server.operations.arguments import READS, RUNS_USER_CODE, Operation, joined
+from mcp_server.operations import workload as checked
+from mcp_server.operations.arguments import READS, RUNS_USER_CODE, Operation
 from mcp_server.operations.work import HANDLE
 
-DIAGNOSE = Operation(
-    name="diagnose",
-    title="Diagnose a failure",
-    description=joined(
-        """
-        Runs the whole procedure on a failing script, package, exported program or command: a
-        verdict with category, who is guilty (input, kernel, constant, package, toolchain, ...),
-        confidence, evidence with commands, fix. Start here. Reads files first, runs the workload
-        only as often as it must: seconds to minutes. Next: its next_steps.
-        """
-    ),
-    arguments=args.DiagnoseArguments,
-    hints=RUNS_USER_CODE,
-    call=calls.diagnose,
-    examples=(
-        "aoti-debug diagnose serve.py -- --batch 8",
-        "aoti-debug diagnose model.pt2 --inputs batch.pt --json",
-        """aoti-debug diagnose model.pt2 -i '[{"shape": [8, 64], "dtype": "int64", "low": 0, "high": 9}]'""",
-        "aoti-debug diagnose ./cpp_host model.pt2",
-        "aoti-debug diagnose --log crash.log",
-    ),
-)
+if TYPE_CHECKING:
+    from mcp_server.tools.context import Context
+    from mcp_server.tools.inspect_package import Question
 
-CHECK_DEVICES = Operation(
-    name="check_devices",
-    title="Check machine and inputs",
-    description=joined(
-        """
-        Compares this machine (GPUs, driver, torch, compiler, tools), the package (device, arch,
-        ISA) and the inputs (device, dtype, rank, size or range, stride, count, order) before
-        anything runs. First for wrong-device, dtype, shape and load errors. Without a package: the
-        machine. 2-10 s. Next: diagnose, or fix the first mismatch.
-        """
-    ),
-    arguments=args.CheckArguments,
-    hints=READS,
-    call=calls.check_devices,
-    examples=("aoti-debug check-devices --package model.pt2 --inputs batch.pt", "aoti-debug check-devices"),
-)
 
-COMPILE_WITH_FLAGS = Operation(
-    name="compile_with_flags",
-    title="Compile with flags",
-    description=joined(
-        """
-        Compiles an exported program with code-generation flags (NaN checks, value printer,
-        minifier, provenance, asserts): new package, kernels, warnings. For flags that act at
-        compile time; one that cannot act is refused with the reason. 10-90 s. Next:
-        run_deterministic or dump_kernel_io with the package.
-        """
-    ),
-    arguments=args.CompileArguments,
-    hints=RUNS_USER_CODE,
-    call=calls.compile_with_flags,
-    examples=("aoti-debug compile-with-flags model.exported.pt2 --flag TORCHINDUCTOR_NAN_ASSERTS=1",),
-)
+async def explain_error(context: Context, given: args.ExplainArguments) -> Record:
+    from mcp_server.tools.explain_error import explain_error as step
 
-RUN_DETERMINISTIC = Operation(
-    name="run_deterministic",
-    title="Repeat a run",
-    description=joined(
-        """
-        Runs a workload several times, each in its own process, without the CUDA caching allocator,
-        with blocking launches and the package's input checks: clean, stable, flaky or varying, and
-        each run's root error. For crashes that move or come and go. Next: inspect_package with the
-        assertion, or diagnose.
-        """
-    ),
-    arguments=args.RepeatArguments,
-    hints=RUNS_USER_CODE,
-    call=calls.run_deterministic,
-    examples=("aoti-debug run-deterministic model.pt2 --inputs batch.pt --repeats 5",),
-)
+    return await step(
+        context,
+        text=given.text,
+        log=checked.optional_file("log", given.log),
+        package=await in_thread(checked.package_file, given.package, Path.cwd()) if given.package else None,
+        model_name=given.model_name,
+    )
 
-INSPECT_PACKAGE = Operation(
-    name="inspect_package",
-    title="Read a package",
-    description=joined(
-        """
-        Reads a .pt2 package without running it: inputs with ranges, launches with arguments,
-        dataflow, weights, model lines. An overview, or the answer in full to one question (launch,
-        kernel, ... assertion): which launch and input does an `index out of bounds` text mean?
-        About 1 s.
-        """
-    ),
-    arguments=args.InspectArguments,
-    hints=READS,
-    call=calls.inspect_package,
-    examples=(
-        "aoti-debug inspect-package model.pt2",
-        "aoti-debug inspect-package model.pt2 --assertion 'index out of bounds: 0 <= tmp4 < ks1'",
-        "aoti-debug inspect-package model.pt2 --location model.py:42",
-    ),
-)
 
-EXPLAIN_ERROR = Operation(
-    name="explain_error",
-    title="Explain an error",
-    description=joined(
-        """
-        Explains an error text or log without running anything: which error is the root, its family
-        and fields (file, line, block, thread, index, bound), what it does not prove, guide, next
-        call. Under 1 s for most logs.
-        """
-    ),
-    arguments=args.ExplainArguments,
-    hints=READS,
-    call=calls.explain_error,
-    examples=(
-        "aoti-debug explain-error --log crash.log",
-        "aoti-debug explain-error --text 'index out of bounds: 0 <= tmp4 < ks1' --package model.pt2",
-    ),
-)
+async def check_devices(context: Context, given: args.CheckArguments) -> Record:
+    from mcp_server.tools.check_devices import check_devices as step
 
-DUMP_KERNEL_IO = Operation(
-    name="dump_kernel_io",
-    title="Look at kernel values",
-    description=joined(
-        """
-        Runs a package or exported program once and shows what chosen launches read and wrote
-        (range, NaN, Inf, index against bound), the first bad value, and who made it. For NaN, Inf,
-        wrong values, the index behind an assertion. Needs inputs. 5-30 s. Next: fix the producer,
-        or inspect_package for its model line.
-        """
-    ),
-    arguments=args.DumpArguments,
-    hints=RUNS_USER_CODE,
-    call=calls.dump_kernel_io,
-    examples=("aoti-debug dump-kernel-io --package model.pt2 --inputs batch.pt --stop-at-first-bad",),
-)
+    if given.inputs and not given.package:
+        raise ProblemError("inputs are checked against a package, and none is given")
+    return await step(context, await in_thread(checked.package_workload, given) if given.package else None)
 
-LOCATE_FAULT = Operation(
-    name="locate_fault",
-    title="Locate a memory fault",
-    description=joined(
-        """
-        Puts a package's call, or the failing call of a script or command, under a checker and names
-        launch, argument, access, generated and model line, producer. For illegal memory access,
-        segfaults, corruption, silent bad reads. A package needs inputs, a C++ host (command) a
-        package. 10-90 s. Next: dump_kernel_io of the producer, or the fix.
-        """
-    ),
-    arguments=args.LocateArguments,
-    hints=RUNS_USER_CODE,
-    call=calls.locate_fault,
-    examples=(
-        "aoti-debug locate-fault model.pt2 --inputs batch.pt",
-        "aoti-debug locate-fault serve.py -- --batch 8",
-        "aoti-debug locate-fault ./cpp_host model.pt2 --package model.pt2",
-    ),
-)
 
-TRACE_LAUNCHES = Operation(
-    name="trace_launches",
-    title="Trace every launch",
-    description=joined(
-        """
-        Rebuilds a package with a probe at every launch (no model source needed) and runs it: the
-        launches with arguments, and the one at which the run ended. For crashes and hangs that name
-        no kernel. Without inputs: the instrumented package and environment, for a C++ host. 5-40 s.
-        Next: inspect_package with that launch.
-        """
-    ),
-    arguments=args.TraceArguments,
-    hints=RUNS_USER_CODE,
-    call=calls.trace_launches,
-    examples=("aoti-debug trace-launches model.pt2 --inputs batch.pt",),
-)
+async def compile_with_flags(context: Context, given: args.CompileArguments) -> Record:
+    from mcp_server.tools.compile_with_flags import compile_with_flags as step
 
-TRY_FIX = Operation(
-    name="try_fix",
-    title="Try a change",
-    description=joined(
-        """
-        Makes a package's failing call without, with and again without a change of an input element,
-        constant, launch or generated expression: gone, changed or same, and which elements that
-        were not at fault it changes. No model source needed; nothing of yours is written. For a
-        fix to verify. 3-30 s. Next: apply the fix, or diagnose.
-        """
-    ),
-    arguments=args.TryArguments,
-    hints=RUNS_USER_CODE,
-    call=calls.try_fix,
-    examples=(
-        "aoti-debug try-fix model.pt2 --inputs batch.pt --change 'args[1]: clamp 0 9'",
-        "aoti-debug try-fix model.pt2 -i batch.pt --kernel cpp_fused_0 --replace 'tmp3 - tmp5' 'tmp5 - tmp3'",
-        "aoti-debug try-fix model.pt2 -i batch.pt --launch 3 --as finite-mask --expect right.pt",
-    ),
-)
+    return await step(context, await in_thread(checked.exported_workload, given), given.flags)
 
-COMPARE_WITH_EAGER = Operation(
-    name="compare_with_eager",
-    title="Compare with eager",
-    description=joined(
-        """
-        Finds the first launch of a package that departs from its exported program in eager mode by
-        more than rounding. For wrong numbers without an error. 5-60 s. Next: inspect_package, or
-        reduce.
-        """
-    ),
-    arguments=args.CompareArguments,
-    hints=RUNS_USER_CODE,
-    call=calls.compare_with_eager,
-    examples=("aoti-debug compare-with-eager --package model.pt2 --exported program.pt2 --inputs batch.pt",),
-)
 
-REDUCE = Operation(
-    name="reduce",
-    title="Make a reproduction",
-    description=joined(
-        """
-        Cuts a failing program down to the few operators that still fail in the same way (crash,
-        error, NaN, wrong output), or replays one launch with its inputs: a script that needs torch
-        alone and was seen to fail. For bug reports and compiler faults. 1-10 min. Next: run it.
-        """
-    ),
-    arguments=args.ReduceArguments,
-    hints=RUNS_USER_CODE,
-    call=calls.reduce,
-    examples=(
-        "aoti-debug reduce --exported program.pt2 --inputs batch.pt",
-        "aoti-debug reduce --scope launch --package model.pt2 --inputs batch.pt --launch 3",
-    ),
-)
+async def diagnose(context: Context, given: args.DiagnoseArguments) -> Record:
+    from mcp_server.diagnosis.diagnose import diagnose as step
 
-BISECT = Operation(
-    name="bisect",
-    title="Find the compiler's fault",
-    description=joined(
-        """
-        Names the decision of the compiler (graph pass, lowering, decomposition, option) that makes
-        a program crash or give wrong numbers where eager is right: switches decisions off in a
-        reduced program until the failure goes away. Gives a workaround that was run, and a text for
-        PyTorch's issue tracker. 1-10 min. Next: apply the workaround.
-        """
-    ),
-    arguments=args.BisectArguments,
-    hints=RUNS_USER_CODE,
-    call=calls.bisect,
-    examples=(
-        "aoti-debug bisect --exported program.pt2 --inputs batch.pt",
-        "aoti-debug bisect --script serve.py",
-    ),
-)
+    log = checked.optional_file("log", given.log)
+    workload = None
+    if checked.chosen_kinds(given) or log is None:
+        workload = await in_thread(checked.workload_of, given)
+    symptom = checked.symptom_of(given, workload)
+    return await step(context, workload, log=log, budget_s=given.budget_s, symptom=symptom)
+
+
+async def run_deterministic(context: Context, given: args.RepeatArguments) -> Record:
+    from mcp_server.tools.run_deterministic import run_deterministic as step
+
+    return await step(
+        context,
+        await in_thread(checked.workload_of, given),
+        repeats=given.repeats,
+        caching_off=given.caching_off,
+        blocking=given.blocking,
+        check_inputs=given.check_inputs,
+    )
+
+
+async def inspect_package(context: Context, given: args.InspectArguments) -> Record:
+    from mcp_server.tools.inspect_package import inspect_package as step
+
+    return await step(
+        context,
+        await in_thread(checked.package_file, given.package, Path.cwd()),
+        question_of(given),
+        model_name=given.model_name,
+        offset=given.offset,
+        graph=given.graph,
+    )
+
+
+SUBJECTS = ("launch", "kernel", "buffer", "symbol", "input", "constant", "location", "assertion")
+
+
+def question_of(given: args.InspectArguments) -> Question | None:
+    """The question, None for the overview. Raises ProblemError for two at once.
+
+    An assertion may come with the kernel that printed it.
+    """
+    from mcp_server.tools.inspect_package import Question
+
+    asked = {name: getattr(given, name) for name in SUBJECTS if getattr(given, name) not in ("", -1)}
+    if len(asked) > 1 and set(asked) != {"assertion", "kernel"}:
+        allowed = "one of " + ", ".join(SUBJECTS)
+        raise ProblemError("more than one question", value=", ".join(asked), allowed=allowed)
+    if given.generated_line >= 0 and "assertion" not in asked:
+        raise ProblemError("generated_line goes with an assertion")
+    line = given.generated_line if given.generated_line >= 0 else None
+    return Question(**asked, generated_line=line) if asked else None
+
+
+async def dump_kernel_io(context: Context, given: args.DumpArguments) -> Record:
+    from mcp_server.tools.dump_kernel_io import dump_kernel_io as step
+    from mcp_server.tools.first_bad import Choice
+
+    if bool(given.package) == bool(given.exported):
+        raise ProblemError("give one model", allowed="either package or exported")
+    workload: PackageWorkload | ExportedWorkload
+    if given.package:
+        workload = await in_thread(checked.package_workload, given)
+    else:
+        workload = await in_thread(checked.exported_workload, given)
+    return await step(
+        context,
+        workload,
+        Choice(given.launches, given.kernels, given.buffers),
+        backend=given.backend,
+        level=given.level,
+        save=given.save,
+        stop_at_first_bad=given.stop_at_first_bad,
+    )
+
+
+async def trace_launches(context: Context, given: args.TraceArguments) -> Record:
+    from mcp_server.tools.trace_launches import trace_launches as step
+
+    stop_at = given.stop_at if given.stop_at >= 0 else None
+    workload = await in_thread(checked.package_workload, given)
+    return await step(context, workload, sync=given.sync, stop_at=stop_at, calls=given.calls)
+
+
+async def try_fix(context: Context, given: args.TryArguments) -> Record:
+    from mcp_server.diagnosis.try_fix import Asked
+    from mcp_server.diagnosis.try_fix import try_fix as step
+
+    base = checked.folder_of(given)
+    asked = Asked(
+        changes=tuple(given.changes),
+        kernel=given.kernel,
+        replace=tuple(given.replace),
+        launch=given.launch if given.launch >= 0 else None,
+        how=given.how,
+        constants=checked.optional_file("constants", given.constants, base),
+        set_env=given.set_env,
+        expect=checked.optional_file("expect", given.expect, base),
+        tolerance=given.tolerance or None,
+    )
+    return await step(context, await in_thread(checked.package_workload, given), asked)
+
+
+async def compare_with_eager(context: Context, given: args.CompareArguments) -> Record:
+    from mcp_server.tools.compare_with_eager import compare_with_eager as step
+
+    if not (given.script or given.exported):
+        raise ProblemError("nothing to compare with", allowed="exported, package and exported, or script")
+    workload = await in_thread(checked.paired_model, given)
+    exported = None
+    if isinstance(workload, PackageWorkload):
+        exported = await in_thread(checked.exported_file, given.exported, checked.folder_of(given))
+    return await step(context, workload, exported, tolerance=given.tolerance)
+
+
+async def locate_fault(context: Context, given: args.LocateArguments) -> Record:
+    from mcp_server.tools.locate_fault import locate_fault as step
+    from mcp_server.tools.locate_fault import locate_in_program
+
+    package = None
+    if given.command and given.package:  # the package is the one that the command, its host, loads
+        package = await in_thread(checked.package_file, given.package, checked.folder_of(given))
+        given = given.model_copy(update={"package": ""})
+    workload = await in_thread(checked.workload_of, given)
+    assert not isinstance(workload, ExportedWorkload), "there is no such argument"
+    if isinstance(workload, PackageWorkload):
+        return await step(context, workload, tool=given.tool, plain_runs=given.plain_runs)
+    return await locate_in_program(
+        context, workload, package=package, tool=given.tool, plain_runs=given.plain_runs
+    )
+
+
+async def bisect(context: Context, given: args.BisectArguments) -> Record:
+    from mcp_server.tools.bisect import bisect as step
+
+    alone = given.model_copy(update={"package": ""}) if given.exported else given
+    workload = await in_thread(checked.paired_model, alone)
+    if isinstance(workload, PackageWorkload):
+        raise ProblemError(
+            "a package cannot be compiled again: it does not hold the program that it was compiled from",
+            value=str(workload.package),
+            allowed="exported=that program (torch.export.save), or script",
+        )
+    return await step(context, workload, budget_s=given.budget_s)
+
+
+async def reduce(context: Context, given: args.ReduceArguments) -> Record:
+    from mcp_server.tools.reduce.reduce import reduce as step
+
+    if given.scope == "graph" and given.exported:  # the program has the graph, not the package
+        given = given.model_copy(update={"package": ""})
+    workload = await in_thread(checked.paired_model, given)
+    launch = given.launch if given.launch >= 0 else None
+    return await step(context, workload, scope=given.scope, launch=launch, budget_s=given.budget_s)
+
 
 OPERATIONS: tuple[Operation, ...] = (
-    DIAGNOSE,
-    EXPLAIN_ERROR,
-    CHECK_DEVICES,
-    INSPECT_PACKAGE,
-    RUN_DETERMINISTIC,
-    DUMP_KERNEL_IO,
-    LOCATE_FAULT,
-    TRACE_LAUNCHES,
-    TRY_FIX,
-    COMPARE_WITH_EAGER,
-    COMPILE_WITH_FLAGS,
-    REDUCE,
-    BISECT,
+    Operation(
+        name="diagnose",
+        title="Diagnose a failure",
+        description="Runs the whole procedure on a failing script, package, exported program or command: a "
+        "verdict with category, who is guilty (input, kernel, constant, package, toolchain, ...), "
+        "confidence, evidence with commands, fix. Start here. Reads files first, runs the workload only as "
+        "often as it must: seconds to minutes. Next: its next_steps.",
+        arguments=args.DiagnoseArguments,
+        hints=RUNS_USER_CODE,
+        call=diagnose,
+        examples=(
+            "aoti-debug diagnose serve.py -- --batch 8",
+            "aoti-debug diagnose model.pt2 --inputs batch.pt --json",
+            "aoti-debug diagnose model.pt2 -i "
+            """'[{"shape": [8, 64], "dtype": "int64", "low": 0, "high": 9}]'""",
+            "aoti-debug diagnose ./cpp_host model.pt2",
+            "aoti-debug diagnose --log crash.log",
+        ),
+    ),
+    Operation(
+        name="explain_error",
+        title="Explain an error",
+        description="Explains an error text or log without running anything: which error is the root, its "
+        "family and fields (file, line, block, thread, index, bound), what it does not prove, guide, next "
+        "call. Under 1 s for most logs.",
+        arguments=args.ExplainArguments,
+        hints=READS,
+        call=explain_error,
+        examples=(
+            "aoti-debug explain-error --log crash.log",
+            "aoti-debug explain-error --text 'index out of bounds: 0 <= tmp4 < ks1' --package model.pt2",
+        ),
+    ),
+    Operation(
+        name="check_devices",
+        title="Check machine and inputs",
+        description="Compares this machine (GPUs, driver, torch, compiler, tools), the package (device, "
+        "arch, ISA) and the inputs (device, dtype, rank, size or range, stride, count, order) before "
+        "anything runs. First for wrong-device, dtype, shape and load errors. Without a package: the "
+        "machine. 2-10 s. Next: diagnose, or fix the first mismatch.",
+        arguments=args.CheckArguments,
+        hints=READS,
+        call=check_devices,
+        examples=(
+            "aoti-debug check-devices --package model.pt2 --inputs batch.pt",
+            "aoti-debug check-devices",
+        ),
+    ),
+    Operation(
+        name="inspect_package",
+        title="Read a package",
+        description="Reads a .pt2 package without running it: inputs with ranges, launches with arguments, "
+        "dataflow, weights, model lines. An overview, or the answer in full to one question (launch, "
+        "kernel, ... assertion): which launch and input does an `index out of bounds` text mean? About 1 "
+        "s.",
+        arguments=args.InspectArguments,
+        hints=READS,
+        call=inspect_package,
+        examples=(
+            "aoti-debug inspect-package model.pt2",
+            "aoti-debug inspect-package model.pt2 --assertion 'index out of bounds: 0 <= tmp4 < ks1'",
+            "aoti-debug inspect-package model.pt2 --location model.py:42",
+        ),
+    ),
+    Operation(
+        name="run_deterministic",
+        title="Repeat a run",
+        description="Runs a workload several times, each in its own process, without the CUDA caching "
+        "allocator, with blocking launches and the package's input checks: clean, stable, flaky or "
+        "varying, and each run's root error. For crashes that move or come and go. Next: inspect_package "
+        "with the assertion, or diagnose.",
+        arguments=args.RepeatArguments,
+        hints=RUNS_USER_CODE,
+        call=run_deterministic,
+        examples=("aoti-debug run-deterministic model.pt2 --inputs batch.pt --repeats 5",),
+    ),
+    Operation(
+        name="dump_kernel_io",
+        title="Look at kernel values",
+        description="Runs a package or exported program once and shows what chosen launches read and wrote "
+        "(range, NaN, Inf, index against bound), the first bad value, and who made it. For NaN, Inf, wrong "
+        "values, the index behind an assertion. Needs inputs. 5-30 s. Next: fix the producer, or "
+        "inspect_package for its model line.",
+        arguments=args.DumpArguments,
+        hints=RUNS_USER_CODE,
+        call=dump_kernel_io,
+        examples=("aoti-debug dump-kernel-io --package model.pt2 --inputs batch.pt --stop-at-first-bad",),
+    ),
+    Operation(
+        name="locate_fault",
+        title="Locate a memory fault",
+        description="Puts a package's call, or the failing call of a script or command, under a checker and "
+        "names launch, argument, access, generated and model line, producer. For illegal memory access, "
+        "segfaults, corruption, silent bad reads. A package needs inputs, a C++ host (command) a package. "
+        "10-90 s. Next: dump_kernel_io of the producer, or the fix.",
+        arguments=args.LocateArguments,
+        hints=RUNS_USER_CODE,
+        call=locate_fault,
+        examples=(
+            "aoti-debug locate-fault model.pt2 --inputs batch.pt",
+            "aoti-debug locate-fault serve.py -- --batch 8",
+            "aoti-debug locate-fault ./cpp_host model.pt2 --package model.pt2",
+        ),
+    ),
+    Operation(
+        name="trace_launches",
+        title="Trace every launch",
+        description="Rebuilds a package with a probe at every launch (no model source needed) and runs it: "
+        "the launches with arguments, and the one at which the run ended. For crashes and hangs that name "
+        "no kernel. Without inputs: the instrumented package and environment, for a C++ host. 5-40 s. "
+        "Next: inspect_package with that launch.",
+        arguments=args.TraceArguments,
+        hints=RUNS_USER_CODE,
+        call=trace_launches,
+        examples=("aoti-debug trace-launches model.pt2 --inputs batch.pt",),
+    ),
+    Operation(
+        name="try_fix",
+        title="Try a change",
+        description="Makes a package's failing call without, with and again without a change of an input "
+        "element, constant, launch or generated expression: gone, changed or same, and which elements that "
+        "were not at fault it changes. No model source needed; nothing of yours is written. For a fix to "
+        "verify. 3-30 s. Next: apply the fix, or diagnose.",
+        arguments=args.TryArguments,
+        hints=RUNS_USER_CODE,
+        call=try_fix,
+        examples=(
+            "aoti-debug try-fix model.pt2 --inputs batch.pt --change 'args[1]: clamp 0 9'",
+            "aoti-debug try-fix model.pt2 -i batch.pt --kernel cpp_fused_0 "
+            "--replace 'tmp3 - tmp5' 'tmp5 - tmp3'",
+            "aoti-debug try-fix model.pt2 -i batch.pt --launch 3 --as finite-mask --expect right.pt",
+        ),
+    ),
+    Operation(
+        name="compare_with_eager",
+        title="Compare with eager",
+        description="Finds the first launch of a package that differs from its exported program in eager "
+        "mode by more than rounding. For wrong numbers without an error. 5-60 s. Next: inspect_package, or "
+        "reduce.",
+        arguments=args.CompareArguments,
+        hints=RUNS_USER_CODE,
+        call=compare_with_eager,
+        examples=(
+            "aoti-debug compare-with-eager --package model.pt2 --exported program.pt2 --inputs batch.pt",
+        ),
+    ),
+    Operation(
+        name="compile_with_flags",
+        title="Compile with flags",
+        description="Compiles an exported program with code-generation flags (NaN checks, value printer, "
+        "minifier, provenance, asserts): new package, kernels, warnings. For flags that act at compile "
+        "time; one that cannot act is refused with the reason. 10-90 s. Next: run_deterministic or "
+        "dump_kernel_io with the package.",
+        arguments=args.CompileArguments,
+        hints=RUNS_USER_CODE,
+        call=compile_with_flags,
+        examples=("aoti-debug compile-with-flags model.exported.pt2 --flag TORCHINDUCTOR_NAN_ASSERTS=1",),
+    ),
+    Operation(
+        name="reduce",
+        title="Make a reproduction",
+        description="Cuts a failing program down to the few operators that still fail in the same way "
+        "(crash, error, NaN, wrong output), or replays one launch with its inputs: a script that needs "
+        "torch alone and was seen to fail. For bug reports and compiler faults. 1-10 min. Next: run it.",
+        arguments=args.ReduceArguments,
+        hints=RUNS_USER_CODE,
+        call=reduce,
+        examples=(
+            "aoti-debug reduce --exported program.pt2 --inputs batch.pt",
+            "aoti-debug reduce --scope launch --package model.pt2 --inputs batch.pt --launch 3",
+        ),
+    ),
+    Operation(
+        name="bisect",
+        title="Find the compiler's fault",
+        description="Names the decision of the compiler (graph pass, lowering, decomposition, option) that "
+        "makes a program crash or give wrong numbers where eager is right: switches decisions off in a "
+        "reduced program until the failure goes away. Gives a workaround that was run, and a text for "
+        "PyTorch's issue tracker. 1-10 min. Next: apply the workaround.",
+        arguments=args.BisectArguments,
+        hints=RUNS_USER_CODE,
+        call=bisect,
+        examples=(
+            "aoti-debug bisect --exported program.pt2 --inputs batch.pt",
+            "aoti-debug bisect --script serve.py",
+        ),
+    ),
 )
+DIAGNOSE = OPERATIONS[0]
 
 
 OPTION_NAMES = {
@@ -286,8 +413,6 @@ OPTION_NAMES = {
 }
 COMMANDS = frozenset({"check"})  # options that take a whole command line
 PAIRS = frozenset({"replace"})  # options that take two words at once
-
-_BY_NAME: Mapping[str, Operation] = {operation.name: operation for operation in OPERATIONS}
 
 
 def command_name(tool: str) -> str:
@@ -308,37 +433,31 @@ def is_mapping(field: FieldInfo) -> bool:
 
 def command_line(step: NextStep) -> str:
     """The shell line that does what a suggested tool call does; required arguments stand without a name."""
-    operation = _BY_NAME.get(step.tool)
-    required = (
-        {name for name, field in operation.arguments.model_fields.items() if field.is_required()}
-        if operation
-        else set()
-    )
-    positional = [str(step.arguments[name]) for name in sorted(required & set(step.arguments))]
+    fields = next((op.arguments.model_fields for op in OPERATIONS if op.name == step.tool), {})
+    required = sorted(name for name in step.arguments if name in fields and fields[name].is_required())
+    words = ["aoti-debug", command_name(step.tool), *(str(step.arguments[name]) for name in required)]
     named = {name: value for name, value in step.arguments.items() if name not in required}
     if step.tool == "diagnose" and HANDLE.fullmatch(str(named.get("log", ""))):
         named = {"resume": named.pop("log"), **named}
-    return shlex.join(["aoti-debug", command_name(step.tool), *positional, *_options(named)])
+    for name, value in named.items():
+        words += _option(name, value)
+    return shlex.join(words)
 
 
-def _options(arguments: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in arguments.items():
-        option = OPTION_NAMES.get(name, (f"--{command_name(name)}",))[0]
-        if name in PAIRS:
-            yield from (option, *value)
-        elif name in COMMANDS:
-            yield from (option, shlex.join(value))
-        elif isinstance(value, bool):
-            yield option if value else f"--no-{command_name(name)}"
-        else:
-            yield from (part for item in _repeated(value) for part in (option, item))
-
-
-def _repeated(value: Any) -> list[str]:
-    """The texts that an option is given, one for each time that it is named."""
+def _option(name: str, value: Any) -> list[str]:
+    """The words of one option; it is repeated for each item of a mapping or list."""
+    option = OPTION_NAMES.get(name, (f"--{command_name(name)}",))[0]
+    if name in PAIRS:
+        return [option, *value]
+    if name in COMMANDS:
+        return [option, shlex.join(value)]
+    if isinstance(value, bool):
+        return [option if value else f"--no-{command_name(name)}"]
     if isinstance(value, Mapping):
-        return [f"{key}={item}" for key, item in value.items()]
-    if isinstance(value, list | tuple):
+        items = [f"{key}={item}" for key, item in value.items()]
+    elif isinstance(value, list | tuple):
         structured = any(isinstance(item, Mapping) for item in value)
-        return [json.dumps(value)] if structured else [str(item) for item in value]
-    return [str(value)]
+        items = [json.dumps(value)] if structured else [str(item) for item in value]
+    else:
+        items = [str(value)]
+    return [word for item in items for word in (option, item)]

@@ -5,56 +5,31 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shlex
-import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import anyio
+import anyio.to_thread
 from pydantic import BaseModel, ValidationError
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.private import storing
-from mcp_server.jobs.store import Store
+from mcp_server.jobs.store import ANOTHER_STATE, Store, storing
+from mcp_server.model import Verdict
 from mcp_server.operations.arguments import Arguments, DiagnoseArguments, Operation, RunArguments
-from mcp_server.operations.paths import absolute, directory
+from mcp_server.operations.workload import absolute, folder_of, launcher
 
 if TYPE_CHECKING:
     from mcp_server.jobs.manager import Job, Work
     from mcp_server.model import Record
-    from mcp_server.tools.context import Context
-    from mcp_server.tools.shared_import import Home
-
-
-LAUNCHER_VARIABLE = "AOTI_DEBUG_LAUNCHER"
-
-
-def launcher(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The words of AOTI_DEBUG_LAUNCHER, run as they are; none where it is not set.
-
-    Raises ProblemError for text that is no command line, and for a program that is not there.
-    """
-    text = (os.environ if environ is None else environ).get(LAUNCHER_VARIABLE, "")
-    try:
-        words = tuple(shlex.split(text))
-    except ValueError as error:
-        raise ProblemError(f"{LAUNCHER_VARIABLE} is no command line: {error}", value=text[:300]) from None
-    if words and not shutil.which(words[0]):
-        raise ProblemError(
-            f"the program in {LAUNCHER_VARIABLE} is not there",
-            value=words[0],
-            allowed="a program on PATH and its options, such as srun --gpus=1",
-        )
-    return words
-
+    from mcp_server.tools.shared_import import WarmImports
 
 CARD = "asked.json"
 HANDLE = re.compile(r"(?:aoti-debug://jobs/)?(job_[0-9a-f]{8})/?")
+
+log = logging.getLogger(__name__)
 
 
 class Asked(BaseModel):
@@ -81,7 +56,7 @@ def recorded_request(job: Path) -> Asked | None:
 
 
 def resumed(store: Store, arguments: Arguments) -> tuple[Arguments, str]:
-    """The arguments of the diagnosis that `log` names by its handle, and that handle; else what was given.
+    """The arguments of the diagnosis that `log` names by its handle, and that handle; else the same and "".
 
     The budget is the new one. Raises ProblemError for a job that is unknown or was no diagnosis.
     """
@@ -97,20 +72,15 @@ def resumed(store: Store, arguments: Arguments) -> tuple[Arguments, str]:
     except ValidationError as error:
         what = "what the job was asked is damaged, or of another version"
         raise ProblemError(what, value=job.id, next_call="diagnose the workload anew") from error
-    return before.model_copy(update={**_absolute(before, asked.base), **_new(arguments)}), job.id
-
-
-def _absolute(before: DiagnoseArguments, base: Path) -> dict[str, str]:
-    """Paths as they were meant when they were given."""
-    log = {"log": str(base / before.log)} if before.log else {}
-    return {"cwd": str(base / before.cwd), **log}
-
-
-def _new(given: DiagnoseArguments) -> dict[str, Any]:
-    return {"budget_s": given.budget_s, "wait_s": given.wait_s}
-
-
-log = logging.getLogger(__name__)
+    return before.model_copy(
+        update={
+            # Relative paths start where they did then.
+            "cwd": str(asked.base / before.cwd),
+            "log": str(asked.base / before.log) if before.log else "",
+            "budget_s": arguments.budget_s,
+            "wait_s": arguments.wait_s,
+        }
+    ), job.id
 
 
 def open_store(*, writing: bool = True) -> Store:
@@ -134,7 +104,7 @@ def open_store(*, writing: bool = True) -> Store:
 
 
 def work_of(
-    operation: Operation, arguments: Any, keep: list[Record] | None = None, home: Home | None = None
+    operation: Operation, arguments: Any, keep: list[Record] | None = None, home: WarmImports | None = None
 ) -> Work:
     """The operation as work for the manager; the result is also put into `keep`, as the record that it is.
 
@@ -142,10 +112,24 @@ def work_of(
     """
 
     async def work(job: Job) -> Record:
+        from mcp_server.tools.context import Context
+        from mcp_server.tools.step_cache import StepCache
+
         remember(job.path, operation.name, arguments)
-        context = await _context(job, arguments, home)
+        context = Context(
+            directory=job.path,
+            python=await _python(arguments),
+            progress=job.progress,
+            kept=StepCache.read(job.path),
+            knows=job.knows,
+            holder=f"{job.directory.kind} {job.id}",
+            home=home,
+            launcher=launcher(),
+        )
         async with context.sharing_imports() if home is not None else nullcontext():
             result = await operation.call(context, arguments)
+        if context.incomplete:
+            result = _incomplete(result, context.incomplete)
         if keep is not None:
             keep.append(result)
         return result
@@ -153,29 +137,21 @@ def work_of(
     return work
 
 
-async def _context(job: Job, arguments: Any, home: Home | None) -> Context:
-    from mcp_server.tools.context import Context
-    from mcp_server.tools.step_cache import StepCache
-
-    return Context(
-        directory=job.path,
-        python=await _python(arguments),
-        progress=job.progress,
-        kept=StepCache.read(job.path),
-        knows=job.knows,
-        holder=f"{job.directory.kind} {job.id}",
-        home=home,
-        launcher=launcher(),
-    )
+def _incomplete(result: Record, reason: str) -> Record:
+    """The result, with a sentence on output of the workload that was lost; results without notes stay."""
+    note = f"The output of the workload is incomplete, since {reason}: {ANOTHER_STATE}, and try again."
+    if isinstance(result, Verdict):
+        return result.model_copy(update={"summary": f"{result.summary} {note}"})
+    notes = getattr(result, "notes", None)
+    return result if notes is None else result.model_copy(update={"notes": [note, *notes]})
 
 
 async def _python(arguments: Any) -> Path:
-    """The interpreter of the call; nobody is asked for an operation that runs none."""
+    """The interpreter of the call; none is searched for an operation that runs none."""
     if not isinstance(arguments, RunArguments):
         return Path(sys.executable)
     if arguments.python:
         return absolute(arguments.python, Path.cwd())
     from mcp_server.interpreter import default_python
 
-    folder = directory("cwd", arguments.cwd, Path.cwd())
-    return await anyio.to_thread.run_sync(partial(default_python, folder=folder))
+    return await anyio.to_thread.run_sync(partial(default_python, folder=folder_of(arguments)))

@@ -1,45 +1,40 @@
-"""Flat arguments to a `Workload`, or to a question about a package: the one place that checks the choice."""
+"""Flat arguments to a workload, its inputs and its symptom: everything is checked before anything runs.
+
+Every function raises ProblemError for what is missing, of the wrong kind, contradictory or unreadable.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import os
-from collections.abc import Callable
+import re
+import shlex
+import shutil
+import stat
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.environment import check_variable
-from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload, Workload
-from mcp_server.operations.arguments import (
-    BisectArguments,
-    CallArguments,
-    CheckArguments,
-    CompareArguments,
-    CompileArguments,
-    DiagnoseArguments,
-    DumpArguments,
-    InspectArguments,
-    LocateArguments,
-    PairArguments,
-    ProgramArguments,
-    ReduceArguments,
-    RunArguments,
-    WorkloadArguments,
+from mcp_server.jobs.store import cause
+from mcp_server.model import (
+    CommandWorkload,
+    ExportedWorkload,
+    PackageWorkload,
+    ScriptWorkload,
+    TensorSpec,
+    Workload,
 )
-from mcp_server.operations.paths import (
-    check_model,
-    directory,
-    exported_file,
-    file,
-    inputs_of,
-    interpreter,
-    package_file,
-    program,
-)
-from mcp_server.operations.work import launcher
-from mcp_server.tools.inspect_package import Question
+from mcp_server.operations import arguments as args
 
-HasPackage = ProgramArguments | CheckArguments | CallArguments | DumpArguments
+if TYPE_CHECKING:
+    from mcp_server.diagnosis.symptom import Symptom
+
+KINDS = ("script", "package", "exported", "command")
 
 # Which kinds of workload an optional argument means something for.
 APPLIES_TO = {
@@ -51,207 +46,349 @@ APPLIES_TO = {
 }
 
 
-def workload_of(arguments: ProgramArguments, base: Path) -> Workload:
-    """The workload that `arguments` name; relative paths start at `cwd`, and that at `base`.
-
-    Raises ProblemError: no workload or more than one, an argument that does not apply, a path that is
-    missing or of the wrong kind, unreadable specs.
-    """
-    kind = _chosen_kind(arguments)
-    _check_applicable(arguments, kind)
-    return _BUILDERS[kind](arguments, directory("cwd", arguments.cwd, base))
-
-
-def located_workload(
-    arguments: LocateArguments, base: Path
-) -> tuple[PackageWorkload | ScriptWorkload | CommandWorkload, Path | None]:
-    """What to put under a checker, and the package that a command's host loads. Raises ProblemError."""
-    host = bool(arguments.command and arguments.package)
-    alone = arguments.model_copy(update={"package": ""}) if host else arguments
-    workload = workload_of(alone, base)
-    assert not isinstance(workload, ExportedWorkload)
-    package = package_file(arguments.package, directory("cwd", arguments.cwd, base)) if host else None
-    return workload, package
-
-
-def checked_package(arguments: CheckArguments, base: Path) -> PackageWorkload | None:
-    """The package to check with its inputs; None when none is given. Raises ProblemError."""
-    if not arguments.package:
-        if arguments.inputs:
-            raise ProblemError("inputs are checked against a package, and none is given")
-        return None
-    return _package(arguments, directory("cwd", arguments.cwd, base))
+def workload_of(given: args.ProgramArguments) -> Workload:
+    """The one workload that the arguments name; relative paths start at `cwd`."""
+    kinds = chosen_kinds(given)
+    if len(kinds) != 1:
+        allowed = "exactly one of " + ", ".join(kind for kind in KINDS if hasattr(given, kind))
+        what = "more than one workload given" if kinds else "no workload given"
+        raise ProblemError(what, value=", ".join(kinds) if kinds else None, allowed=allowed)
+    for name, fitting in APPLIES_TO.items():
+        default = type(given).model_fields[name].default
+        if kinds[0] not in fitting and getattr(given, name) != default:
+            allowed = f"with {' or '.join(fitting)}"
+            raise ProblemError(f"{name} does not apply to a {kinds[0]}", allowed=allowed)
+    if kinds[0] == "script":
+        return script_workload(given)
+    if kinds[0] == "package":
+        return package_workload(given)
+    if isinstance(given, args.WorkloadArguments) and given.exported:
+        return exported_workload(given)
+    around = _surroundings(given)
+    if not launcher():  # under a launcher it may be on another machine
+        check_program(given.command, given.env, folder_of(given))
+    return CommandWorkload(argv=given.command, **around)
 
 
-def called_package(arguments: CallArguments, base: Path) -> PackageWorkload:
-    """The package to call, with its inputs. Raises ProblemError."""
-    return _package(arguments, directory("cwd", arguments.cwd, base))
+def chosen_kinds(given: args.ProgramArguments) -> list[str]:
+    """The kinds of workload that the arguments name."""
+    return [kind for kind in KINDS if getattr(given, kind, None)]
 
 
-def dumped_model(arguments: DumpArguments, base: Path) -> PackageWorkload | ExportedWorkload:
-    """The package or exported program to look into. Raises ProblemError."""
-    if bool(arguments.package) == bool(arguments.exported):
-        raise ProblemError("give one model", allowed="either package or exported")
-    cwd = directory("cwd", arguments.cwd, base)
-    return _package(arguments, cwd) if arguments.package else _exported(arguments, cwd)
-
-
-def exported_program(arguments: CompileArguments, base: Path) -> ExportedWorkload:
-    """The exported program to compile. Raises ProblemError."""
-    cwd = directory("cwd", arguments.cwd, base)
-    return ExportedWorkload(
-        exported=exported_file(arguments.exported, cwd),
-        extra_imports=arguments.extra_imports,
-        **_surroundings(arguments, cwd),
-    )
-
-
-def compared_model(
-    arguments: CompareArguments, base: Path
-) -> tuple[PackageWorkload | ExportedWorkload | ScriptWorkload, Path | None]:
-    """What to compare, and the exported program of a package. Raises ProblemError."""
-    if not (arguments.script or arguments.exported):
-        raise ProblemError("nothing to compare with", allowed="exported, package and exported, or script")
-    model = _pair_model(arguments, base)
-    if isinstance(model, PackageWorkload):
-        return model, exported_file(arguments.exported, directory("cwd", arguments.cwd, base))
-    return model, None
-
-
-def reduced_model(
-    arguments: ReduceArguments, base: Path
-) -> PackageWorkload | ExportedWorkload | ScriptWorkload:
-    """What to cut down: of a package with its program the one that the scope needs. Raises ProblemError."""
-    if arguments.scope == "graph" and arguments.exported:
-        arguments = arguments.model_copy(update={"package": ""})
-    return _pair_model(arguments, base)
-
-
-def bisected_program(arguments: BisectArguments, base: Path) -> ExportedWorkload | ScriptWorkload:
-    """The program to compile again and again. Raises ProblemError for a package without it."""
-    alone = arguments.model_copy(update={"package": ""}) if arguments.exported else arguments
-    model = _pair_model(alone, base)
-    if isinstance(model, PackageWorkload):
-        raise ProblemError(
-            "a package cannot be compiled again: it does not hold the program that it was compiled from",
-            value=str(model.package),
-            allowed="exported=that program (torch.export.save), or script",
-        )
-    return model
-
-
-def _pair_model(arguments: PairArguments, base: Path) -> PackageWorkload | ExportedWorkload | ScriptWorkload:
+def paired_model(given: args.PairArguments) -> PackageWorkload | ExportedWorkload | ScriptWorkload:
     """The script, the package, or the exported program, in this order."""
-    cwd = directory("cwd", arguments.cwd, base)
-    if arguments.script:
-        if arguments.package or arguments.exported or arguments.inputs or arguments.extra_imports:
+    if given.script:
+        if given.package or given.exported or given.inputs or given.extra_imports:
             raise ProblemError("a script brings its own model and inputs", allowed="script alone")
-        return _script(arguments, cwd)
-    if arguments.script_args:
+        return script_workload(given)
+    if given.script_args:
         raise ProblemError("script_args are given without a script", allowed="with script")
-    if arguments.package:
-        return PackageWorkload(package=package_file(arguments.package, cwd), **_called(arguments, cwd))
-    if arguments.exported:
-        return _exported(arguments, cwd)
+    if given.package:
+        return package_workload(given)
+    if given.exported:
+        return exported_workload(given)
     raise ProblemError("no model given", allowed="exported, package or script")
 
 
-def chosen_kinds(arguments: ProgramArguments) -> list[str]:
-    """The kinds of workload that the arguments name."""
-    return [kind for kind in _BUILDERS if getattr(arguments, kind, None)]
-
-
-def _chosen_kind(arguments: ProgramArguments) -> str:
-    kinds = chosen_kinds(arguments)
-    if len(kinds) == 1:
-        return kinds[0]
-    allowed = "exactly one of " + ", ".join(k for k in _BUILDERS if hasattr(arguments, k))
-    if not kinds:
-        raise ProblemError("no workload given", allowed=allowed)
-    raise ProblemError("more than one workload given", value=", ".join(kinds), allowed=allowed)
-
-
-def _check_applicable(arguments: ProgramArguments, kind: str) -> None:
-    for name, kinds in APPLIES_TO.items():
-        default = type(arguments).model_fields[name].default
-        if kind not in kinds and getattr(arguments, name) != default:
-            raise ProblemError(f"{name} does not apply to a {kind}", allowed=f"with {' or '.join(kinds)}")
-
-
-def _script(arguments: ProgramArguments | PairArguments, cwd: Path) -> ScriptWorkload:
-    script = file("script", arguments.script, cwd)
-    return ScriptWorkload(script=script, args=arguments.script_args, **_surroundings(arguments, cwd))
-
-
-def _package(arguments: HasPackage, cwd: Path) -> PackageWorkload:
-    # Another file in the place of the package may be the very fault that is to be diagnosed.
-    if isinstance(arguments, DiagnoseArguments):
-        package = file("package", arguments.package, cwd)
-        check_model(package, arguments.model_name)
-    else:
-        package = package_file(arguments.package, cwd, arguments.model_name)
-    return PackageWorkload(
-        package=package,
-        model_name=arguments.model_name,
-        device_index=arguments.device_index,
-        **_called(arguments, cwd),
+def script_workload(given: args.ProgramArguments | args.PairArguments) -> ScriptWorkload:
+    around = _surroundings(given)
+    return ScriptWorkload(
+        script=file("script", given.script, around["cwd"]), args=given.script_args, **around
     )
 
 
-def _exported(arguments: WorkloadArguments | DumpArguments | PairArguments, cwd: Path) -> ExportedWorkload:
-    return ExportedWorkload(exported=exported_file(arguments.exported, cwd), **_called(arguments, cwd))
+def package_workload(
+    given: args.ProgramArguments
+    | args.CheckArguments
+    | args.CallArguments
+    | args.DumpArguments
+    | args.PairArguments,
+) -> PackageWorkload:
+    around = _surroundings(given)
+    cwd = around["cwd"]
+    if isinstance(given, args.PairArguments):
+        return PackageWorkload(package=package_file(given.package, cwd), **_call(given, around))
+    # Another file in the place of the package may be the very fault that is to be diagnosed.
+    if isinstance(given, args.DiagnoseArguments):
+        package = file("package", given.package, cwd)
+        _check_model(package, given.model_name)
+    else:
+        package = package_file(given.package, cwd, given.model_name)
+    return PackageWorkload(
+        package=package,
+        model_name=given.model_name,
+        device_index=given.device_index,
+        **_call(given, around),
+    )
 
 
-def _called(arguments: HasPackage | PairArguments, cwd: Path) -> dict[str, Any]:
-    """The inputs of a call and what must be there for it."""
-    return {
-        "inputs": inputs_of(arguments.inputs, cwd),
-        "extra_imports": arguments.extra_imports,
-        **_surroundings(arguments, cwd),
-    }
+def exported_workload(
+    given: args.WorkloadArguments | args.DumpArguments | args.PairArguments | args.CompileArguments,
+) -> ExportedWorkload:
+    around = _surroundings(given)
+    exported = exported_file(given.exported, around["cwd"])
+    return ExportedWorkload(exported=exported, **_call(given, around))
 
 
-def _command(arguments: ProgramArguments, cwd: Path) -> CommandWorkload:
-    if not launcher():  # under a launcher it may be on another machine
-        program(arguments.command, arguments.env.get("PATH") or os.environ.get("PATH", os.defpath), cwd)
-    return CommandWorkload(argv=arguments.command, **_surroundings(arguments, cwd))
+def _call(given: Any, around: dict[str, Any]) -> dict[str, Any]:
+    """The inputs of a call and what must be there for it; a compilation has no inputs."""
+    inputs = inputs_of(getattr(given, "inputs", ""), around["cwd"])
+    return {"inputs": inputs, "extra_imports": given.extra_imports, **around}
 
 
-def _surroundings(arguments: RunArguments, cwd: Path) -> dict[str, Any]:
-    for name, value in arguments.env.items():
+def _surroundings(given: args.RunArguments) -> dict[str, Any]:
+    """The fields of `WorkloadBase`."""
+    for name, value in given.env.items():
         check_variable(name, value)
-    return {
-        "cwd": cwd,
-        "env": arguments.env,
-        "python": interpreter(arguments.python, cwd),
-        "timeout_s": arguments.timeout_s,
-    }
+    cwd = folder_of(given)
+    python = file("python", given.python, cwd) if given.python else None
+    if python and not os.access(python, os.X_OK):
+        raise ProblemError("python is not executable", value=str(python), allowed="an interpreter with torch")
+    return {"cwd": cwd, "env": given.env, "python": python, "timeout_s": given.timeout_s}
 
 
-_BUILDERS: dict[str, Callable[[Any, Path], Workload]] = {
-    "script": _script,
-    "package": _package,
-    "exported": _exported,
-    "command": _command,
+def folder_of(given: args.RunArguments) -> Path:
+    """Absolute path of the working directory, by default this process's."""
+    path = absolute(given.cwd, Path.cwd())
+    if not stat.S_ISDIR(_mode("cwd", path, "an existing directory")):
+        raise ProblemError("cwd is not a directory", value=str(path), allowed="an existing directory")
+    return path
+
+
+def symptom_of(given: args.DiagnoseArguments, workload: Workload | None) -> Symptom:
+    """What the user sees, and what the outputs are to be."""
+    from mcp_server.diagnosis.symptom import Symptom
+
+    if (given.rtol or given.atol) and not given.expect:
+        raise ProblemError("tolerances are given without an expectation", allowed="with expect")
+    if given.expect or given.check:  # outputs are those of one call: of a package with its inputs
+        name = "expect" if given.expect else "check"
+        if not isinstance(workload, PackageWorkload):
+            kind = workload.kind if workload is not None else "log"
+            raise ProblemError(
+                f"{name} does not apply to a {kind}, whose outputs are in no file",
+                allowed="with package; a program may check its outputs itself and end with another status "
+                "than 0",
+            )
+        if workload.inputs is None:
+            raise ProblemError(f"{name} is given without inputs", allowed="with package and inputs")
+    cwd = workload.cwd if workload is not None and workload.cwd is not None else Path.cwd()
+    if given.check:
+        try:
+            check_program(given.check, given.env, cwd)
+        except ProblemError as problem:
+            raise ProblemError(
+                f"the check command cannot be started: {problem.what}",
+                value=problem.value,
+                allowed="a program that ends with status 0 for good outputs",
+            ) from None
+    return Symptom(
+        seen=given.symptom or None,
+        expect=optional_file("expect", given.expect, cwd),
+        rtol=given.rtol or None,
+        atol=given.atol or None,
+        check=tuple(given.check),
+    )
+
+
+LAUNCHER_VARIABLE = "AOTI_DEBUG_LAUNCHER"
+
+
+def launcher(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """The words of AOTI_DEBUG_LAUNCHER, run as they are; none where it is not set."""
+    text = (os.environ if environ is None else environ).get(LAUNCHER_VARIABLE, "")
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise ProblemError(f"{LAUNCHER_VARIABLE} is no command line: {error}", value=text[:300]) from None
+    if words and not shutil.which(words[0]):
+        raise ProblemError(
+            f"the program in {LAUNCHER_VARIABLE} is not there",
+            value=words[0],
+            allowed="a program on PATH and its options, such as srun --gpus=1",
+        )
+    return words
+
+
+_KINDS_OF_FILE = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a directory",
 }
 
 
-SUBJECTS = ("launch", "kernel", "buffer", "symbol", "input", "constant", "location", "assertion")
+def absolute(text: str, base: Path) -> Path:
+    """Absolute without resolving links: a virtual environment's python is a link that must stay one."""
+    if "\0" in text:
+        raise ProblemError("a path holds a NUL byte", value=text[:80])
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError:
+        raise ProblemError("no such home directory", value=text[:300], allowed="~ or ~USER") from None
+    return Path(os.path.abspath(base / path))  # noqa: PTH100 - resolve() would follow links
 
 
-def question_of(given: InspectArguments) -> Question | None:
-    """The question, None for the overview. Raises ProblemError for two at once.
+def file(name: str, text: str, base: Path) -> Path:
+    """Absolute path of an existing, readable file."""
+    path = absolute(text, base)
+    kind = stat.S_IFMT(_mode(name, path, f"an existing file; relative paths start at {base}"))
+    if kind != stat.S_IFREG:
+        what = _KINDS_OF_FILE.get(kind, "something else")
+        raise ProblemError(f"{name} is {what}, not a file", value=str(path), allowed="path of a file")
+    if not os.access(path, os.R_OK):
+        raise ProblemError(f"{name} cannot be read", value=str(path), allowed="a file this user may read")
+    return path
 
-    An assertion may come with the kernel that printed it.
-    """
-    asked = [name for name in SUBJECTS if getattr(given, name) not in ("", -1)]
-    if len(asked) > 1 and set(asked) != {"assertion", "kernel"}:
+
+def optional_file(name: str, text: str, base: Path | None = None) -> Path | None:
+    """Absolute path of an existing, readable file; None for no text. `base` is this process's directory."""
+    return file(name, text, base or Path.cwd()) if text else None
+
+
+def _mode(name: str, path: Path, allowed: str) -> int:
+    try:
+        return path.stat().st_mode
+    except FileNotFoundError:
+        raise ProblemError(f"{name} does not exist", value=str(path), allowed=allowed) from None
+    except (OSError, ValueError) as error:  # too long a name, a part of the path that is a file
+        why = cause(error) if isinstance(error, OSError) else str(error)
+        what = f"{name} cannot be reached: {why}"
+        raise ProblemError(what, value=str(path)[:300], allowed=allowed) from None
+
+
+def check_program(argv: list[str], env: Mapping[str, str], cwd: Path) -> None:
+    """Raise ProblemError unless the first word of `argv` names a program that can be started."""
+    name = argv[0] if argv else ""
+    if "/" in name or name in (".", ".."):
+        path = file("command", name, cwd)
+        if not os.access(path, os.X_OK):
+            allowed = "a program, a script (.py) or a package (.pt2)"
+            raise ProblemError("command is not executable", value=str(path), allowed=allowed)
+        return
+    search_path = env.get("PATH") or os.environ.get("PATH", os.defpath)
+    if not name or not shutil.which(name, path=search_path):
+        here = f", such as ./{name}" if name and (cwd / name).is_file() else ""
+        allowed = f"a program on PATH, or the path of one{here}"
+        raise ProblemError("no such program", value=name[:300], allowed=allowed)
+
+
+def package_file(text: str, base: Path, model_name: str | None = None) -> Path:
+    """Only a mix-up of arguments is refused here: a damaged package is a finding, not a wrong call."""
+    path = file("package", text, base)
+    _check_model(path, model_name)
+    if is_exported_program(path):
         raise ProblemError(
-            "more than one question", value=", ".join(asked), allowed="one of " + ", ".join(SUBJECTS)
+            "package is an exported program that is not compiled yet",
+            value=str(path),
+            allowed="a .pt2 of aoti_compile_and_package",
+            next_call="pass the same path as exported",
         )
-    if given.generated_line >= 0 and "assertion" not in asked:
-        raise ProblemError("generated_line goes with an assertion")
-    if not asked:
-        return None
-    values = {name: getattr(given, name) for name in asked}
-    return Question(**values, generated_line=given.generated_line if given.generated_line >= 0 else None)
+    return path
+
+
+def exported_file(text: str, base: Path) -> Path:
+    """The file of an exported program. Raises ProblemError for a compiled package, too."""
+    path = file("exported", text, base)
+    if not _package_slug(path):
+        raise ProblemError(
+            "exported is a compiled AOTInductor package",
+            value=str(path),
+            allowed="a .pt2 of torch.export.save",
+            next_call="pass the same path as package",
+        )
+    return path
+
+
+def is_exported_program(path: Path) -> bool:
+    """Whether the file is a `torch.export.save`d archive; anything unreadable is not."""
+    return _package_slug(path) == "torch_export_archive"
+
+
+def _package_slug(path: Path) -> str:
+    """Why the file is no AOTInductor package; empty for one that is."""
+    from mcp_server.package.archive import open_package  # the server starts without it
+    from mcp_server.package.problems import PackageError
+
+    try:
+        open_package(path)
+    except PackageError as error:
+        return error.slug
+    return ""
+
+
+def _check_model(path: Path, model_name: str | None) -> None:
+    """Raise `PackageError` for a package that holds models, and none of this name."""
+    from mcp_server.package.archive import open_package
+    from mcp_server.package.problems import PackageError
+
+    try:
+        open_package(path, model_name)
+    except PackageError as error:
+        if error.slug == "unknown_model":
+            raise
+
+
+EXAMPLE = (
+    'specs such as [{"shape": [8, 64], "dtype": "float32", "device": "cpu", "low": 0, "high": 1}], '
+    "or the path of a torch.save'd list"
+)
+EXACT = 2.0**53
+"""The worker draws in float64, which has each whole number up to this."""
+
+# Names of torch.dtype, torch 2.8-2.15; the worker asks torch itself.
+_DTYPE = re.compile(
+    r"(?:torch\.)?(?:(?:float|u?int|complex|bits|q?u?int)\d\w*|float|double|half|bfloat16|complex\d+|cfloat|"
+    r"cdouble|chalf|int|long|short|bool)"
+)
+_WHOLE = re.compile(r"(?P<sign>u?)int(?P<bits>\d+)")
+_OTHER_NAMES = {"short": "int16", "int": "int32", "long": "int64", "bool": "uint1"}
+_SPECS = TypeAdapter(list[TensorSpec])
+
+
+def inputs_of(inputs: args.InputsArgument, base: Path) -> Path | list[TensorSpec] | None:
+    """A file of tensors, specs (as a list or as JSON text), or None when nothing is given."""
+    if isinstance(inputs, str) and not inputs.lstrip().startswith("["):
+        return file("inputs", inputs, base) if inputs else None
+    if isinstance(inputs, str):
+        try:
+            inputs = json.loads(inputs)
+        except (ValueError, RecursionError) as error:
+            what = f"inputs looks like specs but is not JSON ({error})"
+            raise ProblemError(what, value=str(inputs)[:120], allowed=EXAMPLE) from error
+    try:
+        specs = _SPECS.validate_python(inputs)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+        value = str(first["input"])[:120]
+        raise ProblemError(f"inputs{where}: {first['msg']}", value=value, allowed=EXAMPLE) from error
+    for place, spec in enumerate(specs):
+        _check_spec(f"inputs[{place}]", spec)
+    return specs
+
+
+def _check_spec(where: str, spec: TensorSpec) -> None:
+    """The dtype, and both ends as numbers that it has; the worker takes 0 and 1 for a missing end."""
+    if not _DTYPE.fullmatch(spec.dtype):
+        allowed = "names of torch dtypes, such as float32 or int64"
+        raise ProblemError(f"{where}: unknown dtype", value=spec.dtype[:80], allowed=allowed)
+    low = 0.0 if spec.low is None else spec.low
+    high = 1.0 if spec.high is None else spec.high
+    value = f"low {low:g}, high {high:g}"
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ProblemError(f"{where}: low and high are finite numbers", value=value)
+    if low > high:
+        allowed = "low 0 and high 1 by default"
+        raise ProblemError(f"{where}: low is greater than high", value=value, allowed=allowed)
+    plain = spec.dtype.removeprefix("torch.")
+    whole = _WHOLE.fullmatch(_OTHER_NAMES.get(plain, plain))
+    if whole is None:  # any value is rounded to one that the dtype has
+        return
+    bits = int(whole["bits"])
+    first, last = (0.0, 2.0**bits - 1) if whole["sign"] else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1)
+    first, last = max(first, -EXACT), min(last, EXACT)
+    if (spec.low is not None and not first <= low) or (spec.high is not None and not high <= last):
+        allowed = f"{first:.0f} to {last:.0f}"
+        raise ProblemError(f"{where}: {spec.dtype} has no such values", value=value, allowed=allowed)

@@ -1,6 +1,5 @@
-"""The MCP server: tools, resources and prompts on stdio or HTTP, and how it ends on a signal.
-
-The MCP face: declares tools, resources and prompts, and serves them on stdio or HTTP. It decides nothing.
+"""The MCP server: tools, resources and prompts on stdio or HTTP, and how it ends on a signal. It decides
+nothing.
 
 Never imports torch: a workload lives in the worker, and the server starts in well under a second.
 """
@@ -10,9 +9,11 @@ from __future__ import annotations
 import os
 import select
 import signal
+import stat
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,15 @@ import anyio
 from mcp.server import MCPServer
 
 from mcp_server import __version__
+from mcp_server.errors import ProblemError
 from mcp_server.jobs.manager import Manager, most_at_once
 from mcp_server.jobs.store import Store
 from mcp_server.operations.arguments import Operation
 from mcp_server.operations.table import OPERATIONS
 from mcp_server.operations.work import open_store
-from mcp_server.server.completions import add_completions
-from mcp_server.server.listening import Listening
-from mcp_server.server.prompts import INSTRUCTIONS, add_prompts
-from mcp_server.server.resources import add_resources
-from mcp_server.server.running import Ownership, Running
+from mcp_server.server.resources import INSTRUCTIONS, add_completions, add_prompts, add_resources
+from mcp_server.server.running import Ownership, Running, Tasks
 from mcp_server.server.standard_streams import log_briefly
-from mcp_server.server.tasks import Tasks
 from mcp_server.server.tools import ToolServer
 from mcp_server.server.verdict_app import verdict_app
 
@@ -51,20 +49,22 @@ def exit_on_signals() -> None:
 
 
 def end_with_uv() -> None:
-    """End this process when the `uv run` that started it is gone: killed, it takes nobody along.
+    """End this process when the `uv run` that started it is gone: a killed uv ends no child.
 
     Only for uv, which has no other task than to wait for us. A client may well start a server through a
     process that ends.
     """
     parent = os.getppid()
     with suppress(OSError):
-        if Path(f"/proc/{parent}/comm").read_text().strip() == "uv":
-            threading.Thread(target=_wait_for, args=(os.pidfd_open(parent),), daemon=True).start()
+        if Path(f"/proc/{parent}/comm").read_text().strip() != "uv":
+            return
+        waited = os.pidfd_open(parent)
 
+        def end() -> None:
+            select.select([waited], [], [])
+            os._exit(128 + signal.SIGHUP)
 
-def _wait_for(parent: int) -> None:
-    select.select([parent], [], [])
-    os._exit(128 + signal.SIGHUP)
+        threading.Thread(target=end, daemon=True).start()
 
 
 def make_server(
@@ -107,8 +107,30 @@ def serve() -> None:
     log_briefly()
     exit_on_signals()
     end_with_uv()
-    _enter_project()
+    project = os.environ.get("CLAUDE_PROJECT_DIR", "")
+    if project and Path(project).is_dir():  # relative paths start where the client works
+        os.chdir(project)
     make_server(open_store()).run("stdio")
+
+
+TOKEN_VARIABLE = "AOTI_DEBUG_HTTP_TOKEN"
+SHORTEST_TOKEN = 16
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Where to listen on HTTP, and for whom.
+
+    `names` are further host names by which clients reach this server (a proxy's, or this machine's in the
+    network); requests for any other Host are refused. Port 0 takes a free one. `share_jobs`: every client
+    may see and stop the jobs of all.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8765
+    token: str = ""
+    names: tuple[str, ...] = ()
+    share_jobs: bool = False
 
 
 def serve_http(listening: Listening) -> None:
@@ -119,8 +141,26 @@ def serve_http(listening: Listening) -> None:
     http.serve_http(make_server(open_store(), share_jobs=listening.share_jobs), listening)
 
 
-def _enter_project() -> None:
-    """Relative paths start where the client works: some start servers elsewhere and say so."""
-    project = os.environ.get("CLAUDE_PROJECT_DIR", "")
-    if project and Path(project).is_dir():
-        os.chdir(project)
+def read_token(file: Path | None) -> str:
+    """The token in `file`, else in AOTI_DEBUG_HTTP_TOKEN, else "". It is never taken from an argument: those
+    can be read by every user of the machine.
+
+    Raises ProblemError for a token that is short, and for a file that others can read.
+    """
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if file:
+        try:
+            if stat.S_IMODE(file.stat().st_mode) & 0o077:
+                what = "other users can read the file with the token"
+                raise ProblemError(what, value=file, allowed="mode 0600")
+            token = file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ProblemError(f"the token cannot be read ({error})", value=file) from None
+    if (file or token) and len(token) < SHORTEST_TOKEN:
+        raise ProblemError(
+            "the token is too short",
+            value=f"{len(token)} characters",
+            allowed=f"at least {SHORTEST_TOKEN} characters",
+            next_call="python3 -c 'import secrets; print(secrets.token_urlsafe(32))' makes one",
+        )
+    return token

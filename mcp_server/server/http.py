@@ -1,9 +1,4 @@
-"""MCP over streamable HTTP: tokens, forged Host and Origin, requests that do not come whole.
-
-Which Host and Origin a request may name: a page in a browser cannot reach the server by another name.
-
-mcp 2.3 compares beginnings (`127.0.0.1:1@evil` passes as `127.0.0.1:*`) and upper and lower case.
-"""
+"""MCP over streamable HTTP: bearer tokens, forged Host and Origin, requests that do not come whole."""
 
 from __future__ import annotations
 
@@ -26,25 +21,36 @@ from starlette.responses import PlainTextResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mcp_server.errors import ProblemError
-from mcp_server.server.listening import TOKEN_VARIABLE, Listening
+from mcp_server.server.app import TOKEN_VARIABLE, Listening
 from mcp_server.server.standard_streams import log_briefly
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
+HIGHEST_PORT = 65_535
+REQUEST_LIMIT_S = 30.0
+"""From the first byte, or the connection, to the end of the body: 4 MiB need no more at 1 Mbit/s."""
 
 _NAME = r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\])"
 _HOST = re.compile(rf"{_NAME}(?::\d{{1,5}})?")
 _ORIGIN = re.compile(rf"(?i:https?)://{_NAME}(?::\d{{1,5}})?")
+_INCOMPLETE = (h11.IDLE, h11.SEND_BODY)
 
 
-class HostGate:
-    """Passes on what names this server: by one of `names`, or by the address at which it was reached."""
+class Gate:
+    """Passes on requests that name this server, and carry its token if it has one.
 
-    def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
+    A page in a browser must not reach the server by another name: Host is one of `names` or the address at
+    which the request came in, to which no name server can turn another name. mcp 2.3 compares beginnings
+    (`127.0.0.1:1@evil` passes as `127.0.0.1:*`) and upper and lower case.
+    """
+
+    def __init__(self, app: ASGIApp, names: Iterable[str], token: str) -> None:
         self._app = app
         self._names = frozenset(map(plain_name, names))
+        self._token = token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope) if scope["type"] != "lifespan" else None
@@ -52,7 +58,14 @@ class HostGate:
 
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         headers = Headers(scope=scope)
-        names = self._names | own_address(scope)
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        # In constant time: the delay of the answer says nothing about the token.
+        if self._token and not (
+            hmac.compare_digest(token.strip().encode(), self._token) and scheme.lower() == "bearer"
+        ):
+            return PlainTextResponse("a bearer token is needed", 401, {"WWW-Authenticate": "Bearer"})
+        server = scope.get("server")
+        names = self._names | ({plain_name(server[0])} if server and server[1] is not None else set())
         if not _is_one_of(names, _HOST, headers.getlist("host")):
             return PlainTextResponse("this server does not go by that Host; see serve --allow-host", 421)
         origins = headers.getlist("origin")
@@ -70,31 +83,10 @@ def plain_name(name: str) -> str:
         return bare.lower().rstrip(".")
 
 
-def checked_name(name: str) -> str:
-    """A name that clients may use. Raises ProblemError for a pattern, a URL, or a name with its port."""
-    found = _HOST.fullmatch(name if ":" not in name or name.startswith("[") else f"[{name}]")
-    if found is None or found["name"].strip("[]") != name.strip("[]") or name.isdigit():
-        allowed = "a name or address such as gpu-box.example, without port, path or pattern"
-        raise ProblemError("no host name", value=name[:300], allowed=allowed)
-    return name
-
-
-def own_address(scope: Scope) -> frozenset[str]:
-    """The address at which the request came in: no name server can turn another name into that Host."""
-    server = scope.get("server")
-    return frozenset({plain_name(server[0])}) if server and server[1] is not None else frozenset()
-
-
-def _is_one_of(names: frozenset[str], form: re.Pattern[str], said: list[str]) -> bool:
-    """Whether it was said once, in that form, and names us."""
-    found = form.fullmatch(said[0]) if len(said) == 1 else None
+def _is_one_of(names: frozenset[str], form: re.Pattern[str], values: list[str]) -> bool:
+    """Whether the header came once, in that form, and names us."""
+    found = form.fullmatch(values[0]) if len(values) == 1 else None
     return found is not None and plain_name(found["name"]) in names
-
-
-REQUEST_LIMIT_S = 30.0
-"""From the first byte, or the connection, to the end of the body: 4 MiB need no more at 1 Mbit/s."""
-
-_INCOMPLETE = (h11.IDLE, h11.SEND_BODY)
 
 
 class TimedProtocol(H11Protocol):
@@ -129,26 +121,6 @@ class TimedProtocol(H11Protocol):
             self.transport.abort()
 
 
-CHECKED_BEFORE = TransportSecuritySettings(enable_dns_rebinding_protection=False)
-"""Of the SDK, because HostGate checks Host and Origin before it."""
-LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
-HIGHEST_PORT = 65_535
-
-
-def serve_http(server: MCPServer[Any], listening: Listening) -> None:
-    """Serve until a signal comes. Raises ProblemError when the address cannot be had, or needs a token."""
-    names = _names(listening)
-    with _bound(listening) as bound:
-        log_briefly()
-        app: ASGIApp = HostGate(server.streamable_http_app(transport_security=CHECKED_BEFORE), names)
-        if listening.token:
-            app = TokenGate(app, listening.token)
-        config = uvicorn.Config(app, http=TimedProtocol, log_config=None, access_log=False)
-        print(f"aoti-debug listens on {_url(bound)}", file=sys.stderr, flush=True)
-        print(f"it goes by {', '.join(names)}, and by the address at which it is reached", file=sys.stderr)
-        anyio.run(_Server(config).serve, [bound])
-
-
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -156,74 +128,51 @@ class _Server(uvicorn.Server):
         yield
 
 
-class TokenGate:
-    """Passes only requests that carry the bearer token on to `app`."""
-
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app = app
-        self._token = token.encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or self._is_let_in(scope):
-            await self._app(scope, receive, send)
-        else:
-            refusal = PlainTextResponse("a bearer token is needed", 401, {"WWW-Authenticate": "Bearer"})
-            await refusal(scope, receive, send)
-
-    def _is_let_in(self, scope: Scope) -> bool:
-        """Compared in constant time, so that the answer's delay tells nothing of the token."""
-        scheme, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
-        return hmac.compare_digest(token.strip().encode(), self._token) and scheme.lower() == "bearer"
-
-
-def _names(listening: Listening) -> list[str]:
-    """Host names that are taken, beside the address at which a request comes in."""
-    given = [listening.host, *map(checked_name, listening.names)]
-    own = [] if _is_loopback(_address(listening)) else [socket.gethostname()]
-    return list(dict.fromkeys([*LOOPBACK_NAMES, *own, *given]))
-
-
-@contextmanager
-def _bound(listening: Listening) -> Iterator[socket.socket]:
-    """The listening socket, made here so that a port that is taken is a problem and port 0 becomes known."""
-    address = _address(listening)
-    if not listening.token and not _is_loopback(address):
+def serve_http(server: MCPServer[Any], listening: Listening) -> None:
+    """Serve until a signal comes. Raises ProblemError when the address cannot be had, or needs a token."""
+    address = "127.0.0.1" if listening.host == "localhost" else listening.host
+    try:
+        is_loopback = ip_address(address).is_loopback  # a name is not looked up
+    except ValueError:
+        allowed = "localhost, or an IP address of this machine"
+        raise ProblemError("no such address", value=listening.host, allowed=allowed) from None
+    own = [] if is_loopback else [socket.gethostname()]
+    names = dict.fromkeys([*LOOPBACK_NAMES, *own, listening.host, *map(_checked_name, listening.names)])
+    if not listening.token and not is_loopback:
         raise ProblemError(
             "who can reach this server can run code as you: beyond this machine it needs a token",
             value=listening.host,
             allowed=f"--token-file or {TOKEN_VARIABLE}, or a loopback address",
         )
+    with _bound(address, listening) as bound:
+        log_briefly()
+        # Its own check is off, because Gate checks Host and Origin before it.
+        unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+        app = Gate(server.streamable_http_app(transport_security=unchecked), names, listening.token)
+        config = uvicorn.Config(app, http=TimedProtocol, log_config=None, access_log=False)
+        host, port = bound.getsockname()[:2]
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}/mcp"
+        print(f"aoti-debug listens on {url}", file=sys.stderr, flush=True)
+        print(f"it goes by {', '.join(names)}, and by the address at which it is reached", file=sys.stderr)
+        anyio.run(_Server(config).serve, [bound])
+
+
+def _checked_name(name: str) -> str:
+    """A name that clients may use. Raises ProblemError for a pattern, a URL, or a name with its port."""
+    found = _HOST.fullmatch(name if ":" not in name or name.startswith("[") else f"[{name}]")
+    if found is None or found["name"].strip("[]") != name.strip("[]") or name.isdigit():
+        allowed = "a name or address such as gpu-box.example, without port, path or pattern"
+        raise ProblemError("no host name", value=name[:300], allowed=allowed)
+    return name
+
+
+def _bound(address: str, listening: Listening) -> socket.socket:
+    """The listening socket, made here so that a port that is taken is a problem and port 0 becomes known."""
     if not 0 <= listening.port <= HIGHEST_PORT:
         raise ProblemError("no such port", value=listening.port, allowed=f"0-{HIGHEST_PORT}")
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        bound = socket.create_server((address, listening.port), family=family)
+        return socket.create_server((address, listening.port), family=family)
     except OSError as error:
         where = f"{listening.host} port {listening.port}"
         raise ProblemError(f"cannot listen there ({error})", value=where, allowed="a free port") from None
-    with bound:
-        yield bound
-
-
-def _address(listening: Listening) -> str:
-    """The IP address to listen on; a name is not looked up."""
-    address = "127.0.0.1" if listening.host == "localhost" else listening.host
-    try:
-        ip_address(address)
-    except ValueError:
-        allowed = "localhost, or an IP address of this machine"
-        raise ProblemError("no such address", value=listening.host, allowed=allowed) from None
-    return address
-
-
-def _is_loopback(address: str) -> bool:
-    return ip_address(address.partition("%")[0]).is_loopback
-
-
-def _url(bound: socket.socket) -> str:
-    host, port = bound.getsockname()[:2]
-    return f"http://{_bracketed(host)}:{port}/mcp"
-
-
-def _bracketed(name: str) -> str:
-    return f"[{name}]" if ":" in name else name

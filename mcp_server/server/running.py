@@ -1,29 +1,29 @@
-"""Tool calls as jobs: a bounded wait, then the result or a handle, for the session that owns the job."""
+"""Tool calls as jobs: a bounded wait, then the result, a handle or an MCP task, for the job's session."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from mcp import MCPError
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.extension import Extension, MethodBinding
+from mcp.server.mcpserver import require_client_extension
+from mcp_types import CallToolRequestParams, RequestParams
+from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_server.errors import ProblemError
-from mcp_server.operations.arguments import (
-    CONTROLS,
-    READS,
-    Declaration,
-    JobArguments,
-    Operation,
-    WaitArguments,
-    WaitJobArguments,
-    joined,
-)
+from mcp_server.operations import arguments as args
 from mcp_server.operations.work import resumed, work_of
-from mcp_server.server.tools import Progress, Result, ToolFace, shorten
+from mcp_server.server.tools import Progress, Result, ToolFace, result_of, shorten
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mcp_server.jobs.manager import JobState, Manager
     from mcp_server.tools.shared_import import WarmImports
 
+Request = ServerRequestContext[Any, Any]
 
 SESSION_HEADER = "mcp-session-id"
 WITHOUT_SESSION = ""
@@ -43,15 +44,15 @@ _client: ContextVar[str | None] = ContextVar("client", default=None)
 class Ownership:
     """Which jobs a client may see, read and stop.
 
-    Without sessions, a job's handle is the right to it: whoever knows it may use the job, and nobody is told
-    of it. `shared`: every client may use every job of the state directory. On stdio that is so anyway.
+    Without sessions, a job's handle is the right to it: whoever knows it may use the job, and no list shows
+    it. `shared`: every client may use every job of the state directory. On stdio that is so anyway.
     """
 
     def __init__(self, *, shared: bool = False) -> None:
         self._shared = shared
         self._owners: dict[str, str] = {}
 
-    async def middleware(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    async def middleware(self, ctx: Request, call_next: CallNext) -> HandlerResult:
         """Remember while a request is handled which session it belongs to."""
         headers = getattr(ctx.request, "headers", None)
         client = None if headers is None else str(headers.get(SESSION_HEADER, WITHOUT_SESSION))
@@ -69,54 +70,40 @@ class Ownership:
 
     def check(self, job_id: str) -> None:
         """Raise ProblemError for a job of another session, as for one that does not exist."""
-        if not self._may_use(job_id):
-            raise ProblemError(
-                "no such job of this session",
-                value=job_id,
-                allowed="a job that this session started; with `serve --share-jobs` every job",
-            )
+        client = _client.get()
+        if client is None or self._shared or self._owners.get(job_id) in (client, WITHOUT_SESSION):
+            return
+        allowed = "a job that this session started; with `serve --share-jobs` every job"
+        raise ProblemError("no such job of this session", value=job_id, allowed=allowed)
 
     def listed(self, job_ids: Iterable[str]) -> list[str]:
-        """Those that the client is told of."""
+        """Those that a list shows the client."""
         client = _client.get()
         if client is None or self._shared:
             return list(job_ids)
         return [job_id for job_id in job_ids if client and self._owners.get(job_id) == client]
 
-    def _may_use(self, job_id: str) -> bool:
-        client = _client.get()
-        return client is None or self._shared or self._owners.get(job_id) in (client, WITHOUT_SESSION)
-
 
 LONGEST_WAIT_S = 45.0
 """Kimi CLI cuts a call at 60 s; the other clients allow more."""
-
 STEP_S = 0.25
 
-WAIT_JOB = Declaration(
+WAIT_JOB = args.Declaration(
     name="wait_job",
     title="Wait for a job",
-    description=joined(
-        """
-        Waits for a job that another tool started: its result when it is done, else its state and progress.
-        wait_s 0 only looks. Call again until state is not 'running'. A job ends with this server; its result
-        stays until it is swept.
-        """
-    ),
-    arguments=WaitJobArguments,
-    hints=READS,
+    description="Waits for a job that another tool started: its result when it is done, else its state and "
+    "progress. wait_s 0 only looks. Call again until state is not 'running'. A job ends with this server; "
+    "its result stays until it is swept.",
+    arguments=args.WaitJobArguments,
+    hints=args.READS,
 )
-STOP_JOB = Declaration(
+STOP_JOB = args.Declaration(
     name="stop_job",
     title="Stop a job",
-    description=joined(
-        """
-        Ends a job and kills all its processes, within about a second. What it wrote stays readable as
-        artifacts.
-        """
-    ),
-    arguments=JobArguments,
-    hints=CONTROLS,
+    description="Ends a job and kills all its processes, within about a second. What it wrote stays readable "
+    "as artifacts.",
+    arguments=args.JobArguments,
+    hints=args.CONTROLS,
 )
 
 
@@ -143,38 +130,41 @@ class Running:
         finally:
             self._manager = self._tasks = self._home = None
 
-    def _warm(self) -> WarmImports | None:
-        """Where imports of torch are kept between calls; None when none shall be. Raises ProblemError."""
-        from mcp_server.tools.shared_import import WarmImports, limits_here  # the server starts without it
-
-        if self._home is None and self._tasks is not None and (limits := limits_here()).idle_s:
-            self._home = WarmImports(self._tasks, limits)
-        return self._home
-
-    def tools(self, operations: tuple[Operation, ...]) -> list[ToolFace]:
+    def tools(self, operations: tuple[args.Operation, ...]) -> list[ToolFace]:
         """One tool per operation, and the two that handle jobs."""
-        faces = [self._tool(operation) for operation in operations]
-        return [*faces, ToolFace(WAIT_JOB, self._wait_job), ToolFace(STOP_JOB, self._stop_job)]
 
-    def _tool(self, operation: Operation) -> ToolFace:
-        async def answer(arguments: Any, progress: Progress) -> Result:
-            wait_s = arguments.wait_s if isinstance(arguments, WaitArguments) else LONGEST_WAIT_S
+        async def call(operation: args.Operation, arguments: Any, progress: Progress) -> Result:
+            wait_s = arguments.wait_s if isinstance(arguments, args.WaitArguments) else LONGEST_WAIT_S
             return answered(await self.begin(operation, arguments, wait_s, progress))
 
-        return ToolFace(operation, answer)
+        async def wait_job(arguments: args.WaitJobArguments, progress: Progress) -> Result:
+            self.ownership.check(arguments.job_id)
+            return answered(await self._watched(arguments.job_id, arguments.wait_s, progress))
+
+        async def stop_job(arguments: args.JobArguments, _: Progress) -> Result:
+            self.ownership.check(arguments.job_id)
+            return answered(await self.manager.stop(arguments.job_id))
+
+        faces = [ToolFace(operation, partial(call, operation)) for operation in operations]
+        return [*faces, ToolFace(WAIT_JOB, wait_job), ToolFace(STOP_JOB, stop_job)]
 
     async def begin(
-        self, operation: Operation, arguments: Any, wait_s: float, progress: Progress
+        self, operation: args.Operation, arguments: Any, wait_s: float, progress: Progress | None = None
     ) -> JobState:
         """Start the operation as a job and wait for it `wait_s` seconds at most.
 
         Until the caller has the handle, the job is the call's: cancelling the call stops it.
         """
+        from mcp_server.tools.shared_import import WarmImports, limits_here  # the server starts without it
+
         arguments, again = resumed(self.manager.store, arguments)
         if again:
             self.ownership.check(again)
-        work = work_of(operation, arguments, home=self._warm())
-        job = self.manager.start(operation.name, work, again=again, heavy=operation.runs_workload)
+        if self._home is None and self._tasks is not None and (limits := limits_here()).idle_s:
+            self._home = WarmImports(self._tasks, limits)
+        work = work_of(operation, arguments, home=self._home)
+        heavy = operation.hints is args.RUNS_USER_CODE
+        job = self.manager.start(operation.name, work, again=again, heavy=heavy)
         if not again:
             self.ownership.claim(job.id)
         try:
@@ -184,44 +174,26 @@ class Running:
                 await self.manager.stop(job.id)
             raise
 
-    async def _wait_job(self, arguments: WaitJobArguments, progress: Progress) -> Result:
-        self.ownership.check(arguments.job_id)
-        return answered(await self._watched(arguments.job_id, arguments.wait_s, progress))
-
-    async def _stop_job(self, arguments: JobArguments, _progress: Progress) -> Result:
-        self.ownership.check(arguments.job_id)
-        return answered(await self.manager.stop(arguments.job_id))
-
-    async def _watched(self, job_id: str, wait_s: float, progress: Progress) -> JobState:
+    async def _watched(self, job_id: str, wait_s: float, progress: Progress | None) -> JobState:
         """Wait in steps and pass new progress on."""
-        limit, told = time.monotonic() + wait_s, ""
-        while True:
+        limit, left, reported = time.monotonic() + wait_s, wait_s, ""
+        state: JobState | None = None
+        while state is None or (state.state == "running" and left > 0):
             left = limit - time.monotonic()
             state = await self.manager.wait(job_id, max(0.0, min(STEP_S, left)))
-            if state.progress and state.progress[-1] != told:
-                told = state.progress[-1]
-                await progress(told)
-            if state.state != "running" or left <= 0:
-                return state
+            if progress is not None and state.progress and state.progress[-1] != reported:
+                reported = state.progress[-1]
+                await progress(reported)
+        return state
 
 
 def answered(state: JobState) -> Result:
     """The result of a job that is done, else a handle. Raises the ProblemError of one that failed."""
+    whole = {"uri": f"aoti-debug://jobs/{state.job_id}/result.json", "key": "result"}
     if state.state == "failed" and state.problem:
-        problem = state.problem
-        raise ProblemError(
-            problem.what, value=problem.value, allowed=problem.allowed, next_call=problem.next_call
-        )
+        raise state.problem.error()
     if state.state == "finished" and state.result is not None:
-        return shorten(state.result, full=_whole(state.job_id))
-    return _handle(state)
-
-
-def _whole(job_id: str) -> Result:
-    return {"uri": f"aoti-debug://jobs/{job_id}/result.json", "key": "result"}
-
-
-def _handle(state: JobState) -> Result:
+        return shorten(state.result, full=whole)
     handle: Result = {
         "job_id": state.job_id,
         "tool": state.kind,
@@ -237,6 +209,112 @@ def _handle(state: JobState) -> Result:
         handle["next_steps"] = [{"why": why, "tool": "diagnose", "arguments": {"log": state.job_id}}]
     if state.problem:
         handle["problem"] = state.problem.model_dump(mode="json")
-    if state.result is None:
-        return handle
-    return shorten({**handle, "result": state.result}, full=_whole(state.job_id))
+    return handle if state.result is None else shorten({**handle, "result": state.result}, full=whole)
+
+
+IDENTIFIER = "io.modelcontextprotocol/tasks"
+INLINE_S = 0.5
+"""A call that ends within this time is answered at once, without a task."""
+POLL_MS = 1000
+
+STATUS: Mapping[str, str] = {
+    "running": "working",
+    "finished": "completed",
+    "failed": "completed",  # with an error result; the protocol keeps `failed` for errors of its own
+    "stopped": "cancelled",
+}
+
+
+class TaskParams(RequestParams):
+    """What the methods take; `tasks/update` also answers questions, and none is ever asked here."""
+
+    task_id: str
+
+
+class Tasks(Extension):
+    """MCP's tasks extension (SEP-2663) for clients that declare it: a long call is answered with a task.
+
+    The task is the job, under the same id; other clients get a handle for `wait_job`. mcp 2.3 leaves the
+    whole extension to servers.
+    """
+
+    identifier = IDENTIFIER
+
+    def __init__(self, running: Running, operations: Sequence[args.Operation]) -> None:
+        self._running = running
+        self._operations = {operation.name: operation for operation in operations}
+
+    def methods(self) -> Sequence[MethodBinding]:
+        versions = frozenset(MODERN_PROTOCOL_VERSIONS)
+        handlers = {"tasks/get": self._get, "tasks/cancel": self._cancel, "tasks/update": self._update}
+        return [MethodBinding(name, TaskParams, handler, versions) for name, handler in handlers.items()]
+
+    async def intercept_tool_call(
+        self, params: CallToolRequestParams, ctx: Request, call_next: CallNext
+    ) -> HandlerResult:
+        """A task for an operation that is not done at once, if the client can handle one."""
+        operation = self._operations.get(params.name)
+        capabilities = ctx.session.client_capabilities
+        declared = (capabilities.extensions if capabilities else None) or {}
+        takes_tasks = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS and IDENTIFIER in declared
+        if operation is None or not takes_tasks:
+            return await call_next(ctx)
+        try:
+            arguments = args.validated(operation.arguments, params.arguments or {})
+            state = await self._running.begin(operation, arguments, INLINE_S)
+        except ProblemError:
+            return await call_next(ctx)  # which says what is wrong, as it does to every client
+        if state.state == "running":
+            return {"resultType": "task", **self._task(state)}
+        return await result_of(params.name, partial(_answered, state))
+
+    async def _get(self, ctx: Request, params: TaskParams) -> Result:
+        state = await self._state(ctx, params)
+        task = {"resultType": "complete", **self._task(state)}
+        if task["status"] == "completed":
+            result = await result_of(state.kind, partial(_answered, state))
+            task["result"] = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return task
+
+    async def _cancel(self, ctx: Request, params: TaskParams) -> Result:
+        await self._state(ctx, params)
+        await self._running.manager.stop(params.task_id)
+        return {"resultType": "complete"}
+
+    async def _update(self, ctx: Request, params: TaskParams) -> Result:
+        await self._state(ctx, params)
+        return {"resultType": "complete"}
+
+    async def _state(self, ctx: Request, params: TaskParams) -> JobState:
+        """Where the task stands. Raises MCPError: not declared, routed wrongly, or no such task."""
+        require_client_extension(ctx, IDENTIFIER)
+        # On HTTP the Mcp-Name header repeats the id for proxies (SEP-2243); mcp 2.3 checks its own methods.
+        if ctx.request is not None and ctx.request.headers.get("mcp-name", "").strip() != params.task_id:
+            raise MCPError(code=HEADER_MISMATCH, message="the Mcp-Name header differs from params.taskId")
+        try:
+            self._running.ownership.check(params.task_id)
+            return await self._running.manager.wait(params.task_id, 0)
+        except ProblemError as problem:
+            raise MCPError(code=INVALID_PARAMS, message=str(problem)) from problem
+
+    def _task(self, state: JobState) -> Result:
+        folder = self._running.manager.store.find(state.job_id).path
+        task: Result = {
+            "taskId": state.job_id,
+            "status": STATUS[state.state],
+            "createdAt": _time(folder / "job.json"),
+            "lastUpdatedAt": _time(folder),
+            "ttlMs": None,
+            "pollIntervalMs": POLL_MS,
+        }
+        if state.progress:
+            task["statusMessage"] = state.progress[-1]
+        return task
+
+
+async def _answered(state: JobState) -> Result:
+    return answered(state)
+
+
+def _time(path: Path) -> str:
+    return datetime.fromtimestamp(path.stat().st_mtime, timezone.utc).isoformat()

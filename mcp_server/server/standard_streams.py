@@ -13,13 +13,14 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.manager import innermost
 from mcp_server.jobs.output import clean
-from mcp_server.jobs.private import cause
+from mcp_server.jobs.store import cause
 
 PIECE = 4096
 """Bytes of one write: a pipe that is ready takes as many without waiting (PIPE_BUF of Linux)."""
@@ -31,7 +32,10 @@ DESCRIPTORS = Path("/proc/self/fd")
 
 
 class LossyStream(io.TextIOBase):
-    """Text for a log: what cannot be written is dropped, and counted in the first line that gets through."""
+    """Text for a log: what cannot be written is dropped, and counted in the first line that gets through.
+
+    So a full disk or a closed terminal behind standard error is no failure.
+    """
 
     encoding = "utf-8"
     errors = "backslashreplace"
@@ -56,18 +60,13 @@ class LossyStream(io.TextIOBase):
         with self._lock:
             gap = f"\n[{self._dropped} bytes were dropped here: nobody read them]\n" if self._dropped else ""
             data = (gap + text).encode("utf-8", "backslashreplace")
-            written = self._written(data)
+            written = 0
+            with suppress(OSError):
+                while written < len(data) and (some := self._write(data[written : written + PIECE])):
+                    written += some
             lost = len(data) - written
             self._dropped = lost if written else self._dropped + len(data) - len(gap)
         return len(text)
-
-    def _written(self, data: bytes) -> int:
-        """How many bytes got through."""
-        done = 0
-        with suppress(OSError):
-            while done < len(data) and (some := self._write(data[done : done + PIECE])):
-                done += some
-        return done
 
 
 def open_missing() -> None:
@@ -80,22 +79,16 @@ def open_missing() -> None:
             os.fstat(fd)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
-    if sys.stderr is None:
-        sys.stderr = LossyStream(2, _plain_writer(2))
+    sys.stderr = LossyStream(2, partial(os.write, 2))
     if sys.stdout is None:
-        sys.stdout = LossyStream(1, _plain_writer(1))
+        sys.stdout = LossyStream(1, partial(os.write, 1))
         raise ProblemError(
             "standard output is closed: nobody would see the result", allowed="> /dev/null, to see none"
         )
 
 
-def let_errors_be_lost() -> None:
-    """Standard error takes what it can, and a full disk or a closed terminal behind it is no failure."""
-    sys.stderr = LossyStream(2, _plain_writer(2))
-
-
 def never_wait_for_errors() -> None:
-    """As `let_errors_be_lost`, and a reader who does not read holds nobody up: a server must go on."""
+    """A client that does not read standard error must not stop the server."""
     sys.stderr = LossyStream(2, _writer_that_never_waits(2))
 
 
@@ -115,10 +108,6 @@ def flush_output() -> None:
         raise ProblemError(f"the result cannot be written to standard output: {cause(error)}") from None
 
 
-def _plain_writer(fd: int) -> Writer:
-    return lambda data: os.write(fd, data)
-
-
 def _writer_that_never_waits(fd: int) -> Writer:
     """By what is behind the descriptor. Its own flags stay: a shell may share the open file with us."""
     kind = os.fstat(fd).st_mode
@@ -128,16 +117,11 @@ def _writer_that_never_waits(fd: int) -> Writer:
     if stat.S_ISFIFO(kind) or stat.S_ISCHR(kind):
         with suppress(OSError):  # what another user made cannot be opened anew
             flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-            anew = os.open(DESCRIPTORS / str(fd), flags)
-            return lambda data: os.write(anew, data)
-        return lambda data: os.write(fd, data) if _has_room(fd) else 0
-    return _plain_writer(fd)
-
-
-def _has_room(fd: int) -> bool:
-    asked = select.poll()
-    asked.register(fd, select.POLLOUT)
-    return bool(asked.poll(0))
+            return partial(os.write, os.open(DESCRIPTORS / str(fd), flags))
+        room = select.poll()
+        room.register(fd, select.POLLOUT)
+        return lambda data: os.write(fd, data) if room.poll(0) else 0
+    return partial(os.write, fd)
 
 
 LONGEST_MESSAGE = 2_000  # characters
@@ -150,26 +134,22 @@ ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType | None] 
 class BriefFormatter(logging.Formatter):
     """One line per event and one per frame: a client that keeps the log of every server has room for it."""
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
-
     def formatMessage(self, record: logging.LogRecord) -> str:
         return clean(super().formatMessage(record)).replace("\n", " ")[:LONGEST_MESSAGE]
 
     def formatException(self, ei: ExceptionInfo) -> str:
-        kind, error, trace = ei
-        if kind is None or error is None:
+        if ei[1] is None:
             return ""
-        error = innermost(error)
-        frames = traceback.extract_tb(error.__traceback__ or trace)[-FRAMES:]
+        error = innermost(ei[1])
+        frames = traceback.extract_tb(error.__traceback__ or ei[2])[-FRAMES:]
+        text = clean(str(error)).replace("\n", " ")[:LONGEST_MESSAGE]
         places = [f"  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
-        said = clean(str(error)).replace("\n", " ")[:LONGEST_MESSAGE]
-        return "\n".join([f"  {type(error).__name__}: {said}", *places])
+        return "\n".join([f"  {type(error).__name__}: {text}", *places])
 
 
 def log_briefly() -> None:
     """Set up standard error and the root logger; before the SDK, which would print boxed tracebacks."""
     never_wait_for_errors()
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(BriefFormatter())
+    handler.setFormatter(BriefFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

@@ -27,7 +27,7 @@ from mcp_server.model import Artifact, Cost, Record, WorkloadBase
 from mcp_server.package.members import refuse_unsafe
 from mcp_server.tools.failure import look_ahead
 from mcp_server.tools.launchers import ONLY_FIRST, check_started, launched, separate_ranks
-from mcp_server.tools.shared_import import IMPORT_LIMIT_S, Home, SharedImport, shared_import
+from mcp_server.tools.shared_import import IMPORT_LIMIT_S, SharedImport, WarmImports, shared_import
 from mcp_server.tools.step_cache import StepCache, keep, key_of
 
 SHARE_VARIABLE = "AOTI_DEBUG_SHARE_GPUS"
@@ -154,7 +154,7 @@ class Context:
     `progress` gets one short line before each slow step. `launcher` is put before every child's command, for
     example `srun --gpus=1`. `kept` are the finished steps of the job before it was resumed. `knows` gets the
     partial result of a stopped step. `holder` names this job to others that wait for its GPU. `home` owns the
-    processes with torch imported that may outlive the job.
+    processes with torch imported that may outlive the job. `incomplete` says why output of a child was lost.
     """
 
     directory: Path
@@ -165,9 +165,10 @@ class Context:
     children: int = 0
     launcher: tuple[str, ...] = ()
     imports: SharedImport | None = None
-    home: Home | None = None
+    home: WarmImports | None = None
     knows: Callable[[Record], None] = _ignore
     holder: str = ""
+    incomplete: str = ""
 
     def __post_init__(self) -> None:
         self.children = max(self.children, self.kept.last)
@@ -233,6 +234,7 @@ class Context:
             starter = await start() if start else Child.start
             waits = Waits(self.holder or self.directory.name, self.progress, self.cost.clock.blocked)
             finished = await run(started, directory, start=starter, waits=waits)
+            self.incomplete = self.incomplete or finished.incomplete
             separate_ranks(finished.output, self.launcher)
             await look_ahead(finished.output)
             check_started(finished, self.launcher)

@@ -232,9 +232,6 @@ class WarmImports:
         return idle or not 0 < private_memory(one.server.pid) <= self.limits.memory_bytes
 
 
-Home = WarmImports
-
-
 @dataclass
 class SharedImport:
     """The fork servers of one job: one for each of the surroundings that were expected.

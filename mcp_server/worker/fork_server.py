@@ -81,11 +81,10 @@ def keep(supervisor: Any, argv: list[str], descriptors: list[int]) -> None:
         os.close(descriptor)
     supervisor.prctl(supervisor.PR_SET_CHILD_SUBREAPER, 1)
     try:
-        cwd, memory_limit, env = supervisor.read_request(lifeline)
+        cwd, env = supervisor.read_request(lifeline)
         foreign = [lifeline, *descriptors[3:]]
         supervisor.supervise(
             lifeline,
-            memory_limit,
             lambda error, parent: run_in_fork(supervisor, (error, parent), foreign, cwd, env, argv),
         )
     except EOFError:

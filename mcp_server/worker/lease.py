@@ -1,6 +1,6 @@
 """The GPU lease, requested just before this process uses the GPU.
 
-The server listens on a socket in the abstract namespace (`jobs/lease_requests.py`). Processes of the same
+The server listens on a socket in the abstract namespace (`jobs/gpus.py`). Processes of the same
 child share one lease and never wait for each other.
 """
 

@@ -17,7 +17,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 
 from mcp_server.operations.table import OPERATIONS
-from mcp_server.server.prompts import GUIDES, REFERENCE
+from mcp_server.server.resources import GUIDES, REFERENCE
 from tests.clients.conftest import Clients, checkout_server, tracked
 from tests.conftest import ZooPackage
 from tests.server.clients import ROOT, data_of, drive

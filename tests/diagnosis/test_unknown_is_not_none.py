@@ -12,7 +12,7 @@ import pytest
 from mcp_server.errors import ProblemError
 from mcp_server.model import ScriptWorkload
 from mcp_server.operations.arguments import CallArguments, DiagnoseArguments
-from mcp_server.operations.workload import called_package, workload_of
+from mcp_server.operations.workload import package_workload, workload_of
 from mcp_server.package.archive import open_package
 from mcp_server.package.mismatch import GivenTensor, compare_inputs
 from tests.conftest import ZooPackage
@@ -159,12 +159,12 @@ def test_inputs_of_a_package_without_sources_are_undecided(sourceless: Sourceles
 
 
 @pytest.mark.parametrize("taken", ["diagnose", "called"])
-def test_a_wrong_model_name_is_a_wrong_call(zoo: ZooPackage, tmp_path: Path, taken: str) -> None:
+def test_a_wrong_model_name_is_a_wrong_call(zoo: ZooPackage, taken: str) -> None:
     """The names that the package has are in the error; nothing is run, and the package is not blamed."""
     package = str(zoo("ranker"))
     with pytest.raises(ProblemError) as caught:
         if taken == "diagnose":
-            workload_of(DiagnoseArguments(package=package, model_name="nope"), tmp_path)
+            workload_of(DiagnoseArguments(package=package, model_name="nope"))
         else:
-            called_package(CallArguments(package=package, model_name="nope"), tmp_path)
+            package_workload(CallArguments(package=package, model_name="nope"))
     assert (caught.value.value, caught.value.allowed) == ("nope", "model")

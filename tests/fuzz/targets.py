@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.output import LINE_LIMIT, LineReader
+from mcp_server.jobs.output import clean
 from mcp_server.logs.capture_journal import read_capture
 from mcp_server.logs.crash_reports import read_cuda_gdb, read_native, read_progress_log
 from mcp_server.logs.journal import read_journal
@@ -82,14 +82,10 @@ def _of_file(read: Callable[[Path], object], name: str) -> Callable[[bytes], obj
 
 
 def _child_output(data: bytes) -> object:
-    """Lines of a child whose output comes in two parts; each is bounded and has no control character."""
-    lines: list[str] = []
-    reader = LineReader(lines.append)
-    for part in (data[: len(data) // 2], data[len(data) // 2 :]):
-        reader.feed(part)
-    reader.finish()
-    assert all(len(line) <= LINE_LIMIT and "\x1b" not in line for line in lines)
-    return lines
+    """What a child printed, without escapes and control characters."""
+    text = clean(data.decode("utf-8", "replace"))
+    assert not any(ord(char) < 32 and char not in "\t\n" for char in text)
+    return text
 
 
 def _package(path: Path) -> object:

@@ -31,11 +31,9 @@ def python(code: str, *arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", "-c", code, *arguments)
 
 
-async def finish(
-    directory: Path, argv: tuple[str, ...], *, on_line: Callable[[str], None] | None = None, **options: Any
-) -> Finished:
+async def finish(directory: Path, argv: tuple[str, ...], **options: Any) -> Finished:
     """Run `argv` in `directory` to its end."""
-    return await run(Command(argv, directory, **{"timeout_s": 20, **options}), directory, on_line=on_line)
+    return await run(Command(argv, directory, **{"timeout_s": 20, **options}), directory)
 
 
 def alive(pid: int) -> bool:

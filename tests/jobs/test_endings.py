@@ -7,64 +7,49 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.jobs.child import (
-    Decoded,
-    Report,
-    decode,
-    oom_kill_count,
-    parse_line,
-    signal_name,
-    signal_of_status,
-    survivors,
-)
+from mcp_server.jobs.child import Decoded, Report, decode, oom_kill_count, parse_report
 
 
 @pytest.mark.parametrize(
-    ("report", "stop", "expected"),
+    ("report", "limit", "expected"),
     [
-        (Report(status=0), None, ("exit", 0, None)),
-        (Report(status=3 << 8), None, ("exit", 3, None)),
-        (Report(status=134 << 8), None, ("exit", 134, "SIGABRT")),
-        (Report(status=255 << 8), None, ("exit", 255, None)),
-        (Report(status=11), None, ("signal", None, "SIGSEGV")),
-        (Report(status=6 | 0x80), None, ("signal", None, "SIGABRT")),
-        (Report(status=9), None, ("signal", None, "SIGKILL")),
-        (Report(status=15), "timeout", ("timeout", None, "SIGTERM")),
-        (Report(status=0), "timeout", ("timeout", None, None)),
-        (Report(status=15), "cancelled", ("cancelled", None, "SIGTERM")),
-        (Report(status=9, memory_used=5), None, ("out_of_memory", None, "SIGKILL")),
+        (Report(status=0), "", ("exit", 0, None)),
+        (Report(status=3 << 8), "", ("exit", 3, None)),
+        (Report(status=134 << 8), "", ("exit", 134, "SIGABRT")),
+        (Report(status=128 << 8), "", ("exit", 128, None)),
+        (Report(status=255 << 8), "", ("exit", 255, None)),
+        (Report(status=11), "", ("signal", None, "SIGSEGV")),
+        (Report(status=6 | 0x80), "", ("signal", None, "SIGABRT")),
+        (Report(status=35), "", ("signal", None, "SIG35")),
+        (Report(status=9), "", ("signal", None, "SIGKILL")),
+        (Report(status=15), "too long", ("timeout", None, "SIGTERM")),
+        (Report(status=0), "too long", ("timeout", None, None)),
         (
             Report(status=127 << 8, failed_stage="program", failed_errno=errno.ENOENT),
-            None,
+            "",
             ("not_started", None, None),
         ),
-        (Report(), None, ("signal", None, "SIGKILL")),
+        (Report(), "", ("signal", None, "SIGKILL")),
     ],
 )
-def test_decode(report: Report, stop: str | None, expected: tuple[str, int | None, str | None]) -> None:
+def test_decode(report: Report, limit: str, expected: tuple[str, int | None, str | None]) -> None:
     """Each way to end has its own name, and a return code only where the program gave one."""
-    decoded = decode(report, stop)  # type: ignore[arg-type]
+    decoded = decode(report, limit)
     assert (decoded.ending, decoded.returncode, decoded.signal) == expected
 
 
 def test_kernel_kill_needs_evidence() -> None:
     """SIGKILL counts as out of memory only when the kernel's counter rose meanwhile."""
-    assert decode(Report(status=9), None, oom_kills=1).ending == "out_of_memory"
-    assert decode(Report(status=9), None).ending == "signal"
-    assert decode(Report(status=11), None, oom_kills=1) == Decoded("signal", signal="SIGSEGV")
+    assert decode(Report(status=9), oom_kills=1).ending == "out_of_memory"
+    assert decode(Report(status=9)).ending == "signal"
+    assert decode(Report(status=11), oom_kills=1) == Decoded("signal", signal="SIGSEGV")
 
 
 def test_kill_of_a_descendant_is_a_note() -> None:
     """A program that fails while something in its control group was killed for memory says so in the note."""
-    decoded = decode(Report(status=1 << 8), None, oom_kills=2)
+    decoded = decode(Report(status=1 << 8), oom_kills=2)
     assert (decoded.ending, decoded.returncode) == ("exit", 1)
     assert "2 time(s)" in decoded.note
-
-
-def test_signal_names() -> None:
-    """Numbers without a name are shown as numbers, and statuses that mean no signal have none."""
-    assert (signal_name(11), signal_name(35)) == ("SIGSEGV", "SIG35")
-    assert [signal_of_status(status) for status in (1, 128, 139, 200)] == [None, None, "SIGSEGV", None]
 
 
 def test_oom_counter_of_both_versions(tmp_path: Path) -> None:
@@ -85,15 +70,7 @@ def test_no_oom_counter(tmp_path: Path) -> None:
     assert oom_kill_count(tmp_path, tmp_path / "absent") == 0
 
 
-def test_survivors() -> None:
-    """Processes that could not be killed are mentioned, and only they."""
-    assert "2 process(es)" in survivors(Report(status=9, left=2))
-    assert survivors(Report(status=9)) == ""
-
-
 def test_supervisor_lines() -> None:
     """The supervisor's lines add up to a report, and an unknown line changes nothing."""
-    report = Report()
-    for line in ["started 12", "memory 100", "news from the future", "ended 9 1"]:
-        report = parse_line(report, line.split())
-    assert report == Report(status=9, pid=12, memory_used=100, left=1)
+    report = parse_report("started 12\nfailed program 2\nnews from the future\nended 9 1\n")
+    assert report == Report(status=9, failed_stage="program", failed_errno=2, left=1)

@@ -12,7 +12,7 @@ import pytest
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.gpus import Waits, leased
-from mcp_server.jobs.private import try_lock
+from mcp_server.jobs.store import try_lock
 from tests.jobs.support import appears
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,7 +78,7 @@ async def test_lease_ends_with_a_killed_server(tmp_path: Path) -> None:
     code = """
 import sys, time
 from pathlib import Path
-from mcp_server.jobs.private import try_lock
+from mcp_server.jobs.store import try_lock
 try_lock(Path(sys.argv[1]) / "gpu-0.lock")
 (Path(sys.argv[1]) / "ready").write_text("")
 time.sleep(60)

@@ -17,8 +17,8 @@ import pytest
 
 from mcp_server import worker
 from mcp_server.jobs.gpus import Waits
-from mcp_server.jobs.private import try_lock
 from mcp_server.jobs.run import run
+from mcp_server.jobs.store import try_lock
 from mcp_server.jobs.types import Command, Finished
 from tests.jobs.support import all_dead, appears, python, within
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.output import BoundedFile, Caps, Capture, InOrder, raw_terminal
+from mcp_server.jobs.output import BoundedFile, Caps, Capture, InOrder
 from tests.jobs.support import finish, python
 
 SMALL = Caps(head=100, tail=200)
@@ -72,15 +72,6 @@ def test_streams_are_joined_by_lines(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_bytes() == b"error\none line\nlast\nend"
 
 
-def test_terminal_is_raw() -> None:
-    """Bytes pass the pseudo-terminal unchanged."""
-    ours, theirs = raw_terminal()
-    os.write(theirs, b"a\n\x04\x03\tb\r\n")
-    assert os.read(ours, 100) == b"a\n\x04\x03\tb\r\n"
-    os.close(ours)
-    os.close(theirs)
-
-
 def test_unwritable_directory(tmp_path: Path) -> None:
     """A directory that is not there is a clear error, before anything starts."""
     with pytest.raises(ProblemError, match="cannot store a job"):
@@ -120,20 +111,6 @@ async def test_last_words_before_a_signal(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_terminal_saves_buffered_lines(tmp_path: Path) -> None:
-    """A C program's printf lines survive its crash on a terminal, and are lost in a pipe."""
-    source = tmp_path / "crash.c"
-    source.write_text(
-        '#include <stdio.h>\n#include <stdlib.h>\nint main() { printf("before\\n"); abort(); }\n'
-    )
-    program = tmp_path / "crash"
-    subprocess.run(["gcc", "-o", program, source], check=True)
-    assert (await finish(tmp_path, (str(program),))).stdout.read_text() == ""
-    done = await finish(tmp_path, (str(program),), terminal=True)
-    assert (done.signal, done.stdout.read_text()) == ("SIGABRT", "before\n")
-
-
-@pytest.mark.anyio
 async def test_flood_costs_bounded_memory_and_disk(tmp_path: Path) -> None:
     """A program that prints without end costs no more than the caps on disk, and little memory."""
     caps = Caps(head=1 << 20, tail=1 << 20)
@@ -161,12 +138,3 @@ async def test_reading_ends_although_a_pipe_is_held(tmp_path: Path) -> None:
             await anyio.sleep(0.05)
             capture.end_within(0.05)
     assert (tmp_path / "stdout.log").read_text() == "said\n"
-
-
-@pytest.mark.anyio
-async def test_lines_arrive_while_it_runs(tmp_path: Path) -> None:
-    """Lines are handed on as they come, cleaned of escapes and control characters."""
-    lines: list[str] = []
-    await finish(tmp_path, ("printf", r"\033[31mred\033[0m\007\nnext\nlast"), on_line=lines.append)
-    assert lines == ["red", "next", "last"]
-    assert (tmp_path / "stdout.log").read_bytes() == b"\x1b[31mred\x1b[0m\x07\nnext\nlast"

@@ -214,7 +214,7 @@ async def test_no_descriptor_is_left(tmp_path: Path) -> None:
     await finish(tmp_path, ("true",))
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     for _ in range(5):
-        await finish(tmp_path, ("true",), terminal=True)
+        await finish(tmp_path, ("true",))
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
@@ -245,30 +245,6 @@ async def test_too_long_arguments(tmp_path: Path) -> None:
     """An argument list that the kernel refuses is a clear error."""
     with pytest.raises(ProblemError, match="Argument list too long"):
         await finish(tmp_path, ("true", "x" * (1 << 22)))
-
-
-async def test_memory_limit_counts_the_tree(tmp_path: Path) -> None:
-    """A child process that takes too much memory ends the job, and the note says how much it was."""
-    code = """
-import os, time
-if os.fork() == 0:
-    taken = bytearray(b"x") * (200 << 20)
-    time.sleep(20)
-os.wait()
-"""
-    done = await finish(tmp_path, python(code), memory_bytes=100 << 20)
-    assert (done.ending, done.signal) == ("out_of_memory", "SIGKILL")
-    assert "memory" in done.note
-
-
-async def test_memory_limit_leaves_room(tmp_path: Path) -> None:
-    """A program below its limit is not disturbed, even if it maps more address space, as CUDA does."""
-    code = """
-import mmap, time
-reserved = mmap.mmap(-1, 1 << 36, mmap.MAP_PRIVATE | 0x4000)  # MAP_NORESERVE of asm-generic/mman-common.h
-time.sleep(0.3)
-"""
-    assert (await finish(tmp_path, python(code), memory_bytes=100 << 20)).ok
 
 
 async def test_environment_of_the_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

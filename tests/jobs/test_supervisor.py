@@ -28,19 +28,19 @@ def test_both_ways_to_find_descendants(tmp_path: Path) -> None:
 
 
 def test_request_arrives_whole() -> None:
-    """Directory, limit and environment pass the socket unchanged, also bytes that are no UTF-8."""
+    """Directory and environment pass the socket unchanged, also bytes that are no UTF-8."""
     reading, writing = os.pipe()
     env = {"A": "1=2\n", "EMPTY": "", "RAW": "\udcff"}
-    os.write(writing, encode_request(Path("/some where"), env, 5))
+    os.write(writing, encode_request(Path("/some where"), env))
     os.close(writing)
     received = supervisor.read_request(reading)
     os.close(reading)
-    assert received == (b"/some where", 5, {b"A": b"1=2\n", b"EMPTY": b"", b"RAW": b"\xff"})
+    assert received == (b"/some where", {b"A": b"1=2\n", b"EMPTY": b"", b"RAW": b"\xff"})
 
 
 @pytest.mark.parametrize("sent", [b"", b"\0" * 7, b"\0" * 7 + b"\x09/"])
 def test_server_that_dies_while_it_asks(sent: bytes) -> None:
-    """A encode_request that is cut short starts nothing."""
+    """A request that is cut short starts nothing."""
     reading, writing = os.pipe()
     os.write(writing, sent)
     os.close(writing)

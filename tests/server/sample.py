@@ -13,9 +13,8 @@ from mcp_server.jobs.store import Store
 from mcp_server.jobs.types import Command
 from mcp_server.model import Record
 from mcp_server.operations.arguments import READS, RUNS_USER_CODE, Arguments, Operation, WaitArguments
-from mcp_server.server.app import exit_on_signals, make_server
+from mcp_server.server.app import Listening, exit_on_signals, make_server
 from mcp_server.server.http import serve_http
-from mcp_server.server.listening import Listening
 from mcp_server.tools.context import Context
 
 # The child starts a grandchild that leaves its process group, as daemons do; both wait to be killed.
@@ -66,6 +65,10 @@ async def crash(_context: Context, _arguments: EchoArguments) -> Said:
     raise RuntimeError("boom")
 
 
+async def leave(_context: Context, _arguments: EchoArguments) -> Said:
+    raise SystemExit(7)
+
+
 async def run_child(context: Context, arguments: FileArguments) -> Said:
     argv = (sys.executable, "-c", PARENT, arguments.file)
     finished = await context.run(Command(argv, cwd=Path.cwd()), "child")
@@ -86,6 +89,7 @@ OPERATIONS = (
     Operation("talk", "Talk", "Says 60,000 characters.", EchoArguments, READS, talk),
     Operation("refuse", "Refuse", "Refuses.", EchoArguments, READS, refuse),
     Operation("crash", "Crash", "Has a defect.", EchoArguments, READS, crash),
+    Operation("leave", "Leave", "Raises what is no Exception.", EchoArguments, READS, leave),
     Operation("warm_up", "Warm up", "Imports torch.", FileArguments, RUNS_USER_CODE, warm_up),
     Operation("run_child", "Run a child", "Runs for minutes.", FileArguments, RUNS_USER_CODE, run_child),
 )

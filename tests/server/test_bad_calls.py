@@ -13,7 +13,8 @@ from mcp_server.cli import main
 from mcp_server.jobs.manager import JOBS_VARIABLE
 from mcp_server.jobs.store import Store
 from mcp_server.operations.arguments import DiagnoseArguments
-from mcp_server.operations.work import CARD, LAUNCHER_VARIABLE, remember
+from mcp_server.operations.work import CARD, remember
+from mcp_server.operations.workload import LAUNCHER_VARIABLE
 
 LONG = "a" * 300
 SPECS = ("run-deterministic", "model.pt2", "-i")

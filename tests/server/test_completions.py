@@ -14,7 +14,7 @@ from mcp_types import PromptReference, ResourceTemplateReference, TextResourceCo
 
 from mcp_server.jobs.store import Store
 from mcp_server.server.app import make_server
-from mcp_server.server.prompts import GUIDES
+from mcp_server.server.resources import GUIDES
 from tests.conftest import ZooPackage
 from tests.server import sample
 from tests.server.clients import ERAS, Era, data_of

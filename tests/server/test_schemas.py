@@ -31,7 +31,7 @@ from mcp_server.model import (
 )
 from mcp_server.operations.arguments import RUNS_USER_CODE, validated
 from mcp_server.operations.table import OPERATIONS, command_line
-from mcp_server.server.prompts import INSTRUCTIONS
+from mcp_server.server.resources import INSTRUCTIONS
 from mcp_server.server.tools import compact
 from mcp_server.tools.context import Context
 from mcp_server.tools.explain_error import explain_error

@@ -49,6 +49,8 @@ def test_errors(tmp_path: Path, era: Era) -> None:
         }
         crashed = await client.call_tool("crash", {})
         assert crashed.is_error and "defect in this tool: RuntimeError" in text_of(crashed)
+        left = await client.call_tool("leave", {})
+        assert left.is_error and "defect in this tool: SystemExit" in text_of(left)
         unknown = await client.call_tool("ecko", {})
         assert unknown.is_error and "did you mean 'echo'" in text_of(unknown)
         assert data_of(await client.call_tool("echo", {"text": "alive"}))["text"] == "alive"

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,10 @@ import pytest
 import torch
 
 from mcp_server.jobs.supervisor import children_of
-from tests.jobs.support import all_dead
+from tests.jobs.support import all_dead, appears
 from tests.server.clients import ROOT
+
+Server = subprocess.Popen[str]
 
 HELLO = {
     "jsonrpc": "2.0",
@@ -102,23 +104,60 @@ def left(pids: list[int]) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_signal_to_the_server_ends_its_jobs(tmp_path: Path, number: signal.Signals) -> None:
-    """SIGINT, SIGTERM and SIGKILL end the server at once, and the child with its daemonised grandchild."""
-    with server_with_job(tmp_path) as (server, pids):
-        server.send_signal(number)
-        code = server.wait(timeout=5)
-        assert left(pids) == []
-    assert code == (-9 if number == signal.SIGKILL else 128 + number)
+def signalled(number: signal.Signals) -> Callable[[Server], None]:
+    return lambda server: server.send_signal(number)
 
 
-def test_a_closed_stdin_ends_server_and_jobs(tmp_path: Path) -> None:
-    """EOF is how most clients say goodbye: the server leaves with status 0 and takes its jobs along."""
+def close_input(server: Server) -> None:
+    assert server.stdin is not None
+    server.stdin.close()
+
+
+def break_output(server: Server) -> None:
+    """The next answer cannot be written: an exception in the server, while standard input stays open."""
+    assert server.stdout is not None
+    server.stdout.close()
+    say(server, {"jsonrpc": "2.0", "id": 9, "method": "ping"})
+
+
+DEATHS: dict[str, tuple[Callable[[Server], None], int]] = {
+    "SIGINT": (signalled(signal.SIGINT), 130),
+    "SIGTERM": (signalled(signal.SIGTERM), 143),
+    "SIGHUP": (signalled(signal.SIGHUP), 129),
+    "SIGKILL": (signalled(signal.SIGKILL), -9),
+    "EOF": (close_input, 0),
+    "exception": (break_output, 1),
+}
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_no_death_of_the_server_leaves_an_orphan(tmp_path: Path, death: str) -> None:
+    """A second after the server has ended, the child and its daemonised grandchild are gone too."""
+    die, status = DEATHS[death]
     with server_with_job(tmp_path) as (server, pids):
-        assert server.stdin is not None
-        server.stdin.close()
-        assert server.wait(timeout=5) == 0
-        assert left(pids) == []
+        die(server)
+        assert server.wait(timeout=5) == status
+        assert all_dead(pids, 1.0)
+
+
+CLIENT = """
+import sys, time
+from pathlib import Path
+from tests.server.test_shutdown import server_with_job
+folder = Path(sys.argv[1])
+with server_with_job(folder) as (server, pids):
+    (folder / "part").write_text(" ".join(map(str, [server.pid, *pids])))
+    (folder / "part").rename(folder / "all")
+    time.sleep(300)
+"""
+
+
+def test_a_killed_client_leaves_no_orphan(tmp_path: Path) -> None:
+    """SIGKILL to the process that started the server: server, child and grandchild are gone in 2 s."""
+    with subprocess.Popen([sys.executable, "-c", CLIENT, str(tmp_path)], cwd=ROOT) as client:
+        pids = [int(pid) for pid in appears(tmp_path / "all", 60).split()]
+        client.kill()
+    assert all_dead(pids, 2.0)
 
 
 @pytest.mark.slow

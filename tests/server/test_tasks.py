@@ -15,7 +15,7 @@ from mcp_types import CallToolResult, Request, RequestParams, Result
 from mcp_types.jsonrpc import INVALID_PARAMS
 from pydantic import ConfigDict
 
-from mcp_server.server.tasks import IDENTIFIER
+from mcp_server.server.running import IDENTIFIER
 from tests.server.clients import ROOT, data_of, text_of
 from tests.server.test_http import serving
 from tests.server.test_server import alive, written

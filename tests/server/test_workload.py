@@ -17,7 +17,8 @@ from mcp_server.operations.arguments import (
     WorkloadArguments,
     validated,
 )
-from mcp_server.operations.workload import question_of, reduced_model, workload_of
+from mcp_server.operations.table import question_of
+from mcp_server.operations.workload import paired_model, workload_of
 from mcp_server.tools.fault_methods import Tool
 
 
@@ -33,12 +34,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def built(folder: Path, **values: Any) -> object:
-    return workload_of(validated(WorkloadArguments, values), folder)
+    return workload_of(validated(WorkloadArguments, {"cwd": str(folder), **values}))
 
 
-def test_a_script_with_arguments(folder: Path) -> None:
-    """Relative paths start at cwd, and that at the base; the rest passes through."""
-    workload = built(folder.parent, cwd=folder.name, script="app.py", script_args=["--fast"], env={"A": "1"})
+def test_a_script_with_arguments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative paths start at cwd, and that in the directory of the process; the rest passes through."""
+    monkeypatch.chdir(folder.parent)
+    workload = built(folder, cwd=folder.name, script="app.py", script_args=["--fast"], env={"A": "1"})
     assert workload == ScriptWorkload(
         script=folder / "app.py", args=["--fast"], cwd=folder, env={"A": "1"}, timeout_s=300
     )
@@ -52,16 +54,19 @@ def test_a_damaged_package_is_not_refused_here(folder: Path) -> None:
     assert workload.inputs == folder / "batch.pt"
 
 
-def test_what_is_reduced_takes_what_the_other_tools_take(folder: Path) -> None:
+def test_what_is_reduced_takes_what_the_other_tools_take(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A script with arguments and variables, or a program with specs and imports, run in its own folder."""
+    monkeypatch.chdir(folder.parent)
     around = {"cwd": folder.name, "env": {"A": "1"}, "timeout_s": 9}
     script = {**around, "script": "app.py", "script_args": ["--fast"]}
-    assert reduced_model(validated(ReduceArguments, script), folder.parent) == ScriptWorkload(
+    assert paired_model(validated(ReduceArguments, script)) == ScriptWorkload(
         script=folder / "app.py", args=["--fast"], cwd=folder, env={"A": "1"}, timeout_s=9
     )
     specs = [{"shape": [2, 3], "dtype": "float32"}]
     program = {**around, "exported": "program.pt2", "inputs": specs, "extra_imports": ["ops.py"]}
-    assert reduced_model(validated(ReduceArguments, program), folder.parent) == ExportedWorkload(
+    assert paired_model(validated(ReduceArguments, program)) == ExportedWorkload(
         exported=folder / "program.pt2",
         inputs=[TensorSpec(shape=[2, 3], dtype="float32")],
         extra_imports=["ops.py"],
@@ -71,7 +76,7 @@ def test_what_is_reduced_takes_what_the_other_tools_take(folder: Path) -> None:
     )
     del script["script"]
     with pytest.raises(ProblemError, match="script_args are given without a script"):
-        reduced_model(validated(ReduceArguments, {**script, "exported": "program.pt2"}), folder.parent)
+        paired_model(validated(ReduceArguments, {**script, "exported": "program.pt2"}))
 
 
 @pytest.mark.parametrize("as_text", [False, True])
@@ -102,7 +107,7 @@ def test_a_command(folder: Path) -> None:
         ({"script": "app.py", "package": "broken.pt2"}, "more than one workload given: 'script, package'"),
         ({"script": "no.py"}, "script does not exist"),
         ({"script": "."}, "script is a directory, not a file"),
-        ({"script": "app.py", "cwd": "app.py"}, "cwd is not a directory"),
+        ({"script": "app.py", "cwd": "/dev/null"}, "cwd is not a directory"),
         ({"script": "app.py", "inputs": "batch.pt"}, "inputs does not apply to a script"),
         ({"script": "app.py", "python": "batch.pt"}, "python is not executable"),
         ({"command": ["x"], "extra_imports": ["ops"]}, "extra_imports does not apply to a command"),

@@ -8,8 +8,8 @@ from pathlib import Path
 import anyio
 import pytest
 
+from mcp_server.cli.app import exit_of
 from mcp_server.cli.main import Exit
-from mcp_server.cli.sweep import exit_of
 from mcp_server.render.sweep import as_markdown
 from mcp_server.sweep.plan import Results, Sweep
 from mcp_server.sweep.run import Local, local_gpus, sweep

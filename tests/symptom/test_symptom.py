@@ -14,8 +14,7 @@ from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload, Verdict
 from mcp_server.operations.arguments import DiagnoseArguments
-from mcp_server.operations.symptom import symptom_of
-from mcp_server.operations.workload import workload_of
+from mcp_server.operations.workload import symptom_of, workload_of
 from mcp_server.package.archive import open_package
 from mcp_server.package.literals import literals_of, with_number
 from mcp_server.package.wrapper import read_wrapper
@@ -149,7 +148,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(
     fields = {"cwd": str(scaled.parent), "package": "scaled.pt2", "inputs": "scaled.inputs.pt", **given}
     arguments = DiagnoseArguments.model_validate(fields)
     with pytest.raises(ProblemError, match=what):
-        symptom_of(arguments, workload_of(arguments, Path.cwd()))
+        symptom_of(arguments, workload_of(arguments))
 
 
 def test_numbers_of_the_code_are_found_and_replaced_everywhere(scaled: Path) -> None:

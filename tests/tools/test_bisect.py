@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -17,7 +16,7 @@ import torch
 from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload
 from mcp_server.operations.arguments import BisectArguments
-from mcp_server.operations.workload import bisected_program
+from mcp_server.operations.table import bisect as asked
 from mcp_server.tools.bisect import SWITCHES, Bisected, bisect
 from mcp_server.tools.context import WorkerRun
 from tests.conftest import CACHE, ZooPackage
@@ -157,11 +156,9 @@ def test_a_program_without_a_failure_is_refused(zoo: ZooPackage, tmp_path: Path)
         anyio.run(partial(bisect, context_in(tmp_path / "job"), workload))
 
 
-def test_a_package_without_its_program_is_refused(tmp_path: Path) -> None:
+def test_a_package_without_its_program_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
     """A package cannot be compiled again; the error says what can."""
-    package = tmp_path / "model.pt2"
-    package.write_bytes(b"")
-    arguments: Any = BisectArguments(package=str(package))
+    arguments = BisectArguments(package=str(zoo("logarithm")))
     with pytest.raises(ProblemError, match="cannot be compiled again") as refused:
-        bisected_program(arguments, tmp_path)
-    assert "torch.export.save" in str(refused.value.allowed)
+        anyio.run(asked, context_in(tmp_path / "job"), arguments)
+    assert "torch.export.save" in refused.value.allowed
