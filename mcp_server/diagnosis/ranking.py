@@ -22,27 +22,31 @@ ORDER: tuple[Confidence, ...] = ("possible", "likely", "proven")
 
 def merged(suspects: Iterable[Suspect]) -> list[Suspect]:
     """One suspect per cause, with the evidence of all that saw it."""
-    found: dict[str, Suspect] = {}
-    for new in suspects:
-        known = found.get(new.key)
-        found[new.key] = _joined(known, new) if known else new
-    return list(found.values())
+    views: dict[str, list[Suspect]] = {}
+    for suspect in suspects:
+        views.setdefault(suspect.key, []).append(suspect)
+    return [_joined(of_one_cause) for of_one_cause in views.values()]
 
 
-def _joined(a: Suspect, b: Suspect) -> Suspect:
-    """The stronger of two views of one cause, with what the other adds."""
-    main, other = (a, b) if _detail(a) >= _detail(b) else (b, a)
-    return replace(
-        main,
-        evidence=tuple({e.fact: e for e in (*main.evidence, *other.evidence)}.values()),
-        crashing=main.crashing or other.crashing,
-        fix=main.fix or other.fix,
-        intervention=main.intervention or other.intervention,
-        refusal=main.refusal or other.refusal,
-        observed=main.observed or other.observed,
-        harmful=main.harmful or other.harmful,
-        only_in_program=main.only_in_program and other.only_in_program,
-    )
+def _joined(views: list[Suspect]) -> Suspect:
+    """The most specific view of one cause, with what the others add.
+
+    All at once: joined in pairs, the result would depend on who was asked first.
+    """
+    joined, *others = sorted(views, key=_detail, reverse=True)
+    for other in others:
+        joined = replace(
+            joined,
+            evidence=tuple({e.fact: e for e in (*joined.evidence, *other.evidence)}.values()),
+            crashing=joined.crashing or other.crashing,
+            fix=joined.fix or other.fix,
+            intervention=joined.intervention or other.intervention,
+            refusal=joined.refusal or other.refusal,
+            observed=joined.observed or other.observed,
+            harmful=joined.harmful or other.harmful,
+            only_in_program=joined.only_in_program and other.only_in_program,
+        )
+    return joined
 
 
 def _detail(suspect: Suspect) -> tuple[bool, bool, int, bool]:

@@ -290,7 +290,7 @@ class BisectArguments(PairArguments):
     """The failing program, and for how long to search."""
 
     budget_s: Annotated[
-        float, Field(ge=1, le=86_400, description="Seconds to search, 1-86400, default 600.")
+        float, Field(ge=1, le=86_400, description="Stop after 1-86400 s in all, default 600.")
     ] = 600
 
 

@@ -39,7 +39,7 @@ BAD: list[tuple[tuple[str, dict[str, Any]], int, str]] = [
     (tool("diagnose", script=3), RESULT, "argument 'script'"),
     (tool("diagnose", script=["x.py"]), RESULT, "argument 'script'"),
     (tool("diagnose", script="x.py", budget_s="60"), RESULT, "argument 'budget_s'"),
-    (tool("diagnose", script="x.py", budget_s=1e12), RESULT, "allowed: Seconds in all, 1-86400"),
+    (tool("diagnose", script="x.py", budget_s=1e12), RESULT, "allowed: Stop after 1-86400 s"),
     (tool("diagnose", script="x.py", wait_s=-1), RESULT, "argument 'wait_s'"),
     (tool("diagnose", script="x.py", symptom="odd"), RESULT, "argument 'symptom'"),
     (tool("inspect_package"), RESULT, "missing argument 'package'"),

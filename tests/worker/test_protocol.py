@@ -13,6 +13,7 @@ import pytest
 
 from mcp_server.diagnosis.interventions.base import KEEPING, LEAVING_OUT, Options
 from mcp_server.diagnosis.interventions.plan import FACTS, Planned, TriedCall
+from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.diagnosis.value_sources import InputSlice
 from mcp_server.model import PackageWorkload
 from mcp_server.tools.requests import OPTIONS, run_request
@@ -84,7 +85,8 @@ def test_the_server_sends_the_keys_that_the_worker_reads(tmp_path: Path) -> None
     assert set(run_request(workload)) | set(OPTIONS) <= keys(protocol.RunRequest)
     assert set(Planned("before").request()) == keys(protocol.PlannedCall)
     assert {field.name for field in fields(Options)} - {"env"} <= keys(protocol.InterveneRequest)
-    judged = {"expect", "rtol", "atol", "check", "infinities", "fresh"}
-    assert judged <= {field.name for field in fields(TriedCall)} & keys(protocol.InterveneRequest)
+    judged = {"expect", "rtol", "atol", "check"}
+    assert judged <= {field.name for field in fields(Symptom)} & keys(protocol.InterveneRequest)
+    assert "fresh" in {field.name for field in fields(TriedCall)} & keys(protocol.InterveneRequest)
     assert set(InputSlice(0, 0, 1, 0, 9).request()) <= keys(protocol.Part)
     assert set(CHANGES) >= KEEPING | LEAVING_OUT
