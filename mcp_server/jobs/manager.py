@@ -41,9 +41,11 @@ class Problem(Record):
     value: str | None = None
     allowed: str = ""
     next_call: str = ""
+    asks: str = ""
+    choices: tuple[str, ...] = ()
 
     def error(self) -> ProblemError:
-        return ProblemError(self.what, value=self.value, allowed=self.allowed, next_call=self.next_call)
+        return ProblemError(**dict(self))
 
 
 class JobState(Record):
@@ -134,7 +136,8 @@ class Job:
             error = ProblemError(what, value=error.filename, next_call=ANOTHER_STATE)
         if isinstance(error, ProblemError):
             value = None if error.value is None else str(error.value)
-            return Problem(what=error.what, value=value, allowed=error.allowed, next_call=error.next_call)
+            parts = {name: getattr(error, name) for name in Problem.model_fields}
+            return Problem(**{**parts, "value": value})
         try:
             (self.path / "traceback.log").write_text("".join(traceback.format_exception(error)))
         except OSError:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from mcp_server.errors import ProblemError
 
@@ -35,10 +35,8 @@ Slug = Literal[
 class PackageError(ProblemError):
     """The file is not a readable AOTInductor package. `slug` is a stable identifier of the reason."""
 
-    def __init__(
-        self, slug: Slug, what: str, *, value: object = None, allowed: str = "", next_call: str = ""
-    ) -> None:
-        super().__init__(what, value=value, allowed=allowed, next_call=next_call)
+    def __init__(self, slug: Slug, what: str, **more: Any) -> None:
+        super().__init__(what, **more)
         self.slug: Slug = slug
 
 

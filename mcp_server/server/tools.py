@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from mcp_server.errors import ProblemError, read_json
 from mcp_server.jobs.output import clean
 from mcp_server.operations.arguments import Arguments, Declaration, closest, fields_of, validated
+from mcp_server.server.asking import ask
 from mcp_server.server.verdict_app import ui_meta
 
 if TYPE_CHECKING:
@@ -177,7 +178,13 @@ class ToolServer(MCPServer[Any]):
                 known = ", ".join(self._faces)
                 raise ProblemError(f"unknown tool {name!r}{closest(name, self._faces)}", allowed=known)
             face = self._faces[name]
-            return await face.answer(validated(face.declaration.arguments, arguments), progress)
+            try:
+                return await face.answer(validated(face.declaration.arguments, arguments), progress)
+            except ProblemError as problem:
+                answered = await ask(problem, arguments, context)
+                if answered is None:
+                    raise
+            return await face.answer(validated(face.declaration.arguments, answered), progress)
 
         return await result_of(name, answer)
 

@@ -353,7 +353,7 @@ def _raise_refusal(done: WorkerRun) -> None:
     elif failed and failed["during"] == "importing_torch":
         what = f"torch cannot be imported ({failed['text'][:300]})"
     if what:
-        raise ProblemError(what, value=str(done.python), next_call=interpreter_help())
+        raise ProblemError(what, value=str(done.python), next_call=interpreter_help(), asks="python")
 
 
 def check_interpreter(python: Path) -> None:

@@ -126,6 +126,8 @@ async def test_problem(manager: Manager) -> None:
         "value": "3",
         "allowed": "a file",
         "next_call": "look again",
+        "asks": "",
+        "choices": (),
     }
 
 

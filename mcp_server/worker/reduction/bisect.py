@@ -20,8 +20,8 @@ from . import decisions
 from .script import NO_FAULT, SCRIPT
 from .trials import Child, Ended, FailureClass, OutOfTime, in_parallel, minimise
 
-# From the most telling to the least: without lowerings every operator runs in eager.
-KINDS = ("pass", "switch", "decomposition", "lowering")
+# From the most telling to the least: a decomposition also changes what is fused.
+KINDS = ("pass", "switch", "lowering", "decomposition")
 LISTING = "decisions.jsonl"
 MOST_ALONE = 8  # decisions of a kind that are tried one by one
 
